@@ -7,29 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from pydantic_core import to_json
 
 from extender.k8s.objects import Pod
-from extender.k8s.pod_manifest import PodManifest
-from extender.protocol import messages
-from extender.protocol.messages import BadMessage, MetaPod, MetaVictims, Victims
+from extender.protocol.json_members import Value
+from extender.protocol.messages import BadMessage, Message, filter_error, node_name
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
 from extender.protocol.pod_reader import PodReader
 
 
 @dataclass(frozen=True, slots=True)
 class FilterArgs:
-    """Arguments of filter and prioritize. ``nodes`` are the unchanged objects, parallel to ``names``; None if
-    kube-scheduler sent names only (``nodeCacheCapable: true``). ``head``: the message up to its names, empty
-    where they are not at its end."""
+    """Arguments of filter and prioritize. ``nodes`` are the objects as they were sent, parallel to ``names``;
+    None if kube-scheduler sent names only (``nodeCacheCapable: true``). ``head``: the message up to its
+    names, empty where they are not at its end."""
 
     pod: Pod
     names: NodeNames
-    nodes: list[dict[str, Any]] | None = None
+    nodes: list[Value] | None = None
     head: bytes = b""
 
 
@@ -86,18 +84,17 @@ def parse_filter(body: bytes, pods: PodReader | None = None) -> FilterArgs:
     names, head, rest = _split_names(body)
     if names is not None and pods is not None and (known := pods.known(rest)) is not None:
         return FilterArgs(known, names, head=head)
-    message = messages.read(messages.FilterMessage, rest)
-    pod = _pod(message.Pod)
+    message = Message(rest)
+    pod = message.pod()
     if names is not None:
         if pods is not None:
             pods.keep(rest, pod)
         return FilterArgs(pod, names, head=head)
-    if message.NodeNames is not None:
-        return FilterArgs(pod, NodeNames.of(message.NodeNames))
-    if message.Nodes is None:
+    if (listed := message.names()) is not None:
+        return FilterArgs(pod, NodeNames.of(listed))
+    if (nodes := message.nodes()) is None:
         raise BadMessage("expected NodeNames or Nodes")
-    nodes = message.Nodes.items or []
-    return FilterArgs(pod, NodeNames.of(map(_node_name, nodes)), nodes)
+    return FilterArgs(pod, NodeNames.of(map(node_name, nodes)), nodes)
 
 
 _NAMES = b',"NodeNames":["'
@@ -132,30 +129,31 @@ def has_names(body: bytes, head: bytes, names: NodeNames) -> bool:
 
 def parse_preempt(body: bytes) -> PreemptArgs:
     """Arguments of preempt, with victims in either form. Raises ``BadMessage``."""
-    message = messages.read(messages.PreemptMessage, body)
-    given = {**(message.NodeNameToMetaVictims or {}), **(message.NodeNameToVictims or {})}
-    return PreemptArgs(_pod(message.Pod), {name: _candidate(victims) for name, victims in given.items()})
+    message = Message(body)
+    victims = {name: Candidate(*given) for name, given in message.victims().items()}
+    return PreemptArgs(message.pod(), victims)
 
 
 def parse_bind(body: bytes) -> BindArgs:
     """Arguments of bind, none of them empty. Raises ``BadMessage``."""
-    fields = dict(messages.read(messages.BindMessage, body))
+    message = Message(body)
+    fields = {name: message.text(name) for name in ("PodName", "PodNamespace", "PodUID", "Node")}
     for name, value in fields.items():
         if not value:
             raise BadMessage(f"{name} is missing")
-    return BindArgs(fields["PodName"], fields["PodNamespace"], fields["PodUID"], fields["Node"])
+    return BindArgs(*fields.values())
 
 
-def encode_filter(result: FilterResult, nodes: Sequence[dict[str, Any]] | None = None) -> bytes:
+def encode_filter(result: FilterResult, nodes: Sequence[Value] | None = None) -> bytes:
     """A filter reply. ``nodes`` are those of the request; those that fit are returned unchanged."""
     if result.error:
-        return messages.filter_error(result.error)
+        return filter_error(result.error)
     if nodes is None:
         fitting = b'"Nodes":null,"NodeNames":%b' % result.names.json()
     else:
         names = set(result.names)
-        items = [node for node in nodes if _node_name(node) in names]
-        fitting = b'"Nodes":%b,"NodeNames":null' % _dump({"metadata": {}, "items": items})
+        items = b",".join(node.json for node in nodes if node_name(node) in names)
+        fitting = b'"Nodes":{"metadata":{},"items":[%b]},"NodeNames":null' % items
     failed = b'"FailedNodes":%b' % _reasons(result.failed)
     unresolvable = b'"FailedAndUnresolvableNodes":%b' % _reasons(result.unresolvable)
     return b'{%b,%b,%b,"Error":""}' % (fitting, failed, unresolvable)
@@ -185,27 +183,6 @@ def _reasons(refused: Mapping[str, NodeNames]) -> bytes:
     """A JSON object from node name to reason."""
     members = [names.interleave((b'":%b,"' % _dump(reason),)) for reason, names in refused.items() if names]
     return b'{"' + b"".join(members)[:-2] + b"}" if members else b"null"
-
-
-def _pod(pod: PodManifest | None) -> Pod:
-    if pod is None:
-        raise BadMessage("Pod is missing")
-    return pod.record()
-
-
-def _candidate(victims: Victims | MetaVictims | None) -> Candidate:
-    if victims is None:
-        return Candidate([])
-    uids = [pod.UID if isinstance(pod, MetaPod) else pod.metadata.uid for pod in victims.Pods or ()]
-    return Candidate(uids, victims.NumPDBViolations or 0)
-
-
-def _node_name(node: dict[str, Any]) -> str:
-    metadata = node.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
-    if not (isinstance(name, str) and name):
-        raise BadMessage("Nodes.items: a node has no metadata.name")
-    return name
 
 
 def _dump(value: object) -> bytes:

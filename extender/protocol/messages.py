@@ -1,26 +1,24 @@
-"""The Go types of ``extender/v1`` as pydantic models, and how a message is parsed.
+"""How a message of kube-scheduler (``extender/v1``) is parsed: only what the verbs read of it becomes values.
 
 The Go types have no JSON tags (kube-scheduler, ``extender/v1/types.go``), so keys are the capitalised Go
-names, and Go accepts them in any case. We first parse a message with kube-scheduler's spelling, which is
-fast, and only if that fails in any case. Pods and nodes in a message are ordinary camelCase objects.
+names, and Go accepts them in any case. Pods and nodes in a message are ordinary camelCase objects. A missing
+field is null.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
+from collections.abc import Mapping
+from typing import Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import msgspec
+from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
+from extender.k8s.objects import Pod
 from extender.k8s.pod_manifest import PodManifest
-from extender.untrusted.limits import ERRORS, KEY
+from extender.protocol.json_members import NotSplit, Value, whole
+from extender.untrusted.limits import KEY, MESSAGE_NAMES, MESSAGE_POD, MESSAGE_VICTIMS, NODE_VICTIMS, shorten
 from extender.untrusted.validation import validation_problem
-
-_Item = TypeVar("_Item")
-_List: TypeAlias = Annotated[list[_Item], Field(fail_fast=True)]
-"""Parsed up to the first invalid item: a million errors would take a gigabyte."""
-_Name: TypeAlias = Annotated[str, Field(max_length=KEY)]
-
 
 Verb: TypeAlias = Literal["filter", "prioritize", "preempt", "bind"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
@@ -30,121 +28,181 @@ class BadMessage(ValueError):
     """The request is not an ``extender/v1`` message; the text can be shown in a pod's event."""
 
 
-class Envelope(BaseModel):
-    """Fields may be null but not missing: kube-scheduler always sends all of them, so a missing field may be
-    written in another case."""
-
-    # Looking up thousands of node names in pydantic's string cache would take a quarter more time.
-    model_config = ConfigDict(extra="ignore", cache_strings="keys")
+class _NodeMetadata(msgspec.Struct):
+    name: str
 
 
-class NodeList(BaseModel):
-    """Nodes are not parsed: the reply returns them unchanged."""
-
-    items: _List[dict[str, Any]] | None = None
+class _Node(msgspec.Struct):
+    metadata: _NodeMetadata
 
 
-class FilterMessage(Envelope):
-    """``ExtenderArgs``, for filter and prioritize."""
-
-    Pod: PodManifest | None
-    Nodes: NodeList | None
-    NodeNames: _List[str] | None
-
-
-class MetaPod(Envelope):
-    """A victim, UID only."""
-
-    UID: str
-
-
-class MetaVictims(Envelope):
-    """Victims on one node, by UID."""
-
-    Pods: _List[MetaPod] | None
-    NumPDBViolations: int | None
-
-
-class _Metadata(BaseModel):
+class _PodMetadata(msgspec.Struct):
     uid: str
 
 
-class WholePod(BaseModel):
-    """A victim as a whole pod."""
-
-    metadata: _Metadata
+class _WholePod(msgspec.Struct):
+    metadata: _PodMetadata
 
 
-class Victims(Envelope):
-    """Victims on one node, as whole pods."""
-
-    Pods: _List[WholePod] | None
-    NumPDBViolations: int | None
+class _MetaPod(msgspec.Struct):
+    UID: str
 
 
-class PreemptMessage(Envelope):
-    """``ExtenderPreemptionArgs``: victims in one of two forms."""
-
-    Pod: PodManifest | None
-    NodeNameToVictims: dict[str, Victims | None] | None
-    NodeNameToMetaVictims: dict[str, MetaVictims | None] | None
+_node = msgspec.json.Decoder(_Node)
+_whole_pods = msgspec.json.Decoder(list[_WholePod])
+_meta_pods = msgspec.json.Decoder(list[_MetaPod])
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
-class BindMessage(Envelope):
-    """``ExtenderBindingArgs``."""
+class Message:
+    """One message. All methods raise ``BadMessage``."""
 
-    PodName: _Name | None
-    PodNamespace: _Name | None
-    PodUID: _Name | None
-    Node: _Name | None
+    def __init__(self, body: bytes) -> None:
+        self._fields = _fields(whole(body), "")
+
+    def pod(self) -> Pod:
+        """The pod."""
+        value = self._fields.get("pod")
+        if value is None:
+            raise BadMessage("Pod is missing")
+        if value.end - value.start > MESSAGE_POD:
+            raise BadMessage(f"Pod: more than {MESSAGE_POD} bytes")
+        try:
+            return PodManifest.model_validate_json(value.json).record()
+        except ValidationError as error:
+            problem = validation_problem(error).removeprefix(": ")
+            is_path = bool(error.error_count() == 1 and error.errors(include_url=False)[0]["loc"])
+            raise BadMessage(shorten(f"Pod{'.' if is_path else ': '}{problem}")) from None
+
+    def names(self) -> list[str] | None:
+        """``NodeNames``, None where they are null."""
+        value = self._fields.get("nodenames")
+        if value is None:
+            return None
+        _count(value, "NodeNames", MESSAGE_NAMES)
+        names = _parsed(value, "NodeNames")
+        assert isinstance(names, list)
+        for place, name in enumerate(names):
+            if not isinstance(name, str):
+                raise BadMessage(f"NodeNames.{place}: Input should be a valid string")
+        return names
+
+    def nodes(self) -> list[Value] | None:
+        """``Nodes.items``, whole and not parsed, None where they are null."""
+        value = self._fields.get("nodes")
+        if value is None:
+            return None
+        items = _fields(value, "Nodes").get("items")
+        return [] if items is None else _elements(items, "Nodes.items")
+
+    def victims(self) -> dict[str, tuple[list[str], int]]:
+        """The UIDs of the victims, and the violations of budgets, by node, from victims in either form."""
+        found: dict[str, tuple[list[str], int]] = {}
+        total = 0
+        for key, decoder in (("NodeNameToMetaVictims", _meta_pods), ("NodeNameToVictims", _whole_pods)):
+            if value := self._fields.get(key.casefold()):
+                for name, victims in _members(value, key):
+                    if len(name) > KEY:
+                        raise BadMessage(f"{key}: a name has more than {KEY} characters")
+                    found[name] = _victims(victims, decoder, f"{key}.{shorten(name, KEY)}")
+                    total += len(found[name][0])
+                    if total > MESSAGE_VICTIMS:
+                        raise BadMessage(f"{key}: more than {MESSAGE_VICTIMS} victims")
+        return found
+
+    def text(self, key: str) -> str:
+        """A field of ``bind``, "" where it is null."""
+        value = self._fields.get(key.casefold())
+        if value is None:
+            return ""
+        text = _parsed(value, key) if value.end - value.start <= 8 * KEY else None
+        if not isinstance(text, str) or len(text) > KEY:
+            raise BadMessage(f"{key}: Input should be a string of at most {KEY} characters")
+        return text
 
 
-# Fields with other envelopes, in a map by node name or in a list.
-_INNER: dict[type[Envelope], dict[str, type[Envelope]]] = {
-    PreemptMessage: {"NodeNameToVictims": Victims, "NodeNameToMetaVictims": MetaVictims},
-    MetaVictims: {"Pods": MetaPod},
-}
-
-_Message = TypeVar("_Message", bound=Envelope)
-
-
-def read(model: type[_Message], body: bytes) -> _Message:
-    """Parse a message. Raises ``BadMessage`` with the first problem."""
+def node_name(node: Value) -> str:
+    """The name of a node. Raises ``BadMessage``."""
     try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        if error.error_count() <= ERRORS and not _has_missing_field(error):
-            raise BadMessage(_text(error)) from None
+        if name := _node.decode(node.json).metadata.name:
+            return name
+    except _UNREADABLE:
+        pass
+    raise BadMessage("Nodes.items: a node has no metadata.name")
+
+
+def _victims(
+    value: Value,
+    decoder: msgspec.json.Decoder[list[_MetaPod]] | msgspec.json.Decoder[list[_WholePod]],
+    path: str,
+) -> tuple[list[str], int]:
+    if value.is_null:
+        return [], 0
+    fields = _fields(value, path)
+    violations = _parsed(fields["numpdbviolations"], path) if "numpdbviolations" in fields else 0
+    if not isinstance(violations, int):
+        raise BadMessage(f"{path}.NumPDBViolations: Input should be a valid integer")
+    if "pods" not in fields:
+        return [], violations
+    _count(fields["pods"], f"{path}.Pods", NODE_VICTIMS)
     try:
-        return model.model_validate(_any_case(from_json(body), model))
-    except ValidationError as error:
-        raise BadMessage(_text(error)) from None
+        uids = [
+            one.UID if isinstance(one, _MetaPod) else one.metadata.uid
+            for one in decoder.decode(fields["pods"].json)
+        ]
+    except _UNREADABLE:
+        pods = _elements(fields["pods"], f"{path}.Pods")
+        uids = [_uid_in_any_case(pod, f"{path}.Pods") for pod in pods]
+    return uids, violations
 
 
-def _has_missing_field(error: ValidationError) -> bool:
-    problems = error.errors(include_url=False, include_input=False)
-    return any(problem["type"] == "missing" for problem in problems)
+def _uid_in_any_case(pod: Value, path: str) -> str:
+    """Of a pod in the short form, for callers that write other keys than kube-scheduler does."""
+    value = _fields(pod, path).get("uid")
+    uid = _parsed(value, path) if value and value.end - value.start <= 8 * KEY else None
+    if not isinstance(uid, str):
+        raise BadMessage(f"{path}: UID: Input should be a valid string")
+    return uid
 
 
-def _any_case(message: object, model: type[Envelope]) -> object:
-    """``message`` with the keys of all its envelopes in the spelling of ``model``."""
-    if not isinstance(message, dict):
-        return message
-    names = {name.casefold(): name for name in model.model_fields}
-    fields = {names.get(key.casefold(), key): value for key, value in message.items()}
-    for name, inner in _INNER.get(model, {}).items():
-        fields[name] = _each(fields.get(name), inner)
-    return dict.fromkeys(model.model_fields) | fields
+def _fields(value: Value, path: str) -> Mapping[str, Value]:
+    try:
+        return value.fields()
+    except NotSplit as error:
+        raise _bad(path, error) from None
 
 
-def _each(values: object, model: type[Envelope]) -> object:
-    if isinstance(values, dict):
-        return {key: _any_case(value, model) for key, value in values.items()}
-    return [_any_case(value, model) for value in values] if isinstance(values, list) else values
+def _members(value: Value, path: str) -> list[tuple[str, Value]]:
+    try:
+        return value.members(MESSAGE_NAMES)
+    except NotSplit as error:
+        raise _bad(path, error) from None
 
 
-def _text(error: ValidationError) -> str:
-    return validation_problem(error).removeprefix(": ")
+def _elements(value: Value, path: str) -> list[Value]:
+    try:
+        return value.elements(MESSAGE_NAMES)
+    except NotSplit as error:
+        raise _bad(path, error) from None
+
+
+def _count(value: Value, path: str, most: int) -> None:
+    """Refuse a list with more elements, before it is parsed."""
+    try:
+        value.count(most)
+    except NotSplit as error:
+        raise _bad(path, error) from None
+
+
+def _bad(path: str, error: NotSplit) -> BadMessage:
+    return BadMessage(shorten(f"{path}: {error}" if path else str(error)))
+
+
+def _parsed(value: Value, path: str) -> object:
+    try:
+        return from_json(value.json)
+    except ValueError:
+        raise BadMessage(f"{path}: Invalid JSON") from None
 
 
 def filter_error(text: str) -> bytes:

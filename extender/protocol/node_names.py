@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pydantic_core import from_json, to_json
 
 from extender.protocol import node_name_kernels as kernels
+from extender.untrusted.limits import MESSAGE_NAMES
 
 Bytes = npt.NDArray[np.uint8]
 _Offsets = npt.NDArray[np.uint32]
@@ -48,9 +49,10 @@ class NodeNames:
     def at_the_end(cls, message: bytes, start: int) -> Self | None:
         """The names of the array that ends a JSON object; the first one starts at ``start``.
 
-        None if the array may contain anything else, or names with escapes: then a JSON parser is needed.
+        None if the array may contain anything else, names with escapes, or too many: then a JSON parser is
+        needed.
         """
-        limit = (len(message) - start) // 3 + 1  # each name has two quotes and a comma
+        limit = min((len(message) - start) // 3, MESSAGE_NAMES) + 1  # each name has two quotes and a comma
         starts, lengths = np.empty((2, limit), np.uint32)
         count = kernels.scan(np.frombuffer(message, np.uint8), start, starts, lengths)
         return cls(message, starts[:count], lengths[:count]) if count >= 0 else None

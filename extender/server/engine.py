@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from typing import TypeVar
 
 from pydantic_core import from_json
 
@@ -41,7 +42,7 @@ from extender.settings import Settings
 from extender.source.interface import BEHIND, Source
 from extender.source.watched_kinds import AWAITED_KINDS, REQUIRED_KINDS, WATCHED_KINDS
 from extender.untrusted.bounded_cache import BoundedMap
-from extender.untrusted.limits import KEPT_PODS, shorten
+from extender.untrusted.limits import KEPT_PODS, LARGE_BODY, shorten
 from extender.verbs.bind import Binder
 from extender.verbs.evaluate import Evaluation
 from extender.verbs.eviction.named_victims import GO_FOR_ANOTHER, STILL_THERE, NamedVictims
@@ -59,6 +60,7 @@ _RECENT_PODS = 4096
 _POSSIBLY_TAKEN = "the API server did not answer, and other pods may have been bound where this pod fits"
 _JOINING = "nothing fits, and a node joins the shard of this Stowage within seconds"
 _OTHERS_FIRST = "pods of higher priority are tried first after an interruption"
+_Args = TypeVar("_Args")
 _NEXT_ANSWER = 0.01  # seconds after which kube-scheduler has usually made all calls for one pod
 
 
@@ -75,7 +77,7 @@ class Engine:
         self._schedulers = Schedulers(settings.evictor_schedulers)
         self._refused_nodes: BoundedMap[str, bytes] = BoundedMap(_RECENT_PODS, KEPT_PODS)
         self._pods = PodReader(self.state.pods.by_uid)
-        self._last_filter = LastFilter(self.state)
+        self._last_filter, self._parsing = LastFilter(self.state), asyncio.Lock()
         self.after = AfterAnswer()
         self._decisions = Decisions(settings.decisions_kept, self.state.failures)
         self.state.binds, self.server_version = settings.bind, ""
@@ -157,8 +159,20 @@ class Engine:
             self._possibly_bound,
         )
 
+    async def _parsed(self, parse: Callable[[bytes], _Args], body: bytes) -> _Args:
+        """A large message is parsed in a thread: meanwhile others are answered."""
+        if len(body) < LARGE_BODY:
+            return parse(body)
+        async with self._parsing:
+            return await asyncio.to_thread(parse, body)
+
+    async def _parsed_filter(self, body: bytes) -> codec.FilterArgs:
+        if len(body) < LARGE_BODY:
+            return codec.parse_filter(body, self._pods)
+        return await self._parsed(codec.parse_filter, body)
+
     async def _filter(self, body: bytes) -> tuple[bytes, str]:
-        args = codec.parse_filter(body, self._pods)
+        args = await self._parsed_filter(body)
         self.after.add(partial(self._remember, args.pod))
         if not await self.source.caught_up():
             self._retry_order.interrupted(time.monotonic())
@@ -186,7 +200,9 @@ class Engine:
             self._unconfirmed.note(args.pod, result.names[0], time.monotonic())
         outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
         self.after.add(partial(self._filtered, args, result, evaluation))
-        return codec.encode_filter(result, args.nodes), outcome
+        if args.nodes is None:
+            return codec.encode_filter(result), outcome
+        return await asyncio.to_thread(codec.encode_filter, result, args.nodes), outcome
 
     def _filtered(self, args: codec.FilterArgs, result: codec.FilterResult, found: Evaluation | None) -> None:
         """After the answer of filter."""
@@ -198,7 +214,7 @@ class Engine:
         self._log_decision("filter", args.pod, answer, found, args.names, fits=fitting > 0)
 
     async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
-        answer = self._scores(body)
+        answer = await self._scores(body)
         if answer.best:
             self._unconfirmed.note(answer.args.pod, answer.best, time.monotonic())
         self.after.add(partial(self._prioritized, answer))
@@ -217,11 +233,11 @@ class Engine:
         unseen = self._named_victims.still_there(args.pod.uid, self.state.pods, time.monotonic())
         return STILL_THERE if unseen else ""
 
-    def _scores(self, body: bytes) -> Scored:
+    async def _scores(self, body: bytes) -> Scored:
         possibly_bound = self._possibly_bound()
         if not possibly_bound and (continued := self._last_filter.continued(body)) is not None:
             return continued
-        args = codec.parse_filter(body, self._pods)
+        args = await self._parsed_filter(body)
         filtered = None if possibly_bound else self._last_filter.about(args.pod)
         return scored(args, *prioritize(self.state, args, possibly_bound, filtered))
 
@@ -238,7 +254,7 @@ class Engine:
         ]
 
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
-        args = codec.parse_preempt(body)
+        args = await self._parsed(codec.parse_preempt, body)
         result = await self._recheck.evaluate(
             lambda: preempt(
                 self.state, args, time.time(), self._possibly_bound(), most=self._settings.preempt_nodes

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 from extender.protocol.messages import VERBS, Verb
 from extender.protocol.volcano import WITHOUT_BODY, NamesOnly, VolcanoVerb
 from extender.server.body import BodyBudget, BodyRefused, Message, Receive, reduced
+from extender.server.memory_limit import memory_limit
 from extender.server.service import Reply, Service
 from extender.server.tls import why_not
-from extender.untrusted.limits import BODIES_IN_FLIGHT, QUOTED, shorten
+from extender.untrusted.limits import BODIES_IN_FLIGHT, LARGE_BODY, PART_OF_MEMORY, QUOTED, shorten
 
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 _JSON = "application/json"
@@ -35,7 +36,7 @@ class VerbEndpoint:
     ) -> None:
         """``clients``: see ``Front``."""
         self._service, self._verb, self._bodies, self._clients = service, verb, bodies, clients
-        self._limit = service.settings.body_limit_mib << 20
+        self._limit = body_limit(service)
 
     async def _received(self, receive: Receive, declared: str) -> bytes:
         """What is kept of the body, to be released. What is not kept of it has no limit of size."""
@@ -110,7 +111,13 @@ async def _send(send: Send, reply: Reply, *, close: bool) -> None:
 
 def body_budget(service: Service) -> BodyBudget:
     """The memory for bodies of requests to one port."""
-    return BodyBudget(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
+    return BodyBudget(BODIES_IN_FLIGHT * body_limit(service))
+
+
+def body_limit(service: Service) -> int:
+    """The most bytes of one body: as the setting says, and no more than the process has memory for."""
+    limit, memory = service.settings.body_limit_mib << 20, memory_limit()
+    return limit if memory is None else min(limit, max(memory // PART_OF_MEMORY, LARGE_BODY))
 
 
 def verb_endpoints(

@@ -161,8 +161,18 @@ EXPLAIN_BODY = 1 << 20
 """Bytes of a manifest for ``POST /debug/explain``. etcd stores about as much of one object."""
 
 # Requests. Everybody who can reach the port can send them.
+PART_OF_MEMORY = 16
+"""A body is at most this part of the memory that the process may have, if a cgroup limits that."""
+LARGE_BODY = 1 << 20
+"""Bytes from which on a message is parsed in a thread, one at a time."""
 BODIES_IN_FLIGHT = 4
 """All request bodies of one port together, in multiples of the largest body that the port accepts."""
+MESSAGE_NAMES = 100_000
+"""Nodes in one message. Kubernetes is for up to 5,000."""
+NODE_VICTIMS, MESSAGE_VICTIMS = 4096, 1_000_000
+"""Victims on one node, and in one message. kubelet runs 110 pods on a node, or a few hundred."""
+MESSAGE_POD = 3 << 20
+"""Bytes of the pod in a message: as many as the API server accepts of one object."""
 BODY_SECONDS = 10
 """Seconds for a body to arrive. By default kube-scheduler waits 5 s for the answer of an extender."""
 HEADER_SECONDS = 10

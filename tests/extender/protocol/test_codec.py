@@ -56,7 +56,8 @@ def test_filter_arguments_with_whole_nodes() -> None:
         {"metadata": {"name": "node-2"}},
     ]
     args = wire.parse_filter(dump({"Pod": POD, "Nodes": {"metadata": {}, "items": items}, "NodeNames": None}))
-    assert (list(args.names), args.nodes) == (["node-1", "node-2"], items)
+    assert list(args.names) == ["node-1", "node-2"]
+    assert [json.loads(node.json) for node in args.nodes or ()] == items
 
 
 @pytest.mark.parametrize("items", [None, []])
@@ -124,11 +125,11 @@ def test_missing_fields_are_null() -> None:
 @pytest.mark.parametrize(
     ("parse", "body", "text"),
     [
-        (wire.parse_filter, b"", "Invalid JSON: EOF"),
-        (wire.parse_filter, dump(FILTER)[:-20], "Invalid JSON: EOF"),
-        (wire.parse_filter, b"\xff\xfe", "Invalid JSON"),
-        (wire.parse_filter, b"[]", "should be an object"),
-        (wire.parse_filter, b"null", "should be an object"),
+        (wire.parse_filter, b"", "expected an object"),
+        (wire.parse_filter, dump(FILTER)[:-20], "not valid JSON"),
+        (wire.parse_filter, b"\xff\xfe", "expected an object"),
+        (wire.parse_filter, b"[]", "expected an object"),
+        (wire.parse_filter, b"null", "expected an object"),
         (wire.parse_filter, b"{}", "Pod is missing"),
         (wire.parse_filter, dump({"Pod": POD}), "expected NodeNames or Nodes"),
         (wire.parse_filter, dump({**FILTER, "NodeNames": ["node-1", 7]}), "NodeNames.1: Input should be"),
@@ -138,13 +139,17 @@ def test_missing_fields_are_null() -> None:
             dump({**FILTER, "NodeNames": None, "Nodes": {"items": [{}]}}),
             "has no metadata.name",
         ),
-        (wire.parse_filter, b'{"Pod":' + b"[" * 100_000, "Invalid JSON: recursion limit"),
+        (wire.parse_filter, b'{"Pod":' + b"[" * 100_000, "not valid JSON"),
         (
             wire.parse_filter,
             b'{"Pod":{"metadata":{"name":"\\ud800"}},"NodeNames":[],"Nodes":null}',
             "Invalid JSON",
         ),
-        (wire.parse_preempt, dump({"Pod": POD, "NodeNameToMetaVictims": []}), "NodeNameToMetaVictims: Input"),
+        (
+            wire.parse_preempt,
+            dump({"Pod": POD, "NodeNameToMetaVictims": []}),
+            "NodeNameToMetaVictims: expected an object",
+        ),
         (
             wire.parse_preempt,
             dump({"Pod": POD, "NodeNameToMetaVictims": {"n": {"Pods": [{}]}}}),

@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from extender.inventory import cloud_labels, gfd_labels
 from extender.inventory.gfd_labels import DeviceLabels
+from extender.untrusted.limits import GPUS_PER_NODE
 from packing.model.gpu_catalogue import Model
 from packing.model.request import WHOLE
 
@@ -62,7 +63,7 @@ class GpuLabels:
         """
         replicas, single = self.device.replicas, self.device.product and self.device.product.profile
         gpus = -(-advertised // max(replicas, 1))
-        if not (self.counted_by_gfd and replicas) or single or gpus <= self.gpu_count:
+        if not (self.counted_by_gfd and replicas) or single or not self.gpu_count < gpus <= GPUS_PER_NODE:
             return self, ""
         text = f"GPU feature discovery describes {self.gpu_count} of {gpus} GPUs ({self.product}): "
         text += "the models of the others are not known, nor which GPU a pod gets"

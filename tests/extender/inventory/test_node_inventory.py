@@ -314,6 +314,16 @@ def test_labels_about_sharing_give_the_number_of_replicas(labels, devices):
     assert (len(found.gpus), found.pools[0].total, found.pools[0].compute_milli) == (2, devices, 100)
 
 
+def test_labels_that_lag_behind_time_slicing_close_no_node():
+    labels = {
+        "nvidia.com/gpu.product": "NVIDIA-L4",
+        "nvidia.com/gpu.count": "8",
+        "nvidia.com/gpu.replicas": "1",
+    }
+    found = inventory_of(node(labels, **{"nvidia.com/gpu": "80"})).spec
+    assert (len(found.gpus), found.pools[0].compute_milli, found.blocked) == (8, 100, Reason.FITS)
+
+
 @pytest.mark.parametrize(
     ("labels", "words"),
     [

@@ -6,7 +6,8 @@ accelerator names and machine types, CoreWeave "Node labels" for ``gpu.nvidia.co
 well-known labels for ``instance-gpu-*`` (EKS Auto Mode has the same under ``eks.amazonaws.com``; Azure's
 provider has ``sku-gpu-count``). Without such a label the instance type says it: "Amazon EC2 instance types:
 accelerated computing", "GPU accelerated sizes" of Azure's virtual machines, and "Compute shapes" of Oracle
-Cloud.
+Cloud. ``karpenter.k8s.gcp/instance-gpu-count`` is not read: it is the number of kinds of accelerators, 1 for
+eight GPUs (cloudpilot-ai/karpenter-provider-gcp at 004522cd, pkg/providers/instancetype/types.go).
 """
 
 from __future__ import annotations
@@ -65,15 +66,16 @@ _PRODUCTS = {
         "GB300_4X": "NVIDIA-GB300",
         "RTXP6000": "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition",
     },
+    INSTANCE_TYPE: {},
     "karpenter.k8s.aws/instance-gpu-name": _EC2,
     "eks.amazonaws.com/instance-gpu-name": _EC2,
 }
-PRODUCT_LABELS = frozenset({*_PRODUCTS, INSTANCE_TYPE})
+"""In the order in which they are believed: EC2 has one name for both A100, and an instance type for each."""
+PRODUCT_LABELS = frozenset(_PRODUCTS)
 _COUNT_LABELS = (
     "karpenter.k8s.aws/instance-gpu-count",
     "eks.amazonaws.com/instance-gpu-count",
     "karpenter.azure.com/sku-gpu-count",
-    "karpenter.k8s.gcp/instance-gpu-count",
     "cloud.google.com/gke-accelerator-count",
 )
 _MEMORY_LABELS = ("karpenter.k8s.aws/instance-gpu-memory", "eks.amazonaws.com/instance-gpu-memory")
@@ -113,9 +115,10 @@ _INSTANCE_TYPES = tuple(
         (r"a2-(highgpu|megagpu)-\d+g$", "NVIDIA-A100-SXM4-40GB"),
         (r"a2-ultragpu-\d+g$", "NVIDIA-A100-SXM4-80GB"),
         (r"a3-(highgpu|megagpu|edgegpu)-\d+g$", "NVIDIA-H100-80GB-HBM3"),
-        (r"a3-ultragpu-8g$", "NVIDIA-H200"),
-        (r"a4-highgpu-8g$", "NVIDIA-B200"),
-        (r"a4x-highgpu-4g$", "NVIDIA-GB200"),
+        (r"a3-ultragpu-8g", "NVIDIA-H200"),
+        (r"a4-highgpu-8g", "NVIDIA-B200"),
+        (r"a4x-highgpu-4g", "NVIDIA-GB200"),
+        (r"a4x-maxgpu-4g", "NVIDIA-GB300"),
         (r"g2-standard-\d+$", "NVIDIA-L4"),
         (r"g4-standard-\d+$", "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition"),
     )
@@ -145,10 +148,14 @@ _COUNTS = tuple(
         (r"g2-standard-24$", 2),
         (r"g2-standard-48$", 4),
         (r"g2-standard-96$", 8),
+        (r"g4-standard-(6|12|24|48)$", 1),
+        (r"g4-standard-96$", 2),
+        (r"g4-standard-192$", 4),
+        (r"g4-standard-384$", 8),
     )
 )
 _COUNT_IN_NAME = re.compile(
-    r"(?:BM|VM)\.GPU[\w.-]*\.(\d{1,2})$|(?:a2|a3|a4|a4x)-[a-z]+gpu-(\d{1,2})g$", re.ASCII
+    r"(?:BM|VM)\.GPU[\w.-]*\.(\d{1,2})$|(?:a2|a3|a4|a4x)-[a-z]+gpu-(\d{1,2})g(?:-|$)", re.ASCII
 )
 _PARTS = tuple(
     (re.compile(pattern, re.IGNORECASE), Fraction(part))
@@ -159,6 +166,9 @@ _PARTS = tuple(
         (r"Standard_NV6ads_A10_v5$", "1/6"),
         (r"Standard_NV12ads_A10_v5$", "1/3"),
         (r"Standard_NV18ads_A10_v5$", "1/2"),
+        (r"g4-standard-6$", "1/8"),
+        (r"g4-standard-12$", "1/4"),
+        (r"g4-standard-24$", "1/2"),
     )
 )
 """Which part of a GPU each device of an instance type is, where it is not a whole one."""
@@ -169,8 +179,9 @@ def product(labels: Mapping[str, str]) -> tuple[str, str]:
     for label, products in _PRODUCTS.items():
         if name := products.get(labels.get(label, "")):
             return name, label
-    name = _of_instance_type(_instance_type(labels))
-    return (name, INSTANCE_TYPE) if name else ("", "")
+        if label == INSTANCE_TYPE and (name := _of_instance_type(_instance_type(labels))):
+            return name, label
+    return "", ""
 
 
 def gpu_count(labels: Mapping[str, str]) -> int:

@@ -103,7 +103,8 @@ def _nvidia(node: Node, labels: GpuLabels, model: Model | None, resource: str, c
         devices = CountedDevices(count, compute, memory, memory, gpu_compute_milli=compute)
     shared = resource.endswith(_SHARED_SUFFIX) or gfd_labels.is_replica(node.labels, labels.device)
     replicas = max(labels.device.replicas, cloud_labels.replicas(node.labels))
-    gpus = labels.gpu_count or (GPUS_PER_NODE if shared or count <= GPUS_PER_NODE else 1)
+    possible = count <= GPUS_PER_NODE * max(replicas, 1)
+    gpus = labels.gpu_count or (GPUS_PER_NODE if possible else 1)
     if not profile and count > gpus * max(replicas, 1):
         shared, replicas = True, -(-count // gpus)
     elif shared and replicas < 2 and labels.gpu_count:

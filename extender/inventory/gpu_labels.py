@@ -44,8 +44,10 @@ class GpuLabels:
     part: Fraction = Fraction(1)
 
     def memory_mib(self, model: Model | None) -> int:
-        """Memory of the device: as labelled, else that of the GPU model, else 0."""
-        return self.device.memory_mib or self.cloud_mib or int((model.memory_mib if model else 0) * self.part)
+        """Memory of the device: as GFD has seen it, else the smaller of what the cloud says and that of the
+        model, else 0. EC2 says 16384 MiB of a T4, of which the driver shows 15360."""
+        of_model = int((model.memory_mib if model else 0) * self.part)
+        return self.device.memory_mib or min(filter(None, (self.cloud_mib, of_model)), default=0)
 
     def compute_milli(self, model: Model | None) -> int:
         """Compute of the device: ``WHOLE``, or less where a virtual machine has only a part of a GPU."""

@@ -21,6 +21,7 @@ UNKNOWN_MEMORY = "the memory of its GPUs is not known"
 SAY_MEMORY = "set the label nvidia.com/gpu.memory (MiB of one GPU), as GPU feature discovery does"
 PRODUCT_LABELS = frozenset({gfd_labels.PRODUCT, AMD_PRODUCT, *cloud_labels.PRODUCT_LABELS})
 """The labels that name the GPUs of a node."""
+_COUNT = gfd_labels.PREFIX + "gpu.count"
 _CLEARLY_LESS = 0.75
 """A device with less than this of its model's memory is a part of a GPU: drivers reserve a few per cent."""
 
@@ -32,7 +33,8 @@ class GpuLabels:
     ``device`` describes the device behind ``nvidia.com/gpu``: under the single strategy a MIG instance, else
     a GPU. ``gpu_count`` counts the node's GPUs (single strategy: its instances), 0 if not labelled;
     ``counted_by_gfd`` if GFD says so. ``cloud_mib`` is the memory of one by a cloud's label, 0 if not
-    labelled; ``part``: which part of a GPU each is, by the instance type.
+    labelled; ``part``: which part of a GPU each is, by the instance type. ``cloud_count`` is the number of
+    GPUs of the instance, 0 if no cloud says it.
     """
 
     product: str
@@ -42,6 +44,7 @@ class GpuLabels:
     counted_by_gfd: bool = False
     cloud_mib: int = 0
     part: Fraction = Fraction(1)
+    cloud_count: int = 0
 
     def memory_mib(self, model: Model | None) -> int:
         """Memory of the device: as GFD has seen it, else the smaller of what the cloud says and that of the
@@ -67,6 +70,8 @@ class GpuLabels:
         gpus = -(-advertised // max(replicas, 1))
         if not (self.counted_by_gfd and replicas) or single or not self.gpu_count < gpus <= GPUS_PER_NODE:
             return self, ""
+        if self.cloud_count:  # instances have one model: GFD does not know the device plugin's time slices
+            return replace(self, gpu_count=max(self.gpu_count, self.cloud_count)), ""
         text = f"GPU feature discovery describes {self.gpu_count} of {gpus} GPUs ({self.product}): "
         text += "the models of the others are not known, nor which GPU a pod gets"
         known = replace(self.device, memory_mib=0)
@@ -82,13 +87,14 @@ def read_gpu_labels(labels: Mapping[str, str]) -> GpuLabels:
         product, label = cloud_labels.product(labels)
     if not product and AMD_PRODUCT in labels:
         product, label = labels[AMD_PRODUCT], AMD_PRODUCT
-    counted = gfd_labels.number(labels, gfd_labels.PREFIX + "gpu.count")
+    counted, cloud_count = gfd_labels.number(labels, _COUNT), cloud_labels.gpu_count(labels)
     return GpuLabels(
         product,
         label,
         device,
-        counted or cloud_labels.gpu_count(labels),
+        counted or cloud_count,
         bool(counted),
         cloud_labels.memory_mib(labels),
         cloud_labels.part(labels),
+        cloud_count,
     )

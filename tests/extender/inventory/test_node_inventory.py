@@ -297,6 +297,16 @@ def test_feature_discovery_describes_one_model_of_several(replicas):
     assert "describes 1 of 3 GPUs (Tesla-T4)" in found.problem
 
 
+@pytest.mark.parametrize(("devices", "instance", "gpus"), [(10, "g6.2xlarge", 1), (4, "g6.12xlarge", 4)])
+def test_an_instance_has_one_model_so_more_devices_than_it_has_gpus_are_replicas(devices, instance, gpus):
+    """Feature discovery runs with a configuration of its own, which may not have the plugin's time slices."""
+    labels = {"nvidia.com/gpu.product": "NVIDIA-L4", "nvidia.com/gpu.count": "1", EC2: instance}
+    found = inventory_of(
+        node(labels | {"nvidia.com/gpu.replicas": "1"}, **{"nvidia.com/gpu": str(devices)})
+    ).spec
+    assert (len(found.gpus), found.model, found.gpus[0].memory_mib) == (gpus, "L4", 23034)
+
+
 @pytest.mark.parametrize(
     ("labels", "devices"),
     [

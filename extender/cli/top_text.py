@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from extender.cli.explain_text import amounts, table
-from extender.explain.overview import NodeLine, Overview, WaitingLine
+from extender.explain.overview import NodeLine, Overview, WaitingLine, totals
 
 _NODE_HEAD = ("NODE", "MODEL", "GPUS", "WHOLE FREE", "FREE", "MEMORY FREE", "PODS", "NOTE")
 _WIDE_HEAD = ("GPU USE %", "ISLANDS", "CPU FREE", "HOST MEMORY FREE")
@@ -18,7 +18,7 @@ def render(found: Overview, now: float, *, wide: bool = False) -> str:
     """Nodes, a summary, and waiting pods. ``now`` in Unix seconds."""
     head = (*_NODE_HEAD, *_WIDE_HEAD) if wide else _NODE_HEAD
     lines = table([head, *(_node(line, wide=wide) for line in found.nodes)])
-    lines += ["", _summary(found), *_problems(found)]
+    lines += ["", _summary(found), *_problems(found), *found.unread]
     if found.waiting:
         lines += ["", *table([_WAITING_HEAD, *(_wait(line, now) for line in found.waiting)])]
     if found.more_waiting:
@@ -33,7 +33,7 @@ def _node(line: NodeLine, *, wide: bool) -> tuple[str, ...]:
     cells: tuple[str, ...] = (
         line.node,
         line.model,
-        str(line.gpus or "?"),
+        str(line.gpus + line.not_offered or "?"),
         str(line.whole),
         f"{line.free_gpus:.1f}",
         memory,
@@ -59,14 +59,14 @@ def _problems(found: Overview) -> Iterator[str]:
 
 
 def _summary(found: Overview) -> str:
-    gpus = sum(line.gpus for line in found.nodes)
-    used = sum(line.used_gpus for line in found.nodes)
-    in_use = f"{100 * used / gpus:.0f} % in use" if gpus else "none"
+    sums = totals(found.nodes)
     waiting = len(found.waiting) + found.more_waiting
-    entirely = f"{found.free_gpus} GPUs and {found.free_nodes} nodes entirely free"
-    closed = [line for line in found.nodes if not line.on_offer]
-    apart = f"; {sum(line.gpus for line in closed)} GPUs on {len(closed)} closed nodes" if closed else ""
-    return f"{len(found.nodes)} nodes with {gpus} GPUs: {in_use}, {entirely}{apart}; {waiting} pods wait"
+    in_use = f"{100 * sums.used / sums.gpus:.0f} % in use" if sums.gpus else "none"
+    entirely = f"{sums.whole} GPUs and {sums.whole_nodes} nodes entirely free"
+    apart = f"; {sums.closed_gpus} GPUs on {sums.closed_nodes} closed nodes" if sums.closed_nodes else ""
+    apart += f"; {sums.not_offered} GPUs that open nodes do not offer" if sums.not_offered else ""
+    apart += f"; {sums.uncounted} nodes whose GPUs cannot be counted" if sums.uncounted else ""
+    return f"{sums.nodes} nodes with {sums.gpus} GPUs: {in_use}, {entirely}{apart}; {waiting} pods wait"
 
 
 def _wait(line: WaitingLine, now: float) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ class NodeTable(Mapping[str, Node]):
     ``sources`` say what each inventory was read from, ``network`` which nodes are near each other, ``sets``
     which nodes pods insist on, and ``closed`` which are cordoned or not ready, and why. A node whose
     inventory cannot be read has no sources, takes no pods, and is a problem. ``unoffered``: how many GPUs
-    a node has that offers none; 0 is not known.
+    a node has beside those that it offers; 0 is not known.
     """
 
     def __init__(self, allocations: Allocations, fleet: Fleet) -> None:
@@ -181,7 +181,7 @@ _LAYOUTS = "MIG layout"
 
 
 _inventory_fields = attrgetter(
-    "labels", "annotations", "allocatable", "taints", "conditions", "unreadable", "problem"
+    "labels", "annotations", "allocatable", "capacity", "taints", "conditions", "unreadable", "problem"
 )
 """All that an inventory is read from. Heartbeats change other fields of a node."""
 

@@ -6,7 +6,7 @@ Both are built lazily: a pool after one of its slices has changed, what is left 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from extender.dra.device_slots import DeviceKind
@@ -75,6 +75,11 @@ class KindTable:
                 del self._pool_counts[kind]
                 self.gpu_fractions.pop(kind, None)
         self._maybe_unused.clear()
+
+
+def _names(pool: DevicePool) -> Iterator[str]:
+    """The names of its devices, "" for a slice that cannot be read."""
+    return (device.name for device in pool.devices)
 
 
 class _NodeIndex:
@@ -155,6 +160,13 @@ class PoolCache:
         """The claims that hold a device or a part of it, also with admin access."""
         state = self._states.get(PoolId(device.driver, device.pool))
         return state.holders.get(device.device, {}) if state else {}
+
+    def unknown_drivers(self, node: str) -> set[str]:
+        """The drivers of the node's own pools that are incomplete, invalid, or not readable."""
+        self._build_outdated()
+        ids = self._nodes.by_node.get(node, ())
+        pools = ((id, self._states[id].pool) for id in ids)
+        return {id.driver for id, pool in pools if pool is None or pool.problem or not all(_names(pool))}
 
     @property
     def problems(self) -> Mapping[str, str]:

@@ -12,6 +12,7 @@ from extender.explain.advice import advice_on
 from extender.explain.needs import missing_needs
 from extender.explain.options import option_on
 from extender.explain.pod import Candidates
+from extender.explain.unoffered import not_offered, unoffered
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import LISTED_NAMES, shorten
@@ -55,7 +56,10 @@ def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
             if node is not None and (rejection := candidates.rejection(node)):
                 yield NodeAnswer(name, fits=False, reason=rejection)
             elif reason is not Reason.FITS:
-                lacks = tuple(need.text for need in missing_needs(fleet, row, request))
+                lacks = (
+                    *(need.text for need in missing_needs(fleet, row, request)),
+                    *_unoffered(state, name),
+                )
                 advice = advice_on(state, fleet, pod, request, name, reason)
                 yield NodeAnswer(name, fits=False, reason=reason.text, lacks=lacks, advice=advice)
             elif forecast and (forecast.problem or forecast.refused):
@@ -67,3 +71,10 @@ def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
             else:
                 option = option_on(state, evaluation, index, name, None)
                 yield NodeAnswer(name, fits=True, reason=reason.text, cost=option.cost, terms=option.terms)
+
+
+def _unoffered(state: State, name: str) -> Iterator[str]:
+    """What is the matter with GPUs that the node does not offer."""
+    found = unoffered(state, name)
+    if text := found.note if found else not_offered(state, name):
+        yield shorten(text)

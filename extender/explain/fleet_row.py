@@ -12,7 +12,7 @@ from typing import NamedTuple
 from extender.cluster.state import State
 from extender.explain.gpu_parts import FREE, GpuPart, gpu_parts, memory_slices
 from extender.explain.node import DeviceView, HolderView, view_node
-from extender.explain.unoffered import Unoffered, unoffered
+from extender.explain.unoffered import Unoffered
 from extender.untrusted.limits import GPUS_PER_NODE, KEY, LISTED_NAMES, PAGE_PARTS, shorten
 from packing.model.gpu_catalogue import parse_profile
 from packing.model.reasons import Reason
@@ -27,6 +27,9 @@ class GpuCell(NamedTuple):
     memory_mib: int
     slices: int
     takes: bool
+
+
+_TAKES_NONE = GpuCell("", 0, 0, False)
 
 
 class PartCell(NamedTuple):
@@ -92,16 +95,18 @@ def fleet_row(state: State, name: str, now: float) -> FleetRow | None:
     for part in parts[:PAGE_PARTS]:
         cells.add_part(part, view.holders[part.pod] if part.pod != FREE else None)
     cells.add_devices(view.devices)
-    hidden = unoffered(state, name) if not cells.gpus else None
+    hidden = view.unoffered if not cells.gpus else None
     if hidden:
         cells.add_hidden(hidden)
+    elif view.not_offered:
+        cells.gpus += [_TAKES_NONE] * state.nodes.unoffered[name]
     return FleetRow(
         name=shorten(name, KEY),
         model=shorten(view.model, KEY),
         spot=view.spot,
         closed=view.takes_nothing or (hidden.note if hidden else ""),
         offered=not hidden and view.takes_nothing in ("", Reason.PLUGIN_BUSY.text),
-        problem=shorten(view.problem),
+        problem=shorten(view.problem or view.not_offered),
         cpu_milli=(view.free_cpu_milli, spec.cpu_milli),
         memory_mib=(view.free_memory_mib, spec.memory_mib),
         islands=view.islands,
@@ -150,7 +155,7 @@ class _Cells:
 
     def add_hidden(self, hidden: Unoffered) -> None:
         """A cell for each GPU that takes no pods, with the pods that have some still, in any order."""
-        self.gpus += [GpuCell("", 0, 0, False)] * hidden.gpus
+        self.gpus += [_TAKES_NONE] * hidden.gpus
         holders = (self._pod(pod, False, None) for pod, count in hidden.held for _ in range(count))
         for gpu, pod in zip(range(hidden.gpus), holders, strict=False):
             self.parts.append(PartCell(gpu, pod, -1, 1, WHOLE, 0, 0, 0))

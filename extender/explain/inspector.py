@@ -20,7 +20,15 @@ from extender.explain.fleet_history import INTERVAL, FleetHistory
 from extender.explain.fragmentation import FragmentationReport
 from extender.explain.gates import gates_note
 from extender.explain.node import NodeView, view_node
-from extender.explain.overview import NodeLine, Overview, WaitingLine, node_lines, waiting_line, waiting_pods
+from extender.explain.overview import (
+    NodeLine,
+    Overview,
+    WaitingLine,
+    node_lines,
+    unread_objects,
+    waiting_line,
+    waiting_pods,
+)
 from extender.explain.pod import Explanation, candidates_of, explain
 from extender.explain.this_replica import Replica
 from extender.k8s.objects import Pod
@@ -139,7 +147,7 @@ class Inspector:
         for pod in waiting[:most_waiting]:
             lines.append(waiting_line(self._state, pod))
             await asyncio.sleep(0)
-        return Overview(tuple(nodes), tuple(lines), len(waiting) - len(lines))
+        return Overview(tuple(nodes), tuple(lines), len(waiting) - len(lines), unread_objects(self._state))
 
     async def explain(self, manifest: str) -> Explanation:
         """A pod that need not exist. Raises ``ValueError`` where the manifest is not that of one pod."""

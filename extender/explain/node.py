@@ -9,6 +9,7 @@ from extender.cluster.state import State
 from extender.dialects.claims import Claims
 from extender.dialects.pod_request import claims_of
 from extender.explain.closed import closed_text
+from extender.explain.unoffered import Unoffered, not_offered, unoffered
 from extender.inventory.node_inventory import Sources
 from extender.inventory.shared_gpus import MIG_PREFIX
 from extender.k8s.objects import Pod
@@ -122,6 +123,8 @@ class NodeView:
     is known which GPU a pod has (``placement``) or only how many are taken (``counts``), what says which GPU
     has which devices (``layout``; empty where that is guessed), and what the NVLink ``islands`` were read
     from (empty where they are not known). ``network``: the labels that say to which nodes it is near.
+    ``unoffered``: its GPUs where pods get none of them but by claims; ``not_offered``: which of them are
+    missing where it offers some.
     """
 
     name: str
@@ -138,6 +141,8 @@ class NodeView:
     network: tuple[str, ...]
     holders: tuple[HolderView, ...]
     devices: tuple[DeviceView, ...]
+    unoffered: Unoffered | None = None
+    not_offered: str = ""
 
 
 def view_node(state: State, name: str, now: float) -> NodeView | None:
@@ -162,6 +167,8 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
         network=tuple(filter(None, state.nodes.network.of(name))),
         holders=tuple(_holders(state, name, now)),
         devices=tuple(_devices(state, name)),
+        unoffered=unoffered(state, name),
+        not_offered=not_offered(state, name),
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -12,20 +13,25 @@ from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.explain.closed import closed_rows, closed_text
 from extender.explain.pod import Candidates, Refusal, asks, explain
-from extender.explain.unoffered import ONLY_CLAIMS, unoffered
+from extender.explain.unoffered import not_offered, unoffered
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
 from packing.fleet.stranded import on_offer, whole_gpus
 from packing.model.request import WHOLE
 
+_UNREAD = 10
+"""Objects that cannot be read and are named."""
+_CLAIMS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """A node with GPUs; 0 ``gpus`` where it is not known how many. ``used_percent``: the larger part of
-    compute and memory that is in use, of each GPU; ``free_gpus`` is the sum of what is left of their compute,
-    ``used_gpus`` of what is in use, ``whole`` how many are entirely free. ``note``: why the node takes
-    nothing, and whether it is a spot node; ``problem``: what is not known of it. Where it is not
-    ``on_offer``, it takes no pods, and nothing of it counts as free in the sums."""
+    """A node with GPUs; 0 ``gpus`` where it is not known how many, ``not_offered`` those that it has beside
+    them. ``used_percent``: the larger part of compute and memory that is in use, of each GPU; ``free_gpus``
+    is the sum of what is left of their compute, ``used_gpus`` of what is in use, ``whole`` how many are
+    entirely free. ``note``: why the node takes nothing, and whether it is a spot node; ``problem``: what is
+    not known of it. Where it is not ``on_offer``, it takes no pods, and nothing of it counts as free in the
+    sums."""
 
     node: str
     model: str
@@ -43,6 +49,7 @@ class NodeLine:
     on_offer: bool = True
     used_gpus: float = 0.0
     problem: str = ""
+    not_offered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +69,49 @@ class WaitingLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Totals:
+    """Of all nodes with GPUs: ``gpus``, also those not on offer, and ``used`` of them by pods.
+    ``closed_nodes`` take no pods, and ``closed_gpus`` are theirs; ``not_offered``: GPUs that other nodes do
+    not offer. ``uncounted`` nodes have GPUs, and it is not known how many. ``whole`` GPUs and
+    ``whole_nodes`` are on offer and entirely free."""
+
+    nodes: int
+    gpus: int
+    used: float
+    whole: int
+    whole_nodes: int
+    closed_nodes: int
+    closed_gpus: int
+    not_offered: int
+    uncounted: int
+
+
+def totals(nodes: Collection[NodeLine]) -> Totals:
+    """The sums over nodes."""
+    closed = [line for line in nodes if not line.on_offer]
+    open = [line for line in nodes if line.on_offer]
+    return Totals(
+        nodes=len(nodes),
+        gpus=sum(line.gpus + line.not_offered for line in nodes),
+        used=sum(line.used_gpus for line in nodes),
+        whole=sum(line.whole for line in open),
+        whole_nodes=sum(0 < line.gpus == line.whole for line in open),
+        closed_nodes=len(closed),
+        closed_gpus=sum(line.gpus + line.not_offered for line in closed),
+        not_offered=sum(line.not_offered for line in open),
+        uncounted=sum(not line.gpus for line in nodes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
-    """``more_waiting``: pods that wait and are not in ``waiting``, which has the most urgent ones."""
+    """``more_waiting``: pods that wait and are not in ``waiting``, which has the most urgent ones.
+    ``unread``: objects beside nodes and pods, such as claims, of which something cannot be read."""
 
     nodes: tuple[NodeLine, ...]
     waiting: tuple[WaitingLine, ...]
     more_waiting: int
-
-    @property
-    def free_nodes(self) -> int:
-        """Nodes on offer all of whose GPUs are entirely free."""
-        return sum(0 < line.gpus == line.whole and line.on_offer for line in self.nodes)
-
-    @property
-    def free_gpus(self) -> int:
-        """GPUs on offer that are entirely free."""
-        return sum(line.whole for line in self.nodes if line.on_offer)
+    unread: tuple[str, ...] = ()
 
 
 def overview(state: State, most_waiting: int) -> Overview:
@@ -85,7 +119,13 @@ def overview(state: State, most_waiting: int) -> Overview:
     lines = node_lines(state, sorted(state.fleet.rows))
     waiting = waiting_pods(state)
     shown = tuple(waiting_line(state, pod) for pod in waiting[:most_waiting])
-    return Overview(tuple(lines), shown, len(waiting) - len(shown))
+    return Overview(tuple(lines), shown, len(waiting) - len(shown), unread_objects(state))
+
+
+def unread_objects(state: State) -> tuple[str, ...]:
+    """Claims, slices and classes of which something cannot be read, and what."""
+    problems = islice(sorted(state.devices.problems.items()), _UNREAD)
+    return tuple(f"{shorten(name, KEY)}: {shorten(text)}" for name, text in problems)
 
 
 def node_lines(state: State, names: Iterable[str]) -> Iterator[NodeLine]:
@@ -109,6 +149,7 @@ def _node(state: State, name: str, row: int, whole: int, *, on_offer: bool) -> N
     capacity, memory_capacity = arrays.compute_capacity[:gpus, row], arrays.memory_capacity[:gpus, row]
     of_memory = np.where(memory_capacity > 0, memory / np.maximum(memory_capacity, 1), 1)  # 1: not known
     left = np.minimum(compute / np.maximum(capacity, 1), of_memory)
+    notes = "spot" * spec.spot, closed_text(state, name, row), not_offered(state, name)
     return NodeLine(
         node=name,
         model=spec.model or spec.product,
@@ -122,10 +163,11 @@ def _node(state: State, name: str, row: int, whole: int, *, on_offer: bool) -> N
         pods=len(state.allocations.pods_on(name)),
         used_percent=tuple(round(100 * (1 - part)) for part in np.clip(left, 0, 1).tolist()),
         islands=tuple(len(island) for island in spec.islands),
-        note="; ".join(filter(None, ("spot" * spec.spot, closed_text(state, name, row)))),
+        note="; ".join(filter(None, notes)),
         on_offer=on_offer,
         used_gpus=round(float((capacity - np.maximum(compute, 0)).sum()) / WHOLE, 3),
         problem=shorten(state.nodes.problems.get(name, "")),
+        not_offered=state.nodes.unoffered.get(name, 0),
     )
 
 
@@ -148,7 +190,7 @@ def _unoffered(state: State, name: str, row: int) -> NodeLine | None:
         used_percent=(),
         islands=(),
         note="; ".join(filter(None, (found.closed, found.note))),
-        on_offer=found.note == ONLY_CLAIMS and not found.closed,
+        on_offer=found.claims and not found.closed,
         used_gpus=float(found.used),
         problem=shorten(state.nodes.problems.get(name, "")),
     )
@@ -186,13 +228,20 @@ def waiting_line(state: State, pod: Pod, candidates: Candidates | None = None) -
         reason = max(counts, key=lambda one: counts[one], default="there is no node")
         why = f"{reason} ({counts.get(reason, 0)} of {len(state.nodes)} nodes)"
         refusal = next((one for one in explanation.refusals if one.reason == reason), None)
-    asked = {} if explanation.error else asks(request_of(pod))
+    asked = {} if explanation.error else asks(request_of(pod)) | _claims(pod)
     queue = state.rights.queues.name_of(pod)
     lacks = _lacks(refusal) if refusal else ""
     advice = refusal.advice if refusal else ""
     return WaitingLine(
         shorten(pod.key, KEY), queue, pod.priority, asked, pod.created, shorten(why), shorten(lacks), advice
     )
+
+
+def _claims(pod: Pod) -> dict[str, int | str]:
+    """The names of its claims in the pod."""
+    names = [shorten(claim.name, KEY) for claim in pod.spec.claims]
+    more = f" and {len(names) - _CLAIMS} more" if len(names) > _CLAIMS else ""
+    return {"claims": ", ".join(names[:_CLAIMS]) + more} if names else {}
 
 
 def _lacks(refusal: Refusal) -> str:

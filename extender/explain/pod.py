@@ -28,6 +28,7 @@ from extender.explain.gang import describe_gang
 from extender.explain.hints import hints, missing_on, uncounted_resources
 from extender.explain.needs import Need, missing_needs
 from extender.explain.options import Option, option_on
+from extender.explain.unoffered import unoffered_text
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import Bytes, NodeNames
@@ -183,7 +184,7 @@ def explain(
         explanation,
         asks=explanation.asks | uncounted,
         node="" if is_manifest(pod) else pod.node_name,
-        hints=(*found_hints, *too_large),
+        hints=(*found_hints, *too_large, *_unoffered(state, request, explanation)),
     )
     if now is None or explanation.fits or explanation.unknown or too_large or pod.node_name or pod.gates:
         return explanation
@@ -200,6 +201,13 @@ def _too_large(state: State, evaluation: Evaluation, explanation: Explanation) -
     if not rows.size or fits_when_empty(state.fleet, evaluation.request)[rows].any():
         return ()
     return ("No node is large enough for it, even without other pods: waiting does not help.",)
+
+
+def _unoffered(state: State, request: Request, explanation: Explanation) -> tuple[str, ...]:
+    """A sentence if it fits nowhere, and nodes have GPUs that they do not offer."""
+    if explanation.fits or explanation.unknown or not request.wants_gpu:
+        return ()
+    return tuple(filter(None, [unoffered_text(state)]))
 
 
 def explain_evaluation(

@@ -13,7 +13,7 @@ from extender.cluster.factory import prior_of
 from extender.cluster.state import State
 from extender.dialects.sharing import stowage
 from extender.explain.advice import ADVICE
-from extender.explain.unoffered import ONLY_CLAIMS, unoffered
+from extender.explain.unoffered import not_offered, unoffered
 from extender.settings import DEFAULT_QUEUES, Settings
 from extender.untrusted.limits import KEY, shorten
 from packing.fleet.feasibility import could_host
@@ -132,7 +132,9 @@ def _of_nodes(state: State) -> Iterator[Problem]:
             advice = _NODE_CLOSED if text.startswith("node takes nothing") else _NODE
         yield Problem("node", shorten(name, KEY), shorten(text), advice)
     for name in sorted(state.nodes.unoffered.keys() - state.nodes.problems.keys()):
-        if (found := unoffered(state, name)) and not (found.closed or found.note == ONLY_CLAIMS):
+        if text := not_offered(state, name):
+            yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
+        elif (found := unoffered(state, name)) and not (found.closed or found.claims):
             text = f"{found.note}; its pods hold {found.used}" if found.used else found.note
             yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
 

@@ -1,5 +1,6 @@
 """GPUs that a node has and that Stowage cannot place pods on: those of a node that offers none of them (its
-device plugin or driver is gone), whose inventory cannot be read, or that are in ResourceSlices only.
+device plugin or driver is gone), whose inventory cannot be read, or that are in ResourceSlices only. Those
+that are missing of a node that offers others are ``not_offered``.
 
 No GPU vanishes from a table or a sum because of that.
 """
@@ -14,17 +15,23 @@ from extender.dialects.pod_request import bound_request
 from extender.explain.closed import closed_text
 from extender.inventory.devices import is_gpu_resource
 from extender.inventory.gpu_labels import read_gpu_labels
+from extender.untrusted.limits import KEY, shorten
 from packing.model.gpu_catalogue import find_model
 
 _GPU_DRIVER = "gpu."
+"""What the names of drivers of GPUs begin with: gpu.nvidia.com (NVIDIA/k8s-dra-driver-gpu), gpu.amd.com
+(ROCm/k8s-gpu-dra-driver), gpu.intel.com (intel/intel-resource-drivers-for-kubernetes)."""
+_UNREAD_CLAIM = "a claim that cannot be read may hold any of them"
+_INCOMPLETE = "ResourceSlices are missing or cannot be read"
+_NAMED = 4
 ONLY_CLAIMS = "only claims get its GPUs"
 
 
 @dataclass(frozen=True, slots=True)
 class Unoffered:
     """``gpus``: how many; 0 is not known. ``held``: by pod, how many it has, if it has any still. ``free``:
-    those that claims can get. ``note``: what is the matter; ``closed``: why the node takes no pods whatever
-    it offers, "" if nothing says so."""
+    those that claims can get, without those with a taint. ``note``: what is the matter; ``closed``: why the
+    node takes no pods whatever it offers, "" if nothing says so; ``claims``: claims can get its GPUs."""
 
     gpus: int
     model: str
@@ -32,6 +39,7 @@ class Unoffered:
     free: int
     note: str
     closed: str
+    claims: bool = False
 
     @property
     def used(self) -> int:
@@ -68,6 +76,25 @@ def _held(state: State, name: str) -> Iterator[tuple[str, int]]:
             yield pod.key, number
 
 
+def not_offered(state: State, name: str) -> str:
+    """Which GPUs are missing of a node that offers others, "" for none."""
+    row, missing = state.fleet.rows.get(name, -1), state.nodes.unoffered.get(name, 0)
+    spec = state.fleet.specs[row] if row >= 0 else None
+    if spec is None or not spec.gpus or not missing:
+        return ""
+    return f"offers {len(spec.gpus)} of its {len(spec.gpus) + missing} GPUs"
+
+
+def unoffered_text(state: State) -> str:
+    """The nodes with GPUs that are not offered, those with most first; "" for none."""
+    counts = sorted(state.nodes.unoffered.items(), key=lambda one: (-one[1], one[0]))
+    if not counts:
+        return ""
+    named = ", ".join(f"{shorten(name, KEY)} ({count or 'unknown'})" for name, count in counts[:_NAMED])
+    more = f" and {len(counts) - _NAMED} more nodes" if len(counts) > _NAMED else ""
+    return f"Nodes have GPUs that they do not offer now: {named}{more}. See stowage top and /debug/problems."
+
+
 def _in_slices(state: State, name: str, row: int) -> Unoffered | None:
     """A GPU is all devices with one UUID, such as its MIG instances."""
     on_node = state.devices.on_node(name, state.nodes.labels_of(name))
@@ -76,20 +103,31 @@ def _in_slices(state: State, name: str, row: int) -> Unoffered | None:
     model = ""
     for index in range(len(on_node.devices)):
         id, device = on_node.device_id(index), on_node.device(index)
-        if not id.driver.startswith(_GPU_DRIVER):
+        if not id.driver.startswith(_GPU_DRIVER) or not id.device:
             continue
         gpu = device.attribute_text("parentUUID") or device.attribute_text("uuid") or id.device
         model = model or device.attribute_text("productName")
         holders = [state.devices.claims[key] for key in state.devices.pools.holders(id)]
         pods = [f"{claim.namespace}/{pod}" for claim in holders for pod in claim.reserved_for]
         gpus.setdefault(gpu, []).extend(pods)
-        if holders or not on_node.available.is_available(index):
+        if holders or device.taints or not on_node.available.is_available(index):
             taken.add(gpu)
-    if not gpus:
+    drivers = state.devices.pools.unknown_drivers(name)
+    incomplete = any(driver.startswith(_GPU_DRIVER) for driver in drivers)
+    if not gpus and not incomplete:
         return None
     by_pod: dict[str, int] = {}
     for pods in gpus.values():
         for pod in dict.fromkeys(pods):
             by_pod[pod] = by_pod.get(pod, 0) + 1
-    closed = closed_text(state, name, row)
-    return Unoffered(len(gpus), model, tuple(by_pod.items()), len(gpus) - len(taken), ONLY_CLAIMS, closed)
+    unread = on_node.holdings_unknown or state.devices.any_device_may_be_held
+    notes = ONLY_CLAIMS, _INCOMPLETE * incomplete, _UNREAD_CLAIM * unread
+    return Unoffered(
+        len(gpus),
+        model,
+        tuple(by_pod.items()),
+        0 if unread else len(gpus) - len(taken),
+        "; ".join(filter(None, notes)),
+        closed_text(state, name, row),
+        claims=True,
+    )

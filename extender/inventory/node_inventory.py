@@ -30,7 +30,7 @@ from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
 from extender.k8s.objects import Node
 from extender.k8s.quantity import QuantityError, milli, whole
 from extender.untrusted.limits import GPUS_PER_NODE, NAME, RESOURCES, quoted, shorten
-from packing.model.gpu_catalogue import find_model
+from packing.model.gpu_catalogue import Model, find_model
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import WHOLE
@@ -41,6 +41,7 @@ _REQUIRED = {
     *(gpu_health.IGNORE_LABEL, cloud_labels.INSTANCE_TYPE, *gpu_health.LABELS),
 }
 """Annotations and labels that the inventory is read from. If one of them is too large, it is not known."""
+_REGISTERS = {hami.REGISTER, vgpu_manager.REGISTER, volcano.REGISTER}
 _REQUIRED_PREFIXES = (
     *("nvidia.com/gpu.", "nvidia.com/mig", "amd.com/gpu.", "cloud.google.com/gke-", nvlink.PREFIX),
     *("karpenter.", "eks.amazonaws.com/instance-gpu-"),
@@ -66,7 +67,7 @@ class Sources:
 @dataclass(frozen=True, slots=True)
 class NodeInventory:
     """What a node has. ``problem`` says why it takes no new pods, or what was ignored or cut; "" for none.
-    ``unoffered``: how many GPUs its labels count, where it offers none."""
+    ``unoffered``: how many GPUs it has beside those that it offers, as far as is known."""
 
     spec: NodeSpec
     sources: Sources
@@ -116,17 +117,47 @@ def inventory_of(
     problems = blocked_by, unsaid, no_memory, layout_problem
     problem = shorten("; ".join(filter(None, (*problems, peers.problem, node.problem))))
     sources = replace(_sources(node, labels, shared, layout), islands=peers.source)
-    return NodeInventory(spec, sources, problem, 0 if gpus.gpus else min(labels.gpu_count, GPUS_PER_NODE))
+    return NodeInventory(spec, sources, problem, _unoffered(node, labels, model, shared, spec))
 
 
 def known_gpus(node: Node) -> int:
     """How many GPUs a node has whose inventory cannot be read: by its labels, else as many as it advertises;
     0 is not known."""
-    try:
-        count = read_gpu_labels(node.labels).gpu_count or _advertised(node)
-    except QuantityError:
-        return 0
+    labels = read_gpu_labels(node.labels)
+    count = _labelled_gpus(labels)
+    of_parts = labels.device.replicas > 1 or bool(_REGISTERS & {*node.annotations, *node.unreadable})
+    if not count and not of_parts and len(node.allocatable) <= RESOURCES:
+        amounts = {**node.allocatable, **node.capacity}.items()
+        gpus = (text for name, text in amounts if is_gpu_resource(name) and not name.startswith(MIG_PREFIX))
+        try:
+            count = sum(map(whole, gpus))
+        except QuantityError:
+            return 0
     return count if count <= GPUS_PER_NODE else 0
+
+
+def _labelled_gpus(labels: GpuLabels) -> int:
+    """How many GPUs the labels count; 0 where they count none, or MIG instances."""
+    product = labels.device.product
+    return 0 if product and product.profile else min(labels.gpu_count, GPUS_PER_NODE)
+
+
+def _unoffered(
+    node: Node, labels: GpuLabels, model: Model | None, shared: SharedGpus | None, spec: NodeSpec
+) -> int:
+    """How many GPUs there are in ``capacity`` and not in ``allocatable``; of a node that offers none also
+    those that its labels count. Where there are MIG instances or shares, that does not tell."""
+    counted = _labelled_gpus(labels)
+    if not node.capacity or (counted and not spec.gpus):
+        return 0 if spec.gpus else counted
+    if shared or any(pool.resource.startswith(MIG_PREFIX) for pool in spec.pools):
+        return 0
+    whole_node = replace(node, allocatable={**node.allocatable, **node.capacity})
+    try:
+        gpus = _Gpus(labels, None, counted_devices(whole_node, labels, model, ()), ()).gpus
+    except (InventoryError, QuantityError):
+        return 0
+    return max(0, min(len(gpus), counted or GPUS_PER_NODE) - len(spec.gpus))
 
 
 def _check_readable(node: Node) -> None:

@@ -49,6 +49,7 @@ class _Condition(TypedDict, total=False):
 
 class _Status(TypedDict, total=False):
     allocatable: TextMap
+    capacity: TextMap
     conditions: list[_Condition] | None
 
 
@@ -81,12 +82,14 @@ def _record(metadata: Metadata, spec: _Spec, status: _Status) -> Node:
     if len(allocatable) > RESOURCES or len(taints) > NODE_TAINTS:
         allocatable, taints, too_many = _within_limits(allocatable, taints)
         problem = problem or too_many
+    others = _differing(status.get("capacity") or {}, allocatable)
     return Node(
         name=sys.intern(metadata.get("name") or ""),
         uid=metadata.get("uid") or "",
         labels=labels,
         annotations=annotations,
         allocatable=allocatable,
+        capacity=others,
         unschedulable=bool(spec.get("unschedulable")),
         taints=tuple([_taint(taint) for taint in taints]),
         created=unix_seconds(metadata.get("creationTimestamp")),
@@ -94,6 +97,14 @@ def _record(metadata: Metadata, spec: _Spec, status: _Status) -> Node:
         unreadable=unreadable,
         problem=problem,
     )
+
+
+def _differing(capacity: Mapping[str, str | None], allocatable: Mapping[str, str]) -> Mapping[str, str]:
+    """The extended resources of which there is another amount than ``allocatable`` says. Kubelet counts
+    unhealthy devices in ``capacity`` only, and so those of a device plugin that is gone (``GetCapacity`` of
+    pkg/kubelet/cm/devicemanager/manager.go in kubernetes/kubernetes)."""
+    found = [(k, v) for k, v in capacity.items() if v and v != "0" and "/" in k and allocatable.get(k) != v]
+    return interned(dict(found[:RESOURCES]))
 
 
 def _within_limits(

@@ -48,6 +48,7 @@ Pairs: TypeAlias = tuple[tuple[str, str], ...]
 class Node:
     """A Node.
 
+    ``capacity``: what the node has of extended resources of which ``allocatable`` says something else.
     ``unreadable`` names labels and annotations that were dropped because they are too large. ``problem`` says
     what else exceeds a limit of ``limits.py`` and is therefore incomplete, "" for nothing.
     """
@@ -58,6 +59,7 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, str] = field(default_factory=dict)
+    capacity: Mapping[str, str] = field(default_factory=dict)
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
     created: float = 0.0  # Unix seconds, 0 where unknown

@@ -11,7 +11,7 @@ from extender.cli.top_text import render
 from extender.cluster.state import State
 from extender.explain.fragmentation import FleetFragmentation, FragmentationReport
 from extender.explain.node import view_node
-from extender.explain.overview import overview
+from extender.explain.overview import overview, totals
 from extender.k8s.affinity import Taint
 from extender.k8s.objects import Deleted, Upserted
 from tests.extender.builders import make_node, make_pod, make_state
@@ -54,7 +54,8 @@ async def test_only_what_is_on_offer_counts() -> None:
         "node is over-committed": 1,
     }
     table = overview(state, 0)
-    assert (table.free_nodes, table.free_gpus) == (2, 9)
+    sums = totals(table.nodes)
+    assert (sums.whole_nodes, sums.whole) == (2, 9)
     assert {line.node for line in table.nodes if not line.on_offer} == {
         "cordoned",
         "down",

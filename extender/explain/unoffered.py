@@ -85,9 +85,16 @@ def not_offered(state: State, name: str) -> str:
     return f"offers {len(spec.gpus)} of its {len(spec.gpus) + missing} GPUs"
 
 
+def unoffered_counts(state: State) -> dict[str, int]:
+    """How many GPUs each node has and does not offer, not to claims either; 0 is not known."""
+    labels_of, on_node = state.nodes.labels_of, state.devices.on_node
+    counts = state.nodes.unoffered.items()
+    return {name: count for name, count in counts if not on_node(name, labels_of(name)).has_pools}
+
+
 def unoffered_text(state: State) -> str:
     """The nodes with GPUs that are not offered, those with most first; "" for none."""
-    counts = sorted(state.nodes.unoffered.items(), key=lambda one: (-one[1], one[0]))
+    counts = sorted(unoffered_counts(state).items(), key=lambda one: (-one[1], one[0]))
     if not counts:
         return ""
     named = ", ".join(f"{shorten(name, KEY)} ({count or 'unknown'})" for name, count in counts[:_NAMED])

@@ -41,11 +41,15 @@ def fleet(now: Gauges) -> Iterator[Metric]:
     used = {model: gpus.used for model, gpus in now.gpus.items()}
     spot = {"installed": float(now.spot.gpus), "used": now.spot.used} if now.spot else {}
     for name, text, label, values in (
-        ("gpus_installed", "GPUs of all nodes.", "model", installed),
+        ("gpus_installed", "GPUs of all nodes that offer any.", "model", installed),
         ("gpus_used", "Compute in use of all GPUs, in GPUs.", "model", used),
         ("spot_gpus", "GPUs of spot nodes: all of them, and those in use.", "state", spot),
     ):
         yield _family(name, text, [label], (((key,), value) for key, value in values.items()))
+    text = "GPUs that nodes have and do not offer: no device plugin, unhealthy, or not readable."
+    yield _family("gpus_not_offered", text, [], [((), now.gpus_not_offered)])
+    text = "Nodes with GPUs of which it is not known how many they are."
+    yield _family("nodes_uncounted", text, [], [((), now.nodes_uncounted)])
     found = now.fragmentation
     models = found.models if found else {}
     for name, (text, value_of) in _ON_OFFER.items():

@@ -7,6 +7,7 @@ import time
 
 from extender.cluster.state import State
 from extender.explain.fragmentation import UNKNOWN, FleetFragmentation, FragmentationReport
+from extender.explain.unoffered import unoffered_counts
 from extender.server.gauges import Demand, Gauges
 from extender.source.interface import Source
 from extender.source.watched_kinds import REQUIRED_KINDS, WATCHED_KINDS
@@ -39,6 +40,7 @@ class GaugeReader:
     def read(self) -> Gauges:
         state, resources, ages = self._state, _REQUIRED.items(), self._source.staleness()
         ends, closed = self._source.watch_ends(), self._source.closed_watches()
+        not_offered = unoffered_counts(state)
         return Gauges(
             nodes=len(state.nodes),
             pods=len(state.pods),
@@ -57,6 +59,8 @@ class GaugeReader:
             },
             gpus={model or UNKNOWN: gpus for model, gpus in installed(state.fleet).items()},
             spot=on_spot(state.fleet),
+            gpus_not_offered=sum(not_offered.values()),
+            nodes_uncounted=sum(not count for count in not_offered.values()),
             fragmentation=self._found,
             disrupted_pods=state.disruptions.pods,
             gpu_seconds_lost=state.disruptions.gpu_seconds,

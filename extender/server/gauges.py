@@ -47,6 +47,8 @@ class Gauges:
     """Since the start, by resource and how."""
     gpus: Mapping[str, Installed] = field(default_factory=dict)  # by model
     spot: Installed | None = None
+    gpus_not_offered: int = 0
+    nodes_uncounted: int = 0  # that have GPUs, and it is not known how many
     fragmentation: FleetFragmentation | None = None
     disrupted_pods: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     """Since the start, by queue, reason and kind of owner."""

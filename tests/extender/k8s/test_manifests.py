@@ -136,7 +136,7 @@ def test_a_node() -> None:
             "spec": {"unschedulable": True, "taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]},
             "status": {
                 "allocatable": {"nvidia.com/gpu": "4", "cpu": "96"},
-                "capacity": {"nvidia.com/gpu": "8"},
+                "capacity": {"nvidia.com/gpu": "8", "cpu": "98", "nvidia.com/mig-1g.5gb": "0"},
             },
         }
     )
@@ -146,6 +146,7 @@ def test_a_node() -> None:
         labels={"nvidia.com/gpu.product": "Tesla-T4", "zone": "a"},
         annotations={"hami.io/node-nvidia-register": "[]"},
         allocatable={"nvidia.com/gpu": "4", "cpu": "96"},
+        capacity={"nvidia.com/gpu": "8"},
         unschedulable=True,
         taints=(Taint("nvidia.com/gpu", "", "NoSchedule"),),
         created=1767225600.0,

@@ -116,7 +116,6 @@ def dump(**fields: object) -> bytes:
             "PodName: Input should be a string",
         ),
     ],
-    ids=str,
 )
 def test_a_message_beyond_a_limit_is_refused(
     parse: Callable[[bytes], object], body: Callable[[], bytes], text: str, monkeypatch: pytest.MonkeyPatch

@@ -102,11 +102,11 @@ def fleet_row(state: State, name: str, now: float) -> FleetRow | None:
         cells.gpus += [_TAKES_NONE] * state.nodes.unoffered[name]
     return FleetRow(
         name=shorten(name, KEY),
-        model=shorten(view.model, KEY),
+        model=shorten(view.model or (view.unoffered.model if view.unoffered else ""), KEY),
         spot=view.spot,
         closed=view.takes_nothing or (hidden.note if hidden else ""),
         offered=not hidden and view.takes_nothing in ("", Reason.PLUGIN_BUSY.text),
-        problem=shorten(view.problem or view.not_offered),
+        problem=shorten(view.problem or view.not_offered or (hidden.note if hidden else "")),
         cpu_milli=(view.free_cpu_milli, spec.cpu_milli),
         memory_mib=(view.free_memory_mib, spec.memory_mib),
         islands=view.islands,
@@ -147,7 +147,7 @@ class _Cells:
             :GPUS_PER_NODE
         ]:
             index = len(self.gpus)
-            self.gpus.append(GpuCell(shorten(device.device, KEY), 0, 0, True))
+            self.gpus.append(GpuCell(shorten(device.device, KEY), 0, 0, not device.problem))
             pods = [self._pod(pod, True, None) for pod in device.pods[:LISTED_NAMES]] or [FREE]
             resource = self._resource(shorten(device.what, KEY))
             for pod in pods if device.pods or device.free else ():

@@ -9,7 +9,7 @@ from extender.cluster.state import State
 from extender.dialects.claims import Claims
 from extender.dialects.pod_request import claims_of
 from extender.explain.closed import closed_text
-from extender.explain.unoffered import Unoffered, not_offered, unoffered
+from extender.explain.unoffered import Unoffered, device_problem, not_offered, unoffered
 from extender.inventory.node_inventory import Sources
 from extender.inventory.shared_gpus import MIG_PREFIX
 from extender.k8s.objects import Pod
@@ -103,6 +103,7 @@ class DeviceView:
     ``free``: a claim can have it. Without claims it is not free where other parts of its GPU are allocated.
     ``gpu``: the UUID of the GPU that it is, or is a part of; ``slices``: the memory slices that it takes of
     that, () where its driver does not say.
+    ``problem``: why claims may not get it though none is known to have it.
     """
 
     device: str
@@ -112,6 +113,7 @@ class DeviceView:
     pods: tuple[str, ...]
     gpu: str = ""
     slices: tuple[int, ...] = ()
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,7 @@ def _devices(state: State, name: str) -> Iterator[DeviceView]:
             pods=tuple(f"{claim.namespace}/{pod}" for claim in claims for pod in claim.reserved_for),
             gpu=device.attribute_text("parentUUID") or device.attribute_text("uuid"),
             slices=tuple(sorted(_slice_counters(device))),
+            problem=device_problem(state, on_node, index),
         )
 
 

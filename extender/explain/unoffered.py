@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from extender.cluster.state import State
 from extender.dialects.pod_request import bound_request
+from extender.dra.node_devices import NodeDevices
 from extender.explain.closed import closed_text
 from extender.inventory.devices import is_gpu_resource
 from extender.inventory.gpu_labels import read_gpu_labels
-from extender.untrusted.limits import KEY, shorten
+from extender.untrusted.limits import KEY, quoted, shorten
 from packing.model.gpu_catalogue import find_model
 
 _GPU_DRIVER = "gpu."
@@ -102,6 +103,18 @@ def unoffered_text(state: State) -> str:
     return f"Nodes have GPUs that they do not offer now: {named}{more}. See stowage top and /debug/problems."
 
 
+def device_problem(state: State, on_node: NodeDevices, index: int) -> str:
+    """Why claims may not get a device of a node though none is known to hold it, "" for no reason."""
+    if _may_be_held(state, on_node):
+        return _UNREAD_CLAIM
+    taints = on_node.device(index).taints
+    return f"has the taint {quoted(taints[0].key)}" if taints else ""
+
+
+def _may_be_held(state: State, on_node: NodeDevices) -> bool:
+    return on_node.holdings_unknown or state.devices.any_device_may_be_held
+
+
 def _in_slices(state: State, name: str, row: int) -> Unoffered | None:
     """A GPU is all devices with one UUID, such as its MIG instances."""
     on_node = state.devices.on_node(name, state.nodes.labels_of(name))
@@ -117,7 +130,7 @@ def _in_slices(state: State, name: str, row: int) -> Unoffered | None:
         holders = [state.devices.claims[key] for key in state.devices.pools.holders(id)]
         pods = [f"{claim.namespace}/{pod}" for claim in holders for pod in claim.reserved_for]
         gpus.setdefault(gpu, []).extend(pods)
-        if holders or device.taints or not on_node.available.is_available(index):
+        if holders or device_problem(state, on_node, index) or not on_node.available.is_available(index):
             taken.add(gpu)
     drivers = state.devices.pools.unknown_drivers(name)
     incomplete = any(driver.startswith(_GPU_DRIVER) for driver in drivers)
@@ -127,13 +140,13 @@ def _in_slices(state: State, name: str, row: int) -> Unoffered | None:
     for pods in gpus.values():
         for pod in dict.fromkeys(pods):
             by_pod[pod] = by_pod.get(pod, 0) + 1
-    unread = on_node.holdings_unknown or state.devices.any_device_may_be_held
+    unread = _may_be_held(state, on_node)
     notes = ONLY_CLAIMS, _INCOMPLETE * incomplete, _UNREAD_CLAIM * unread
     return Unoffered(
         len(gpus),
         model,
         tuple(by_pod.items()),
-        0 if unread else len(gpus) - len(taken),
+        len(gpus) - len(taken),
         "; ".join(filter(None, notes)),
         closed_text(state, name, row),
         claims=True,

@@ -29,7 +29,7 @@ export function decode(row) {
   node.gpus.forEach(summarise);
   node.islands = islandsOf(node, row.islands);
   node.whole = node.gpus.filter((gpu) => gpu.isWhole).length;
-  node.free = node.gpus.reduce((sum, gpu) => sum + gpu.freeMilli, 0) / WHOLE;
+  node.free = node.gpus.reduce((sum, gpu) => sum + (gpu.takes ? gpu.freeMilli : 0), 0) / WHOLE;
   node.used = node.gpus.reduce((sum, gpu) => sum + gpu.share, 0);
   node.text = [node.name, node.model, ...node.pods.map((pod) => `${pod.key} ${pod.queue}`)].join(" ").toLowerCase();
   return node;

@@ -14,7 +14,8 @@ from pydantic_core import to_json
 
 from extender.k8s.objects import Pod
 from extender.protocol.json_members import Value
-from extender.protocol.messages import BadMessage, Message, filter_error, node_name
+from extender.protocol.message_parser import Message, node_name
+from extender.protocol.messages import BadMessage, filter_error
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
 from extender.protocol.pod_reader import PodReader
 

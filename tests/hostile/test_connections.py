@@ -61,8 +61,8 @@ class Port:
 
 def request(verb: str, content: bytes, declared: int | None = None) -> bytes:
     length = len(content) if declared is None else declared
-    head = f"POST /scheduler/{verb} HTTP/1.1\r\nHost: stowage\r\nContent-Length: {length}\r\n\r\n"
-    return head.encode() + content
+    head = f"POST /scheduler/{verb} HTTP/1.1\r\nHost: stowage\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {length}\r\n\r\n".encode() + content
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.protocol import messages
+from extender.protocol import message_parser
 from extender.protocol.codec import parse_bind, parse_filter, parse_preempt
 from extender.protocol.json_members import NotSplit, Value, whole
 from extender.protocol.messages import BadMessage
@@ -126,7 +126,7 @@ def test_a_message_beyond_a_limit_is_refused(
         ("MESSAGE_VICTIMS", 8),
         ("MESSAGE_POD", 2000),
     ):
-        monkeypatch.setattr(messages, name, limit)
+        monkeypatch.setattr(message_parser, name, limit)
     with pytest.raises(BadMessage) as caught:
         parse(body())
     assert text in str(caught.value)

@@ -138,6 +138,8 @@ class Reflector:
         while not self._stopping.is_set():
             is_early = time.monotonic() < next_try
             problem, ended_at = self._attempt(apply)
+            if self._stopping.is_set():
+                return
             if not (is_early and problem):  # a failed early retry changes neither the pauses nor the log
                 next_try = ended_at + self._pause(problem)
             self._waking.wait(max(next_try - time.monotonic(), 0.0))

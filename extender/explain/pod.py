@@ -184,7 +184,7 @@ def explain(
         explanation,
         asks=explanation.asks | uncounted,
         node="" if is_manifest(pod) else pod.node_name,
-        hints=(*found_hints, *(too_large or _unoffered(state, request, explanation))),
+        hints=(*found_hints, *too_large, *_unoffered(state, request, explanation)),
     )
     if now is None or explanation.fits or explanation.unknown or too_large or pod.node_name or pod.gates:
         return explanation

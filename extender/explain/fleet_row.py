@@ -100,13 +100,14 @@ def fleet_row(state: State, name: str, now: float) -> FleetRow | None:
         cells.add_hidden(hidden)
     elif view.not_offered:
         cells.gpus += [_TAKES_NONE] * state.nodes.unoffered[name]
+    note = hidden.note if hidden else ""
     return FleetRow(
         name=shorten(name, KEY),
         model=shorten(view.model or (view.unoffered.model if view.unoffered else ""), KEY),
         spot=view.spot,
-        closed=view.takes_nothing or (hidden.note if hidden else ""),
+        closed=view.takes_nothing or note,
         offered=not hidden and view.takes_nothing in ("", Reason.PLUGIN_BUSY.text),
-        problem=shorten(view.problem or view.not_offered or (hidden.note if hidden else "")),
+        problem=shorten(view.problem or view.not_offered or note),
         cpu_milli=(view.free_cpu_milli, spec.cpu_milli),
         memory_mib=(view.free_memory_mib, spec.memory_mib),
         islands=view.islands,

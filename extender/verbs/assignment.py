@@ -7,6 +7,7 @@ node where its binding would always be refused.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -71,13 +72,13 @@ def refuse_unassignable(
     return codes
 
 
-def renames_gpus(state: State, pod: Pod, node: str) -> bool:
-    """Whether the node shares its GPUs under a name that Stowage does not read, and the pod requests it."""
-    problem = state.nodes.problems.get(node)
-    if not problem:
-        return False
+def renaming_nodes(state: State, pod: Pod, nodes: Iterable[str]) -> set[str]:
+    """Those that share their GPUs under a name that Stowage does not read, and the pod requests it."""
     names = {name for container in pod.spec.all_containers for name, _ in container.requests if "/" in name}
-    return any(is_renamed(problem, name) for name in names)
+    if not names:
+        return set()
+    problems = {node: problem for node in nodes if (problem := state.nodes.problems.get(node))}
+    return {node for node, problem in problems.items() if any(is_renamed(problem, name) for name in names)}
 
 
 def _takes_shared_gpus(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:

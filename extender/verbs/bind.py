@@ -29,7 +29,7 @@ from extender.protocol.codec import BindArgs
 from extender.settings import Settings
 from extender.source.interface import BindConflict, BindError, Source, Unreachable
 from extender.untrusted.limits import shorten
-from extender.verbs.assignment import annotations_for, renames_gpus
+from extender.verbs.assignment import annotations_for, renaming_nodes
 from extender.verbs.evaluate import form_on, reason_on
 from packing.model.node_spec import resolve_on
 from packing.model.reasons import Reason
@@ -223,7 +223,7 @@ def assign(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound = ()
     """
     request = request_of(pod)
     if not request.wants_gpu:
-        if renames_gpus(state, pod, node):
+        if renaming_nodes(state, pod, [node]):
             raise Refusal(Reason.UNREADABLE.text)
         return {}  # kube-scheduler checks whether there is room
     reason = reason_on(state, pod, request, node, possibly_bound)

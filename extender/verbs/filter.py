@@ -16,7 +16,7 @@ from extender.protocol.codec import FilterArgs, FilterResult
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import shorten
-from extender.verbs.assignment import renames_gpus
+from extender.verbs.assignment import renaming_nodes
 from extender.verbs.evaluate import Evaluation, evaluate, when_idle
 from extender.verbs.gang_fit import with_gang_check
 from extender.verbs.scores import shortlist
@@ -52,7 +52,7 @@ def filter_nodes(
 
 def _without_renamed(state: State, args: FilterArgs) -> FilterResult:
     """All nodes but those whose GPUs the pod requests under a name that Stowage does not read."""
-    renamed = {name for name in state.nodes.problems if renames_gpus(state, args.pod, name)}
+    renamed = renaming_nodes(state, args.pod, state.nodes.problems)
     if not renamed:
         return FilterResult(names=args.names)
     fits = np.array([name not in renamed for name in args.names], np.bool_)

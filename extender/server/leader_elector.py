@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _POLL = 0.05  # seconds
+_RANDOM = random.SystemRandom()
 _JITTER = 0.2  # of the pause between two attempts, so that candidates do not send them at the same time
 
 
@@ -112,7 +113,7 @@ class LeaderElector:
                 self._wrote_last, self.problem = False, str(error)
                 _log.warning("Lease: %s", error)
             self._log_change()
-            await asyncio.sleep(self._election.retry_seconds * (1 + _JITTER * random.random()))
+            await asyncio.sleep(self._election.retry_seconds * (1 + _JITTER * _RANDOM.random()))
 
     async def _acquire_or_renew(self) -> None:
         election = self._election

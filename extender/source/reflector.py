@@ -49,7 +49,8 @@ class Reflector:
         self._watched, self._send, self._timeouts = watched, send, timeouts or Timeouts()
         self._late_at, self._late = math.inf, ""  # when a read takes too long, and which one did
         self._protocol = ListWatch(watched)
-        self._backoff = Backoff(random.random)
+        # Jitter of its own: a thread leaves the generator of the others alone.
+        self._backoff = Backoff(random.SystemRandom().random)
         self._stopping = threading.Event()
         self._waking = threading.Event()
         self._absent = False  # whether the cluster does not serve this kind

@@ -101,7 +101,8 @@ class GangHolds:
 
     @property
     def is_empty(self) -> bool:
-        return not self._holds
+        """Whether no room is held: gangs that got none, or have given up, cost nobody anything."""
+        return not any(hold.places for hold in self._holds.values())
 
     def _is_over(self, hold: Hold) -> bool:
         return hold.given_up or self.clock() - hold.since >= self.seconds

@@ -124,11 +124,10 @@ class State:
                     self.learner.start(self.pods)
                 if self.synced >= REQUIRED_KINDS and self.allocations.settle():
                     self._sync_nodes(self.nodes)
-        if self.gangs.has_changed or not self.gang_holds.is_empty:
+        if self.gangs.has_changed:
             self._update_gang_holds()
 
     def _update_gang_holds(self) -> None:
-        self.gang_holds.expire()
         if self.synced >= REQUIRED_KINDS:
             self.gang_holds.update(self.gangs, self.pods.is_bound, self._place_together)
 

@@ -19,7 +19,9 @@ from extender.untrusted.limits import KEY, shorten
 from packing.fleet.feasibility import could_host
 from packing.model.reasons import Reason
 
-ProblemKind: TypeAlias = Literal["watch", "right", "settings", "policy", "token", "node", "pod", "object"]
+ProblemKind: TypeAlias = Literal[
+    "watch", "right", "settings", "policy", "task", "token", "node", "pod", "object"
+]
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _SILENT = 360.0
 """Seconds without any bytes of a watch, after which it is a problem. Five minutes are normal."""
@@ -27,6 +29,7 @@ _RIGHT = "grant Stowage this right: deploy/ has the roles, docs/install.md says 
 _WATCH = "look at the API server and the network; Stowage answers from what it saw last, and tries again"
 _SETTINGS = "correct the setting (docs/settings.md), or what it names"
 _POLICY = "pods are placed without this part; see the traceback in the log and report it"
+_TASK = "it has started again; see the traceback in the log and report it"
 _TOKEN = "correct debug_token_file, or apply deploy/rbac-debug-auth.yaml for debug_token_review"
 _NODE_CLOSED = "correct the label, annotation or resource that the text names: the node takes no pods before"
 _NODE = "correct what the text names; it is ignored until then, and the node takes pods"
@@ -54,12 +57,14 @@ class Problem:
 class Surroundings:
     """What the state does not know. ``watches``: why the last attempt to list or watch a resource failed;
     ``silent``: seconds since the last bytes, by resource. ``lease`` and ``tokens``: why they could not be
-    used when that was last tried. ``server_version``: of the API server, "" if unknown."""
+    used when that was last tried. ``tasks``: which tasks and threads failed lately, and how.
+    ``server_version``: of the API server, "" if unknown."""
 
     watches: Mapping[str, str] = field(default_factory=dict)
     silent: Mapping[str, float] = field(default_factory=dict)
     lease: str = ""
     tokens: str = ""
+    tasks: Mapping[str, str] = field(default_factory=dict)
     server_version: str = ""
 
 
@@ -97,6 +102,8 @@ def _of_cluster(state: State, settings: Settings, around: Surroundings) -> Itera
         yield Problem("token", "/debug and /metrics", around.tokens, _TOKEN)
     for part, count in sorted(state.failures.counts.items()):
         yield Problem("policy", part, f"failed {count} times since the start", _POLICY)
+    for name, text in around.tasks.items():
+        yield Problem("task", name, text, _TASK)
     for setting, text in _contradictions(state, settings, around.server_version):
         yield Problem("settings", setting, text, _SETTINGS)
 

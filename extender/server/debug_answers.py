@@ -58,6 +58,7 @@ def problems_answer(service: Service, engine: Engine, most: int) -> object:
         silent={WATCHED_KINDS[kind].full_resource: seconds for kind, seconds in ages.items()},
         lease=service.lease_problem(),
         tokens=service.debug_auth.problem if service.debug_auth else "",
+        tasks=service.background.problems(),
         server_version=engine.server_version,
     )
     found = problems_of(engine.state, service.settings, around, most)

@@ -9,13 +9,14 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
 from pydantic_core import from_json
 
+from extender.background import Run
 from extender.cluster.factory import state_of
 from extender.cluster.policy_refresh import INTERVAL, PolicyRefresher, choose_node_sets_now
 from extender.cluster.retry_order import RetryOrder
@@ -101,12 +102,11 @@ class Engine:
         at = self.state, self.source, self._metrics, self._possibly_bound
         return VolcanoVerbs(*at, self._log_decision).by_name
 
-    async def run(self) -> None:
-        """Refresh the policy's tables, expire assumed pods and sample the fleet, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._refresh())
-            tasks.create_task(expire_forever(self.state, self.source))
-            tasks.create_task(self.inspector.run(lambda: not self.missing()))
+    def tasks(self) -> Iterator[tuple[str, Run]]:
+        """What runs until it is cancelled, by name."""
+        yield "refresh of the policy", self._refresh
+        yield "expiry of assumed pods", lambda: expire_forever(self.state, self.source)
+        yield "history of the fleet", lambda: self.inspector.run(lambda: not self.missing())
 
     async def _refresh(self) -> None:
         while self.missing():  # nobody asks yet, and what the lists bring would make the first tables old

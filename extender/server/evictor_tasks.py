@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from extender.background import Background, Run
 from extender.server.leader_elector import LeaderElector, elector_of
 from extender.settings import Settings
 from extender.source.interface import Source
@@ -30,36 +32,35 @@ class EvictorTasks:
             self._elector = self._own or elector
             self._api = source.evictor_api()
 
-    async def run(self, engine: Engine, registry: CollectorRegistry) -> None:
+    async def run(self, engine: Engine, registry: CollectorRegistry, background: Background) -> None:
         """Until cancelled, or at once if there is nothing to do."""
         async with asyncio.TaskGroup() as tasks:
-            if self._own is not None:
-                tasks.create_task(self._own.run(lambda: not engine.missing()))
-            for task in self._tasks(engine, registry):
-                tasks.create_task(task)
+            for name, run in self._tasks(engine, registry):
+                tasks.create_task(background.keep(name, run))
 
     async def leave(self) -> None:
         """Release the Lease of the evictor after the last write."""
         if self._own is not None:
             await self._own.resign()
 
-    def _tasks(self, engine: Engine, registry: CollectorRegistry) -> list[Coroutine[Any, Any, None]]:
+    def _tasks(self, engine: Engine, registry: CollectorRegistry) -> Iterator[tuple[str, Run]]:
         # Here, because they load kernels.
         from extender.evictor.loop import Evictor
         from extender.evictor.metrics import EvictorMetrics
         from extender.evictor.shield import ShieldKeeper
 
-        tasks, elector, settings = [], self._elector, self._settings
+        elector, settings = self._elector, self._settings
         if elector is None or not (self._evicts or self._keeps):
-            return []
+            return
+        if self._own is not None:
+            yield "election of the evictor", partial(self._own.run, lambda: not engine.missing())
         self._api.limit_writes(elector.write_deadline)
         if self._evicts:
             metrics = EvictorMetrics(registry)
             asked = engine.asked()
             evictor = Evictor(engine.state, self._source, self._api, elector, settings, asked, metrics)
-            tasks.append(evictor.run())
+            yield "evictor", evictor.run
         if settings.shield_configmap is not None:
             namespace, _, name = settings.shield_configmap.partition("/")
             keeper = ShieldKeeper(engine.state.disruptions, self._api, elector, namespace, name)
-            tasks.append(keeper.run())
-        return tasks
+            yield "shield", keeper.run

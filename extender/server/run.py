@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 import uvicorn
 
+from extender.background import Run
 from extender.server.connections import Connection
 from extender.server.front import Front
 from extender.server.garbage_collection import collect_forever
@@ -126,11 +127,10 @@ async def _run(
     service: Service, servers: Mapping[socket.socket, _Server], fronts: Iterable[Front], tls: Tls | None
 ) -> None:
     working = asyncio.create_task(service.run())
-    background = [asyncio.create_task(collect_forever(lambda: not service.missing()))]
-    background += [asyncio.create_task(front.make_when_ready()) for front in fronts]
-    if tls is not None:
-        verbs = next(iter(servers.values()))
-        background.append(asyncio.create_task(tls.watch(verbs.close_connections)))
+    background = [
+        asyncio.create_task(service.background.keep(name, run))
+        for name, run in _tasks(service, servers, fronts, tls)
+    ]
     serving = [asyncio.create_task(server.serve([sock])) for sock, server in servers.items()]
     shutdown = asyncio.create_task(_wait_for_shutdown(service))
     await asyncio.wait({working, shutdown, *serving}, return_when=asyncio.FIRST_COMPLETED)
@@ -141,6 +141,19 @@ async def _run(
         task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await working
+    if shutdown.done():
+        shutdown.result()
+
+
+def _tasks(
+    service: Service, servers: Mapping[socket.socket, _Server], fronts: Iterable[Front], tls: Tls | None
+) -> Iterator[tuple[str, Run]]:
+    yield "collection of garbage", lambda: collect_forever(lambda: not service.missing())
+    for front in fronts:
+        yield "making of the other routes", front.make_when_ready
+    if tls is not None:
+        verbs = next(iter(servers.values()))
+        yield "reload of the certificate", lambda: tls.watch(verbs.close_connections)
 
 
 async def _wait_for_shutdown(service: Service) -> None:

@@ -22,13 +22,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from extender.background import Background, Run
 from extender.explain.this_replica import Replica
 from extender.k8s.objects import Event
 from extender.protocol.messages import VERBS, BadMessage, Verb, bind_error, filter_error
@@ -85,6 +86,7 @@ class Service:
         self.settings, self.source, self.version = settings, source, version
         self._prepare, self._victim_kernels = prepare, VictimKernels(compile_later)
         self.engine: Engine | None = None
+        self.background = Background()
         self.draining = False
         self._elector = elector_of(settings.leader_election, settings, source)
         self._evictor = EvictorTasks(settings, source, self._elector)
@@ -109,17 +111,21 @@ class Service:
         try:
             engine = await self.start()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(engine.run())
-                tasks.create_task(self._update_version(engine))
-                if self._elector is not None:
-                    tasks.create_task(self._elector.run(lambda: not self.missing()))
-                tasks.create_task(self._evict(engine))
+                for name, run in self._tasks(engine):
+                    tasks.create_task(self.background.keep(name, run))
         finally:
             self.source.stop()
 
+    def _tasks(self, engine: Engine) -> Iterator[tuple[str, Run]]:
+        yield from engine.tasks()
+        yield "version of the API server", lambda: self._update_version(engine)
+        if self._elector is not None:
+            yield "election", partial(self._elector.run, lambda: not self.missing())
+        yield "start of the evictor", lambda: self._evict(engine)
+
     async def _evict(self, engine: Engine) -> None:
         await self._victim_kernels.compile(lambda: not self.missing())
-        await self._evictor.run(engine, self.metrics.registry)
+        await self._evictor.run(engine, self.metrics.registry, self.background)
 
     async def _update_version(self, engine: Engine) -> None:
         while True:
@@ -134,7 +140,7 @@ class Service:
         def apply(delivered: Sequence[Event]) -> None:
             loop.call_soon_threadsafe(events.put, delivered)
 
-        await asyncio.to_thread(self.source.start, apply, events.applied)
+        await asyncio.to_thread(self.source.start, apply, events.applied, self.background)
         engine = await asyncio.to_thread(self._load)
         await events.open(engine.apply)
         self.engine = engine
@@ -230,6 +236,7 @@ class Service:
 
     def _gauges(self) -> Gauges:
         gauges = self.engine.gauges.read() if self.engine else Gauges()
+        gauges = replace(gauges, background_failures=dict(self.background.failures))
         return replace(gauges, is_leader=self._elector.is_leader) if self._elector else gauges
 
 

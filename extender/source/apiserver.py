@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from extender.background import Background
 from extender.k8s.objects import Event, Kind, Pod
 from extender.source.access_reviews import KubeAccessReviews
 from extender.source.evictor_api import KubeEvictorApi
@@ -55,17 +57,16 @@ class KubeSource:
         self._applied: Applied = next_turn
         self._stopping = threading.Event()
 
-    def start(self, apply: Apply, applied: Applied = next_turn) -> None:
+    def start(self, apply: Apply, applied: Applied = next_turn, background: Background | None = None) -> None:
         """Start to list and watch. Failures are retried without end, see ``staleness``."""
-        self._applied = applied
+        self._applied, background = applied, background or Background()
         if (shard := self._shard) is not None:
-            run = threading.Thread(target=self._run_shard, args=(shard, apply), name="shard", daemon=True)
-            run.start()
+            background.thread("shard", partial(self._run_shard, shard, apply, background))
             apply = shard.filtered(apply)
         for reflector in self._all:
             if shard is None or reflector is not self._pod_reflector:
-                reflector.start(apply)
-        threading.Thread(target=self._end_late_reads, name="time-limits", daemon=True).start()
+                reflector.start(apply, background)
+        background.thread("time limits", self._end_late_reads)
 
     def _reflector(self, watched: WatchedKind) -> Reflector:
         return Reflector(watched, self.rest.stream, self.rest.timeouts)
@@ -87,11 +88,11 @@ class KubeSource:
         """See ``Source.joining``."""
         return self._shard.joining() if self._shard else frozenset()
 
-    def _run_shard(self, shard: Shard, apply: Apply) -> None:
+    def _run_shard(self, shard: Shard, apply: Apply, background: Background) -> None:
         shard.nodes_listed.wait()  # before that nobody knows which pods are the shard's
         if self._stopping.is_set():
             return
-        self._pod_reflector.start(shard.filtered(apply))
+        self._pod_reflector.start(shard.filtered(apply), background)
         shard.run(apply)
 
     def list_once(self) -> Iterator[Sequence[Event]]:

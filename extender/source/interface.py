@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, get_args
 
+from extender.background import Background
 from extender.k8s.objects import Event, Kind, Pod
 from extender.source.leader_election import LeaseRecord
 
@@ -166,9 +167,10 @@ class Interruption:
 class Source(Protocol):
     """Delivers events to the state. ``Listed`` follows each full list of a kind."""
 
-    def start(self, apply: Apply, applied: Applied = next_turn) -> None:
+    def start(self, apply: Apply, applied: Applied = next_turn, background: Background | None = None) -> None:
         """Start to deliver events to ``apply``. Returns at once if they come from the network. ``applied``:
-        what ``caught_up`` and ``relist`` call before they return, if they had to wait for events."""
+        what ``caught_up`` and ``relist`` call before they return, if they had to wait for events.
+        ``background``: runs the threads."""
 
     def list_once(self) -> Iterable[Sequence[Event]]:
         """All objects of each kind as they are now, instead of ``start``: one attempt. Raises

@@ -17,6 +17,7 @@ from http import HTTPStatus
 
 from urllib3 import HTTPResponse
 
+from extender.background import Background
 from extender.k8s.objects import Event, Listed
 from extender.source.backoff import Backoff
 from extender.source.freshness import WatchConnection
@@ -95,11 +96,10 @@ class Reflector:
                 events += self._protocol.page(page.read())
         return events
 
-    def start(self, apply: Apply) -> None:
-        """Start the thread, which delivers events to ``apply``."""
-        name = f"follow-{self.kind}"
-        self._thread = threading.Thread(target=self._run, args=(apply,), name=name, daemon=True)
-        self._thread.start()
+    def start(self, apply: Apply, background: Background) -> None:
+        """Start the thread, which delivers events to ``apply``. Once it runs, that does nothing."""
+        if self._thread is None:
+            self._thread = background.thread(f"watch of {self._watched.resource}", lambda: self._run(apply))
 
     def stop(self) -> None:
         """Make the thread end, also during a read. Does not wait for it."""

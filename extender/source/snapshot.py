@@ -120,7 +120,7 @@ class SnapshotSource:
         self.dump = snapshot.dump
         self._apply: Apply = lambda events: None
 
-    def start(self, apply: Apply, applied: object = None) -> None:
+    def start(self, apply: Apply, applied: object = None, background: object = None) -> None:
         """Deliver everything before it returns."""
         problems = self._snapshot.problems
         for problem in problems[:_LOGGED_PROBLEMS]:

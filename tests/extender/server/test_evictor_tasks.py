@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from extender.background import Background
 from extender.evictor import book
 from extender.server.engine import Engine
 from extender.server.evictor_tasks import EvictorTasks
@@ -103,7 +104,7 @@ async def test_without_the_evictor_there_is_nothing_to_do() -> None:
     registry, source = CollectorRegistry(), SnapshotSource(Snapshot(), "test")
     engine = Engine(source, Settings(), Metrics("0", Gauges))
     async with asyncio.timeout(60):
-        await EvictorTasks(Settings(), source, None).run(engine, registry)
+        await EvictorTasks(Settings(), source, None).run(engine, registry, Background())
     assert [*registry.collect()] == []
 
 

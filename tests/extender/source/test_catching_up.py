@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from urllib3 import HTTPResponse
 
+from extender.background import Background
 from extender.k8s.objects import Event, Upserted
 from extender.source import apiserver as kube
 from extender.source.apiserver import KubeSource
@@ -137,7 +138,7 @@ def test_a_server_that_has_refused_counts_as_reachable_during_the_retry() -> Non
         raise answer
 
     reflector = Reflector(WATCHED_KINDS["Pod"], ask)
-    reflector.start(lambda events: None)
+    reflector.start(lambda events: None, Background())
     assert asked_again.wait(20)
     assert reflector.connection.freshness() is Freshness.BEHIND
     reflector.stop()

@@ -1,0 +1,78 @@
+"""The tasks and threads that run as long as the service does. An error ends none of them for good, or unseen.
+
+After an error it is logged, counted and shown for a while, and the task or thread starts again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Run: TypeAlias = Callable[[], Awaitable[None]]
+
+_PAUSE = 5.0  # seconds between an error and the next start
+_SHOWN = 600.0  # seconds that an error is a problem
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Error:
+    at: float  # monotonic seconds
+    kind: str
+
+
+class Background:
+    """Starts tasks and threads, and keeps them running. ``failures``: errors since the start, by name."""
+
+    def __init__(self, pause: float = _PAUSE) -> None:
+        """``pause``: seconds between an error and the next start."""
+        self._pause = pause
+        self.failures: Counter[str] = Counter()
+        self._last: dict[str, _Error] = {}
+
+    async def keep(self, name: str, run: Run) -> None:
+        """Await ``run()``, and again after each error, until it returns or this task is cancelled."""
+        while True:
+            try:
+                return await run()
+            except asyncio.CancelledError as error:
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+                self._note(name, error)  # something else was cancelled, on which it waited
+            except Exception as error:
+                self._note(name, error)
+            await asyncio.sleep(self._pause)
+
+    def thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
+        """A thread that calls ``run()``, and again after each error, until it returns. It is started."""
+        started = threading.Thread(target=self._keep, args=(name, run), name=name, daemon=True)
+        started.start()
+        return started
+
+    def problems(self) -> dict[str, str]:
+        """What has failed in the last ten minutes, by name."""
+        now = time.monotonic()
+        lately = {name: last for name, last in sorted(self._last.items()) if now - last.at < _SHOWN}
+        return {
+            name: f"failed {self.failures[name]} times since the start, {now - last.at:.0f} s ago {last.kind}"
+            for name, last in lately.items()
+        }
+
+    def _keep(self, name: str, run: Callable[[], None]) -> None:
+        while True:
+            try:
+                return run()
+            except Exception as error:
+                self._note(name, error)
+            time.sleep(self._pause)
+
+    def _note(self, name: str, error: BaseException) -> None:
+        self.failures[name] += 1
+        self._last[name] = _Error(time.monotonic(), type(error).__name__)
+        _log.error("%s failed, it starts again in %g s", name, self._pause, exc_info=error)

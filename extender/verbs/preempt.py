@@ -64,7 +64,15 @@ def preempt(
         for node, victims in proposed.items()
     }
     nodes = [node for node in proposed if node not in by_claims]
-    plans = plan_evictions(state, args.pod, nodes, now, possibly_bound=possibly_bound, required=required)
+    plans = plan_evictions(
+        state,
+        args.pod,
+        nodes,
+        now,
+        possibly_bound=possibly_bound,
+        required=required,
+        proposed={node: {pod.uid for pod in victims} for node, victims in proposed.items()},
+    )
     chosen = ([plan for plan in plans if not plan.pdb_violations] or plans)[:most]
     if chosen and chosen[0].to_evict and room_is_coming(state, args.pod, now, possibly_bound, proposed):
         return Preemption(empty=ROOM_IS_COMING)  # kube-scheduler tries the pod again when that room is there

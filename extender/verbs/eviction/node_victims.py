@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -44,8 +44,15 @@ class VictimChooser:
     """Searches these nodes one by one. All costs are comparable."""
 
     def __init__(
-        self, rules: Rules, gangs: GangTotals, prices: Prices, nodes: Sequence[NodeCandidates]
+        self,
+        rules: Rules,
+        gangs: GangTotals,
+        prices: Prices,
+        nodes: Sequence[NodeCandidates],
+        proposed: Mapping[str, Collection[str]],
     ) -> None:
+        """``proposed``: by node, the UIDs of a set that somebody else has chosen."""
+        self._proposed = proposed
         self._rules, self._gangs, self._prices = rules, gangs, prices
         costs = prices.of_numbers(np.concatenate([one.pods.numbers for one in nodes], axis=1))
         ends = np.cumsum([len(one.pods.running) for one in nodes])[:-1]
@@ -80,33 +87,37 @@ class VictimChooser:
         """The cheapest set; gangs that are ``staying`` do not leave as a whole.
 
         How many budgets a set violates is not a sum over its pods. So the search first counts a pod that
-        violates one on its own, which is too few, and then each pod that would if all cheaper ones left
-        before it, which is too many; the better set is taken.
+        violates one on its own, which is too few. Then it counts each pod that would if all before it in an
+        order left first, which is too many: the cheapest first, then the proposed ones (so no set is found
+        that violates more than these), then the dearest. The best set is taken.
         """
         wanted = _numbers_of(candidates, required)
         if wanted is None:
             return None
         costs = self._costs[candidates.node]
-        late, alone = self._violating_numbers(candidates, costs)
+        by_cost = _by_cost(candidates, costs)
+        late = self._violating_in(candidates, by_cost)
+        alone = {i for i in late if self._violating([candidates.pods.running[i].pod])}
         find = partial(self._cheapest_by, candidates, wanted, search, staying)
         best = find(_counted(costs, alone))
-        if best is not None and late != alone and best.cost[0] > _least(candidates, best, alone):
-            other = find(_counted(costs, late))
-            better = other if other is not None and other.cost < best.cost else best
-            best = replace(better, exact=False)
+        least = _count_of(candidates, best, alone) if best else 0  # no set violates fewer
+        for order in (by_cost, self._proposed_first(candidates, by_cost), by_cost[::-1]):
+            if best is None or best.cost[0] <= least:
+                break
+            late = self._violating_in(candidates, order)
+            other = find(_counted(costs, late)) if late != alone else None
+            best = replace(min(filter(None, (best, other)), key=lambda one: one.cost), exact=False)
         return best
 
-    def _violating_numbers(self, candidates: NodeCandidates, costs: Numbers) -> tuple[set[int], set[int]]:
-        """The candidates that violate a budget if all cheaper ones leave before them, and those of them that
-        violate one on their own."""
-        covered = [i for i in candidates.pods.covered if candidates.may_leave[i]]
-        if not covered:
-            return set(), set()
-        pods = [candidates.pods.running[i].pod for i in covered]
-        uids = dict(zip((pod.uid for pod in pods), covered, strict=True))
-        by_cost = sorted(range(len(covered)), key=lambda n: tuple(costs[covered[n]].tolist()))
-        late = {uids[uid] for uid in self._violating([pods[n] for n in by_cost])}
-        return late, {i for i in late if self._violating([candidates.pods.running[i].pod])}
+    def _proposed_first(self, candidates: NodeCandidates, order: Sequence[int]) -> Sequence[int]:
+        proposed = self._proposed.get(candidates.node, ())
+        return sorted(order, key=lambda i: candidates.pods.running[i].pod.uid not in proposed)
+
+    def _violating_in(self, candidates: NodeCandidates, order: Sequence[int]) -> set[int]:
+        """The candidates that violate a budget if all before them in this order leave first."""
+        pods = [candidates.pods.running[i].pod for i in order]
+        uids = dict(zip((pod.uid for pod in pods), order, strict=True))
+        return {uids[uid] for uid in self._violating(pods)}
 
     def _cheapest_by(
         self,
@@ -154,6 +165,12 @@ class VictimChooser:
         return {pod.uid for pod, violates in zip(pods, flags, strict=True) if violates}
 
 
+def _by_cost(candidates: NodeCandidates, costs: Numbers) -> list[int]:
+    """The candidates that a budget may select, the cheapest first."""
+    covered = [i for i in candidates.pods.covered if candidates.may_leave[i]]
+    return sorted(covered, key=lambda i: tuple(costs[i].tolist()))
+
+
 def _numbers_of(candidates: NodeCandidates, required: Collection[str]) -> list[int] | None:
     """The columns of the required pods that do not terminate already; None if one of them must stay."""
     if not required:
@@ -174,7 +191,7 @@ def _counted(costs: Numbers, violating: Collection[int]) -> Numbers:
     return counted
 
 
-def _least(candidates: NodeCandidates, found: NodeVictims, alone: Collection[int]) -> int:
-    """Budgets that the set violates at least."""
-    uids = {candidates.pods.running[i].pod.uid for i in alone}
+def _count_of(candidates: NodeCandidates, found: NodeVictims, some: Collection[int]) -> int:
+    """How many of some candidates were chosen."""
+    uids = {candidates.pods.running[i].pod.uid for i in some}
     return sum(bound.pod.uid in uids for bound in found.chosen)

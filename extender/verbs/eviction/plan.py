@@ -84,13 +84,15 @@ def plan_evictions(
     whole_gangs: bool = False,
     possibly_bound: PossiblyBound = (),
     required: Mapping[str, Collection[str]] | None = None,
+    proposed: Mapping[str, Collection[str]] | None = None,
     only: Collection[str] | None = None,
 ) -> list[EvictionPlan]:
     """The plans of all nodes on which evictions make the pod fit, the best first.
 
     ``to_equals``: also pods of equal priority beyond their maximum duration may be evicted. ``whole_gangs``:
     gangs with members on other nodes may leave as a whole (kube-scheduler only evicts on one node).
-    ``required``: UIDs by node of pods that leave in any case; ``only``: no other pods are evicted than
+    ``required``: UIDs by node of pods that leave in any case; ``proposed``: of a set that somebody else has
+    chosen; no plan violates more budgets; ``only``: no other pods are evicted than
     those of these UIDs. Of many nodes, those that lack least are searched (``MOST_NODES``). ``now`` in Unix
     seconds.
     """
@@ -99,7 +101,7 @@ def plan_evictions(
     except RequestError:
         return []
     rules = Rules(state, pod, now, to_equals=to_equals, whole_gangs=whole_gangs, only=only)
-    planner = _Planner(rules, request, possibly_bound, required or {})
+    planner = _Planner(rules, request, possibly_bound, required or {}, proposed or {})
     return sorted(planner.plans(nodes), key=EvictionPlan.order)
 
 
@@ -112,9 +114,11 @@ class _Planner:
         request: Request,
         possibly_bound: PossiblyBound,
         required: Mapping[str, Collection[str]],
+        proposed: Mapping[str, Collection[str]],
     ) -> None:
         self._rules, self._state, self._pod = rules, rules.state, rules.preemptor
         self._request, self._possibly_bound, self._required = request, possibly_bound, required
+        self._proposed = proposed
         self._gangs = GangTotals(rules)
         self._trials_left = MOST_TRIALS_OF_A_PLAN
         self._claims: FreedClaims | None = None
@@ -130,7 +134,7 @@ class _Planner:
         names = [node.name for node in promising]
         candidates = dict(zip(names, self._rules.on_nodes(names), strict=True))
         prices = self._prices(candidates.values())
-        chooser = VictimChooser(self._rules, self._gangs, prices, [*candidates.values()])
+        chooser = VictimChooser(self._rules, self._gangs, prices, [*candidates.values()], self._proposed)
         counted = [node for node in promising if not node.by_claims]
         found = self._search_counted(chooser, counted, candidates)
         plans, failed = self._verified(found)

@@ -16,7 +16,17 @@ from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
 from packing.victims.eviction_cost import RESTART, ROOM_SECONDS
-from tests.extender.builders import GUARDED, NOW, guard, make_node, make_pod, make_state, why
+from tests.extender.builders import (
+    GUARDED,
+    NOW,
+    NodeSelectorRequirement,
+    PodDisruptionBudget,
+    guard,
+    make_node,
+    make_pod,
+    make_state,
+    why,
+)
 
 HOUR = 3600.0
 BACKFILL = {"stowage.dev/queue": "backfill"}
@@ -311,3 +321,47 @@ def test_a_node_that_runs_as_many_pods_as_it_may_needs_a_victim_for_each():
     assert plans(state, high(1)) == {"n": ["gpu"]}
     state.apply([Upserted(make_pod("late", 0, node_name="n", priority=1000))])
     assert plans(state, high(1)) == {}
+
+
+def budget(state: State, label: str, allowed: int) -> None:
+    selector = (NodeSelectorRequirement(label, "In", ("yes",)),)
+    state.apply([Upserted(PodDisruptionBudget("default", label, selector, allowed))])
+
+
+@pytest.fixture
+def overlapping() -> State:
+    """Two budgets permit one of two pods each. The cheap pods of both need a third one, whose own permits
+    none; the dear ones make room alone."""
+    old = NOW - 100 * HOUR
+    state = make_state(
+        make_node("n", 8),
+        make_pod("b-cheap", 1, node_name="n", started=NOW, labels={"b": "yes"}),
+        make_pod("b-dear", 2, node_name="n", started=old, labels={"b": "yes"}),
+        make_pod("c-cheap", 1, node_name="n", started=NOW, labels={"c": "yes"}),
+        make_pod("c-dear", 2, node_name="n", started=old, labels={"c": "yes"}),
+        make_pod("d", 2, node_name="n", started=NOW - HOUR, labels={"d": "yes"}),
+    )
+    for label, allowed in (("b", 1), ("c", 1), ("d", 0)):
+        budget(state, label, allowed)
+    return state
+
+
+def test_no_budget_is_violated_where_a_set_of_pods_violates_none(overlapping):
+    [plan] = plan_evictions(overlapping, high(4), ["n"], NOW)
+    assert (sorted(victims(plan)), plan.pdb_violations) == (["b-dear", "c-dear"], 0)
+
+
+def test_no_plan_violates_more_budgets_than_the_set_that_was_proposed():
+    """Each of three budgets permits one of three pods, neither the cheapest nor the dearest."""
+    state, sizes = make_state(make_node("n", 18)), {"cheap": 1, "middle": 3, "dear": 2}
+    for label in "bcd":
+        for number, (name, gpus) in enumerate(sizes.items()):
+            started = NOW - number * 100 * HOUR
+            pod = make_pod(f"{label}-{name}", gpus, node_name="n", started=started, labels={label: "yes"})
+            state.apply([Upserted(pod)])
+        budget(state, label, 1)
+    proposed = {"n": {f"uid-{label}-middle" for label in "bcd"}}
+    [plan] = plan_evictions(state, high(9), ["n"], NOW, proposed=proposed)
+    assert (sorted(victims(plan)), plan.pdb_violations) == (["b-middle", "c-middle", "d-middle"], 0)
+    [plan] = plan_evictions(state, high(9), ["n"], NOW)
+    assert plan.pdb_violations == 1  # the search alone does not find it

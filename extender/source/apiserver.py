@@ -75,6 +75,7 @@ class KubeSource:
         while not self._stopping.wait(_LIMITS):
             for reflector in self._all:
                 reflector.end_late_read()
+            self.rest.end_late_heads()
 
     def select_nodes(self, selector: str, schedulers: Collection[str]) -> None:
         """See ``Source.select_nodes``."""

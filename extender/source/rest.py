@@ -22,6 +22,7 @@ from kubernetes.utils.keepalive import tcp_keepalive_socket_options
 from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError
 
+from extender.source.connections import Heads
 from extender.source.interface import NOT_LEADER, Unavailable
 from extender.source.list_watch import WATCH_SECONDS, Request
 
@@ -59,9 +60,8 @@ class RestClient:
 
     def __init__(self, client: ApiClient, timeouts: Timeouts | None = None) -> None:
         self._client = client
-        self.timeouts = timeouts or Timeouts()
-        # Whether the server closes the connection after each answer: then one limit is for all of an answer.
-        self._one_answer_each = False
+        self.timeouts, self._heads = timeouts or Timeouts(), Heads()
+        client.rest_client.pool_manager.pool_classes_by_scheme = self._heads.pools(self.timeouts.silence)
 
     @property
     def host(self) -> str:
@@ -70,15 +70,12 @@ class RestClient:
 
     def stream(self, request: Request) -> HTTPResponse:
         """The answer to a list or watch, unread."""
-        if not request.watch:
-            return self._call("GET", request.path, self.timeouts.page, query=request.query)
-        read = self.timeouts.silence if self._one_answer_each else self.timeouts.head
-        answer = self._call("GET", request.path, read, query=request.query)
-        if answer.connection is not None and answer.connection.sock is not None:
-            answer.connection.sock.settimeout(self.timeouts.silence)
-        else:
-            self._one_answer_each = True
-        return answer
+        read = self.timeouts.head if request.watch else self.timeouts.page
+        return self._call("GET", request.path, read, query=request.query)
+
+    def end_late_heads(self) -> None:
+        """End requests whose answer has not begun in time. For another thread, about once a second."""
+        self._heads.end_late()
 
     def get(
         self,

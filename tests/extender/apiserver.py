@@ -67,8 +67,9 @@ class ApiServer:
     ``requests`` are the paths with their queries, in order of arrival. ``script`` says by path what happens
     to the next requests: a status ("500", "410"), "hangup" (no answer), "silent" (an answer that stops half
     way), "cut" (half a line, then the end), "gone" (a watch that ends with 410), "garbage" (no JSON), "close"
-    (a watch that ends at once), "lost" (the write is done, but not answered), "" (a normal answer). The
-    script of ``LEASES`` applies to all methods.
+    (a watch that ends at once), "headless" (nothing at all), "slow head" and "trickle" (byte by byte), "lost"
+    (the write is done, but not answered), "" (a normal answer). The script of ``LEASES`` applies to all
+    methods.
     """
 
     def __init__(self) -> None:
@@ -208,6 +209,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._end()
         if fault == "headless":
             return self._stall()
+        if fault == "slow head":
+            return self._trickle_on(b"HTTP/1.1 200 OK\r\nServer: slow\r\n\r\n", self.wfile.write)
         if "watch" in query:
             return self._watch(store, int(query["resourceVersion"]), fault)
         with self.api.changed:

@@ -197,13 +197,15 @@ def test_a_half_open_connection_times_out(api: ApiServer, follow: Any, script: l
     eventually(lambda: caught_up(api, mirror))
 
 
-HASTY = Timeouts(connect=1, bind=1, page=1, whole_page=0.5, head=0.5, line=0.5, silence=60, stop=5)
+HASTY = Timeouts(connect=1, bind=1, page=0.5, whole_page=0.5, head=0.5, line=0.5, silence=60, stop=5)
 
 
 @pytest.mark.parametrize(
     ("script", "words"),
     [
         (["", "headless"], "timed out"),
+        (["", "slow head"], "timed out"),
+        (["slow head"], "timed out"),
         (["", "trickle"], "came too slowly"),
         (["trickle"], "came too slowly"),
     ],
@@ -223,8 +225,24 @@ def test_a_read_that_never_ends_is_given_up_and_reported(
     eventually(lambda: not source.watch_problems())
 
 
-def test_a_quiet_watch_is_not_ended(api: ApiServer, follow: Any) -> None:
+def test_a_watch_without_a_head_ends_behind_a_proxy_that_closes_connections(
+    api: ApiServer, follow: Any
+) -> None:
+    """The socket then belongs to the answer and not to the connection, which has no limit any more."""
+    api.one_answer_each = True
+    api.script["/api/v1/pods"].extend(["", "close", "headless"])
+    _, mirror = follow(HASTY)
+    started = time.monotonic()
+    eventually(lambda: not api.script["/api/v1/pods"])
+    api.put(pod("p1"))
+    eventually(lambda: caught_up(api, mirror))
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_quiet_watch_is_not_ended(api: ApiServer, follow: Any, closes: bool) -> None:
     """Neither by the limit for its head nor by that for an event that has begun."""
+    api.one_answer_each = closes
     source, mirror = follow(HASTY)
     eventually(lambda: mirror.lists == {"Node": 1, "Pod": 1})
     time.sleep(1.5)

@@ -46,6 +46,18 @@ def half_open(stack: Stack, planned: Planned) -> None:
         time.sleep(planned.lasts_s)
 
 
+def withhold_heads(stack: Stack, planned: Planned) -> None:
+    one = stack.replicas[victim(stack, planned)]
+    with one.network, one.proxy.headless():
+        time.sleep(planned.lasts_s)
+
+
+def trickle(stack: Stack, planned: Planned) -> None:
+    one = stack.replicas[victim(stack, planned)]
+    with one.network, one.proxy.trickling():
+        time.sleep(planned.lasts_s)
+
+
 def cut_off(stack: Stack, planned: Planned) -> None:
     one = stack.replicas[victim(stack, planned)]
     with one.network, one.proxy.cut_off():

@@ -30,6 +30,8 @@ def faults(watch: Watch) -> dict[str, Fault]:
         "watch gone (410)": cluster.expire_watches,
         "watch late": cluster.delay_watches,
         "half-open connections": cluster.half_open,
+        "watch without a head": cluster.withhold_heads,
+        "watch trickles": cluster.trickle,
         "cut off": cluster.cut_off,
         "bindings fail": cluster.fail_bindings,
         "node cordoned": nodes.cordon,

@@ -33,6 +33,8 @@ KINDS = {
     "watch gone (410)": Kind(6),
     "watch late": Kind(6, 1, 8),
     "half-open connections": Kind(6, 3, 12),
+    "watch without a head": Kind(5, 3, 15),
+    "watch trickles": Kind(5, 3, 15),
     "cut off": Kind(6, 2, 15),
     "bindings fail": Kind(6, 2, 8),
     "node cordoned": Kind(4, 1, 5),

@@ -15,6 +15,7 @@ _GONE = json.dumps(
 ).encode()
 _ENDED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" + _GONE + b"\n"
 _REFUSED = b"HTTP/1.1 410 Gone\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+BYTE_S = 0.05  # between two bytes of a trickle
 FAILING = 0.5  # of the bindings fail during that fault
 
 
@@ -30,6 +31,8 @@ class Proxy(FaultyApi):
         self._connected = threading.Event()
         self._connected.set()
         self._gone = 0
+        self._answers, self._trickles = threading.Event(), False  # watches
+        self._answers.set()
         self.cut_off_since: float | None = None
         super().__init__(upstream, certificate, share=0.0)
 
@@ -60,6 +63,25 @@ class Proxy(FaultyApi):
                     one.shutdown(socket.SHUT_RDWR)
 
     @contextmanager
+    def headless(self) -> Iterator[None]:
+        """All watches are cut, and nothing answers new ones. Everything else works."""
+        self._answers.clear()
+        self.cut_watches()
+        try:
+            yield
+        finally:
+            self._answers.set()
+
+    @contextmanager
+    def trickling(self) -> Iterator[None]:
+        """What comes on watches comes byte by byte. Everything else works."""
+        self._trickles = True
+        try:
+            yield
+        finally:
+            self._trickles = False
+
+    @contextmanager
     def cut_off(self) -> Iterator[None]:
         """Drops all traffic, as if the cable was pulled. What was sent meanwhile never arrives."""
         self._connected.clear()
@@ -88,6 +110,9 @@ class Proxy(FaultyApi):
             with suppress(OSError):
                 client.sendall(_ENDED if self._gone % 2 else _REFUSED)
             return
+        if watch and not self._answers.is_set():
+            self._answers.wait()
+            return
         if not watch:
             super()._pass_on(request, client, watch=False)
             return
@@ -98,6 +123,14 @@ class Proxy(FaultyApi):
         finally:
             with self._watches:
                 self._open.pop(client, None)
+
+    def deliver(self, data: bytes, client: socket.socket) -> None:
+        """Pass on what came on a watch, as the fault of the moment has it."""
+        while data and self._trickles:
+            client.sendall(data[:1])
+            data = data[1:]
+            time.sleep(BYTE_S)
+        client.sendall(data)
 
     def arrives(self, client: socket.socket) -> bool:
         """Whether data for this watch arrives."""
@@ -131,4 +164,4 @@ class _Client:
 
     def sendall(self, data: bytes) -> None:
         if self._proxy.arrives(self._client):
-            self._client.sendall(data)
+            self._proxy.deliver(data, self._client)

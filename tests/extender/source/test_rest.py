@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import socket
 import threading
 import time
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import yaml
 
 from extender.source.interface import BindError, WriteError
 from extender.source.list_watch import Request
-from extender.source.rest import RestClient, client_of_kubeconfig, time_to_write
+from extender.source.rest import RestClient, Timeouts, client_of_kubeconfig, time_to_write
 
 HOUR = 3600.0
 
@@ -70,3 +72,9 @@ def _kubeconfig(server: str) -> dict[str, object]:
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "x",
     }
+
+
+def test_the_page_for_operators_has_the_time_limits() -> None:
+    page = (Path(__file__).parents[3] / "docs/operations.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", page, re.MULTILINE)
+    assert {name: float(seconds) for name, seconds in rows} == asdict(Timeouts())

@@ -16,7 +16,7 @@ from tests.packing.policies.test_policies import MIB, fleet_of, place_and_give_b
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name not in SERVICE_POLICIES])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(steps=st.lists(st.tuples(requests, st.integers(0, 2)), max_size=12))
 def test_finite_cost_means_that_it_fits_and_the_gpus_hold_it(name, steps):
     place_and_give_back(POLICIES[name](), steps)

@@ -30,6 +30,7 @@ from extender.settings import Settings
 from extender.source.interface import BindError, Unreachable
 from extender.verbs.bind import Binder
 from packing.policies.registry import POLICIES
+from tests.examples import examples
 from tests.extender.cluster.simulated_api import GPUS, NODES, Binding, Truth, make_node
 
 SIZES = (300, 500, 700, 1000)
@@ -355,4 +356,4 @@ class StateModel(RuleBasedStateMachine):
 
 
 TestState = StateModel.TestCase
-TestState.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestState.settings = settings(max_examples=examples(150), stateful_step_count=50)

@@ -28,6 +28,7 @@ from extender.verbs.filter import filter_nodes
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.placement import allocation_of, freest_gpus
 from packing.model.reasons import Reason
+from tests.examples import examples
 from tests.extender.builders import make_node, make_pod, make_settings, make_state
 
 
@@ -333,7 +334,7 @@ def member(i: int, gpus: int, zone: str) -> Pod:
     return replace(pod, spec=replace(pod.spec, node_selector=(("zone", zone),) if zone else ()))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(MEMBERS, NODES)
 def test_places_are_real_and_no_way_is_missed_for_equal_members(
     asked: list[tuple[int, str]], there: list[tuple[int, str]]

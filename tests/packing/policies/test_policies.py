@@ -15,6 +15,7 @@ from packing.policies.baselines.best_fit import BestFit
 from packing.policies.baselines.simple import FirstFit, LeastAllocated, MostAllocated
 from packing.policies.fgd import Fgd
 from packing.policies.registry import POLICIES
+from tests.examples import examples
 
 MIB = 1000
 
@@ -54,7 +55,7 @@ def mixed_fleet():
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(steps=st.lists(st.tuples(requests, st.integers(0, 2)), max_size=12))
 def test_finite_cost_means_that_it_fits_and_the_gpus_hold_it(name, steps):
     place_and_give_back(POLICIES[name](), steps)
@@ -100,7 +101,7 @@ def unusable_by_hand(free, cpu, mix):
     return total / 1000
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.lists(st.integers(0, 1000), min_size=3, max_size=3), st.integers(1000, 9000), st.integers(50, 1000))
 def test_fgd_agrees_with_its_definition(taken, cpu, milli):
     mix = Mix.of({share(300, 2000): 3, share(500, 4000): 2, share(1000, 6000, 2): 1, Request(3000): 2})

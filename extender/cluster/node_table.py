@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from operator import attrgetter
 from typing import Literal, TypeAlias
 
@@ -23,6 +24,8 @@ from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
 
 NodeKind: TypeAlias = Literal["Node", "Device", "ConfigMap"]
+_TRIED_AGAIN = 8
+"""Nodes without room in the fleet that are read again whenever another one changes."""
 
 
 class NodeTable(Mapping[str, Node]):
@@ -45,6 +48,7 @@ class NodeTable(Mapping[str, Node]):
         self._koordinator_devices: dict[str, KoordinatorDevice] = {}
         self._mig_layouts: dict[str, MigLayouts] = {}  # by node; "" are those for all other nodes
         self._nodes: dict[str, Node] = {}
+        self._too_many: dict[str, None] = {}  # those that were tried last at the end
         self._allocations = allocations
 
     def __getitem__(self, name: str) -> Node:
@@ -86,8 +90,9 @@ class NodeTable(Mapping[str, Node]):
                 self.network.remove(key)
                 self.problems.pop(key, None)
                 self.problems.pop(_layouts_of(key), None)
+                self._too_many.pop(key, None)
                 self._allocations.remove_node(key)
-                return [key]
+                return [key, *self._read_inventories(())]
             case "Device":
                 self._koordinator_devices.pop(key, None)
                 return self._read_inventories([key])
@@ -152,10 +157,13 @@ class NodeTable(Mapping[str, Node]):
         return layouts.name, bool(layouts.layouts), applied_layout(node, layouts)
 
     def _read_inventories(self, names: Iterable[str]) -> list[str]:
+        """Read these nodes, then some for which there was no room in the fleet: there may be now."""
         known = [name for name in names if name in self._nodes]
+        known += [name for name in islice(self._too_many, _TRIED_AGAIN) if name not in known]
         for name in known:
             self.sources.pop(name, None)
             self.unoffered.pop(name, None)
+            self._too_many.pop(name, None)
             try:
                 devices, layouts = self._koordinator_devices.get(name), self._layouts_for(name)
                 inventory = inventory_of(self._nodes[name], devices, layouts)
@@ -168,6 +176,8 @@ class NodeTable(Mapping[str, Node]):
                 self._allocations.put_node(NodeSpec(name, 0, 0, blocked=Reason.UNREADABLE))
                 problem = f"node takes nothing: {error}"
                 self.unoffered[name] = known_gpus(self._nodes[name])
+                if isinstance(error, TooMany):
+                    self._too_many[name] = None
             self.problems.report(name, problem)
         return known
 

@@ -261,7 +261,7 @@ def _holders(state: State, node: str, now: float) -> Iterator[HolderView]:
             known="placement" if gpus or device_ids else "counts",
             assumed_seconds=round(now - assumed.since, 3) if assumed else None,
             parts=tuple(_parts(allocation)),
-            instances=tuple(_instances(spec, claims_of(pod))) if pod.key not in problems else (),
+            instances=tuple(_instances(spec, claims_of(pod))) if key not in problems else (),
             source=_source(pod, gpus, assumed=assumed is not None),
         )
 

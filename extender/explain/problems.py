@@ -149,7 +149,8 @@ def _of_nodes(state: State) -> Iterator[Problem]:
 def _of_pods(state: State) -> Iterator[Problem]:
     for problems, advice in ((state.allocations.problems, _CONTRADICTION), (state.pods.problems, _POD)):
         for key, text in sorted(problems.items()):
-            yield Problem("pod", shorten(key, KEY), shorten(text), advice)
+            pod = key.partition(" ")[0]  # what follows is the node of an assumed pod
+            yield Problem("pod", shorten(pod, KEY), shorten(text), advice)
 
 
 def _of_objects(state: State) -> Iterator[Problem]:

@@ -203,7 +203,8 @@ class State:
         another object. A node that cannot be read takes no pods; a pod counts with the larger use."""
         pods = self.allocations.problems | self.pods.problems
         evictions = {**self.rights.queues.classes.problems, **self.budgets.problems}
-        return pods | self.nodes.problems | dict(self.devices.problems) | evictions
+        nodes = self.nodes.problems | dict(self.nodes.layouts.problems(self.nodes))
+        return pods | nodes | dict(self.devices.problems) | evictions
 
     def rows(self, names: NodeNames) -> Rows:
         """The fleet row of each name, -1 for a node that is not known: (len(names),) int64."""

@@ -158,6 +158,26 @@ GONE: dict[str, tuple[list[Any], list[Event]]] = {
         [make_node("n"), odd_pod(nominated_node="n")],
         [Upserted(odd_pod())],
     ),
+    "layouts that cannot be read are corrected": (
+        [make_node("n"), MigLayouts("gpu/mig", problem="odd")],
+        [Upserted(MigLayouts("gpu/mig"))],
+    ),
+    "layouts that cannot be read are deleted": (
+        [make_node("n"), MigLayouts("gpu/mig", problem="odd")],
+        [Deleted("ConfigMap", "gpu/mig")],
+    ),
+    "the node of layouts that cannot be read is deleted": (
+        [make_node("n"), MigLayouts("gpu/mig", "n", problem="odd")],
+        [Deleted("Node", "n")],
+    ),
+    "layouts that cannot be read are for another node now": (
+        [make_node("n"), MigLayouts("gpu/mig", "n", problem="odd")],
+        [Upserted(MigLayouts("gpu/mig", "another", problem="odd"))],
+    ),
+    "one of two configmaps is deleted": (
+        [make_node("n"), MigLayouts("gpu/a"), MigLayouts("gpu/b")],
+        [Deleted("ConfigMap", "gpu/b")],
+    ),
     "a slice is deleted": ([ResourceSlice("s", problem="odd")], [Deleted("ResourceSlice", "s")]),
     "a slice is not listed": ([ResourceSlice("s", problem="odd")], [none_but("ResourceSlice")]),
     "a slice of an invalid pool is deleted": (
@@ -190,6 +210,14 @@ def test_a_problem_goes_with_its_cause(case: str) -> None:
     state.apply(events)
     assert not found(state).problems
     assert not state.problems
+
+
+def test_missing_layouts_are_a_problem_until_there_are_some() -> None:
+    state = state_with(make_node("n", labels={"nvidia.com/mig.config": "all-1g.10gb"}))
+    state.apply([none_but("ConfigMap")])
+    assert only(found(state)).about == "MIG layouts of all nodes"
+    state.apply([Upserted(MigLayouts("gpu/n", "n"))])
+    assert not found(state).problems
 
 
 def test_the_problem_of_a_promised_pod_goes_with_the_promise() -> None:

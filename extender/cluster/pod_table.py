@@ -132,9 +132,14 @@ class PodTable(Mapping[str, Pod]):
         self.expects.pop(pod.uid, None)
         return self.forget_all(pod.uid) | {pod.node_name}
 
-    def keep(self, keys: frozenset[str]) -> set[str]:
-        """Forget all pods of the watch but these."""
-        return set().union(*(self.remove(key) for key in self._pods.keys() - keys))
+    def keep(self, keys: frozenset[str], began: float) -> set[str]:
+        """Forget all pods of the watch but these, and assumed pods that this list would show if they were
+        still there, because they were bound before it ``began`` (monotonic seconds)."""
+        changed = set().union(*(self.remove(key) for key in self._pods.keys() - keys))
+        for one in self.assumed:
+            if one.confirmed and one.since < began and self.by_uid(one.pod.uid) is None:
+                changed |= self.forget(one)
+        return changed
 
     def assume(self, assumed: AssumedPod, history: ClaimHistory | None = None) -> set[str]:
         """Count a pod as bound; ``history`` is what was seen of it on this node. Ends its nomination."""

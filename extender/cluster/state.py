@@ -152,9 +152,9 @@ class State:
             case Deleted("Pod", key):
                 self.learner.forget(key)
                 return self.pods.remove(key)
-            case Listed("Pod", keys):
+            case Listed("Pod", keys, began=began):
                 self.learner.keep(keys)
-                return self.pods.keep(keys)
+                return self.pods.keep(keys, began)
             case Upserted(Node() | KoordinatorDevice() | MigLayouts() as record):
                 return self.nodes.put(record)
             case Deleted(("Node" | "Device" | "ConfigMap") as kind, key):

@@ -155,12 +155,12 @@ class Shard:
                 return self._pod(pod)
             case Deleted("Pod", key):
                 return self._pod_gone(key)
-            case Listed("Pod", keys):
+            case Listed("Pod", keys, began=began):
                 for key in self._node_of.keys() - keys:
                     self._forget(key)
                 for key in self._nominated.keys() - keys:
                     del self._nominated[key]
-                return [Listed("Pod", frozenset(self._node_of))]
+                return [Listed("Pod", frozenset(self._node_of), began=began)]
             case Upserted(Node() as node):
                 return self._node(node, event)
             case Deleted("Node", name):

@@ -108,6 +108,8 @@ def test_a_list_of_pods_names_only_ours() -> None:
     passed: list[Event] = []
     shard.filtered(passed.extend)([Listed("Pod", frozenset({"ml/p", "ml/theirs"}))])
     assert passed == [Listed("Pod", frozenset({"ml/p"}))]
+    shard.filtered(passed.extend)([Listed("Pod", frozenset(), began=7.0)])
+    assert passed[1:] == [Listed("Pod", frozenset(), began=7.0)]
 
 
 def test_a_node_that_leaves_takes_the_pods_of_others_with_it() -> None:

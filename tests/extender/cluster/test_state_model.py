@@ -282,6 +282,7 @@ class StateModel(RuleBasedStateMachine):
         self.repair()
         self.begin()
 
+    @precondition(watches)
     @rule(made=st.booleans(), calls=calls)
     def take_over(self, made: bool, calls: list[tuple[str, str]]) -> None:
         """Another replica is called from now on. Its watch is as far as that of the one before."""

@@ -236,7 +236,7 @@ class Service:
 
     def _gauges(self) -> Gauges:
         gauges = self.engine.gauges.read() if self.engine else Gauges()
-        gauges = replace(gauges, background_failures=dict(self.background.failures))
+        gauges = replace(gauges, background_failures=self.background.failures.total())
         return replace(gauges, is_leader=self._elector.is_leader) if self._elector else gauges
 
 

@@ -12,7 +12,7 @@ from weakref import ref
 from extender.dra.cel.evaluation import BudgetExhausted, EvaluationFailed, MatchUnknown, Meter
 from extender.dra.device_cache import DeviceCache, Labels
 from extender.dra.device_slots import LostSlots, slot_prices
-from extender.dra.node_search import HOLDINGS_UNKNOWN, NodeSearch, SearchResult
+from extender.dra.node_search import HOLDINGS_UNKNOWN, POOL_INCOMPLETE, NodeSearch, SearchResult
 from extender.dra.pod_claims import AllocationRefused, DeviceClaims, allocated_on, unallocated_claims
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError
@@ -176,6 +176,8 @@ class AllocationSimulator:
             return Forecast()
         if self._cache.any_device_may_be_held:
             return Forecast(problem=HOLDINGS_UNKNOWN)
+        if any(one.wants_all for one in claims) and self._cache.pools.blocks_allocation_mode_all:
+            return Forecast(problem=POOL_INCOMPLETE)
         return NodeSearch(claims, self._cache, budget.meter), self._results.results_for(claims)
 
     def _result(

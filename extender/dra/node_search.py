@@ -24,6 +24,7 @@ from extender.k8s.resource_api.objects import DeviceClaim, DeviceConstraint, Dev
 from extender.untrusted.limits import quoted, shorten
 
 HOLDINGS_UNKNOWN = "a claim whose allocation cannot be read may hold the devices"
+POOL_INCOMPLETE = "all devices are requested, and a pool is incomplete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,8 @@ class NodeSearch:
         device_class = self.cache.classes[sub.device_class]
         if device_class.problem:
             raise Unsupported(f"device class {quoted(sub.device_class)} cannot be read")
-        if sub.count is None and (node.has_incomplete_pool or self.cache.pools.blocks_allocation_mode_all):
-            raise Unsupported("all devices are requested, and a pool is incomplete")
+        if sub.count is None and node.has_incomplete_pool:
+            raise Unsupported(POOL_INCOMPLETE)
         return SearchSubRequest(
             sub.count,
             cache(partial(self._matches, sub, device_class.selectors, node)),

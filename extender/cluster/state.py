@@ -193,9 +193,9 @@ class State:
         return blocked_because(spec, self.nodes[spec.name], others)
 
     @property
-    def room_version(self) -> tuple[int, int, int]:
-        """Changes when what is free, the rules of nodes, or gangs may have changed."""
-        return self.allocations.changes, self.nodes.changes, self.gangs.changes
+    def room_version(self) -> tuple[int, int, int, int]:
+        """Changes when what is free, the rules of nodes, gangs, or devices may have changed."""
+        return self.allocations.changes, self.nodes.changes, self.gangs.changes, self.devices.changes
 
     @property
     def problems(self) -> Mapping[str, str]:

@@ -32,13 +32,14 @@ _NO_DEVICES = NodeDevices((), AvailableDevices((), {}), (), {}, has_incomplete_p
 
 
 class DeviceCache:
-    """``rules_version`` changes with every class and every taint rule. ``extended_resources`` are those that
-    classes provide by their specs. ``total_slots`` are the slots of all nodes at the last ``refresh``."""
+    """``changes`` counts those of all objects, ``rules_version`` those of classes and taint rules.
+    ``extended_resources`` are those that classes provide by their specs. ``total_slots`` are the slots of all
+    nodes at the last ``refresh``."""
 
     def __init__(self) -> None:
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[str, ResourceClaim] = {}
-        self.rules_version = 0
+        self.changes = self.rules_version = 0
         self.extended_resources: frozenset[str] = frozenset()
         self.taint_rules = TaintRules()
         self.pools = PoolCache()
@@ -55,6 +56,7 @@ class DeviceCache:
         self._freed: frozenset[str] = frozenset()
 
     def put(self, record: Record) -> None:
+        self.changes += 1
         known = self.claims.get(record.key)
         if isinstance(record, ResourceClaim) and known and _holdings(known) == _holdings(record):
             self.claims[record.key] = record  # only its users have changed, as they do often
@@ -79,6 +81,7 @@ class DeviceCache:
                 self.rules_version += 1
 
     def remove(self, kind: str, key: str) -> None:
+        self.changes += 1
         self._problems.pop(f"{kind} {key}", None)
         match self._records[kind].pop(key, None):
             case ResourceSlice() as known:

@@ -130,7 +130,6 @@ class DeviceCache:
         while changed:
             name = next(iter(changed))
             self.on_node(name, labels_of(name))
-        self.pools.kinds.remove_unused()  # only now: the old slots of changed nodes have them
 
     def without_claims(self, claims: Collection[str]) -> DeviceCache:
         """A view in which these claims are deallocated. It is valid until this cache changes."""

@@ -142,7 +142,7 @@ class AllocationSimulator:
         ``resources_on_nodes`` are the extended resources that each node provides as devices.
         """
         budget = _Budget()
-        prices = slot_prices(self._cache.total_slots, self._cache.pools.kinds.gpu_fractions)
+        prices = slot_prices(self._cache.total_slots)
         searches: dict[tuple[str, ...], tuple[NodeSearch, _ClaimResults] | Forecast] = {}
         scopes = allocated_on(self._cache, pod)
         forecasts = []

@@ -68,7 +68,7 @@ class NodeSearch:
             problem = "the node has no devices that fit"
             return SearchResult(problem=problem, refused=not node.has_incomplete_pool)
         taken = [one for index, sub, one in allocated if not requests[index].subrequests[sub].admin_access]
-        remaining = node.slots_without(taken, self.cache.pools.kinds.gpu_fractions)
+        remaining = node.slots_without(taken)
         return SearchResult(
             tuple(node.device_id(one.device) for one in allocated),
             rank=sum(number for _, number in {one[:2] for one in allocated}),

@@ -5,11 +5,10 @@ Both are built lazily: a pool after one of its slices has changed, what is left 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from extender.dra.device_slots import DeviceKind
 from extender.dra.node_devices import NodeDevices, PoolAvailability, build_node_devices, pool_availability
 from extender.dra.pools import DevicePool, PoolId, build_pool
 from extender.k8s.resource_api.objects import (
@@ -54,29 +53,6 @@ class _PoolState:
         return self.unreadable_holders.union(*self.holders.values())
 
 
-class KindTable:
-    """The fraction of a GPU that a device is, for each kind that some pool has."""
-
-    def __init__(self) -> None:
-        self.gpu_fractions: dict[DeviceKind, float] = {}
-        self._pool_counts: Counter[DeviceKind] = Counter()
-        self._maybe_unused: set[DeviceKind] = set()
-
-    def replace(self, before: Mapping[DeviceKind, float], after: Mapping[DeviceKind, float]) -> None:
-        """A pool with the kinds ``before`` has the kinds ``after`` now."""
-        self.gpu_fractions.update(after)
-        self._pool_counts.update(after.keys())
-        self._pool_counts.subtract(before.keys())
-        self._maybe_unused |= before.keys() - after.keys()
-
-    def remove_unused(self) -> None:
-        for kind in self._maybe_unused:
-            if not self._pool_counts[kind]:
-                del self._pool_counts[kind]
-                self.gpu_fractions.pop(kind, None)
-        self._maybe_unused.clear()
-
-
 def _names(pool: DevicePool) -> Iterator[str]:
     """The names of its devices, "" for a slice that cannot be read."""
     return (device.name for device in pool.devices)
@@ -112,7 +88,6 @@ class PoolCache:
 
     def __init__(self) -> None:
         self.changed_nodes: set[str] = set()
-        self.kinds = KindTable()
         self._states: defaultdict[PoolId, _PoolState] = defaultdict(_PoolState)
         self._nodes = _NodeIndex()
         self._outdated: set[PoolId] = set()
@@ -205,7 +180,6 @@ class PoolCache:
             name,
             labels,
             [self._states[pool.id].availability_of(pool, freed) for pool in pools],
-            self.kinds.gpu_fractions,
             has_incomplete_pool=len(pools) < len(ids) or any(pool.problem for pool in pools),
             holdings_unknown=any(self._states[id].unreadable_holders - freed for id in ids),
             version=version,
@@ -239,9 +213,7 @@ class PoolCache:
         state = self._states[id]
         if id in self._outdated:
             self._outdated.discard(id)
-            before = state.pool.gpu_fractions() if state.pool else {}
             state.pool = pool = build_pool(id, state.slices.values())
-            self.kinds.replace(before, pool.gpu_fractions() if pool else {})
             name = f"pool {id.pool} of {id.driver}"
             self._problems.pop(name, None)
             if pool and pool.problem:

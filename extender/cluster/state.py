@@ -175,7 +175,9 @@ class State:
         for name in () if self.allocations.deferred else names:
             self.kept_by_node.pop(name, None)
             row = self.fleet.rows.get(name)
-            if row is not None and self.binds:
+            if row is None:
+                self.devices.forget(name)
+            elif self.binds:
                 self.fleet.block(row, self._blocked_because(row))
             if row is None or not self.fleet.arrays.overcommitted[row]:
                 self.overcommitted.discard(name)

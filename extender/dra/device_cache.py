@@ -142,10 +142,8 @@ class DeviceCache:
     def on_node(self, name: str, labels: Labels) -> NodeDevices:
         if self._freed:
             return self._on_node_without_freed(name, labels)
-        known = self._nodes.get(name, _NO_DEVICES)
-        if known.devices and name not in self.pools.changed_nodes and not self.pools.labels_matter:
-            return known
         self.pools.changed_nodes.discard(name)
+        known = self._nodes.get(name, _NO_DEVICES)
         version = self.pools.version_of(name, labels)
         if known.version == version:
             return known
@@ -156,9 +154,15 @@ class DeviceCache:
             if not self.total_slots[slot]:
                 del self.total_slots[slot]
         self._nodes[name] = fresh
-        if not fresh.devices:
+        own_pools, pools_of_many, _ = version
+        if not (own_pools or (pools_of_many and labels)):  # nothing there, or no node: a request can name any
             del self._nodes[name]
         return fresh
+
+    def forget(self, node: str) -> None:
+        """Keep nothing of a node that is gone, but its slots: the slices that name it are still there."""
+        if not self._nodes.get(node, _NO_DEVICES).slots:
+            self._nodes.pop(node, None)
 
     def _on_node_without_freed(self, name: str, labels: Labels) -> NodeDevices:
         if name not in self._nodes:

@@ -31,7 +31,6 @@ class _PoolState:
     holders: dict[str, dict[str, tuple[AllocationResult, ...]]] = field(default_factory=dict)
     unreadable_holders: set[str] = field(default_factory=set)
     nodes: frozenset[str] = frozenset()
-    version: int = 0
     pool: DevicePool | None = None
     availability: PoolAvailability | None = None
 
@@ -64,6 +63,24 @@ class _NodeIndex:
     def __init__(self) -> None:
         self.by_node: defaultdict[str, set[PoolId]] = defaultdict(set)
         self.of_many_nodes: set[PoolId] = set()
+        self._versions: dict[str, int] = {}  # by node, of the pools that name it
+        self._version_of_many = 0
+        self._last_version = 0
+
+    def version_of(self, node: str, labels: Mapping[str, str]) -> tuple[int, int, int]:
+        """Changes with the node's pools and, where these matter, its labels; (0, 0, 0) if there are no pools
+        that it may use."""
+        own = self._versions.get(node, 0)
+        if not self.of_many_nodes:
+            return own, 0, 0
+        return own, self._version_of_many, hash(frozenset(labels.items()))
+
+    def changed(self, id: PoolId, nodes: frozenset[str]) -> None:
+        """A pool that names these nodes changes."""
+        self._last_version += 1
+        self._versions |= dict.fromkeys(nodes, self._last_version)
+        if id in self.of_many_nodes:
+            self._version_of_many = self._last_version
 
     def pools_of(self, node: str) -> set[PoolId]:
         return self.by_node.get(node, set()) | self.of_many_nodes
@@ -74,7 +91,7 @@ class _NodeIndex:
         for name in before - nodes:
             self.by_node[name].discard(id)
             if not self.by_node[name]:
-                del self.by_node[name]
+                del self.by_node[name], self._versions[name]
         for name in nodes:
             self.by_node[name].add(id)
         self.of_many_nodes.discard(id)
@@ -93,7 +110,6 @@ class PoolCache:
         self._outdated: set[PoolId] = set()
         self._incomplete_with_counters: set[PoolId] = set()
         self._problems: dict[str, str] = {}
-        self._last_version = 0
 
     def put_slice(self, new: ResourceSlice) -> None:
         id = PoolId(new.driver, new.pool)
@@ -155,16 +171,9 @@ class PoolCache:
         self._build_outdated()
         return bool(self._incomplete_with_counters)
 
-    @property
-    def labels_matter(self) -> bool:
-        """Whether there are pools of many nodes, so that a node's labels decide whether it can use them."""
-        return bool(self._nodes.of_many_nodes)
-
     def version_of(self, node: str, labels: Mapping[str, str]) -> tuple[int, int, int]:
         """Changes with the devices of the node; (0, 0, 0) if no pool may have any for it."""
-        ids = self._nodes.pools_of(node)
-        newest = max((self._states[id].version for id in ids), default=0)
-        return len(ids), newest, hash(frozenset(labels.items())) if self.labels_matter else 0
+        return self._nodes.version_of(node, labels)
 
     def node_devices(
         self,
@@ -190,17 +199,21 @@ class PoolCache:
         scopes = [
             one.scope_of(device) for one in state.slices.values() for device in (one.devices or (Device(""),))
         ]
-        self.changed_nodes |= state.nodes
+        self._note_change(id)  # of the nodes that could use it so far
         state.nodes = self._nodes.replace(id, state.nodes, scopes)
         self._outdated.add(id)
         self._touch(id)
 
+    def _note_change(self, id: PoolId) -> None:
+        nodes = self._states[id].nodes
+        self.changed_nodes |= nodes
+        self._nodes.changed(id, nodes)
+
     def _touch(self, id: PoolId) -> None:
         """Note that a pool has changed, and forget it if nothing is left of it."""
         state = self._states[id]
-        self._last_version += 1
-        state.version, state.availability = self._last_version, None
-        self.changed_nodes |= state.nodes
+        state.availability = None
+        self._note_change(id)
         if not (state.slices or state.holders or state.unreadable_holders):
             self._pool(id)  # removes its problem
             del self._states[id]

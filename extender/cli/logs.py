@@ -12,6 +12,8 @@ import traceback
 from datetime import UTC, datetime
 from typing import TextIO
 
+from extender.untrusted.visible import joined, visible
+
 _PACKAGES = ("extender", "packing")
 
 
@@ -21,7 +23,7 @@ class PeopleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         line = f"{clock} {record.levelname.lower():<8} {_logger_name(record)}: {record.getMessage()}"
-        return "\n".join(filter(None, (line, _trace(record))))
+        return joined((line, *_trace(record).splitlines()))
 
 
 class JsonFormatter(logging.Formatter):
@@ -35,7 +37,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         trace = _trace(record)
-        return json.dumps(fields | ({"traceback": trace} if trace else {}), ensure_ascii=False)
+        return visible(json.dumps(fields | ({"traceback": trace} if trace else {}), ensure_ascii=False))
 
 
 def configure(level: str, stream: TextIO | None = None) -> None:

@@ -45,7 +45,7 @@ def render(explanation: Explanation, *, verbose: bool = False) -> str:
         tables["What would help:"] = [
             (f"{one.reason}:", one.advice)
             for one in explanation.refusals
-            if not one.advice.startswith("nothing")
+            if one.advice and not one.advice.startswith("nothing")
         ]
     unknown = sum(explanation.unknown.values())
     lines += [

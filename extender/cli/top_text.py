@@ -71,7 +71,8 @@ def _summary(found: Overview) -> str:
 
 
 def _wait(line: WaitingLine, now: float) -> tuple[str, ...]:
-    return line.pod, line.queue, str(line.priority), _age(now - line.created), amounts(line.asks), line.why
+    age = _age(now - line.created) if line.created else "unknown"
+    return line.pod, line.queue, str(line.priority), age, amounts(line.asks), line.why
 
 
 def _age(seconds: float) -> str:

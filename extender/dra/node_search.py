@@ -25,6 +25,7 @@ from extender.untrusted.limits import quoted, shorten
 
 HOLDINGS_UNKNOWN = "a claim whose allocation cannot be read may hold the devices"
 POOL_INCOMPLETE = "all devices are requested, and a pool is incomplete"
+NOTHING_FITS = "the node has no devices that fit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,7 @@ class NodeSearch:
         except RecursionError:
             return SearchResult(problem="too many devices are requested at once")
         if allocated is None:
-            problem = "the node has no devices that fit"
-            return SearchResult(problem=problem, refused=not node.has_incomplete_pool)
+            return SearchResult(problem=NOTHING_FITS, refused=not node.has_incomplete_pool)
         taken = [one for index, sub, one in allocated if not requests[index].subrequests[sub].admin_access]
         remaining = node.slots_without(taken)
         return SearchResult(

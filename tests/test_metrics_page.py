@@ -85,8 +85,8 @@ def served(service: Service) -> dict[str, tuple[tuple[str, ...], str]]:
 
 
 def listed() -> dict[str, tuple[tuple[str, ...], str]]:
-    """The same, from the tables of the page."""
-    rows = re.findall(r"^\| `(stowage_\w+)`(.*?) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+    """The same, from the lists of the page."""
+    rows = re.findall(r"^- `(stowage_\w+)`(.*?): (.+)$", PAGE.read_text(), re.MULTILINE)
     assert len({name for name, _, _ in rows}) == len(rows)
     return {
         name: (
@@ -101,7 +101,7 @@ def listed() -> dict[str, tuple[tuple[str, ...], str]]:
     }
 
 
-async def test_the_tables_are_what_is_served() -> None:
+async def test_the_lists_are_what_is_served() -> None:
     found = served(await busy_service())
     process = {name for name in found if name.startswith(PROCESS)}
     assert {name: one for name, one in found.items() if name not in process} == listed()

@@ -23,9 +23,7 @@ from mkdocs.exceptions import Abort
 ROOT = Path(__file__).parents[2]
 CONFIG = Path(__file__).with_name("mkdocs.yml")
 _LINK = re.compile(r"(\]\(([^)#\s]+)(?:#[^)]*)?\))")
-_ROW = re.compile(
-    r"^\| (?:\*\*(?P<group>.+?)\*\* \|.*|(?P<question>.+?) \| \[.+?\]\((?P<page>[^)#]+)\).*)$", re.MULTILINE
-)
+_ROW = re.compile(r"^(?:\*\*(?P<group>.+)\*\*|- \[(?P<question>.+)\]\((?P<page>[^)#]+)\))$", re.MULTILINE)
 
 
 def pages() -> list[Path]:
@@ -77,7 +75,7 @@ def _page_of(linked: Path, directory: Path) -> str:
 
 
 def navigation(index: Path) -> list[dict[str, object]]:
-    """The table of pages in docs/README.md: its groups, and the pages of each in their order."""
+    """The list of pages in docs/README.md: its groups, and the pages of each in their order."""
     groups: list[dict[str, object]] = [{"Stowage": "README.md"}, {"All pages": "docs/README.md"}]
     found: list[dict[str, str]] = []
     for row in _ROW.finditer(index.read_text()):

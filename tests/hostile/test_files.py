@@ -13,6 +13,7 @@ import pytest
 
 from extender.demo.bundle import CLUSTER
 from extender.untrusted.limits import EXPLAIN_BODY
+from tests.examples import some
 from tests.extender.server.test_run import Process
 from tests.hostile.cluster import SAID, usual_pod
 
@@ -102,7 +103,7 @@ def metric(service: httpx.Client, name: str) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith(name + " "))
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", some(TEXTS))
 def test_a_manifest_to_be_explained(service: httpx.Client, text: str) -> None:
     seconds, memory = "stowage_process_cpu_seconds_total", "stowage_process_resident_memory_bytes"
     service.post("/debug/explain", content=USUAL)

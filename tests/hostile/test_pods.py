@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.examples import examples
+from tests.examples import examples, some
 from tests.hostile.cluster import (
     ANNOTATIONS,
     GPU,
@@ -101,7 +101,7 @@ PARTS = {GPU: "2", "nvidia.com/gpumem": "4000"}
 """A pod's request in HAMi's dialect."""
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", some(TEXTS))
 def test_one_long_annotation(runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, text: str) -> None:
     pods = {
         key: usual_pod("hostile", PARTS if "/vgpu" in key else {}, annotations={key: TEXTS[text]})
@@ -139,7 +139,7 @@ ASKED = [GPU, "cpu", "memory", "nvidia.com/gpumem", "nvidia.com/gpucores", "nvid
 ASKED += ["aliyun.com/gpu-mem", "aliyun.com/gpu-count", "koordinator.sh/gpu-core", "volcano.sh/vgpu-memory"]
 
 
-@pytest.mark.parametrize("resource", ASKED)
+@pytest.mark.parametrize("resource", some(ASKED))
 def test_quantities_of_every_grammar(
     runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, resource: str
 ) -> None:
@@ -215,7 +215,7 @@ def reported(count: int) -> Manifest:
     return {"phase": "Running", "containerStatuses": [status]}
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", some(SPECS))
 def test_specs_of_every_shape(runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, spec: str) -> None:
     problems = list(run_cases(runner, caplog, {spec: SPECS[spec]()}))
     assert not problems, "\n".join(problems)
@@ -243,6 +243,7 @@ def small(n: int) -> Manifest:
     return usual_pod(f"p{n}", asks, annotations=annotations, labels={f"nvidia.com/l{n}": "x"})
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("make", "count"), [(large, 300), (small, 3000)], ids=["300 large pods", "3000 small pods"]
 )

@@ -134,6 +134,7 @@ def large(number: int) -> dict:
     return many(*[request(**selectors(*texts[4 * n : 4 * n + 4])) for n in range(32)])
 
 
+@pytest.mark.nightly
 def test_memory_of_deleted_claims_and_classes_is_freed():
     cache = cluster()
     simulator = AllocationSimulator(cache)

@@ -35,7 +35,7 @@ def test_the_certificates_made_with_openssl(tmp_path: Path) -> None:
 
 def test_the_page_explains_every_argument() -> None:
     arguments = set(
-        re.findall(r'"(--(?:tls|client)-[a-z]+)"', (ROOT / "extender" / "cli" / "main.py").read_text())
+        re.findall(r'"(--(?:tls|client)-[a-z]+)"', (ROOT / "extender" / "cli" / "arguments.py").read_text())
     )
     assert arguments == {"--tls-cert", "--tls-key", "--client-ca", "--client-name"}
     assert all(f"| `{name} " in PAGE or f"`, `{name} " in PAGE for name in arguments)

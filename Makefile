@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 
-.PHONY: setup demo test e2e bench site lint format lock manifests clean
+.PHONY: setup demo test e2e nightly bench site lint format lock manifests clean
 .DEFAULT_GOAL := demo
 
 setup: .venv/ready
@@ -25,9 +25,42 @@ demo: setup
 test: setup
 	$(BIN)/pytest -n auto
 
+# The core: placing, bind, preemption, the evictor, gangs, DRA, failover, and what is installed. The nightly run does all.
+E2E_CORE := rush bind waiting preemption evictor gangs dra failover chart install deploy
+E2E := $(BIN)/pytest -o addopts="--strict-markers --strict-config" -x -v
+
 e2e: setup
 	$(BIN)/python -m tests.e2e.controlplane.build
-	$(BIN)/pytest tests/e2e -o addopts="--strict-markers --strict-config" -x -v
+	$(E2E) $(E2E_CORE:%=tests/e2e/test_%.py)
+
+# Everything, in parts of at most 20 minutes: `make nightly` or one of them, such as `make nightly-packing`.
+NIGHTLY := packing extender rest docs e2e-a e2e-b
+E2E_ALL := $(sort $(wildcard tests/e2e/test_*.py))
+E2E_A := $(wildcard tests/e2e/test_[a-h]*.py)
+
+nightly: $(NIGHTLY:%=nightly-%)
+
+nightly-%: export STOWAGE_TESTS = nightly
+
+nightly-packing: setup
+	$(BIN)/pytest -n auto tests/packing tests/bench
+
+nightly-extender: setup
+	$(BIN)/pytest -n auto tests/extender
+
+nightly-rest: setup
+	$(BIN)/pytest -n auto tests/cases tests/contract tests/hostile tests/peers
+
+nightly-docs: setup
+	$(BIN)/pytest -n auto tests/docs $(wildcard tests/test_*.py)
+
+nightly-e2e-a: setup
+	$(BIN)/python -m tests.e2e.controlplane.build
+	$(E2E) $(E2E_A)
+
+nightly-e2e-b: setup
+	$(BIN)/python -m tests.e2e.controlplane.build
+	$(E2E) $(filter-out $(E2E_A),$(E2E_ALL))
 
 bench: setup
 	$(BIN)/python -m bench

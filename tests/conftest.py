@@ -8,14 +8,22 @@ from hypothesis import settings
 
 from bench.monitoring.prometheus import MISSING as PROMETHEUS_MISSING
 from extender.cli.kernel_cache import choose_cache
+from tests.examples import NIGHTLY, USUAL
 
 choose_cache()  # before a test imports numba
 
 NO_CHROMIUM = "NO CHROMIUM: the page is not tested in a browser (Debian: apt-get install chromium)"
 
 # No deadline: the time of one example depends on what else the machine does.
-settings.register_profile("stowage", deadline=None)
+settings.register_profile("stowage", deadline=None, max_examples=USUAL)
 settings.load_profile("stowage")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only the nightly run does."""
+    if not NIGHTLY and (long := [item for item in items if item.get_closest_marker("nightly")]):
+        items[:] = [item for item in items if item not in long]
+        config.hook.pytest_deselected(items=long)
 
 
 @pytest.fixture(autouse=True)

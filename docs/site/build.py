@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import posixpath
 import re
 import shutil
 import sys
@@ -22,9 +23,7 @@ from mkdocs.exceptions import Abort
 ROOT = Path(__file__).parents[2]
 CONFIG = Path(__file__).with_name("mkdocs.yml")
 _LINK = re.compile(r"(\]\(([^)#\s]+)(?:#[^)]*)?\))")
-_ROW = re.compile(
-    r"^\| (?:\*\*(?P<group>.+?)\*\* \|.*|(?P<question>.+?) \| \[.+?\]\((?P<page>[^)#]+)\).*)$", re.MULTILINE
-)
+_ROW = re.compile(r"^(?:\*\*(?P<group>.+)\*\*|- \[(?P<question>.+)\]\((?P<page>[^)#]+)\))$", re.MULTILINE)
 
 
 def pages() -> list[Path]:
@@ -75,16 +74,16 @@ def _page_of(linked: Path, directory: Path) -> str:
     return "index.md"
 
 
-def navigation(readme: str) -> list[dict[str, object]]:
-    """README's table of pages: its groups, and the pages of each in their order."""
-    groups: list[dict[str, object]] = [{"Stowage": "README.md"}]
+def navigation(index: Path) -> list[dict[str, object]]:
+    """The list of pages in docs/README.md: its groups, and the pages of each in their order."""
+    groups: list[dict[str, object]] = [{"Stowage": "README.md"}, {"All pages": "docs/README.md"}]
     found: list[dict[str, str]] = []
-    for row in _ROW.finditer(readme):
+    for row in _ROW.finditer(index.read_text()):
         if row["group"]:
             found = []
             groups.append({row["group"]: found})
         elif row["page"].endswith(".md"):
-            found.append({row["question"]: row["page"]})
+            found.append({row["question"]: posixpath.normpath(f"docs/{row['page']}")})
     return groups
 
 
@@ -98,7 +97,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         try:
             stage(Path(directory))
-            nav = navigation((ROOT / "README.md").read_text())
+            nav = navigation(ROOT / "docs" / "README.md")
             build(
                 load_config(
                     str(CONFIG), docs_dir=directory, site_dir=str(args.out.resolve()), nav=nav, strict=True

@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 from extender.cli.kernel_cache import VARIABLE, choose_cache, filled_marker, kernel_modules
+from extender.untrusted.terminal import show_line
 
 _POLL = 0.2  # seconds
 _BAR = 30  # characters
@@ -41,11 +42,11 @@ def prepare_kernels() -> None:
 def loading_kernels() -> Iterator[None]:
     """Prepare the kernels. A terminal shows ``Loading ...`` until the block ends."""
     prepare_kernels()
-    _show("Loading ...")
+    show_line("Loading ...")
     try:
         yield
     finally:
-        _show("")
+        show_line("")
 
 
 def _fill(directory: Path) -> None:
@@ -63,7 +64,8 @@ def _fill(directory: Path) -> None:
 
 def _compile(directory: Path) -> None:
     command = sys.executable, "-m", __name__
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    nothing = subprocess.DEVNULL  # or who reads our output would wait for the child when we are killed
+    process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
     modules = [name.rpartition(".")[2] for name in kernel_modules()]
     started = time.monotonic()
     while True:
@@ -74,16 +76,10 @@ def _compile(directory: Path) -> None:
             done = sum(any(directory.rglob(f"{module}.*.nbi")) for module in modules)
             filled = "#" * (_BAR * done // len(modules))
             seconds = time.monotonic() - started
-            _show(f"Compiling kernels, only once: [{filled:.<{_BAR}}] {seconds:.0f} s")
-    _show("")
+            show_line(f"Compiling kernels, only once: [{filled:.<{_BAR}}] {seconds:.0f} s")
+    show_line("")
     if code:
         raise subprocess.CalledProcessError(code, process.args)
-
-
-def _show(line: str) -> None:
-    if sys.stderr.isatty():
-        # The cursor returns to the start of the line, so that the next log line overwrites this one.
-        print(f"\r\033[K{line}", end="\r", file=sys.stderr, flush=True)
 
 
 def main() -> None:

@@ -2,18 +2,19 @@
 
 A file is JSON or YAML (one or several documents) and contains a List, a NodeList or PodList, an array, or
 single objects. Objects of other kinds are ignored. A broken item is reported and skipped. Any other file is
-an error.
+an error. JSON is read item by item, so a file may be larger than the memory; YAML is parsed as a whole.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 from pydantic import ValidationError
 
@@ -32,12 +33,21 @@ from extender.source.interface import (
 )
 from extender.source.state_dump import Header, is_dump, parse
 from extender.source.watched_kinds import MANIFESTS, WATCHED_KINDS
-from extender.untrusted.limits import QUOTED, shorten
+from extender.untrusted.json_stream import members
+from extender.untrusted.limits import QUOTED, SNAPSHOT_OBJECT, SNAPSHOT_YAML, shorten
 from extender.untrusted.validation import validation_problem
-from extender.untrusted.yaml_reader import TextError, bounded_json, json_document, yaml_documents
+from extender.untrusted.yaml_reader import TextError, bounded_json, yaml_documents
 
 _log = logging.getLogger(__name__)
 _LOGGED_PROBLEMS = 20
+_HEAD = 1024
+"""Characters that tell the format of a file."""
+_JSON = re.compile(r"\s*[{\[]")
+_MEMBERS = 64
+"""Members of a map that is no list of objects. An object has less than ten."""
+_NO_OBJECTS = "holds no Kubernetes objects"
+Opened: TypeAlias = Callable[[], TextIO]
+"""Begins to read a text anew."""
 _LISTS = {"List": "", **{f"{kind}List": kind for kind in MANIFESTS}}
 """The kind of the items of each kind of list, for items that do not name their kind."""
 
@@ -62,13 +72,19 @@ class Snapshot:
     pods: dict[str, Pod] = field(default_factory=dict)
     others: dict[tuple[str, str], KubernetesObject] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    """The first ones."""
+    more_problems: int = 0
     dump: Header | None = None
     """What a service knew beside these objects, if it wrote the file (``GET /debug/state``)."""
 
     def add(self, text: str, file: str, nodes: int | None = None) -> None:
         """Add the objects of a text; of two with one name the later one counts. Raises ``Unavailable``.
         ``nodes``: as for ``documents``."""
-        for index, item in enumerate(self._items(text, file, nodes)):
+        self.add_file(lambda: io.StringIO(text), file, nodes)
+
+    def add_file(self, opened: Opened, file: str, nodes: int | None = None) -> None:
+        """The same of a file."""
+        for index, item in enumerate(self._items(opened, file, nodes)):
             match item:
                 case Node():
                     self._report_duplicate(item.key in self.nodes, file, index, f"Node {item.key}")
@@ -79,21 +95,37 @@ class Snapshot:
                 case MigLayouts(problem=problem) if problem == NO_LAYOUTS:
                     pass  # a ConfigMap with other data
                 case _Broken(reason):
-                    self.problems.append(Problem(file, index, reason))
+                    self._report(file, index, reason)
                 case _ if item is not None:
                     is_known = (item.kind, item.key) in self.others
-                    self._report_duplicate(is_known, file, index, item.key or item.name)
+                    self._report_duplicate(is_known, file, index, item.key)
                     self.others[item.kind, item.key] = item
 
-    def _items(self, text: str, file: str, nodes: int | None) -> Iterable[_Item]:
-        if not is_dump(text):
-            return _items(text, file, nodes)
-        self.dump, records = parse(text, file)
-        return records
+    def _items(self, opened: Opened, file: str, nodes: int | None) -> Iterable[_Item]:
+        with opened() as begin:
+            head = begin.read(_HEAD)
+        if is_dump(head):
+            with opened() as lines:
+                self.dump, records = parse(lines, file)
+            return records
+        if nodes is None and _JSON.match(head):
+            return _streamed(opened, file)
+        with opened() as whole:
+            text = whole.read(SNAPSHOT_YAML + 1)
+        if len(text) > SNAPSHOT_YAML:
+            limit = f"{SNAPSHOT_YAML >> 20} MiB of YAML"
+            raise Unavailable(f"{file}: is more than {limit}: use JSON ('kubectl get ... -o json')")
+        return _items(text, file, nodes)
+
+    def _report(self, file: str, index: int, reason: str) -> None:
+        if len(self.problems) < _LOGGED_PROBLEMS:
+            self.problems.append(Problem(file, index, reason))
+        else:
+            self.more_problems += 1
 
     def _report_duplicate(self, is_known: bool, file: str, index: int, name: str) -> None:
         if is_known:
-            self.problems.append(Problem(file, index, f"{name} is a duplicate and replaces the earlier one"))
+            self._report(file, index, f"{name} is a duplicate and replaces the earlier one")
 
 
 def read(paths: Iterable[Path]) -> Snapshot:
@@ -101,15 +133,23 @@ def read(paths: Iterable[Path]) -> Snapshot:
     snapshot = Snapshot()
     for path in paths:
         try:
-            raw = path.read_bytes()
-            text = raw.decode(json.detect_encoding(raw))  # ">" of PowerShell writes UTF-16
+            snapshot.add_file(_opener(path), str(path))
         except OSError as error:
             raise Unavailable(f"{path}: cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
             raise Unavailable(f"{path}: is not text") from None
-        del raw
-        snapshot.add(text, str(path))
     return snapshot
+
+
+def _opener(path: Path) -> Opened:
+    """How to read the text, from its begin each time. A pipe is read once, into memory."""
+    with path.open("rb") as raw:
+        begin = raw.read(4)
+        encoding = json.detect_encoding(begin)  # ">" of PowerShell writes UTF-16
+        if raw.seekable():
+            return lambda: path.open(encoding=encoding, newline="\n")
+        piped = begin + raw.read()
+    return lambda: io.TextIOWrapper(io.BytesIO(piped), encoding, newline="\n")
 
 
 class SnapshotSource:
@@ -122,11 +162,10 @@ class SnapshotSource:
 
     def start(self, apply: Apply, applied: object = None, background: object = None) -> None:
         """Deliver everything before it returns."""
-        problems = self._snapshot.problems
-        for problem in problems[:_LOGGED_PROBLEMS]:
+        for problem in self._snapshot.problems:
             _log.warning("snapshot: %s", problem)
-        if len(problems) > _LOGGED_PROBLEMS:
-            _log.warning("snapshot: %d more problems", len(problems) - _LOGGED_PROBLEMS)
+        if more := self._snapshot.more_problems:
+            _log.warning("snapshot: %d more problems", more)
         self._apply = apply
         nodes, pods = self._snapshot.nodes, self._snapshot.pods
         events: list[Event] = [*map(Upserted, nodes.values()), Listed("Node", frozenset(nodes))]
@@ -241,6 +280,7 @@ _Item: TypeAlias = _Parsed | None
 
 
 def _items(text: str, file: str, nodes: int | None) -> Iterator[_Item]:
+    """The objects of a text that is parsed as a whole."""
     for document in documents(text, file, nodes, hook=_parse_early):
         kind = _kind(document)
         items = (document.get("items") or []) if kind in _LISTS else document
@@ -249,7 +289,38 @@ def _items(text: str, file: str, nodes: int | None) -> Iterator[_Item]:
         elif isinstance(items, _Parsed) or _kind(items):
             yield _item(items)
         else:
-            raise Unavailable(f"{file}: holds no Kubernetes objects")
+            raise Unavailable(f"{file}: {_NO_OBJECTS}")
+
+
+def _streamed(opened: Opened, file: str) -> Iterator[_Item]:
+    """The objects of a JSON text, one after the other: the dicts of 30,000 pods take a gigabyte."""
+    kind: object = None
+    found: dict[str, Any] = {}
+    listed = False
+    try:
+        with opened() as text:
+            for name, value, is_item in members(text, SNAPSHOT_OBJECT):
+                if is_item and name in ("", "items"):
+                    # kubectl writes the kind of a list after its items, which have one of their own.
+                    if name and kind is None and not _kind(value):
+                        kind = _kind_in(opened)
+                    yield _item(value, _LISTS.get(str(kind), str(kind or "")))
+                    listed = True
+                elif len(found) < _MEMBERS:
+                    found[name] = value
+                    kind = value if name == "kind" else kind
+    except TextError as error:
+        raise Unavailable(f"{file}: is not JSON: {error}") from None
+    if found.get("items") or not (listed or _kind(found)):
+        raise Unavailable(f"{file}: {_NO_OBJECTS}")
+    if not listed and kind not in _LISTS:
+        yield _item(found)
+
+
+def _kind_in(opened: Opened) -> object:
+    """The kind of the map in a JSON text, None without one."""
+    with opened() as text:
+        return next((value for name, value, _ in members(text, SNAPSHOT_OBJECT) if name == "kind"), None)
 
 
 def documents(
@@ -257,13 +328,13 @@ def documents(
 ) -> list[Any]:
     """The documents of a JSON or YAML text, at least one. Raises ``Unavailable``.
 
-    ``nodes``: the most scalars, lists and maps that the text may contain, None for any number. ``hook`` gives
-    the value to use for a map.
+    ``nodes``: the most scalars, lists and maps that the text may contain, None for any number in YAML.
+    ``hook`` gives the value to use for a map of YAML.
     """
-    is_json = re.match(r"\s*[{\[]", text)
+    is_json = _JSON.match(text)
     try:
-        if is_json:
-            return [json_document(text, hook) if nodes is None else bounded_json(text, nodes)]
+        if is_json and nodes is not None:
+            return [bounded_json(text, nodes)]
         read = yaml_documents(text, nodes=nodes, hook=hook)
     except TextError as error:
         raise Unavailable(f"{file}: is not {'JSON' if is_json else 'YAML'}: {error}") from None

@@ -8,11 +8,11 @@ last line is incomplete, and is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
@@ -54,7 +54,7 @@ class Learnt:
     """A request that pods make, and how often relative to others."""
 
     request: Request
-    weight: float
+    weight: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ def is_dump(text: str) -> bool:
     return text.startswith(_START)
 
 
-def parse(text: str, file: str) -> tuple[Header, list[KubernetesObject]]:
-    """Header and records. Raises ``Unavailable`` with the file and the problem."""
+def parse(text: Iterable[str], file: str) -> tuple[Header, list[KubernetesObject]]:
+    """Header and records of these lines. Raises ``Unavailable`` with the file and the problem."""
     lines = _lines(text, file)
     first = next(lines)
     if first.pop("format", None) != FORMAT:
@@ -124,8 +124,8 @@ def parse(text: str, file: str) -> tuple[Header, list[KubernetesObject]]:
     raise Unavailable(f"{file}: is incomplete: the dump ended after {len(records)} records")
 
 
-def _lines(text: str, file: str) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(text.splitlines(), 1):
+def _lines(text: Iterable[str], file: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(text, 1):
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):

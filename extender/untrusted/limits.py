@@ -216,6 +216,11 @@ DECISIONS_SIZE = 1 << 20
 SERVICE_ANSWER = 64 << 20
 """Bytes of the answer of a running Stowage to a command. All nodes of a large cluster take 10 MiB."""
 
+SNAPSHOT_OBJECT = 8 << 20
+"""Characters of one object in a JSON file. The API server accepts 3 MiB, and kubectl indents them."""
+SNAPSHOT_YAML = 32 << 20
+"""Characters of a YAML file. It is parsed as a whole, at a megabyte in a second."""
+
 PROBLEMS_LISTED = 1000
 """Problems in one answer of ``/debug/problems``."""
 STATE_DUMP = 512 << 20
@@ -236,6 +241,8 @@ ERRORS = 100
 """Invalid values in one object or request. If there are more, the error does not say where the first is."""
 PROBLEM = 300
 """Characters of one problem, error or log line about untrusted input."""
+LOG_LINES, LOG_SECONDS = 20, 10
+"""Log lines of one kind within so many seconds. More are counted: whoever reaches a port can cause some."""
 
 # The demand mix.
 TAUGHT_NAMES = 16

@@ -7,7 +7,6 @@ by one, and builds the values without recursion. An alias costs as much as what 
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -96,16 +95,6 @@ def yaml_documents(
     except (yaml.YAMLError, UnicodeEncodeError):
         raise TextError("the text has a character that YAML does not allow") from None
     return builder.documents
-
-
-def json_document(text: str, hook: Hook | None = None) -> Any:  # noqa: ANN401 (whatever JSON holds)
-    """The value of a JSON text of any size, for trusted files of the operator. Raises ``TextError``."""
-    try:
-        return json.loads(text, object_hook=hook)
-    except RecursionError:
-        raise TextError("lists and maps are nested too deep") from None
-    except ValueError as error:
-        raise TextError(shorten(str(error), 100)) from None
 
 
 def bounded_json(text: str, nodes: int) -> Any:  # noqa: ANN401 (whatever JSON holds)

@@ -58,6 +58,7 @@ def test_bound_pods_have_the_same_gpus_in_every_dialect():
     assert free["hami"] == pytest.approx(free["nvidia"])
 
 
+@pytest.mark.nightly
 def test_a_second_stowage_gets_the_same_requests():
     with (
         api_server(NODES, waiting=PODS + 20, dialect="hami") as kubeconfig,

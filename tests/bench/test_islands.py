@@ -38,6 +38,7 @@ def test_the_fleet_has_as_many_gpus_of_each_kind() -> None:
         assert sum(len(s.gpus) for s in specs if (len(s.gpus), s.islands) == (size, islands)) == GPUS
 
 
+@pytest.mark.nightly
 def test_rows_become_a_table() -> None:
     found = []
     for plugin in (False, True):

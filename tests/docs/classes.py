@@ -41,12 +41,11 @@ BY_TEST = {
         "stowage top --example",
     ),
     "tests/extender/cli/test_plan.py::test_the_samples_of_the_page_are_what_it_prints": (
-        "stowage plan --example",
         "stowage plan --example --prices prices.yaml",
-        "stowage plan change --example --add 1xH100 --remove h100-mig-01",
-        "stowage plan drain --example",
+        "stowage plan change --example --add 1xH100 --remove t4-03",
+        "stowage plan drain --example -o csv",
         "stowage plan mig --snapshot bad-layout.json",
-        "stowage plan moves --example --free nodes --moves 2",
+        "stowage plan moves --example --free nodes --moves 2 -o csv",
     ),
     "tests/extender/cli/test_replay_docs.py::test_samples_are_what_the_command_prints": (
         "stowage replay --nodes docs/examples/nodes.csv --pods docs/examples/pods.csv --policy inventory,best-fit",

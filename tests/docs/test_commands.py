@@ -95,9 +95,9 @@ def test_mistakes_are_found(command: str) -> None:
         check(command)
 
 
-def test_the_usage_in_the_readme_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_usage_beside_the_list_of_pages_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     """Every subcommand, and no flag that its help does not have."""
-    (usage,) = re.findall(r"```text\n(stowage serve.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (usage,) = re.findall(r"```text\n(stowage serve.*?)```", (ROOT / "docs/README.md").read_text(), re.DOTALL)
     shown = {line.split()[1]: line for line in usage.replace("\n     ", " ").splitlines()}
     assert shown.keys() == STOWAGE
     for name, line in shown.items():

@@ -34,7 +34,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(linked), f"{target}#{anchor}"
 
 
-def test_every_page_has_a_row_in_the_readme() -> None:
-    named = set(re.findall(r"^\| .+ \| \[.+\]\((.+?)\)", (ROOT / "README.md").read_text(), re.MULTILINE))
-    ours = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md")}
+def test_every_page_is_in_the_list_of_pages() -> None:
+    named = set(re.findall(r"^- \[.+\]\((.+)\)$", (ROOT / "docs/README.md").read_text(), re.MULTILINE))
+    ours = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert ours <= named

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.examples import some
 from tests.hostile.cluster import EVENT, HAMI, PLAIN, SAID, Budget, Cluster, Manifest, steps, usual_pod
 
 DRIVER = "gpu.nvidia.com"
@@ -140,7 +141,7 @@ REQUESTS: dict[str, Callable[[], Manifest]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("kind", some(REQUESTS))
 def test_a_hostile_claim(devices: Cluster, caplog: pytest.LogCaptureFixture, kind: str) -> None:
     budget, hostile = Budget(devices), REQUESTS[kind]()
     normal = claim("normal", [wish(f"r{n}", selectors=[selector("true")]) for n in range(4)])
@@ -190,7 +191,7 @@ SLICES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SLICES)
+@pytest.mark.parametrize("kind", some(SLICES))
 def test_a_hostile_slice(devices: Cluster, caplog: pytest.LogCaptureFixture, kind: str) -> None:
     budget = Budget(devices)
     hostile = {"metadata": {"name": "hostile"}, "spec": SLICES[kind]()}
@@ -203,7 +204,7 @@ def test_a_hostile_slice(devices: Cluster, caplog: pytest.LogCaptureFixture, kin
     devices.alive()
 
 
-@pytest.mark.parametrize("name", SELECTORS)
+@pytest.mark.parametrize("name", some(SELECTORS))
 def test_a_hostile_class(runner: asyncio.Runner, devices: Cluster, name: str) -> None:
     spec = {"selectors": [selector(SELECTORS[name])], "extendedResourceName": "example.com/gpu"}
     hostile = {"metadata": {"name": "hostile"}, "spec": spec}

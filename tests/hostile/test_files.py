@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import httpx
 import pytest
 
 from extender.demo.bundle import CLUSTER
 from extender.untrusted.limits import EXPLAIN_BODY
+from tests.examples import some
 from tests.extender.server.test_run import Process
 from tests.hostile.cluster import SAID, usual_pod
 
@@ -102,7 +104,7 @@ def metric(service: httpx.Client, name: str) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith(name + " "))
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", some(TEXTS))
 def test_a_manifest_to_be_explained(service: httpx.Client, text: str) -> None:
     seconds, memory = "stowage_process_cpu_seconds_total", "stowage_process_resident_memory_bytes"
     service.post("/debug/explain", content=USUAL)
@@ -116,6 +118,34 @@ def test_a_manifest_to_be_explained(service: httpx.Client, text: str) -> None:
     assert metric(service, seconds) - before <= MOST_COST * cost
     assert metric(service, memory) - held < 100 << 20
     assert service.get("/healthz").text == "ok\n"
+
+
+READING = """
+import resource, sys
+from pathlib import Path
+from extender.source.snapshot import read
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = read([Path(sys.argv[1])])
+print(len(found.pods), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+SNAPSHOTS = {
+    "empty objects": ("{}", 0),
+    "empty lists": ('{"kind":"Pod","metadata":{"name":"a"},"spec":{"x":[' + "[]," * 2000 + "[]]}}", 1),
+    "pods without a kind": ('{"metadata":{"name":"a","labels":{"a":"b"}}}', 0),
+}
+
+
+@pytest.mark.parametrize("kind", SNAPSHOTS)
+def test_a_snapshot_takes_little_more_memory_than_what_is_kept(tmp_path: Path, kind: str) -> None:
+    """The file takes 4 MB; read as a whole it took up to 60 times as much."""
+    item, pods = SNAPSHOTS[kind]
+    items = ",".join([item] * (4_000_000 // len(item)))
+    (tmp_path / "cluster.json").write_text(f'{{"apiVersion":"v1","items":[{items}],"kind":"List"}}')
+    command = [sys.executable, "-c", READING, str(tmp_path / "cluster.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found, kib = map(int, done.stdout.split())
+    assert found == pods
+    assert kib < 30 << 10
 
 
 LAYOUTS = """

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.examples import some
 from tests.hostile.cluster import (
     GPU,
     PLAIN,
@@ -133,7 +134,7 @@ NODES: dict[str, Callable[[], list[Manifest]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", NODES)
+@pytest.mark.parametrize("kind", some(NODES))
 def test_a_hostile_node_costs_little_and_harms_no_other(
     runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
@@ -186,7 +187,7 @@ KOORDINATOR_DEVICES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", KOORDINATOR_DEVICES)
+@pytest.mark.parametrize("kind", some(KOORDINATOR_DEVICES))
 def test_a_hostile_koordinator_device(
     runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:

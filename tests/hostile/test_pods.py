@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples, some
 from tests.hostile.cluster import (
     ANNOTATIONS,
     GPU,
@@ -100,7 +101,7 @@ PARTS = {GPU: "2", "nvidia.com/gpumem": "4000"}
 """A pod's request in HAMi's dialect."""
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", some(TEXTS))
 def test_one_long_annotation(runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, text: str) -> None:
     pods = {
         key: usual_pod("hostile", PARTS if "/vgpu" in key else {}, annotations={key: TEXTS[text]})
@@ -138,7 +139,7 @@ ASKED = [GPU, "cpu", "memory", "nvidia.com/gpumem", "nvidia.com/gpucores", "nvid
 ASKED += ["aliyun.com/gpu-mem", "aliyun.com/gpu-count", "koordinator.sh/gpu-core", "volcano.sh/vgpu-memory"]
 
 
-@pytest.mark.parametrize("resource", ASKED)
+@pytest.mark.parametrize("resource", some(ASKED))
 def test_quantities_of_every_grammar(
     runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, resource: str
 ) -> None:
@@ -214,7 +215,7 @@ def reported(count: int) -> Manifest:
     return {"phase": "Running", "containerStatuses": [status]}
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", some(SPECS))
 def test_specs_of_every_shape(runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, spec: str) -> None:
     problems = list(run_cases(runner, caplog, {spec: SPECS[spec]()}))
     assert not problems, "\n".join(problems)
@@ -242,6 +243,7 @@ def small(n: int) -> Manifest:
     return usual_pod(f"p{n}", asks, annotations=annotations, labels={f"nvidia.com/l{n}": "x"})
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("make", "count"), [(large, 300), (small, 3000)], ids=["300 large pods", "3000 small pods"]
 )
@@ -373,7 +375,10 @@ CHANGES = st.lists(
 
 
 @seed(1)
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(25),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(changes=CHANGES)
 def test_the_books_are_those_of_the_objects_that_are_left(
     runner: asyncio.Runner, changes: list[tuple[int, str, int]]

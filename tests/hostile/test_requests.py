@@ -81,6 +81,7 @@ def test_a_hostile_message(cluster: Cluster, caplog: pytest.LogCaptureFixture, v
     cluster.alive()
 
 
+@pytest.mark.nightly
 def test_requests_leave_nothing_behind(cluster: Cluster) -> None:
     """Pods and names in requests that are never seen in a watch."""
     text = "x" * 200_000

@@ -110,6 +110,7 @@ def test_many_nodes_of_candidates_cost_no_more_than_a_few(cluster: Cluster) -> N
     assert ask(1000) <= VERB * usual + 100 * 1000
 
 
+@pytest.mark.nightly
 def test_calls_leave_nothing_behind(cluster: Cluster) -> None:
     """Pods that no watch shows are not held, and evictions of them are not remembered."""
     text = "x" * 12_000

@@ -29,6 +29,7 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.nightly
 def test_an_empty_cache_is_filled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logging.getLogger("extender").setLevel(logging.WARNING)
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())

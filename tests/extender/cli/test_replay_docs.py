@@ -26,6 +26,7 @@ def printed(command: str) -> str:
     return out.getvalue()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("command", "sample"), _SAMPLE.findall(PAGE.read_text()))
 def test_samples_are_what_the_command_prints(command: str, sample: str) -> None:
     assert printed(command) == sample

@@ -42,6 +42,7 @@ def small_pods() -> Iterator[dict[str, Any]]:
         yield manifest(f"small-{n}", containers=[container(f"c{n}", **asked)])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("pods", [large_pods, small_pods])
 def test_pods_leave_no_memory_behind(pods: Callable[[], Iterator[dict[str, Any]]]) -> None:
     state = make_state(make_node("n"))

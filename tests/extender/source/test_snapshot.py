@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -17,6 +18,7 @@ from extender.k8s.pod_groups import PodGroup
 from extender.k8s.resource_api.objects import DeviceTaintRuleKind
 from extender.source.interface import BindConflict, BindError, Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource, read
+from extender.untrusted.limits import SNAPSHOT_OBJECT, SNAPSHOT_YAML
 
 
 def node(name: str) -> dict[str, Any]:
@@ -174,6 +176,32 @@ def test_files_are_read_together(tmp_path: Path) -> None:
     snapshot = read([nodes, pods])
     assert (list(snapshot.nodes), list(snapshot.pods)) == (["n1"], ["ml/a"])
     assert [(p.file, p.index) for p in snapshot.problems] == [(str(pods), 1)]
+
+
+def test_items_without_a_kind_in_a_list_of_another_kind_are_ignored() -> None:
+    deployments = {"apiVersion": "apps/v1", "items": [{"metadata": {"name": "d"}}], "kind": "DeploymentList"}
+    for text in (json.dumps(deployments), json.dumps(dict(reversed(deployments.items())))):
+        assert parsed(text) == Snapshot()
+
+
+def test_a_pipe_is_read_once() -> None:
+    """As in ``--snapshot <(kubectl get nodes,pods -A -o json)``."""
+    reader, writer = os.pipe()
+    os.write(writer, json.dumps(listed({"metadata": {"name": "n1"}}, kind="NodeList")).encode())
+    os.close(writer)
+    assert list(read([Path(f"/dev/fd/{reader}")]).nodes) == ["n1"]
+    os.close(reader)
+
+
+def test_an_object_that_no_api_server_accepts_is_refused() -> None:
+    large = node("n1") | {"x": "y" * (SNAPSHOT_OBJECT + (2 << 20))}
+    with pytest.raises(Unavailable, match=f"a value has more than {SNAPSHOT_OBJECT} characters"):
+        parsed(listed(large))
+
+
+def test_a_large_yaml_file_is_refused_with_the_way_out() -> None:
+    with pytest.raises(Unavailable, match="more than 32 MiB of YAML: use JSON"):
+        parsed("a: b\n" * (SNAPSHOT_YAML // 4))
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

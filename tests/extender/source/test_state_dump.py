@@ -84,7 +84,7 @@ def same(one: object, other: object) -> bool:
 
 
 def test_all_that_was_written_is_read() -> None:
-    header, records = parse(text(*RECORDS), "f")
+    header, records = parse(text(*RECORDS).splitlines(), "f")
     assert header == HEADER
     assert all(map(same, records, RECORDS))
     assert len(records) == len(RECORDS)
@@ -115,6 +115,7 @@ BROKEN = {
         "line 2: is no record",
     ),
     "no learnt request": (LINES[0].replace('"cpu_milli":1000', '"cpu_milli":-1'), "line 1: "),
+    "an endless weight": (LINES[0].replace('"weight":2.5', '"weight":1e308'), "learnt.0.weight: "),
 }
 
 
@@ -126,6 +127,12 @@ def test_a_broken_dump_is_refused(tmp_path: Path, case: str) -> None:
         read([tmp_path / "state.json"])
     assert problem in str(error.value)
     assert len(str(error.value)) < 500
+
+
+def test_a_line_separator_in_a_text_ends_no_line(tmp_path: Path) -> None:
+    odd = Node("n", labels={"a": "b\u2028c\x85d"})
+    (tmp_path / "state.json").write_text(text(odd))
+    assert read([tmp_path / "state.json"]).nodes == {"n": odd}
 
 
 def test_the_first_line_says_what_it_is() -> None:

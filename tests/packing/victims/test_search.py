@@ -19,6 +19,7 @@ from packing.model.request import Request, Shares
 from packing.victims.holdings import Holdings
 from packing.victims.search import VictimSearch
 from packing.victims.victim import Victim, Victims, VictimSet
+from tests.examples import examples
 
 from ..fleet.builders import GPU, arrays_of, counted_node, divisible_node, fleet_of
 from .random_nodes import (
@@ -77,7 +78,7 @@ def large_case(seed: int) -> Case:
     return replace(case, proposed=tuple(proposed))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.integers(10_000, 1 << 40))
 def test_the_fleet_is_as_before(seed):
     case = random_case(seed)
@@ -88,7 +89,7 @@ def test_the_fleet_is_as_before(seed):
         np.testing.assert_array_equal(after[name], array, err_msg=name)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.integers(0, 1 << 40), st.booleans())
 def test_an_answer_fits_keeps_the_rules_and_contains_nobody_without_need(seed, roughly):
     """Amounts say the same as the fleet: the answer is not confirmed."""
@@ -106,7 +107,7 @@ def test_an_answer_fits_keeps_the_rules_and_contains_nobody_without_need(seed, r
             assert not fits_without(case, set(answer.victims) - unit)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.integers(0, 1 << 40))
 def test_no_single_unit_and_no_proposed_set_costs_less(seed):
     case = large_case(seed)
@@ -120,7 +121,7 @@ def test_no_single_unit_and_no_proposed_set_costs_less(seed):
             assert answer.cost <= allowed.cost
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 1 << 40))
 def test_evicting_more_never_makes_a_request_stop_fitting(seed):
     case = random_case(seed, pods=20, gpus=8)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from packing.victims.greedy import cheapest_by_trial
 from packing.victims.victim import GangCost, Victim, Victims
+from tests.examples import examples
 
 from .random_nodes import cheapest_by_exhaustion, fits_without, random_case, set_of, units_in
 
@@ -23,7 +24,7 @@ def ask(case, calls, budget=400):
     return cheapest_by_trial(case.as_arrays, fits, budget)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.integers(0, 1 << 40))
 @example(2051822)  # members one by one seem cheaper than the gang, but count as the gang
 def test_an_answer_fits_keeps_the_rules_and_contains_nobody_without_need(seed):
@@ -54,7 +55,7 @@ def test_few_answers_cost_more_than_the_cheapest():
     assert dearer < 0.06 * found
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.integers(0, 1 << 40), st.integers(0, 60))
 def test_the_budget_is_kept_and_an_answer_fits(seed, budget):
     case, calls = random_case(seed, pods=20, gpus=8, spread=1000), []

@@ -21,6 +21,7 @@ from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
 from packing.victims.eviction_cost import ROOM_SECONDS
 from packing.victims.victim import Cost
+from tests.examples import examples
 from tests.extender.builders import (
     NOW,
     NodeSelectorRequirement,
@@ -81,7 +82,7 @@ def cases(draw, most_pods: int = 7) -> tuple[State, Pod]:
     return make_state(*objects, binds=shares), pod
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(cases(), st.booleans(), st.booleans())
 def test_plans_are_valid_fair_and_contain_nobody_without_need(case, to_equals: bool, whole: bool) -> None:
     state, pod = case
@@ -132,7 +133,7 @@ def leaves_with_its_gang(state: State, plan: EvictionPlan, victim: Pod) -> bool:
     return all(pod.key in gone for pod in state.gangs.members(gang.key) if not pod.deleting)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(cases(most_pods=5))
 def test_a_plan_is_found_where_there_is_one_and_its_cost_is_not_below_the_least(case) -> None:
     """How much above: tests/packing/victims."""
@@ -206,7 +207,7 @@ def guarded_cases(draw) -> tuple[State, Pod, set[str]]:
     return state, waits, {pod.uid for pod in pods if draw(st.booleans())}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(guarded_cases())
 def test_no_plan_violates_more_budgets_than_the_proposed_pods(case) -> None:
     state, waits, proposed = case
@@ -223,7 +224,7 @@ changes = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(cases(), changes, st.booleans())
 def test_a_plan_with_what_was_kept_is_that_of_a_fresh_state(case, steps, to_equals: bool) -> None:
     """Whatever happened since the last plan. Also: what the numbers say is what ``why_not`` says."""

@@ -150,7 +150,7 @@ def _round(
 
 
 def _until_idle(running: Running) -> None:
-    """Wait until the work that follows a start is done: kernels of the victim search, first tables."""
+    """Wait until the work that follows a start is done, such as first tables."""
     used, deadline = cpu_seconds(running.pid), time.monotonic() + _TIMEOUT
     while time.monotonic() < deadline:
         time.sleep(_IDLE_SECONDS)

@@ -128,7 +128,7 @@ def _print_version(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     from extender.cli import logs
-    from extender.cli.precompile import prepare_kernels, victim_kernels_command
+    from extender.cli.precompile import prepare_kernels
     from extender.server.run import PortInUse, listen, run
     from extender.server.service import Service
     from extender.server.tls_files import TlsError
@@ -142,7 +142,7 @@ def _serve(args: argparse.Namespace) -> int:
         with ExitStack() as stack:  # first, so that a busy port is reported at once
             sock, *debug = [stack.enter_context(listen(host, port)) for host, port in _addresses(args)]
             source = source_args.source_of(args)
-            service = Service(chosen, source, version(), prepare_kernels, victim_kernels_command)
+            service = Service(chosen, source, version(), prepare_kernels)
             tls = _tls_of(args, service.metrics.registry)
             run(service, sock, debug[0] if debug else None, tls)
     except (SettingsError, PortInUse, SourceError, TlsError) as error:

@@ -85,12 +85,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _state_of(source: Source, chosen: Settings, dump: Header | None = None) -> State:
     """The cluster as it is now. Raises ``SettingsError`` and ``SourceError``."""
-    from extender.cli.precompile import prepare_victim_kernels
     from extender.cluster.factory import state_of
     from extender.cluster.policy_refresh import plan_now
 
     state = state_of(chosen, dump)
-    state.can_search_victims = prepare_victim_kernels
     state.binds = chosen.bind
     for events in source.list_once():
         state.apply(events)

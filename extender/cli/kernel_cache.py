@@ -17,7 +17,6 @@ import sys
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
 
 import packing
 
@@ -28,11 +27,6 @@ even to read kernels, so they are copied into one."""
 KEPT = 8
 """Directories in the user's cache, one for each installation and each state of the sources: 2 MB each."""
 
-KernelGroup: TypeAlias = Literal["start", "victims"]
-"""Kernels that every command with kernels loads when it starts, and those of the victim search, which take
-longer to compile than all others together and are loaded when victims are searched."""
-
-_VICTIMS = "packing.victims."
 _ROOTS = (Path(packing.__path__[0]), Path(__file__).parents[1])
 _log = logging.getLogger(__name__)
 
@@ -55,19 +49,19 @@ def choose_cache() -> Path | None:
     return directory
 
 
-def kernel_modules(group: KernelGroup) -> list[str]:
+def kernel_modules() -> list[str]:
     """The modules that are compiled when they are imported: by convention their names end in ``kernels``."""
     names = (
         ".".join(file.relative_to(root.parent).with_suffix("").parts)
         for root in _ROOTS
         for file in root.rglob("*kernels.py")
     )
-    return sorted(name for name in names if name.startswith(_VICTIMS) == (group == "victims"))
+    return sorted(names)
 
 
-def filled_marker(directory: Path, group: KernelGroup) -> Path:
-    """The file that says that a cache has all kernels of a group."""
-    return directory / f"{sources_key()}.{group}.filled"
+def filled_marker(directory: Path) -> Path:
+    """The file that says that a cache has all kernels."""
+    return directory / f"{sources_key()}.filled"
 
 
 def sources_key() -> str:
@@ -87,18 +81,13 @@ def sources_key() -> str:
 def _copy_shipped(directory: Path) -> None:
     if not SHIPPED.is_dir():  # the markers below read all sources
         return
-    missing = [
-        marker
-        for group in get_args(KernelGroup)
-        if filled_marker(SHIPPED, group).exists() and not (marker := filled_marker(directory, group)).exists()
-    ]
-    if not missing:
+    marker = filled_marker(directory)
+    if marker.exists() or not filled_marker(SHIPPED).exists():
         return
     try:
         for source in filter(Path.is_dir, SHIPPED.iterdir()):  # the directory itself may belong to root
             shutil.copytree(source, directory / source.name, dirs_exist_ok=True)
-        for marker in missing:
-            marker.touch()
+        marker.touch()
     except OSError as error:  # kernels are compiled instead
         _log.warning("the compiled kernels in %s cannot be copied to %s: %s", SHIPPED, directory, error)
 

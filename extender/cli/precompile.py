@@ -1,8 +1,6 @@
 """Compiles kernels in a child process, into the cache from which this process then loads them.
 
-The child frees the compiler's memory (100 MiB) when it ends. Meanwhile the service can list the cluster. The
-kernels of the victim search are not compiled at the start: ``explain`` and ``replay`` compile them when they
-need them, and the service has a child compile them when it is ready (``victim_kernels_command``).
+The child frees the compiler's memory (100 MiB) when it ends. Meanwhile the service can list the cluster.
 """
 
 from __future__ import annotations
@@ -12,25 +10,21 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import get_args
 
-from extender.cli.kernel_cache import VARIABLE, KernelGroup, choose_cache, filled_marker, kernel_modules
+from extender.cli.kernel_cache import VARIABLE, choose_cache, filled_marker, kernel_modules
 from extender.untrusted.terminal import show_line
 
 _POLL = 0.2  # seconds
 _BAR = 30  # characters
-_NICE = 10
-"""Of a child beside a service that answers requests."""
 _log = logging.getLogger(__name__)
 
 
 def prepare_kernels() -> None:
-    """Choose a cache for compiled kernels, and fill it with those of the start unless it has them, so that
-    their import is fast.
+    """Choose a cache for compiled kernels, and fill it unless it has them, so that their import is fast.
 
     Call it before numba is imported; later it does nothing. A terminal shows the progress. If it fails,
     kernels are compiled when they are imported.
@@ -41,24 +35,7 @@ def prepare_kernels() -> None:
     if directory is None:
         _log.warning("no directory for compiled kernels can be written: each start compiles them")
         return
-    _fill(directory, "start")
-
-
-def prepare_victim_kernels() -> bool:
-    """Fill the cache with the kernels of the victim search unless it has them. True: victims can be searched,
-    because kernels that could not be compiled ahead are compiled when they are imported."""
-    if directory := os.environ.get(VARIABLE):
-        _fill(Path(directory), "victims")
-    return True
-
-
-def victim_kernels_command() -> Sequence[str]:
-    """The command of a process that fills the cache with the kernels of the victim search. Empty if the cache
-    has them, or if there is none."""
-    directory = os.environ.get(VARIABLE)
-    if not directory or filled_marker(Path(directory), "victims").exists():
-        return ()
-    return (*_command("victims"), str(_NICE))
+    _fill(directory)
 
 
 @contextmanager
@@ -72,23 +49,24 @@ def loading_kernels() -> Iterator[None]:
         show_line("")
 
 
-def _fill(directory: Path, group: KernelGroup) -> None:
-    if filled_marker(directory, group).exists():
+def _fill(directory: Path) -> None:
+    if filled_marker(directory).exists():
         return
     started = time.monotonic()
     _log.info("compiling kernels into %s; later starts load them from there", directory)
     try:
-        _compile(directory, group)
+        _compile(directory)
     except (OSError, subprocess.CalledProcessError) as error:
         _log.warning("compiling kernels ahead failed, they are compiled when they are needed: %s", error)
     else:
         _log.info("compiled kernels in %.1f s", time.monotonic() - started)
 
 
-def _compile(directory: Path, group: KernelGroup) -> None:
+def _compile(directory: Path) -> None:
+    command = sys.executable, "-m", __name__
     nothing = subprocess.DEVNULL  # or who reads our output would wait for the child when we are killed
-    process = subprocess.Popen(_command(group), stdin=nothing, stdout=nothing, stderr=nothing)
-    modules = [name.rpartition(".")[2] for name in kernel_modules(group)]
+    process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
+    modules = [name.rpartition(".")[2] for name in kernel_modules()]
     started = time.monotonic()
     while True:
         try:
@@ -104,20 +82,13 @@ def _compile(directory: Path, group: KernelGroup) -> None:
         raise subprocess.CalledProcessError(code, process.args)
 
 
-def _command(group: KernelGroup) -> Sequence[str]:
-    return sys.executable, "-m", __name__, group
-
-
-def main(arguments: Sequence[str]) -> None:
-    """The child process: arguments are the group, and how much nicer it shall be."""
-    group: KernelGroup = "victims" if arguments[0] == get_args(KernelGroup)[1] else "start"
-    if len(arguments) > 1:
-        os.nice(int(arguments[1]))
-    marker = filled_marker(Path(os.environ[VARIABLE]), group)  # before they are read
-    for name in kernel_modules(group):
+def main() -> None:
+    """The child process."""
+    marker = filled_marker(Path(os.environ[VARIABLE]))  # before they are read
+    for name in kernel_modules():
         import_module(name)
     marker.touch()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

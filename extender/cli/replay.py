@@ -107,7 +107,6 @@ def _draw(work: str, rows: Rows, args: argparse.Namespace) -> None:
 
 
 def _rows(work: str, args: argparse.Namespace, settings: Settings) -> Iterator[dict[str, Any]]:
-    from extender.cli.precompile import prepare_victim_kernels
     from extender.replay.queues import replay_queues
     from extender.replay.repack import replay_snapshot
     from extender.replay.runs import replay_timeline, replay_trace
@@ -120,7 +119,6 @@ def _rows(work: str, args: argparse.Namespace, settings: Settings) -> Iterator[d
             allow_downgrade=bool(args.allow_downgrade),
         )  # fmt: skip
     if work == "queues":
-        prepare_victim_kernels()
         return replay_queues(args.nodes, args.pods, args.seeds, _queue_options(args, settings), progress)
     if work == "timeline":
         return replay_timeline(args.nodes, args.pods, args.policy, sample=sample, progress=progress)

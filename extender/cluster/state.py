@@ -7,7 +7,7 @@ events come from (the API server, a snapshot file).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -64,7 +64,7 @@ class State:
     which pods belong together, and ``disruptions`` which jobs lost pods lately. ``gang_holds`` is the room
     that is held for waiting members of gangs, and ``gang_costs`` what nodes far from the others cost;
     ``gang_check``: no member of a gang is placed before all fit.
-    ``can_search_victims``: its kernels are there. ``synced`` are the kinds whose first list has arrived.
+    ``synced`` are the kinds whose first list has arrived.
     ``failures`` counts errors in comparing nodes that fit, which refuse no pod. ``kept_by_node``: what verbs
     keep about the pods of a node, until the node or its pods change.
     ``spot``: the setting. ``revision`` counts events, new prices and new sets of nodes. ``binds``: Stowage
@@ -97,7 +97,6 @@ class State:
         self.overcommitted: set[str] = set()
         self.spot: Literal["ignore", "prefer", "require"] = "prefer"
         self.eviction_helps_extenders, self.unknown_node = False, Reason.UNKNOWN_NODE
-        self.can_search_victims: Callable[[], bool] = lambda: True
         self.failures, self._row_table = Failures(), RowTable(self.fleet)
 
     def apply(self, events: Sequence[Event]) -> None:

@@ -28,7 +28,6 @@ BEST = 3
 """Nodes that are shown of those where evictions help."""
 NOT_ENOUGH = "evicting all that may be evicted there is not enough"
 DEARER = "evictions there cost more"
-NOT_COMPILED = "the victim search is still being compiled, ask again in a minute"
 
 Actor: TypeAlias = Literal["kube-scheduler", "evictor"]
 EvictorMode: TypeAlias = Literal["off", "recommend", "on", "unknown"]
@@ -50,7 +49,6 @@ class EvictionOption:
     gpu_hours: float
     pdb_violations: int
     cost: tuple[float, ...]
-    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +77,6 @@ def evictions_for(
     except RequestError:
         return Evictions()
     lacking = [one.name for one in promising_nodes(state, pod, request, nodes, {}, possibly_bound)]
-    if lacking and not state.can_search_victims():
-        return Evictions(elsewhere={NOT_COMPILED: len(lacking)})
     actor: Actor = "kube-scheduler"
     useless = 0  # plans that help the pod, and not its gang
     plans = plan_evictions(state, pod, lacking, now, possibly_bound=possibly_bound)
@@ -130,7 +126,6 @@ def _option(state: State, plan: EvictionPlan, acts: Actor, now: float) -> Evicti
         gpu_hours=gpu_hours(state, plan, now),
         pdb_violations=plan.pdb_violations,
         cost=plan.cost,
-        exact=plan.exact,
     )
 
 

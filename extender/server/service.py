@@ -40,7 +40,6 @@ from extender.server.evictor_tasks import EvictorTasks
 from extender.server.gauges import Gauges
 from extender.server.leader_elector import elector_of
 from extender.server.metrics import Metrics
-from extender.server.victim_kernels import VictimKernels
 from extender.settings import Settings
 from extender.source.interface import Source
 from extender.untrusted.visible import visible
@@ -49,7 +48,6 @@ if TYPE_CHECKING:  # it loads kernels
     from extender.server.engine import Engine
 
 _VERSION_INTERVAL = 600  # seconds; the control plane may be upgraded while we run
-_SEARCHES = {"preempt", "volcano/preemptable", "volcano/reclaimable"}  # for victims
 _log = logging.getLogger(__name__)
 _NO_LEASE = nullcontext()  # made once, not for each request
 
@@ -76,16 +74,14 @@ class Service:
         source: Source,
         version: str,
         prepare: Callable[[], None] = lambda: None,
-        compile_later: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """``prepare`` is called in a thread before kernels are loaded. ``compile_later``: see
-        ``VictimKernels``.
+        """``prepare`` is called in a thread before kernels are loaded.
 
         Raises ``Unavailable`` if the settings need a Lease, the evictor, reviews of tokens or a selection of
         nodes, and the source has none, and ``SettingsError`` if the token file has no token.
         """
         self.settings, self.source, self.version = settings, source, version
-        self._prepare, self._victim_kernels = prepare, VictimKernels(compile_later)
+        self._prepare = prepare
         self.engine: Engine | None = None
         self.background = Background()
         self.draining = False
@@ -122,11 +118,8 @@ class Service:
         yield "version of the API server", lambda: self._update_version(engine)
         if self._elector is not None:
             yield "election", partial(self._elector.run, lambda: not self.missing())
-        yield "start of the evictor", lambda: self._evict(engine)
-
-    async def _evict(self, engine: Engine) -> None:
-        await self._victim_kernels.compile(lambda: not self.missing())
-        await self._evictor.run(engine, self.metrics.registry, self.background)
+        evict = partial(self._evictor.run, engine, self.metrics.registry, self.background)
+        yield "start of the evictor", evict
 
     async def _update_version(self, engine: Engine) -> None:
         while True:
@@ -200,8 +193,6 @@ class Service:
         missing = self.missing()
         if verb == "bind":
             missing = missing or self._not_leader()
-        elif verb in _SEARCHES and not self._victim_kernels.loaded:
-            missing = missing or "the kernels of the victim search are being compiled"
         if missing or self.engine is None:
             return _refusal(verb, f"Stowage is not ready: {missing}", 503), "not_ready"
         try:
@@ -226,10 +217,8 @@ class Service:
         self._prepare()
         from extender.server.engine import Engine
 
-        self._victim_kernels.load_compiled()
         engine = Engine(self.source, self.settings, self.metrics)
         engine.inspector.replica = self.replica
-        engine.state.can_search_victims = lambda: self._victim_kernels.loaded
         return engine
 
     def _not_leader(self) -> str:

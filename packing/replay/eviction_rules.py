@@ -17,7 +17,7 @@ from packing.victims.eviction_cost import ROOM_SECONDS, gpu_seconds
 from packing.victims.holdings import Holdings
 from packing.victims.search import VictimSearch
 from packing.victims.takeover import longest_run
-from packing.victims.victim import Victim
+from packing.victims.victim import Victim, Victims
 
 SHIELD = 600.0
 """Seconds after an eviction or interruption for which a pod is not evicted, by default."""
@@ -123,12 +123,14 @@ class CheapestVictims:
     def victims(
         self, fleet: Fleet, row: int, request: Request, candidates: Sequence[RunningPod], now: float
     ) -> Found | None:
-        victims = [Victim((candidate.held,), self._cost(candidate, now)) for candidate in candidates]
-        search, held = self._search_for(fleet, request), [victim.held for victim in victims]
+        victims = Victims.of(
+            [Victim((candidate.held,), self._cost(candidate, now)) for candidate in candidates]
+        )
         holdings = self._holdings.get(row)
-        if holdings is None or not holdings.is_for(fleet, row, held):
-            self._holdings[row] = holdings = Holdings.of(fleet, row, held)
-        found = search.on(row, victims, holdings=holdings, confirm=False)  # placing the pod confirms it
+        if holdings is None or not holdings.is_for(fleet, row, victims.held):
+            self._holdings[row] = holdings = Holdings.of(fleet, row, victims.held)
+        search = self._search_for(fleet, request)
+        found = search.among(row, victims, holdings=holdings, confirm=False)  # placing the pod confirms it
         return (found.cost, [candidates[v] for v in found.victims]) if found else None
 
     def _search_for(self, fleet: Fleet, request: Request) -> VictimSearch:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -35,83 +34,62 @@ class GangCost:
 
 
 @dataclass(frozen=True, slots=True)
+class Recount:
+    """Where the first component of a set's cost is at least the sum of those of its victims, and may be more:
+    ``first`` of victims and whole gangs. ``stay_first`` (A, V): victims who may add to it, and stay first in
+    one order of the search each."""
+
+    first: Callable[[Sequence[int], Sequence[int]], float]
+    stay_first: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
 class Victims:
-    """Victims of one node as arrays: what each holds, (V, C) costs, (V,) indices of gangs, and (V,) whether
-    it must stay. Those that stay keep the arrays the same for each request, so that ``Holdings`` can be
-    kept; their costs do not matter, and they count for no gang."""
+    """Victims of one node as arrays: what each holds, (V, C) costs, (V,) indices of ``gangs``, and (V,)
+    whether it must stay. Those that stay keep the arrays the same for each request, so that ``Holdings`` can
+    be kept; their costs do not matter, and they count for no gang. ``required`` victims leave in any case;
+    ``proposed`` is a set that somebody else has chosen."""
 
     held: Sequence[tuple[Allocation, ...]]
     costs: npt.NDArray[np.float64]
     gang_of: npt.NDArray[np.int64]
     stays: npt.NDArray[np.bool_]
+    gangs: Sequence[GangCost] = ()
+    required: Collection[int] = ()
+    proposed: Collection[int] = ()
+    recount: Recount | None = None
 
     @classmethod
-    def of(cls, victims: Sequence[Victim]) -> Victims:
+    def of(
+        cls,
+        victims: Sequence[Victim],
+        gangs: Sequence[GangCost] = (),
+        required: Collection[int] = (),
+        proposed: Collection[int] = (),
+    ) -> Victims:
         """These victims; none of them stays."""
-        width = len(victims[0].cost) if victims else 0
-        flat = np.fromiter(chain.from_iterable(victim.cost for victim in victims), np.float64)
+        costs = [victim.cost for victim in victims]
+        width = len(next((one for one in [*costs, *(gang.whole for gang in gangs)] if one), (0.0,)))
+        flat = np.fromiter(chain.from_iterable(costs), np.float64)
         return cls(
             [victim.held for victim in victims],
             flat.reshape(len(victims), width),
             np.array([victim.gang for victim in victims], np.int64),
             np.zeros(len(victims), np.bool_),
+            gangs,
+            required,
+            proposed,
         )
 
     def __len__(self) -> int:
         return len(self.held)
 
-    def cost_of(self, v: int) -> Cost:
-        return tuple(self.costs[v].tolist())
-
-    def only(self, kept: Sequence[int]) -> Victims:
-        """Some of these victims, in this order."""
-        held = [self.held[v] for v in kept]
-        return Victims(held, self.costs[kept], self.gang_of[kept], self.stays[kept])
-
 
 @dataclass(frozen=True, slots=True)
 class VictimSet:
     """Indices of the victims on this node, ascending; the gangs that leave as a whole (their members on the
-    node are among the victims); the cost; and whether no cheaper set exists (else the search was cut)."""
+    node are among the victims); and the cost."""
 
     victims: tuple[int, ...]
     gangs: tuple[int, ...]
     cost: Cost
-    exact: bool = True
-
-
-def as_set(
-    costs: Sequence[Cost],
-    gang_of: Sequence[int],
-    gangs: Sequence[GangCost],
-    chosen: Collection[int],
-    *,
-    exact: bool = True,
-) -> VictimSet | None:
-    """The cost of evicting exactly these victims; None if a gang would be left as a useless rest.
-
-    ``gang_of`` is the index of each victim's gang, -1 for none.
-    """
-    victims = tuple(sorted(chosen))
-    whole: list[int] = []
-    for number, leaving in sorted(Counter(gang_of[v] for v in victims if gang_of[v] >= 0).items()):
-        if leaving > gangs[number].spare:
-            if gangs[number].whole is None or leaving < sum(gang == number for gang in gang_of):
-                return None
-            whole.append(number)
-    parts = [cost for number in whole if (cost := gangs[number].whole) is not None]
-    parts += [costs[v] for v in victims if gang_of[v] not in whole]
-    none = (0.0,) * (len(costs[0]) if costs else 0)
-    total = tuple(map(sum, zip(*parts, strict=True))) if parts else none
-    return VictimSet(victims, tuple(whole), total, exact)
-
-
-def set_of(
-    victims: Victims, gangs: Sequence[GangCost], chosen: Collection[int], *, exact: bool = True
-) -> VictimSet | None:
-    """``as_set`` for victims as arrays."""
-    if not gangs:
-        numbers = sorted(chosen)
-        return VictimSet(tuple(numbers), (), tuple(victims.costs[numbers].sum(axis=0).tolist()), exact)
-    costs = [victims.cost_of(v) for v in range(len(victims))]
-    return as_set(costs, victims.gang_of.tolist(), gangs, chosen, exact=exact)

@@ -8,8 +8,7 @@ from bench.dashboard import run
 from bench.monitoring.prometheus import MISSING, installed
 
 _EXPECTED = {"StowageNotReady", "StowageDemandMoved"}
-"""Until the kernels of the victim search are compiled, preempt is refused. The settings of the load expect
-another demand than arrives."""
+"""Stowage starts. The settings of the load expect another demand than arrives."""
 
 
 def test_every_query_finds_what_it_is_about() -> None:

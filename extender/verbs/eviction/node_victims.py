@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -16,16 +15,16 @@ from extender.verbs.eviction.candidates import NodeCandidates, Rules
 from extender.verbs.eviction.costs import Prices
 from extender.verbs.eviction.gang_costs import GangTotals, NodeGang
 from extender.verbs.eviction.node_pods import Bound, Numbers
-from packing.victims.victim import Cost, GangCost, Victims, VictimSet
+from packing.victims.victim import Cost, Recount, Victims, VictimSet
 
-Search: TypeAlias = Callable[[Victims, Sequence[GangCost], Collection[int]], VictimSet | None]
-"""Victims, gangs and required victims to the cheapest set."""
+Search: TypeAlias = Callable[[Victims], VictimSet | None]
+"""To the cheapest set of these victims."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeVictims:
     """What the search chose on one node. ``leaving`` pods terminate already, ``elsewhere`` are members of
-    gangs that leave as a whole. ``cost`` counts the budgets that are really violated."""
+    gangs that leave as a whole."""
 
     node: str
     row: int
@@ -33,7 +32,6 @@ class NodeVictims:
     leaving: tuple[Bound, ...]
     elsewhere: tuple[Pod, ...]
     cost: Cost
-    exact: bool
 
     @property
     def pods(self) -> list[Pod]:
@@ -53,7 +51,7 @@ class VictimChooser:
     ) -> None:
         """``proposed``: by node, the UIDs of a set that somebody else has chosen."""
         self._proposed = proposed
-        self._rules, self._gangs, self._prices = rules, gangs, prices
+        self._budgets, self._gangs, self._prices = rules.state.budgets, gangs, prices
         costs = prices.of_numbers(np.concatenate([one.pods.numbers for one in nodes], axis=1))
         ends = np.cumsum([len(one.pods.running) for one in nodes])[:-1]
         parts = np.split(costs, ends)
@@ -65,15 +63,13 @@ class VictimChooser:
         """The cheapest set with the pods of these UIDs; None if there is none, or a required pod is neither a
         candidate nor on its way out. Where gangs have members without which they are useless, first a set
         without these is searched, and only if there is none one with the whole gangs."""
-        led = self._led_by(candidates)
-        if not led:
-            return self._fewest_violations(candidates, required, search, frozenset())
-        may_leave = candidates.may_leave.copy()
-        may_leave[list(led)] = False
-        without = replace(candidates, may_leave=may_leave)
-        found = self._fewest_violations(without, required, search, frozenset(led.values()))
-        found = found or self._fewest_violations(candidates, required, search, frozenset())
-        return found and replace(found, exact=False)
+        led, found = self._led_by(candidates), None
+        if led:
+            may_leave = candidates.may_leave.copy()
+            may_leave[list(led)] = False
+            without = replace(candidates, may_leave=may_leave)
+            found = self._cheapest(without, required, search, frozenset(led.values()))
+        return found or self._cheapest(candidates, required, search, frozenset())
 
     def _led_by(self, candidates: NodeCandidates) -> dict[int, str]:
         """The candidates without whom their gangs are useless, and the keys of these gangs."""
@@ -81,67 +77,71 @@ class VictimChooser:
         leaders = ((i, self._gangs.led_by(running[i].pod)) for i in candidates.pods.special if may_leave[i])
         return {number: gang for number, gang in leaders if gang}
 
-    def _fewest_violations(
+    def _cheapest(
         self, candidates: NodeCandidates, required: Collection[str], search: Search, staying: frozenset[str]
     ) -> NodeVictims | None:
-        """The cheapest set; gangs that are ``staying`` do not leave as a whole.
-
-        How many budgets a set violates is not a sum over its pods. So the search first counts a pod that
-        violates one on its own, which is too few. Then it counts each pod that would if all before it in an
-        order left first, which is too many: the cheapest first, then the proposed ones (so no set is found
-        that violates more than these), then the dearest. The best set is taken.
-        """
+        """The cheapest set; gangs that are ``staying`` do not leave as a whole."""
         wanted = _numbers_of(candidates, required)
         if wanted is None:
             return None
-        costs = self._costs[candidates.node]
-        by_cost = _by_cost(candidates, costs)
-        late = self._violating_in(candidates, by_cost)
-        alone = {i for i in late if self._violating([candidates.pods.running[i].pod])}
-        find = partial(self._cheapest_by, candidates, wanted, search, staying)
-        best = find(_counted(costs, alone))
-        least = _count_of(candidates, best, alone) if best else 0  # no set violates fewer
-        for order in (by_cost, self._proposed_first(candidates, by_cost), by_cost[::-1]):
-            if best is None or best.cost[0] <= least:
-                break
-            late = self._violating_in(candidates, order)
-            other = find(_counted(costs, late)) if late != alone else None
-            best = replace(min(filter(None, (best, other)), key=lambda one: one.cost), exact=False)
-        return best
-
-    def _proposed_first(self, candidates: NodeCandidates, order: Sequence[int]) -> Sequence[int]:
-        proposed = self._proposed.get(candidates.node, ())
-        return sorted(order, key=lambda i: candidates.pods.running[i].pod.uid not in proposed)
-
-    def _violating_in(self, candidates: NodeCandidates, order: Sequence[int]) -> set[int]:
-        """The candidates that violate a budget if all before them in this order leave first."""
-        pods = [candidates.pods.running[i].pod for i in order]
-        uids = dict(zip((pod.uid for pod in pods), order, strict=True))
-        return {uids[uid] for uid in self._violating(pods)}
-
-    def _cheapest_by(
-        self,
-        candidates: NodeCandidates,
-        required: list[int],
-        search: Search,
-        staying: frozenset[str],
-        costs: Numbers,
-    ) -> NodeVictims | None:
-        """The cheapest set by these costs; its own cost has the true number of violations."""
-        pods = candidates.pods
+        pods, costs = candidates.pods, self._costs_alone(candidates)
         numbers, gangs = self._gangs_of(candidates, costs, staying)
-        victims = Victims(pods.held(), costs, numbers, ~candidates.may_leave)
-        found = search(victims, [gang.cost for gang in gangs], required)
+
+        found = search(
+            Victims(
+                pods.held(),
+                costs,
+                numbers,
+                ~candidates.may_leave,
+                [gang.cost for gang in gangs],
+                wanted,
+                self._proposed_on(candidates),
+                self._recount(candidates, costs, gangs),
+            )
+        )
         if found is None:
             return None
         chosen = tuple(pods.running[victim] for victim in found.victims)
         elsewhere = tuple(pod for gang in found.gangs for pod in gangs[gang].elsewhere)
-        leave = [*(bound.pod for bound in chosen), *elsewhere]
-        violations = len(self._violating(leave)) if elsewhere or pods.covered else 0
-        cost = (float(violations), *(found.cost or self._prices.nothing)[1:])
-        return NodeVictims(
-            candidates.node, pods.row, chosen, candidates.leaving, elsewhere, cost, found.exact
-        )
+        return NodeVictims(candidates.node, pods.row, chosen, candidates.leaving, elsewhere, found.cost)
+
+    def _costs_alone(self, candidates: NodeCandidates) -> Numbers:
+        """(V, C) costs, with the budgets that a pod violates if it alone leaves. A set violates at least the
+        sum of these."""
+        costs, running = self._costs[candidates.node], candidates.pods.running
+        alone = [i for i in candidates.pods.covered if any(self._budgets.violations([running[i].pod]))]
+        if alone:
+            costs = costs.copy()
+            costs[alone, 0] = 1.0
+        return costs
+
+    def _proposed_on(self, candidates: NodeCandidates) -> list[int]:
+        """The columns of the proposed pods that may leave."""
+        if not (proposed := self._proposed.get(candidates.node)):
+            return []
+        may_leave = candidates.may_leave.nonzero()[0].tolist()
+        return [i for i in may_leave if candidates.pods.running[i].pod.uid in proposed]
+
+    def _recount(
+        self, candidates: NodeCandidates, costs: Numbers, gangs: Sequence[NodeGang]
+    ) -> Recount | None:
+        """Counts the budgets that a set violates. There are orders in which those stay first that would
+        violate one if all before them left: the cheapest first, and the dearest first."""
+        running, may_select = candidates.pods.running, self._budgets.may_select
+        covered = [i for i in candidates.pods.covered if candidates.may_leave[i]]
+        if not covered and not any(may_select(pod) for gang in gangs for pod in gang.elsewhere):
+            return None
+        covered.sort(key=lambda i: tuple(costs[i].tolist()))
+        stay_first = np.zeros((2, len(running)), np.bool_)
+        for flags, order in zip(stay_first, (covered, covered[::-1]), strict=True):
+            flags[order] = self._budgets.violations([running[i].pod for i in order])
+
+        def violated(victims: Sequence[int], whole: Sequence[int]) -> float:
+            leave = [running[victim].pod for victim in victims]
+            leave += [pod for gang in whole for pod in gangs[gang].elsewhere]
+            return float(sum(self._budgets.violations(leave)))
+
+        return Recount(violated, stay_first)
 
     def _gangs_of(
         self, candidates: NodeCandidates, costs: Numbers, staying: frozenset[str]
@@ -160,16 +160,6 @@ class VictimChooser:
             numbers[indices] = index
         return numbers, gangs
 
-    def _violating(self, pods: Sequence[Pod]) -> set[str]:
-        flags = self._rules.state.budgets.violations(pods)
-        return {pod.uid for pod, violates in zip(pods, flags, strict=True) if violates}
-
-
-def _by_cost(candidates: NodeCandidates, costs: Numbers) -> list[int]:
-    """The candidates that a budget may select, the cheapest first."""
-    covered = [i for i in candidates.pods.covered if candidates.may_leave[i]]
-    return sorted(covered, key=lambda i: tuple(costs[i].tolist()))
-
 
 def _numbers_of(candidates: NodeCandidates, required: Collection[str]) -> list[int] | None:
     """The columns of the required pods that do not terminate already; None if one of them must stay."""
@@ -180,18 +170,3 @@ def _numbers_of(candidates: NodeCandidates, required: Collection[str]) -> list[i
     if not leaving.issuperset(set(required) - numbers.keys()):
         return None
     return [numbers[uid] for uid in required if uid in numbers]
-
-
-def _counted(costs: Numbers, violating: Collection[int]) -> Numbers:
-    """The costs if exactly these pods violate a budget."""
-    if not violating:
-        return costs
-    counted = costs.copy()
-    counted[list(violating), 0] = 1.0
-    return counted
-
-
-def _count_of(candidates: NodeCandidates, found: NodeVictims, some: Collection[int]) -> int:
-    """How many of some candidates were chosen."""
-    uids = {candidates.pods.running[i].pod.uid for i in some}
-    return sum(bound.pod.uid in uids for bound in found.chosen)

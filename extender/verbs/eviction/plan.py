@@ -28,18 +28,20 @@ from extender.verbs.eviction.node_pods import PRIORITY, Bound
 from extender.verbs.eviction.node_victims import NodeVictims, VictimChooser
 from extender.verbs.eviction.promising import MOST_NODES_WITH_CLAIMS, PromisingNode, promising_nodes
 from packing.cost.device_costs import SIZE, device_costs
+from packing.fleet.fleet import Fleet
 from packing.model.request import Request
 from packing.victims.eviction_cost import ROOM_SECONDS
-from packing.victims.holdings import Holdings
-from packing.victims.oracle import cheapest_by_trial
+from packing.victims.greedy import cheapest_by_trial
 from packing.victims.search import VictimSearch
-from packing.victims.victim import GangCost, Victims, VictimSet
+from packing.victims.victim import Victims, VictimSet
 
 MOST_TRIALS = 100
 """Evaluations for one node where victims are found by trial."""
 MOST_TRIALS_OF_A_PLAN = 300
 """The same for all nodes together. One takes about half a millisecond, and nothing else is answered
 meanwhile. Nodes that are reached later have no plan."""
+MOST_THOROUGH = 8
+"""Nodes that are searched once more, longer."""
 _MOST_TRIED = 8
 """Pods that terminate already and are tested one by one for whether the plan needs them."""
 
@@ -50,8 +52,8 @@ class EvictionPlan:
     that leave with them.
 
     ``cost``: see docs/preemption.md; compared lexicographically. ``pdb_violations``: how many of the victims
-    violate a PodDisruptionBudget. ``exact``: whether no cheaper set exists on this node. ``room``: what the
-    placement costs there by the policy, in GPUs; it is part of ``cost``.
+    violate a PodDisruptionBudget. ``room``: what the placement costs there by the policy, in GPUs; it is part
+    of ``cost``.
     """
 
     node: str
@@ -59,7 +61,6 @@ class EvictionPlan:
     cost: tuple[float, ...]
     pdb_violations: int = 0
     other_nodes: tuple[Pod, ...] = ()
-    exact: bool = True
     room: float = 0.0
 
     @property
@@ -159,35 +160,17 @@ class _Planner:
         nodes: Sequence[PromisingNode],
         candidates: Mapping[str, NodeCandidates],
     ) -> list[NodeVictims]:
-        """The cheapest victims where the arrays of the fleet decide. Pods that terminate already are out."""
-        fleet, found = self._state.fleet, []
+        """The cheapest victims where the arrays of the fleet decide: on all nodes roughly, and then on those
+        where these cost least. Pods that terminate already are out."""
         leaving = [bound for node in nodes for bound in candidates[node.name].leaving]
         rows = [candidates[node.name].row for node in nodes]
-        requests = {form: None for node in nodes for form in node.forms}
         with self._evicted(leaving, rows), self._state.fleet_view_for(self._pod, self._possibly_bound):
-            searches = {request: VictimSearch(fleet, request) for request in requests}
-            for node in nodes:
-                required, on_node = self._required.get(node.name, ()), candidates[node.name]
-                by_form = (
-                    chooser.cheapest(on_node, required, partial(self._search, searches[form], on_node))
-                    for form in node.forms
-                )
-                victims = min(filter(None, by_form), key=lambda one: one.cost, default=None)
-                if victims is not None and victims.pods:
-                    found.append(victims)
-        return [self._without_useless_leaving(one) for one in found]
-
-    def _search(
-        self,
-        search: VictimSearch,
-        candidates: NodeCandidates,
-        victims: Victims,
-        gangs: Sequence[GangCost],
-        required: Collection[int],
-    ) -> VictimSet | None:
-        """The search on one node, not confirmed: ``_verified`` evaluates what it finds."""
-        holdings: Holdings | None = candidates.pods.holdings_in(self._state.fleet)
-        return search.among(candidates.row, victims, gangs, required, holdings=holdings, confirm=False)
+            search = _CountedSearch(self._state.fleet, chooser, candidates, self._required)
+            found = [(one, node) for node in nodes if (one := search.on(node, roughly=True))]
+            found.sort(key=lambda one: one[0].cost)
+            best = [search.on(node) or one for one, node in found[:MOST_THOROUGH]]
+        victims = best + [one for one, _ in found[MOST_THOROUGH:]]
+        return [self._without_useless_leaving(one) for one in victims if one.pods]
 
     def _by_trial(self, chooser: VictimChooser, candidates: NodeCandidates) -> NodeVictims | None:
         """Victims on a node where only an evaluation says whether the pod fits: for claims, or where a
@@ -206,19 +189,12 @@ class _Planner:
                 return self._without_useless_leaving(found) if found.pods else None
         return None
 
-    def _search_by_trial(
-        self,
-        candidates: NodeCandidates,
-        victims: Victims,
-        gangs: Sequence[GangCost],
-        required: Collection[int],
-    ) -> VictimSet | None:
+    def _search_by_trial(self, candidates: NodeCandidates, victims: Victims) -> VictimSet | None:
         def fits(chosen: frozenset[int]) -> bool:
             evicted = [candidates.pods.running[number] for number in chosen]
             return self._fits_without(candidates.node, [*evicted, *candidates.leaving])
 
-        budget = min(MOST_TRIALS, self._trials_left)
-        return cheapest_by_trial(victims, gangs, required, fits, budget)
+        return cheapest_by_trial(victims, fits, min(MOST_TRIALS, self._trials_left))
 
     def _without_useless_leaving(self, found: NodeVictims) -> NodeVictims:
         """Without the pods that terminate already and are not needed."""
@@ -279,9 +255,39 @@ class _Planner:
             yield
 
 
+class _CountedSearch:
+    """Searches nodes where counts and shares decide, for each form of the request."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        chooser: VictimChooser,
+        candidates: Mapping[str, NodeCandidates],
+        required: Mapping[str, Collection[str]],
+    ) -> None:
+        self._fleet, self._chooser, self._candidates, self._required = fleet, chooser, candidates, required
+        self._searches: dict[Request, VictimSearch] = {}
+
+    def on(self, node: PromisingNode, *, roughly: bool = False) -> NodeVictims | None:
+        """The cheapest victims, not confirmed: ``_verified`` evaluates what is found."""
+        candidates, required = self._candidates[node.name], self._required.get(node.name, ())
+        holdings = candidates.pods.holdings_in(self._fleet)
+        by_form = []
+        for form in node.forms:
+            if form not in self._searches:
+                self._searches[form] = VictimSearch(self._fleet, form)
+            among = partial(
+                self._searches[form].among,
+                candidates.row,
+                holdings=holdings,
+                confirm=False,
+                roughly=roughly,
+            )
+            by_form.append(self._chooser.cheapest(candidates, required, among))
+        return min(filter(None, by_form), key=lambda one: one.cost, default=None)
+
+
 def _plan(found: NodeVictims, room: float) -> EvictionPlan:
     victims = sorted(found.pods, key=lambda pod: (-pod.priority, pod.started, pod.key))
     cost = (*found.cost[:-1], found.cost[-1] + ROOM_SECONDS * room)
-    return EvictionPlan(
-        found.node, tuple(victims), cost, int(found.cost[0]), found.elsewhere, found.exact, room
-    )
+    return EvictionPlan(found.node, tuple(victims), cost, int(found.cost[0]), found.elsewhere, room)

@@ -52,8 +52,6 @@ def _scores_once_others_left(session: Session, args: FilterArgs, nodes: Sequence
 
 def _scores_of_plans(state: State, pod: Pod, nodes: Sequence[str], session: Session) -> Bytes:
     scores = np.zeros(len(nodes), np.uint8)
-    if not state.can_search_victims():
-        return scores
     plans = plan_evictions(state, pod, nodes, time.time(), possibly_bound=session.possibly_bound())
     rank = {plan.node: place for place, plan in enumerate(plans)}
     for index, node in enumerate(nodes):

@@ -131,11 +131,11 @@ def test_the_key_does_not_depend_on_file_times(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.fixture
 def shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An installation with the compiled kernels of the start."""
+    """An installation with compiled kernels."""
     directory = tmp_path / "shipped"
     (directory / "packing").mkdir(parents=True)
     (directory / "packing" / "some_kernels.nbi").write_text("compiled")
-    filled_marker(directory, "start").touch()
+    filled_marker(directory).touch()
     monkeypatch.setattr(kernel_cache, "SHIPPED", directory)
     return directory
 
@@ -144,8 +144,7 @@ def test_kernels_of_the_installation_are_copied(shipped: Path) -> None:
     directory = choose_cache()
     assert directory is not None
     assert (directory / "packing" / "some_kernels.nbi").read_text() == "compiled"
-    assert filled_marker(directory, "start").exists()
-    assert not filled_marker(directory, "victims").exists()
+    assert filled_marker(directory).exists()
 
 
 def test_kernels_are_copied_once(shipped: Path) -> None:
@@ -169,12 +168,12 @@ def test_kernels_that_cannot_be_copied_are_compiled(
     monkeypatch.setattr(kernel_cache.shutil, "copytree", lambda *_, **__: os.stat("/missing"))
     directory = choose_cache()
     assert directory is not None
-    assert not filled_marker(directory, "start").exists()
+    assert not filled_marker(directory).exists()
     assert "cannot be copied" in caplog.text
 
 
 def test_every_module_with_kernels_is_known() -> None:
-    found = kernel_modules("start") + kernel_modules("victims")
+    found = kernel_modules()
     assert "extender.protocol.node_name_kernels" in found
     assert "packing.fleet.feasibility_kernels" in found
     root = Path(kernel_cache.__file__).parents[2]

@@ -12,14 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from extender.cli import kernel_cache, precompile
-from extender.cli.precompile import (
-    loading_kernels,
-    main,
-    prepare_kernels,
-    prepare_victim_kernels,
-    victim_kernels_command,
-)
+from extender.cli import precompile
+from extender.cli.precompile import loading_kernels, prepare_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -47,40 +41,6 @@ def test_an_empty_cache_is_filled_once(cache: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(subprocess, "Popen", None)  # nothing is started
     prepare_kernels()
     assert {file: file.stat().st_mtime_ns for file in cache.rglob("*.nb[ic]")} == compiled
-
-
-def test_the_victim_kernels_are_compiled_apart_from_the_others(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache.mkdir()
-    commands: list[tuple[str, ...]] = []
-
-    class Compiler:
-        def __init__(self, command: tuple[str, ...], **_: object) -> None:
-            commands.append(command)
-            self.args, self.pid = command, 0
-
-        def wait(self, timeout: float) -> int:
-            main(self.args[3:])
-            return 0
-
-    imported: list[str] = []
-    monkeypatch.setattr(precompile, "import_module", imported.append)
-    monkeypatch.setattr(subprocess, "Popen", Compiler)
-    prepare_kernels()
-    assert imported == kernel_cache.kernel_modules("start")
-    assert victim_kernels_command() == (*commands[0][:3], "victims", "10")
-    imported.clear()
-    assert prepare_victim_kernels()
-    assert imported == kernel_cache.kernel_modules("victims")
-    assert "packing.victims.search_kernels" in imported
-    assert (victim_kernels_command(), prepare_victim_kernels(), len(commands)) == ((), True, 2)
-
-
-def test_without_a_cache_there_is_no_process_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NUMBA_CACHE_DIR")
-    assert victim_kernels_command() == ()
-    assert prepare_victim_kernels()
 
 
 def test_a_terminal_shows_at_once_that_the_command_works(monkeypatch: pytest.MonkeyPatch) -> None:

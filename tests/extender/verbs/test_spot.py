@@ -23,7 +23,7 @@ from extender.verbs.spot import SPOT_BIAS
 from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
 from packing.victims.search import VictimSearch
-from packing.victims.victim import Victim
+from packing.victims.victim import Victim, Victims
 from tests.examples import examples
 from tests.extender.builders import make_node, make_pod, make_state, why
 
@@ -159,10 +159,10 @@ def test_no_eviction_makes_room_on_a_node_that_leaves():
     pod, row = make_pod("new"), state.fleet.rows["n"]
     held = tuple(state.pods.allocations_of(state.pods["default/old"]))
     victims = [Victim(held, (1.0,))]
-    assert VictimSearch(state.fleet, request_of(pod)).on(row, victims) is not None
+    assert VictimSearch(state.fleet, request_of(pod)).among(row, Victims.of(victims)) is not None
     state.apply([Upserted(replace(node, taints=LEAVING))])
     held = tuple(state.pods.allocations_of(state.pods["default/old"]))
-    assert VictimSearch(state.fleet, request_of(pod)).on(row, [Victim(held, (1.0,))]) is None
+    assert VictimSearch(state.fleet, request_of(pod)).among(row, Victims.of([Victim(held, (1.0,))])) is None
 
 
 def test_people_see_which_nodes_are_spot_and_what_that_costs():

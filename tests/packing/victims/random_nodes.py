@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -14,7 +16,7 @@ from packing.model.mig_instances import Instance, window
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import NameFilter, Request, Shares
-from packing.victims.victim import GangCost, Victim, VictimSet, as_set
+from packing.victims.victim import GangCost, Victim, Victims, VictimSet
 
 GPU, MIG1, MIG3, SHARE = (
     "nvidia.com/gpu",
@@ -47,6 +49,11 @@ class Case:
     victims: list[Victim]
     gangs: list[GangCost]
     required: frozenset[int]
+    proposed: tuple[int, ...] = ()
+
+    @property
+    def as_arrays(self) -> Victims:
+        return Victims.of(self.victims, self.gangs, self.required, self.proposed)
 
 
 def random_spec(rng: random.Random, gpus: int) -> NodeSpec:
@@ -152,20 +159,41 @@ def random_cost(rng: random.Random, width: int, spread: int) -> tuple[float, ...
     return tuple(cost)
 
 
+def set_of(case: Case, chosen: Collection[int]) -> VictimSet | None:
+    """The set of exactly these victims with its cost; None if a gang would be left as a useless rest."""
+    victims, gang_of = tuple(sorted(chosen)), [victim.gang for victim in case.victims]
+    whole: list[int] = []
+    for number, leaving in sorted(Counter(gang_of[v] for v in victims if gang_of[v] >= 0).items()):
+        if leaving > case.gangs[number].spare:
+            if case.gangs[number].whole is None or leaving < gang_of.count(number):
+                return None
+            whole.append(number)
+    parts = [cost for number in whole if (cost := case.gangs[number].whole) is not None]
+    parts += [case.victims[v].cost for v in victims if gang_of[v] not in whole]
+    none = (0.0,) * case.as_arrays.costs.shape[1]
+    return VictimSet(victims, tuple(whole), tuple(map(sum, zip(none, *parts, strict=True))))
+
+
 def cheapest_by_exhaustion(case: Case) -> VictimSet | None:
     """The slow, obvious search: every set that gangs allow, the smallest first."""
-    costs, gang_of = [v.cost for v in case.victims], [v.gang for v in case.victims]
     best: VictimSet | None = None
     for size in range(len(case.victims) + 1):
         for chosen in combinations(range(len(case.victims)), size):
             if not case.required <= set(chosen):
                 continue
-            found = as_set(costs, gang_of, case.gangs, chosen)
+            found = set_of(case, chosen)
             if found is None or (best is not None and best.cost <= found.cost):
                 continue
             if fits_without(case, chosen):
                 best = found
     return best
+
+
+def units_in(case: Case, found: VictimSet) -> list[set[int]]:
+    """The single victims and the whole gangs of a set."""
+    gang_of = [victim.gang for victim in case.victims]
+    units = [{v} for v in found.victims if gang_of[v] not in found.gangs]
+    return units + [{v for v in found.victims if gang_of[v] == gang} for gang in found.gangs]
 
 
 def fits_without(case: Case, chosen) -> bool:

@@ -71,7 +71,6 @@ def test_only_as_many_as_needed_and_the_pod_that_loses_least():
     assert plans(state, high(1)) == {"n": ["young"]}
     [plan] = plan_evictions(state, high(1), ["n"], NOW)
     assert plan.cost == (0.0, pytest.approx(60 + RESTART + ROOM_SECONDS * plan.room))
-    assert plan.exact
 
 
 def test_a_part_of_a_gpu_is_not_worth_hours_of_work_of_others():
@@ -363,5 +362,3 @@ def test_no_plan_violates_more_budgets_than_the_set_that_was_proposed():
     proposed = {"n": {f"uid-{label}-middle" for label in "bcd"}}
     [plan] = plan_evictions(state, high(9), ["n"], NOW, proposed=proposed)
     assert (sorted(victims(plan)), plan.pdb_violations) == (["b-middle", "c-middle", "d-middle"], 0)
-    [plan] = plan_evictions(state, high(9), ["n"], NOW)
-    assert plan.pdb_violations == 1  # the search alone does not find it

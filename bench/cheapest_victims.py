@@ -1,0 +1,66 @@
+"""The cheapest victims of a node without gangs, by HiGHS: slow and proven, to compare the search with."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from packing.victims.demand import Demand
+from packing.victims.holdings import Holdings
+from packing.victims.victim import Cost, Victims
+
+_WORTH = 1e8
+"""Of one unit of the first component, in units of the second: all victims of a node cost less there."""
+
+
+def least_cost(demand: Demand, holdings: Holdings, victims: Victims) -> Cost:
+    """The first two components of the cost of the cheapest set that frees the demand. Raises ValueError if
+    not even all victims are enough.
+
+    One variable for each victim (it leaves), each target (it is used), and each island of each choice (all
+    GPUs are there).
+    """
+    rows: list[tuple[dict[int, float], float]] = []  # sums of variables, and their least values
+    first_target = len(victims)
+    number = first_target + demand.targets.shape[1]
+    for (count, end), start in zip(demand.choices.T.tolist(), [0, *demand.choices[1].tolist()], strict=False):
+        by_island = defaultdict[int, list[int]](list)
+        by_gpu = defaultdict[int, list[int]](list)
+        for t in range(start, end):
+            by_island[int(demand.targets[0, t])].append(first_target + t)
+            by_gpu[int(demand.targets[1, t])].append(first_target + t)
+        rows += [(dict.fromkeys(same, -1.0), -1.0) for same in by_gpu.values()]
+        rows += [
+            (dict.fromkeys(inside, 1.0) | {number + i: -count}, 0.0)
+            for i, inside in enumerate(by_island.values())
+        ]
+        rows.append(({number + i: 1.0 for i in range(len(by_island))}, 1.0))
+        number += len(by_island)
+    for t, (start, end) in enumerate(pairwise([0, *demand.targets[2].tolist()])):
+        for e in range(start, end):
+            freed = np.minimum(holdings.amounts[:, demand.rows[e]] / demand.missing[e], 1.0)
+            rows.append((dict(enumerate(freed.tolist())) | {first_target + t: -1.0}, 0.0))
+    return _solve(rows, number, victims.costs)
+
+
+def _solve(rows: list[tuple[dict[int, float], float]], variables: int, costs: np.ndarray) -> Cost:
+    matrix = np.zeros((len(rows), variables))
+    for place, (sums, _) in enumerate(rows):
+        matrix[place, list(sums)] = list(sums.values())
+    price = np.zeros(variables)
+    price[: len(costs)] = _WORTH * costs[:, 0] + costs[:, 1]
+    found = milp(
+        price,
+        constraints=LinearConstraint(matrix, lb=[least for _, least in rows]),
+        integrality=np.ones(variables, np.int64),
+        bounds=Bounds(0, 1),
+        options={"mip_rel_gap": 0},
+    )
+    if found.x is None:
+        raise ValueError(found.message)
+    chosen = found.x[: len(costs)].round().astype(bool)
+    total = costs[chosen, :2].sum(axis=0)
+    return float(total[0]), float(total[1])

@@ -1,0 +1,153 @@
+"""What must be freed of a node before a request fits there.
+
+A *choice* is a number of GPUs, in one NVLink island or any. A *target* of a choice is a GPU with what must be
+freed of it, and for MIG on demand one of the windows that the instance could take. What does not depend on
+the chosen GPUs is a choice with one target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from packing.fleet.feasibility import permitted_gpus
+from packing.fleet.fleet import Fleet
+from packing.fleet.separate_gpus import separation
+from packing.jit import Float64Array, Int64Array, Int64Array2D
+from packing.model.mig_instances import Instances
+from packing.model.request import ANY, Request, Shares, whole_gpus
+from packing.victims.holdings import CPU_ROW, MEMORY_ROW, NodeRows
+
+_Least: TypeAlias = list[tuple[int, int]]
+"""Rows, and how much of them must be free."""
+_Target: TypeAlias = tuple[int, int, _Least]
+"""Island, GPU, and what it needs."""
+
+
+class Demand(NamedTuple):
+    """J choices, T targets in the order of choice, island and GPU, and E amounts that are missing."""
+
+    choices: Int64Array2D
+    """(2, J): how many different GPUs, and the end of its targets."""
+    targets: Int64Array2D
+    """(3, T): island, GPU, and the end of its amounts."""
+    rows: Int64Array
+    missing: Float64Array
+    """(E,) rows, and what must be freed there."""
+
+
+def demand_of(fleet: Fleet, request: Request, row: int, rows: NodeRows) -> Demand:
+    """What must be freed of the node in this row of the fleet."""
+    free, needs = _free_amounts(fleet, row, rows), _Needs(fleet, request, row, rows)
+    choices: list[tuple[int, int]] = []
+    targets: list[tuple[int, int, int]] = []
+    missing: list[tuple[int, float]] = []
+    for count, of_choice in needs.choices():
+        for island, gpu, least in sorted(of_choice):
+            missing += [(r, amount - free[r]) for r, amount in least if amount > free[r]]
+            targets.append((island, gpu, len(missing)))
+        choices.append((count, len(targets)))
+    numbers, amounts = zip(*missing, strict=True) if missing else ((), ())
+    return Demand(
+        _table(choices, 2), _table(targets, 3), np.array(numbers, np.int64), np.array(amounts, np.float64)
+    )
+
+
+def _free_amounts(fleet: Fleet, row: int, rows: NodeRows) -> list[float]:
+    """What is free of each row, negative where more is taken than there is."""
+    arrays = fleet.arrays
+    free = [float(arrays.free_cpu[row]), float(arrays.free_memory[row])]
+    free += [float(arrays.free_devices[resource, row]) for resource in rows.pools]
+    of_gpus = (arrays.share_slots, arrays.compute, arrays.memory)
+    columns = (array[: len(rows.gpus), row].tolist() for array in of_gpus)
+    for slices, slots, compute, memory in zip(rows.slices, *columns, strict=True):
+        free += (slots, *[1.0] * slices) if slices else (slots, compute, memory)
+    if any(rows.slices):
+        for gpu, place, holders in fleet.usage[row].slice_holders():
+            if place < rows.slices[gpu]:
+                free[rows.gpus[gpu] + 1 + place] = 1 - holders
+    return free
+
+
+class _Needs:
+    """What a request needs of one node."""
+
+    def __init__(self, fleet: Fleet, request: Request, row: int, rows: NodeRows) -> None:
+        spec = fleet.specs[row]
+        assert spec is not None
+        self._fleet, self._request, self._row, self._rows, self._spec = fleet, request, row, rows, spec
+
+    def choices(self) -> Iterator[tuple[int, Iterable[_Target]]]:
+        """Each choice with its targets."""
+        arrays, request, row = self._fleet.arrays, self._request, self._row
+        yield 1, [(0, 0, list(self._of_any_gpu()))]
+        gpus = shareable = arrays.shareable[:, row].nonzero()[0].tolist()
+        if (permitted := permitted_gpus(self._fleet, arrays, request)) is not None:
+            gpus = [gpu for gpu in shareable if permitted[gpu, row]]
+        if part := request.shares:
+            yield part.count, self._targets(gpus, part, island=request.island)
+        for name, count in request.devices:
+            for pool in self._spec.pools:
+                if pool.resource != name or not self._spec.is_divisible(pool):
+                    continue
+                if request.island:
+                    yield count, self._targets(gpus, whole_gpus(1), island=True)
+                named = gpus if request.uuids is ANY else shareable
+                yield count, self._targets([gpu for gpu in named if gpu in pool.gpus], None, island=False)
+
+    def _of_any_gpu(self) -> Iterator[tuple[int, int]]:
+        """What must be free whatever GPUs are chosen."""
+        fleet, request, row = self._fleet, self._request, self._row
+        if request.cpu_milli:
+            yield CPU_ROW, request.cpu_milli
+        if request.memory_bytes:
+            yield MEMORY_ROW, request.memory_bytes
+        for name, count in request.devices:
+            resource = fleet.names.resources.get(name, -1)
+            if (pool := self._rows.pools.get(resource)) is None:
+                continue
+            yield pool, count
+            if count > 1 and separation(fleet, request) == "require":
+                yield pool, count + int(fleet.arrays.surplus_devices[resource, row])
+            if request.island:
+                free = int(fleet.arrays.free_devices[resource, row])
+                yield pool, free + fleet.usage[row].missing_peers(resource, count)
+
+    def _targets(self, gpus: Iterable[int], part: Shares | None, *, island: bool) -> Iterator[_Target]:
+        """GPUs for such a part of each; without a part for all of them that the empty node has."""
+        arrays, row = self._fleet.arrays, self._row
+        capacity, islands = arrays.memory_capacity[:, row].tolist(), arrays.island[:, row].tolist()
+        known, windows = None, list[list[int]]()
+        for gpu in gpus:
+            first, slots = self._rows.gpus[gpu], part.slots if part else 1
+            milli = max(part.compute_milli, 1) if part else int(arrays.compute_capacity[gpu, row])
+            mib = part.mib_of(int(capacity[gpu])) if part else int(capacity[gpu])
+            together = islands[gpu] if island else 0
+            if not self._rows.slices[gpu]:
+                yield together, gpu, [(first, slots), (first + 1, milli), (first + 2, mib)]
+                continue
+            if (asked := (self._spec.gpus[gpu].instances, milli, mib)) != known:
+                known, windows = asked, _smallest_windows(*asked)
+            for places in windows:
+                yield together, gpu, [(first, slots), *((first + 1 + place, 1) for place in places)]
+
+
+@lru_cache(maxsize=4096)
+def _smallest_windows(instances: Instances, compute_milli: int, memory_mib: int) -> list[list[int]]:
+    """The places of slices in the windows of all instances that are large enough, without the windows of
+    which another takes only a part."""
+    windows = {
+        window
+        for instance in instances
+        if instance.compute_milli >= compute_milli and instance.memory_mib >= memory_mib
+        for window in instance.windows
+    }
+    smallest = (one for one in windows if not any(other != one and other & ~one == 0 for other in windows))
+    return [[place for place in range(one.bit_length()) if one >> place & 1] for one in smallest]
+
+
+def _table(rows: Sequence[tuple[int, ...]], width: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    return np.ascontiguousarray(np.array(rows, np.int64).reshape(len(rows), width).T)

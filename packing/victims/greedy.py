@@ -1,0 +1,149 @@
+"""The greedy search: everybody leaves, and then as many stay as can, one after the other.
+
+The order decides which set is left, so a few orders are tried, and then the neighbours of the best set. From
+no set that is found a unit could be left out. Whether the request fits is counted by amounts
+(``reprieve_kernels``) or asked by trial (``cheapest_by_trial``).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from packing.fleet.arrays import Longs
+from packing.victims.units import Flags, Units
+from packing.victims.victim import Cost, Recount, Victims, VictimSet
+
+Reprieve: TypeAlias = Callable[[Longs, Flags], Flags]
+"""Orders of units (P, M) and sets that leave (Q, U), of which the first P have an order: lets those stay that
+can, in the sets themselves. Returns (Q,) whether the request fits without the whole set."""
+Fits: TypeAlias = Callable[[frozenset[int]], bool]
+"""Whether the request fits without these victims. If it does, it also fits without these and more."""
+
+_MOST_STEPS = 2
+"""From a set to a cheaper neighbour."""
+
+
+def cheapest(victims: Victims, units: Units, reprieve: Reprieve, *, roughly: bool) -> VictimSet | None:
+    """The cheapest set that is found, with all required victims in it; None if there is none. It costs no
+    more than the proposed victims, nor than any one unit with the required ones, if these are enough.
+
+    ``roughly``: only the orders are tried. That is not for costs that are counted again."""
+    if not units.everyone[list(victims.required)].all():
+        return None
+    search = _Search(units, reprieve, victims.recount)
+    search.try_orders(units.orders(victims.recount.stay_first if victims.recount else None))
+    if victims.proposed:
+        search.try_sets(units.orders()[:1], units.set_of(victims.proposed)[None])
+    if victims.recount or not roughly:
+        search.try_single_units()
+        search.try_neighbours()
+    return None if search.best is None else VictimSet(*units.members(search.best), search.cost)
+
+
+def cheapest_by_trial(
+    victims: Victims, fits: Fits, budget: int, *, roughly: bool = False
+) -> VictimSet | None:
+    """The cheapest set that is found with at most ``budget`` calls of ``fits``."""
+    units = Units(victims, np.zeros((len(victims), 0)))
+    return cheapest(victims, units, _Trials(units, fits, budget), roughly=roughly)
+
+
+class _Search:
+    """Keeps the cheapest set, ``best`` (U,), and its cost."""
+
+    def __init__(self, units: Units, reprieve: Reprieve, recount: Recount | None) -> None:
+        self._units, self._reprieve, self._recount = units, reprieve, recount
+        self.best: Flags | None = None
+        self.cost: Cost = (np.inf,)
+
+    def try_single_units(self) -> None:
+        """Each unit that costs less than the best set, with the required ones."""
+        order, costs = self._units.cheapest_first(), self._units.costs
+        order = order[: bisect_left(order, self.cost, key=lambda unit: tuple(costs[unit].tolist()))]
+        sets = self._units.required | (np.arange(len(costs)) == order[:, None])
+        self.try_sets(np.zeros((0, 0), np.int64), sets)
+
+    def try_neighbours(self) -> None:
+        """Go to the cheapest neighbour of the best set, as long as it is cheaper."""
+        for _ in range(_MOST_STEPS):
+            before = self.best
+            if before is None or not before.any():
+                return
+            self.try_orders(self._units.neighbours(before))
+            if self.best is before:
+                return
+
+    def try_orders(self, orders: Longs) -> None:
+        """Start with everybody in each of these orders (P, M)."""
+        sets = np.empty((len(orders), len(self._units.costs)), np.bool_)
+        sets[:] = self._units.everyone
+        self.try_sets(orders, sets)
+
+    def try_sets(self, orders: Longs, sets: Flags) -> None:
+        """Let as many stay as can of each set, in its order if it has one (see ``Reprieve``), and keep the
+        cheapest set."""
+        fits = self._reprieve(orders, sets)
+        if self._units.has_gangs:
+            fits &= self._units.join_gangs(sets)
+            self._reprieve(orders, sets)  # some may stay now that whole gangs leave, or such a gang may
+        costs = sets @ self._units.costs
+        if not fits.all():
+            costs[~fits] = np.inf
+        for p in np.lexsort(costs.T[::-1]).tolist():
+            cost = tuple(costs[p].tolist())
+            if cost >= self.cost:
+                break
+            if self._recount:
+                cost = self._recount.first(*self._units.members(sets[p])), *cost[1:]
+            if cost < self.cost:
+                self.cost, self.best = cost, sets[p]
+
+
+class _Trials:
+    """A ``Reprieve`` that asks a callback, at most ``budget`` times, and not for what follows from earlier
+    answers. After that nobody more stays."""
+
+    def __init__(self, units: Units, fits: Fits, budget: int) -> None:
+        self._units, self._callback, self._left = units, fits, budget
+        self._fitting: list[frozenset[int]] = []
+        self._failing: list[frozenset[int]] = []
+
+    def __call__(self, orders: Longs, sets: Flags) -> Flags:
+        fits = np.array([self._fits(leaving) for leaving in sets], np.bool_)
+        for order, leaving, fit in zip(orders.tolist(), sets, fits, strict=False):
+            if fit:
+                self._reprieve([unit for unit in order if leaving[unit]], leaving)
+        return fits
+
+    def _reprieve(self, order: Sequence[int], leaving: Flags) -> None:
+        stay, most = 0, len(order)
+        while stay < most:  # the first so many can stay together, found by halves
+            middle = (stay + most + 1) // 2
+            if self._fits_with(order[:middle], leaving):
+                stay = middle
+            else:
+                most = middle - 1
+        leaving[order[:stay]] = False
+        for unit in order[stay + 1 :]:
+            leaving[unit] = not self._fits_with([unit], leaving)
+
+    def _fits_with(self, units: Sequence[int], leaving: Flags) -> bool:
+        """Whether the request fits if these units of those that leave stay."""
+        rest = leaving.copy()
+        rest[units] = False
+        return self._fits(rest)
+
+    def _fits(self, leaving: Flags) -> bool:
+        victims = frozenset(self._units.victims_in(leaving).nonzero()[0].tolist())
+        if any(known <= victims for known in self._fitting):
+            return True
+        if self._left <= 0 or any(victims <= known for known in self._failing):
+            return False
+        self._left -= 1
+        fits = self._callback(victims)
+        (self._fitting if fits else self._failing).append(victims)
+        return fits

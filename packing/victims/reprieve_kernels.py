@@ -1,0 +1,59 @@
+"""Which units of a set may stay, counted by amounts: the kernel of the victim search."""
+
+from packing.jit import BOOL, F8, I8, inlined, kernel, read, record_type, write
+from packing.victims.demand import Demand
+
+
+@inlined
+def _fits(demand, freed):
+    """Whether a request fits once these amounts (R,) are freed."""
+    first = 0
+    for choice in range(demand.choices.shape[1]):
+        found, island, counted = 0, -1, -1
+        for t in range(first, demand.choices[1, choice]):
+            if demand.targets[0, t] != island:
+                island, found, counted = demand.targets[0, t], 0, -1
+            if demand.targets[1, t] != counted and _is_met(demand, freed, t):
+                counted, found = demand.targets[1, t], found + 1
+                if found == demand.choices[0, choice]:
+                    break
+        else:
+            return False
+        first = demand.choices[1, choice]
+    return True
+
+
+@inlined
+def _is_met(demand, freed, t):
+    """Whether enough is freed of a target."""
+    for e in range(demand.targets[2, t - 1] if t else 0, demand.targets[2, t]):
+        if freed[demand.rows[e]] < demand.missing[e]:
+            return False
+    return True
+
+
+@kernel(record_type(Demand), read(F8, 2), read(I8, 2), write(BOOL, 2), write(F8, 1), write(BOOL, 1))
+def reprieve(demand, amounts, orders, sets, freed, fits):
+    """Let units stay, one after the other in the order of their set, as long as the request fits.
+
+    ``amounts`` (U, R) that units free, ``orders`` (P, M) of units, and ``sets`` (Q, U) that leave, of which
+    the first P have an order. Sets ``fits`` (Q,): whether the request fits without the whole set. Scratch:
+    ``freed`` (R,).
+    """
+    for q in range(sets.shape[0]):
+        freed[:] = 0
+        for u in range(sets.shape[1]):
+            if sets[q, u]:
+                for row in range(freed.size):
+                    freed[row] += amounts[u, row]
+        fits[q] = _fits(demand, freed)
+        for place in range(orders.shape[1] if fits[q] and q < orders.shape[0] else 0):
+            u = orders[q, place]
+            if not sets[q, u]:
+                continue
+            for row in range(freed.size):
+                freed[row] -= amounts[u, row]
+            sets[q, u] = not _fits(demand, freed)
+            if sets[q, u]:
+                for row in range(freed.size):
+                    freed[row] += amounts[u, row]

@@ -18,6 +18,11 @@ from packing.model.request import SeparateGpus
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
+_Relative = Annotated[float, Field(ge=1e-6, le=1e9)]
+"""A number that only counts beside others of its kind. Within these bounds all costs are finite."""
+_Count = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
 class SettingsError(Exception):
     """One line per invalid setting."""
 
@@ -38,7 +43,7 @@ class ExpectedRequest(BaseModel):
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
     node_selector: dict[str, str] = Field(default={}, alias="nodeSelector")
-    weight: float = Field(default=1.0, gt=0, le=1e9)
+    weight: _Relative = 1.0
 
 
 class Queue(BaseModel):
@@ -60,7 +65,7 @@ class Queue(BaseModel):
     min_runtime: float = Field(default=0.0, ge=0, le=1e9)
     max_duration: float | None = Field(default=None, gt=0, le=1e9)
     grace: int | None = Field(default=None, ge=0, le=86400)
-    evictions_per_hour: int | None = Field(default=None, ge=0)
+    evictions_per_hour: _Count | None = None
     checkpoint_interval: float | None = Field(default=None, gt=0, le=1e9)
     restartable: bool = False
     self_protection: bool = True
@@ -121,10 +126,10 @@ class Settings(BaseModel):
             raise ValueError(problem)
         return queues
 
-    shortlist: int = Field(
+    shortlist: _Count = Field(
         default=64,
-        ge=0,
-        description="a whole number from 0: how many nodes filter returns, the best ones; 0 for all that fit",
+        description="a whole number from 0 to 1000000: how many nodes filter returns, the best ones; 0 for "
+        "all that fit",
     )
     # ``cluster.factory`` checks the name, because the policies load kernels.
     policy: str = Field(default="inventory", min_length=1, description="the name of a packing policy")
@@ -160,11 +165,12 @@ class Settings(BaseModel):
         description="ignore, prefer or require: whether restartable pods prefer spot nodes and others avoid "
         "them (prefer), or others get none at all (require)",
     )
-    gpu_values: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(
+    gpu_values: dict[str, _Relative] = Field(
         default={},
         max_length=100,
-        description='what a GPU is worth by model, numbers above 0, such as {"H100": 3.9, "T4": 0.35}; '
-        "only their ratios count, and models that are not named keep their relation to those that are",
+        description="what a GPU is worth by model, numbers from 0.000001 to 1000000000, such as "
+        '{"H100": 3.9, "T4": 0.35}; only their ratios count, and models that are not named keep their '
+        "relation to those that are",
     )
     separate_gpus: SeparateGpus = Field(
         default="prefer",
@@ -281,10 +287,9 @@ class Settings(BaseModel):
         le=1024,
         description="a whole number from 1 to 1024: the largest request body in MiB",
     )
-    decisions_kept: int = Field(
+    decisions_kept: _Count = Field(
         default=1000,
-        ge=0,
-        description="a whole number from 0: the number of pods whose last decisions are kept",
+        description="a whole number from 0 to 1000000: the number of pods whose last decisions are kept",
     )
     drain_seconds: float = Field(
         default=2.0,

@@ -8,13 +8,14 @@ from hypothesis import settings
 
 from bench.monitoring.prometheus import MISSING as PROMETHEUS_MISSING
 from extender.cli.kernel_cache import choose_cache
+from tests.examples import USUAL
 
 choose_cache()  # before a test imports numba
 
 NO_CHROMIUM = "NO CHROMIUM: the page is not tested in a browser (Debian: apt-get install chromium)"
 
 # No deadline: the time of one example depends on what else the machine does.
-settings.register_profile("stowage", deadline=None)
+settings.register_profile("stowage", deadline=None, max_examples=USUAL)
 settings.load_profile("stowage")
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from deploy import render
 from extender import settings, settings_file
-from extender.cli import main as cli
+from extender.cli import arguments as cli
 from extender.dialects import pod_request
 from extender.k8s.objects import Pod
 from extender.k8s.pod_manifest import PodManifest

@@ -85,13 +85,23 @@ def served(service: Service) -> dict[str, tuple[tuple[str, ...], str]]:
 
 
 def listed() -> dict[str, tuple[tuple[str, ...], str]]:
-    """The same, from the tables of the page."""
-    rows = re.findall(r"^\| `(stowage_\w+)` \|(.*?)\| (\w+) \| .+ \|$", PAGE.read_text(), re.MULTILINE)
+    """The same, from the lists of the page."""
+    rows = re.findall(r"^- `(stowage_\w+)`(.*?): (.+)$", PAGE.read_text(), re.MULTILINE)
     assert len({name for name, _, _ in rows}) == len(rows)
-    return {name: (tuple(sorted(re.findall(r"`(\w+)`", labels))), kind) for name, labels, kind in rows}
+    return {
+        name: (
+            tuple(sorted(re.findall(r"`(\w+)`", labels))),
+            "counter"
+            if name.endswith("_total")
+            else "histogram"
+            if tells.startswith("histogram")
+            else "gauge",
+        )
+        for name, labels, tells in rows
+    }
 
 
-async def test_the_tables_are_what_is_served() -> None:
+async def test_the_lists_are_what_is_served() -> None:
     found = served(await busy_service())
     process = {name for name in found if name.startswith(PROCESS)}
     assert {name: one for name, one in found.items() if name not in process} == listed()

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from extender.inventory.node_inventory import inventory_of
 from packing.model.nvlink import parse_islands
+from tests.examples import examples
 from tests.extender.builders import make_node
 
 ROOT = Path(__file__).parents[1]
@@ -315,7 +316,7 @@ def graphs(draw: st.DrawFn) -> list[list[int]]:
     return links
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(graphs())
 def test_islands_are_the_largest_groups_of_peers(links: list[list[int]]) -> None:
     """Oracle: all subsets, the largest first, the lowest GPUs first."""
@@ -335,7 +336,7 @@ def test_islands_are_the_largest_groups_of_peers(links: list[list[int]]) -> None
     assert topology.islands_of(links) == sorted(expected)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(graphs())
 def test_labels_say_the_islands_again(links: list[list[int]]) -> None:
     matrix = [

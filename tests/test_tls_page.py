@@ -13,6 +13,7 @@ from extender.server.tls_files import TlsFiles, load
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "tls.md").read_text()
+SECRETS = (ROOT / "docs" / "install.md").read_text()
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
@@ -27,7 +28,8 @@ def test_the_certificates_made_with_openssl(tmp_path: Path) -> None:
         assert found.stdout == f"{name}.crt: OK\n"
         command[5] = "sslclient" if purpose == "sslserver" else "sslserver"
         assert subprocess.run(command, cwd=tmp_path, check=False, capture_output=True).returncode
-    files = set(re.findall(r"--from-file=(?:\S+=)?(\S+)", PAGE))
+    files = set(re.findall(r"--from-file=(?:\S+=)?(\S+\.(?:crt|key))", SECRETS))
+    assert files
     assert all((tmp_path / name).exists() for name in files)
 
 

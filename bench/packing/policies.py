@@ -6,6 +6,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from bench.packing.published.dot_product import DotProduct
+from bench.packing.published.gpu_clustering import GpuClustering
+from bench.packing.published.gpu_packing import GpuPacking
+from bench.packing.published.least_squares import LeastSquares
 from packing.cost.demand import MEASURES, Mix, by_pods
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
@@ -46,10 +50,13 @@ class Random(Baseline):
         return tuple(int(gpu) for gpu in drawn)
 
 
+_MORE: tuple[type[Baseline], ...] = (
+    *(DotProduct, LeastSquares, GpuPacking, GpuClustering),
+    *(WorstFit, Random),
+)
 POLICIES: dict[str, Callable[..., Policy]] = {
     **SERVICE_POLICIES,
-    WorstFit.name: lambda mix=None: WorstFit(),
-    Random.name: lambda mix=None: Random(),
+    **{one.name: lambda mix=None, one=one: one() for one in _MORE},
 }
 """Name -> function that makes the policy, with a known mix or None."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from extender.cli import ask_service, source_args
+from extender.untrusted.visible import visible
 
 if TYPE_CHECKING:
     from extender.cluster.state import State
@@ -121,7 +122,7 @@ def _answers(args: argparse.Namespace, templates: list[Template], state: State, 
     if args.output == "json":
         return to_json(values[0] if len(values) == 1 else values, indent=2).decode()
     titled = [
-        f"{one.workload}:\n{text}" if one.workload else text
+        f"{visible(one.workload)}:\n{text}" if one.workload else text
         for one, text in zip(templates, texts, strict=True)
     ]
     return "\n\n".join([*_warnings(state), *titled])

@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
+from extender.untrusted.visible import visible
+
 if TYPE_CHECKING:
     from extender.explain.inspector import PodAnswer, PodReport
     from extender.source.stowage_service import StowageService
@@ -80,7 +82,7 @@ def _shown(args: argparse.Namespace, answers: Sequence[PodAnswer]) -> str:
             text = render(one.explanation, verbose=args.verbose)
         else:
             text = render_nodes(one.pod, one.nodes or (), verbose=args.verbose)
-        texts.append(f"{one.workload}:\n{text}" if one.workload else text)
+        texts.append(f"{visible(one.workload)}:\n{text}" if one.workload else text)
     return "\n\n".join(texts)
 
 
@@ -96,4 +98,5 @@ def _reported(args: argparse.Namespace, report: PodReport, found: dict[str, Any]
             {**(found["now"] or {"pod": report.pod, "node": report.node}), **more}, indent=2
         ).decode()
     text = render(report.now, verbose=args.verbose) if report.now else f"{report.pod} runs on {report.node}"
-    return "\n".join([text, *render_decisions(report.decisions, report.replica.name, report.note)])
+    decisions = render_decisions(report.decisions, report.replica.name, report.note)
+    return "\n".join(filter(None, (text, decisions)))

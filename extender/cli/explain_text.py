@@ -9,6 +9,7 @@ from extender.explain.each_node import NodeAnswer
 from extender.explain.evictions import EvictionOption, Evictions
 from extender.explain.options import Option
 from extender.explain.pod import Explanation, Refusal
+from extender.untrusted.visible import columns, joined
 from packing.model.reasons import Reason
 
 _NAMED_VICTIMS = 4
@@ -28,7 +29,7 @@ _EVICTOR = {
 def render(explanation: Explanation, *, verbose: bool = False) -> str:
     """An explanation; ``verbose``: with the numbers of the score."""
     if explanation.error:
-        return "\n".join([f"{explanation.pod} can run nowhere: {explanation.error}", *explanation.hints])
+        return joined([f"{explanation.pod} can run nowhere: {explanation.error}", *explanation.hints])
     lines = [f"{explanation.pod} asks for {amounts(explanation.asks) or 'nothing'}", *explanation.hints]
     lines += [explanation.gang] if explanation.gang else []
     if explanation.node:
@@ -44,7 +45,7 @@ def render(explanation: Explanation, *, verbose: bool = False) -> str:
         tables["What would help:"] = [
             (f"{one.reason}:", one.advice)
             for one in explanation.refusals
-            if not one.advice.startswith("nothing")
+            if one.advice and not one.advice.startswith("nothing")
         ]
     unknown = sum(explanation.unknown.values())
     lines += [
@@ -55,7 +56,7 @@ def render(explanation: Explanation, *, verbose: bool = False) -> str:
         lines += _evictions(explanation.evictions)
     if not fits and (advice := _advice(explanation)):
         lines += ["", advice]
-    return "\n".join(lines)
+    return joined(lines)
 
 
 def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = False) -> str:
@@ -67,15 +68,14 @@ def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = Fal
             said = f"cost {one.cost:.3g} ({_terms(one.terms)})" if verbose else ""
         rows.append((one.node, one.reason, said))
     fits = sum(one.fits for one in answers)
-    return "\n".join(
-        [f"{pod} fits on {fits or 'none'} of {len(answers)} nodes", *(table(rows, "  ") if rows else [])]
-    )
+    head = f"{pod} fits on {fits or 'none'} of {len(answers)} nodes"
+    return joined([head, *(columns(rows, indent="  ") if rows else [])])
 
 
-def render_decisions(decisions: Sequence[Decision], replica: str, note: str) -> list[str]:
+def render_decisions(decisions: Sequence[Decision], replica: str, note: str) -> str:
     """What a replica of Stowage has answered about a pod, newest first, and what it says beside."""
     rows = [(f"{one.at:%Y-%m-%d %H:%M:%S} UTC", one.verb, one.answer) for one in decisions]
-    return [*_sections({f"Last decisions (of {replica}):": rows}), *(["", note] if note else [])]
+    return joined([*_sections({f"Last decisions (of {replica}):": rows}), *(["", note] if note else [])])
 
 
 def amounts(asks: Mapping[str, int | str]) -> str:
@@ -161,10 +161,5 @@ def _advice(explanation: Explanation) -> str:
 
 def _sections(tables: Mapping[str, Sequence[tuple[str, ...]]]) -> list[str]:
     """The tables that have rows, each with its title."""
-    return [line for title, rows in tables.items() if rows for line in ("", title, *table(rows, "  "))]
-
-
-def table(rows: Sequence[tuple[str, ...]], indent: str = "") -> list[str]:
-    """Rows as lines with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [(indent + "  ".join(map(str.ljust, row, widths))).rstrip() for row in rows]
+    shown = {title: columns(rows, indent="  ") for title, rows in tables.items() if rows}
+    return [line for title, lines in shown.items() for line in ("", title, *lines)]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from extender.cli import source_args
+from extender.untrusted.terminal import show_progress
 
 if TYPE_CHECKING:
     from extender.plan.report import Report
@@ -109,18 +109,14 @@ def run(args: argparse.Namespace) -> int:
             work = source.fresh()
             if args.output == "table":
                 print(first_line(work, source.name), flush=True)
-            report = work_out(args, source, work, _show_progress())
+            report = work_out(args, source, work, show_progress)
         except BadInput as error:
             print(f"stowage plan: {error}", file=sys.stderr)
             return 2
         print(_rendered(report, args.output))
-    except BrokenPipeError:
-        raise  # main() ends quietly
     except (SourceError, SettingsError, OSError) as error:
         print(f"stowage plan: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
     return 0 if report.agrees else 1
 
 
@@ -130,19 +126,6 @@ def _rendered(report: Report, output: str) -> str:
     if output == "json":
         return json.dumps(as_values(report), indent=1)
     return as_csv(report) if output == "csv" else as_text(report)
-
-
-def _show_progress() -> Callable[[str, float], None]:
-    """A progress bar on standard error, if that is a terminal."""
-    is_terminal = sys.stderr.isatty()
-
-    def show(what: str, part: float) -> None:
-        if is_terminal:
-            filled = round(30 * part)
-            bar = f"{what:32.32} [{'#' * filled}{'.' * (30 - filled)}] {part:4.0%}"
-            print(f"\r{bar}", end="" if part < 1 else "\r\033[K", file=sys.stderr, flush=True)
-
-    return show
 
 
 def _count(text: str) -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import get_args
 
 from extender.cli.kernel_cache import VARIABLE, KernelGroup, choose_cache, filled_marker, kernel_modules
+from extender.untrusted.terminal import show_line
 
 _POLL = 0.2  # seconds
 _BAR = 30  # characters
@@ -64,11 +65,11 @@ def victim_kernels_command() -> Sequence[str]:
 def loading_kernels() -> Iterator[None]:
     """Prepare the kernels. A terminal shows ``Loading ...`` until the block ends."""
     prepare_kernels()
-    _show("Loading ...")
+    show_line("Loading ...")
     try:
         yield
     finally:
-        _show("")
+        show_line("")
 
 
 def _fill(directory: Path, group: KernelGroup) -> None:
@@ -85,7 +86,8 @@ def _fill(directory: Path, group: KernelGroup) -> None:
 
 
 def _compile(directory: Path, group: KernelGroup) -> None:
-    process = subprocess.Popen(_command(group), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    nothing = subprocess.DEVNULL  # or who reads our output would wait for the child when we are killed
+    process = subprocess.Popen(_command(group), stdin=nothing, stdout=nothing, stderr=nothing)
     modules = [name.rpartition(".")[2] for name in kernel_modules(group)]
     started = time.monotonic()
     while True:
@@ -96,20 +98,14 @@ def _compile(directory: Path, group: KernelGroup) -> None:
             done = sum(any(directory.rglob(f"{module}.*.nbi")) for module in modules)
             filled = "#" * (_BAR * done // len(modules))
             seconds = time.monotonic() - started
-            _show(f"Compiling kernels, only once: [{filled:.<{_BAR}}] {seconds:.0f} s")
-    _show("")
+            show_line(f"Compiling kernels, only once: [{filled:.<{_BAR}}] {seconds:.0f} s")
+    show_line("")
     if code:
         raise subprocess.CalledProcessError(code, process.args)
 
 
 def _command(group: KernelGroup) -> Sequence[str]:
     return sys.executable, "-m", __name__, group
-
-
-def _show(line: str) -> None:
-    if sys.stderr.isatty():
-        # The cursor returns to the start of the line, so that the next log line overwrites this one.
-        print(f"\r\033[K{line}", end="\r", file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str]) -> None:

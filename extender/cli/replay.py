@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from extender.cli.replay_args import UsageError, add_options, check_plot, complete
+from extender.untrusted.terminal import interruptible, show_progress
+from extender.untrusted.visible import visible
 
 if TYPE_CHECKING:
     from extender.replay.queues import QueueOptions
@@ -56,13 +58,9 @@ def run(args: argparse.Namespace) -> int:
             print(_text(work, rows, args.output), flush=True)
         if args.plot and rows:
             _draw(work, rows, args)
-    except BrokenPipeError:
-        raise  # main() ends quietly
     except (UsageError, SourceError, SettingsError, OSError) as error:
         print(f"stowage replay: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # before the first replay, or while the plot is drawn
-        interrupted = True
     if interrupted:
         done = f"only the {len(rows)} replays above are complete" if rows else "no replay is complete"
         print(f"stowage replay: interrupted: {done}", file=sys.stderr)
@@ -74,8 +72,10 @@ def _collect(rows: Rows, work: str, args: argparse.Namespace, settings: Settings
     from extender.replay.traces import BadInput
 
     try:
-        for row in _rows(work, args, settings):
-            rows.append(row)
+        replayed = _rows(work, args, settings)
+        with interruptible():
+            for row in replayed:
+                rows.append(row)
     except KeyboardInterrupt:
         rows[:] = [row | {"interrupted": True} for row in rows]
         return True
@@ -85,12 +85,12 @@ def _collect(rows: Rows, work: str, args: argparse.Namespace, settings: Settings
 
 
 def _text(work: str, rows: Rows, output: str) -> str:
-    from extender.replay.report import LEGENDS, csv_text, snapshot_table, table, wait_table
+    from extender.replay.report import LEGENDS, as_csv, snapshot_table, table, wait_table
 
     if output == "json":
         return json.dumps(rows, indent=1)
     if output == "csv":
-        return csv_text(rows)
+        return as_csv(rows)
     shown = {"snapshot": snapshot_table, "pods": table}.get(work, wait_table)(rows)
     parts = ["INTERRUPTED, not all replays are here:"] if "interrupted" in rows[0] else []
     return "\n".join([*parts, shown, *([LEGENDS[work]] if work in LEGENDS else [])])
@@ -100,7 +100,9 @@ def _draw(work: str, rows: Rows, args: argparse.Namespace) -> None:
     from extender.replay import plots
 
     draw = {"snapshot": plots.snapshot, "pods": plots.trace, "timeline": plots.timeline}
-    draw.get(work, plots.queues)(rows, args.plot)
+    names = ("trace", "system")
+    plain = [row | {name: visible(row[name]) for name in names if name in row} for row in rows]
+    draw.get(work, plots.queues)(plain, args.plot)
     print(f"stowage replay: drew {args.plot}", file=sys.stderr)
 
 
@@ -111,7 +113,7 @@ def _rows(work: str, args: argparse.Namespace, settings: Settings) -> Iterator[d
     from extender.replay.runs import replay_timeline, replay_trace
     from packing.model.gpu_values import GpuValues
 
-    sample, progress = args.sample, _show_progress()
+    sample, progress = args.sample, show_progress
     if work == "snapshot":
         return replay_snapshot(
             args.snapshot, args.policy, settings, sample, progress,
@@ -143,16 +145,3 @@ def _queue_options(args: argparse.Namespace, settings: Settings) -> QueueOptions
         shield=settings.shield_seconds,
         spot=SpotMarket(*args.spot) if args.spot else None,
     )
-
-
-def _show_progress() -> Callable[[str, float], None]:
-    """A progress bar on standard error, if that is a terminal."""
-    is_terminal = sys.stderr.isatty()
-
-    def show(what: str, part: float) -> None:
-        if is_terminal:
-            filled = round(30 * part)
-            bar = f"{what:32.32} [{'#' * filled}{'.' * (30 - filled)}] {part:4.0%}"
-            print(f"\r{bar}", end="" if part < 1 else "\r\033[K", file=sys.stderr)
-
-    return show

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from extender.cli import ask_service, source_args
+from extender.untrusted.terminal import clear_screen
 
 if TYPE_CHECKING:
     from extender.cluster.state import State
@@ -28,7 +29,6 @@ _WAITING = 20
 """Waiting pods that are shown."""
 _PAUSE = 2.0
 """Seconds between two tables."""
-_CLEAR = "\x1b[H\x1b[2J"
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -58,14 +58,12 @@ def run(args: argparse.Namespace) -> int:
         chosen = load(args.config, os.environ)
         logs.configure("warning")
         for found in _overviews(args, chosen):
+            if args.watch and args.output != "json":
+                clear_screen()
             print(_shown(found, args), flush=True)
-    except BrokenPipeError:
-        raise  # main() ends quietly
     except (SettingsError, SourceError, ValueError, OSError) as error:
         print(f"stowage top: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 0
     return 0
 
 
@@ -116,8 +114,7 @@ def _shown(found: Overview, args: argparse.Namespace) -> str:
 
     if args.output == "json":
         return to_json(found, indent=None if args.watch else 2).decode()
-    text = render(found, time.time(), wide=args.output == "wide")
-    return _CLEAR + text if args.watch and sys.stdout.isatty() else text
+    return render(found, time.time(), wide=args.output == "wide")
 
 
 def _states(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from extender.cli.explain_text import amounts, table
+from extender.cli.explain_text import amounts
 from extender.explain.overview import NodeLine, Overview, WaitingLine, totals
+from extender.untrusted.visible import columns, joined
 
 _NODE_HEAD = ("NODE", "MODEL", "GPUS", "WHOLE FREE", "FREE", "MEMORY FREE", "PODS", "NOTE")
 _WIDE_HEAD = ("GPU USE %", "ISLANDS", "CPU FREE", "HOST MEMORY FREE")
@@ -17,13 +18,13 @@ _WAITING_HEAD = ("WAITS", "QUEUE", "PRIORITY", "AGE", "ASKS FOR", "WHY")
 def render(found: Overview, now: float, *, wide: bool = False) -> str:
     """Nodes, a summary, and waiting pods. ``now`` in Unix seconds."""
     head = (*_NODE_HEAD, *_WIDE_HEAD) if wide else _NODE_HEAD
-    lines = table([head, *(_node(line, wide=wide) for line in found.nodes)])
+    lines = columns([head, *(_node(line, wide=wide) for line in found.nodes)])
     lines += ["", _summary(found), *_problems(found), *found.unread]
     if found.waiting:
-        lines += ["", *table([_WAITING_HEAD, *(_wait(line, now) for line in found.waiting)])]
+        lines += ["", *columns([_WAITING_HEAD, *(_wait(line, now) for line in found.waiting)])]
     if found.more_waiting:
         lines.append(f"and {found.more_waiting} more pods wait")
-    return "\n".join(lines)
+    return joined(lines)
 
 
 def _node(line: NodeLine, *, wide: bool) -> tuple[str, ...]:
@@ -70,7 +71,8 @@ def _summary(found: Overview) -> str:
 
 
 def _wait(line: WaitingLine, now: float) -> tuple[str, ...]:
-    return line.pod, line.queue, str(line.priority), _age(now - line.created), amounts(line.asks), line.why
+    age = _age(now - line.created) if line.created else "unknown"
+    return line.pod, line.queue, str(line.priority), age, amounts(line.asks), line.why
 
 
 def _age(seconds: float) -> str:

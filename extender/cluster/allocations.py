@@ -60,7 +60,7 @@ class Placement:
 class Allocations:
     """The placement of each pod by its key, and the fleet whose resources they take.
 
-    ``problems`` says, by pod key, what of a pod's claims contradicts its request or its node;
+    ``problems`` says, by these keys, what of a pod's claims contradicts its request or its node;
     ``contradictions`` counts all of them since the start. ``changes`` counts what came, went or changed.
     ``deferred``: nothing is taken of the fleet before ``settle``. So the first lists take all pods of a node
     in one step.
@@ -103,8 +103,10 @@ class Allocations:
         return True
 
     def remove_node(self, name: str) -> None:
-        """Remove a node. Its pods stay known until they go, too."""
+        """Remove a node. Its pods stay known until they go, too, and contradict nothing without it."""
         self.changes += 1
+        for key in self._on_node.get(name, ()):
+            self.problems.pop(key, None)
         if name in self._fleet.rows:
             self._forget_allocated(name)
             self._fleet.remove(name)

@@ -4,8 +4,9 @@ The API server makes a binding or refuses it, or its answer is lost; the watch s
 Until the outcome is known, the pod's resources count as allocated. An assumed pod is forgotten when
 
 - the watch shows the pod bound, deleted or ended;
+- the binding has happened, and a list that began later does not have the pod;
 - the API server refuses the binding, or makes another one of the same pod;
-- it is older than ``TIME_TO_LIVE``, and the API server says what it has.
+- it is overdue, and the API server says what it has.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from extender.k8s.objects import Pod
 TIME_TO_LIVE = 60.0
 """Seconds. kube-apiserver gives up a request after as long (``--request-timeout``): a binding that has not
 happened by then never will."""
+SHOWN_WITHIN = 5.0
+"""Seconds after which the API server is asked for a pod whose binding has happened: the watch shows almost
+all within milliseconds."""
 
 
 @dataclass(slots=True)
@@ -85,8 +89,12 @@ class AssumedPods:
             del self._by_uid[assumed.pod.uid]
 
     def overdue(self, now: float) -> list[AssumedPod]:
-        """Those that are older than ``TIME_TO_LIVE``, and whose bindings are all answered or given up."""
-        return [assumed for assumed in self if not assumed.in_flight and now - assumed.since >= TIME_TO_LIVE]
+        """Those whose bindings are all answered or given up, for too long without a word from the watch."""
+        return [
+            one
+            for one in self
+            if not one.in_flight and now - one.since >= (SHOWN_WITHIN if one.confirmed else TIME_TO_LIVE)
+        ]
 
     def oldest(self, now: float) -> float:
         """Seconds since the oldest was last asked for or answered; 0 without any."""

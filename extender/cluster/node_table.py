@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from extender.cluster.allocations import Allocations, Problems
+from extender.cluster.mig_layouts import MigLayoutTable
 from extender.cluster.network import Network
 from extender.cluster.node_sets import NodeSets
 from extender.dialects.pod_request import WRITERS
@@ -23,6 +25,8 @@ from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
 
 NodeKind: TypeAlias = Literal["Node", "Device", "ConfigMap"]
+_TRIED_AGAIN = 8
+"""Nodes without room in the fleet that are read again whenever another one changes."""
 
 
 class NodeTable(Mapping[str, Node]):
@@ -31,7 +35,7 @@ class NodeTable(Mapping[str, Node]):
     ``sources`` say what each inventory was read from, ``network`` which nodes are near each other, ``sets``
     which nodes pods insist on, and ``closed`` which are cordoned or not ready, and why. A node whose
     inventory cannot be read has no sources, takes no pods, and is a problem. ``unoffered``: how many GPUs
-    a node has beside those that it offers; 0 is not known.
+    a node has beside those that it offers; 0 is not known. ``layouts``: those of the MIG manager.
     """
 
     def __init__(self, allocations: Allocations, fleet: Fleet) -> None:
@@ -42,9 +46,10 @@ class NodeTable(Mapping[str, Node]):
         self.closed: dict[str, str] = {}
         self.unoffered: dict[str, int] = {}
         self.network = Network()
+        self.layouts = MigLayoutTable()
         self._koordinator_devices: dict[str, KoordinatorDevice] = {}
-        self._mig_layouts: dict[str, MigLayouts] = {}  # by node; "" are those for all other nodes
         self._nodes: dict[str, Node] = {}
+        self._too_many: dict[str, None] = {}  # those that were tried last at the end
         self._allocations = allocations
 
     def __getitem__(self, name: str) -> Node:
@@ -73,7 +78,7 @@ class NodeTable(Mapping[str, Node]):
                 self._koordinator_devices[record.name] = record
                 return self._read_inventories([record.name])
             case MigLayouts():
-                return self._set_layouts(record.node, record)
+                return self._set_layouts(record.name, record)
 
     def remove(self, kind: NodeKind, key: str) -> list[str]:
         match kind:
@@ -85,9 +90,9 @@ class NodeTable(Mapping[str, Node]):
                 self.unoffered.pop(key, None)
                 self.network.remove(key)
                 self.problems.pop(key, None)
-                self.problems.pop(_layouts_of(key), None)
+                self._too_many.pop(key, None)
                 self._allocations.remove_node(key)
-                return [key]
+                return [key, *self._read_inventories(())]
             case "Device":
                 self._koordinator_devices.pop(key, None)
                 return self._read_inventories([key])
@@ -95,18 +100,19 @@ class NodeTable(Mapping[str, Node]):
                 return self._set_layouts(key, None)
 
     def keep(self, kind: NodeKind, keys: frozenset[str]) -> list[str]:
-        """Forget all objects of a kind but these. Reports where there are no MIG layouts at all."""
+        """Forget all objects of a kind but these."""
         by_kind: dict[NodeKind, Iterable[str]] = {
             "Node": self._nodes,
             "Device": self._koordinator_devices,
-            "ConfigMap": self._mig_layouts or [""],
+            "ConfigMap": self.layouts.by_name,
         }
+        self.layouts.listed |= kind == "ConfigMap"
         gone = [key for key in by_kind[kind] if key not in keys]
         return [node for key in gone for node in self.remove(kind, key)]
 
     def records(self) -> list[Node | KoordinatorDevice | MigLayouts]:
         """Nodes, and what says which GPUs they have."""
-        return [*self._nodes.values(), *self._koordinator_devices.values(), *self._mig_layouts.values()]
+        return [*self._nodes.values(), *self._koordinator_devices.values(), *self.layouts.by_name.values()]
 
     def labels_of(self, node: str) -> Mapping[str, str]:
         """The labels of a node; none where it is not known."""
@@ -121,43 +127,39 @@ class NodeTable(Mapping[str, Node]):
 
     def layout_problems(self) -> Iterator[tuple[str, str]]:
         """Why the MIG manager's layouts are not used: of all nodes or single ones."""
-        return ((name, text) for name, text in sorted(self.problems.items()) if _LAYOUTS in f"{name} {text}")
+        of_nodes = ((name, text) for name, text in sorted(self.problems.items()) if _LAYOUT in text)
+        return chain(self.layouts.problems(self), of_nodes)
 
-    def _layouts_for(self, node: str) -> MigLayouts | None:
-        """The MIG layouts that a node can have: its own, or else those for all nodes."""
-        return self._mig_layouts.get(node) or self._mig_layouts.get("")
-
-    def _set_layouts(self, key: str, layouts: MigLayouts | None) -> list[str]:
-        """Set the MIG layouts of one node, or of all (""). None: there are none any more."""
-        node = self._nodes.get(key)
-        concerned = [node] if node else [] if key else list(self._nodes.values())
-        before = {node.name: self._layout(node) for node in concerned}
-        problem = ""
+    def _set_layouts(self, name: str, layouts: MigLayouts | None) -> list[str]:
+        """A ConfigMap has come or changed; None: it has gone. Reads the nodes again of which that changes the
+        layout."""
+        named = {one.node for one in (self.layouts.by_name.get(name), layouts) if one}
+        nodes = self._nodes.values() if "" in named else filter(None, map(self._nodes.get, named))
+        before = {node.name: self._layout(node) for node in nodes}
         if layouts is not None:
-            self._mig_layouts[key] = layouts
-            problem = layouts.problem and f"{layouts.name}: {layouts.problem}"
+            self.layouts.put(layouts)
         else:
-            self._mig_layouts.pop(key, None)
-            if node or not key:
-                problem = "the MIG manager's configmap is not there"
-        self.problems.report(_layouts_of(key), problem)
-        changed = [node.name for node in concerned if self._layout(node) != before[node.name]]
+            self.layouts.remove(name)
+        changed = [name for name, layout in before.items() if self._layout(self._nodes[name]) != layout]
         return self._read_inventories(changed)
 
     def _layout(self, node: Node) -> tuple[str, bool, MigLayout | None] | None:
         """What a node's inventory depends on in its MIG layouts."""
-        layouts = self._layouts_for(node.name)
+        layouts = self.layouts.on(node.name)
         if layouts is None or LAYOUT_LABEL not in node.labels:
             return None
         return layouts.name, bool(layouts.layouts), applied_layout(node, layouts)
 
     def _read_inventories(self, names: Iterable[str]) -> list[str]:
+        """Read these nodes, then some for which there was no room in the fleet: there may be now."""
         known = [name for name in names if name in self._nodes]
+        known += [name for name in islice(self._too_many, _TRIED_AGAIN) if name not in known]
         for name in known:
             self.sources.pop(name, None)
             self.unoffered.pop(name, None)
+            self._too_many.pop(name, None)
             try:
-                devices, layouts = self._koordinator_devices.get(name), self._layouts_for(name)
+                devices, layouts = self._koordinator_devices.get(name), self.layouts.on(name)
                 inventory = inventory_of(self._nodes[name], devices, layouts)
                 self.sources[name] = inventory.sources
                 self._allocations.put_node(inventory.spec)
@@ -168,16 +170,14 @@ class NodeTable(Mapping[str, Node]):
                 self._allocations.put_node(NodeSpec(name, 0, 0, blocked=Reason.UNREADABLE))
                 problem = f"node takes nothing: {error}"
                 self.unoffered[name] = known_gpus(self._nodes[name])
+                if isinstance(error, TooMany):
+                    self._too_many[name] = None
             self.problems.report(name, problem)
         return known
 
 
-def _layouts_of(node: str) -> str:
-    return f"{_LAYOUTS}s of {node or 'all nodes'}"
-
-
-_LAYOUTS = "MIG layout"
-"""In the names of the problems of layouts, and in the texts of ``inventory/mig_manager.py``."""
+_LAYOUT = "MIG layout"
+"""In the texts of ``inventory/mig_manager.py``."""
 
 
 _inventory_fields = attrgetter(

@@ -37,7 +37,7 @@ class PodTable(Mapping[str, Pod]):
     by its UID, counts as nominated whatever its status says; it is read when the pod is ``put``. ``now``:
     Unix seconds. ``expects``: since when a waiting pod, by its UID, is told to wait for the room of pods that
     have just ended. ``usage``: of queues. ``cleared``: nominations that an error has
-    cleared, which count a while longer.
+    cleared, which count a while longer. ``problems``: what cannot be read, by the keys of ``allocations``.
     """
 
     def __init__(self, allocations: Allocations, usage: QueueUsage) -> None:
@@ -115,8 +115,7 @@ class PodTable(Mapping[str, Pod]):
         return list(found.values())
 
     def remove(self, key: str) -> set[str]:
-        self.problems.pop(key, None)
-        self._allocations.release(key)
+        self._release(key)
         pod = self._pods.pop(key, None)
         if pod is None:
             return set()
@@ -133,22 +132,27 @@ class PodTable(Mapping[str, Pod]):
         self.expects.pop(pod.uid, None)
         return self.forget_all(pod.uid) | {pod.node_name}
 
-    def keep(self, keys: frozenset[str]) -> set[str]:
-        """Forget all pods of the watch but these."""
-        return set().union(*(self.remove(key) for key in self._pods.keys() - keys))
+    def keep(self, keys: frozenset[str], began: float) -> set[str]:
+        """Forget all pods of the watch but these, and assumed pods that this list would show if they were
+        still there, because they were bound before it ``began`` (monotonic seconds)."""
+        changed = set().union(*(self.remove(key) for key in self._pods.keys() - keys))
+        for one in self.assumed:
+            if one.confirmed and one.since < began and self.by_uid(one.pod.uid) is None:
+                changed |= self.forget(one)
+        return changed
 
     def assume(self, assumed: AssumedPod, history: ClaimHistory | None = None) -> set[str]:
         """Count a pod as bound; ``history`` is what was seen of it on this node. Ends its nomination."""
         pod = assumed.pod
         self.assumed.put(assumed)
         if self.by_uid(pod.uid):
-            self._allocations.release(pod.key)
+            self._release(pod.key)
         self._allocate(assumed.key, pod, history)
         return {pod.node_name}
 
     def forget(self, assumed: AssumedPod) -> set[str]:
         self.assumed.remove(assumed)
-        self._allocations.release(assumed.key)
+        self._release(assumed.key)
         known = self.by_uid(assumed.pod.uid)
         if known is not None and not known.node_name:
             self._allocate(known.key, known)  # it may be nominated
@@ -222,11 +226,12 @@ class PodTable(Mapping[str, Pod]):
 
     def _allocate(self, key: str, pod: Pod, history: ClaimHistory | None = None) -> None:
         """Allocate what the pod has of its node under this key, or nominate it, or release what it had."""
-        if not (node := pod.node_name or self._nominated_node(pod)):
-            self._allocations.release(key)
+        node = pod.node_name or ("" if self.assumed.any_of(pod.uid) else self._nominated_node(pod))
+        if not node:
+            self._release(key)
             return
         bound = bound_request(pod)
-        self.problems.report(pod.key, bound.problem and f"request cannot be read: {bound.problem}")
+        self.problems.report(key, bound.problem and f"request cannot be read: {bound.problem}")
         if pod.node_name:
             placement = Placement(
                 node,
@@ -238,10 +243,15 @@ class PodTable(Mapping[str, Pod]):
                 uid=pod.uid,
             )
             self._allocations.allocate(key, placement, history)
-        elif bound.problem or self.assumed.of(pod.uid):
+        elif bound.problem:
             self._allocations.release(key)
         else:
             self._allocations.nominate(key, Placement(node, bound.request, priority=pod.priority))
+
+    def _release(self, key: str) -> None:
+        """Nothing counts under this key any more, and nothing of it is a problem."""
+        self.problems.pop(key, None)
+        self._allocations.release(key)
 
     def is_nominated(self, uid: str) -> bool:
         """Whether a known pod that waits counts as nominated to a node."""

@@ -152,9 +152,9 @@ class State:
             case Deleted("Pod", key):
                 self.learner.forget(key)
                 return self.pods.remove(key)
-            case Listed("Pod", keys):
+            case Listed("Pod", keys, began=began):
                 self.learner.keep(keys)
-                return self.pods.keep(keys)
+                return self.pods.keep(keys, began)
             case Upserted(Node() | KoordinatorDevice() | MigLayouts() as record):
                 return self.nodes.put(record)
             case Deleted(("Node" | "Device" | "ConfigMap") as kind, key):
@@ -175,7 +175,9 @@ class State:
         for name in () if self.allocations.deferred else names:
             self.kept_by_node.pop(name, None)
             row = self.fleet.rows.get(name)
-            if row is not None and self.binds:
+            if row is None:
+                self.devices.forget(name)
+            elif self.binds:
                 self.fleet.block(row, self._blocked_because(row))
             if row is None or not self.fleet.arrays.overcommitted[row]:
                 self.overcommitted.discard(name)
@@ -193,9 +195,9 @@ class State:
         return blocked_because(spec, self.nodes[spec.name], others)
 
     @property
-    def room_version(self) -> tuple[int, int, int]:
-        """Changes when what is free, the rules of nodes, or gangs may have changed."""
-        return self.allocations.changes, self.nodes.changes, self.gangs.changes
+    def room_version(self) -> tuple[int, int, int, int]:
+        """Changes when what is free, the rules of nodes, gangs, or devices may have changed."""
+        return self.allocations.changes, self.nodes.changes, self.gangs.changes, self.devices.changes
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -203,7 +205,8 @@ class State:
         another object. A node that cannot be read takes no pods; a pod counts with the larger use."""
         pods = self.allocations.problems | self.pods.problems
         evictions = {**self.rights.queues.classes.problems, **self.budgets.problems}
-        return pods | self.nodes.problems | dict(self.devices.problems) | evictions
+        nodes = self.nodes.problems | dict(self.nodes.layouts.problems(self.nodes))
+        return pods | nodes | dict(self.devices.problems) | evictions
 
     def rows(self, names: NodeNames) -> Rows:
         """The fleet row of each name, -1 for a node that is not known: (len(names),) int64."""

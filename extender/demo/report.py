@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +10,9 @@ from typing import TypeVar
 from extender.demo.nodes import GPU
 from extender.demo.pods import large_job
 from extender.demo.scheduler import Amounts, NodeInfo, PodInfo, Scheduler, fits, read_pod
+from extender.untrusted.terminal import show_progress
 
 _LARGE = 8
-_BAR = 40
 
 T = TypeVar("T")
 
@@ -93,15 +92,11 @@ def waiting(run: Scheduler) -> str:
 
 
 def progress(items: Sequence[T], label: str) -> Iterator[T]:
-    """The items, with a progress bar if standard output is a terminal."""
-    if not sys.stdout.isatty():
-        yield from items
-        return
+    """The items, with a progress bar."""
     for done, item in enumerate(items):
-        bar = "#" * (_BAR * done // len(items))
-        print(f"\r{label} [{bar:<{_BAR}}] {done}/{len(items)}", end="", flush=True)
+        show_progress(label, done / len(items))
         yield item
-    print("\r\033[K", end="", flush=True)  # an empty line
+    show_progress(label, 1)
 
 
 def _devices(amounts: Amounts) -> Iterable[tuple[str, int]]:

@@ -18,11 +18,10 @@ from extender.demo.bundle import CLUSTER
 from extender.demo.child_service import ChildService, DemoError, serving
 from extender.demo.pods import stream
 from extender.demo.scheduler import DEFAULT, PACKING, NodeInfo, PodInfo, Scheduler, read_cluster, read_pod
+from extender.untrusted.terminal import interruptible
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
-_INTERRUPTED = 130  # the exit code that shells report after Ctrl-C
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -43,18 +42,17 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo, and return the exit code."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)  # like Ctrl-C, so that the child ends, too
     try:
-        with serving(CLUSTER, args.host, args.port) as service:
+        with (
+            interruptible(signal.SIGTERM, signal.SIGHUP),  # so that the child ends, too
+            serving(CLUSTER, args.host, args.port) as service,
+        ):
             _compare(service, args)
             if not args.exit:
                 _serve_until_interrupted(service)
     except DemoError as error:
         print(f"stowage demo: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return _INTERRUPTED
     return 0
 
 

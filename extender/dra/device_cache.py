@@ -32,13 +32,14 @@ _NO_DEVICES = NodeDevices((), AvailableDevices((), {}), (), {}, has_incomplete_p
 
 
 class DeviceCache:
-    """``rules_version`` changes with every class and every taint rule. ``extended_resources`` are those that
-    classes provide by their specs. ``total_slots`` are the slots of all nodes at the last ``refresh``."""
+    """``changes`` counts those of all objects, ``rules_version`` those of classes and taint rules.
+    ``extended_resources`` are those that classes provide by their specs. ``total_slots`` are the slots of all
+    nodes at the last ``refresh``."""
 
     def __init__(self) -> None:
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[str, ResourceClaim] = {}
-        self.rules_version = 0
+        self.changes = self.rules_version = 0
         self.extended_resources: frozenset[str] = frozenset()
         self.taint_rules = TaintRules()
         self.pools = PoolCache()
@@ -55,6 +56,7 @@ class DeviceCache:
         self._freed: frozenset[str] = frozenset()
 
     def put(self, record: Record) -> None:
+        self.changes += 1
         known = self.claims.get(record.key)
         if isinstance(record, ResourceClaim) and known and _holdings(known) == _holdings(record):
             self.claims[record.key] = record  # only its users have changed, as they do often
@@ -79,6 +81,7 @@ class DeviceCache:
                 self.rules_version += 1
 
     def remove(self, kind: str, key: str) -> None:
+        self.changes += 1
         self._problems.pop(f"{kind} {key}", None)
         match self._records[kind].pop(key, None):
             case ResourceSlice() as known:
@@ -127,7 +130,6 @@ class DeviceCache:
         while changed:
             name = next(iter(changed))
             self.on_node(name, labels_of(name))
-        self.pools.kinds.remove_unused()  # only now: the old slots of changed nodes have them
 
     def without_claims(self, claims: Collection[str]) -> DeviceCache:
         """A view in which these claims are deallocated. It is valid until this cache changes."""
@@ -140,10 +142,8 @@ class DeviceCache:
     def on_node(self, name: str, labels: Labels) -> NodeDevices:
         if self._freed:
             return self._on_node_without_freed(name, labels)
-        known = self._nodes.get(name, _NO_DEVICES)
-        if known.devices and name not in self.pools.changed_nodes and not self.pools.labels_matter:
-            return known
         self.pools.changed_nodes.discard(name)
+        known = self._nodes.get(name, _NO_DEVICES)
         version = self.pools.version_of(name, labels)
         if known.version == version:
             return known
@@ -154,9 +154,15 @@ class DeviceCache:
             if not self.total_slots[slot]:
                 del self.total_slots[slot]
         self._nodes[name] = fresh
-        if not fresh.devices:
+        own_pools, pools_of_many, _ = version
+        if not (own_pools or (pools_of_many and labels)):  # nothing there, or no node: a request can name any
             del self._nodes[name]
         return fresh
+
+    def forget(self, node: str) -> None:
+        """Keep nothing of a node that is gone, but its slots: the slices that name it are still there."""
+        if not self._nodes.get(node, _NO_DEVICES).slots:
+            self._nodes.pop(node, None)
 
     def _on_node_without_freed(self, name: str, labels: Labels) -> NodeDevices:
         if name not in self._nodes:

@@ -14,14 +14,25 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 from extender.k8s.resource_api.objects import Number
 
 GROUP_SIZES = (1, 2, 4, 8)
 """Pods request whole GPUs in such numbers on one node; partitions one by one."""
-DeviceKind: TypeAlias = Hashable
+
+
+class DeviceKind(NamedTuple):
+    """Devices that count as equal: of one product and profile (of those without one, type), and each the same
+    ``gpu_fraction`` (0 to 1) of a GPU."""
+
+    driver: str
+    product: str
+    profile: str
+    gpu_fraction: float
+
+
 Slot: TypeAlias = tuple[DeviceKind, int]
 """(kind, devices that are given together)."""
 Slots: TypeAlias = Mapping[Slot, int]
@@ -48,17 +59,6 @@ class PoolLayout:
     def interned(self) -> PoolLayout:
         """The one object with these contents: many pools are alike."""
         return _LAYOUTS.setdefault((self.kinds, self.consumption, self.counter_sets), self)
-
-    def gpu_fractions(self, counters: Sequence[Number]) -> dict[DeviceKind, float]:
-        """The fraction of a GPU (0 to 1) that a device of each kind is, if the pool has these ``counters``
-        (C,): its mean share of them, or 1 if it consumes none."""
-        fractions: dict[DeviceKind, float] = {}
-        for kind, consumed in zip(self.kinds, self.consumption, strict=True):
-            own_sets = {self.counter_sets[counter] for counter, _ in consumed}
-            shared = [c for c, of_set in enumerate(self.counter_sets) if of_set in own_sets and counters[c]]
-            share = sum(float(amount / counters[c]) for c, amount in consumed if counters[c])
-            fractions[kind] = min(round(share / len(shared), 6), 1.0) if shared else 1.0
-        return fractions
 
     def free_counts(self, allocated: AbstractSet[int], remaining: tuple[Number, ...]) -> Counts:
         """How many more devices of each kind there could be if only that kind were requested.
@@ -87,7 +87,18 @@ class PoolLayout:
 _LAYOUTS: WeakValueDictionary[tuple[object, ...], PoolLayout] = WeakValueDictionary()
 
 
-def slots_of(counts: Iterable[Counts], gpu_fractions: Mapping[DeviceKind, float]) -> Slots:
+def share_of_counters(
+    consumed: Consumption, counter_sets: Sequence[int], counters: Sequence[Number]
+) -> float:
+    """The fraction of a GPU (0 to 1) that a device is: its mean share of the ``counters`` (C,) of the sets
+    from which it consumes, or 1 if it consumes none."""
+    own_sets = {counter_sets[counter] for counter, _ in consumed}
+    shared = [c for c, of_set in enumerate(counter_sets) if of_set in own_sets and counters[c]]
+    share = sum(float(amount / counters[c]) for c, amount in consumed if counters[c])
+    return min(round(share / len(shared), 6), 1.0) if shared else 1.0
+
+
+def slots_of(counts: Iterable[Counts]) -> Slots:
     """The slots of a node whose pools have these ``free_counts``."""
     total: Counter[DeviceKind] = Counter()
     for of_pool in counts:
@@ -95,7 +106,7 @@ def slots_of(counts: Iterable[Counts], gpu_fractions: Mapping[DeviceKind, float]
     return {
         (kind, size): count // size
         for kind, count in total.items()
-        for size in (GROUP_SIZES if gpu_fractions[kind] >= 1 else (1,))
+        for size in (GROUP_SIZES if kind.gpu_fraction >= 1 else (1,))
         if count >= size
     }
 
@@ -105,10 +116,10 @@ def lost_slots(before: Slots, after: Slots) -> LostSlots:
     return tuple((slot, n) for slot, count in before.items() if (n := count - after.get(slot, 0)))
 
 
-def slot_prices(total: Slots, gpu_fractions: Mapping[DeviceKind, float]) -> dict[Slot, float]:
+def slot_prices(total: Slots) -> dict[Slot, float]:
     """The price of a slot, in GPUs, if the whole cluster has ``total``: the last slot of a kind costs the
     devices in it, one of n slots an nth of that."""
-    return {slot: gpu_fractions[slot[0]] * slot[1] / count for slot, count in total.items() if count > 0}
+    return {slot: slot[0].gpu_fraction * slot[1] / count for slot, count in total.items() if count > 0}
 
 
 def _max_together(devices: Sequence[Consumption], remaining: Sequence[Number]) -> int:

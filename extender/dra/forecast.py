@@ -12,7 +12,7 @@ from weakref import ref
 from extender.dra.cel.evaluation import BudgetExhausted, EvaluationFailed, MatchUnknown, Meter
 from extender.dra.device_cache import DeviceCache, Labels
 from extender.dra.device_slots import LostSlots, slot_prices
-from extender.dra.node_search import HOLDINGS_UNKNOWN, NodeSearch, SearchResult
+from extender.dra.node_search import HOLDINGS_UNKNOWN, POOL_INCOMPLETE, NodeSearch, SearchResult
 from extender.dra.pod_claims import AllocationRefused, DeviceClaims, allocated_on, unallocated_claims
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError
@@ -142,7 +142,7 @@ class AllocationSimulator:
         ``resources_on_nodes`` are the extended resources that each node provides as devices.
         """
         budget = _Budget()
-        prices = slot_prices(self._cache.total_slots, self._cache.pools.kinds.gpu_fractions)
+        prices = slot_prices(self._cache.total_slots)
         searches: dict[tuple[str, ...], tuple[NodeSearch, _ClaimResults] | Forecast] = {}
         scopes = allocated_on(self._cache, pod)
         forecasts = []
@@ -176,6 +176,8 @@ class AllocationSimulator:
             return Forecast()
         if self._cache.any_device_may_be_held:
             return Forecast(problem=HOLDINGS_UNKNOWN)
+        if any(one.wants_all for one in claims) and self._cache.pools.blocks_allocation_mode_all:
+            return Forecast(problem=POOL_INCOMPLETE)
         return NodeSearch(claims, self._cache, budget.meter), self._results.results_for(claims)
 
     def _result(

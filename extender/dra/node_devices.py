@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain
 
-from extender.dra.device_slots import Counts, DeviceKind, Slots, slots_of
+from extender.dra.device_slots import Counts, Slots, slots_of
 from extender.dra.pools import DevicePool
 from extender.dra.search_input import AvailableDevices, CounterAmounts
 from extender.k8s.resource_api.objects import AllocationResult, Device, DeviceId
@@ -116,15 +116,12 @@ class NodeDevices:
         pool, index_in_pool = self.devices[index]
         return DeviceId(*pool.id, pool.devices[index_in_pool].name)
 
-    def slots_without(self, indices: Iterable[int], gpu_fractions: Mapping[DeviceKind, float]) -> Slots:
+    def slots_without(self, indices: Iterable[int]) -> Slots:
         """The slots that remain once these devices are allocated, too."""
         allocated = [self.devices[index] for index in indices]
         return slots_of(
-            (
-                own.free_counts(frozenset(index for pool, index in allocated if pool is own.pool))
-                for own in self.own_pools
-            ),
-            gpu_fractions,
+            own.free_counts(frozenset(index for pool, index in allocated if pool is own.pool))
+            for own in self.own_pools
         )
 
 
@@ -132,7 +129,6 @@ def build_node_devices(
     name: str,
     labels: Mapping[str, str],
     pools: Sequence[PoolAvailability],
-    gpu_fractions: Mapping[DeviceKind, float],
     *,
     has_incomplete_pool: bool,
     holdings_unknown: bool,
@@ -154,7 +150,7 @@ def build_node_devices(
         tuple((one.pool, index) for one, index in here),
         _available(pools, here),
         own_pools,
-        slots_of((one.free_counts() for one in own_pools), gpu_fractions),
+        slots_of(one.free_counts() for one in own_pools),
         has_incomplete_pool,
         version,
         holdings_unknown,

@@ -24,6 +24,8 @@ from extender.k8s.resource_api.objects import DeviceClaim, DeviceConstraint, Dev
 from extender.untrusted.limits import quoted, shorten
 
 HOLDINGS_UNKNOWN = "a claim whose allocation cannot be read may hold the devices"
+POOL_INCOMPLETE = "all devices are requested, and a pool is incomplete"
+NOTHING_FITS = "the node has no devices that fit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +66,9 @@ class NodeSearch:
         except RecursionError:
             return SearchResult(problem="too many devices are requested at once")
         if allocated is None:
-            problem = "the node has no devices that fit"
-            return SearchResult(problem=problem, refused=not node.has_incomplete_pool)
+            return SearchResult(problem=NOTHING_FITS, refused=not node.has_incomplete_pool)
         taken = [one for index, sub, one in allocated if not requests[index].subrequests[sub].admin_access]
-        remaining = node.slots_without(taken, self.cache.pools.kinds.gpu_fractions)
+        remaining = node.slots_without(taken)
         return SearchResult(
             tuple(node.device_id(one.device) for one in allocated),
             rank=sum(number for _, number in {one[:2] for one in allocated}),
@@ -92,8 +93,8 @@ class NodeSearch:
         device_class = self.cache.classes[sub.device_class]
         if device_class.problem:
             raise Unsupported(f"device class {quoted(sub.device_class)} cannot be read")
-        if sub.count is None and (node.has_incomplete_pool or self.cache.pools.blocks_allocation_mode_all):
-            raise Unsupported("all devices are requested, and a pool is incomplete")
+        if sub.count is None and node.has_incomplete_pool:
+            raise Unsupported(POOL_INCOMPLETE)
         return SearchSubRequest(
             sub.count,
             cache(partial(self._matches, sub, device_class.selectors, node)),

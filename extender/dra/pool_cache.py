@@ -5,11 +5,10 @@ Both are built lazily: a pool after one of its slices has changed, what is left 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from extender.dra.device_slots import DeviceKind
 from extender.dra.node_devices import NodeDevices, PoolAvailability, build_node_devices, pool_availability
 from extender.dra.pools import DevicePool, PoolId, build_pool
 from extender.k8s.resource_api.objects import (
@@ -32,7 +31,6 @@ class _PoolState:
     holders: dict[str, dict[str, tuple[AllocationResult, ...]]] = field(default_factory=dict)
     unreadable_holders: set[str] = field(default_factory=set)
     nodes: frozenset[str] = frozenset()
-    version: int = 0
     pool: DevicePool | None = None
     availability: PoolAvailability | None = None
 
@@ -54,29 +52,6 @@ class _PoolState:
         return self.unreadable_holders.union(*self.holders.values())
 
 
-class KindTable:
-    """The fraction of a GPU that a device is, for each kind that some pool has."""
-
-    def __init__(self) -> None:
-        self.gpu_fractions: dict[DeviceKind, float] = {}
-        self._pool_counts: Counter[DeviceKind] = Counter()
-        self._maybe_unused: set[DeviceKind] = set()
-
-    def replace(self, before: Mapping[DeviceKind, float], after: Mapping[DeviceKind, float]) -> None:
-        """A pool with the kinds ``before`` has the kinds ``after`` now."""
-        self.gpu_fractions.update(after)
-        self._pool_counts.update(after.keys())
-        self._pool_counts.subtract(before.keys())
-        self._maybe_unused |= before.keys() - after.keys()
-
-    def remove_unused(self) -> None:
-        for kind in self._maybe_unused:
-            if not self._pool_counts[kind]:
-                del self._pool_counts[kind]
-                self.gpu_fractions.pop(kind, None)
-        self._maybe_unused.clear()
-
-
 def _names(pool: DevicePool) -> Iterator[str]:
     """The names of its devices, "" for a slice that cannot be read."""
     return (device.name for device in pool.devices)
@@ -88,6 +63,24 @@ class _NodeIndex:
     def __init__(self) -> None:
         self.by_node: defaultdict[str, set[PoolId]] = defaultdict(set)
         self.of_many_nodes: set[PoolId] = set()
+        self._versions: dict[str, int] = {}  # by node, of the pools that name it
+        self._version_of_many = 0
+        self._last_version = 0
+
+    def version_of(self, node: str, labels: Mapping[str, str]) -> tuple[int, int, int]:
+        """Changes with the node's pools and, where these matter, its labels; (0, 0, 0) if there are no pools
+        that it may use."""
+        own = self._versions.get(node, 0)
+        if not self.of_many_nodes:
+            return own, 0, 0
+        return own, self._version_of_many, hash(frozenset(labels.items()))
+
+    def changed(self, id: PoolId, nodes: frozenset[str]) -> None:
+        """A pool that names these nodes changes."""
+        self._last_version += 1
+        self._versions |= dict.fromkeys(nodes, self._last_version)
+        if id in self.of_many_nodes:
+            self._version_of_many = self._last_version
 
     def pools_of(self, node: str) -> set[PoolId]:
         return self.by_node.get(node, set()) | self.of_many_nodes
@@ -98,7 +91,7 @@ class _NodeIndex:
         for name in before - nodes:
             self.by_node[name].discard(id)
             if not self.by_node[name]:
-                del self.by_node[name]
+                del self.by_node[name], self._versions[name]
         for name in nodes:
             self.by_node[name].add(id)
         self.of_many_nodes.discard(id)
@@ -112,13 +105,11 @@ class PoolCache:
 
     def __init__(self) -> None:
         self.changed_nodes: set[str] = set()
-        self.kinds = KindTable()
         self._states: defaultdict[PoolId, _PoolState] = defaultdict(_PoolState)
         self._nodes = _NodeIndex()
         self._outdated: set[PoolId] = set()
         self._incomplete_with_counters: set[PoolId] = set()
         self._problems: dict[str, str] = {}
-        self._last_version = 0
 
     def put_slice(self, new: ResourceSlice) -> None:
         id = PoolId(new.driver, new.pool)
@@ -180,16 +171,9 @@ class PoolCache:
         self._build_outdated()
         return bool(self._incomplete_with_counters)
 
-    @property
-    def labels_matter(self) -> bool:
-        """Whether there are pools of many nodes, so that a node's labels decide whether it can use them."""
-        return bool(self._nodes.of_many_nodes)
-
     def version_of(self, node: str, labels: Mapping[str, str]) -> tuple[int, int, int]:
         """Changes with the devices of the node; (0, 0, 0) if no pool may have any for it."""
-        ids = self._nodes.pools_of(node)
-        newest = max((self._states[id].version for id in ids), default=0)
-        return len(ids), newest, hash(frozenset(labels.items())) if self.labels_matter else 0
+        return self._nodes.version_of(node, labels)
 
     def node_devices(
         self,
@@ -205,7 +189,6 @@ class PoolCache:
             name,
             labels,
             [self._states[pool.id].availability_of(pool, freed) for pool in pools],
-            self.kinds.gpu_fractions,
             has_incomplete_pool=len(pools) < len(ids) or any(pool.problem for pool in pools),
             holdings_unknown=any(self._states[id].unreadable_holders - freed for id in ids),
             version=version,
@@ -216,17 +199,21 @@ class PoolCache:
         scopes = [
             one.scope_of(device) for one in state.slices.values() for device in (one.devices or (Device(""),))
         ]
-        self.changed_nodes |= state.nodes
+        self._note_change(id)  # of the nodes that could use it so far
         state.nodes = self._nodes.replace(id, state.nodes, scopes)
         self._outdated.add(id)
         self._touch(id)
 
+    def _note_change(self, id: PoolId) -> None:
+        nodes = self._states[id].nodes
+        self.changed_nodes |= nodes
+        self._nodes.changed(id, nodes)
+
     def _touch(self, id: PoolId) -> None:
         """Note that a pool has changed, and forget it if nothing is left of it."""
         state = self._states[id]
-        self._last_version += 1
-        state.version, state.availability = self._last_version, None
-        self.changed_nodes |= state.nodes
+        state.availability = None
+        self._note_change(id)
         if not (state.slices or state.holders or state.unreadable_holders):
             self._pool(id)  # removes its problem
             del self._states[id]
@@ -239,9 +226,7 @@ class PoolCache:
         state = self._states[id]
         if id in self._outdated:
             self._outdated.discard(id)
-            before = state.pool.gpu_fractions() if state.pool else {}
             state.pool = pool = build_pool(id, state.slices.values())
-            self.kinds.replace(before, pool.gpu_fractions() if pool else {})
             name = f"pool {id.pool} of {id.driver}"
             self._problems.pop(name, None)
             if pool and pool.problem:

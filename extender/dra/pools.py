@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from extender.dra.cel.evaluation import Meter, Unsupported
 from extender.dra.cel.selector import Selector, device_variables
-from extender.dra.device_slots import DeviceKind, PoolLayout
+from extender.dra.device_slots import Consumption, DeviceKind, PoolLayout, share_of_counters
 from extender.dra.search_input import CounterAmounts
 from extender.k8s.resource_api.objects import Counters, Device, NodeScope, ResourceSlice
 from packing.model.gpu_catalogue import parse_profile
@@ -59,17 +59,6 @@ class DevicePool:
     @property
     def sort_key(self) -> tuple[bool, PoolId]:
         return any(device.has_binding_conditions for device in self.devices), self.id
-
-    def gpu_fractions(self) -> dict[DeviceKind, float]:
-        """The fraction of a GPU (0 to 1) that a device of each kind is: by its counters, or by the profile of
-        an instance of static MIG. Empty for a pool that does not belong to one node."""
-        if self.layout is None:
-            return {}
-        fractions = self.layout.gpu_fractions(tuple(self.counters.values()))
-        for device, kind, consumed in zip(self.devices, self.layout.kinds, self.consumption, strict=True):
-            if not consumed and (profile := parse_profile(device.attribute_text("profile"))):
-                fractions[kind] = min(profile.compute / 7, 1.0)
-        return fractions
 
     def matches(self, index: int, selector: Selector, meter: Meter, *, of_class: bool) -> bool:
         """Whether a selector of a class or a claim matches a device. Raises ``MatchUnknown``."""
@@ -125,25 +114,32 @@ def build_pool(id: PoolId, slices: Iterable[ResourceSlice]) -> DevicePool | None
             for index, device in enumerate(devices)
             if device.allow_multiple_allocations
         },
-        layout=_layout(id, devices, names) if one_node else None,
+        layout=_layout(id, devices, {name: counters[name] for name in names}) if one_node else None,
     )
 
 
-def _layout(id: PoolId, devices: Sequence[Device], counters: Sequence[tuple[str, str]]) -> PoolLayout:
+def _layout(id: PoolId, devices: Sequence[Device], counters: Counters) -> PoolLayout:
     counter_index = {counter: number for number, counter in enumerate(counters)}
     set_index = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in counters))}
-    text = Device.attribute_text
-    return PoolLayout(
-        tuple(
-            (id.driver, text(one, "productName"), text(one, "profile") or text(one, "type"))
-            for one in devices
-        ),
-        tuple(
-            tuple(sorted((counter_index[counter], n) for counter, n in one.consumes_counters.items()))
-            for one in devices
-        ),
-        tuple(set_index[name] for name, _ in counters),
-    ).interned()
+    counter_sets, amounts = tuple(set_index[name] for name, _ in counters), tuple(counters.values())
+    consumption = tuple(
+        tuple(sorted((counter_index[counter], n) for counter, n in one.consumes_counters.items()))
+        for one in devices
+    )
+    kinds = tuple(
+        _kind(id.driver, device, consumed, share_of_counters(consumed, counter_sets, amounts))
+        for device, consumed in zip(devices, consumption, strict=True)
+    )
+    return PoolLayout(kinds, consumption, counter_sets).interned()
+
+
+def _kind(driver: str, device: Device, consumed: Consumption, share: float) -> DeviceKind:
+    """``share`` is that of the counters. An instance of static MIG consumes none: its profile counts."""
+    profile = device.attribute_text("profile")
+    if not consumed and (static := parse_profile(profile)):
+        share = min(static.compute / 7, 1.0)
+    product = device.attribute_text("productName")
+    return DeviceKind(driver, product, profile or device.attribute_text("type"), share)
 
 
 def _problem(devices: Sequence[Device], counters: Counters, counter_sets: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.sharing import stowage
+from extender.dra.pod_claims import class_resources
 from extender.explain.admission import is_manifest
 from extender.explain.gates import gate_hint
 from extender.explain.node_words import node_hints
@@ -26,6 +27,7 @@ from extender.inventory.sharing.stowage import LABEL
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, exact
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
+from extender.verbs.evaluate import wants_devices
 from packing.model.request import Request
 
 _IN_MIB = frozenset({"nvidia.com/gpumem", "nvidia.com/vgpu-memory", "volcano.sh/vgpu-memory"})
@@ -70,6 +72,12 @@ def uncounted_resources(pod: Pod) -> dict[str, str]:
     requests, asked = dict(_requests(pod)), asked_by(pod)
     shown = sorted(filter(_is_extended, asked))[:LISTED_NAMES]
     return {name: shorten(requests.get(name, ""), KEY) for name in shown}
+
+
+def of_classes(pod: Pod) -> dict[str, str]:
+    """The resources that the pod requests by the names of device classes, with an amount."""
+    requests = dict(_requests(pod))
+    return {name: shorten(requests.get(name, ""), KEY) for name in class_resources(pod.spec)[:LISTED_NAMES]}
 
 
 def _unread_layouts(state: State, request: Request | None) -> Iterator[str]:
@@ -188,7 +196,7 @@ def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[st
             "Its schedulerName is default-scheduler: Stowage is asked only if that scheduler is configured "
             "with it (scheduler-config/)."
         )
-    if request and not (request.wants_gpu or pod.spec.claims or any(map(_sounds_like_gpu, _requests(pod)))):
+    if request and not (wants_devices(state, pod, request) or any(map(_sounds_like_gpu, _requests(pod)))):
         yield "It asks for no GPU."
     elif request and request.wants_gpu and not any(_is_extended(name) for name, _ in _requests(pod)):
         yield (

@@ -159,7 +159,7 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
         model=spec.model or spec.product,
         spot=spec.spot,
         takes_nothing=closed_text(state, name, row),
-        problem=state.problems.get(name, ""),
+        problem=state.nodes.problems.get(name, ""),
         read_from=state.nodes.sources.get(name),
         free_cpu_milli=int(fleet.arrays.free_cpu[row]),
         free_memory_mib=int(fleet.arrays.free_memory[row]) >> 20,
@@ -242,7 +242,7 @@ def _slice_counters(device: Device) -> Iterator[int]:
 
 def _holders(state: State, node: str, now: float) -> Iterator[HolderView]:
     names = {index: name for name, index in state.fleet.names.resources.items()}
-    problems, spec = state.problems, state.fleet.specs[state.fleet.rows[node]]
+    spec = state.fleet.specs[state.fleet.rows[node]]
     assert spec is not None
     for key in state.allocations.pods_on(node):
         assumed = state.assumed_pods.by_key(key)
@@ -251,6 +251,7 @@ def _holders(state: State, node: str, now: float) -> Iterator[HolderView]:
         assert allocation is not None  # the node is known
         gpus = tuple(gpu for gpu, _, _ in allocation.shares)
         device_ids = tuple(device for _, device in pod.devices)
+        unread = key in state.allocations.problems or key in state.pods.problems
         yield HolderView(
             pod=pod.key,
             cpu_milli=allocation.cpu_milli,
@@ -261,7 +262,7 @@ def _holders(state: State, node: str, now: float) -> Iterator[HolderView]:
             known="placement" if gpus or device_ids else "counts",
             assumed_seconds=round(now - assumed.since, 3) if assumed else None,
             parts=tuple(_parts(allocation)),
-            instances=tuple(_instances(spec, claims_of(pod))) if pod.key not in problems else (),
+            instances=() if unread else tuple(_instances(spec, claims_of(pod))),
             source=_source(pod, gpus, assumed=assumed is not None),
         )
 

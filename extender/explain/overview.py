@@ -12,10 +12,11 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.explain.closed import closed_rows, closed_text
-from extender.explain.pod import Candidates, Refusal, asks, explain
+from extender.explain.pod import Candidates, Refusal, explain
 from extender.explain.unoffered import not_offered, unoffered
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
+from extender.verbs.evaluate import wants_devices
 from packing.fleet.stranded import on_offer, whole_gpus
 from packing.model.request import WHOLE
 
@@ -197,17 +198,17 @@ def _unoffered(state: State, name: str, row: int) -> NodeLine | None:
 
 
 def waiting_pods(state: State) -> list[Pod]:
-    """The pods that wait for room and ask for a GPU or have claims, also those whose request cannot be read,
-    the most urgent first. Those with scheduling gates do not wait for room."""
+    """The pods that wait for room and ask for a GPU or for devices of DRA, also those whose request cannot be
+    read, the most urgent first. Those with scheduling gates do not wait for room."""
     pods = (state.pods[key] for key in state.pods.waiting)
     pods = (pod for pod in pods if not (pod.deleting or pod.gates or state.pods.is_bound(pod.uid)))
-    found = [pod for pod in pods if _wants_gpu(pod)]
+    found = [pod for pod in pods if _waits_for_device(state, pod)]
     return sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
 
 
-def _wants_gpu(pod: Pod) -> bool:
+def _waits_for_device(state: State, pod: Pod) -> bool:
     try:
-        return bool(pod.spec.claims) or request_of(pod).wants_gpu
+        return wants_devices(state, pod, request_of(pod))
     except RequestError:
         return True
 
@@ -225,10 +226,10 @@ def waiting_line(state: State, pod: Pod, candidates: Candidates | None = None) -
         why = f"not known: {next(iter(explanation.unknown))}"
     else:
         counts = {one.reason: one.nodes for one in explanation.refusals} or explanation.passed_over
-        reason = max(counts, key=lambda one: counts[one], default="there is no node")
-        why = f"{reason} ({counts.get(reason, 0)} of {len(state.nodes)} nodes)"
+        reason = max(counts, key=lambda one: counts[one], default="")
+        why = f"{reason} ({counts[reason]} of {len(state.nodes)} nodes)" if counts else "there is no node"
         refusal = next((one for one in explanation.refusals if one.reason == reason), None)
-    asked = {} if explanation.error else asks(request_of(pod)) | _claims(pod)
+    asked = explanation.asks | ({} if explanation.error else _claims(pod))
     queue = state.rights.queues.name_of(pod)
     lacks = _lacks(refusal) if refusal else ""
     advice = refusal.advice if refusal else ""

@@ -21,11 +21,12 @@ from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.sharing import gpushare
 from extender.dra.forecast import ELSEWHERE, Forecast
+from extender.dra.node_search import NOTHING_FITS
 from extender.explain.admission import admission_problem, as_admitted, is_manifest
 from extender.explain.advice import advice_on
 from extender.explain.evictions import Evictions, EvictorMode, evictions_for
 from extender.explain.gang import describe_gang
-from extender.explain.hints import hints, missing_on, uncounted_resources
+from extender.explain.hints import hints, missing_on, of_classes, uncounted_resources
 from extender.explain.needs import Need, missing_needs
 from extender.explain.options import Option, option_on
 from extender.explain.unoffered import unoffered_text
@@ -177,8 +178,8 @@ def explain(
     scores = np.zeros(len(names), np.uint8)
     scores[fits] = node_scores(evaluation.cost[fits], evaluation.keys[fits])
     explanation = explain_evaluation(state, names, evaluation, scores, dict(passed_over))
-    others = uncounted_resources(pod).items()
-    uncounted: dict[str, int | str] = {shorten(name, KEY): text for name, text in others}
+    others = uncounted_resources(pod) | of_classes(pod)
+    uncounted: dict[str, int | str] = {shorten(name, KEY): text for name, text in others.items()}
     too_large = _too_large(state, evaluation, explanation)
     explanation = replace(
         explanation,
@@ -280,7 +281,9 @@ def _by_forecast(evaluation: Evaluation) -> tuple[Flags, Flags, Flags]:
 def _by_claims(names: NodeNames, forecasts: Sequence[Forecast], refused: Flags) -> Iterator[Refusal]:
     """What the pod's claims refuse."""
     elsewhere = refused & np.array([one.problem == ELSEWHERE for one in forecasts], bool)
-    for reason, where in ((NO_DEVICES, refused & ~elsewhere), (ELSEWHERE, elsewhere)):
+    why = {forecasts[i].problem for i in np.flatnonzero(refused & ~elsewhere).tolist()}
+    of_pod = why.pop() if len(why) == 1 and NOTHING_FITS not in why else NO_DEVICES
+    for reason, where in ((of_pod, refused & ~elsewhere), (ELSEWHERE, elsewhere)):
         if where.any():
             nearest, helps = names[int(where.argmax())], reason == NO_DEVICES
             yield Refusal(reason, int(where.sum()), eviction_helps=helps, nearest=nearest)

@@ -133,11 +133,10 @@ def _of_nodes(state: State) -> Iterator[Problem]:
     for name in sorted(state.overcommitted):
         yield Problem("node", name, Reason.OVERCOMMITTED.text, ADVICE[Reason.OVERCOMMITTED])
     for name, text in sorted(state.nodes.problems.items()):
-        if name not in state.nodes:
-            advice = _LAYOUTS
-        else:
-            advice = _NODE_CLOSED if text.startswith("node takes nothing") else _NODE
+        advice = _NODE_CLOSED if text.startswith("node takes nothing") else _NODE
         yield Problem("node", shorten(name, KEY), shorten(text), advice)
+    for name, text in sorted(state.nodes.layouts.problems(state.nodes)):
+        yield Problem("node", shorten(name, KEY), shorten(text), _LAYOUTS)
     for name in sorted(state.nodes.unoffered.keys() - state.nodes.problems.keys()):
         if text := not_offered(state, name):
             yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
@@ -149,7 +148,8 @@ def _of_nodes(state: State) -> Iterator[Problem]:
 def _of_pods(state: State) -> Iterator[Problem]:
     for problems, advice in ((state.allocations.problems, _CONTRADICTION), (state.pods.problems, _POD)):
         for key, text in sorted(problems.items()):
-            yield Problem("pod", shorten(key, KEY), shorten(text), advice)
+            pod = key.partition(" ")[0]  # what follows is the node of an assumed pod
+            yield Problem("pod", shorten(pod, KEY), shorten(text), advice)
 
 
 def _of_objects(state: State) -> Iterator[Problem]:

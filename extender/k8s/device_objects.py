@@ -63,5 +63,5 @@ class MigLayouts:
 
     @property
     def key(self) -> str:
-        """The name of the node, "" for all nodes."""
-        return self.node
+        """``namespace/name`` of the ConfigMap."""
+        return self.name

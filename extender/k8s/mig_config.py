@@ -29,7 +29,7 @@ CONFIG_KEY = "config.yaml"
 NO_LAYOUTS = f"{CONFIG_KEY} has no mig-configs"
 """The problem of a ConfigMap with other data."""
 NODE_LABEL = "nvidia.com/node-name"
-PER_NODE_SELECTOR = "app.kubernetes.io/component=nvidia-mig-manager"
+PER_NODE_SELECTOR = f"app.kubernetes.io/component=nvidia-mig-manager,{NODE_LABEL}"
 """Label selector of the ConfigMaps that the MIG manager writes itself, one for each node."""
 
 

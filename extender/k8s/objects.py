@@ -7,6 +7,7 @@ up to ``inventory`` and ``dialects``.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -312,12 +313,14 @@ class Deleted:
 class Listed:
     """A full list is complete: objects that are not in ``keys`` are deleted. The first one means "synced".
 
-    ``absent``: the API server does not serve the kind, or Stowage may not list it.
+    ``absent``: the API server does not serve the kind, or Stowage may not list it. ``began``: when it was
+    asked for, in monotonic seconds; it shows all that was written before.
     """
 
     kind: Kind
     keys: frozenset[str]
     absent: bool = False
+    began: float = -math.inf
 
 
 Event: TypeAlias = Upserted | Deleted | Listed

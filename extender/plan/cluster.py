@@ -17,11 +17,12 @@ from extender.replay.other_room import OtherRoom
 from extender.replay.running_pods import RunningPods
 from extender.replay.work import Item, Staying, Work, add_staying
 from extender.settings import Settings
+from extender.verbs.evaluate import wants_devices
 
 BUDGET = "a PodDisruptionBudget allows no eviction now"
 _ENDS_WITH_NODE = {Stays.PINNED, Stays.TERMINATING}
 _GATED = "it has scheduling gates"
-_CLAIMS = "it has ResourceClaims, and kube-scheduler chooses their devices"
+_CLAIMS = "it asks for devices of DRA, and kube-scheduler chooses them"
 
 
 class ClusterSource:
@@ -101,12 +102,12 @@ class ClusterSource:
 def _waiting(state: State) -> list[Pod]:
     """Pods without a node, those that ask for a GPU."""
     pods = [state.pods[key] for key in state.pods.waiting]
-    return [pod for pod in pods if not pod.deleting and _asks_for_gpu(pod)]
+    return [pod for pod in pods if not pod.deleting and _asks_for_gpu(state, pod)]
 
 
-def _asks_for_gpu(pod: Pod) -> bool:
+def _asks_for_gpu(state: State, pod: Pod) -> bool:
     try:
-        return request_of(pod).wants_gpu or bool(pod.spec.claims)
+        return wants_devices(state, pod, request_of(pod))
     except RequestError:
         return True
 
@@ -114,9 +115,9 @@ def _asks_for_gpu(pod: Pod) -> bool:
 def why_unplanned(pod: Pod) -> str:
     """Why no plan can say where a waiting pod goes, "" if one can."""
     try:
-        request_of(pod)
+        request = request_of(pod)
     except RequestError as error:
         return f"its request cannot be read: {error}"
     if pod.gates:
         return _GATED
-    return _CLAIMS if pod.spec.claims else ""
+    return _CLAIMS if pod.spec.claims or not request.wants_gpu else ""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from extender.untrusted.visible import columns, csv_text, joined
 
 Cell = str | int | float | None
 SHOWN = 40
@@ -83,12 +83,7 @@ def key_of(head: str) -> str:
 
 def as_csv(report: Report) -> str:
     """The main table."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    for table in report.tables[:1]:
-        writer.writerow(map(key_of, table.head))
-        writer.writerows(table.rows)
-    return out.getvalue().rstrip("\n")
+    return csv_text(row for table in report.tables[:1] for row in (map(key_of, table.head), *table.rows))
 
 
 def as_text(report: Report) -> str:
@@ -105,7 +100,7 @@ def as_text(report: Report) -> str:
         lines += ["", "The plan, carried out on the engine:", *aligned([head, *rows])]
     if report.differences:
         lines += ["", "The replay differs from the plan:", *(f"  {text}" for text in report.differences)]
-    return "\n".join([*lines, *(["", *wrapped(report.notes)] if report.notes else [])])
+    return joined([*lines, *(["", *wrapped(report.notes)] if report.notes else [])])
 
 
 def wrapped(texts: Sequence[str]) -> list[str]:
@@ -130,23 +125,12 @@ def number(value: float) -> str:
 
 def aligned(rows: Sequence[Sequence[Cell]]) -> list[str]:
     """Columns of equal width, numbers flush right."""
-    texts = [[_text(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     right = [
-        len(rows) > 1 and all(isinstance(row[i], int | float) or row[i] in (None, "-") for row in rows[1:])
-        for i in range(len(widths))
+        i
+        for i in range(len(rows[0]))
+        if len(rows) > 1 and all(isinstance(row[i], int | float) or row[i] in (None, "-") for row in rows[1:])
     ]
-    return [
-        "  "
-        + "  ".join(
-            _pad(cell, width, flush) for cell, width, flush in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in texts
-    ]
-
-
-def _pad(cell: str, width: int, right: bool) -> str:
-    return cell.rjust(width) if right else cell.ljust(width)
+    return columns([[*map(_text, row)] for row in rows], right, indent="  ")
 
 
 def _text(cell: Cell) -> str:

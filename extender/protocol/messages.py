@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias, get_args
 
 from pydantic_core import to_json
 
+from extender.untrusted.visible import visible
+
 Verb: TypeAlias = Literal["filter", "prioritize", "preempt", "bind"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
 
@@ -20,9 +22,9 @@ class BadMessage(ValueError):
 def filter_error(text: str) -> bytes:
     """A filter reply that fails the scheduling attempt."""
     nothing = b'"Nodes":null,"NodeNames":null,"FailedNodes":null,"FailedAndUnresolvableNodes":null'
-    return b'{%b,"Error":%b}' % (nothing, to_json(text))
+    return b'{%b,"Error":%b}' % (nothing, to_json(visible(text)))
 
 
 def bind_error(text: str) -> bytes:
     """A bind reply. An empty text means that the pod is bound."""
-    return b'{"Error":%b}' % to_json(text)
+    return b'{"Error":%b}' % to_json(visible(text))

@@ -27,6 +27,7 @@ from extender.k8s.pod_manifest import PodManifest
 from extender.protocol.messages import BadMessage
 from extender.untrusted.limits import KEY
 from extender.untrusted.validation import validation_problem
+from extender.untrusted.visible import visible
 
 VolcanoVerb: TypeAlias = Literal[
     "volcano/onSessionOpen",
@@ -241,7 +242,7 @@ class NamesOnly:
 
 def encode_predicate(text: str, code: Code) -> bytes:
     """``PredicateResponse``; an empty text means that the pod fits."""
-    return to_json({"status": text, "code": int(code)})
+    return to_json({"status": visible(text), "code": int(code)})
 
 
 def encode_priorities(scores: Mapping[str, float]) -> bytes:
@@ -256,7 +257,7 @@ def encode_victims(vote: Vote, victims: Sequence[Mapping[str, Any]]) -> bytes:
 
 def encode_event(error: str = "") -> bytes:
     """``EventHandlerResponse``; an error undoes an allocation."""
-    return to_json({"errorMessage": error})
+    return to_json({"errorMessage": visible(error)})
 
 
 def _task_before(body: bytes, end: int) -> Task | None:

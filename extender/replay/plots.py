@@ -18,6 +18,7 @@ from matplotlib.ticker import MaxNLocator
 
 from extender.replay.report import CLASSES
 
+matplotlib.rcParams["text.parse_math"] = False  # a name with dollars is no formula
 OURS = "#d1495b"
 OTHERS = ("#1b6ca8", "#3a9d8f", "#e09f3e", "#8d6a9f", "#6c757d", "#7fb069", "#17becf", "#99582a", "#adb5bd")
 UNAVOIDABLE = "#ced4da"

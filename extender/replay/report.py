@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import fmean, pstdev
 from typing import Any
+
+from extender.untrusted.visible import columns, csv_text, visible
 
 _KEYS = ("trace", "mix", "policy", "system", "arrival", "load")
 _NO_FIGURES = (*_KEYS, "seed", "seconds", "interrupted")
@@ -96,14 +96,10 @@ def _wait(members: Sequence[Mapping[str, Any]], figure: str, of: str) -> str:
     return _mean_and_spread([value if value is None else value / 60 for value in values])
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as CSV. A column that has a unit ends in it: ``allocation_percent``."""
-    columns = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name != "placed"]
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([_with_unit(name) for name in columns])
-    writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
-    return file.getvalue().rstrip("\n")
+    names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name != "placed"]
+    return csv_text([map(_with_unit, names), *([_cell(row.get(name)) for name in names] for row in rows)])
 
 
 def _with_unit(name: str) -> str:
@@ -151,7 +147,7 @@ def snapshot_table(rows: Sequence[Mapping[str, Any]]) -> str:
     running = today["pods"] + today["pinned_pods"]
     of = f"{today['pods']} of {running} running GPU pods can be placed again"
     bound = f"at most {today['most_whole_gpus_free']} GPUs can be whole and free"
-    title = f"{today['trace']}: {today['nodes']} nodes with {today['gpus']} GPUs\n{of}; {bound}"
+    title = f"{visible(today['trace'])}: {today['nodes']} nodes with {today['gpus']} GPUs\n{of}; {bound}"
     legend = "Jobs of so many GPUs that could still start, and what is free:"
     parts = [title, *_meaning(today, packed), "", legend, aligned(lines), *_by_model(rows)]
     return "\n".join([*parts, *_pinned(today), *chain.from_iterable(map(_kept, rows))])
@@ -207,9 +203,7 @@ def _kept(row: Mapping[str, Any]) -> Iterator[str]:
 
 def aligned(lines: Sequence[Sequence[str]], *, left: bool = False) -> str:
     """Columns of equal width, flush right or left."""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    pad = str.ljust if left else str.rjust
-    return "\n".join("  ".join(map(pad, line, widths)).rstrip() for line in lines)
+    return "\n".join(columns(lines, () if left else range(len(lines[0]))))
 
 
 def _mean(values: Sequence[float | None]) -> str:

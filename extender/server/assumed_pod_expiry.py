@@ -1,7 +1,7 @@
-"""Checks assumed pods that are older than 60 s with the API server.
+"""Checks assumed pods that are overdue with the API server.
 
 The watch confirms almost every assumed pod within milliseconds. A pod stays assumed if its binding was never
-answered and did not happen, or if the pod was bound and deleted while the watch was broken.
+answered and did not happen, or if the watch had shown its end before Stowage learnt of its binding.
 """
 
 from __future__ import annotations
@@ -32,4 +32,4 @@ async def expire_assumed(state: State, source: Source, now: float) -> None:
             current = await source.look_up(assumed.pod)
         except Unreachable:
             return  # the next round tries again; the pods stay assumed
-        state.reconcile(assumed.pod, current, now)
+        state.reconcile(assumed.pod, current, max(now, time.monotonic()))

@@ -79,6 +79,7 @@ class Front:
 
 
 async def _answer(send: Send, status: int, text: str) -> None:
-    headers = [(b"content-length", b"%d" % len(text)), (b"content-type", b"text/plain; charset=utf-8")]
+    body = text.encode()
+    headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"text/plain; charset=utf-8")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": text.encode()})
+    await send({"type": "http.response.body", "body": body})

@@ -81,10 +81,7 @@ def _decisions(now: Gauges) -> Iterator[Metric]:
         failures.add_metric([what], now.policy_failures.get(what, 0))
     yield failures
     text = "Errors in tasks and threads of the service, which have started again."
-    restarted = CounterMetricFamily("stowage_background_failures", text, labels=["name"])
-    for name, count in now.background_failures.items():
-        restarted.add_metric([name], count)
-    yield restarted
+    yield CounterMetricFamily("stowage_background_failures", text, now.background_failures)
     text = "Refusals of filter and preempt, by what came of evaluating them again."
     rechecks = CounterMetricFamily("stowage_refusal_rechecks", text, labels=["result"])
     for outcome in OUTCOMES:

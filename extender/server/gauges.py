@@ -36,7 +36,7 @@ class Gauges:
     problems: int = 0
     overcommitted: int = 0  # nodes
     contradictions: int = 0  # since the start
-    background_failures: Mapping[str, int] = field(default_factory=dict)  # since the start, by name
+    background_failures: int = 0  # since the start
     policy_failures: Mapping[Part, int] = field(default_factory=dict)  # since the start, by what failed
     rechecks: Mapping[Outcome, int] = field(default_factory=dict)  # since the start, by outcome
     assumed_pods: int = 0  # that the watch has not confirmed yet

@@ -43,6 +43,7 @@ from extender.server.metrics import Metrics
 from extender.server.victim_kernels import VictimKernels
 from extender.settings import Settings
 from extender.source.interface import Source
+from extender.untrusted.visible import visible
 
 if TYPE_CHECKING:  # it loads kernels
     from extender.server.engine import Engine
@@ -236,10 +237,10 @@ class Service:
 
     def _gauges(self) -> Gauges:
         gauges = self.engine.gauges.read() if self.engine else Gauges()
-        gauges = replace(gauges, background_failures=dict(self.background.failures))
+        gauges = replace(gauges, background_failures=self.background.failures.total())
         return replace(gauges, is_leader=self._elector.is_leader) if self._elector else gauges
 
 
 def _refusal(verb: Verb | VolcanoVerb, text: str, status: int) -> Reply:
     error = {"filter": filter_error, "bind": bind_error}.get(str(verb))
-    return Reply(error(text)) if error and status != 413 else Reply(text.encode(), status)
+    return Reply(error(text)) if error and status != 413 else Reply(visible(text).encode(), status)

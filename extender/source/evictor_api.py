@@ -24,6 +24,7 @@ from extender.source.interface import Announcement, PodEvent, WriteError, WriteU
 from extender.source.pods_api import pod_path
 from extender.source.rest import NO_ANSWER, Refused, RestClient, time_to_write
 from extender.untrusted.limits import EVENTS_READ, EVENTS_SIZE, PROBLEM, shorten
+from extender.untrusted.visible import visible
 
 _REPORTER = "stowage.dev/evictor"
 _NOTE = 1000
@@ -83,7 +84,7 @@ class KubeEvictorApi:
             "type": "Normal",
             "reason": event.reason,
             "action": event.action,
-            "note": shorten(event.note, _NOTE),
+            "note": shorten(visible(event.note), _NOTE),
             "regarding": _reference(pod),
             "reportingController": _REPORTER,
             "reportingInstance": socket.gethostname()[:128] or "stowage",

@@ -10,6 +10,7 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -133,8 +134,8 @@ class ListWatch:
             query |= {"continue": self._continue} if self._continue else {}
         return Request(self._watched.path, query | dict(self._watched.selector), self._watching)
 
-    def page(self, body: bytes) -> list[Event]:
-        """The events of a page of the list; ``Listed`` after the last page.
+    def page(self, body: bytes, began: float = -math.inf) -> list[Event]:
+        """The events of a page of the list; ``Listed`` after the last page. ``began``: see there.
 
         Raises ``ProtocolError``; then the next request asks for the same page again.
         """
@@ -144,7 +145,7 @@ class ListWatch:
         events: list[Event] = [Upserted(obj) for obj in objects]
         self._continue = metadata.more or ""
         if not self._continue:
-            events.append(Listed(self._watched.kind, frozenset(self._keys)))
+            events.append(Listed(self._watched.kind, frozenset(self._keys), began=began))
             self.relist()
             self._watching, self._version = True, metadata.version
         return events

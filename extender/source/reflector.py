@@ -48,6 +48,7 @@ class Reflector:
         self.connection = WatchConnection()
         self._problem = ""  # why the last attempt failed
         self._watched, self._send, self._timeouts = watched, send, timeouts or Timeouts()
+        self._list_began = -math.inf
         self._late_at, self._late = math.inf, ""  # when a read takes too long, and which one did
         self._protocol = ListWatch(watched)
         # Jitter of its own: a thread leaves the generator of the others alone.
@@ -209,8 +210,11 @@ class Reflector:
         return not self._protocol.watching
 
     def _list(self, apply: Apply) -> None:
+        request = self._protocol.next_request()
+        if "continue" not in request.query:  # all pages show the cluster as it is for the first one
+            self._list_began = time.monotonic()
         try:
-            answer = self._send(self._protocol.next_request())
+            answer = self._send(request)
         except Refused as refused:
             if self._is_known_to_be_absent(refused.status) and self.connection.received_at == -math.inf:
                 # only if nothing was listed before
@@ -223,7 +227,7 @@ class Reflector:
             body = page.read()
             self._late_at = math.inf
         self._backoff.answered(time.monotonic())
-        self._deliver(self._protocol.page(body), apply)
+        self._deliver(self._protocol.page(body, self._list_began), apply)
 
     def _is_known_to_be_absent(self, status: int) -> bool:
         said_often = status == HTTPStatus.NOT_FOUND or self._absences + 1 >= _REFUSALS

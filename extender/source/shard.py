@@ -9,7 +9,8 @@ the events of all pods, and this drops those of other shards before anything kee
 
 A node that joins later (a new label, a new machine) may have pods that were dropped, and the scheduler of its
 former shard may be binding more. So it is held back for ``SETTLES`` seconds, then its pods are read from the
-API server, and only then it is delivered.
+API server, and only then it is delivered. That list has no pods that are only nominated to the node; they are
+few, so all of them are remembered.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
 from extender.source.interface import Apply, BindError
@@ -61,6 +63,7 @@ class Shard:
         self._reading: dict[str, set[str]] = {}  # by node, the keys of pods that went while its pods are read
         self._node_of: dict[str, str] = {}  # of each pod that has passed; "" for one that would pass anywhere
         self._on_node: defaultdict[str, set[str]] = defaultdict(set)
+        self._nominated: dict[str, Pod] = {}  # to any node, and not bound
         self.nodes_listed = threading.Event()
         self._waking = threading.Event()
         self._stopping = False
@@ -133,7 +136,9 @@ class Shard:
 
     def _join(self, node: Node, pods: Iterable[Pod], gone: set[str]) -> list[Event]:
         """A node and its pods, without those that the watch shows: it may be ahead of the list."""
-        new = [pod for pod in pods if pod.key not in gone and pod.key not in self._node_of]
+        nominated = [pod for pod in self._nominated.values() if pod.nominated_node == node.name]
+        found = chain(nominated, pods)  # a pod that is in both is bound by now
+        new = [pod for pod in found if pod.key not in gone and pod.key not in self._node_of]
         events = [event for pod in new for event in self._pod(pod)]
         _log.info("node %s joins the shard with %d pods", node.name, len(self._on_node.get(node.name, ())))
         return [*events, Upserted(node)]
@@ -144,13 +149,18 @@ class Shard:
     def _one(self, event: Event) -> Iterable[Event]:
         match event:
             case Upserted(Pod() as pod):
+                self._nominated.pop(pod.key, None)
+                if pod.nominated_node and not pod.node_name:
+                    self._nominated[pod.key] = pod
                 return self._pod(pod)
             case Deleted("Pod", key):
                 return self._pod_gone(key)
-            case Listed("Pod", keys):
+            case Listed("Pod", keys, began=began):
                 for key in self._node_of.keys() - keys:
                     self._forget(key)
-                return [Listed("Pod", frozenset(self._node_of))]
+                for key in self._nominated.keys() - keys:
+                    del self._nominated[key]
+                return [Listed("Pod", frozenset(self._node_of), began=began)]
             case Upserted(Node() as node):
                 return self._node(node, event)
             case Deleted("Node", name):
@@ -171,6 +181,7 @@ class Shard:
         return [Upserted(pod)]
 
     def _pod_gone(self, key: str) -> list[Event]:
+        self._nominated.pop(key, None)
         for gone in self._reading.values():
             gone.add(key)
         return list(self._drop(key))

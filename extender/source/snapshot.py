@@ -82,7 +82,7 @@ class Snapshot:
                     self.problems.append(Problem(file, index, reason))
                 case _ if item is not None:
                     is_known = (item.kind, item.key) in self.others
-                    self._report_duplicate(is_known, file, index, item.key or item.name)
+                    self._report_duplicate(is_known, file, index, item.key)
                     self.others[item.kind, item.key] = item
 
     def _items(self, text: str, file: str, nodes: int | None) -> Iterable[_Item]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
@@ -54,7 +54,7 @@ class Learnt:
     """A request that pods make, and how often relative to others."""
 
     request: Request
-    weight: float
+    weight: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,6 +236,8 @@ ERRORS = 100
 """Invalid values in one object or request. If there are more, the error does not say where the first is."""
 PROBLEM = 300
 """Characters of one problem, error or log line about untrusted input."""
+LOG_LINES, LOG_SECONDS = 20, 10
+"""Log lines of one kind within so many seconds. More are counted: whoever reaches a port can cause some."""
 
 # The demand mix.
 TAUGHT_NAMES = 16

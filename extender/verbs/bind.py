@@ -153,7 +153,7 @@ class Binder:
         except (Unreachable, TimeoutError):
             raise Refusal(_NOT_LISTED) from None
         for bound_pod in bound:
-            self._state.observe_bound(bound_pod, asked_at)
+            self._state.observe_bound(bound_pod, time.monotonic())
         self._takeover.relisted(node, asked_at)
 
     def _assume(self, pod: Pod, node: str) -> AssumedPod | None:

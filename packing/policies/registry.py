@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from packing.cost.demand import Mix
+    from packing.policies.baselines.base import Baseline
     from packing.policies.interface import Policy
 
 
@@ -26,15 +27,14 @@ def _fgd(mix: Mix | None = None, *, prior: Mix | None = None, minimum_milli: int
 
 
 def _baseline(name: str, mix: object = None, *, prior: object = None, minimum_milli: int = 0) -> Policy:
-    from packing.policies.baselines.by_name import BASELINES
+    from packing.policies.baselines.best_fit import BestFit
+    from packing.policies.baselines.simple import FirstFit, LeastAllocated, MostAllocated
 
-    return BASELINES[name]()
+    known: tuple[type[Baseline], ...] = BestFit, MostAllocated, LeastAllocated, FirstFit
+    return next(one for one in known if one.name == name)()
 
 
-_BASELINES = [
-    *["best-fit", "dot-product", "least-squares", "gpu-packing", "gpu-clustering"],
-    *["most-allocated", "least-allocated", "first-fit"],
-]
+_BASELINES = "best-fit", "most-allocated", "least-allocated", "first-fit"
 POLICIES: dict[str, Callable[..., Policy]] = {
     "inventory": _inventory,
     "fgd": _fgd,

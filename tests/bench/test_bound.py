@@ -17,6 +17,7 @@ from packing.policies.placer import Placer
 from packing.policies.registry import POLICIES
 from packing.replay.pick_node import NodePicker
 from packing.replay.trace import build_fleet, fill, gpus_of
+from tests.examples import examples
 
 
 def share(milli, cpu=1000, count=1, models=None):
@@ -81,7 +82,7 @@ def best_packing(nodes, asked):
     return best
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.lists(requests, min_size=1, max_size=3))
 def test_it_is_never_below_the_best_packing(asked):
     nodes = [node("a", 2, 8000, "x"), node("b", 1, 4000, "y")]

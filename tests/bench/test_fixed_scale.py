@@ -15,6 +15,7 @@ from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.inventory import InventoryPolicy
 from packing.replay.trace import build_fleet
+from tests.examples import examples
 
 
 def share(milli: int, cpu: int = 1000) -> Request:
@@ -38,7 +39,7 @@ def ready(policy: InventoryPolicy, fleet: Fleet) -> InventoryPolicy:
 kinds = st.sampled_from([share(250), share(500, 8000), share(800), WHOLE_GPU, Request(cpu_milli=6000)])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(st.lists(st.tuples(kinds, st.integers(0, 7)), max_size=20), kinds)
 def test_scores_are_whole_numbers_that_never_contradict_the_cost(steps, request):
     fleet = fleet_of(8)

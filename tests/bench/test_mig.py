@@ -14,6 +14,7 @@ from bench.packing.mig import POLICIES, ProfileMix
 from bench.packing.mig_masks import MigMasks
 from packing.cost.pattern_lp import worth_by_patterns
 from packing.model.gpu_catalogue import find_model
+from tests.examples import examples
 from tests.packing.cost.test_pattern_lp import lp_over
 
 COMPUTE = (1, 2, 3, 4, 7)
@@ -41,7 +42,7 @@ def layouts(windows):
             yield mask, [t for t, _ in chosen]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(geometries(), st.lists(st.floats(0, 1), min_size=3, max_size=3))
 def test_fill_by_mask_is_the_best_of_all_sets_of_windows(windows, worth):
     worth = np.array(worth[: len(windows.starts)])
@@ -51,7 +52,7 @@ def test_fill_by_mask_is_the_best_of_all_sets_of_windows(windows, worth):
         assert table[mask] == pytest.approx(best)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(geometries())
 def test_slots_and_patterns_are_those_of_all_sets_of_windows(windows):
     sets = list(layouts(windows))
@@ -66,7 +67,7 @@ def test_slots_and_patterns_are_those_of_all_sets_of_windows(windows):
     assert all(any((np.array(p) >= c).all() for p in patterns) for c in counts)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(geometries(), st.lists(st.floats(0, 3), min_size=3, max_size=3))
 def test_the_lp_over_maximal_patterns_is_that_over_all_layouts(windows, demand):
     """Also where nobody asks for a profile that every maximal pattern has."""
@@ -109,7 +110,7 @@ def test_mfi_counts_profiles_that_nobody_asks_for():
     assert A100.blocked[0b00010000] == 1 + 2 + 2 + 4
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(st.sampled_from(POLICIES), st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=60))
 def test_instances_never_overlap_and_never_take_more_than_the_gpu_has(policy, steps):
     host, held = ProfileMix("m", A100, COMPUTE, FREQUENCY, gpus=2).host(policy), []

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from bench.packing.mixes import ShareMix, fill_mix
 from bench.packing.random_mixes import random_profiles, random_shares
 from bench.packing.random_runs import KINDS, OURS, ROUNDED, main, summary
+from tests.examples import examples
 
 mixes = st.tuples(st.integers(0, 1 << 30), st.integers(0, 500))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(mixes)
 def test_the_same_seed_makes_the_same_mix_and_each_type_fits_an_empty_node(which):
     made, again = random_shares(*which), random_shares(*which)
@@ -41,7 +42,7 @@ def test_the_mixes_differ():
     assert len({tuple(random_profiles(1, number).work.frequency) for number in range(40)}) == 40
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(mixes, st.sampled_from([8, 16]))
 def test_no_policy_exceeds_a_bound(which, gpus):
     for kind in KINDS.values():

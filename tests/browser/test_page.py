@@ -183,6 +183,7 @@ def test_light_and_dark(page: Page, fleet_url: str, scheme: str, is_dark: bool) 
 
 
 HOSTILE = "<img src=x onerror=alert(1)>"
+HIDDEN = "\u202e\u200b"
 
 
 def test_hostile_names_are_text(page: Page, tmp_path: Path) -> None:
@@ -191,16 +192,19 @@ def test_hostile_names_are_text(page: Page, tmp_path: Path) -> None:
     for item in items:
         metadata = item["metadata"]
         if item["kind"] == "Node":
-            metadata["labels"]["nvidia.com/gpu.product"] = HOSTILE
+            metadata["labels"]["nvidia.com/gpu.product"] = HOSTILE + HIDDEN
         else:
-            metadata["name"] = f"{HOSTILE}{metadata['name']}"
-            metadata["labels"] = {"stowage.dev/queue": HOSTILE}
+            metadata["name"] = f"{HOSTILE}{HIDDEN}{metadata['name']}"
+            metadata["labels"] = {"stowage.dev/queue": HOSTILE + HIDDEN}
     items[0]["metadata"]["name"] = f"{HOSTILE}\"'`${{1}}"
     with serving(write_snapshot(tmp_path / "hostile.json", *items)) as url:
         open_page(page, url, "#view=rows&colour=pod")
         assert page.run("document.querySelectorAll('img[src=x]').length") == 0
         assert HOSTILE in text(page, "#fleet-grid")
         assert HOSTILE in text(page, "#panel")
+        html = page.run("document.documentElement.outerHTML")
+        assert r"\u202e\u200b" in html
+        assert not set(HIDDEN) & set(html)
         page.run("document.querySelector('.gpu .part[data-pod]').click()")
         page.wait_for("document.querySelector('#panel .facts')")
         page.run("document.querySelector('.row .name').click()")

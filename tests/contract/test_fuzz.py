@@ -19,6 +19,7 @@ from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
 from tests.contract.conftest import GPU, manifest
+from tests.examples import examples
 from tests.extender.builders import make_node, make_pod
 
 Strategy = st.SearchStrategy[Any]
@@ -135,7 +136,7 @@ def caller() -> Iterator[Caller]:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_answer_can_be_parsed(caller: Caller, verb: Verb, data: st.DataObject) -> None:
     response = caller.post(verb, data.draw(messages(verb)))
@@ -210,7 +211,7 @@ def paths(draw: st.DrawFn) -> str:
     return f"{route}?{quote(draw(PLACES))}" if draw(st.integers(0, 3)) == 0 else route
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
 @given(method=st.sampled_from(METHODS), path=paths(), body=BODIES, headers=HEADERS)
 def test_every_route_answers_any_request(
     caller: Caller, method: str, path: str, body: bytes, headers: dict[str, bytes]

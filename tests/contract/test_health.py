@@ -38,7 +38,7 @@ async def test_a_starting_service_refuses_verbs(start: Start, verb: str) -> None
 
 async def test_ready_means_that_nodes_pods_and_devices_are_listed() -> None:
     class Silent(SnapshotSource):
-        def start(self, apply: object, applied: object = None) -> None:
+        def start(self, apply: object, *others: object) -> None:
             """Delivers nothing, like an API server that does not answer."""
 
     service = Service(Settings(), Silent(Snapshot(), "away"), "1.2.3")

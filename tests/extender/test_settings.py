@@ -1,12 +1,22 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from extender.cluster.factory import state_of
+from extender.cluster.policy_refresh import plan_now
+from extender.dialects.pod_request import request_of
+from extender.k8s.objects import Listed, Upserted
+from extender.protocol.node_names import NodeNames
 from extender.settings import Queue, Settings, SettingsError
 from extender.settings_file import load
+from extender.verbs.evaluate import evaluate
+from tests.extender.builders import GPU, make_node, make_pod
 
 
 def write(folder: Path, text: str) -> Path:
@@ -51,10 +61,55 @@ def test_environment_values_are_yaml_scalars(variable: str, text: str, expected:
     assert getattr(load(None, {variable: text}), variable.removeprefix("STOWAGE_").lower()) == expected
 
 
+@pytest.mark.parametrize("number", ["1.0e+308", "1.0e-308", "-1", "0", ".inf", ".nan"])
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("demand: [{resources: {nvidia.com/gpu: 1}, weight: NUMBER}]", "demand.0.weight: "),
+        ("gpu_values: {H100: NUMBER}", "gpu_values.H100: "),
+    ],
+)
+def test_numbers_that_count_beside_others_are_bounded(
+    tmp_path: Path, text: str, key: str, number: str
+) -> None:
+    with pytest.raises(SettingsError, match=re.escape(key)):
+        load(write(tmp_path, text.replace("NUMBER", number)), {})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"gpu_values": {"H100": 1e-6, "T4": 1e9}},
+        {"gpu_values": {"H100": 1e9, "T4": 1e-6}},
+        {
+            "demand": [
+                {"resources": {GPU: count}, "weight": weight} for count, weight in ((1, 1e-6), (8, 1e9))
+            ]
+        },
+        {
+            "demand": [
+                {"resources": {GPU: count}, "weight": weight} for count, weight in ((1, 1e9), (8, 1e-6))
+            ]
+        },
+    ],
+)
+def test_costs_are_finite_within_the_bounds(given: dict[str, Any]) -> None:
+    models = {"a": "NVIDIA-H100-80GB-HBM3", "b": "Tesla-T4", "c": "NVIDIA-A100-SXM4-80GB"}
+    nodes = [make_node(name, 8, labels={f"{GPU}.product": model}) for name, model in models.items()]
+    state = state_of(Settings.model_validate(given))
+    state.apply([*map(Upserted, nodes), Listed("Node", frozenset(models)), Listed("Pod", frozenset())])
+    plan_now(state)
+    for pod in (make_pod("p", 1), make_pod("p", 8)):
+        costs = evaluate(state, pod, request_of(pod), NodeNames.of([*models])).cost
+        assert np.isfinite(costs).all()
+    assert not state.failures.counts
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
         ("shortlist: -1", ["shortlist", "-1", "whole number from 0"]),
+        ("shortlist: 99999999999999999999", ["shortlist", "whole number from 0 to 1000000"]),
         ("shortlist: many", ["shortlist", "'many'", "whole number from 0"]),
         ("mig_manager: a/b/c", ["mig_manager", "'a/b/c'", "namespace/name of the MIG manager"]),
         ("shortlst: 3", ["shortlst", "unknown setting", "did you mean shortlist?"]),

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.hostile.cluster import (
     ANNOTATIONS,
     GPU,
@@ -373,7 +374,10 @@ CHANGES = st.lists(
 
 
 @seed(1)
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(25),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(changes=CHANGES)
 def test_the_books_are_those_of_the_objects_that_are_left(
     runner: asyncio.Runner, changes: list[tuple[int, str, int]]

@@ -10,7 +10,24 @@ export class ApiError extends Error {
   }
 }
 
-/** The JSON of a path. Asks for a token and tries again on 401. Throws ApiError. */
+// As extender/untrusted/visible.py: control characters, marks of direction, what has no width.
+const HIDDEN = /(?!\n)[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu;
+const escaped = (text) => text.replace(/[^]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
+const visible = (text) => text.replace(HIDDEN, escaped);
+
+/** JSON with nothing hidden in texts and names of members, which strangers write. Most of it is parsed at once. */
+function parsed(text) {
+  const hides = text.search(HIDDEN) >= 0 || /\\[bfrtu]/.test(text);
+  return JSON.parse(text, hides ? shown : undefined);
+}
+
+function shown(_, value) {
+  if (typeof value === "string") return visible(value);
+  if (value === null || typeof value !== "object" || Array.isArray(value)) return value;
+  return Object.fromEntries(Object.entries(value).map(([name, member]) => [visible(name), member]));
+}
+
+/** The JSON of a path, with hidden characters escaped. Asks for a token and tries again on 401. Throws ApiError. */
 export async function read(path, problem = "") {
   const token = sessionStorage.getItem(KEY);
   // Two headers: the API server removes the first one from what it proxies.
@@ -28,15 +45,15 @@ export async function read(path, problem = "") {
     return read(path);
   }
   if (!response.ok) throw new ApiError(response.status, await detail(response));
-  return response.json();
+  return parsed(await response.text());
 }
 
 async function detail(response) {
   const text = await response.text();
   try {
-    return String(JSON.parse(text).detail ?? text).slice(0, 300);
+    return visible(String(JSON.parse(text).detail ?? text)).slice(0, 300);
   } catch {
-    return text.slice(0, 300);
+    return visible(text).slice(0, 300);
   }
 }
 

@@ -233,6 +233,11 @@ class DeviceClaim:
         """The one object with these contents: many claims come from one template."""
         return _DEVICE_CLAIMS.setdefault((self.requests, self.constraints, self.problem), self)
 
+    @property
+    def wants_all(self) -> bool:
+        """Whether a request, or one of its alternatives, has the allocation mode ``All``."""
+        return any(sub.count is None for request in self.requests for sub in request.subrequests)
+
 
 _DEVICE_CLAIMS: WeakValueDictionary[tuple[object, ...], DeviceClaim] = WeakValueDictionary()
 

@@ -3,10 +3,13 @@ from __future__ import annotations
 import io
 import json
 import logging
+import time
+from collections.abc import Callable
 
 import pytest
 
 from extender.cli import logs as log
+from extender.untrusted.limits import LOG_LINES
 
 SECRET = "hunter2"
 
@@ -77,3 +80,52 @@ def test_the_level_applies_to_our_loggers_and_others_log_warnings() -> None:
     log.configure("info", stream)
     logging.getLogger("extender.filter").debug("another decision")
     assert "another" not in stream.getvalue()
+
+
+def messages(stream: io.StringIO) -> list[str]:
+    return [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
+
+
+def test_a_flood_of_one_kind_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "LOG_SECONDS", 0.3)
+    stream, flooded = io.StringIO(), logging.getLogger("extender.server.service")
+    log.configure("info", stream)
+    for number in range(1000):
+        flooded.warning("refused %s", f"caller {number}")
+        logging.getLogger("uvicorn.error").warning(f"Invalid request {number}")
+    flooded.info("stopping after %s", "SIGTERM")
+    said = messages(stream)
+    assert said[-1] == "stopping after SIGTERM"
+    assert len(said) == 2 * LOG_LINES + 1
+    until(lambda: len(messages(stream)) > len(said) + 1)
+    more = f"{1000 - LOG_LINES} more lines like these were left out within 0.3 s, the last one:"
+    assert sorted(messages(stream)[-2:]) == [f"{more} Invalid request 999", f"{more} refused caller 999"]
+    assert json.loads(stream.getvalue().splitlines()[-1])["level"] == "warning"
+    flooded.warning("refused %s", "again")
+    assert messages(stream)[-1] == "refused again"
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_what_was_left_out_is_said_at_the_end() -> None:
+    stream = io.StringIO()
+    log.configure("info", stream)
+    for number in range(LOG_LINES + 3):
+        logging.getLogger("extender.cluster").warning("node %d", number)
+    log.configure("info", io.StringIO())
+    assert "3 more lines like these" in messages(stream)[-1]
+
+
+@pytest.mark.parametrize("name", ["extender.server", "extender.evictor.actions"])
+def test_no_eviction_is_left_out_and_no_line_of_the_level_debug(name: str) -> None:
+    stream = io.StringIO()
+    log.configure("debug", stream)
+    for number in range(100):
+        level = logging.INFO if "evictor" in name else logging.DEBUG
+        logging.getLogger(name).log(level, "a decision about %d", number)
+    assert len(messages(stream)) == 100

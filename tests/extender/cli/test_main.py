@@ -21,19 +21,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"stowage {version('kube-stowage')}\n"
 
 
-@pytest.mark.parametrize("subcommand", ["top", "plan", "explain training/train-16g-p5"])
-def test_a_reader_that_has_seen_enough_is_no_error(subcommand: str) -> None:
-    """As in ``stowage top | head``."""
-    command = [sys.executable, "-m", "extender.cli.main", *subcommand.split(), "--example"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.close()
-    with process.stderr:
-        said = process.stderr.read()
-    assert (process.wait(), said) == (0, "")
-
-
 LARGE = {"numba", "numpy", "kubernetes", "fastapi", "pydantic"}
 
 

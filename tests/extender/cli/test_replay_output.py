@@ -74,6 +74,17 @@ def test_a_snapshot_can_be_drawn(tmp_path, capsys):
     assert "<!-- 1 (+1) -->" in drawn  # a whole node more
 
 
+def test_names_are_drawn_as_they_are(files, capsys):
+    """No formulas of TeX, and nothing that acts in the program that shows the picture."""
+    pods = (files / "pods.csv").rename(files / "$x^2$ \\\x1b\u202e.csv")
+    arguments = ["--nodes", f"{files}/nodes.csv", "--pods", str(pods), "--seeds", "1"]
+    assert cli.main(["replay", *arguments, "--plot", f"{files}/plot.svg"]) == 0
+    drawn = (files / "plot.svg").read_text()
+    assert r"$x^2$ \\u001b\u202e" in drawn
+    assert all(char.isprintable() or char == "\n" for char in drawn)
+    assert "\x1b" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -118,7 +129,7 @@ def test_ctrl_c_prints_the_rows_that_are_complete(files, capsys, monkeypatch, ou
         if what == "pods first-fit 3":
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("extender.cli.replay._show_progress", lambda: interrupted)
+    monkeypatch.setattr("extender.cli.replay.show_progress", interrupted)
     assert replay(files, "--policy", "first-fit", "--seeds", "1-9", "--output", output) == 130
     captured = capsys.readouterr()
     assert captured.err == "stowage replay: interrupted: only the 2 replays above are complete\n"
@@ -139,7 +150,7 @@ def test_ctrl_c_before_the_first_row_prints_no_table(files, capsys, monkeypatch)
     def interrupted(what, part):
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("extender.cli.replay._show_progress", lambda: interrupted)
+    monkeypatch.setattr("extender.cli.replay.show_progress", interrupted)
     assert replay(files) == 130
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "stowage replay: interrupted: no replay is complete\n")

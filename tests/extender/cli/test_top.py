@@ -95,3 +95,25 @@ def test_a_watch_shows_what_changes(api: apiserver.ApiServer, tmp_path: Path) ->
 )
 def test_ages(seconds: float, text: str) -> None:
     assert _age(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("created", "age"),
+    [
+        (None, "unknown"),
+        ("1970-01-01T00:00:00Z", "unknown"),
+        ("nonsense", "unknown"),
+        ("2199-01-01T00:00:00Z", "0s"),
+    ],
+)
+def test_the_age_of_a_pod_whose_creation_is_not_known(
+    created: str | None, age: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = {"limits": {"nvidia.com/gpu": 1}}
+    pod = {"kind": "Pod", "metadata": {"name": "p", "creationTimestamp": created}}
+    path = tmp_path / "pods.json"
+    path.write_text(json.dumps(pod | {"spec": {"containers": [{"resources": limits}]}}))
+    assert cli.main(["top", "--snapshot", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split() == [
+        *("default/p", "0", age, "1", "nvidia.com/gpu", "there", "is", "no", "node"),
+    ]

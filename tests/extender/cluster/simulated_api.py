@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -44,9 +45,9 @@ class Truth(SnapshotSource):
         self.pods[pod.key] = pod
         self.events.append(Upserted(pod))
 
-    def everything(self) -> list[Event]:
+    def everything(self, began: float = -math.inf) -> list[Event]:
         listed = [*map(Upserted, self.nodes.values()), Listed("Node", frozenset(self.nodes))]
-        return [*listed, *map(Upserted, self.pods.values()), Listed("Pod", frozenset(self.pods))]
+        return [*listed, *map(Upserted, self.pods.values()), Listed("Pod", frozenset(self.pods), began=began)]
 
     def make(self, pod: Pod) -> None:
         """Make a binding, as the API server does. Raises BindError."""

@@ -16,6 +16,7 @@ from extender.cluster.state import State
 from extender.explain.pod import explain
 from extender.k8s.objects import Deleted, Node, Pod, Upserted
 from packing.model.reasons import Reason
+from tests.examples import examples
 from tests.extender.builders import make_node, make_pod, make_state, why
 
 SECONDS = 60.0
@@ -248,5 +249,5 @@ class Holds(RuleBasedStateMachine):
         assert sorted(free[0].tolist()) == sorted(plain.fleet.arrays.free_devices[0, :4].tolist())
 
 
-Holds.TestCase.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
+Holds.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=15)
 TestHolds = Holds.TestCase

@@ -24,6 +24,7 @@ from extender.verbs import evaluate as verdict_module
 from packing.model.request import Request
 from packing.policies.interface import Policy
 from packing.policies.registry import POLICIES
+from tests.examples import examples
 from tests.extender.builders import GPU, make_node, make_pod, make_state
 from tests.extender.dialects.test_dialect_manifests import node as node_of
 from tests.extender.engines import DEVICES
@@ -101,7 +102,7 @@ async def answers(engine: Engine, pods: list[dict[str, Any]], after: Callable[[i
 sizes = st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 200, 600])), min_size=1, max_size=6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(sizes=sizes, seed=st.integers(0, 2**32), fault=st.sampled_from([0.2, 0.6, 1.0]))
 def test_faults_of_the_policy_refuse_no_pod_and_change_nothing_of_what_fits(
     sizes: list[tuple[int, int]], seed: int, fault: float

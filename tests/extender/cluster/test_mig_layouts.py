@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -10,14 +11,16 @@ import pytest
 
 from extender.cluster.state import State
 from extender.explain.node import view_node
-from extender.k8s.objects import Deleted, Listed, Upserted
+from extender.k8s.objects import Deleted, Event, Listed, Upserted
 from extender.source.list_watch import ListWatch
 from extender.source.snapshot import Snapshot
 from extender.source.watched_kinds import mig_layouts
 from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
-from tests.extender.builders import make_pod, make_state, why
+from tests.extender.builders import make_node, make_pod, make_state, why
 from tests.extender.inventory.test_mig_manager import CONFIG, CUSTOM, NAME, layouts, manifest, mig_node
+
+PER_NODE_SELECTOR = "app.kubernetes.io/component=nvidia-mig-manager,nvidia.com/node-name"
 
 
 def known(state: State) -> bool:
@@ -68,7 +71,7 @@ def shape(state: State) -> NodeSpec:
 @pytest.mark.parametrize(
     ("event", "problem"),
     [
-        (Deleted("ConfigMap", ""), "is not there"),
+        (Deleted("ConfigMap", NAME), "is not there"),
         (Listed("ConfigMap", frozenset()), "is not there"),
         (Upserted(layouts("mig-configs: [")), f"{NAME}: config.yaml is not YAML"),
         (
@@ -80,7 +83,7 @@ def shape(state: State) -> NodeSpec:
 def test_without_a_layout_only_allocatable_counts(event: Any, problem: str) -> None:
     state = make_state(mig_node("custom-mig", CUSTOM))
     guessed = shape(state)
-    state.apply([Upserted(layouts()), event])
+    state.apply([Upserted(layouts()), Listed("ConfigMap", frozenset({NAME})), event])
     assert shape(state) == guessed
     assert problem in state.problems["MIG layouts of all nodes"]
     state.apply([Upserted(layouts())])
@@ -96,13 +99,85 @@ def test_a_configmap_that_was_never_there_is_a_problem() -> None:
 
 def test_a_node_may_have_a_configmap_of_its_own() -> None:
     state = make_state(mig_node("custom-mig", CUSTOM))
-    state.apply([Upserted(layouts(node="n")), Listed("ConfigMap", frozenset({"n"}))])
+    state.apply([Upserted(layouts(node="n")), Listed("ConfigMap", frozenset({NAME}))])
     assert known(state)
     assert not state.problems
-    state.apply([Upserted(layouts("[", node="other")), Deleted("ConfigMap", "n")])
+    other = layouts("[", node="other", name="gpu/other")
+    state.apply([Upserted(other), Upserted(make_node("other")), Deleted("ConfigMap", NAME)])
     assert not known(state)
     assert set(state.problems) == {"MIG layouts of n", "MIG layouts of other"}
-    state.apply([Deleted("ConfigMap", "other"), Deleted("Node", "n")])
+    state.apply([Deleted("Node", "other"), Deleted("Node", "n")])
+    assert not state.problems
+    state.apply([Upserted(make_node("other"))])
+    assert set(state.problems) == {"MIG layouts of other"}
+
+
+def two_nodes() -> State:
+    """n and m have the same layout, by their labels."""
+    node = mig_node("custom-mig", CUSTOM)
+    return make_state(node, replace(node, name="m"))
+
+
+def nodes_with_layout(state: State) -> set[str]:
+    return {name for name, sources in state.nodes.sources.items() if sources.layout}
+
+
+def test_a_label_that_moves_to_another_node_takes_the_layouts_along() -> None:
+    state = two_nodes()
+    for node in "nmn":
+        state.apply([Upserted(layouts(node=node))])
+        assert nodes_with_layout(state) == {node}
+    state.apply([Upserted(layouts())])
+    assert nodes_with_layout(state) == {"n", "m"}
+
+
+def test_a_label_that_moves_to_another_configmap() -> None:
+    """The API server says that the first one is deleted, because the selector does not match it any more. It
+    may say so before or after."""
+    for order in (1, -1):
+        state = two_nodes()
+        state.apply([Upserted(layouts(node="n", name="gpu/a"))])
+        state.apply([Deleted("ConfigMap", "gpu/a"), Upserted(layouts(node="n", name="gpu/b"))][::order])
+        assert nodes_with_layout(state) == {"n"}
+        assert state.nodes.sources["n"].layout == "configmap gpu/b"
+        assert not state.problems
+
+
+@pytest.mark.parametrize("node", ["n", ""])
+@pytest.mark.parametrize("gone", [Deleted("ConfigMap", "gpu/a"), Listed("ConfigMap", frozenset({"gpu/b"}))])
+def test_of_two_configmaps_the_other_stays(gone: Event, node: str) -> None:
+    both = [layouts(node=node, name="gpu/b"), layouts(node=node, name="gpu/a")]
+    for order in (both, both[::-1]):
+        state = two_nodes()
+        state.apply([Upserted(one) for one in order])
+        assert state.nodes.sources["n"].layout == "configmap gpu/a"
+        about = f"MIG layouts of {node or 'all nodes'}"
+        assert "gpu/a counts of 2 configmaps" in state.problems[about]
+        state.apply([gone])
+        assert state.nodes.sources["n"].layout == "configmap gpu/b"
+        assert about not in state.problems
+
+
+def test_what_the_mig_manager_writes_itself_counts_before_others() -> None:
+    state = two_nodes()
+    state.apply([Upserted(layouts(node="n", name=name)) for name in ("gpu/n-mig-config", "gpu/a")])
+    assert state.nodes.sources["n"].layout == "configmap gpu/n-mig-config"
+
+
+def test_layouts_of_two_configmaps_are_not_mixed() -> None:
+    """The MIG manager reads one file."""
+    state = two_nodes()
+    other = "mig-configs: {all-disabled: [{devices: all, mig-enabled: false}]}"
+    state.apply([Upserted(layouts()), Upserted(layouts(other, node="n", name="gpu/n"))])
+    assert nodes_with_layout(state) == {"m"}
+    assert "configmap gpu/n has no MIG layout custom-mig" in state.problems["n"]
+
+
+def test_a_node_without_a_layout_label_misses_no_configmap() -> None:
+    state = two_nodes()
+    state.apply([Upserted(layouts(node="m")), Listed("ConfigMap", frozenset({NAME}))])
+    assert state.problems.keys() == {"MIG layouts of n"}
+    state.apply([Upserted(make_node("n"))])
     assert not state.problems
 
 
@@ -110,7 +185,7 @@ def test_a_node_may_have_a_configmap_of_its_own() -> None:
     ("name", "selector"),
     [
         ("default-mig-parted-config", {"fieldSelector": "metadata.name=default-mig-parted-config"}),
-        ("", {"labelSelector": "app.kubernetes.io/component=nvidia-mig-manager"}),
+        ("", {"labelSelector": PER_NODE_SELECTOR}),
     ],
 )
 def test_the_configmap_is_listed_and_watched(name: str, selector: dict[str, str]) -> None:
@@ -121,11 +196,11 @@ def test_the_configmap_is_listed_and_watched(name: str, selector: dict[str, str]
     assert request.query.items() >= selector.items()
     assert protocol.page(json.dumps(page).encode()) == [
         Upserted(layouts()),
-        Listed("ConfigMap", frozenset({""})),
+        Listed("ConfigMap", frozenset({NAME})),
     ]
     assert protocol.next_request().query.items() >= selector.items()
     change = {"type": "DELETED", "object": manifest()}
-    assert protocol.chunk(json.dumps(change).encode() + b"\n") == [Deleted("ConfigMap", "")]
+    assert protocol.chunk(json.dumps(change).encode() + b"\n") == [Deleted("ConfigMap", NAME)]
 
 
 def test_a_snapshot_may_contain_other_configmaps() -> None:

@@ -11,6 +11,7 @@ were bound with.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -30,6 +31,7 @@ from extender.settings import Settings
 from extender.source.interface import BindError, Unreachable
 from extender.verbs.bind import Binder
 from packing.policies.registry import POLICIES
+from tests.examples import examples
 from tests.extender.cluster.simulated_api import GPUS, NODES, Binding, Truth, make_node
 
 SIZES = (300, 500, 700, 1000)
@@ -56,7 +58,15 @@ def size_of(pod: Pod) -> int:
 
 # Named functions: hypothesis parses the source of a lambda again and again, which can fail on CPython 3.11.
 def has_events(model: StateModel) -> bool:
-    return bool(model.truth.events)
+    return bool(model.truth.events and not model.listing)
+
+
+def is_listing(model: StateModel) -> bool:
+    return bool(model.listing)
+
+
+def watches(model: StateModel) -> bool:
+    return not model.listing
 
 
 def has_awaited(model: StateModel) -> bool:
@@ -77,6 +87,7 @@ class StateModel(RuleBasedStateMachine):
         self.uids = 0
         self.bound_with: dict[str, Pod] = {}  # of those that have ever been edited
         self.binds: list[asyncio.Task[str]] = []
+        self.listing: list[Event] = []  # a list that has not arrived yet
 
     @initialize(sizes=st.lists(sizes, min_size=4, max_size=4))
     def set_up(self, sizes: list[int]) -> None:
@@ -86,6 +97,7 @@ class StateModel(RuleBasedStateMachine):
 
     def begin(self) -> None:
         """A new Stowage process: it knows only what it lists."""
+        self.listing = []
         self.truth.events.clear()
         self.become(self.truth.everything())
 
@@ -177,12 +189,28 @@ class StateModel(RuleBasedStateMachine):
     @rule()
     def relist(self) -> None:
         before = {pod.uid for pod in self.state.pods.values()}
+        before |= {one.pod.uid for one in self.state.assumed_pods if one.confirmed}
+        self.listing = self.truth.everything(began=math.inf)
         self.truth.events.clear()
-        self.unseen.clear()
-        self.state.apply(self.truth.everything())
+        self.list_arrives()
         listed = {pod.uid: pod for pod in self.truth.pods.values()}
         self.nothing_is_assumed_of(before - listed.keys())
         self.nothing_is_assumed_of(pod.uid for pod in listed.values() if pod.node_name)
+
+    @precondition(watches)
+    @rule()
+    def list_begins(self) -> None:
+        """The watch broke. Bindings and their answers go on until the list arrives."""
+        self.listing = self.truth.everything(began=time.monotonic())
+        self.truth.events.clear()
+
+    @precondition(is_listing)
+    @rule()
+    def list_arrives(self) -> None:
+        pods = (event.obj for event in self.listing if isinstance(event, Upserted))
+        self.unseen -= {pod.uid for pod in pods if isinstance(pod, Pod) and pod.node_name}
+        self.state.apply(self.listing)
+        self.listing = []
 
     def nothing_is_assumed_of(self, uids: Iterable[str]) -> None:
         """One event ends all that was assumed of a pod."""
@@ -254,6 +282,7 @@ class StateModel(RuleBasedStateMachine):
         self.repair()
         self.begin()
 
+    @precondition(watches)
     @rule(made=st.booleans(), calls=calls)
     def take_over(self, made: bool, calls: list[tuple[str, str]]) -> None:
         """Another replica is called from now on. Its watch is as far as that of the one before."""
@@ -345,6 +374,8 @@ class StateModel(RuleBasedStateMachine):
             self.answer([(0, "made", True)])
         self.time_to_live_passes(True)
         self.repair()
+        if self.listing:
+            self.list_arrives()
         if self.truth.events:
             self.deliver(len(self.truth.events))
         true = {(pod.uid, pod.node_name, pod.annotations[INDICES]) for pod in self.bound_in_truth()}
@@ -355,4 +386,4 @@ class StateModel(RuleBasedStateMachine):
 
 
 TestState = StateModel.TestCase
-TestState.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestState.settings = settings(max_examples=examples(150), stateful_step_count=50)

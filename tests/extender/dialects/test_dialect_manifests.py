@@ -160,11 +160,3 @@ def test_an_impossible_request_is_an_error_that_says_why(name):
 def test_an_inventory_names_its_sources(name, devices, model, truth):
     sources = inventory_of(node(name)).sources
     assert replace(sources, islands="") == Sources(devices, model, truth)
-
-
-def test_the_documentation_names_every_manifest_and_no_other():
-    text = (Path(__file__).parents[3] / "docs/dialects.md").read_text()
-    prefixes = "|".join({name.partition("-")[0].replace("vgpu", "vgpu-manager") for name in PODS})
-    named = set(re.findall(rf"`((?:{prefixes})(?:-[a-z]+)*)`", text))
-    assert named - PODS.keys() == set()
-    assert PODS.keys() - named == set()

@@ -21,6 +21,7 @@ from extender.settings import Settings
 from extender.verbs.bind import Refusal, assign
 from packing.model.mig_instances import window
 from packing.model.reasons import Reason
+from tests.examples import examples
 from tests.extender.builders import make_state, why
 from tests.extender.dialects.test_dialect_manifests import node, pod
 
@@ -78,7 +79,7 @@ pods = st.lists(
 
 
 @pytest.mark.parametrize("policy", ["best-fit", "inventory"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(pods, st.randoms(use_true_random=False))
 def test_pods_that_come_and_go_never_share_a_slice(policy, pods, draw):
     state = state_of(Settings(policy=policy))

@@ -25,6 +25,8 @@ from tests.extender.dra.nvidia import (
     spec,
 )
 
+IS_B = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-b"]}]}
+ON_B = {"nodeSelectorTerms": [IS_B]}
 ONE_GPU = "{requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}"
 
 
@@ -59,6 +61,18 @@ def test_a_slice_may_move_to_another_node():
     assert len(cache.on_node("node-b", {}).devices) == 1
 
 
+@pytest.mark.parametrize("after", [None, {"nodeName": "node-b"}, {"nodeSelector": ON_B}])
+def test_devices_of_all_nodes_are_gone_where_their_slices_do_not_reach_any_more(after):
+    of_all = spec(gpu(0), node="fabric") | {"nodeName": None}
+    cache = device_cache(of_all | {"allNodes": True}, spec(gpu(1)))
+    assert free(cache) == {"gpu-0", "gpu-1"}
+    if after is None:
+        cache.remove("ResourceSlice", "s0")
+    else:
+        cache.put(parse_slice("s0", of_all | after))
+    assert free(cache) == {"gpu-1"}
+
+
 def test_an_allocated_partition_blocks_overlapping_devices():
     cache = partitioned()
     hold(cache, "gpu-0-mig-3g20gb-9-4")
@@ -91,8 +105,8 @@ def test_total_slots_follow_every_change():
     cache.keep("ResourceClaim", frozenset())
     cache.refresh(lambda name: {})
     assert +cache.total_slots == +before.total_slots
-    kind = ("gpu.nvidia.com", "NVIDIA A100-SXM4-40GB", "1g.5gb")
-    assert cache.total_slots[kind, 1] == 7
+    small = [(kind.product, n) for (kind, _), n in cache.total_slots.items() if kind.profile == "1g.5gb"]
+    assert small == [("NVIDIA A100-SXM4-40GB", 7)]
     cache.keep("ResourceSlice", frozenset())
     cache.refresh(lambda name: {})
     assert not +cache.total_slots
@@ -272,6 +286,10 @@ def test_deleted_pools_leave_nothing():
     cache = partitioned()
     hold(cache, "gpu-0")
     cache.put(parse_claim("ml", "stray", {"devices": {}}, STATUS_ELSEWHERE))
+    cache.put(parse_slice("s2", spec(gpu(0), node="fabric") | {"nodeName": None, "allNodes": True}))
+    cache.on_node("gone", {"zone": "a"})
+    cache.on_node("unknown", {})
+    cache.forget("gone")
     cache.keep("ResourceSlice", frozenset())
     cache.keep("ResourceClaim", frozenset())
     cache.refresh(lambda name: {})
@@ -292,4 +310,4 @@ def test_static_mig_instances_are_fractions_of_gpus():
     instance["attributes"] |= {"type": {"string": "mig"}, "profile": {"string": "2g.10gb"}}
     cache = device_cache(spec(gpu(1), instance))
     cache.refresh(lambda name: {})
-    assert sorted(cache.pools.kinds.gpu_fractions.values()) == [pytest.approx(2 / 7), 1.0]
+    assert sorted(kind.gpu_fraction for kind, _ in cache.total_slots) == [pytest.approx(2 / 7), 1.0]

@@ -6,9 +6,10 @@ import pytest
 
 from extender.dra import forecast as dra_forecast
 from extender.dra.forecast import AllocationSimulator, Forecast
+from extender.dra.node_search import POOL_INCOMPLETE
 from extender.k8s.objects import Pod, PodClaim, PodSpec
 from extender.k8s.resource_api.claim_parser import parse_claim
-from extender.k8s.resource_api.slice_parser import parse_class
+from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
 from tests.extender.dra.claims import gpu_claim
 from tests.extender.dra.nvidia import counter_set, device_cache, dynamic, forecast_for, gpu, hold, names, spec
 
@@ -106,6 +107,20 @@ def test_allocation_mode_all():
     assert names(forecast_for(cache, claim)) == ["gpu-0", "gpu-1"]
     hold(cache, "gpu-1")
     assert forecast_for(cache, claim).problem == "the node has no devices that fit"
+
+
+def test_all_devices_can_be_had_while_no_pool_with_counters_is_incomplete_anywhere():
+    cache = device_cache(spec(gpu(0)))
+    cache.put(parse_claim("ml", "wanted", {"devices": gpu_claim(allocationMode="All")}, None))
+    pod = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "wanted"),)))
+    simulator = AllocationSimulator(cache)
+    assert names(simulator.forecasts(pod, HERE)[0]) == ["gpu-0"]
+    for _ in range(2):
+        cache.put(parse_slice("b0", spec(count=2, node="node-b", sharedCounters=[counter_set()])))
+        assert simulator.forecasts(pod, HERE)[0].problem == POOL_INCOMPLETE
+        cache.put(parse_slice("b1", spec(*dynamic(), count=2, node="node-b")))
+        assert names(simulator.forecasts(pod, HERE)[0]) == ["gpu-0"]
+        cache.remove("ResourceSlice", "b1")
 
 
 def test_distinct_attribute():

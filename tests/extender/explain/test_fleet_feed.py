@@ -10,7 +10,10 @@ from extender.cluster.state import State
 from extender.explain import fleet_feed
 from extender.explain.fleet_feed import FleetFeed
 from extender.k8s.objects import Deleted, Upserted
-from tests.extender.builders import make_node, make_pod, make_state
+from extender.k8s.resource_api.objects import DeviceClass
+from extender.k8s.resource_api.slice_parser import parse_slice
+from tests.extender.builders import GPU, make_node, make_pod, make_state
+from tests.extender.dra.nvidia import gpu, spec
 
 
 def parsed(parts: list[bytes]) -> dict[str, Any]:
@@ -49,6 +52,15 @@ async def test_everything_first_and_then_only_changes() -> None:
     changed = await reader.read()
     assert names(changed) == ["b"]
     assert changed["nodes"][0]["pods"][0][0] == "default/p"
+
+
+async def test_waiting_pods_are_explained_again_when_devices_come() -> None:
+    state = make_state(make_node("a", 0), make_pod("w", 1))
+    reader = Reader(state)
+    assert (await reader.read())["waiting"][0]["lacks"]
+    gpus = DeviceClass("gpu.nvidia.com", extended_resource=GPU)
+    state.apply([Upserted(gpus), Upserted(parse_slice("s", spec(gpu(), node="a")))])
+    assert (await reader.read())["waiting"][0]["why"] == "fits on 1 nodes"
 
 
 async def test_a_removed_node_and_one_that_comes_back() -> None:

@@ -12,10 +12,17 @@ from extender.cluster.factory import state_of
 from extender.cluster.state import State
 from extender.explain.advice import ADVICE
 from extender.explain.problems import Problem, Problems, Surroundings, problems_of
+from extender.k8s.affinity import Taint
 from extender.k8s.device_objects import MigLayouts
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
-from extender.k8s.objects import Listed, Upserted
-from extender.k8s.resource_api.objects import ResourceSlice
+from extender.k8s.objects import Container, Deleted, Event, Listed, PodSpec, Upserted
+from extender.k8s.resource_api.objects import (
+    Device,
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceSlice,
+)
 from extender.settings import Queue, Settings
 from packing.model.reasons import Reason
 from tests.extender.builders import GPU, make_node, make_pod
@@ -85,6 +92,151 @@ def test_problems_of_objects(case: str) -> None:
     assert (problem.kind, problem.about) == (kind, about)
     assert text in problem.text
     assert advice in problem.advice
+
+
+def odd_pod(**more: Any) -> Any:
+    """A pod whose request cannot be read."""
+    return make_pod("p", spec=PodSpec((Container(requests=((GPU, "-3"),)),)), **more)
+
+
+def rogue(name: str) -> Any:
+    """A node with resources that no other has. The fleet takes two such nodes."""
+    return make_node(name, 0, **{f"nvidia.com__mig-1g.{name}{size}gb": "1" for size in range(10, 60)})
+
+
+def none_but(kind: str, *keys: str) -> Listed:
+    return Listed(kind, frozenset(keys))  # type: ignore[arg-type]
+
+
+TWO_DEVICES = ((GPU, "a"), (GPU, "b"))
+GONE: dict[str, tuple[list[Any], list[Event]]] = {
+    "an unreadable node is deleted": ([make_node("n", **{GPU: "x"})], [Deleted("Node", "n")]),
+    "an unreadable node is not listed": ([make_node("n", **{GPU: "x"})], [none_but("Node")]),
+    "an unreadable node is corrected": ([make_node("n", **{GPU: "x"})], [Upserted(make_node("n"))]),
+    "a node is one too many, and another node is deleted": (
+        [rogue("1"), rogue("2"), rogue("3")],
+        [Deleted("Node", "1")],
+    ),
+    "a node is one too many, and another node is corrected": (
+        [rogue("1"), rogue("2"), rogue("3")],
+        [Upserted(make_node("1"))],
+    ),
+    "an over-committed node is deleted": (
+        [make_node("n", 1), make_pod("a", 2, node_name="n")],
+        [Deleted("Node", "n")],
+    ),
+    "a pod of an over-committed node is deleted": (
+        [make_node("n", 1), make_pod("a", 2, node_name="n")],
+        [Deleted("Pod", "default/a")],
+    ),
+    "a pod contradicts a node that is deleted": (
+        [make_node("n"), make_pod("p", 1, node_name="n", devices=TWO_DEVICES)],
+        [Deleted("Node", "n")],
+    ),
+    "a pod contradicts a node that has other GPUs now": (
+        [make_node("n"), make_pod("p", 1, node_name="n", devices=TWO_DEVICES)],
+        [Upserted(make_node("n", 0, **{"amd.com__gpu": "8"}))],
+    ),
+    "a contradictory pod is deleted": (
+        [make_node("n"), make_pod("p", 1, node_name="n", devices=TWO_DEVICES)],
+        [Deleted("Pod", "default/p")],
+    ),
+    "a bound unreadable pod is deleted": (
+        [make_node("n"), odd_pod(node_name="n")],
+        [Deleted("Pod", "default/p")],
+    ),
+    "a bound unreadable pod is not listed": ([make_node("n"), odd_pod(node_name="n")], [none_but("Pod")]),
+    "a bound unreadable pod ends": (
+        [make_node("n"), odd_pod(node_name="n")],
+        [Upserted(odd_pod(node_name="n", phase="Failed"))],
+    ),
+    "a bound unreadable pod is created again": (
+        [make_node("n"), odd_pod(node_name="n")],
+        [Upserted(make_pod("p", uid="another"))],
+    ),
+    "the nomination of an unreadable pod is cleared": (
+        [make_node("n"), odd_pod(nominated_node="n")],
+        [Upserted(odd_pod())],
+    ),
+    "layouts that cannot be read are corrected": (
+        [make_node("n"), MigLayouts("gpu/mig", problem="odd")],
+        [Upserted(MigLayouts("gpu/mig"))],
+    ),
+    "layouts that cannot be read are deleted": (
+        [make_node("n"), MigLayouts("gpu/mig", problem="odd")],
+        [Deleted("ConfigMap", "gpu/mig")],
+    ),
+    "the node of layouts that cannot be read is deleted": (
+        [make_node("n"), MigLayouts("gpu/mig", "n", problem="odd")],
+        [Deleted("Node", "n")],
+    ),
+    "layouts that cannot be read are for another node now": (
+        [make_node("n"), MigLayouts("gpu/mig", "n", problem="odd")],
+        [Upserted(MigLayouts("gpu/mig", "another", problem="odd"))],
+    ),
+    "one of two configmaps is deleted": (
+        [make_node("n"), MigLayouts("gpu/a"), MigLayouts("gpu/b")],
+        [Deleted("ConfigMap", "gpu/b")],
+    ),
+    "a slice is deleted": ([ResourceSlice("s", problem="odd")], [Deleted("ResourceSlice", "s")]),
+    "a slice is not listed": ([ResourceSlice("s", problem="odd")], [none_but("ResourceSlice")]),
+    "a slice of an invalid pool is deleted": (
+        [ResourceSlice("s", "gpu", "n", slice_count=1, devices=(Device("a"), Device("a")))],
+        [Deleted("ResourceSlice", "s")],
+    ),
+    "a claim is deleted": (
+        [ResourceClaim("d", "c", problem="odd")],
+        [Deleted("ResourceClaim", "d/c")],
+    ),
+    "a DeviceClass is not listed": ([DeviceClass("c", problem="odd")], [none_but("DeviceClass")]),
+    "a taint rule is deleted": (
+        [DeviceTaintRule("DeviceTaintRule", "r", Taint("key", "", "NoSchedule"), problem="odd")],
+        [Deleted("DeviceTaintRule", "r")],
+    ),
+    "a PriorityClass is deleted": ([PriorityClass("c", problem="odd")], [Deleted("PriorityClass", "c")]),
+    "a PriorityClass is not listed": ([PriorityClass("c", problem="odd")], [none_but("PriorityClass")]),
+    "a budget is deleted": (
+        [PodDisruptionBudget("x", "b", problem="odd")],
+        [Deleted("PodDisruptionBudget", "x/b")],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GONE)
+def test_a_problem_goes_with_its_cause(case: str) -> None:
+    objects, events = GONE[case]
+    state = state_with(*objects)
+    assert found(state).problems
+    state.apply(events)
+    assert not found(state).problems
+    assert not state.problems
+
+
+def test_missing_layouts_are_a_problem_until_there_are_some() -> None:
+    state = state_with(make_node("n", labels={"nvidia.com/mig.config": "all-1g.10gb"}))
+    state.apply([none_but("ConfigMap")])
+    assert only(found(state)).about == "MIG layouts of all nodes"
+    state.apply([Upserted(MigLayouts("gpu/n", "n"))])
+    assert not found(state).problems
+
+
+def test_the_problem_of_a_promised_pod_goes_with_the_promise() -> None:
+    pod = odd_pod()
+    state = state_with(make_node("n"), pod)
+    state.pods.promise(pod, "n")
+    assert only(found(state)).about == "default/p"
+    state.pods.withdraw(pod.uid)
+    assert not found(state).problems
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_the_problem_of_an_assumed_pod_goes_with_the_assumption(*, watched: bool) -> None:
+    pod = odd_pod()
+    state = state_with(make_node("n"), *([pod] if watched else []))
+    state.observe_bound(replace(pod, node_name="n"), now=0.0)
+    assert only(found(state)).about == "default/p"
+    state.reconcile(pod, None, now=1.0)
+    assert not found(state).problems
 
 
 AROUND: dict[str, tuple[dict[str, Any], tuple[str, str, str, str]]] = {

@@ -16,6 +16,7 @@ from extender.k8s.quantity import QuantityError
 from extender.untrusted.limits import PROBLEM
 from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
+from tests.examples import examples
 from tests.extender.builders import make_node, make_pod, why
 from tests.extender.inventory.test_inventory_limits import CONFIG, GPU, HAMI, VGPU, VOLCANO, bounded
 
@@ -122,7 +123,7 @@ DEVICES = st.none() | st.lists(
 ).map(lambda gpus: KoordinatorDevice("n", tuple(gpus)))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), suppress_health_check=list(HealthCheck))
 @given(NODES, DEVICES)
 def test_any_node_is_read_or_refused_with_a_short_text(node: Node, device: KoordinatorDevice | None):
     found, error = None, None
@@ -135,7 +136,7 @@ def test_any_node_is_read_or_refused_with_a_short_text(node: Node, device: Koord
         bounded(found)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
 @given(NODES, DEVICES)
 def test_any_node_can_be_added_to_the_state(node: Node, device: KoordinatorDevice | None):
     state = State(POLICIES["inventory"]())

@@ -75,15 +75,15 @@ CUSTOM = {"nvidia.com/mig-1g.10gb": 7, "nvidia.com/mig-2g.20gb": 2, "nvidia.com/
 CUSTOM |= {"nvidia.com/mig-4g.40gb": 1, "nvidia.com/gpu": 1}
 
 
-def manifest(config: str = CONFIG, node: str = "") -> dict[str, Any]:
+def manifest(config: str = CONFIG, node: str = "", name: str = NAME) -> dict[str, Any]:
     labels = {"app.kubernetes.io/component": "nvidia-mig-manager", "nvidia.com/node-name": node}
-    namespace, name = NAME.split("/")
+    namespace, name = name.split("/")
     metadata = {"namespace": namespace, "name": name} | ({"labels": labels} if node else {})
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"config.yaml": config}}
 
 
-def layouts(config: str = CONFIG, node: str = "") -> MigLayouts:
-    return MigLayoutsManifest.model_validate(manifest(config, node)).record()
+def layouts(config: str = CONFIG, node: str = "", name: str = NAME) -> MigLayouts:
+    return MigLayoutsManifest.model_validate(manifest(config, node, name)).record()
 
 
 def mig_node(layout: str, devices: dict[str, int], *, state: str = "success", **labels: str) -> Node:

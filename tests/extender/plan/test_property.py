@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from extender.plan.drain import plan_drain
 from extender.plan.moves import plan_moves
 from extender.plan.source import Outcome, Step, carry_out
+from tests.examples import examples
 from tests.extender.plan.clusters import GPU, budget, node, pod, share, shared_node, source_of
 
 
@@ -84,7 +85,9 @@ def audit(items: list[dict[str, Any]], steps: list[Step], outcome: Outcome) -> N
         assert meta["ownerReferences"][0]["kind"] == "Job"
 
 
-FEW = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+FEW = settings(
+    max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 
 
 @FEW

@@ -18,6 +18,7 @@ from extender.queues.gangs import GangTable
 from extender.source.list_watch import ListWatch
 from extender.source.watched_kinds import WATCHED_KINDS
 from extender.untrusted.limits import GANG_MEMBERS
+from tests.examples import examples
 from tests.extender.builders import make_pod, make_state
 
 NAMES = ["a", "b", "c", "d"]
@@ -106,7 +107,7 @@ def key_of(pod: Pod) -> str:
     return pod.key
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.lists(EVENTS, max_size=25))
 def test_the_table_equals_a_recount_after_any_events(events: list[Event]) -> None:
     table = GangTable()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from extender.replay.repack import replay_snapshot
 from packing.policies.registry import POLICIES
+from tests.examples import examples
 from tests.extender.replay.test_repack import NO_SETTINGS, node, quiet, share
 
 
@@ -24,7 +25,7 @@ def replayed(folder: Path, *items: Any, policy: str = "best-fit") -> list[dict[s
 pods_of_a_node = st.lists(st.sampled_from([0.1, 0.3, 0.5, 0.7, 1.0]), max_size=4)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(st.lists(pods_of_a_node, min_size=1, max_size=4), st.sampled_from(sorted(POLICIES)))
 def test_no_policy_frees_more_gpus_than_the_bound(parts: list[list[float]], policy: str) -> None:
     """Two GPUs a node; each pod has a GPU with room for it. Every third pod is pinned."""

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
 from extender.source.list_watch import LineSplitter, ListWatch, ProtocolError
 from extender.source.watched_kinds import WATCHED_KINDS
+from tests.examples import examples
 from tests.extender.apistore import Store, bookmark, error, line, page
 
 
@@ -280,4 +281,4 @@ class Following(RuleBasedStateMachine):
 
 
 TestFollowing = Following.TestCase
-TestFollowing.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestFollowing.settings = settings(max_examples=examples(150), stateful_step_count=40)

@@ -15,6 +15,7 @@ from extender.source.list_watch import ListWatch, ProtocolError
 from extender.source.narrow import decoder_of
 from extender.source.watched_kinds import WATCHED_KINDS
 from extender.untrusted.limits import KEY
+from tests.examples import examples
 
 texts = st.sampled_from(
     [
@@ -133,7 +134,7 @@ def versioned(event):
     return event, getattr(getattr(event, "obj", None), "version", "")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(objects, st.sampled_from(["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR", "", None]))
 def test_a_line_of_a_watch(found, change):
     kind, obj = found
@@ -145,7 +146,7 @@ def test_a_line_of_a_watch(found, change):
         assert narrow.next_request() == full.next_request()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.sampled_from([("Pod", pods), ("Node", nodes)]), st.data())
 def test_a_page(kind_and_objects, data):
     kind, values = kind_and_objects

@@ -114,6 +114,29 @@ def test_everything_is_listed_in_pages_and_then_watched(api: ApiServer, follow: 
     assert source.describe() == f"kubeconfig {source._name.split()[1]} at {api.url}"
 
 
+def test_a_list_says_when_it_began(api: ApiServer, follow: Any) -> None:
+    """That is before the request for its first page: what happened earlier is in the list, or is over."""
+    began: list[float] = []
+    asked: list[float] = []
+    for number in range(3):
+        api.put(pod(f"p{number}"))
+
+    class Times(Mirror):
+        def apply(self, events: Sequence[Event]) -> None:
+            super().apply(events)
+            if any(isinstance(one, Upserted) and isinstance(one.obj, Pod) for one in events):
+                asked.append(time.monotonic())
+            began.extend(one.began for one in events if isinstance(one, Listed) and one.kind == "Pod")
+
+    before = time.monotonic()
+    source, _ = follow(mirror=Times())
+    eventually(lambda: len(began) == 1)
+    assert before < began[0] < asked[0] < asked[1]  # two pages
+    before = time.monotonic()
+    asyncio.run(source.relist())
+    assert before < began[1] < asked[2] < asked[3]
+
+
 def test_pods_of_every_scheduler_and_phase_are_delivered(api: ApiServer, follow: Any) -> None:
     api.put(pod("done", "n1", status={"phase": "Succeeded"}))
     other = pod("other")

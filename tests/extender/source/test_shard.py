@@ -49,6 +49,11 @@ def a_pod(name: str, on: str = "", scheduler: str = "others", nominated: str = "
     return Pod("ml", name, f"u-{name}", node_name=on, scheduler_name=scheduler, nominated_node=nominated)
 
 
+def place_of(pod: Pod) -> str:
+    """The node that it is bound or nominated to, "" for none."""
+    return pod.node_name or pod.nominated_node
+
+
 class Clock:
     now = 0.0
 
@@ -103,6 +108,8 @@ def test_a_list_of_pods_names_only_ours() -> None:
     passed: list[Event] = []
     shard.filtered(passed.extend)([Listed("Pod", frozenset({"ml/p", "ml/theirs"}))])
     assert passed == [Listed("Pod", frozenset({"ml/p"}))]
+    shard.filtered(passed.extend)([Listed("Pod", frozenset(), began=7.0)])
+    assert passed[1:] == [Listed("Pod", frozenset(), began=7.0)]
 
 
 def test_a_node_that_leaves_takes_the_pods_of_others_with_it() -> None:
@@ -203,6 +210,29 @@ def test_a_pod_that_ends_while_the_pods_are_read_does_not_come_back() -> None:
     assert not books.pods
 
 
+def test_a_node_that_joins_comes_with_the_pods_that_others_have_nominated_to_it() -> None:
+    shard, books = a_shard()
+    take = shard.filtered(books.apply)
+    names = ("waits", "cleared", "moved", "bound", "gone", "unlisted")
+    take([Upserted(a_pod(name, nominated="n3")) for name in names])
+    changed = a_pod("cleared"), a_pod("moved", nominated="n9"), a_pod("bound", "n9")
+    take([*map(Upserted, changed), Deleted("Pod", "ml/gone")])
+    take([Listed("Pod", frozenset(f"ml/{name}" for name in names[:4]))])
+    take([Upserted(Node("n3"))])
+    shard.let_in("n3", books.apply)
+    assert books.pods.keys() == {"ml/waits"}
+
+
+def test_a_node_that_comes_back_still_has_its_nominated_pods() -> None:
+    shard, books = a_shard()
+    take = shard.filtered(books.apply)
+    take([Upserted(a_pod("waits", nominated="n1")), Deleted("Node", "n1")])
+    assert not books.pods
+    take([Upserted(Node("n1"))])
+    shard.let_in("n1", books.apply)
+    assert books.pods.keys() == {"ml/waits"}
+
+
 class Cluster:
     """Nodes that change sides and pods that come and go, with a watch of each that lags behind."""
 
@@ -229,16 +259,17 @@ class Cluster:
         return listed
 
     def check_join(self, name: str) -> None:
-        """Whoever is bound there, and is not about to be shown as gone, is known when the node comes."""
+        """Whoever is bound or nominated there, and is not about to be shown as gone, is known when the node
+        comes."""
         coming = {
             event.obj.key if isinstance(event, Upserted) else event.key for event in self.watches["Pod"]
         }
-        there = {key for key, one in self.pods.items() if one.node_name == name}
+        there = {key for key, one in self.pods.items() if place_of(one) == name}
         assert there - coming <= self.books.pods.keys()
 
     def step(self) -> None:
         """Something happens in the cluster."""
-        match self.random.randrange(5):
+        match self.random.randrange(6):
             case 0:
                 name = self.random.choice(list(self.ours))
                 self.ours[name] = not self.ours[name]
@@ -252,6 +283,11 @@ class Cluster:
                 if waiting:
                     node = self.random.choice(list(self.ours))
                     self.change(replace(self.random.choice(waiting), node_name=node))
+            case 5:
+                waiting = [one for one in self.pods.values() if not one.node_name]
+                if waiting:
+                    node = self.random.choice(["", *self.ours])
+                    self.change(replace(self.random.choice(waiting), nominated_node=node))
             case 3 if self.pods:
                 self.numbers += 1
                 one = self.random.choice(list(self.pods.values()))
@@ -290,7 +326,7 @@ def test_in_the_end_the_books_are_those_of_the_shard(seed: int) -> None:
     nodes = {name for name, ours in cluster.ours.items() if ours}
     assert cluster.books.nodes == nodes
     expected = {
-        key: one for key, one in cluster.pods.items() if one.scheduler_name == OURS or one.node_name in nodes
+        key: one for key, one in cluster.pods.items() if one.scheduler_name == OURS or place_of(one) in nodes
     }
     assert cluster.books.pods == expected
     assert cluster.shard._node_of.keys() == expected.keys()

@@ -115,6 +115,7 @@ BROKEN = {
         "line 2: is no record",
     ),
     "no learnt request": (LINES[0].replace('"cpu_milli":1000', '"cpu_milli":-1'), "line 1: "),
+    "an endless weight": (LINES[0].replace('"weight":2.5', '"weight":1e308'), "learnt.0.weight: "),
 }
 
 

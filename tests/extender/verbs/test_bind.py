@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cluster.assumed_pods import TIME_TO_LIVE
+from extender.cluster.assumed_pods import SHOWN_WITHIN, TIME_TO_LIVE
 from extender.k8s.objects import Deleted, Listed, Upserted
 from extender.server.assumed_pod_expiry import expire_assumed
 from extender.server.engine import Engine
@@ -214,6 +214,57 @@ async def test_a_pod_that_came_and_went_unseen_is_forgotten() -> None:
     assert await cluster.bind(own("a"), "stowage") == ""
     del cluster.api.pods["default/a"]
     await expire_assumed(cluster.state, cluster.api, time.monotonic() + TIME_TO_LIVE * 2)
+    assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
+
+
+async def test_a_list_that_began_after_the_binding_frees_what_it_does_not_have() -> None:
+    cluster = Cluster(node_of("stowage"))
+    before = time.monotonic()
+    assert await cluster.bind(own("a"), "stowage") == ""
+    del cluster.api.pods["default/a"]
+    cluster.state.apply([Listed("Pod", frozenset(), began=before)])
+    assert cluster.free("stowage") == [400, 1000, 1000, 1000]
+    cluster.state.apply([Listed("Pod", frozenset(), began=time.monotonic())])
+    assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
+
+
+async def test_a_list_frees_nothing_while_the_binding_may_still_happen() -> None:
+    cluster = Cluster(node_of("stowage"))
+    cluster.api.pods["default/a"] = own("a")
+    cluster.api.errors = [Unreachable("no answer")]
+    assert await cluster.bind(own("a"), "stowage") == "no answer"
+    cluster.state.apply([Listed("Pod", frozenset(), began=time.monotonic())])
+    assert cluster.free("stowage") == [400, 1000, 1000, 1000]
+
+
+async def test_a_pod_that_another_replica_bound_is_freed_by_the_next_list_without_it() -> None:
+    cluster = Cluster(node_of("stowage"))
+    cluster.api.pods["default/a"] = replace(
+        own("a"), node_name="stowage", annotations={**own("a").annotations, "stowage.dev/gpu-indices": "0"}
+    )
+    before = time.monotonic()
+    assert await cluster.bind(own("b"), "stowage") == ""
+    cluster.state.apply([Listed("Pod", frozenset(), began=before)])
+    assert cluster.free("stowage") == [400, 400, 1000, 1000]
+    cluster.state.apply([Listed("Pod", frozenset(), began=time.monotonic())])
+    assert cluster.free("stowage") == [1000] * 4
+
+
+async def test_a_pod_that_the_watch_does_not_show_in_time_is_looked_up() -> None:
+    """No binding of it can still happen, so there is no need to wait for that."""
+    cluster = Cluster(node_of("stowage"))
+    assert await cluster.bind(own("a"), "stowage") == ""
+    await expire_assumed(cluster.state, cluster.api, time.monotonic() + SHOWN_WITHIN + 1)
+    assert cluster.free("stowage") == [400, 1000, 1000, 1000]
+    del cluster.api.pods["default/a"]
+    await expire_assumed(cluster.state, cluster.api, time.monotonic() + 2 * (SHOWN_WITHIN + 1))
+    assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
+
+
+async def test_a_pod_that_is_shown_waiting_and_then_deleted_has_nothing() -> None:
+    cluster = Cluster(node_of("stowage"), own("a"))
+    assert await cluster.bind(own("a"), "stowage") == ""
+    cluster.state.apply([Deleted("Pod", "default/a")])
     assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
 
 

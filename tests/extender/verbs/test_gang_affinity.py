@@ -23,6 +23,7 @@ from extender.protocol.node_names import NodeNames
 from extender.verbs.filter import filter_nodes
 from extender.verbs.prioritize import prioritize
 from packing.policies.registry import POLICIES
+from tests.examples import examples
 from tests.extender.builders import make_node, make_pod, make_settings
 
 CLIQUE, LEAF, SPINE = "nvidia.com/gpu.clique", "fabric.topograph.run/tier-0", "fabric.topograph.run/tier-1"
@@ -160,7 +161,7 @@ def clusters(draw: st.DrawFn) -> tuple[State, list[int], int]:
     return state, [state.fleet.rows[f"n{i}"] for i in bound], draw(st.sampled_from([1, 2, 4]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(clusters(), st.integers(1, 6))
 def test_costs_against_an_obvious_count(cluster: tuple[State, list[int], int], missing: int) -> None:
     state, bound, gpus = cluster

@@ -20,6 +20,7 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.explain.pod import explain
 from extender.k8s.objects import Deleted, Node, Pod, PodClaim, Upserted
+from extender.k8s.resource_api.objects import DeviceClass
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.verbs import gang_fit
@@ -28,7 +29,8 @@ from extender.verbs.filter import filter_nodes
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.placement import allocation_of, freest_gpus
 from packing.model.reasons import Reason
-from tests.extender.builders import make_node, make_pod, make_settings, make_state
+from tests.examples import examples
+from tests.extender.builders import GPU, make_node, make_pod, make_settings, make_state
 
 
 def gang(count: int, gpus: int = 8, minimum: int | None = None, **fields: Any) -> list[Pod]:
@@ -58,6 +60,14 @@ def test_no_member_is_placed_while_the_gang_does_not_fit() -> None:
     assert [answer(state, pod) for pod in pods] == [REFUSED] * 3
     state.apply([Upserted(make_node("c"))])
     assert all(answer(state, pod)[0] == ["a", "b", "c"] for pod in pods)
+
+
+def test_a_gang_may_get_devices_as_soon_as_a_class_provides_its_resource() -> None:
+    pods = gang(3)
+    state = checked_state(make_node("a"), *pods)
+    assert answer(state, pods[0]) == REFUSED
+    state.apply([Upserted(DeviceClass("gpu.nvidia.com", extended_resource=GPU))])
+    assert answer(state, pods[0])[0] == ["a"]
 
 
 def test_the_check_can_be_switched_off() -> None:
@@ -333,7 +343,7 @@ def member(i: int, gpus: int, zone: str) -> Pod:
     return replace(pod, spec=replace(pod.spec, node_selector=(("zone", zone),) if zone else ()))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(MEMBERS, NODES)
 def test_places_are_real_and_no_way_is_missed_for_equal_members(
     asked: list[tuple[int, str]], there: list[tuple[int, str]]

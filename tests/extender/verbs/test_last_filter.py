@@ -24,6 +24,7 @@ from extender.verbs.filter import filter_nodes
 from extender.verbs.last_filter import LastFilter, scored
 from extender.verbs.prioritize import prioritize
 from extender.verbs.scores import MAX_SCORE
+from tests.examples import examples
 from tests.extender.builders import make_node, make_pod
 
 NODES = [f"n{number}" for number in range(6)]
@@ -108,7 +109,7 @@ def start() -> State:
     return state
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(

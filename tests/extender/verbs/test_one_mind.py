@@ -21,6 +21,7 @@ from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
+from tests.examples import examples
 from tests.extender.builders import GPU, NOW, make_node, make_pod, make_settings, make_state, why
 from tests.extender.dialects.test_dialect_manifests import NODES, PODS
 from tests.extender.dialects.test_dialect_manifests import node as node_of
@@ -143,7 +144,7 @@ pods = st.one_of(
 forged = st.one_of(st.just({}), st.just({}), st.just({}), st.sampled_from(FORGED))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     asked=st.lists(st.tuples(pods, forged, st.integers(0, 99)), min_size=1, max_size=12),
     policy=st.sampled_from(["best-fit", "inventory", "least-allocated"]),

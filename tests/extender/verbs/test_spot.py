@@ -24,6 +24,7 @@ from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
 from packing.victims.search import VictimSearch
 from packing.victims.victim import Victim
+from tests.examples import examples
 from tests.extender.builders import make_node, make_pod, make_state, why
 
 SPOT = {"karpenter.sh/capacity-type": "spot"}
@@ -135,7 +136,7 @@ def test_without_a_spot_node_costs_are_those_of_the_policy():
 _KINDS = st.lists(st.tuples(st.booleans(), st.integers(1, 8)), min_size=1, max_size=8)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(_KINDS, st.integers(1, 8), st.booleans())
 def test_within_one_kind_the_order_is_that_of_the_policy(kinds, gpus, is_restartable):
     nodes = [make_node(f"n{i}", count, labels=SPOT if spot else {}) for i, (spot, count) in enumerate(kinds)]

@@ -12,6 +12,7 @@ from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.reasons import Reason
 from packing.model.request import Request, Shares
+from tests.examples import examples
 
 
 def share(compute, memory=None, count=1, mib=0, resource=""):
@@ -30,7 +31,7 @@ THIRDS = Mix.of({share(700): 1, share(300): 1})
 HALVES = Mix.of({share(50): 50, share(450): 20, share(550, 400): 15, share(950): 15})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sampled_from([100, 300, 700])), max_size=20)
 )

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packing.cost.fill_value import FillDemand, Part, grid
+from tests.examples import examples
 
 
 def test_plentiful_fillers_make_every_full_gpu_equal_and_fragments_worth_less():
@@ -42,7 +43,7 @@ def test_no_combinations_where_one_request_fills_a_gpu():
 sizes = st.integers(1, 10).map(lambda tenths: 100 * tenths)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(st.lists(st.tuples(sizes, sizes), min_size=1, max_size=4), st.integers(1, 9))
 def test_a_stock_of_empty_gpus_has_the_fill_of_ideal_cuts(asked, gpus):
     demand = FillDemand([Part(*one) for one in asked], [1 / len(asked)] * len(asked), 10)
@@ -53,7 +54,7 @@ def test_a_stock_of_empty_gpus_has_the_fill_of_ideal_cuts(asked, gpus):
     assert again[10, 10] == pytest.approx(ideal[10, 10], abs=1e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(
     st.lists(st.tuples(sizes, sizes), min_size=1, max_size=4),
     st.lists(st.tuples(st.integers(0, 10), st.integers(0, 10), st.integers(1, 9)), max_size=6),

@@ -10,6 +10,7 @@ from scipy.optimize import linprog
 
 from packing.cost.knapsack_kernels import knapsack
 from packing.cost.pattern_lp import SideLimit, fill_stock, worth_by_patterns
+from tests.examples import examples
 
 EMPTY, ONE = np.full((1, 2), 8), np.ones(1)
 
@@ -45,7 +46,7 @@ sizes_of = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 8)), min_size=1,
 four = st.lists(st.integers(0, 20), min_size=4, max_size=4)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(sizes_of, four)
 def test_columns_are_generated_until_no_pattern_is_better(sizes, weights):
     """The optimum is that of the LP over every multiset, and the table has what duality leaves to fillers."""
@@ -66,7 +67,7 @@ SMALL_AND_LARGE = [(2, 5), (19, 20), (3, 5), (14, 14), (2, 3), (10, 10), (1, 1)]
 OFTEN = [0.37, 0.27, 0.21, 0.06, 0.05, 0.02, 0.02]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.permutations(range(7)), st.lists(st.floats(0.8, 1.25), min_size=7, max_size=7))
 def test_requests_without_value_do_not_end_the_generation(order, noise):
     """The pattern that is read back used to hold requests of no value, was found among the known ones, and
@@ -80,7 +81,7 @@ def test_requests_without_value_do_not_end_the_generation(order, noise):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     sizes_of,
     four,
@@ -102,7 +103,7 @@ def test_gpus_in_any_states_that_share_their_cpu(sizes, weights, stock, cpu, tot
     assert found.bound <= free.bound + 1e-6
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), min_size=1, max_size=4, unique=True),
     st.lists(st.floats(0, 1), min_size=4, max_size=4),
@@ -117,7 +118,7 @@ def test_the_table_is_the_best_of_all_patterns(sizes, worth):
         assert table[i, j] == pytest.approx(best, abs=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=4), st.lists(st.integers(0, 3), min_size=4, max_size=4)
 )

@@ -22,6 +22,7 @@ from packing.model.reasons import Reason
 from packing.model.request import MOST, MOST_DEVICES, NameFilter, Request, Shares, whole_gpus
 from packing.policies.inventory import InventoryPolicy, Plan
 from packing.policies.registry import POLICIES
+from tests.examples import examples
 
 from .builders import GIB, GPU, MIB, MIG, arrays_of, counted_node, divisible_node, fleet_of, why
 
@@ -57,7 +58,6 @@ allocations = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(allocations, st.booleans(), st.randoms(use_true_random=False)), max_size=12))
 def test_arrays_depend_on_what_is_held_and_on_nothing_else(steps):
     """Whatever was taken and given back, in whatever order: as if what is held now had been taken at once."""
@@ -148,7 +148,7 @@ any_requests = st.builds(
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(wanted=st.lists(any_requests, min_size=1, max_size=4))
 def test_no_request_is_too_large_for_a_policy(name, wanted):
     fleet, policy = Fleet(nodes=4, gpus=5), POLICIES[name]()

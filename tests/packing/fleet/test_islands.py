@@ -17,6 +17,7 @@ from packing.model.reasons import Reason
 from packing.model.request import ANY, NameFilter, Request, Shares, whole_gpus
 from packing.policies.inventory import InventoryPolicy
 from packing.policies.registry import POLICIES
+from tests.examples import examples
 
 from .builders import GIB, GPU, MIB, divisible_node, fleet_of, why
 
@@ -94,7 +95,7 @@ def states(draw) -> tuple[Fleet, Request]:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(states())
 def test_it_fits_where_one_island_has_the_gpus_and_they_are_chosen_there(name, state):
     fleet, request = state
@@ -168,7 +169,7 @@ def test_a_device_plugin_must_be_sure_to_find_peers(spec, running, asked, reason
     assert emptied is (Reason.ISLAND_TOO_SMALL if reason is Reason.ISLAND_TOO_SMALL else Reason.FITS)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.data())
 def test_a_pod_that_requires_peers_gets_them_wherever_the_plugin_puts_the_others(data):
     """A device plugin that gives jobs of several GPUs peers where it can, and else anything that is free."""

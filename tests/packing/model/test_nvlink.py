@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packing.model.nvlink import parse_islands, reference_islands, sure_peers
+from tests.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def sure_by_trial(groups: tuple[int, ...], free: int, together: tuple[int, ...])
     return min(worst)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_sure_peers_are_peers_wherever_the_plugin_put_the_pods(data: st.DataObject):
     groups = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from packing.model.gpu_catalogue import find_model, parse_profile, placement_of
 from packing.plan.mig_layouts import Demand, Pool, choose_layouts, layouts
+from tests.examples import examples
 
 H100 = find_model("NVIDIA-H100-80GB-HBM3")
 assert H100 is not None
@@ -41,7 +42,7 @@ def contains(larger, layout) -> bool:
 
 
 @given(st.sets(st.sampled_from(sorted(PROFILES)), min_size=1, max_size=4))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_layouts_are_those_to_which_nothing_can_be_added(names):
     placements = {name: PROFILES[name] for name in names}
     assert {tuple(sorted(one.items())) for one in layouts(placements)} == all_layouts(placements)
@@ -83,7 +84,7 @@ def exhaustive(pool: Pool, demand: Demand, most: int) -> float | None:
     AMOUNTS,
     st.integers(1, 2),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_no_choice_serves_more(groups, kinds, run, more, most):
     pool = Pool(
         np.array([n for n, *_ in groups]),

@@ -14,6 +14,7 @@ from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.inventory import STEP, InventoryPolicy
+from tests.examples import examples
 
 MIB = 40_960
 
@@ -138,7 +139,7 @@ others = share(330, 500), share(10), Request(3000), share(600, 100, mib=30_000)
 requests = st.sampled_from([*MIX.requests, *others])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(requests, st.integers(0, 2), st.booleans()), max_size=25))
 def test_slots_kept_per_node_equal_a_recount(steps):
     fleet = fleet_of(node("a"), node("b", gpus=2, cpu=9000), node("c", gpus=1))
@@ -156,7 +157,7 @@ def test_slots_kept_per_node_equal_a_recount(steps):
     assert kept.counts.totals == pytest.approx(afresh.counts.slots.sum(axis=0, dtype=float), abs=1e-3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(requests, st.integers(0, 2)), max_size=25))
 def test_placing_never_raises_slots_or_fill_nor_exceeds_a_gpu(steps):
     fleet = fleet_of(node("a"), node("b", gpus=2, cpu=9000), node("c", gpus=1))
@@ -176,7 +177,7 @@ def test_placing_never_raises_slots_or_fill_nor_exceeds_a_gpu(steps):
     assert not fleet.arrays.overcommitted.any()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(requests, st.integers(0, 5), st.booleans()), max_size=25), st.integers(0, 25))
 def test_cached_costs_equal_those_computed_for_every_node(steps, adopted):
     fleet = fleet_of(*[node(f"a{i}") for i in range(3)], *[node(f"b{i}", gpus=2, cpu=9000) for i in range(3)])
@@ -198,7 +199,7 @@ def test_cached_costs_equal_those_computed_for_every_node(steps, adopted):
         assert np.array_equal(one.terms[:, fits], other.terms[:, fits])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(requests, st.integers(0, 5)), max_size=12))
 def test_identical_nodes_are_those_in_the_same_state(steps):
     fleet = fleet_of(*[node(f"a{i}") for i in range(3)], *[node(f"b{i}", gpus=2, cpu=9000) for i in range(3)])
@@ -257,7 +258,7 @@ def test_a_small_request_leaves_whole_the_gpu_that_two_others_need_together():
     assert policy.cost(fleet, share(50)).argmin() == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     st.lists(st.sampled_from([0, 100, 250, 900]), min_size=4, max_size=4),
     st.sampled_from([(250, 1), (300, 1), (1000, 1), (1000, 2), (1000, 3)]),

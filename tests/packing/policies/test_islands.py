@@ -16,6 +16,7 @@ from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.inventory import InventoryPolicy
 from packing.policies.registry import POLICIES
+from tests.examples import examples
 
 from ..fleet.builders import GIB, GPU, MIB
 
@@ -71,7 +72,7 @@ def grouped_nodes(draw, most: int = SIXTEEN) -> tuple[Fleet, set[int]]:
 
 
 @pytest.mark.parametrize("name", ["inventory", "best-fit"])
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(grouped_nodes(), st.integers(2, SIXTEEN))
 def test_as_few_islands_as_possible_are_taken(name: str, state: tuple[Fleet, set[int]], count: int):
     """Oracle: all subsets of the free GPUs. Where one island holds them, one with the fewest free GPUs."""
@@ -102,7 +103,7 @@ def test_as_few_islands_as_possible_are_taken(name: str, state: tuple[Fleet, set
         assert len(free & set(own)) == min(room)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(grouped_nodes(8), st.lists(st.sampled_from([2, 3, 4, 8]), min_size=1, max_size=3, unique=True))
 def test_a_small_request_takes_the_gpu_that_costs_the_islands_least(state: tuple[Fleet, set[int]], sizes):
     """Oracle: the loss of jobs that the islands hold, for each GPU; all GPUs are equal otherwise."""

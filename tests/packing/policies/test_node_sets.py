@@ -17,6 +17,7 @@ from packing.model.request import Request
 from packing.policies.inventory import InventoryPolicy
 from packing.policies.placer import Placer
 from packing.replay.pick_node import NodePicker
+from tests.examples import examples
 from tests.packing.fleet.builders import GPU, MIB, counted_node, fleet_of
 
 ONE = Request(4000, devices=((GPU, 1),))
@@ -27,7 +28,7 @@ def node(name: str, gpus: int) -> NodeSpec:
     return NodeSpec(name, 16_000 * gpus, 1 << 40, (Gpu(MIB),) * gpus, (pool,))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.integers(1, 8),
     st.lists(st.integers(0, 3), min_size=2, max_size=10),

@@ -17,6 +17,7 @@ from packing.model.request import Request, Shares, whole_gpus
 from packing.policies import inventory, trial
 from packing.policies.inventory import InventoryPolicy, Plan
 from packing.policies.trial import FIRST, OTHERS, Sample, TermWeights, best_weights
+from tests.examples import examples
 from tests.packing.fleet.builders import GPU, arrays_of, counted_node
 
 MIB = 40_960
@@ -166,7 +167,7 @@ def test_what_wins_where_pods_leave_wins_on_other_arrivals():
     assert placed(best) > placed(FIRST)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(
     gpus=st.floats(16, 300),
     frequency=st.lists(st.floats(0.01, 1), min_size=1, max_size=5),
@@ -188,7 +189,7 @@ def test_arrivals_where_pods_leave(gpus, frequency, seed):
     assert stays.mean() == pytest.approx(arrivals.first + 0.5, rel=0.15)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(
     types=st.lists(st.tuples(st.sampled_from([100, 400, 1000]), st.integers(1, 9)), min_size=1, max_size=3),
     nodes=st.integers(1, 4),
@@ -243,7 +244,7 @@ def test_tiny_requests_fill_a_smaller_sample(monkeypatch):
     assert set(filled) == {(1, 88)}  # a node of 4 GPUs takes 80
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     types=st.lists(
         st.tuples(st.sampled_from([100, 250, 400, 700, 1000]), st.integers(0, 16_000), st.integers(1, 4)),

@@ -20,6 +20,7 @@ from packing.replay.queued_timeline import QueuedTimeline
 from packing.replay.run import Ended, TimedPod
 from packing.replay.spot_nodes import SpotRows
 from packing.replay.trace import build_fleet, gpus_of
+from tests.examples import examples
 from tests.packing.replay.test_trace import nodes, share
 
 BACKFILL = QueueRules("backfill", 0, max_duration=1000, restartable=True)
@@ -206,7 +207,7 @@ spots = st.none() | st.lists(st.integers(1, 100).map(float), max_size=3, unique=
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(requests, max_size=6), requests, st.data())
 def test_only_nodes_that_could_not_make_room_are_left_out(placed, request_, data):
     place = placer(1, 2)
@@ -245,7 +246,7 @@ class Checked(QueuedTimeline):
         assert (fleet.arrays.free_cpu >= 0).all()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.lists(timed, max_size=14), rules, spots)
 def test_no_gpu_is_given_twice_and_all_work_is_done(pods, rule, spot):
     runs = Checked(placer(2, 2), pods, rule, spot).replay()
@@ -273,7 +274,7 @@ def check_eviction(run, queue, rule):
         assert run.ended - run.started >= queue.min_runtime
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.lists(timed, max_size=14))
 def test_without_a_rule_it_is_first_in_first_out_with_skipping(pods):
     pods = [replace(pod, queue=ONE_QUEUE) for pod in pods]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from packing.victims.oracle import cheapest_by_oracle
 from packing.victims.victim import GangCost
+from tests.examples import examples
 
 from .random_nodes import cheapest_by_exhaustion, fits_without, random_case
 
@@ -22,7 +23,7 @@ def ask(case, calls, budget=400):
     return cheapest_by_oracle(costs, case.gangs, case.required, fits, budget, gang_of)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.integers(0, 1 << 40))
 @example(2051822)  # members one by one seem cheaper than the gang, but count as the gang
 def test_an_exact_answer_is_as_cheap_as_exhaustion(seed):
@@ -35,7 +36,7 @@ def test_an_exact_answer_is_as_cheap_as_exhaustion(seed):
         assert answer.cost == expected.cost
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.integers(0, 1 << 40), st.integers(0, 60))
 def test_the_budget_is_kept_and_an_answer_fits(seed, budget):
     case, calls = random_case(seed, pods=20, gpus=8, spread=1000), []

@@ -18,6 +18,7 @@ from packing.model.request import Request, Shares
 from packing.victims.holdings import Holdings
 from packing.victims.search import VictimSearch
 from packing.victims.victim import Victim, VictimSet
+from tests.examples import examples
 
 from ..fleet.builders import GPU, arrays_of, counted_node, divisible_node, fleet_of
 from .random_nodes import cheapest_by_exhaustion, fits_without, random_case, random_replicas
@@ -50,7 +51,7 @@ def test_devices_on_different_gpus(first):
     assert as_cheap_as_exhaustion(random_replicas, range(first, first + 100)) > 20
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.integers(10_000, 1 << 40))
 def test_the_fleet_is_as_before(seed):
     case = random_case(seed)
@@ -61,7 +62,7 @@ def test_the_fleet_is_as_before(seed):
         np.testing.assert_array_equal(after[name], array, err_msg=name)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 1 << 40))
 def test_no_victim_is_needless_on_a_larger_node(seed):
     """Also where the search was cut: no single victim and no whole gang can stay."""
@@ -96,7 +97,7 @@ def test_a_search_that_is_cut_says_so_and_costs_no_less_than_the_cheapest():
     assert cut > 5
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 1 << 40))
 def test_evicting_more_never_makes_a_request_stop_fitting(seed):
     case = random_case(seed, pods=20, gpus=8)

@@ -21,6 +21,7 @@ from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
 from packing.victims.eviction_cost import ROOM_SECONDS
 from packing.victims.victim import Cost
+from tests.examples import examples
 from tests.extender.builders import NOW, make_node, make_pod, make_state, why
 
 SHARED = {
@@ -73,7 +74,7 @@ def cases(draw, most_pods: int = 7) -> tuple[State, Pod]:
     return make_state(*objects, binds=shares), pod
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(cases(), st.booleans(), st.booleans())
 def test_plans_are_valid_fair_and_contain_nobody_without_need(case, to_equals: bool, whole: bool) -> None:
     state, pod = case
@@ -124,7 +125,7 @@ def leaves_with_its_gang(state: State, plan: EvictionPlan, victim: Pod) -> bool:
     return all(pod.key in gone for pod in state.gangs.members(gang.key) if not pod.deleting)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(cases(most_pods=5))
 def test_no_cheaper_set_exists(case) -> None:
     state, pod = case
@@ -176,7 +177,7 @@ changes = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(cases(), changes, st.booleans())
 def test_a_plan_with_what_was_kept_is_that_of_a_fresh_state(case, steps, to_equals: bool) -> None:
     """Whatever happened since the last plan. Also: what the numbers say is what ``why_not`` says."""

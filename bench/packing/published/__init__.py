@@ -1,0 +1,1 @@
+"""Published policies that only the comparison knows."""

@@ -1,0 +1,169 @@
+"""The arguments of ``stowage``, and the subcommand that they name.
+
+Each subcommand imports what it needs when it runs: help and wrong arguments are answered without loading the
+compiler or the Kubernetes client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from extender.cli import source_args
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from extender.server.tls import Tls
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run the command. Returns the exit code: 0 for success, 1 for a failure, 2 for wrong arguments."""
+    argv = sys.argv[1:] if argv is None else argv
+    parser = _parser(argv[0] if argv else "")
+    args = parser.parse_args(argv)
+    if problem := _conflict(args):
+        parser.error(problem)
+    return int(args.run(args))
+
+
+def _conflict(args: argparse.Namespace) -> str:
+    """Why the arguments of ``serve`` do not go together; "" if they do."""
+    has = {name: bool(value) for name, value in vars(args).items()}
+    debug_port = getattr(args, "debug_port", None) is not None
+    if has.get("debug_host") and not debug_port:
+        return "--debug-host needs --debug-port: one port has one address"
+    if has.get("tls_cert") != has.get("tls_key"):
+        return "--tls-cert and --tls-key need each other"
+    if has.get("client_ca") and not has["tls_cert"]:
+        return "--client-ca needs --tls-cert and --tls-key"
+    if has.get("client_ca") and not debug_port:
+        return "--client-ca needs --debug-port: kubelet's probes and Prometheus have no client certificate"
+    if has.get("client_name") and not has["client_ca"]:
+        return "--client-name needs --client-ca"
+    return ""
+
+
+_MODULES = {
+    "explain": ("extender.cli.explain", "say where a pod fits, where it does not, and why"),
+    "top": ("extender.cli.top", "show what each node has left, and the pods that wait"),
+    "plan": (
+        "extender.cli.plan",
+        "say which nodes could go, and what more nodes or other layouts would change",
+    ),
+    "replay": ("extender.cli.replay", "place the pods of a cluster or of a trace under several policies"),
+    "demo": ("extender.demo.run", "place a few hundred pods on an example cluster, with and without Stowage"),
+}
+"""Subcommands in modules of their own: each module has ``add_parser(subparsers)`` and ``run(args)``."""
+
+
+_PROGRAM = "kubectl stowage" if Path(sys.argv[0]).name == "kubectl-stowage" else "stowage"
+
+
+def version() -> str:
+    """Version of the installed distribution."""
+    from importlib.metadata import version as distribution_version
+
+    return distribution_version("kube-stowage")
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    """The parser. Of the modules in ``_MODULES`` it imports only the one of ``command``."""
+    parser = argparse.ArgumentParser(
+        prog=_PROGRAM, description="GPU bin-packing scheduler extender for Kubernetes."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_serve(commands.add_parser("serve", help="answer kube-scheduler over HTTP"))
+    for name, (module_name, text) in _MODULES.items():
+        if name == command:
+            module = import_module(module_name)
+            module.add_parser(commands)
+            commands.choices[name].set_defaults(run=module.run)
+        else:
+            commands.add_parser(name, help=text)
+    commands.add_parser("version", help="print the version").set_defaults(run=_print_version)
+    return parser
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    source_args.add_arguments(parser)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    text = "port to listen on, 0 for any free port (8080)"
+    parser.add_argument("--port", type=_port, default=8080, help=text)
+    text = "serve /debug and /metrics on this port instead"
+    parser.add_argument("--debug-port", type=_port, metavar="PORT", help=text)
+    text = "address to listen on for --debug-port (that of --host)"
+    parser.add_argument("--debug-host", metavar="HOST", help=text)
+    _add_tls(parser.add_argument_group("TLS", "PEM files, which are loaded again when they change"))
+    parser.set_defaults(run=_serve)
+
+
+def _add_tls(group: argparse._ArgumentGroup) -> None:
+    text = "serve all ports over TLS, with this certificate and its chain"
+    group.add_argument("--tls-cert", type=Path, metavar="FILE", help=text)
+    group.add_argument("--tls-key", type=Path, metavar="FILE", help="the key of --tls-cert")
+    text = "answer only callers with a certificate that this CA has signed (not on --debug-port)"
+    group.add_argument("--client-ca", type=Path, metavar="FILE", help=text)
+    text = "of these, answer only who has this common name or alternative name; may be repeated"
+    group.add_argument("--client-name", action="append", default=[], metavar="NAME", help=text)
+
+
+def _port(text: str) -> int:
+    if text.isdecimal() and int(text) < 1 << 16:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
+
+
+def _print_version(args: argparse.Namespace) -> int:
+    print(f"stowage {version()}")
+    return 0
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from extender.cli import logs
+    from extender.cli.precompile import prepare_kernels, victim_kernels_command
+    from extender.server.run import PortInUse, listen, run
+    from extender.server.service import Service
+    from extender.server.tls_files import TlsError
+    from extender.settings import SettingsError
+    from extender.settings_file import load
+    from extender.source.interface import SourceError
+
+    try:
+        chosen = load(args.config, os.environ)
+        logs.configure(chosen.log_level)
+        with ExitStack() as stack:  # first, so that a busy port is reported at once
+            sock, *debug = [stack.enter_context(listen(host, port)) for host, port in _addresses(args)]
+            source = source_args.source_of(args)
+            service = Service(chosen, source, version(), prepare_kernels, victim_kernels_command)
+            tls = _tls_of(args, service.metrics.registry)
+            run(service, sock, debug[0] if debug else None, tls)
+    except (SettingsError, PortInUse, SourceError, TlsError) as error:
+        print(f"stowage: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _tls_of(args: argparse.Namespace, registry: CollectorRegistry) -> Tls | None:
+    """Raises ``TlsError`` if the files cannot be used."""
+    from extender.server.tls import Tls
+    from extender.server.tls_files import TlsFiles
+
+    if args.tls_cert is None:
+        return None
+    files = TlsFiles(args.tls_cert, args.tls_key, args.client_ca)
+    return Tls(files, registry, frozenset(args.client_name))
+
+
+def _addresses(args: argparse.Namespace) -> list[tuple[str, int]]:
+    """Where to listen: for kube-scheduler, and for ``/debug`` and ``/metrics`` where that is apart."""
+    if args.debug_port is None:
+        return [(args.host, args.port)]
+    return [(args.host, args.port), (args.debug_host or args.host, args.debug_port)]

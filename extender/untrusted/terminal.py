@@ -1,0 +1,132 @@
+"""Standard output and standard error of a command.
+
+Whatever prints, hidden characters are escaped here. Output that cannot be written ends the command; messages
+that cannot be written are dropped.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO, cast
+
+from extender.untrusted.visible import visible, visible_lines
+
+_BAR = 30  # characters
+_VISIBLY = "stowage.visibly"
+"""The name of ``_unencodable``."""
+
+
+class OutputLost(Exception):
+    """Standard output cannot be written; the text says why. ``unread``: who reads it has seen enough."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(getattr(error, "strerror", None) or str(error))
+        self.unread = isinstance(error, BrokenPipeError)
+
+
+class _Shown:
+    """A stream for people. Raises ``OutputLost`` where it cannot be written, unless it is for errors."""
+
+    def __init__(self, stream: TextIO, *, errors: bool) -> None:
+        self._stream, self._errors = stream, errors
+        if reconfigure := getattr(stream, "reconfigure", None):  # else a terminal in ASCII ends the command
+            reconfigure(errors=_VISIBLY)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return self.control(visible_lines(text))
+
+    def control(self, text: str) -> int:
+        """Write a text with control sequences of our own."""
+        with self._lost():
+            return self._stream.write(text)
+        return 0
+
+    def flush(self) -> None:
+        with self._lost():
+            self._stream.flush()
+
+    @contextmanager
+    def _lost(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
+            if not self._errors:
+                raise OutputLost(error) from None
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """In the block, all output goes through here."""
+    before = _opened("stdin"), _opened("stdout"), _opened("stderr")
+    codecs.register_error(_VISIBLY, _unencodable)
+    sys.stdout = cast(TextIO, _Shown(before[1], errors=False))
+    sys.stderr = cast(TextIO, _Shown(before[2], errors=True))
+    try:
+        yield
+    finally:
+        _, sys.stdout, sys.stderr = before
+
+
+def abandon_output() -> None:
+    """Let what is left of standard output go to the null device, or the flush at exit fails again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def interruptible(*more: signal.Signals) -> Iterator[None]:
+    """In the block, Ctrl-C and these signals raise ``KeyboardInterrupt`` where they would end the process."""
+    changed = [one for one in (signal.SIGINT, *more) if signal.getsignal(one) is signal.SIG_DFL]
+    try:
+        for one in changed:
+            signal.signal(one, signal.default_int_handler)
+        yield
+    finally:
+        for one in changed:
+            signal.signal(one, signal.SIG_DFL)
+
+
+def show_line(text: str) -> None:
+    """Replace the line of a terminal on standard error; "" clears it. The next output overwrites it."""
+    if sys.stderr.isatty():
+        _control(sys.stderr, f"\r\033[K{visible(text)}\r")
+
+
+def show_progress(what: str, part: float) -> None:
+    """Replace that line by a bar of which this part (0 to 1) is full; 1 clears it."""
+    filled = "#" * round(_BAR * part)
+    show_line(f"{what:32.32} [{filled:.<{_BAR}}] {part:4.0%}" if part < 1 else "")
+
+
+def clear_screen() -> None:
+    """Clear the terminal that is standard output."""
+    if sys.stdout.isatty():
+        _control(sys.stdout, "\033[H\033[2J")
+
+
+def _control(stream: TextIO, text: str) -> None:
+    getattr(stream, "control", stream.write)(text)
+    stream.flush()
+
+
+def _opened(name: str) -> TextIO:
+    """The stream; one that the caller has closed (``>&-``) is the null device, or the next file to be opened
+    would be taken for it."""
+    if getattr(sys, name) is None:
+        setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w"))  # noqa: SIM115
+    return cast(TextIO, getattr(sys, name))
+
+
+def _unencodable(error: UnicodeError) -> tuple[str, int]:
+    """What is written for characters that the encoding of the stream does not have."""
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end

@@ -1,0 +1,62 @@
+"""How people are shown what others wrote: in lines, tables and CSV in which no character acts or hides.
+
+A hidden character is written as JSON writes it (``\\u202e``), so JSON stays JSON of the same value.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Container, Iterable, Sequence
+
+_HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202f"
+    "\u205f-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
+)
+"""Control characters, marks of direction, separators of lines, what has no width, and lone surrogates."""
+_FORMULA = re.compile("[=@＝＠]|[-+－＋](?![0-9.]*$)")
+"""What a spreadsheet takes for the start of a formula; a number and a lone sign are none."""
+
+
+def visible(text: str) -> str:
+    """The text in one line, with hidden characters and line breaks escaped. Twice is as good as once."""
+    return _HIDDEN.sub(_escaped, text)
+
+
+def visible_lines(text: str) -> str:
+    """The same of a text whose lines are meant."""
+    return _HIDDEN.sub(lambda found: "\n" if found[0] == "\n" else _escaped(found), text)
+
+
+def joined(lines: Iterable[str]) -> str:
+    """A text of just these lines."""
+    return "\n".join(map(visible, lines))
+
+
+def columns(rows: Sequence[Sequence[str]], right: Container[int] = (), indent: str = "") -> list[str]:
+    """The rows as lines with columns of equal width, those in ``right`` flush right."""
+    texts = [[*map(visible, row)] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    forms = [f"{'>' if i in right else '<'}{width}" for i, width in enumerate(widths)]
+    return [(indent + "  ".join(map(format, row, forms))).rstrip() for row in texts]
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """The rows as CSV. A text that a spreadsheet would run as a formula begins with an apostrophe."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
+    return file.getvalue().rstrip("\n")
+
+
+def _cell(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    text = visible(value)
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]

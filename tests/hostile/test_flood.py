@@ -1,0 +1,41 @@
+"""Requests that cost a log line each: thousands of them cost a few."""
+
+from __future__ import annotations
+
+import signal
+import socket
+
+import httpx
+import pytest
+
+from extender.demo.bundle import CLUSTER
+from extender.untrusted.limits import LOG_LINES
+from tests.extender.server.test_run import Process
+
+UPGRADE = (
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n"
+)
+REQUESTS = {
+    "invalid": b"NONSENSE\r\n\r\n",
+    "websocket": b"GET / HTTP/1.1\r\nHost: localhost\r\n" + UPGRADE + b"\r\n",
+    "unknown hosts": b"GET / HTTP/1.1\r\nHost: a%d.example\r\nConnection: close\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_a_flood_of_requests_writes_a_few_lines(kind: str) -> None:
+    process = Process("--snapshot", str(CLUSTER), drain_seconds="0")
+    try:
+        process.wait_until_ready()
+        url = httpx.URL(process.urls[0])
+        for number in range(200):
+            with socket.create_connection((url.host, url.port or 80), timeout=30) as connection:
+                connection.sendall(REQUESTS[kind].replace(b"%d", b"%d" % number))
+                connection.recv(1 << 16)
+        process.signal(signal.SIGTERM)
+        assert process.exit_code() == 0
+        said = [line["message"] for line in process.log()]
+    finally:
+        process.end()
+    assert len(said) < 3 * LOG_LINES
+    assert "stopping after SIGTERM" in said

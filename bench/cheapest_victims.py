@@ -25,13 +25,15 @@ def least_cost(demand: Demand, holdings: Holdings, victims: Victims) -> Cost:
     """
     rows: list[tuple[dict[int, float], float]] = []  # sums of variables, and their least values
     first_target = len(victims)
-    number = first_target + demand.targets.shape[1]
-    for (count, end), start in zip(demand.choices.T.tolist(), [0, *demand.choices[1].tolist()], strict=False):
+    number = first_target + len(demand.targets)
+    for (count, end), start in zip(
+        demand.choices.tolist(), [0, *demand.choices[:, 1].tolist()], strict=False
+    ):
         by_island = defaultdict[int, list[int]](list)
         by_gpu = defaultdict[int, list[int]](list)
         for t in range(start, end):
-            by_island[int(demand.targets[0, t])].append(first_target + t)
-            by_gpu[int(demand.targets[1, t])].append(first_target + t)
+            by_island[int(demand.targets[t, 0])].append(first_target + t)
+            by_gpu[int(demand.targets[t, 1])].append(first_target + t)
         rows += [(dict.fromkeys(same, -1.0), -1.0) for same in by_gpu.values()]
         rows += [
             (dict.fromkeys(inside, 1.0) | {number + i: -count}, 0.0)
@@ -39,7 +41,7 @@ def least_cost(demand: Demand, holdings: Holdings, victims: Victims) -> Cost:
         ]
         rows.append(({number + i: 1.0 for i in range(len(by_island))}, 1.0))
         number += len(by_island)
-    for t, (start, end) in enumerate(pairwise([0, *demand.targets[2].tolist()])):
+    for t, (start, end) in enumerate(pairwise([0, *demand.targets[:, 2].tolist()])):
         for e in range(start, end):
             freed = np.minimum(holdings.amounts[:, demand.rows[e]] / demand.missing[e], 1.0)
             rows.append((dict(enumerate(freed.tolist())) | {first_target + t: -1.0}, 0.0))

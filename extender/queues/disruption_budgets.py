@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import TypeAlias
 
 from extender.k8s.eviction_objects import PodDisruptionBudget
@@ -11,6 +11,8 @@ from extender.untrusted.limits import BUDGETS_PER_POD
 
 _Bucket: TypeAlias = tuple[str, str | None, str]
 """A namespace, and a label with its value that all pods of a budget have (None: there is no such label)."""
+Selecting: TypeAlias = list[PodDisruptionBudget] | None
+"""The budgets that select a pod; None if that is not certain."""
 
 
 class DisruptionBudgets:
@@ -72,8 +74,11 @@ class DisruptionBudgets:
         """Whether the eviction of the pod can violate a budget."""
         return self._selecting(pod) != []
 
-    def violations(self, pods: Sequence[Pod]) -> tuple[bool, ...]:
+    def violations(
+        self, pods: Sequence[Pod], selecting: MutableMapping[str, Selecting] | None = None
+    ) -> tuple[bool, ...]:
         """For each pod, in this order, whether its eviction after those before it violates a budget.
+        ``selecting``: by UID the budgets that select a pod, which a caller keeps who asks again at once.
 
         As ``filterPodsWithPDBViolation`` of kube-scheduler (pkg/scheduler/framework/plugins/
         defaultpreemption): every budget that selects the pod is charged, unless its ``disruptedPods`` name
@@ -81,8 +86,11 @@ class DisruptionBudgets:
         """
         charged: dict[str, int] = {}
         found = []
+        known = {} if selecting is None else selecting
         for pod in pods:
-            budgets = self._selecting(pod)
+            if pod.uid not in known:
+                known[pod.uid] = self._selecting(pod)
+            budgets = known[pod.uid]
             violated = budgets is None
             for budget in budgets or ():
                 if pod.name in budget.disrupted:
@@ -92,7 +100,7 @@ class DisruptionBudgets:
             found.append(violated)
         return tuple(found)
 
-    def _selecting(self, pod: Pod) -> list[PodDisruptionBudget] | None:
+    def _selecting(self, pod: Pod) -> Selecting:
         """The budgets that select the pod; None if one cannot be read, or more than ``BUDGETS_PER_POD`` are
         to be compared."""
         namespace, buckets = pod.namespace, self._buckets

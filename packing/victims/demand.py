@@ -7,7 +7,7 @@ the chosen GPUs is a choice with one target.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
@@ -31,9 +31,9 @@ class Demand(NamedTuple):
     """J choices, T targets in the order of choice, island and GPU, and E amounts that are missing."""
 
     choices: Int64Array2D
-    """(2, J): how many different GPUs, and the end of its targets."""
+    """(J, 2): how many different GPUs, and the end of its targets."""
     targets: Int64Array2D
-    """(3, T): island, GPU, and the end of its amounts."""
+    """(T, 3): island, GPU, and the end of its amounts."""
     rows: Int64Array
     missing: Float64Array
     """(E,) rows, and what must be freed there."""
@@ -52,7 +52,10 @@ def demand_of(fleet: Fleet, request: Request, row: int, rows: NodeRows) -> Deman
         choices.append((count, len(targets)))
     numbers, amounts = zip(*missing, strict=True) if missing else ((), ())
     return Demand(
-        _table(choices, 2), _table(targets, 3), np.array(numbers, np.int64), np.array(amounts, np.float64)
+        np.array(choices, np.int64),
+        np.array(targets, np.int64).reshape(len(targets), 3),
+        np.array(numbers, np.int64),
+        np.array(amounts, np.float64),
     )
 
 
@@ -147,7 +150,3 @@ def _smallest_windows(instances: Instances, compute_milli: int, memory_mib: int)
     }
     smallest = (one for one in windows if not any(other != one and other & ~one == 0 for other in windows))
     return [[place for place in range(one.bit_length()) if one >> place & 1] for one in smallest]
-
-
-def _table(rows: Sequence[tuple[int, ...]], width: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    return np.ascontiguousarray(np.array(rows, np.int64).reshape(len(rows), width).T)

@@ -31,14 +31,15 @@ def cheapest(victims: Victims, units: Units, reprieve: Reprieve, *, roughly: boo
     """The cheapest set that is found, with all required victims in it; None if there is none. It costs no
     more than the proposed victims, nor than any one unit with the required ones, if these are enough.
 
-    ``roughly``: only the orders are tried. That is not for costs that are counted again."""
+    ``roughly``: only the orders are tried, unless the first component is counted and not 0.
+    """
     if not units.everyone[list(victims.required)].all():
         return None
     search = _Search(units, reprieve, victims.recount)
     search.try_orders(units.orders(victims.recount.stay_first if victims.recount else None))
     if victims.proposed:
         search.try_sets(units.orders()[:1], units.set_of(victims.proposed)[None])
-    if victims.recount or not roughly:
+    if not roughly or (victims.recount and search.cost[0]):
         search.try_single_units()
         search.try_neighbours()
     return None if search.best is None else VictimSet(*units.members(search.best), search.cost)
@@ -48,7 +49,7 @@ def cheapest_by_trial(
     victims: Victims, fits: Fits, budget: int, *, roughly: bool = False
 ) -> VictimSet | None:
     """The cheapest set that is found with at most ``budget`` calls of ``fits``."""
-    units = Units(victims, np.zeros((len(victims), 0)))
+    units = Units(victims, np.zeros((0, len(victims))))
     return cheapest(victims, units, _Trials(units, fits, budget), roughly=roughly)
 
 

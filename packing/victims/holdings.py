@@ -42,7 +42,7 @@ class NodeRows:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What each victim holds of one node: (V, R) ``amounts`` by row, and (V, G) ``parts``: 1 divided by the
+    """What each victim holds of one node: (V, R) ``amounts`` by row, and (G, V) ``parts``: 1 divided by the
     number of GPUs of which it holds parts, on these GPUs. It can be kept as long as the fleet's layout, the
     node's spec, the victims and what they hold stay the same; ``VictimSearch`` checks that."""
 
@@ -62,10 +62,10 @@ class Holdings:
         amounts = np.zeros((len(allocations), rows.count))
         for freed, held in zip(amounts, allocations, strict=True):
             _add_amounts(freed, rows, (one for one in held if one.row == row))
-        on_gpu = np.zeros((len(allocations), len(rows.gpus)))
+        parts = np.zeros((len(rows.gpus), len(allocations)))
         if rows.gpus:
-            on_gpu[:] = np.add.reduceat(amounts, rows.gpus, axis=1) > 0
-        parts = on_gpu / np.maximum(on_gpu.sum(axis=1, keepdims=True), 1)
+            parts[:] = np.add.reduceat(amounts, rows.gpus, axis=1).T > 0
+        parts /= np.maximum(parts.sum(axis=0), 1)
         return cls(fleet.layout, spec, tuple(allocations), rows, amounts, parts)
 
     def is_for(self, fleet: Fleet, row: int, allocations: Sequence[tuple[Allocation, ...]]) -> bool:

@@ -8,25 +8,25 @@ from packing.victims.demand import Demand
 def _fits(demand, freed):
     """Whether a request fits once these amounts (R,) are freed."""
     first = 0
-    for choice in range(demand.choices.shape[1]):
+    for choice in range(demand.choices.shape[0]):
         found, island, counted = 0, -1, -1
-        for t in range(first, demand.choices[1, choice]):
-            if demand.targets[0, t] != island:
-                island, found, counted = demand.targets[0, t], 0, -1
-            if demand.targets[1, t] != counted and _is_met(demand, freed, t):
-                counted, found = demand.targets[1, t], found + 1
-                if found == demand.choices[0, choice]:
+        for t in range(first, demand.choices[choice, 1]):
+            if demand.targets[t, 0] != island:
+                island, found, counted = demand.targets[t, 0], 0, -1
+            if demand.targets[t, 1] != counted and _is_met(demand, freed, t):
+                counted, found = demand.targets[t, 1], found + 1
+                if found == demand.choices[choice, 0]:
                     break
         else:
             return False
-        first = demand.choices[1, choice]
+        first = demand.choices[choice, 1]
     return True
 
 
 @inlined
 def _is_met(demand, freed, t):
     """Whether enough is freed of a target."""
-    for e in range(demand.targets[2, t - 1] if t else 0, demand.targets[2, t]):
+    for e in range(demand.targets[t - 1, 2] if t else 0, demand.targets[t, 2]):
         if freed[demand.rows[e]] < demand.missing[e]:
             return False
     return True

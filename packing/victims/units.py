@@ -25,22 +25,20 @@ class Units:
     """
 
     def __init__(self, victims: Victims, parts: Doubles) -> None:
-        """``parts`` (V, G): see ``Holdings``. Raises ValueError where a gang of a victim is not given."""
+        """``parts`` (G, V): see ``Holdings``."""
         self._victims, self.has_gangs = len(victims), bool(victims.gangs)
         self.costs, self.everyone, self._on_gpu = victims.costs, ~victims.stays, parts > 0
-        if victims.gang_of.max(initial=-1) >= len(victims.gangs):
-            raise ValueError("a victim is in a gang that is not given")
         costs = self._add_gangs(victims) if self.has_gangs else self.costs
         self.required = np.zeros(len(self.costs), np.bool_)
         """(U,) victims that leave in any case."""
         self.required[list(victims.required)] = True
-        self._fixed = self.required.copy()
-        if self.has_gangs:
+        self._fixed = self.required
+        if self.has_gangs and victims.required:
+            self._fixed = self.required.copy()
             self._fixed[self._victims :] = self._members @ self.required[: self._victims]
         self._by_cost = _places(costs)
-        gpus = _places(parts.T @ costs[: self._victims])
-        dearest = np.where(self._on_gpu, gpus, len(gpus)).min(axis=1, initial=len(gpus))
-        dearest[dearest == len(gpus)] = -1  # on no GPU
+        gpus = _places(parts @ costs[: self._victims])
+        dearest = np.where(self._on_gpu, gpus[:, None], len(gpus)).min(axis=0, initial=len(gpus))
         self._by_gpu = dearest * len(self.costs) + self._by_cost
 
     def _add_gangs(self, victims: Victims) -> Doubles:
@@ -56,7 +54,7 @@ class Units:
         self.costs = np.concatenate([victims.costs, whole])
         tied = self._members[(self._spare == 0) & ~self._may_leave].any(axis=0)
         self.everyone = np.concatenate([self.everyone & ~tied, np.zeros(len(gangs), np.bool_)])
-        self._on_gpu = np.concatenate([self._on_gpu, self._members @ self._on_gpu])
+        self._on_gpu = np.concatenate([self._on_gpu, self._on_gpu @ self._members.T], axis=1)
         costs = self.costs.copy()
         for gang in (self._spare == 0).nonzero()[0].tolist():
             costs[: self._victims][self._members[gang]] = whole[gang] / max(1, sizes[gang])
@@ -102,7 +100,7 @@ class Units:
         """(P, M) orders in which units may stay: the dearest first; the same for each row of ``stay_first``
         (A, V), after these victims; and for each GPU those on it last, before them those on the GPUs with the
         dearest pods first. Where there are gangs, also with all their members first."""
-        places = np.concatenate([self._by_cost[None], self._by_gpu + len(self.costs) ** 2 * self._on_gpu.T])
+        places = np.concatenate([self._by_cost[None], self._by_gpu + len(self.costs) ** 2 * self._on_gpu])
         if stay_first is not None:
             after = np.repeat(self._by_cost[None], len(stay_first), axis=0)
             after[:, : self._victims][stay_first] -= len(self.costs)
@@ -120,7 +118,7 @@ class Units:
         dearest = dearest[self._by_cost[dearest].argsort()][:_MOST_NEIGHBOURS]
         alone = np.arange(len(self.costs)) == dearest[:, None]
         alone[:, : self._victims] = self.victims_in(alone)
-        stay = np.concatenate([alone, self._on_gpu.T & leaving])
+        stay = np.concatenate([alone, self._on_gpu & leaving])
         stay = stay[stay.any(axis=1)]
         return self._sorted(self._by_gpu + len(self.costs) ** 2 * (leaving - 3 * stay))
 

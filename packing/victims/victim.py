@@ -67,7 +67,9 @@ class Victims:
         required: Collection[int] = (),
         proposed: Collection[int] = (),
     ) -> Victims:
-        """These victims; none of them stays."""
+        """These victims; none of them stays. Raises ValueError where a gang of a victim is not given."""
+        if any(victim.gang >= len(gangs) for victim in victims):
+            raise ValueError("a victim is in a gang that is not given")
         costs = [victim.cost for victim in victims]
         width = len(next((one for one in [*costs, *(gang.whole for gang in gangs)] if one), (0.0,)))
         flat = np.fromiter(chain.from_iterable(costs), np.float64)

@@ -25,7 +25,6 @@ from extender.verbs.eviction.node_pods import (
     gpus_held,
 )
 from packing.victims.eviction_cost import gpu_seconds
-from packing.victims.victim import Cost
 
 MOST_LEVELS = 16
 """Priority levels that are told apart; all below the sixteenth count as one. Clusters have a few."""
@@ -49,10 +48,6 @@ class Prices:
         self._now = now
         levels = sorted(set(priorities))[-MOST_LEVELS:] or [0]
         self._levels = np.array(levels, np.float64)  # ascending
-
-    @property
-    def nothing(self) -> Cost:
-        return (0.0,) * (1 + self._levels.size)
 
     def of_numbers(self, numbers: Numbers) -> Numbers:
         """(V, C) costs of pods that run, without violations: ``numbers`` as in ``NodePods``."""

@@ -44,12 +44,13 @@ class Bound(NamedTuple):
 
 @dataclass(slots=True)
 class NodePods:
-    """The pods of a node: those that run, in the order of the columns of ``numbers``, and those that
-    terminate already. ``covered``: the columns of pods that a PodDisruptionBudget may select."""
+    """The pods of a node: those that run, in the order of the columns of ``numbers``, with what each holds,
+    and those that terminate already. ``covered``: columns of pods that a PodDisruptionBudget may select."""
 
     row: int
     spec: NodeSpec | None
     running: tuple[Bound, ...]
+    held: tuple[tuple[Allocation, ...], ...]
     leaving: tuple[Bound, ...]
     numbers: Numbers
     queues: tuple[str, ...]
@@ -61,15 +62,10 @@ class NodePods:
     budgets: tuple[int, int] = (0, 0)
     holdings: Holdings | None = None
 
-    def held(self) -> list[tuple[Allocation, ...]]:
-        """What each running pod holds."""
-        return [bound.held for bound in self.running]
-
     def holdings_in(self, fleet: Fleet) -> Holdings:
         """The holdings of all running pods."""
-        held = self.held()
-        if self.holdings is None or not self.holdings.is_for(fleet, self.row, held):
-            self.holdings = Holdings.of(fleet, self.row, held)
+        if self.holdings is None or not self.holdings.is_for(fleet, self.row, self.held):
+            self.holdings = Holdings.of(fleet, self.row, self.held)
         return self.holdings
 
 
@@ -100,6 +96,7 @@ def _read(state: State, node: str, row: int) -> NodePods:
         row=row,
         spec=state.fleet.specs[row],
         running=running,
+        held=tuple(bound.held for bound in running),
         leaving=tuple(bound for bound in bounds if bound.pod.deleting),
         numbers=numbers,
         queues=tuple(map(state.rights.queue_name, pods)),

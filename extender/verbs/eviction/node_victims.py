@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.k8s.objects import Pod
+from extender.queues.disruption_budgets import Selecting
 from extender.queues.gangs import Gang
-from extender.verbs.eviction.candidates import NodeCandidates, Rules
+from extender.verbs.eviction.candidates import Flags, NodeCandidates, Rules
 from extender.verbs.eviction.costs import Prices
 from extender.verbs.eviction.gang_costs import GangTotals, NodeGang
 from extender.verbs.eviction.node_pods import Bound, Numbers
@@ -52,6 +53,7 @@ class VictimChooser:
         """``proposed``: by node, the UIDs of a set that somebody else has chosen."""
         self._proposed = proposed
         self._budgets, self._gangs, self._prices = rules.state.budgets, gangs, prices
+        self._selecting: dict[str, Selecting] = {}
         costs = prices.of_numbers(np.concatenate([one.pods.numbers for one in nodes], axis=1))
         ends = np.cumsum([len(one.pods.running) for one in nodes])[:-1]
         parts = np.split(costs, ends)
@@ -84,19 +86,19 @@ class VictimChooser:
         wanted = _numbers_of(candidates, required)
         if wanted is None:
             return None
-        pods, costs = candidates.pods, self._costs_alone(candidates)
+        pods, late = candidates.pods, self._late(candidates)
+        costs = self._costs_alone(candidates, late)
         numbers, gangs = self._gangs_of(candidates, costs, staying)
-
         found = search(
             Victims(
-                pods.held(),
+                pods.held,
                 costs,
                 numbers,
                 ~candidates.may_leave,
                 [gang.cost for gang in gangs],
                 wanted,
                 self._proposed_on(candidates),
-                self._recount(candidates, costs, gangs),
+                self._recount(candidates, gangs, late),
             )
         )
         if found is None:
@@ -105,15 +107,32 @@ class VictimChooser:
         elsewhere = tuple(pod for gang in found.gangs for pod in gangs[gang].elsewhere)
         return NodeVictims(candidates.node, pods.row, chosen, candidates.leaving, elsewhere, found.cost)
 
-    def _costs_alone(self, candidates: NodeCandidates) -> Numbers:
+    def _late(self, candidates: NodeCandidates) -> Flags:
+        """(2, V) the candidates that violate a budget if all before them left: the cheapest first, and the
+        dearest first."""
+        running, costs = candidates.pods.running, self._costs[candidates.node]
+        covered = [i for i in candidates.pods.covered if candidates.may_leave[i]]
+        late = np.zeros((2, len(running)), np.bool_)
+        if not covered:
+            return late
+        covered.sort(key=lambda i: tuple(costs[i].tolist()))
+        for flags, order in zip(late, (covered, covered[::-1]), strict=True):
+            flags[order] = self._violations([running[i].pod for i in order])
+        return late
+
+    def _costs_alone(self, candidates: NodeCandidates, late: Flags) -> Numbers:
         """(V, C) costs, with the budgets that a pod violates if it alone leaves. A set violates at least the
         sum of these."""
         costs, running = self._costs[candidates.node], candidates.pods.running
-        alone = [i for i in candidates.pods.covered if any(self._budgets.violations([running[i].pod]))]
+        some = late[0].nonzero()[0].tolist()
+        alone = [i for i in some if any(self._violations([running[i].pod]))]
         if alone:
             costs = costs.copy()
             costs[alone, 0] = 1.0
         return costs
+
+    def _violations(self, pods: Sequence[Pod]) -> tuple[bool, ...]:
+        return self._budgets.violations(pods, self._selecting)
 
     def _proposed_on(self, candidates: NodeCandidates) -> list[int]:
         """The columns of the proposed pods that may leave."""
@@ -122,26 +141,18 @@ class VictimChooser:
         may_leave = candidates.may_leave.nonzero()[0].tolist()
         return [i for i in may_leave if candidates.pods.running[i].pod.uid in proposed]
 
-    def _recount(
-        self, candidates: NodeCandidates, costs: Numbers, gangs: Sequence[NodeGang]
-    ) -> Recount | None:
-        """Counts the budgets that a set violates. There are orders in which those stay first that would
-        violate one if all before them left: the cheapest first, and the dearest first."""
+    def _recount(self, candidates: NodeCandidates, gangs: Sequence[NodeGang], late: Flags) -> Recount | None:
+        """Counts the budgets that a set violates; None if no set violates any."""
         running, may_select = candidates.pods.running, self._budgets.may_select
-        covered = [i for i in candidates.pods.covered if candidates.may_leave[i]]
-        if not covered and not any(may_select(pod) for gang in gangs for pod in gang.elsewhere):
+        if not late.any() and not any(may_select(pod) for gang in gangs for pod in gang.elsewhere):
             return None
-        covered.sort(key=lambda i: tuple(costs[i].tolist()))
-        stay_first = np.zeros((2, len(running)), np.bool_)
-        for flags, order in zip(stay_first, (covered, covered[::-1]), strict=True):
-            flags[order] = self._budgets.violations([running[i].pod for i in order])
 
         def violated(victims: Sequence[int], whole: Sequence[int]) -> float:
             leave = [running[victim].pod for victim in victims]
             leave += [pod for gang in whole for pod in gangs[gang].elsewhere]
-            return float(sum(self._budgets.violations(leave)))
+            return float(sum(self._violations(leave)))
 
-        return Recount(violated, stay_first)
+        return Recount(violated, late)
 
     def _gangs_of(
         self, candidates: NodeCandidates, costs: Numbers, staying: frozenset[str]

@@ -40,7 +40,7 @@ MOST_TRIALS = 100
 MOST_TRIALS_OF_A_PLAN = 300
 """The same for all nodes together. One takes about half a millisecond, and nothing else is answered
 meanwhile. Nodes that are reached later have no plan."""
-MOST_THOROUGH = 8
+MOST_THOROUGH = 4
 """Nodes that are searched once more, longer."""
 _MOST_TRIED = 8
 """Pods that terminate already and are tested one by one for whether the plan needs them."""

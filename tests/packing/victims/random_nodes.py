@@ -60,9 +60,8 @@ def random_spec(rng: random.Random, gpus: int) -> NodeSpec:
     """A node of one of the kinds: whole GPUs, static MIG and replicas, shares, MIG on demand, both."""
     kind = rng.choice(["counted", "static", "shares", "mig", "mixed", "plain"])
     cpu, memory = rng.choice([8, 16, 64]) * 1000, rng.choice([8, 64]) * GIB
-    islands = rng.choice(
-        [(), (tuple(range(gpus)),), (tuple(range(gpus // 2)), tuple(range(gpus // 2, gpus)))]
-    )
+    every = tuple(range(gpus))
+    islands = rng.choice([(), (every,), (every[: gpus // 2], every[gpus // 2 :]), (every[::2], every[1::2])])
     if kind == "counted":
         pools = (Pool(GPU, gpus, tuple(range(gpus)), 1000, MIB),)
         return NodeSpec("n", cpu, memory, (Gpu(MIB),) * gpus, pools, islands=islands)
@@ -98,9 +97,9 @@ def random_request(rng: random.Random, spec: NodeSpec, gpus: int) -> Request:
             [(100, 100), (250, 250), (428, 400), (500, 500), (1000, 1000), (0, 300), (300, 0)]
         )
         fixed = rng.choice([0, 0, 5000])
-        shares = Shares(
-            min(count, gpus), milli, fixed if part < 1000 else 0, part or 1, spec.sharing_resource
-        )
+        memory = fixed if part < 1000 else 0
+        slots = rng.choice([1, 1, 1, 2])
+        shares = Shares(min(count, gpus), milli, memory, part or 1, spec.sharing_resource, slots=slots)
     for name in rng.sample(resources, min(len(resources), rng.choice([1, 1, 2]))):
         if shares is None or (name != spec.sharing_resource and rng.random() < 0.3):
             devices.append((name, rng.choice([1, 1, 2, 3])))

@@ -17,7 +17,7 @@ from extender.k8s.node_filter import NodeFilter, other_resources
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError, whole
 from extender.protocol.node_names import NodeNames
-from extender.verbs.evaluate import evaluate, reason_on
+from extender.verbs.evaluate import evaluate, reason_on, wants_devices
 from extender.verbs.eviction.plan import EvictionPlan
 from packing.model.reasons import Reason
 
@@ -180,7 +180,7 @@ def needs_no_plan(state: State, pod: Pod, nodes: Sequence[str], possibly_bound: 
         request = request_of(pod)
     except RequestError:
         return "unreadable"
-    if not request.wants_gpu and not pod.spec.claims:
+    if not wants_devices(state, pod, request):
         return "no_gpu"
     evaluation = evaluate(state, pod, request, NodeNames.of(nodes), possibly_bound)
     if evaluation.certain.any():

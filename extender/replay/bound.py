@@ -23,6 +23,7 @@ from packing.policies.node_sums import free_parts
 _MOST_TYPES = 64
 """Kinds of pods that the bound looks at, those with the most GPUs first: with fewer it is still a bound."""
 _MOST_CLASSES = 256
+_ROUNDING = 1e-6  # GPUs: free parts are of single precision, and 1.39999998 has no room for two of 0.7
 _COUNTED = 4  # CPU, memory, compute and memory of GPUs that are placed one by one; then counted devices
 
 
@@ -86,7 +87,7 @@ def most_whole_gpus(work: Work, items: list[Item], gpus: Flags, *, by_node: bool
     in_parts = (arrays.divisible > 0) & ~whole
     groups = Groups(
         whole=nodes * whole.sum(axis=0)[firsts],
-        beside=nodes * np.where(in_parts, free, 0).clip(min=0).sum(axis=0)[firsts],
+        beside=nodes * np.where(in_parts, free + _ROUNDING, 0).clip(min=0).sum(axis=0)[firsts],
         capacity=nodes[:, None] * np.hstack([capacity, idle]),
         sizes=np.concatenate([sizes, separate], axis=2),
         takes=np.array([[_whole_taken(work, row, kind.item) for kind in kinds] for row in firsts]),

@@ -9,10 +9,9 @@ import numpy as np
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.dra.pod_claims import class_resources
 from extender.protocol.codec import FilterArgs, encode_priorities
 from extender.protocol.node_names import Bytes
-from extender.verbs.evaluate import Evaluation, evaluate
+from extender.verbs.evaluate import Evaluation, evaluate, wants_devices
 from extender.verbs.scores import MAX_SCORE, fitting_scores
 
 
@@ -52,7 +51,7 @@ def prioritize(
         request = request_of(args.pod)
     except RequestError:
         return np.zeros(len(args.names), np.uint8), None
-    if not (request.wants_gpu or args.pod.spec.claims or class_resources(args.pod.spec)):
+    if not wants_devices(state, args.pod, request):
         return np.zeros(len(args.names), np.uint8), None
     evaluation = filtered and filtered.among(state.rows(args.names))
     if evaluation is None:

@@ -169,7 +169,7 @@ def _python(words: Sequence[str]) -> None:
 
 
 def _make(words: Sequence[str]) -> None:
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     if not set(words) <= targets:
         raise BadCommandError(f"the Makefile has no {sorted(set(words) - targets)}")
 

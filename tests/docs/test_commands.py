@@ -115,7 +115,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("command", classes.HERE)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(one, marks=pytest.mark.nightly if one.startswith("stowage replay --nodes") else ())
+        for one in classes.HERE
+    ],
+)
 def test_it_succeeds(directory: Path, command: str) -> None:
     before = Counter(path.name for path in directory.iterdir())
     printed = to_the_end(command, directory)

@@ -21,7 +21,6 @@ from .containerfile import Stage, read
 
 REPOSITORY = Path(__file__).parents[3]
 CONTAINERFILE = REPOSITORY / "deploy" / "image" / "Containerfile"
-_MIRROR = "http://deb.debian.org/debian"
 _LEFT_OUT = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale", "usr/share/man")
 """What the images of Debian do not have (slim: no documentation and no translations)."""
 _HOST_VARIABLES = ("PIP_INDEX_URL", "PIP_DEFAULT_TIMEOUT", "http_proxy", "https_proxy", "no_proxy")
@@ -39,6 +38,14 @@ cd /
 exec chroot "$@"
 """
 """An engine, too, shows a build the network of the machine."""
+
+
+def _mirror() -> list[str]:
+    """The package mirror that this machine uses; debootstrap has one of its own where apt is not there."""
+    if not shutil.which("apt-get"):
+        return []
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[:1]
 
 
 def missing() -> str:
@@ -66,7 +73,7 @@ def _base(release: str) -> Path:
     if not base.exists():
         unfinished = base.with_suffix(".unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
-        _run("debootstrap", "--variant=minbase", release, str(unfinished), _MIRROR)
+        _run("debootstrap", "--variant=minbase", release, str(unfinished), *_mirror())
         for left_out in _LEFT_OUT:
             shutil.rmtree(unfinished / left_out)
             (unfinished / left_out).mkdir()

@@ -47,7 +47,7 @@ def test_nothing_expected_is_no_prior() -> None:
     ("text", "says"),
     [
         ("demand: 3", "demand: invalid value 3; expected a list of expected requests"),
-        ("demand: [{weight: 0}]", "demand.0.weight: Input should be greater than 0"),
+        ("demand: [{weight: 0}]", "demand.0.weight: Input should be greater than or equal to 0.000001"),
         ("demand: [{}, {colour: blue}]", "demand.1.colour: Extra inputs"),
         ("demand: [{resources: [gpu]}]", "demand.0.resources: Input should be a valid dictionary"),
         ("demand: [{weight: .nan}]", "demand.0.weight"),

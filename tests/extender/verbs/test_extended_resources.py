@@ -9,6 +9,7 @@ import pytest
 
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
+from extender.evictor.decision import needs_no_plan
 from extender.explain.pod import NO_DEVICES, explain
 from extender.k8s.objects import Container, PodClaim, PodSpec, Upserted
 from extender.k8s.resource_api.claim_parser import parse_claim
@@ -54,6 +55,15 @@ def test_gpus_that_are_given_out_as_devices_are_not_missing(served):
 
 def test_a_device_on_a_node_that_is_used_already_is_preferred(served):
     assert scores(served, make_pod("p", 1), ["full", "free"]) == [10, 0]
+
+
+def test_a_resource_that_only_a_class_knows_is_scored_too(served):
+    """The name of the class is no GPU's, and the pod has no claim."""
+    cards = {"extendedResourceName": "example.com/card", "selectors": [{"cel": {"expression": "true"}}]}
+    served.apply([Upserted(parse_class("card", cards))])
+    pod = replace(make_pod("p", 0), spec=PodSpec(containers=(Container("c", (("example.com/card", "1"),)),)))
+    assert scores(served, pod, ["full", "free"]) == [10, 0]
+    assert needs_no_plan(served, pod, ["full", "free"], ()) == "fits"
 
 
 def test_gpus_of_containers_are_one_request_each(served):

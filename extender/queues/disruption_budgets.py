@@ -78,7 +78,7 @@ class DisruptionBudgets:
         self, pods: Sequence[Pod], selecting: MutableMapping[str, Selecting] | None = None
     ) -> tuple[bool, ...]:
         """For each pod, in this order, whether its eviction after those before it violates a budget.
-        ``selecting``: by UID the budgets that select a pod, which a caller keeps who asks again at once.
+        ``selecting``: what is found by the keys of pods, which a caller keeps who asks again at once.
 
         As ``filterPodsWithPDBViolation`` of kube-scheduler (pkg/scheduler/framework/plugins/
         defaultpreemption): every budget that selects the pod is charged, unless its ``disruptedPods`` name
@@ -86,11 +86,8 @@ class DisruptionBudgets:
         """
         charged: dict[str, int] = {}
         found = []
-        known = {} if selecting is None else selecting
         for pod in pods:
-            if pod.uid not in known:
-                known[pod.uid] = self._selecting(pod)
-            budgets = known[pod.uid]
+            budgets = self._selecting(pod) if selecting is None else self._once(pod, selecting)
             violated = budgets is None
             for budget in budgets or ():
                 if pod.name in budget.disrupted:
@@ -99,6 +96,11 @@ class DisruptionBudgets:
                 violated |= charged[budget.key] > budget.allowed
             found.append(violated)
         return tuple(found)
+
+    def _once(self, pod: Pod, selecting: MutableMapping[str, Selecting]) -> Selecting:
+        if pod.key not in selecting:
+            selecting[pod.key] = self._selecting(pod)
+        return selecting[pod.key]
 
     def _selecting(self, pod: Pod) -> Selecting:
         """The budgets that select the pod; None if one cannot be read, or more than ``BUDGETS_PER_POD`` are

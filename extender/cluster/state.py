@@ -127,6 +127,7 @@ class State:
             self._update_gang_holds()
 
     def _update_gang_holds(self) -> None:
+        self.gang_holds.expire()
         if self.synced >= REQUIRED_KINDS:
             self.gang_holds.update(self.gangs, self.pods.is_bound, self._place_together)
 

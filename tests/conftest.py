@@ -21,9 +21,11 @@ settings.load_profile("stowage")
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only the nightly run does."""
-    if not NIGHTLY and (long := [item for item in items if item.get_closest_marker("nightly")]):
-        items[:] = [item for item in items if item not in long]
-        config.hook.pytest_deselected(items=long)
+    if NIGHTLY:
+        return
+    long = [item for item in items if item.get_closest_marker("nightly")]
+    items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+    config.hook.pytest_deselected(items=long)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 
 import httpx
@@ -16,6 +16,7 @@ from ..rush import GPU, LARGE
 from . import fleet
 from .plan import Planned
 from .process_faults import victim
+from .proxy import Proxy
 from .replica import Replica
 from .stack import CA, NAME, Stack
 from .watch import Watch
@@ -34,34 +35,15 @@ def expire_watches(stack: Stack, planned: Planned) -> None:
         one.proxy.expire_watches()
 
 
-def delay_watches(stack: Stack, planned: Planned) -> None:
-    one = stack.replicas[victim(stack, planned)]
-    with one.network, one.proxy.late():
-        time.sleep(planned.lasts_s)
+def network_fault(begin: Callable[[Proxy], AbstractContextManager[None]]) -> Callable[[Stack, Planned], None]:
+    """A fault of the network of one replica, for as long as it lasts."""
 
+    def make(stack: Stack, planned: Planned) -> None:
+        one = stack.replicas[victim(stack, planned)]
+        with one.network, begin(one.proxy):
+            time.sleep(planned.lasts_s)
 
-def half_open(stack: Stack, planned: Planned) -> None:
-    one = stack.replicas[victim(stack, planned)]
-    with one.network, one.proxy.half_open():
-        time.sleep(planned.lasts_s)
-
-
-def withhold_heads(stack: Stack, planned: Planned) -> None:
-    one = stack.replicas[victim(stack, planned)]
-    with one.network, one.proxy.headless():
-        time.sleep(planned.lasts_s)
-
-
-def trickle(stack: Stack, planned: Planned) -> None:
-    one = stack.replicas[victim(stack, planned)]
-    with one.network, one.proxy.trickling():
-        time.sleep(planned.lasts_s)
-
-
-def cut_off(stack: Stack, planned: Planned) -> None:
-    one = stack.replicas[victim(stack, planned)]
-    with one.network, one.proxy.cut_off():
-        time.sleep(planned.lasts_s)
+    return make
 
 
 def fail_bindings(stack: Stack, planned: Planned) -> None:

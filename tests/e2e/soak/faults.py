@@ -5,6 +5,7 @@ from collections.abc import Callable
 from . import cluster_faults as cluster
 from . import process_faults as process
 from .plan import Planned
+from .proxy import Proxy
 from .stack import Stack
 from .watch import Watch
 
@@ -28,11 +29,11 @@ def faults(watch: Watch) -> dict[str, Fault]:
         "scheduler killed": process.kill_scheduler,
         "watch cut": cluster.cut_watches,
         "watch gone (410)": cluster.expire_watches,
-        "watch late": cluster.delay_watches,
-        "half-open connections": cluster.half_open,
-        "watch without a head": cluster.withhold_heads,
-        "watch trickles": cluster.trickle,
-        "cut off": cluster.cut_off,
+        "watch late": cluster.network_fault(Proxy.late),
+        "half-open connections": cluster.network_fault(Proxy.half_open),
+        "watch without a head": cluster.network_fault(Proxy.headless),
+        "watch trickles": cluster.network_fault(Proxy.trickling),
+        "cut off": cluster.network_fault(Proxy.cut_off),
         "bindings fail": cluster.fail_bindings,
         "node cordoned": nodes.cordon,
         "node not ready": nodes.taint,

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -48,6 +48,12 @@ class Background:
             except Exception as error:
                 self._note(name, error)
             await asyncio.sleep(self._pause)
+
+    async def keep_all(self, tasks: Iterable[tuple[str, Run]]) -> None:
+        """``keep`` these, by name, side by side."""
+        async with asyncio.TaskGroup() as group:
+            for name, run in tasks:
+                group.create_task(self.keep(name, run))
 
     def thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
         """A thread that calls ``run()``, and again after each error, until it returns. It is started."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -34,9 +33,7 @@ class EvictorTasks:
 
     async def run(self, engine: Engine, registry: CollectorRegistry, background: Background) -> None:
         """Until cancelled, or at once if there is nothing to do."""
-        async with asyncio.TaskGroup() as tasks:
-            for name, run in self._tasks(engine, registry):
-                tasks.create_task(background.keep(name, run))
+        await background.keep_all(self._tasks(engine, registry))
 
     async def leave(self) -> None:
         """Release the Lease of the evictor after the last write."""

@@ -127,17 +127,14 @@ async def _run(
     service: Service, servers: Mapping[socket.socket, _Server], fronts: Iterable[Front], tls: Tls | None
 ) -> None:
     working = asyncio.create_task(service.run())
-    background = [
-        asyncio.create_task(service.background.keep(name, run))
-        for name, run in _tasks(service, servers, fronts, tls)
-    ]
+    background = asyncio.create_task(service.background.keep_all(_tasks(service, servers, fronts, tls)))
     serving = [asyncio.create_task(server.serve([sock])) for sock, server in servers.items()]
     shutdown = asyncio.create_task(_wait_for_shutdown(service))
     await asyncio.wait({working, shutdown, *serving}, return_when=asyncio.FIRST_COMPLETED)
     for server in servers.values():
         server.should_exit = True
     await asyncio.gather(*serving)
-    for task in (working, *background):
+    for task in (working, background):
         task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await working

@@ -107,9 +107,7 @@ class Service:
         """
         try:
             engine = await self.start()
-            async with asyncio.TaskGroup() as tasks:
-                for name, run in self._tasks(engine):
-                    tasks.create_task(self.background.keep(name, run))
+            await self.background.keep_all(self._tasks(engine))
         finally:
             self.source.stop()
 

@@ -33,7 +33,7 @@ e2e: setup
 	$(BIN)/python -m tests.e2e.controlplane.build
 	$(E2E) $(E2E_CORE:%=tests/e2e/test_%.py)
 
-# Everything, in parts of at most 20 minutes: `make nightly` or one of them, such as `make nightly-packing`.
+# Everything: `make nightly` or one of its parts, such as `make nightly-packing`.
 NIGHTLY := packing extender rest docs e2e-a e2e-b
 E2E_ALL := $(sort $(wildcard tests/e2e/test_*.py))
 E2E_A := $(wildcard tests/e2e/test_[a-h]*.py)

@@ -44,12 +44,12 @@ class _NoSource:
 def measure(nodes: int) -> Costs:
     """The costs here: lists of ``nodes`` nodes with six pods each, then four events of each pod."""
     from bench import cluster
-    from extender.k8s.objects import Listed
+    from extender.k8s.objects import REQUIRED_KINDS, Listed
     from extender.server.engine import Engine
     from extender.server.gauges import Gauges
     from extender.server.metrics import Metrics
     from extender.settings import Settings
-    from extender.source.watched_kinds import AWAITED_KINDS, REQUIRED_KINDS
+    from extender.source.watched_kinds import AWAITED_KINDS
 
     logging.disable()
     gc.disable()  # as the service does until it is ready

@@ -8,15 +8,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from extender.untrusted.patterns import HOST_NAME, LABEL_SELECTOR, NAMESPACED
+from extender.untrusted.limits import LABEL
 from packing.model.request import SeparateGpus
 
-_QUEUE_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-
+# Regular expressions that run in linear time.
+_OBJECT = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
+_NAMESPACE = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+_NAMESPACED = rf"^{_NAMESPACE}/{_OBJECT}$"
+_HOST_PART = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+_LABEL_KEY = rf"([a-z0-9][-a-z0-9.]{{0,252}}/)?{LABEL}"
+_REQUIREMENT = (
+    rf"(!?{_LABEL_KEY}|{_LABEL_KEY} *(=|==|!=) *({LABEL})?"
+    rf"|{_LABEL_KEY} +(in|notin) *\( *{LABEL}( *, *{LABEL})* *\))"
+)
+_LABEL_SELECTOR = rf"^ *{_REQUIREMENT}( *, *{_REQUIREMENT})* *$"
+"""As the API server reads it (k8s.io/apimachinery, ``pkg/labels/selector.go``), without ``<`` and ``>``, and
+without empty values in lists."""
 
 _Relative = Annotated[float, Field(ge=1e-6, le=1e9)]
 """A number that only counts beside others of its kind. Within these bounds all costs are finite."""
@@ -94,7 +105,7 @@ def queue_problems(queues: Mapping[str, Queue]) -> Iterator[str]:
     classes: dict[str, str] = {}
     aliases = {name: name for name in queues}
     for name, queue in queues.items():
-        if not _QUEUE_NAME.fullmatch(name):
+        if not re.fullmatch(LABEL, name):
             yield f"{name!r} is no valid value of a label, so no pod could name this queue"
         for other in sorted(queue.preempts - queues.keys()):
             yield f"{name} preempts {other!r}, which is not among the queues ({', '.join(queues)})"
@@ -114,6 +125,24 @@ def queue_problems(queues: Mapping[str, Queue]) -> Iterator[str]:
         yield f"these queues may preempt each other in a circle: {', '.join(error.args[1][1:])}"
 
 
+def _whole(default: int, least: int, most: int, what: str) -> Any:  # noqa: ANN401 (a field)
+    text = f"a whole number from {least} to {most}: {what}"
+    return Field(default, ge=least, le=most, description=text)
+
+
+def _seconds(default: float, least: int, most: float, what: str) -> Any:  # noqa: ANN401
+    until = f" to {most}" if most < 1e9 else ""
+    return Field(default, ge=least, le=most, description=f"a number from {least}{until}: seconds {what}")
+
+
+def _flag(default: bool, what: str) -> Any:  # noqa: ANN401
+    return Field(default, description=f"true or false: {what}")
+
+
+def _object(what: str) -> Any:  # noqa: ANN401
+    return Field(None, pattern=_NAMESPACED, description=f"namespace/name of {what}")
+
+
 class Settings(BaseModel):
     """All settings. The description of a field says which values are valid: errors quote it."""
 
@@ -126,19 +155,12 @@ class Settings(BaseModel):
             raise ValueError(problem)
         return queues
 
-    shortlist: _Count = Field(
-        default=64,
-        description="a whole number from 0 to 1000000: how many nodes filter returns, the best ones; 0 for "
-        "all that fit",
+    shortlist: int = _whole(
+        64, 0, 1_000_000, "how many nodes filter returns, the best ones; 0 for all that fit"
     )
     # ``cluster.factory`` checks the name, because the policies load kernels.
     policy: str = Field(default="inventory", min_length=1, description="the name of a packing policy")
-    minimum_slice_milli: int = Field(
-        default=0,
-        ge=0,
-        le=1000,
-        description="a whole number from 0 to 1000: the smallest useful part of a GPU, in thousandths",
-    )
+    minimum_slice_milli: int = _whole(0, 0, 1000, "the smallest useful part of a GPU, in thousandths")
     demand: list[ExpectedRequest] = Field(
         default=[],
         description="a list of expected requests, such as "
@@ -148,17 +170,9 @@ class Settings(BaseModel):
         default_factory=lambda: dict(DEFAULT_QUEUES),
         description='queues by name, such as {"batch": {"preempts": ["backfill"], "min_runtime": 600}}',
     )
-    preempt_nodes: int = Field(
-        default=1,
-        ge=1,
-        le=100,
-        description="a whole number from 1 to 100: how many nodes preempt returns, the best ones",
-    )
-    shield_seconds: float = Field(
-        default=600.0,
-        ge=0,
-        le=1e9,
-        description="a number from 0: seconds for which the replacement of a preempted pod is not preempted",
+    preempt_nodes: int = _whole(1, 1, 100, "how many nodes preempt returns, the best ones")
+    shield_seconds: float = _seconds(
+        600.0, 0, 1e9, "for which the replacement of a preempted pod is not preempted"
     )
     spot: Literal["ignore", "prefer", "require"] = Field(
         default="prefer",
@@ -177,39 +191,17 @@ class Settings(BaseModel):
         description="ignore, prefer or require: whether a container that requests several GPUs prefers nodes "
         "that give it as many physical ones (prefer), or gets no others (require)",
     )
-    evict_kueue_pods: bool = Field(
-        default=False, description="true or false: whether pods that Kueue manages may be evicted"
+    evict_kueue_pods: bool = _flag(False, "whether pods that Kueue manages may be evicted")
+    gang_check: bool = _flag(True, "whether no member of a gang is placed before all of them fit")
+    gang_hold_seconds: float = _seconds(60.0, 0, 3600, "for which room is held for waiting members of a gang")
+    bind: bool = _flag(False, "whether the bind verb binds pods")
+    volcano: bool = _flag(False, "whether Volcano's extender plugin is answered, too")
+    leader_election: str | None = _object(
+        "a Lease, or null: only the replica that holds it is ready and binds"
     )
-    gang_check: bool = Field(
-        default=True,
-        description="true or false: whether no member of a gang is placed before all of them fit",
-    )
-    gang_hold_seconds: float = Field(
-        default=60.0,
-        ge=0,
-        le=3600,
-        description="a number from 0 to 3600: seconds for which room is held for waiting members of a gang",
-    )
-    bind: bool = Field(default=False, description="true or false: whether the bind verb binds pods")
-    volcano: bool = Field(
-        default=False, description="true or false: whether Volcano's extender plugin is answered, too"
-    )
-    leader_election: str | None = Field(
-        default=None,
-        pattern=NAMESPACED,
-        description="namespace/name of a Lease, or null: only the replica that holds it is ready and binds",
-    )
-    lease_seconds: int = Field(
-        default=15,
-        ge=3,
-        le=3600,
-        description="a whole number from 3 to 3600: seconds until another replica may take over the Lease",
-    )
-    evictor_lease: str | None = Field(
-        default=None,
-        pattern=NAMESPACED,
-        description="namespace/name of a Lease, or null for that of leader_election: only the replica that "
-        "holds it evicts",
+    lease_seconds: int = _whole(15, 3, 3600, "seconds until another replica may take over the Lease")
+    evictor_lease: str | None = _object(
+        "a Lease, or null for that of leader_election: only the replica that holds it evicts"
     )
     evictor: Literal["off", "recommend", "on"] = Field(
         default="off",
@@ -220,37 +212,25 @@ class Settings(BaseModel):
         default=["stowage"],
         description="a list of schedulerNames whose pods the evictor serves beside those seen in requests",
     )
-    evictions_per_minute: int = Field(
-        default=10, ge=1, le=6000, description="a whole number from 1 to 6000: the most evictions in a minute"
+    evictions_per_minute: int = _whole(10, 1, 6000, "the most evictions in a minute")
+    nomination_seconds: float = _seconds(120.0, 1, 3600, "for which freed room is held for a pod")
+    scale_up_wait_seconds: float = _seconds(
+        600.0,
+        0,
+        86400,
+        "to wait for a scale-up that an autoscaler has announced for a pod; 0 to ignore announcements",
     )
-    nomination_seconds: float = Field(
-        default=120.0,
-        ge=1,
-        le=3600,
-        description="a number from 1 to 3600: seconds for which freed room is held for a pod",
-    )
-    scale_up_wait_seconds: float = Field(
-        default=600.0,
-        ge=0,
-        le=86400,
-        description="a number from 0 to 86400: seconds to wait for a scale-up that an autoscaler has "
-        "announced for a pod; 0 to ignore announcements",
-    )
-    shield_configmap: str | None = Field(
-        default=None,
-        pattern=NAMESPACED,
-        description="namespace/name of a ConfigMap, or null: where to keep which jobs lost pods lately",
-    )
+    shield_configmap: str | None = _object("a ConfigMap, or null: where to keep which jobs lost pods lately")
     mig_manager: str | None = Field(
         default=None,
-        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(/[a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$",
+        pattern=rf"^{_NAMESPACE}(/{_OBJECT})?$",
         description="namespace/name of the MIG manager's ConfigMap, or the namespace in which it writes one "
         "for each node, or null: where to look up the MIG layouts of nodes",
     )
     node_selector: str | None = Field(
         default=None,
         max_length=1000,
-        pattern=LABEL_SELECTOR,
+        pattern=_LABEL_SELECTOR,
         description="a label selector such as pool in (a, b), or null: the nodes that this Stowage serves, "
         "null for all",
     )
@@ -270,33 +250,20 @@ class Settings(BaseModel):
         min_length=1,
         description="the path of a file with a token, or null: who sends it may read /debug and /metrics",
     )
-    debug_token_review: bool = Field(
-        default=False,
-        description="true or false: whether only those may read /debug and /metrics whose token the API "
-        "server accepts, and who have the right to",
+    debug_token_review: bool = _flag(
+        False,
+        "whether only those may read /debug and /metrics whose token the API server accepts, and who have "
+        "the right to",
     )
-    allowed_hosts: list[Annotated[str, Field(pattern=HOST_NAME)]] = Field(
+    allowed_hosts: list[Annotated[str, Field(pattern=rf"^{_HOST_PART}(\.{_HOST_PART})*$")]] = Field(
         default=[],
         max_length=64,
         description="a list of at most 64 host names, such as [stowage.example.com]: under which callers "
         "may ask, beside addresses, localhost, names without a dot and Services",
     )
-    body_limit_mib: int = Field(
-        default=64,
-        ge=1,
-        le=1024,
-        description="a whole number from 1 to 1024: the largest request body in MiB",
-    )
-    decisions_kept: _Count = Field(
-        default=1000,
-        description="a whole number from 0 to 1000000: the number of pods whose last decisions are kept",
-    )
-    drain_seconds: float = Field(
-        default=2.0,
-        ge=0,
-        le=300,
-        description="a number from 0 to 300: seconds between SIGTERM and closing the sockets",
-    )
+    body_limit_mib: int = _whole(64, 1, 1024, "the largest request body in MiB")
+    decisions_kept: int = _whole(1000, 0, 1_000_000, "the number of pods whose last decisions are kept")
+    drain_seconds: float = _seconds(2.0, 0, 300, "between SIGTERM and closing the sockets")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="debug, info, warning or error"
     )

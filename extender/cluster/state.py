@@ -33,7 +33,7 @@ from extender.dialects.pod_request import request_of
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
-from extender.k8s.objects import Deleted, Event, Kind, Listed, Node, Pod, Upserted
+from extender.k8s.objects import REQUIRED_KINDS, Deleted, Event, Kind, Listed, Node, Pod, Upserted
 from extender.k8s.pod_groups import is_pod_group
 from extender.k8s.resource_api.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.protocol.node_names import NodeNames
@@ -41,7 +41,6 @@ from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.queues.disruptions import DisruptionLog
 from extender.queues.gangs import GangTable
 from extender.queues.rights import Rights
-from extender.source.watched_kinds import REQUIRED_KINDS
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.policies.interface import Policy

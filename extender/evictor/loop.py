@@ -23,10 +23,9 @@ from extender.evictor.metrics import EvictorMetrics
 from extender.evictor.planner import Asked, Planner
 from extender.evictor.replacements import replacements, to_check
 from extender.evictor.scale_up import announced_at
-from extender.k8s.objects import Pod
+from extender.k8s.objects import REQUIRED_KINDS, Pod
 from extender.settings import Settings
 from extender.source.interface import EvictorApi, Source, WriteError
-from extender.source.watched_kinds import REQUIRED_KINDS
 from extender.untrusted.token_bucket import TokenBucket
 from extender.verbs.eviction.plan import EvictionPlan
 

@@ -20,8 +20,7 @@ from extender.k8s.affinity import (
 )
 from extender.k8s.metadata import Text
 from extender.untrusted.bounded_cache import bounded_cache
-from extender.untrusted.limits import KEY, SELECTOR_ITEMS
-from extender.untrusted.patterns import LABEL_VALUE
+from extender.untrusted.limits import KEY, LABEL, SELECTOR_ITEMS
 
 
 class _Requirement(TypedDict, total=False):
@@ -61,7 +60,7 @@ _RawRequirement: TypeAlias = tuple[str, str, tuple[str, ...]]
 _RawTerm: TypeAlias = tuple[tuple[_RawRequirement, ...], tuple[_RawRequirement, ...]]
 _RawToleration: TypeAlias = tuple[str, str, str, str]
 
-_IS_LABEL_VALUE = re.compile(LABEL_VALUE).fullmatch
+_IS_LABEL_VALUE = re.compile(f"({LABEL})?").fullmatch
 _LARGE_SELECTOR = "node selector is too large to be read"
 _LARGE_AFFINITY = "node affinity is too large to be read"
 _LARGE_TOLERATIONS = "tolerations are too large to be read"

@@ -41,6 +41,8 @@ Kind: TypeAlias = (
     | DeviceTaintRuleKind
     | PodGroupKind
 )
+REQUIRED_KINDS: frozenset[Kind] = frozenset({"Node", "Pod"})
+"""Nothing is decided before these are listed, or while their events lag behind."""
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 """A small hashable map from name to value, sorted by name. Quantities stay as they were written."""
 

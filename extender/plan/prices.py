@@ -23,8 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from extender.inventory.cloud_labels import INSTANCE_TYPE
 from extender.k8s.objects import Node
 from extender.replay.traces import BadInput
-from extender.untrusted.limits import YAML_NODES, quoted
-from extender.untrusted.validation import validation_problem
+from extender.untrusted.limits import YAML_NODES, quoted, validation_problem
 from extender.untrusted.yaml_reader import TextError, yaml_documents
 from packing.model.gpu_values import number_for
 from packing.model.node_spec import NodeSpec

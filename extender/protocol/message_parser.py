@@ -17,8 +17,15 @@ from extender.k8s.objects import Pod
 from extender.k8s.pod_manifest import PodManifest
 from extender.protocol.json_members import NotSplit, Value, whole
 from extender.protocol.messages import BadMessage
-from extender.untrusted.limits import KEY, MESSAGE_NAMES, MESSAGE_POD, MESSAGE_VICTIMS, NODE_VICTIMS, shorten
-from extender.untrusted.validation import validation_problem
+from extender.untrusted.limits import (
+    KEY,
+    MESSAGE_NAMES,
+    MESSAGE_POD,
+    MESSAGE_VICTIMS,
+    NODE_VICTIMS,
+    shorten,
+    validation_problem,
+)
 
 
 class _NodeMetadata(msgspec.Struct):

@@ -25,8 +25,7 @@ from pydantic_core import to_json
 from extender.k8s.objects import Pod
 from extender.k8s.pod_manifest import PodManifest
 from extender.protocol.messages import BadMessage
-from extender.untrusted.limits import KEY
-from extender.untrusted.validation import validation_problem
+from extender.untrusted.limits import KEY, validation_problem
 from extender.untrusted.visible import visible
 
 VolcanoVerb: TypeAlias = Literal[

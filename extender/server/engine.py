@@ -28,7 +28,7 @@ from extender.explain.decision_log import LONGEST_ANSWER, Decision, Decisions
 from extender.explain.inspector import Inspector
 from extender.explain.pod import explain_evaluation
 from extender.k8s.node_filter import has_unknown_filters
-from extender.k8s.objects import Event, Pod
+from extender.k8s.objects import REQUIRED_KINDS, Event, Pod
 from extender.protocol import codec
 from extender.protocol.messages import bind_error, filter_error
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
@@ -41,7 +41,7 @@ from extender.server.volcano import VolcanoVerbs
 from extender.server.warm_up import warm_up
 from extender.settings import Settings
 from extender.source.interface import BEHIND, Source
-from extender.source.watched_kinds import AWAITED_KINDS, REQUIRED_KINDS, WATCHED_KINDS
+from extender.source.watched_kinds import AWAITED_KINDS, WATCHED_KINDS
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import KEPT_PODS, LARGE_BODY, shorten
 from extender.verbs.bind import Binder

@@ -8,9 +8,10 @@ import time
 from extender.cluster.state import State
 from extender.explain.fragmentation import UNKNOWN, FleetFragmentation, FragmentationReport
 from extender.explain.unoffered import unoffered_counts
+from extender.k8s.objects import REQUIRED_KINDS
 from extender.server.gauges import Demand, Gauges
 from extender.source.interface import Source
-from extender.source.watched_kinds import REQUIRED_KINDS, WATCHED_KINDS
+from extender.source.watched_kinds import WATCHED_KINDS
 from extender.verbs.recheck import RefusalRecheck
 from packing.fleet.stranded import installed, on_spot
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from extender.background import Background
-from extender.k8s.objects import Event, Kind, Pod
+from extender.k8s.objects import REQUIRED_KINDS, Event, Kind, Pod
 from extender.source.access_reviews import KubeAccessReviews
 from extender.source.evictor_api import KubeEvictorApi
 from extender.source.freshness import Freshness
@@ -32,7 +32,7 @@ from extender.source.rest import (
     client_of_kubeconfig,
 )
 from extender.source.shard import Shard
-from extender.source.watched_kinds import REQUIRED_KINDS, WATCHED_KINDS, WatchedKind, mig_layouts
+from extender.source.watched_kinds import WATCHED_KINDS, WatchedKind, mig_layouts
 
 _log = logging.getLogger(__name__)
 _NOTHING_NEWER = (Freshness.CURRENT, Freshness.UNREACHABLE)  # a set would call the hash of an enum in Python

@@ -23,8 +23,7 @@ from pydantic_core import from_json
 from extender.k8s.objects import Deleted, Event, Listed, Upserted
 from extender.source import narrow
 from extender.source.watched_kinds import Manifest, WatchedKind
-from extender.untrusted.limits import shorten
-from extender.untrusted.validation import validation_problem
+from extender.untrusted.limits import shorten, validation_problem
 
 PAGE = 500  # objects; a list of 30,000 pods at once would cost 130 MB here and stall the API server
 WATCH_SECONDS = 290  # many proxies cut a connection after five minutes

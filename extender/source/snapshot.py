@@ -34,8 +34,7 @@ from extender.source.interface import (
 from extender.source.state_dump import Header, is_dump, parse
 from extender.source.watched_kinds import MANIFESTS, WATCHED_KINDS
 from extender.untrusted.json_stream import members
-from extender.untrusted.limits import QUOTED, SNAPSHOT_OBJECT, SNAPSHOT_YAML, shorten
-from extender.untrusted.validation import validation_problem
+from extender.untrusted.limits import QUOTED, SNAPSHOT_OBJECT, SNAPSHOT_YAML, shorten, validation_problem
 from extender.untrusted.yaml_reader import TextError, bounded_json, yaml_documents
 
 _log = logging.getLogger(__name__)

@@ -28,8 +28,7 @@ from extender.k8s.resource_api.objects import (
     ResourceSlice,
 )
 from extender.source.interface import Unavailable
-from extender.untrusted.limits import shorten
-from extender.untrusted.validation import validation_problem
+from extender.untrusted.limits import shorten, validation_problem
 from packing.model.request import Request
 
 _START = '{"kind":"StowageState"'

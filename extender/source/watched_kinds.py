@@ -130,7 +130,6 @@ _ROWS = (
 WATCHED_KINDS: Mapping[Kind, WatchedKind] = {row.kind: row for row in _ROWS}
 """What is watched under any settings."""
 AWAITED_KINDS = frozenset(row.kind for row in _ROWS if row.awaited)
-REQUIRED_KINDS = frozenset(row.kind for row in _ROWS if row.awaited and not row.optional)
 MANIFESTS: Mapping[str, type[Manifest]] = {
     **{row.kind: row.manifest for row in _ROWS},  # "PodGroup" reads the apiVersion
     "ConfigMap": MigLayoutsManifest,

@@ -18,8 +18,7 @@ from extender.k8s.objects import Event, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.source.interface import Unavailable
 from extender.source.snapshot import Snapshot, documents
-from extender.untrusted.limits import KEY, YAML_NODES, quoted, shorten
-from extender.untrusted.validation import validation_problem
+from extender.untrusted.limits import KEY, YAML_NODES, quoted, shorten, validation_problem
 
 
 class Template(NamedTuple):

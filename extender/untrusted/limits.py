@@ -8,6 +8,11 @@ gets a problem with a short text. ``docs/security.md`` lists who writes each tex
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
 # Annotations and labels, in characters. The API server allows 256 KiB of annotations for each object.
 POD_ANNOTATION = 16 << 10
 """One annotation or label of a pod. The longest known one is HAMi's, with 60 characters for each device."""
@@ -19,6 +24,8 @@ NODE_ANNOTATIONS = 192 << 10
 """All annotations of a node that Stowage reads."""
 KEY = 317
 """The name of an annotation, label or resource: 253 for a domain, a slash and 63, as in the API server."""
+LABEL = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+"""A regular expression: the value of a label that is not empty."""
 
 # Lists and counts.
 LISTED_NAMES = 64
@@ -272,3 +279,16 @@ def shorten(text: str, limit: int = PROBLEM) -> str:
 def quoted(text: str) -> str:
     """At most ``QUOTED`` characters of an untrusted text in quotes, with control characters escaped."""
     return repr(shorten(text, QUOTED))
+
+
+def validation_problem(error: ValidationError) -> str:
+    """What is wrong with a manifest or message: the first problem and its path, in ``PROBLEM`` characters.
+
+    Beyond ``ERRORS`` problems only their number, because pydantic describes all of them to give the first.
+    """
+    if (count := error.error_count()) > ERRORS:
+        return f"{count} values are invalid"
+    first = error.errors(include_url=False, include_input=False)[0]
+    text = "Input should be an object" if first["type"] in ("model_type", "dict_type") else first["msg"]
+    path = ".".join(shorten(str(part), QUOTED) for part in first["loc"])
+    return shorten(": ".join(filter(None, (path, text))))

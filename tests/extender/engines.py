@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from extender.k8s.objects import Kind, Listed
+from extender.k8s.objects import REQUIRED_KINDS, Kind, Listed
 from extender.server.engine import Engine
 from extender.server.gauges import Gauges
 from extender.server.metrics import Metrics
 from extender.settings import Settings
 from extender.source.interface import Interruption
 from extender.source.snapshot import Snapshot, SnapshotSource
-from extender.source.watched_kinds import AWAITED_KINDS, REQUIRED_KINDS
+from extender.source.watched_kinds import AWAITED_KINDS
 
 DEVICES = [Listed(kind, frozenset()) for kind in AWAITED_KINDS - REQUIRED_KINDS]
 SYNCED = [Listed("Node", frozenset("ab")), Listed("Pod", frozenset()), *DEVICES]

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from extender.k8s.affinity import Taint
 from extender.k8s.objects import Container, Node, Pod, PodClaim, PodSpec
-from extender.untrusted.validation import validation_problem
+from extender.untrusted.limits import validation_problem
 from tests.extender.k8s.test_object_limits import node_of, pod_of
 
 

@@ -29,7 +29,7 @@ class Dialect:
 
 
 def _hami_node(node: Manifest) -> None:
-    """Facts: see ``extender/inventory/sharing/hami.py``."""
+    """Facts: see ``extender/dialects/hami.py``."""
     labels = node["metadata"]["labels"]
     gpu = {
         "count": _SHARES,
@@ -48,7 +48,7 @@ def _hami_node(node: Manifest) -> None:
 
 
 def _hami_pod(pod: Manifest, gpus: int, first: int) -> None:
-    """Facts: see ``extender/dialects/sharing/hami.py``."""
+    """Facts: see ``extender/dialects/hami.py``."""
     if not gpus:
         return
     part = 100 if first >= 0 else 40

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from extender.cluster.state import State
 from extender.dialects.pod_resources import Amounts
+from extender.dialects.shared_gpus import is_gpu_resource
 from extender.dra.pod_claims import CLASS_PREFIX
-from extender.inventory.devices import is_gpu_resource
 from extender.k8s.objects import Node, Pairs, Pod, PodSpec, peak_usage
 from extender.k8s.quantity import QuantityError, whole
 from extender.untrusted.limits import KEY, shorten

@@ -14,7 +14,7 @@ from extender.cluster.claim_history import ClaimHistory
 from extender.cluster.failed_attempts import FAILED, ClearedNominations
 from extender.cluster.queue_usage import QueueUsage
 from extender.dialects.pod_request import bound_request, claims_of
-from extender.inventory.devices import is_gpu_resource
+from extender.dialects.shared_gpus import is_gpu_resource
 from extender.k8s.objects import Pod
 from packing.fleet.node_usage import Allocation
 

@@ -1,1 +1,1 @@
-"""What pods request of GPUs and what bound pods claim to have, in the dialect of each sharing system."""
+"""What pods request of GPUs, and a module for each system that divides GPUs: its nodes and its pods."""

@@ -13,9 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
+from extender.dialects import hami, koordinator, vgpu_manager, volcano
 from extender.dialects.pod_resources import RequestError
-from extender.dialects.sharing import hami, vgpu_manager, volcano
-from extender.inventory.sharing import koordinator
 from extender.untrusted.limits import LISTED_NAMES, NAME, quoted
 from packing.model.request import ANY, WHOLE, ModelName, Models, NameFilter, SeparateGpus, Shares
 

@@ -1,4 +1,4 @@
-"""What a module in ``dialects/sharing`` must offer, so that Stowage reads pods of that sharing system and
+"""What the module of a sharing system must offer, so that Stowage reads pods of that sharing system and
 writes for its device plugin. ``pod_request.DIALECTS`` and ``pod_request.WRITERS`` list the modules.
 """
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from extender.dialects import constraints
+from extender.dialects import constraints, gpushare, hami, kai, koordinator, stowage, vgpu_manager, volcano
 from extender.dialects.claims import Claims
 from extender.dialects.dialect import AssignmentWriter, Dialect
 from extender.dialects.pod_resources import (
@@ -24,7 +24,6 @@ from extender.dialects.pod_resources import (
     parse_quantities,
     requested_devices,
 )
-from extender.dialects.sharing import gpushare, hami, kai, koordinator, stowage, vgpu_manager, volcano
 from extender.k8s.objects import Container, Pairs, Pod, PodSpec
 from extender.untrusted.bounded_cache import weak_cache
 from extender.untrusted.limits import POD_ANNOTATION, shorten

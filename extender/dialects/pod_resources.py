@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
-from extender.inventory.devices import is_gpu_resource
+from extender.dialects.shared_gpus import is_gpu_resource
 from extender.k8s.objects import Pairs, PodSpec, peak_usage
 from extender.k8s.quantity import QuantityError, device_count, milli, whole
 from extender.untrusted.limits import PROBLEM, QUOTED, shorten

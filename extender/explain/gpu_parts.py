@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
-from extender.inventory.shared_gpus import MIG_PREFIX
+from extender.dialects.shared_gpus import MIG_PREFIX
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.model.gpu_catalogue import Geometry, find_model, parse_profile, placement_of

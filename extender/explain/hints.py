@@ -13,17 +13,16 @@ from itertools import islice
 
 from extender.cluster.other_resources import asked_by
 from extender.cluster.state import State
+from extender.dialects import stowage
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.dialects.sharing import stowage
+from extender.dialects.shared_gpus import MIG_PREFIX, is_gpu_resource
 from extender.dra.pod_claims import class_resources
 from extender.explain.admission import is_manifest
 from extender.explain.gates import gate_hint
 from extender.explain.node_words import node_hints
 from extender.explain.words import word_hints
-from extender.inventory.devices import is_gpu_resource
-from extender.inventory.shared_gpus import MIG_PREFIX
-from extender.inventory.sharing.stowage import LABEL
+from extender.inventory.stowage_sharing import LABEL
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, exact
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from extender.cluster.other_resources import asked_by, is_of_dra, lacking_on
 from extender.cluster.state import PossiblyBound, State
+from extender.dialects import gpushare
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.dialects.sharing import gpushare
 from extender.dra.forecast import ELSEWHERE, Forecast
 from extender.dra.node_search import NOTHING_FITS
 from extender.explain.admission import admission_problem, as_admitted, is_manifest

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from extender.cluster.factory import prior_of
 from extender.cluster.state import State
-from extender.dialects.sharing import stowage
+from extender.dialects import stowage
 from extender.explain.advice import ADVICE
 from extender.explain.unoffered import not_offered, unoffered
 from extender.settings import DEFAULT_QUEUES, Settings

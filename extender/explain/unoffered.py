@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from extender.cluster.state import State
 from extender.dialects.pod_request import bound_request
+from extender.dialects.shared_gpus import is_gpu_resource
 from extender.dra.node_devices import NodeDevices
 from extender.explain.closed import closed_text
-from extender.inventory.devices import is_gpu_resource
 from extender.inventory.gpu_labels import read_gpu_labels
 from extender.untrusted.limits import KEY, quoted, shorten
 from packing.model.gpu_catalogue import find_model

@@ -7,8 +7,8 @@ from difflib import get_close_matches
 from itertools import islice
 
 from extender.cluster.state import State
+from extender.dialects import kai, stowage
 from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS, REQUEST_ANNOTATIONS, REQUEST_LABELS
-from extender.dialects.sharing import kai, stowage
 from extender.explain.admission import is_manifest
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError, whole

@@ -9,23 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from extender.dialects.shared_gpus import AMD_GPU, MIG_PREFIX, NVIDIA, InventoryError, is_gpu_resource
 from extender.inventory import cloud_labels, gfd_labels
 from extender.inventory.gpu_labels import AMD_MEMORY, GpuLabels
-from extender.inventory.shared_gpus import MIG_PREFIX, NVIDIA, InventoryError, is_nvidia
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB, GPUS_PER_NODE, quoted
 from packing.model.gpu_catalogue import Model, Profile, find_model, parse_profile, placement_of
 from packing.model.request import WHOLE
 
-AMD_GPU = "amd.com/gpu"
 _SHARED_SUFFIX = ".shared"
-_OTHER_VENDORS = frozenset({AMD_GPU, "gpu.intel.com/i915", "gpu.intel.com/xe"})
-
-
-def is_gpu_resource(resource: str) -> bool:
-    """Whether devices of this extended resource are GPUs that Stowage packs."""
-    return is_nvidia(resource) or resource in _OTHER_VENDORS
 
 
 @dataclass(frozen=True, slots=True)

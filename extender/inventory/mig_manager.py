@@ -16,8 +16,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
+from extender.dialects.shared_gpus import is_nvidia
 from extender.inventory.devices import CountedDevices
-from extender.inventory.shared_gpus import is_nvidia
 from extender.k8s.device_objects import MigLayout, MigLayouts
 from extender.k8s.objects import Node
 from extender.untrusted.limits import GPUS_PER_NODE

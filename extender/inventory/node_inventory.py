@@ -11,8 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from extender.inventory import cloud_labels, gfd_labels, nvlink
-from extender.inventory.devices import AMD_GPU, CountedDevices, counted_devices, is_gpu_resource
+from extender.dialects import gpushare, hami, koordinator, vgpu_manager, volcano
+from extender.dialects.shared_gpus import (
+    AMD_GPU,
+    MIG_PREFIX,
+    NVIDIA,
+    InventoryError,
+    SharedGpus,
+    is_gpu_resource,
+    is_nvidia,
+)
+from extender.inventory import cloud_labels, gfd_labels, nvlink, stowage_sharing
+from extender.inventory.devices import CountedDevices, counted_devices
 from extender.inventory.gpu_labels import (
     AMD_MEMORY,
     AMD_PRODUCT,
@@ -22,8 +32,6 @@ from extender.inventory.gpu_labels import (
     read_gpu_labels,
 )
 from extender.inventory.mig_manager import DevicesByGpu, devices_by_gpu
-from extender.inventory.shared_gpus import MIG_PREFIX, NVIDIA, InventoryError, SharedGpus, is_nvidia
-from extender.inventory.sharing import gpushare, hami, koordinator, stowage, vgpu_manager, volcano
 from extender.inventory.spot import is_leaving, is_spot
 from extender.k8s import gpu_health
 from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
@@ -37,7 +45,13 @@ from packing.model.request import WHOLE
 
 _REQUIRED = {
     *(hami.REGISTER, hami.HANDSHAKE, hami.CORDON, volcano.REGISTER),
-    *(vgpu_manager.REGISTER, vgpu_manager.CONFIG, stowage.LABEL, koordinator.MODEL, koordinator.ISOLATION),
+    *(
+        vgpu_manager.REGISTER,
+        vgpu_manager.CONFIG,
+        stowage_sharing.LABEL,
+        koordinator.MODEL,
+        koordinator.ISOLATION,
+    ),
     *(gpu_health.IGNORE_LABEL, cloud_labels.INSTANCE_TYPE, *gpu_health.LABELS),
 }
 """Annotations and labels that the inventory is read from. If one of them is too large, it is not known."""
@@ -202,7 +216,7 @@ def _unknown_memory(
 def _shared_gpus(node: Node, labels: GpuLabels, device: KoordinatorDevice | None) -> SharedGpus | None:
     """The GPUs that a sharing system divides, None for no sharing system. Two on one node are an error."""
     of_systems = [system.shared_gpus(node) for system in (hami, vgpu_manager, volcano, gpushare)]
-    of_systems += [koordinator.shared_gpus(node, device), stowage.shared_gpus(node, labels)]
+    of_systems += [koordinator.shared_gpus(node, device), stowage_sharing.shared_gpus(node, labels)]
     found = [shared for shared in of_systems if shared]
     if len(found) > 1:
         raise InventoryError(f"GPUs are shared as {' and as '.join(shared.resource for shared in found)}")

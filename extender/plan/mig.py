@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.inventory.mig_manager import LAYOUT_LABEL, STATE_LABEL
-from extender.inventory.shared_gpus import MIG_PREFIX
 from extender.k8s.objects import Deleted, Event, Node, Upserted
 from extender.plan.cluster import ClusterSource
 from extender.plan.source import Step

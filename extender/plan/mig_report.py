@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from extender.inventory.shared_gpus import MIG_PREFIX
+from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.plan.answers import UNKNOWN
 from extender.plan.cluster import ClusterSource
 from extender.plan.drain import Progress

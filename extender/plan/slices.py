@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from extender.dialects.pod_request import request_of
-from extender.inventory.shared_gpus import MIG_PREFIX
+from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.k8s.objects import Container, Deleted, Event, Pairs, Pod, PodSpec, Upserted
 from extender.k8s.quantity import QuantityError, mib, milli
 from extender.plan.cluster import ClusterSource

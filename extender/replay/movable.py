@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
 
-from extender.dialects.sharing import kai
+from extender.dialects import kai
 from extender.k8s.objects import Pod
 from extender.queues.protection import WhyNot, declares_movable, protection_of
 

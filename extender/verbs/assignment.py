@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
 from extender.cluster.state import Rows, State
+from extender.dialects import stowage
+from extender.dialects.hami import is_renamed
 from extender.dialects.pod_request import WRITERS, claims_of
 from extender.dialects.pod_resources import RequestError
-from extender.dialects.sharing import stowage
-from extender.inventory.sharing.hami import is_renamed
 from extender.k8s.objects import Pod
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from extender.cluster.other_resources import asked_by, is_of_dra
 from extender.cluster.state import PossiblyBound, Rows, State
+from extender.dialects.hami import MIG
 from extender.dra.forecast import FIRST_AVAILABLE_PENALTY, AllocationSimulator, Forecast
 from extender.dra.pod_claims import class_resources
-from extender.inventory.sharing.hami import MIG
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import refuse_unassignable

@@ -20,8 +20,8 @@ import pytest
 import yaml
 
 from extender.cluster.state import State
-from extender.dialects.sharing.hami import TO_ALLOCATE
-from extender.dialects.sharing.per_device import parse_devices
+from extender.dialects.hami import TO_ALLOCATE
+from extender.dialects.per_device import parse_devices
 from extender.explain.each_node import explain_each
 from extender.inventory.gpu_labels import UNKNOWN_MEMORY
 from extender.settings import Settings

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from extender.cluster.factory import state_of
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError
+from extender.dialects.shared_gpus import InventoryError
 from extender.explain.node import view_node
 from extender.inventory.node_inventory import inventory_of
-from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.objects import Container, Deleted, Node, Pod, PodSpec, Upserted
 from extender.settings import Settings
 from extender.verbs.bind import Refusal, assign

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from extender.cluster.state import State
+from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.node_inventory import NodeInventory, inventory_of
-from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.affinity import Taint
 from extender.k8s.device_objects import MigLayouts
 from extender.k8s.objects import Node, Upserted

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from extender.cluster.state import State
+from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.node_inventory import inventory_of
-from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.device_manifests import KoordinatorDeviceManifest
 from extender.k8s.device_objects import KoordinatorDevice, KoordinatorGpu
 from extender.k8s.node_manifest import NodeManifest

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.node_inventory import inventory_of
-from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.objects import Node
 from extender.k8s.quantity import QuantityError
 from packing.model.node_spec import NodeSpec

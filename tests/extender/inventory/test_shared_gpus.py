@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.node_inventory import inventory_of
-from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.objects import Container, Node, PodSpec
 from packing.model.reasons import Reason
 from tests.extender.builders import make_pod, make_state, why

@@ -6,7 +6,7 @@
 
 Compute without memory requests the same part of the memory. Memory without compute requests no compute.
 ``gpus`` alone requests whole GPUs. ``stowage.dev/gpu-indices`` (``0,3``) says which GPUs a bound pod has.
-Only nodes that are set aside for Stowage (``inventory/sharing/stowage.py``) take such pods: nothing but the
+Only nodes that are set aside for Stowage (``inventory/stowage_sharing.py``) take such pods: nothing but the
 container itself enforces its share there.
 """
 
@@ -17,14 +17,13 @@ from contextlib import suppress
 
 from extender.dialects.claims import Claim, Claims, parse_indices, parse_positive, validate_claims
 from extender.dialects.pod_resources import Amounts, RequestError
-from extender.inventory.sharing import stowage as nodes
 from extender.k8s.objects import Node, Pod, PodSpec
 from extender.k8s.quantity import QuantityError, exact, mib
 from extender.untrusted.limits import quoted
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Shares, part_milli, whole_gpus
 
-RESOURCE = nodes.RESOURCE
+RESOURCE = "stowage.dev/gpu"
 COMPUTE, MEMORY, COUNT = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory", "stowage.dev/gpus"
 REQUEST_ANNOTATIONS = frozenset({COMPUTE, MEMORY, COUNT})
 INDICES = "stowage.dev/gpu-indices"

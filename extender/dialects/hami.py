@@ -31,6 +31,31 @@ which pod it starts. The plugin takes the pod that the lock on the Node names; w
 listed pod that is Pending, names the node, and is ``allocating`` or ``success`` (GetPendingPod in
 ``pkg/util/util.go``). Stowage takes no lock, so it binds a pod only if there is no such pod
 (``plugin_may_confuse``).
+
+Nodes. HAMi's device plugin registers the GPUs in ``hami.io/node-nvidia-register``: a JSON list of id, index,
+count, devmem (MiB), devcore (per cent), type, numa, mode, health. Go omits zero values, so a GPU without
+``health`` is unhealthy (``pkg/device/devices.go``: DeviceInfo). Older versions write
+``id,count,devmem,devcore,type,numa,health[,index,mode]:`` (``docs/develop/protocol.md``).
+``hami.io/device-cordon`` lists UUIDs of GPUs that take no new pods. HAMi's scheduler up to 2.9 writes
+``Deleted`` to ``hami.io/node-handshake`` when it no longer hears the plugin (MarkAnnotationsToDelete in
+``pkg/util/util.go``). Up to 2.8 that stays, also when the plugin runs again; 2.9 replaces it after a minute
+(CheckHealth in ``pkg/device/devices.go``, in ``pkg/util/util.go`` before 2.7). The plugin advertises
+``nvidia.com/gpu`` as the sum of the counts of its healthy GPUs (``nvinternal/plugin/server.go``:
+ListAndWatch; kubelet leaves unhealthy devices out of ``allocatable``).
+
+HAMi's chart can rename its resources (``resourceName`` in ``charts/hami/values.yaml``). A node that
+advertises as many of another resource as its healthy GPUs have shares takes no new pods.
+
+A node with a register counts as HAMi's, because otherwise its GPUs might be allocated twice. If HAMi may not
+manage the GPUs any more (see ``_leftover_problem``), the pods there keep what they hold, and the node takes
+no new pods until the annotation is removed.
+
+All GPUs of a node are in one mode. In MIG mode each lists ``migProfiles``: name, memoryMB, core (per cent),
+sliceCount, and placements with start and size in memory slices (``pkg/device/devices.go``: MigProfile). HAMi
+creates instances on demand, the smallest by memory, 1g and 3g from the high end (selectMigCandidate in
+``pkg/device/nvidia/device.go``, ``mig_topology.go``). These GPUs are listed and take no pods here: GPUs in
+MPS mode, in MIG mode of older versions (their layouts are in HAMi's own configuration), and in MIG mode on a
+node with other modes.
 """
 
 from __future__ import annotations
@@ -38,35 +63,171 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from itertools import zip_longest
 from typing import TypeAlias
 
 from pydantic_core import from_json
 
 from extender.dialects.claims import Claim, Claims, check_limits, container_stages
+from extender.dialects.per_device import PERCENT, PerDeviceResources, parse_devices, per_container_gpus
 from extender.dialects.pod_resources import Amounts, RequestError, parse_quantities
-from extender.dialects.sharing.per_device import (
-    PERCENT,
-    PerDeviceResources,
-    parse_devices,
-    per_container_gpus,
-)
-from extender.inventory.sharing import hami as nodes
+from extender.dialects.shared_gpus import InventoryError, Parser, SharedGpus, advertises_nvidia
 from extender.k8s.objects import Container, Node, Pod, PodSpec
-from extender.untrusted.limits import MIG_SLICES, POD_ANNOTATION, quoted
-from packing.model.mig_instances import Instance, smallest, window
+from extender.k8s.quantity import whole
+from extender.untrusted.limits import GPU_MIB, MIG_PROFILES, MIG_SLICES, POD_ANNOTATION, quoted
+from packing.model.mig_instances import Instance, Instances, smallest, window
 from packing.model.node_spec import Gpu, NodeSpec
-from packing.model.request import Shares, share_memory_mib, whole_gpus
+from packing.model.request import WHOLE, Shares, share_memory_mib, whole_gpus
 
-RESOURCE = nodes.RESOURCE
+RESOURCE = "nvidia.com/gpu"
+REGISTER = "hami.io/node-nvidia-register"
+_PARSER = Parser(REGISTER)
+HANDSHAKE, CORDON = "hami.io/node-handshake", "hami.io/device-cordon"
+CORE, MIG = "hami-core", "mig"
+_FIELDS = ("id", "count", "devmem", "devcore", "type", "numa", "health", "index", "mode")
+
+
+def shared_gpus(node: Node) -> SharedGpus | None:
+    """The node's GPUs if HAMi shares them. Raises InventoryError."""
+    text = node.annotations.get(REGISTER)
+    renamed = "" if advertises_nvidia(node) else _renamed(node, text or "")
+    if not text or not (renamed or advertises_nvidia(node)):  # no device plugin runs
+        return None
+    entries = sorted(_entries(text), key=lambda entry: _PARSER.number(entry.get("index", 0)))
+    cordoned = {uuid.strip() for uuid in node.annotations.get(CORDON, "").split(",")}
+    mode = MIG if all(entry.get("mode") == MIG for entry in entries) else CORE
+    gpus = _PARSER.checked(_gpu(entry, mode, cordoned) for entry in entries)
+    return SharedGpus(
+        RESOURCE,
+        REGISTER,
+        _PARSER.with_products(gpus, (entry.get("type", "") for entry in entries)),
+        _PARSER.products(entry.get("type", "") for entry in entries),
+        whole_gpu=RESOURCE,
+        replaced=frozenset({RESOURCE}),
+        mode=mode,
+        problem=_renamed_problem(renamed) if renamed else _leftover_problem(node, entries),
+        lists_unhealthy_gpus=not all(map(_healthy, entries)),
+    )
+
+
+def _renamed(node: Node, register: str) -> str:
+    """The resource by which HAMi seems to count its shares here instead of ``RESOURCE``, "" for none."""
+    shares = sum(map(_shares, filter(_healthy, _entries(register)))) if register else 0
+    others = (name for name in sorted(node.allocatable) if "/" in name and not name.startswith("hugepages"))
+    return next((name for name in others if shares and whole(node.allocatable[name]) == shares), "")
+
+
+def _renamed_problem(resource: str) -> str:
+    return f"HAMi counts its shares as {quoted(resource)} here, and Stowage reads only {RESOURCE}"
+
+
+def is_renamed(problem: str, resource: str) -> bool:
+    """Whether a node's problem is that HAMi counts its shares there as this resource."""
+    return _renamed_problem(resource) in problem
+
+
+def _leftover_problem(node: Node, entries: list[Mapping[str, object]]) -> str:
+    """The problem if HAMi may not manage the GPUs any more, "" if it certainly does.
+
+    HAMi advertises more devices than there are GPUs, or as many as its healthy GPUs have shares. Fewer may
+    come from NVIDIA's plugin, and then the annotation is a leftover.
+    """
+    remedy = f"remove annotation {REGISTER} if HAMi no longer runs here"
+    if node.annotations.get(HANDSHAKE, "").startswith("Deleted"):
+        return (
+            f"annotation {HANDSHAKE} is Deleted, which HAMi up to 2.8 never undoes: "
+            f"remove it if HAMi runs here; {remedy}"
+        )
+    advertised = whole(node.allocatable.get(RESOURCE, "0"))
+    shares = sum(_shares(entry) for entry in entries)
+    healthy = sum(_shares(entry) for entry in entries if _healthy(entry))
+    if advertised > len(entries) or advertised == healthy or (advertised and shares <= len(entries)):
+        return ""
+    return f"{advertised} {RESOURCE} are advertised, and HAMi's healthy GPUs have {healthy}: {remedy}"
+
+
+def _shares(entry: Mapping[str, object]) -> int:
+    return _PARSER.number(entry.get("count", 0))
+
+
+def _healthy(entry: Mapping[str, object]) -> bool:
+    return entry.get("health") in (True, "true")
+
+
+def _gpu(entry: Mapping[str, object], mode: str, cordoned: set[str]) -> Gpu:
+    uuid = _PARSER.text(entry.get("id", ""))
+    instances = _instances(entry.get("migProfiles") or []) if mode == MIG else ()
+    divisible = bool(instances) if mode == MIG else entry.get("mode", CORE) in (CORE, "")
+    return Gpu(
+        instances[-1].memory_mib if instances else _PARSER.number(entry.get("devmem", 0), GPU_MIB),
+        divisible and _healthy(entry) and uuid not in cordoned,
+        instances[-1].compute_milli if instances else _PARSER.number(entry.get("devcore", 0)) * 10,
+        _shares(entry),
+        uuid,
+        instances,
+    )
+
+
+def _instances(profiles: object) -> Instances:
+    """The instances of a GPU, in the order in which HAMi tries them."""
+    listed = _PARSER.objects(profiles, MIG_PROFILES)
+    by_slices = [(_PARSER.number(one.get("sliceCount", 0)), _instance(one)) for one in listed]
+    by_slices.sort(key=lambda one: (one[1].memory_mib, one[0]))
+    return _interned(tuple(instance for _, instance in by_slices if instance.windows))
+
+
+@lru_cache(maxsize=64)
+def _interned(instances: Instances) -> Instances:
+    return instances  # one object for equal GPUs: a cluster has few kinds
+
+
+def _instance(profile: Mapping[str, object]) -> Instance:
+    profile_name = _PARSER.text(profile.get("name", ""))
+    listed = _PARSER.objects(profile.get("placements") or [], MIG_SLICES)
+    placements = [_placement(one, profile_name) for one in listed]
+    compute = _PARSER.number(profile.get("core", 0)) * 10
+    if compute > WHOLE:
+        raise InventoryError(f"{REGISTER}: MIG profile {quoted(profile_name)} has more compute than a GPU")
+    placements.sort(reverse=profile_name.startswith(("1g.", "3g.")))
+    windows = tuple(window(start, size) for start, size in placements)
+    memory_mib = _PARSER.number(profile.get("memoryMB", 0), GPU_MIB)
+    return Instance(profile_name, compute, memory_mib, windows)
+
+
+def _placement(placement: Mapping[str, object], profile: str) -> tuple[int, int]:
+    start, size = placement.get("start", 0), placement.get("size", 0)
+    if type(start) is int and type(size) is int and start >= 0 < size and start + size <= MIG_SLICES:
+        return start, size
+    raise InventoryError(f"{REGISTER}: the placements of MIG profile {quoted(profile)} are impossible")
+
+
+def _entries(text: str) -> list[Mapping[str, object]]:
+    if not text.lstrip().startswith("["):
+        rows = _PARSER.rows(text)
+        if not all(len(row) in (7, 9) for row in rows):
+            raise InventoryError(f"{REGISTER} cannot be read")
+        return [dict(zip(_FIELDS, row, strict=False)) for row in rows]
+    try:
+        return _PARSER.objects(from_json(text))
+    except ValueError as error:
+        raise InventoryError(f"{REGISTER} cannot be read: {error}") from error
+
+
 USE_UUID, DENY_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 USE_TYPE, DENY_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
 MODE, NUMA, POLICY = "nvidia.com/vgpu-mode", "nvidia.com/numa-bind", "hami.io/gpu-scheduler-policy"
 REQUEST_ANNOTATIONS = frozenset({USE_UUID, DENY_UUID, USE_TYPE, DENY_TYPE, MODE, NUMA, POLICY})
-ALLOCATED, NODE, MIG = "hami.io/vgpu-devices-allocated", "hami.io/vgpu-node", "hami.io/vgpu-mig-allocations"
+ALLOCATED, NODE, MIG_ALLOCATIONS = (
+    "hami.io/vgpu-devices-allocated",
+    "hami.io/vgpu-node",
+    "hami.io/vgpu-mig-allocations",
+)
 TO_ALLOCATE, ASSIGNED_AT = "hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-time"
 PHASE, BOUND_AT, LOCK = "hami.io/bind-phase", "hami.io/bind-time", "hami.io/mutex.lock"
-ASSIGNMENT_ANNOTATIONS = frozenset({ALLOCATED, NODE, MIG, TO_ALLOCATE, ASSIGNED_AT, PHASE, BOUND_AT})
+ASSIGNMENT_ANNOTATIONS = frozenset(
+    {ALLOCATED, NODE, MIG_ALLOCATIONS, TO_ALLOCATE, ASSIGNED_AT, PHASE, BOUND_AT}
+)
 
 _RESOURCES = PerDeviceResources(
     RESOURCE, "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
@@ -83,7 +244,7 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
     if not (_RESOURCES.uses(spec) or names_gpus or MODE in metadata):
         return None
     shares = _RESOURCES.of_pod(spec)
-    if shares and not any(mode in metadata.get(MODE, nodes.CORE) for mode in (nodes.CORE, nodes.MIG)):
+    if shares and not any(mode in metadata.get(MODE, CORE) for mode in (CORE, MIG)):
         raise RequestError(f"{MODE}: {quoted(metadata[MODE])} is not supported, use 'hami-core' or 'mig'")
     if shares and shares.count > 1 and metadata.get(NUMA, "").lower() in ("true", "1", "t"):
         raise RequestError(f"{NUMA} is not supported for several GPUs: Stowage does not choose by NUMA node")
@@ -106,9 +267,9 @@ def claims(pod: Pod) -> Claims | None:
     except ValueError as error:
         return Claims(RESOURCE, problem=f"{ALLOCATED} cannot be read: {error}", node=node)
     try:
-        reserved = _parse_reservations(pod.annotations.get(MIG, "[]"))
+        reserved = _parse_reservations(pod.annotations.get(MIG_ALLOCATIONS, "[]"))
     except (ValueError, TypeError, KeyError):
-        return Claims(RESOURCE, problem=f"{MIG} cannot be read", node=node)
+        return Claims(RESOURCE, problem=f"{MIG_ALLOCATIONS} cannot be read", node=node)
     if reserved:
         per_container = [
             [replace(c, slices=reserved.pop((i, j, c.device), 0)) for j, c in enumerate(devices)]
@@ -117,7 +278,7 @@ def claims(pod: Pod) -> Claims | None:
     containers = _containers_of_claims(pod.spec, list(map(len, per_container)))
     claimed = [(*(c or _UNKNOWN), devices or []) for c, devices in zip_longest(containers, per_container)]
     claimed += [(*_UNKNOWN, [Claim(uuid, slices=mask)]) for (_, _, uuid), mask in reserved.items()]
-    return _RESOURCES.claims(claimed, node=node, exact=MIG not in pod.annotations)
+    return _RESOURCES.claims(claimed, node=node, exact=MIG_ALLOCATIONS not in pod.annotations)
 
 
 def _containers_of_claims(spec: PodSpec, counts: list[int]) -> list[_Staged]:
@@ -191,7 +352,7 @@ def assignment(
         TO_ALLOCATE: devices,
         PHASE: "allocating",
         BOUND_AT: str(int(now)),
-        **({MIG: json.dumps(reservations, separators=(",", ":"))} if reservations else {}),
+        **({MIG_ALLOCATIONS: json.dumps(reservations, separators=(",", ":"))} if reservations else {}),
     }
 
 

@@ -16,6 +16,9 @@ compares that with the sum of the pod's containers (Allocate in ``allocate.go``)
 which one container, and no init container, requests memory. On a node with one GPU it needs no pod.
 The plugin reads one index. Pods on several GPUs are for ACK's
 closed-source plugin, which reads what another scheduler writes, so ``bind`` refuses them.
+
+Nodes have ``aliyun.com/gpu-mem`` units of memory on ``aliyun.com/gpu-count`` equal GPUs: every GPU has total
+/ count units and is named by its index (``pkg/cache/nodeinfo.go`` of the extender).
 """
 
 from __future__ import annotations
@@ -32,12 +35,28 @@ from extender.dialects.claims import (
     validate_claims,
 )
 from extender.dialects.pod_resources import Amounts, RequestError, effective_requests, parse_quantities
-from extender.inventory.sharing import gpushare as nodes
+from extender.dialects.shared_gpus import InventoryError, SharedGpus, advertises_nvidia
 from extender.k8s.objects import Node, Pod, PodSpec
-from packing.model.node_spec import NodeSpec
+from extender.k8s.quantity import whole
+from extender.untrusted.limits import GPU_MIB, GPUS_PER_NODE
+from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Shares
 
-RESOURCE, COUNT = nodes.RESOURCE, nodes.COUNT
+RESOURCE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+
+
+def shared_gpus(node: Node) -> SharedGpus | None:
+    """The node's GPUs if gpushare shares them. Raises InventoryError."""
+    units, gpus = (whole(node.allocatable.get(name, "0")) for name in (RESOURCE, COUNT))
+    if not units:
+        if gpus and advertises_nvidia(node):
+            raise InventoryError(f"{COUNT} is advertised without {RESOURCE}, beside NVIDIA's devices")
+        return None
+    if not 0 < gpus <= min(units, GPUS_PER_NODE) or units // gpus > GPU_MIB:
+        raise InventoryError(f"{RESOURCE}: {units} units on {gpus} GPUs ({COUNT}) are impossible")
+    return SharedGpus(RESOURCE, RESOURCE, (Gpu(units // gpus, divisible=True),) * gpus)
+
+
 REQUEST_ANNOTATIONS: frozenset[str] = frozenset()
 REQUEST_LABELS = frozenset({COUNT})
 INDEX, POD_MEMORY = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_POD"

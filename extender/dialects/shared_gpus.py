@@ -18,6 +18,8 @@ from packing.model.reasons import Reason
 
 MIG_PREFIX = "nvidia.com/mig-"
 NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+AMD_GPU = "amd.com/gpu"
+_OTHER_VENDORS = frozenset({AMD_GPU, "gpu.intel.com/i915", "gpu.intel.com/xe"})
 
 
 class InventoryError(ValueError):
@@ -55,6 +57,11 @@ class SharedGpus:
 def is_nvidia(resource: str) -> bool:
     """Whether NVIDIA's own device plugin advertises this resource."""
     return resource in NVIDIA or resource.startswith(MIG_PREFIX)
+
+
+def is_gpu_resource(resource: str) -> bool:
+    """Whether devices of this extended resource are GPUs that Stowage packs."""
+    return is_nvidia(resource) or resource in _OTHER_VENDORS
 
 
 def advertises_nvidia(node: Node) -> bool:

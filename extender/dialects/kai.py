@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from fractions import Fraction
 
+from extender.dialects import stowage
 from extender.dialects.claims import Claims, parse_positive
 from extender.dialects.pod_resources import Amounts, RequestError
-from extender.dialects.sharing import stowage
 from extender.k8s.objects import Pod, PodSpec
 from extender.untrusted.limits import quoted
 from packing.model.request import Shares, part_milli

@@ -10,8 +10,9 @@ not say which, so the node takes no new pods.
 
 from __future__ import annotations
 
+from extender.dialects import stowage
+from extender.dialects.shared_gpus import InventoryError, SharedGpus
 from extender.inventory.gpu_labels import SAY_MEMORY, UNKNOWN_MEMORY, GpuLabels
-from extender.inventory.shared_gpus import InventoryError, SharedGpus
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPUS_PER_NODE
@@ -19,7 +20,7 @@ from packing.model.gpu_catalogue import find_model
 from packing.model.node_spec import Gpu
 from packing.model.reasons import Reason
 
-RESOURCE, WHOLE_GPU = "stowage.dev/gpu", "nvidia.com/gpu"
+WHOLE_GPU = "nvidia.com/gpu"
 LABEL = "stowage.dev/gpu-sharing"
 
 
@@ -43,7 +44,7 @@ def shared_gpus(node: Node, labels: GpuLabels) -> SharedGpus | None:
     if not memory_mib:
         problem, reason = f"{UNKNOWN_MEMORY}: {SAY_MEMORY}", Reason.UNREADABLE
     return SharedGpus(
-        RESOURCE,
+        stowage.RESOURCE,
         LABEL,
         (Gpu(memory_mib, divisible=True),) * gpus,
         whole_gpu=WHOLE_GPU,

@@ -1,0 +1,152 @@
+"""vgpu-manager: ``nvidia.com/vgpu-number`` with ``vgpu-memory`` (MiB) and ``vgpu-cores`` (per cent).
+
+Facts (coldzerofear/vgpu-manager at 3d7f66d): names and annotations are in ``pkg/util/consts.go``, the form
+``container[index_UUID_cores_MiB,...];...`` in ``pkg/device/types.go``, the defaults in
+``pkg/device/allocator`` (neither cores nor memory: all cores; no memory: all memory), manifests in
+``README.md``. ``memory-scheduler-policy`` asks for virtual or physical memory (GetMemoryPolicyFunc in
+``pkg/scheduler/filter/filter_predicate.go``). The device plugin writes ``real-allocated`` container by
+container as they start; it overrides ``pre-allocated``.
+
+Nodes. vgpu-manager registers the GPUs in ``nvidia.com/node-device-register``: a JSON list of id (index),
+type, uuid, core (per cent), memory (MiB), number (shares), numa, mig, healthy (``pkg/device/types.go``).
+``node-config-info`` has a factor by which the memory of requests is multiplied. GPUs with ``mig`` belong to
+NVIDIA's plugin and take no shares. Its scheduler takes no node without ``node-config-info``, or with a
+``deviceSplit`` or a ``memoryFactor`` of 0, and Go reads a missing number as 0. With a ``memoryScaling`` above
+1 the memory is virtual, and pods may ask for one of both kinds (CheckNode, GetMemoryPolicyFunc in
+``pkg/scheduler/filter/filter_predicate.go``).
+
+If vgpu-manager no longer advertises devices and NVIDIA's plugin does, vgpu-manager's pods may still hold
+parts of the GPUs. So the GPUs stay accounted for, and the node takes no new pods.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pydantic_core import from_json
+
+from extender.dialects.claims import Claim, Claims, check_limits, container_stages, parse_number
+from extender.dialects.per_device import PERCENT, PerDeviceResources
+from extender.dialects.pod_resources import Amounts
+from extender.dialects.shared_gpus import InventoryError, Parser, SharedGpus, advertises_nvidia
+from extender.k8s.objects import Node, Pod, PodSpec
+from extender.k8s.quantity import whole
+from extender.untrusted.limits import GPU_MIB, quoted
+from packing.model.node_spec import Gpu
+from packing.model.request import Shares
+
+RESOURCE = "nvidia.com/vgpu-number"
+REGISTER, CONFIG = "nvidia.com/node-device-register", "nvidia.com/node-config-info"
+VIRTUAL, PHYSICAL = "virtual memory", "physical memory"
+_PARSER = Parser(REGISTER)
+
+
+def shared_gpus(node: Node) -> SharedGpus | None:
+    """The node's GPUs if vgpu-manager shares them. Raises InventoryError."""
+    text = node.annotations.get(REGISTER)
+    leftover = not whole(node.allocatable.get(RESOURCE, "0"))
+    if not text or (leftover and not advertises_nvidia(node)):
+        return None
+    try:
+        entries = _PARSER.objects(from_json(text))
+        config = from_json(node.annotations.get(CONFIG) or "null")
+    except ValueError as error:
+        raise InventoryError(f"{REGISTER} or {CONFIG} cannot be read: {error}") from error
+    if leftover and all(entry.get("mig") is True for entry in entries):
+        return None  # all of them belong to NVIDIA's plugin
+    scaling, config_problem = _read_config(config)
+    entries.sort(key=lambda entry: _PARSER.number(entry.get("id")))
+    gpus = [
+        Gpu(
+            _PARSER.number(entry.get("memory"), GPU_MIB),
+            entry.get("healthy") is True and entry.get("mig") is not True,
+            _PARSER.number(entry.get("core")) * 10,
+            _PARSER.number(entry.get("number")),
+            _PARSER.text(entry.get("uuid", "")),
+        )
+        for entry in entries
+    ]
+    return SharedGpus(
+        RESOURCE,
+        REGISTER,
+        _PARSER.with_products(_PARSER.checked(gpus), (entry.get("type", "") for entry in entries)),
+        _PARSER.products(entry.get("type", "") for entry in entries),
+        mode=VIRTUAL if scaling > 1 else PHYSICAL,
+        problem=_PARSER.leftover_problem(RESOURCE) if leftover else config_problem,
+        lists_unhealthy_gpus=any(entry.get("healthy") is not True for entry in entries),
+    )
+
+
+def _read_config(config: object) -> tuple[float, str]:
+    """The memory scaling, and why vgpu-manager takes no pods. Raises InventoryError."""
+    if not isinstance(config, dict):
+        return 1, f"{CONFIG} is missing, and vgpu-manager uses no such node"
+    names = ("deviceSplit", "memoryFactor", "memoryScaling")
+    split, factor, scaling = (config.get(name, 0) for name in names)
+    if not all(isinstance(number, int | float) for number in (split, factor, scaling)):
+        raise InventoryError(f"{CONFIG} cannot be read")
+    if factor not in (0, 1):
+        raise InventoryError(f"{CONFIG}: a memory factor other than 1 is not supported")
+    zero = "memoryFactor" if not factor else "deviceSplit" if split <= 0 else ""
+    return scaling, f"{CONFIG}: {zero} is 0, and vgpu-manager uses no such node" if zero else ""
+
+
+USE_UUID, DENY_UUID = "nvidia.com/include-gpu-uuid", "nvidia.com/exclude-gpu-uuid"
+USE_TYPE, DENY_TYPE = "nvidia.com/include-gpu-type", "nvidia.com/exclude-gpu-type"
+POLICY = "nvidia.com/memory-scheduler-policy"
+REQUEST_ANNOTATIONS = frozenset({USE_UUID, DENY_UUID, USE_TYPE, DENY_TYPE, POLICY})
+PLANNED, REAL, NODE = "nvidia.com/pre-allocated", "nvidia.com/real-allocated", "nvidia.com/predicate-node"
+ASSIGNMENT_ANNOTATIONS = frozenset({PLANNED, REAL, NODE})
+
+_RESOURCES = PerDeviceResources(RESOURCE, "nvidia.com/vgpu-memory", "", "nvidia.com/vgpu-cores")
+_CONTAINER = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]")
+_DEVICE = re.compile(r"\d+_([^_]+)_(\d+)_(\d+)", re.ASCII)
+
+
+def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
+    return _RESOURCES.of_pod(spec)
+
+
+def memory_mode(metadata: Mapping[str, str]) -> str:
+    """The kind of memory that the pod asks for, "" for any."""
+    policy = metadata.get(POLICY, "").strip().lower()
+    kinds = {"virt": VIRTUAL, "phy": PHYSICAL}
+    return next((kind for prefix, kind in kinds.items() if policy.startswith(prefix)), "")
+
+
+def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
+    return _RESOURCES.max_granted_shares(pod.spec, resources)
+
+
+def claims(pod: Pod) -> Claims | None:
+    texts = [pod.annotations[key] for key in (PLANNED, REAL) if pod.annotations.get(key)]
+    if not texts:
+        return None
+    node = pod.annotations.get(NODE, "")
+    by_container: dict[str, list[Claim]] = {}
+    try:
+        for text in texts:
+            check_limits(text.count(",") + text.count("["), text.count(";"))
+            by_container |= dict(map(_parse_container, filter(None, text.replace(" ", "").split(";"))))
+        check_limits(sum(map(len, by_container.values())), len(by_container))
+    except ValueError as error:
+        return Claims(RESOURCE, problem=f"{PLANNED} or {REAL} cannot be read: {error}", node=node)
+    containers = zip(pod.spec.all_containers, container_stages(pod.spec), strict=True)
+    known = [(container, stage, by_container.pop(container.name, [])) for container, stage in containers]
+    unknown = [(None, 0, devices) for devices in by_container.values()]
+    return _RESOURCES.claims([*known, *unknown], node=node)
+
+
+def _parse_container(text: str) -> tuple[str, list[Claim]]:
+    match = _CONTAINER.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{quoted(text)} is not a container's devices")
+    return match[1], [_parse_device(part) for part in match[2].split(",") if part]
+
+
+def _parse_device(text: str) -> Claim:
+    match = _DEVICE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{quoted(text)} is not a device")
+    return Claim(match[1], parse_number(match[2]) * PERCENT, parse_number(match[3]))

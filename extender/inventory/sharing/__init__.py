@@ -1,1 +1,0 @@
-"""What a node's sharing system registers about its GPUs, one module for each system."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from extender.cluster.claim_check import reconcile_counts
 from extender.cluster.claim_history import ClaimHistory, reconcile_since_bound
-from extender.dialects.claims import Claims
+from extender.dialects.dialect import Claims
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of, freest_gpus

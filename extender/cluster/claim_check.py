@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from extender.dialects.claims import Claim, Claims
+from extender.dialects.dialect import Claim, Claims
 from extender.untrusted.limits import quoted, shorten
 from packing.model.mig_instances import Instances, every_slice
 from packing.model.node_spec import Gpu, NodeSpec, resolve_on

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter, ge
 
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
-from extender.dialects.claims import Claims
+from extender.dialects.dialect import Claims
 from packing.model.node_spec import NodeSpec, resolve_on
 from packing.model.request import Request, Shares, whole_gpus
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from extender.dialects.pod_request import bound_request
-from extender.inventory.spot import is_leaving
+from extender.inventory.node_state import is_leaving
 from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
 from extender.queues.checkpoints import lost_seconds
 from extender.queues.disruptions import DisruptionLog, disruption_reason

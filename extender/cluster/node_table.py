@@ -13,9 +13,9 @@ from extender.cluster.network import Network
 from extender.cluster.node_sets import NodeSets
 from extender.dialects.pod_request import WRITERS
 from extender.dialects.shared_gpus import InventoryError
-from extender.inventory.closed import closed_because
 from extender.inventory.mig_manager import LAYOUT_LABEL, applied_layout
 from extender.inventory.node_inventory import Sources, inventory_of, known_gpus
+from extender.inventory.node_state import closed_because
 from extender.k8s.device_objects import KoordinatorDevice, MigLayout, MigLayouts
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError

@@ -1,15 +1,19 @@
-"""What the module of a sharing system must offer, so that Stowage reads pods of that sharing system and
-writes for its device plugin. ``pod_request.DIALECTS`` and ``pod_request.WRITERS`` list the modules.
+"""What the module of a sharing system must offer, and claims: what annotations say about a bound pod's GPUs.
+
+``pod_request.DIALECTS`` and ``pod_request.WRITERS`` list the modules. Anyone who may edit a pod can write its
+annotations, so ``extender/cluster/claim_check.py`` compares claims with the pod's request and its node before
+they count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from extender.dialects.claims import Claims
-from extender.dialects.pod_resources import Amounts
+from extender.dialects.pod_resources import Amounts, RequestError
 from extender.k8s.objects import Node, Pod, PodSpec
+from extender.untrusted.limits import CLAIMED_DEVICES, CONTAINERS, quoted
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Shares
 
@@ -68,3 +72,93 @@ class AssignmentWriter(Protocol):
         ``others`` are the pods on the node.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A device that a pod says it has, and how much of it.
+
+    ``device`` is a UUID or an index, "" if unknown. ``memory_milli`` is memory in thousandths of the device's
+    memory; it adds to ``memory_mib``. ``requested`` is what the pod requested of each device; the larger of
+    claim and request counts. ``stage`` is 0 for containers, 1 for sidecars, and from 2 one number for each
+    init container, which run one after another. ``slices`` is the mask of a MIG instance's memory slices, 0
+    for none.
+    """
+
+    device: str
+    compute_milli: int = 0
+    memory_mib: int = 0
+    memory_milli: int = 0
+    requested: Shares | None = None
+    stage: int = 0
+    slices: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """All that a pod says it has of GPUs that are shared as ``resource``.
+
+    ``problem`` says why the annotations cannot be used, or what they contradict in the pod's spec; "" for
+    nothing. ``node`` is the node that they name, if any. ``exact``: claiming more than was requested is a
+    problem, too. It is False where the sharing system rounds up to a MIG instance.
+    """
+
+    resource: str
+    devices: tuple[Claim, ...] = ()
+    problem: str = ""
+    node: str = ""
+    exact: bool = True
+
+
+def container_stages(spec: PodSpec) -> list[int]:
+    """The stage of each container (see ``Claim``), init containers first."""
+    inits = [1 if container.sidecar else 2 + i for i, container in enumerate(spec.init_containers)]
+    return inits + [0] * len(spec.containers)
+
+
+def validate_claims(
+    claims: list[Claim], requested: Shares | None, stage: int = 0
+) -> tuple[tuple[Claim, ...], str]:
+    """The claims of one container with its request and stage, and a problem if their number is wrong.
+
+    If devices are missing, one claim without a device is added: it could be any device of the node.
+    """
+    devices = len({(claim.device, claim.slices) for claim in claims})
+    count = requested.count if requested else 0
+    unknown = [Claim("")] if devices < count else []
+    checked = tuple(replace(claim, requested=requested, stage=stage) for claim in claims + unknown)
+    if len(claims) == devices == count:
+        return checked, ""
+    return checked, f"names {devices} GPUs, but the pod requests {count}"
+
+
+def parse_number(text: str) -> int:
+    """A whole number of at most nine digits. Raises ValueError."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise ValueError(f"{quoted(text)} is not a whole number")
+    return int(text)
+
+
+def parse_positive(name: str, text: str) -> int:
+    """A whole number of at least 1, from the annotation or label ``name``. Raises RequestError."""
+    try:
+        number = parse_number(text)
+    except ValueError:
+        number = 0
+    if not number:
+        raise RequestError(f"{name}: {quoted(text)} is not a whole number of at least 1")
+    return number
+
+
+def parse_indices(text: str) -> list[str]:
+    """GPU indices, separated by commas. Raises ValueError."""
+    check_limits(text.count(",") + 1)
+    return [str(parse_number(index)) for index in text.split(",")]
+
+
+def check_limits(devices: int, containers: int = 0) -> None:
+    """Raises ValueError if annotations name more devices or containers than Stowage reads."""
+    if devices > CLAIMED_DEVICES:
+        raise ValueError(f"{devices} devices are more than {CLAIMED_DEVICES}")
+    if containers > 2 * CONTAINERS:
+        raise ValueError(f"{containers} containers are more than {2 * CONTAINERS}")

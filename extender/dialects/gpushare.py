@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from extender.dialects.claims import (
+from extender.dialects.dialect import (
     Claim,
     Claims,
     parse_indices,

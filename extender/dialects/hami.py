@@ -69,7 +69,7 @@ from typing import TypeAlias
 
 from pydantic_core import from_json
 
-from extender.dialects.claims import Claim, Claims, check_limits, container_stages
+from extender.dialects.dialect import Claim, Claims, check_limits, container_stages
 from extender.dialects.per_device import PERCENT, PerDeviceResources, parse_devices, per_container_gpus
 from extender.dialects.pod_resources import Amounts, RequestError, parse_quantities
 from extender.dialects.shared_gpus import InventoryError, Parser, SharedGpus, advertises_nvidia

@@ -17,7 +17,7 @@ from contextlib import suppress
 from fractions import Fraction
 
 from extender.dialects import stowage
-from extender.dialects.claims import Claims, parse_positive
+from extender.dialects.dialect import Claims, parse_positive
 from extender.dialects.pod_resources import Amounts, RequestError
 from extender.k8s.objects import Pod, PodSpec
 from extender.untrusted.limits import quoted

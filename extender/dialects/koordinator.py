@@ -30,7 +30,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from extender.dialects.claims import Claim, Claims, check_limits, validate_claims
+from extender.dialects.dialect import Claim, Claims, check_limits, validate_claims
 from extender.dialects.per_device import PERCENT
 from extender.dialects.pod_resources import Amounts, RequestError, effective_requests
 from extender.dialects.shared_gpus import InventoryError, Parser, SharedGpus, advertises_nvidia

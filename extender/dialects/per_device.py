@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 
-from extender.dialects.claims import Claim, Claims, check_limits, parse_number, validate_claims
+from extender.dialects.dialect import Claim, Claims, check_limits, parse_number, validate_claims
 from extender.dialects.pod_resources import Amounts, RequestError, parse_quantities
 from extender.k8s.objects import Container, PodSpec, peak_usage
 from extender.untrusted.limits import quoted

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from extender.dialects import constraints, gpushare, hami, kai, koordinator, stowage, vgpu_manager, volcano
-from extender.dialects.claims import Claims
-from extender.dialects.dialect import AssignmentWriter, Dialect
+from extender.dialects.dialect import AssignmentWriter, Claims, Dialect
 from extender.dialects.pod_resources import (
     Amounts,
     RequestError,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from extender.dialects.claims import Claim, Claims, parse_indices, parse_positive, validate_claims
+from extender.dialects.dialect import Claim, Claims, parse_indices, parse_positive, validate_claims
 from extender.dialects.pod_resources import Amounts, RequestError
 from extender.k8s.objects import Node, Pod, PodSpec
 from extender.k8s.quantity import QuantityError, exact, mib

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 
 from pydantic_core import from_json
 
-from extender.dialects.claims import Claim, Claims, check_limits, container_stages, parse_number
+from extender.dialects.dialect import Claim, Claims, check_limits, container_stages, parse_number
 from extender.dialects.per_device import PERCENT, PerDeviceResources
 from extender.dialects.pod_resources import Amounts
 from extender.dialects.shared_gpus import InventoryError, Parser, SharedGpus, advertises_nvidia

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import zip_longest
 
-from extender.dialects.claims import Claims
+from extender.dialects.dialect import Claims
 from extender.dialects.per_device import PerDeviceResources, parse_devices
 from extender.dialects.pod_resources import Amounts, RequestError
 from extender.dialects.shared_gpus import InventoryError, Parser, SharedGpus, advertises_nvidia

@@ -11,10 +11,10 @@ from collections.abc import Set as AbstractSet
 from copy import copy
 from typing import Any, TypeAlias, get_args
 
+from extender.dra.allocator import AvailableDevices
 from extender.dra.device_slots import Slot
 from extender.dra.node_devices import NodeDevices
 from extender.dra.pool_cache import PoolCache
-from extender.dra.search_input import AvailableDevices
 from extender.dra.taint_rules import TaintRules
 from extender.k8s.resource_api.objects import (
     ANY_POOL,

@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import TypeAlias
 from weakref import ref
 
-from extender.dra.cel.evaluation import BudgetExhausted, EvaluationFailed, MatchUnknown, Meter
+from extender.dra.cel.program import BudgetExhausted, EvaluationFailed, MatchUnknown, Meter
 from extender.dra.device_cache import DeviceCache, Labels
 from extender.dra.device_slots import LostSlots, slot_prices
 from extender.dra.node_search import HOLDINGS_UNKNOWN, POOL_INCOMPLETE, NodeSearch, SearchResult

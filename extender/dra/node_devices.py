@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain
 
+from extender.dra.allocator import AvailableDevices, CounterAmounts
 from extender.dra.device_slots import Counts, Slots, slots_of
 from extender.dra.pools import DevicePool
-from extender.dra.search_input import AvailableDevices, CounterAmounts
 from extender.k8s.resource_api.objects import AllocationResult, Device, DeviceId
 
 

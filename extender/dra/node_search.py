@@ -10,14 +10,20 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 
-from extender.dra.allocator import SearchAborted, allocate
-from extender.dra.cel.evaluation import BudgetExhausted, EvaluationFailed, MatchUnknown, Meter, Unsupported
+from extender.dra.allocator import (
+    CounterAmounts,
+    SearchAborted,
+    SearchConstraint,
+    SearchRequest,
+    SearchSubRequest,
+    allocate,
+)
+from extender.dra.cel.program import BudgetExhausted, EvaluationFailed, MatchUnknown, Meter, Unsupported
 from extender.dra.cel.selector import Selector, compile_selector
 from extender.dra.device_cache import DeviceCache
 from extender.dra.device_slots import LostSlots, lost_slots
 from extender.dra.node_devices import NodeDevices
 from extender.dra.pod_claims import DeviceClaims
-from extender.dra.search_input import CounterAmounts, SearchConstraint, SearchRequest, SearchSubRequest
 from extender.k8s.affinity import tolerated
 from extender.k8s.resource_api.fields import Amount, Version
 from extender.k8s.resource_api.objects import DeviceClaim, DeviceConstraint, DeviceId, DeviceSubRequest

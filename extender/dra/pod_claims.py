@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from extender.dra.allocator import MAX_DEVICES_PER_CLAIM
-from extender.dra.cel.evaluation import Unsupported
+from extender.dra.cel.program import Unsupported
 from extender.dra.device_cache import DeviceCache
 from extender.k8s.objects import Container, Pod, PodSpec
 from extender.k8s.quantity import whole

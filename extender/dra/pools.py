@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from extender.dra.cel.evaluation import Meter, Unsupported
+from extender.dra.allocator import CounterAmounts
+from extender.dra.cel.program import Meter, Unsupported
 from extender.dra.cel.selector import Selector, device_variables
 from extender.dra.device_slots import Consumption, DeviceKind, PoolLayout, share_of_counters
-from extender.dra.search_input import CounterAmounts
 from extender.k8s.resource_api.objects import Counters, Device, NodeScope, ResourceSlice
 from packing.model.gpu_catalogue import parse_profile
 

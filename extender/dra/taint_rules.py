@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import chain, islice, product
 
-from extender.dra.cel.evaluation import Unsupported
+from extender.dra.cel.program import Unsupported
 from extender.k8s.affinity import Taint
 from extender.k8s.resource_api.objects import DeviceId, DeviceTaintRule
 from extender.untrusted.limits import DEVICE_TAINTS, quoted

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extender.cluster.state import State
-from extender.dialects.claims import Claims
+from extender.dialects.dialect import Claims
 from extender.dialects.pod_request import claims_of
 from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.explain.closed import closed_text

@@ -32,7 +32,7 @@ from extender.inventory.gpu_labels import (
     read_gpu_labels,
 )
 from extender.inventory.mig_manager import DevicesByGpu, devices_by_gpu
-from extender.inventory.spot import is_leaving, is_spot
+from extender.inventory.node_state import is_leaving, is_spot
 from extender.k8s import gpu_health
 from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
 from extender.k8s.objects import Node

@@ -14,7 +14,7 @@ import numpy as np
 
 from extender.cluster.allocations import Placement
 from extender.cluster.state import State
-from extender.dialects.claims import Claim, Claims
+from extender.dialects.dialect import Claim, Claims
 from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS, WRITERS
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Deleted, Event, Pod, Upserted

@@ -12,8 +12,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from extender.dra.cel.evaluation import Meter, OptionalValue, Result, Unsupported, fail, no_overload
-from extender.dra.cel.operators import comparison_key, decide, int64
+from extender.dra.cel.program import (
+    Meter,
+    OptionalValue,
+    Result,
+    Unsupported,
+    comparison_key,
+    decide,
+    fail,
+    int64,
+    no_overload,
+)
 from extender.k8s.quantity import QuantityError
 from extender.k8s.resource_api.fields import Amount, Version, parse_amount, parse_version
 from extender.untrusted.bounded_cache import BoundedMap

@@ -1,25 +1,126 @@
-"""Parses CEL: recursive descent over the grammar of CEL's language definition."""
+"""Parses CEL: tokens and literals, and recursive descent over the grammar of CEL's language definition."""
 
 from __future__ import annotations
 
-from extender.dra.cel import operators
-from extender.dra.cel.evaluation import Result, Unsupported
+import math
+import re
+
 from extender.dra.cel.functions import COSTS, FUNCTIONS, MACROS, MAX_NESTING, METHODS, items_of
-from extender.dra.cel.operators import ARITHMETIC, RELATIONS
 from extender.dra.cel.program import (
+    ARITHMETIC,
+    RELATIONS,
     Program,
+    Result,
     Scope,
+    Unsupported,
     call,
     conditional,
     constant,
+    has_member,
+    index_member,
     list_of,
     logical,
+    logical_not,
     member,
+    negate,
+    optional_member,
     relation,
     variable,
 )
-from extender.dra.cel.tokens import Token, TokenStream, parse_double, parse_integer, unquote
-from extender.untrusted.limits import SELECTOR_DEPTH, quoted
+from extender.untrusted.limits import SELECTOR_DEPTH, SELECTOR_TOKENS, quoted
+
+Token = tuple[str, str]
+"""(kind, text)."""
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?://[^\n]*\n?)|
+    (?P<text>[rR]?(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'))|
+    (?P<double>\d+\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)|(?P<int>0x[0-9a-fA-F]+|\d+)|
+    (?P<name>[A-Za-z_]\w*)|(?P<sign>&&|\|\||[=!<>]=|\.\?|\[\?|[-+*/%!<>?:.,()\[\]{}]))""",
+    re.VERBOSE | re.ASCII,
+)
+_MAX_DIGITS = 32  # characters of an integer
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'", "`": "`", "?": "?"}
+
+
+class TokenStream:
+    """The tokens of one expression, consumed from first to last. All methods raise ``Unsupported``."""
+
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = tokens
+        self._position = 0
+
+    def next(self) -> Token:
+        """Consume a token; the last one stays."""
+        token = self._tokens[self._position]
+        self._position = min(self._position + 1, len(self._tokens) - 1)
+        return token
+
+    def accept(self, *signs: str) -> str:
+        """Consume the next token if it is one of these signs, and return it; "" otherwise."""
+        kind, text = self._tokens[self._position]
+        if text in signs and (kind == "sign" or text == "in"):
+            self.next()
+            return text
+        return ""
+
+    def expect(self, sign: str) -> None:
+        if not self.accept(sign):
+            raise Unsupported(f"{quoted(self._peek())} instead of {sign!r}")
+
+    def name(self) -> str:
+        kind, text = self.next()
+        if kind != "name":
+            raise Unsupported(f"{quoted(text)} instead of a name")
+        return text
+
+    def expect_end(self) -> None:
+        if self._peek():
+            raise Unsupported(f"{quoted(self._peek())} where the expression should end")
+
+    def _peek(self) -> str:
+        return self._tokens[self._position][1]
+
+
+def tokenize(text: str) -> list[Token]:
+    """The tokens of an expression; the last one marks its end. Raises ``Unsupported``."""
+    tokens, position, end = [], 0, len(text.rstrip())
+    while position < end:
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise Unsupported(quoted(text[position : position + 10]))
+        tokens.append((match.lastgroup or "", match[match.lastgroup] if match.lastgroup else ""))
+        if len(tokens) > SELECTOR_TOKENS:
+            raise Unsupported(f"a selector of more than {SELECTOR_TOKENS} words and signs")
+        position = match.end()
+    return [*(token for token in tokens if token[0]), ("end", "")]
+
+
+def parse_integer(text: str) -> int:
+    """An integer literal, decimal or hexadecimal. Raises ``Unsupported``."""
+    base = 16 if text[:2] == "0x" else 10
+    number = int(text, base) if len(text) <= _MAX_DIGITS else 1 << 64
+    if number > 1 << 63:  # the literal after the minus of -(2**63)
+        raise Unsupported("an integer of more than 64 bits")
+    return number
+
+
+def parse_double(text: str) -> float:
+    """A floating-point literal. Raises ``Unsupported``."""
+    if math.isinf(number := float(text)):
+        raise Unsupported("a number that is too large")
+    return number
+
+
+def unquote(text: str) -> str:
+    """The value of a string literal, raw or with escapes. Raises ``Unsupported``."""
+    if text[0] in "rR":
+        return text[2:-1]
+    pieces = re.split(r"\\(.)", text[1:-1])
+    if any(escape not in _ESCAPES for escape in pieces[1::2]):
+        raise Unsupported(f"an escape in {quoted(text)}")
+    return "".join(_ESCAPES[piece] if index % 2 else piece for index, piece in enumerate(pieces))
+
 
 _BINARY = (tuple(RELATIONS), ("+", "-"), ("*", "/", "%"))
 """Binary operators; those that bind more strongly come later."""
@@ -81,7 +182,7 @@ class Parser:
     def _unary(self) -> Program:
         if sign := self._tokens.accept("!", "-"):
             self._enter_level()
-            program = call(operators.logical_not if sign == "!" else operators.negate, self._unary())
+            program = call(logical_not if sign == "!" else negate, self._unary())
             self._depth -= 1
             return program
         return self._member()
@@ -92,10 +193,10 @@ class Parser:
             if sign.startswith("["):
                 key = self._expression()
                 self._tokens.expect("]")
-                take = operators.optional if sign == "[?" else operators.index
+                take = optional_member if sign == "[?" else index_member
                 program = call(take, program, key, cost=lambda *_: 0)
             elif sign == ".?":
-                program = member(operators.optional, program, self._tokens.name())
+                program = member(optional_member, program, self._tokens.name())
             else:
                 program = self._field_or_method(program)
         return program
@@ -103,7 +204,7 @@ class Parser:
     def _field_or_method(self, target: Program) -> Program:
         name = self._tokens.name()
         if not self._tokens.accept("("):
-            return member(operators.index, target, name)
+            return member(index_member, target, name)
         if name in MACROS:
             return self._macro(name, target)
         if name not in METHODS:
@@ -195,14 +296,14 @@ class Parser:
         name = ""
         while sign := self._tokens.accept(".", "["):
             if name:
-                target = member(operators.index, target, name)
+                target = member(index_member, target, name)
                 name = ""
             if sign == "[":
-                target = call(operators.index, target, self._expression(), cost=lambda *_: 0)
+                target = call(index_member, target, self._expression(), cost=lambda *_: 0)
                 self._tokens.expect("]")
             else:
                 name = self._tokens.name()
         self._tokens.expect(")")
         if not name:
             raise Unsupported("has() of an expression that is not a field")
-        return member(operators.has, target, name)
+        return member(has_member, target, name)

@@ -20,10 +20,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from extender.dra.cel.evaluation import BudgetExhausted, DefaultingMap, Meter, Unsupported, fail
-from extender.dra.cel.parser import Parser
-from extender.dra.cel.program import Program, Scope, Variables
-from extender.dra.cel.tokens import tokenize
+from extender.dra.cel.parser import Parser, tokenize
+from extender.dra.cel.program import (
+    BudgetExhausted,
+    DefaultingMap,
+    Meter,
+    Program,
+    Scope,
+    Unsupported,
+    Variables,
+    fail,
+)
 from extender.k8s.resource_api.fields import Amount
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import SELECTOR, STEP_TEXT

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extender.cluster.claim_check import reconcile_claims, reconcile_counts
-from extender.dialects.claims import Claim, Claims
+from extender.dialects.dialect import Claim, Claims
 from extender.dialects.pod_request import claims_of
 from extender.k8s.objects import Container, Deleted, Pod, PodSpec, Upserted
 from packing.model.node_spec import Gpu, NodeSpec, Pool

@@ -14,7 +14,7 @@ from functools import cache
 import pytest
 
 from extender.cluster.claim_check import reconcile_claims
-from extender.dialects.claims import Claim, Claims, parse_indices, parse_number, parse_positive
+from extender.dialects.dialect import Claim, Claims, parse_indices, parse_number, parse_positive
 from extender.dialects.pod_request import claims_of, request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Container, PodSpec, Upserted

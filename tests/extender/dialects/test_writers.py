@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
-from extender.dialects.claims import Claims
+from extender.dialects.dialect import Claims
 from extender.dialects.pod_request import WRITERS, claims_of, request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Container, Pod, PodSpec

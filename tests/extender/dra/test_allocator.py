@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.dra.allocator import MAX_DEVICES_PER_CLAIM, SearchAborted, allocate
-from extender.dra.search_input import AvailableDevices, SearchConstraint, SearchRequest, SearchSubRequest
+from extender.dra.allocator import (
+    MAX_DEVICES_PER_CLAIM,
+    AvailableDevices,
+    SearchAborted,
+    SearchConstraint,
+    SearchRequest,
+    SearchSubRequest,
+    allocate,
+)
 
 counters = st.sampled_from(["a", "b", "c"])
 amounts = st.dictionaries(counters, st.integers(0, 3), max_size=3)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from extender.dra.cel.evaluation import Meter
+from extender.dra.cel.program import Meter
 from extender.dra.cel.selector import compile_selector
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator, Forecast

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from extender.dialects.pod_request import request_of
 from extender.explain.node import view_node
 from extender.explain.pod import explain
-from extender.inventory.spot import LEAVING_TAINTS, SPOT_LABELS, is_leaving, is_spot
+from extender.inventory.node_state import LEAVING_TAINTS, SPOT_LABELS, is_leaving, is_spot
 from extender.k8s.affinity import Taint
 from extender.k8s.objects import Deleted, Node, Pod, Upserted
 from extender.protocol.node_names import NodeNames

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extender.dra.cel import functions
-from extender.dra.cel.evaluation import EvaluationFailed, Meter, Unsupported
+from extender.dra.cel.program import EvaluationFailed, Meter, Unsupported
 from extender.dra.cel.selector import compile_selector
 from extender.untrusted.limits import MOST_STEPS, PROBLEM, SELECTOR, SELECTOR_STEPS
 from tests.extender.dra.cel.test_selector import DEVICE, A

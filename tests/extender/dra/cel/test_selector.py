@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.dra.cel.evaluation import EvaluationFailed, MatchUnknown, Unsupported
+from extender.dra.cel.program import EvaluationFailed, MatchUnknown, Unsupported
 from extender.dra.cel.selector import compile_selector, device_variables
 from extender.k8s.resource_api.fields import parse_amount, parse_version
 

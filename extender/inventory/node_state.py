@@ -1,11 +1,33 @@
-"""Spot nodes, and nodes that are about to be terminated, by the labels and taints of those who run them.
+"""Nodes that take no pods at present, spot nodes, and nodes that are about to be terminated.
 
-Each name is followed by its source. A label also counts as the key of a taint with one of these values.
+A node takes no pods while it is cordoned (``spec.unschedulable``), or has one of these taints of the control
+plane (Kubernetes, "Well-Known Labels, Annotations and Taints" and "Taints and Tolerations"). Memory pressure
+is not among them: all pods that request memory tolerate it, and GPU pods do. The names of providers are
+followed by their sources. A label of spot nodes also counts as the key of a taint with one of its values.
 """
 
 from __future__ import annotations
 
 from extender.k8s.objects import Node
+
+_NOT_READY = {
+    "node.kubernetes.io/not-ready": "node is not ready",
+    "node.kubernetes.io/unreachable": "node is not reachable",
+    "node.kubernetes.io/unschedulable": "node is cordoned",
+    "node.kubernetes.io/disk-pressure": "node has too little disk space",
+    "node.kubernetes.io/pid-pressure": "node has too few process IDs",
+    "node.kubernetes.io/network-unavailable": "node has no network",
+    "node.cloudprovider.kubernetes.io/uninitialized": "node is not initialized yet",
+}
+
+
+def closed_because(node: Node) -> str:
+    """Why the node takes no pods that do not expressly tolerate it, "" if it takes them."""
+    if node.unschedulable:
+        return "node is cordoned"
+    keys = (taint.key for taint in node.taints if taint.blocks_scheduling)
+    return next((_NOT_READY[key] for key in keys if key in _NOT_READY), "")
+
 
 SPOT_LABELS = {
     # Karpenter, "Well-known labels" (karpenter.sh/docs/concepts/scheduling): spot, on-demand or reserved.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from extender.cli.explain_text import amounts
-from extender.explain.overview import NodeLine, Overview, WaitingLine, totals
+from extender.explain.overview import NodeLine, Overview, WaitingLine
 from extender.untrusted.visible import columns, joined
 
 _NODE_HEAD = ("NODE", "MODEL", "GPUS", "WHOLE FREE", "FREE", "MEMORY FREE", "PODS", "NOTE")
@@ -34,7 +34,7 @@ def _node(line: NodeLine, *, wide: bool) -> tuple[str, ...]:
     cells: tuple[str, ...] = (
         line.node,
         line.model,
-        str(line.gpus + line.not_offered or "?"),
+        str(line.gpus or "?"),
         str(line.whole),
         f"{line.free_gpus:.1f}",
         memory,
@@ -60,14 +60,13 @@ def _problems(found: Overview) -> Iterator[str]:
 
 
 def _summary(found: Overview) -> str:
-    sums = totals(found.nodes)
-    waiting = len(found.waiting) + found.more_waiting
+    sums = found.totals
     in_use = f"{100 * sums.used / sums.gpus:.0f} % in use" if sums.gpus else "none"
     entirely = f"{sums.whole} GPUs and {sums.whole_nodes} nodes entirely free"
     apart = f"; {sums.closed_gpus} GPUs on {sums.closed_nodes} closed nodes" if sums.closed_nodes else ""
-    apart += f"; {sums.not_offered} GPUs that open nodes do not offer" if sums.not_offered else ""
+    apart += f"; {sums.missing} GPUs that open nodes do not offer" if sums.missing else ""
     apart += f"; {sums.uncounted} nodes whose GPUs cannot be counted" if sums.uncounted else ""
-    return f"{sums.nodes} nodes with {sums.gpus} GPUs: {in_use}, {entirely}{apart}; {waiting} pods wait"
+    return f"{sums.nodes} nodes with {sums.gpus} GPUs: {in_use}, {entirely}{apart}; {sums.waiting} pods wait"
 
 
 def _wait(line: WaitingLine, now: float) -> tuple[str, ...]:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from extender.cluster.state import State
 from extender.dialects.pod_resources import Amounts
 from extender.dialects.shared_gpus import is_gpu_resource
-from extender.dra.pod_claims import CLASS_PREFIX
+from extender.dra.pod_claims import CLASS_PREFIX, class_resources
 from extender.k8s.objects import Node, Pairs, Pod, PodSpec, peak_usage
 from extender.k8s.quantity import QuantityError, whole
 from extender.untrusted.limits import KEY, shorten
+from packing.model.request import Request
 
 PODS = "pods"
 MOST = 1 << 55
@@ -127,6 +128,13 @@ def lacking_on(state: State, node: Node, asked: Amounts, without: Collection[str
     for name, amount in asked.items():
         if left[name] < amount and not is_of_dra(state, node, name):
             yield Lack(name, amount, left[name], totals_of(node, [name])[name])
+
+
+def wants_devices(state: State, pod: Pod, request: Request) -> bool:
+    """Whether the pod asks for a GPU, or for any device of DRA: by claims or by resources of classes."""
+    if request.wants_gpu or pod.spec.claims or class_resources(pod.spec):
+        return True
+    return not state.devices.extended_resources.isdisjoint(asked_by(pod))
 
 
 def is_of_dra(state: State, node: Node, name: str) -> bool:

@@ -1,4 +1,5 @@
-"""How many pods and GPUs of each queue wait and run, kept up to date with every pod of the watch."""
+"""How many GPUs the pods of each queue have, kept up to date with every pod of the watch, and how long pods
+waited for them."""
 
 from __future__ import annotations
 
@@ -16,23 +17,11 @@ from packing.fleet.fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True)
-class QueueUse:
-    """One queue. ``oldest``: when the pod was created that has waited longest, in Unix seconds; None if none
-    waits."""
-
-    waiting_pods: int = 0
-    waiting_gpus: float = 0.0
-    oldest: float | None = None
-    gpus: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class _Counted:
     uid: str
     queue: str
     gpus: float
     waits: bool
-    created: float
 
 
 class QueueUsage:
@@ -43,8 +32,6 @@ class QueueUsage:
         self.on_bound: Callable[[str, float], None] = lambda queue, seconds: None
         self._queues, self._amounts, self._now = queues, GpuAmounts(fleet), now
         self._pods: dict[str, _Counted] = {}
-        self._waiting: dict[str, dict[str, float]] = {}  # by queue and key, when it was created
-        self._waiting_gpus: Counter[str] = Counter()
         self._gpus: Counter[str] = Counter()
         self._read_with: tuple[object, int] = None, 0
 
@@ -56,24 +43,18 @@ class QueueUsage:
         if counted is None:
             return
         self._pods[pod.key] = counted
-        if counted.waits:
-            self._waiting.setdefault(counted.queue, {})[pod.key] = counted.created
-        (self._waiting_gpus if counted.waits else self._gpus)[counted.queue] += counted.gpus  # type: ignore[assignment]
+        self._gpus[counted.queue] += counted.gpus  # type: ignore[assignment]
         bound = before is not None and before.waits and before.uid == pod.uid and pod.node_name
         if bound and pod.created:
             self.on_bound(counted.queue, max(0.0, self._now() - pod.created))
 
     def remove(self, key: str) -> None:
-        counted = self._pods.pop(key, None)
-        if counted is None:
-            return
-        if counted.waits:
-            del self._waiting[counted.queue][key]
-        (self._waiting_gpus if counted.waits else self._gpus)[counted.queue] -= counted.gpus  # type: ignore[assignment]
+        if counted := self._pods.pop(key, None):
+            self._gpus[counted.queue] -= counted.gpus  # type: ignore[assignment]
 
-    def by_queue(self) -> dict[str, QueueUse]:
-        """All queues of the settings, and "" for pods without one."""
-        return {name: self._of(name) for name in (*self._queues.by_name, "")}
+    def gpus_by_queue(self) -> dict[str, float]:
+        """Of all queues of the settings, and of "" for pods without one."""
+        return {name: max(0.0, self._gpus[name]) for name in (*self._queues.by_name, "")}
 
     def reread(self, pods: Mapping[str, Pod], batch: int) -> Iterator[None]:
         """Count all pods again if PriorityClasses or resources of nodes have changed; yields after each
@@ -88,25 +69,15 @@ class QueueUsage:
             if number % batch == 0:
                 yield
 
-    def _of(self, queue: str) -> QueueUse:
-        waiting = self._waiting.get(queue, {})
-        return QueueUse(
-            len(waiting),
-            max(0.0, self._waiting_gpus[queue]) if waiting else 0.0,
-            min(waiting.values(), default=None),
-            max(0.0, self._gpus[queue]),
-        )
-
     def _counted(self, pod: Pod) -> _Counted | None:
         """None for a pod that neither has nor waits for a GPU. With scheduling gates it waits for others."""
-        waits = not pod.node_name
-        if waits and (pod.deleting or pod.gates):
+        queue, waits = self._queues.name_of(pod), not pod.node_name
+        if not waits:
+            request = bound_request(pod).request
+            return _Counted(pod.uid, queue, self._amounts.of(request), waits) if request.wants_gpu else None
+        if pod.deleting or pod.gates:
             return None
         try:
-            request = request_of(pod) if waits else bound_request(pod).request
-        except RequestError:  # it waits, and nobody knows for how much
-            return _Counted(pod.uid, self._queues.name_of(pod), 0.0, waits, pod.created)
-        if not request.wants_gpu:
-            return None
-        gpus = self._amounts.of(request)
-        return _Counted(pod.uid, self._queues.name_of(pod), gpus, waits, pod.created)
+            return _Counted(pod.uid, queue, 0.0, waits) if request_of(pod).wants_gpu else None
+        except RequestError:
+            return _Counted(pod.uid, queue, 0.0, waits)

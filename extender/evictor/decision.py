@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, TypeAlias
 
+from extender.cluster.other_resources import wants_devices
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -17,7 +18,7 @@ from extender.k8s.node_filter import NodeFilter, other_resources
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError, whole
 from extender.protocol.node_names import NodeNames
-from extender.verbs.evaluate import evaluate, reason_on, wants_devices
+from extender.verbs.evaluate import evaluate, reason_on
 from extender.verbs.eviction.plan import EvictionPlan
 from packing.model.reasons import Reason
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
+from extender.cluster.unoffered import not_offered, unoffered
 from extender.dialects.pod_request import request_of
 from extender.explain.advice import advice_on
 from extender.explain.needs import missing_needs
 from extender.explain.options import option_on
 from extender.explain.pod import Candidates
-from extender.explain.unoffered import not_offered, unoffered
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import LISTED_NAMES, shorten

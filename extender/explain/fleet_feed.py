@@ -15,9 +15,10 @@ from time import monotonic, time
 
 from pydantic_core import to_json
 
+from extender.cluster.census import CensusTaker, NodeCount, Totals, waiting_pods
 from extender.cluster.state import State
 from extender.explain.fleet_row import fleet_row
-from extender.explain.overview import waiting_line, waiting_pods
+from extender.explain.overview import waiting_line
 from extender.explain.pod import candidates_of
 from extender.k8s.objects import Node
 from extender.untrusted.limits import PAGE_WAITING
@@ -46,28 +47,30 @@ class _Row:
     version: int
     node: Node | None
     generation: int
+    count: NodeCount | None
 
 
 class FleetFeed:
     """The rows of all nodes and the waiting pods, as JSON, with a version."""
 
-    def __init__(self, state: State, clock: Callable[[], float] = monotonic) -> None:
-        self._state, self._clock, self._lock = state, clock, asyncio.Lock()
+    def __init__(self, state: State, census: CensusTaker, clock: Callable[[], float] = monotonic) -> None:
+        self._state, self._census, self._clock, self._lock = state, census, clock, asyncio.Lock()
         self._asked = self._refreshed = self._rendered_all = self._waiting_at = float("-inf")
         self._epoch, self._version = "", 0
+        self._totals: Totals | None = None
         self._rows: dict[str, _Row] = {}
         self._gone: dict[str, int] = {}
         self._waiting, self._waiting_version, self._more_waiting = b"[]", 0, 0
         self._waiting_from: object = None
-        self._seen = -1, -1  # changes of the fleet and of nodes
         self._forget()
 
     async def since(self, version: str) -> list[bytes]:
         """What changed since this version, or everything where it is unknown ("" is): the parts of a JSON
         object, none of them long.
 
-        ``version``; ``all``: whether everything is listed; ``at``, Unix seconds; ``beside``: what pods ask
-        for beside one GPU on average (CPU in milli, host memory in MiB), two digits of it; ``nodes``: rows
+        ``version``; ``all``: whether everything is listed; ``at``, Unix seconds; ``totals`` of the census;
+        ``beside``: what pods ask for beside one GPU on average (CPU in milli, host memory in MiB), two digits
+        of it; ``nodes``: rows
         (``FleetRow``); ``gone``: names; ``waiting`` (``WaitingLine``, null if unchanged) and
         ``more_waiting``."""
         async with self._lock:
@@ -89,7 +92,7 @@ class FleetFeed:
         self._epoch, self._version = secrets.token_hex(4), 0
         self._rows, self._gone = {}, {}
         self._waiting, self._waiting_version, self._more_waiting = b"[]", 0, 0
-        self._waiting_from, self._seen = None, (-1, -1)
+        self._waiting_from = None
 
     def _known(self, version: str) -> int:
         """The number of a version of ours, 0 for any other."""
@@ -100,6 +103,7 @@ class FleetFeed:
     async def _refresh(self, now: float) -> None:
         self._version += 1
         before = self._version - 1
+        self._totals = (await self._census.take()).totals
         changed = await self._render_rows(now)
         changed |= self._drop_removed()
         changed |= await self._explain_waiting(now)
@@ -110,10 +114,6 @@ class FleetFeed:
     async def _render_rows(self, now: float) -> bool:
         """Render the rows of the nodes that changed; whether any did."""
         everything, changed, rendered = now - self._rendered_all >= _ALL, False, 0
-        seen = self._state.fleet.changes, self._state.nodes.changes
-        if seen == self._seen and not everything:
-            return False
-        self._seen = seen
         for looked, name in enumerate(list(self._state.fleet.rows), 1):
             if everything or self._is_stale(name):
                 changed |= self._render(name)
@@ -131,11 +131,13 @@ class FleetFeed:
         if kept is None or row is None:
             return row is not None
         generation = int(self._state.fleet.arrays.generation[row])
-        return kept.generation != generation or kept.node is not self._state.nodes.get(name)
+        now = generation, self._census.node(name)
+        return (kept.generation, kept.count) != now or kept.node is not self._state.nodes.get(name)
 
     def _render(self, name: str) -> bool:
         """Whether the row is another one than before."""
-        row = fleet_row(self._state, name, monotonic())
+        count = self._census.node(name)
+        row = fleet_row(self._state, name, count, monotonic())
         if row is None:  # removed meanwhile
             return False
         generation = int(self._state.fleet.arrays.generation[self._state.fleet.rows[name]])
@@ -143,7 +145,7 @@ class FleetFeed:
         kept = self._rows.get(name)
         same = kept is not None and kept.body == body
         version = kept.version if kept and same else self._version
-        self._rows[name] = _Row(body, version, node, generation)
+        self._rows[name] = _Row(body, version, node, generation, count)
         self._gone.pop(name, None)
         return not same
 
@@ -187,6 +189,7 @@ class FleetFeed:
                 "all": not known,
                 "at": round(time(), 1),
                 "gone": gone,
+                "totals": self._totals,
                 "beside": [_rounded(beside.cpu_milli), _rounded(beside.memory_mib)],
                 "more_waiting": self._more_waiting,
             }

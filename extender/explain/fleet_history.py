@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import astuple, dataclass, fields
 
-from extender.cluster.state import State
-from extender.explain.fragmentation import FragmentationReport
-from packing.fleet.stranded import installed
+from extender.cluster.census import CensusTaker
 
 INTERVAL = 10.0
 """Seconds between two samples."""
@@ -17,8 +15,7 @@ _RECENT, _EVERY, _OLDER = 90, 6, 720
 
 @dataclass(frozen=True, slots=True)
 class FleetSample:
-    """The fleet at a moment ``at`` (Unix seconds): ``gpus`` on all nodes, ``used`` compute in GPUs, and how
-    many pods wait for a GPU. The others are those of ``Fragmentation``."""
+    """The fleet at a moment ``at`` (Unix seconds), as ``Totals`` and ``Fragmentation`` say it."""
 
     at: float
     gpus: int
@@ -36,24 +33,23 @@ class FleetSample:
 class FleetHistory:
     """The samples of the last 12 hours."""
 
-    def __init__(self, state: State, report: FragmentationReport) -> None:
-        self._state, self._report = state, report
+    def __init__(self, census: CensusTaker) -> None:
+        self._census = census
         self._recent: deque[FleetSample] = deque()
         self._older: deque[FleetSample] = deque(maxlen=_OLDER)
         self._moved = 0
 
     async def sample(self, at: float) -> None:
         """Add a sample of this moment."""
-        await self._report.update()
-        found = self._report.current().fleet
-        gpus = installed(self._state.fleet).values()
+        census = await self._census.take()
+        totals, found = census.totals, census.fleet
         sample = FleetSample(
             at=round(at, 1),
-            gpus=sum(one.gpus for one in gpus),
-            used=round(sum(one.used for one in gpus), 2),
-            waiting=sum(queue.waiting_pods for queue in self._state.pods.usage.by_queue().values()),
-            whole_gpus=found.whole,
-            whole_nodes=found.whole_nodes,
+            gpus=totals.gpus,
+            used=round(totals.used, 2),
+            waiting=totals.waiting,
+            whole_gpus=totals.whole,
+            whole_nodes=totals.whole_nodes,
             largest_request=found.largest_request,
             largest_island=found.largest_island,
             stranded_compute=round(found.stranded_compute, 2),

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from extender.cluster.census import NodeCount
 from extender.cluster.state import State
+from extender.cluster.unoffered import Unoffered
 from extender.explain.gpu_parts import FREE, GpuPart, gpu_parts, memory_slices
 from extender.explain.node import DeviceView, HolderView, view_node
-from extender.explain.unoffered import Unoffered
 from extender.untrusted.limits import GPUS_PER_NODE, KEY, LISTED_NAMES, PAGE_PARTS, shorten
 from packing.model.gpu_catalogue import parse_profile
-from packing.model.reasons import Reason
 from packing.model.request import WHOLE
 
 
@@ -57,16 +57,16 @@ class PodCell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FleetRow:
-    """``closed``: why the node takes no pods, "" if it does; ``offered``: it does, or will in a moment, as in
-    ``packing.fleet.stranded``. ``cpu_milli`` and ``memory_mib`` are free and total. ``pods_beside`` counts
+    """``count``: what the census says of the node, null for a node without GPUs. ``closed``: why it takes no
+    pods, "" if it does. ``cpu_milli`` and ``memory_mib`` are free and total. ``pods_beside`` counts
     the pods without a GPU. ``layout``: what says which GPU has which MIG instances, "" where they are spread
     evenly; ``more``: parts that are left out because there are too many."""
 
     name: str
     model: str
     spot: bool
+    count: NodeCount | None
     closed: str
-    offered: bool
     problem: str
     cpu_milli: tuple[int, int]
     memory_mib: tuple[int, int]
@@ -80,8 +80,9 @@ class FleetRow:
     more: int
 
 
-def fleet_row(state: State, name: str, now: float) -> FleetRow | None:
-    """The row of a node, None where it is not known. ``now``: as for ``view_node``."""
+def fleet_row(state: State, name: str, count: NodeCount | None, now: float) -> FleetRow | None:
+    """The row of a node, None where it is not known. ``count`` is of the census; ``now``: as for
+    ``view_node``."""
     view, row = view_node(state, name, now), state.fleet.rows.get(name)
     spec = state.fleet.specs[row] if row is not None else None
     if view is None or row is None or spec is None:
@@ -105,8 +106,8 @@ def fleet_row(state: State, name: str, now: float) -> FleetRow | None:
         name=shorten(name, KEY),
         model=shorten(view.model or (view.unoffered.model if view.unoffered else ""), KEY),
         spot=view.spot,
+        count=count,
         closed=view.takes_nothing or note,
-        offered=not hidden and view.takes_nothing in ("", Reason.PLUGIN_BUSY.text),
         problem=shorten(view.problem or view.not_offered or note),
         cpu_milli=(view.free_cpu_milli, spec.cpu_milli),
         memory_mib=(view.free_memory_mib, spec.memory_mib),

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from itertools import islice
 
-from extender.cluster.other_resources import asked_by
+from extender.cluster.other_resources import asked_by, wants_devices
 from extender.cluster.state import State
 from extender.dialects import stowage
 from extender.dialects.pod_request import request_of
@@ -26,7 +26,6 @@ from extender.inventory.stowage_sharing import LABEL
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, exact
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
-from extender.verbs.evaluate import wants_devices
 from packing.model.request import Request
 
 _IN_MIB = frozenset({"nvidia.com/gpumem", "nvidia.com/vgpu-memory", "volcano.sh/vgpu-memory"})

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic, time
 
+from extender.cluster.census import CensusTaker, waiting_pods
 from extender.cluster.state import PossiblyBound, State
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.each_node import NodeAnswer, explain_each
 from extender.explain.evictions import EvictorMode
 from extender.explain.fleet_feed import FleetFeed
 from extender.explain.fleet_history import INTERVAL, FleetHistory
-from extender.explain.fragmentation import FragmentationReport
 from extender.explain.gates import gates_note
 from extender.explain.node import NodeView, view_node
 from extender.explain.overview import (
@@ -27,7 +27,6 @@ from extender.explain.overview import (
     node_lines,
     unread_objects,
     waiting_line,
-    waiting_pods,
 )
 from extender.explain.pod import Explanation, candidates_of, explain
 from extender.explain.this_replica import Replica
@@ -85,8 +84,8 @@ class Inspector:
         self._evictor: EvictorMode = evictor
         self._state, self._decisions, self._possibly_bound = state, decisions, possibly_bound
         self.replica: Callable[[], Replica] = lambda: Replica("")
-        self.fragmentation = FragmentationReport(state)
-        self.fleet, self.history = FleetFeed(state), FleetHistory(state, self.fragmentation)
+        self.census = CensusTaker(state)
+        self.fleet, self.history = FleetFeed(state, self.census), FleetHistory(self.census)
 
     async def run(self, is_ready: Callable[[], bool]) -> None:
         """Note how the fleet is used, now and then, until cancelled."""
@@ -137,17 +136,18 @@ class Inspector:
 
     async def overview(self, most_waiting: int) -> Overview:
         """See ``overview.overview``; each line is as things were when it was made."""
-        names = self.node_names()
+        names, totals = self.node_names(), (await self.census.take()).totals
         nodes: list[NodeLine] = []
         lines: list[WaitingLine] = []
         for start in range(0, len(names), _LINES_AT_ONCE):
-            nodes += node_lines(self._state, names[start : start + _LINES_AT_ONCE])
+            nodes += node_lines(self._state, self.census, names[start : start + _LINES_AT_ONCE])
             await asyncio.sleep(0)
         waiting = waiting_pods(self._state)
         for pod in waiting[:most_waiting]:
             lines.append(waiting_line(self._state, pod))
             await asyncio.sleep(0)
-        return Overview(tuple(nodes), tuple(lines), len(waiting) - len(lines), unread_objects(self._state))
+        more = len(waiting) - len(lines)
+        return Overview(totals, tuple(nodes), tuple(lines), more, unread_objects(self._state))
 
     async def explain(self, manifest: str) -> Explanation:
         """A pod that need not exist. Raises ``ValueError`` where the manifest is not that of one pod."""

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extender.cluster.state import State
+from extender.cluster.unoffered import Unoffered, closed_text, device_problem, not_offered, unoffered
 from extender.dialects.dialect import Claims
 from extender.dialects.pod_request import claims_of
 from extender.dialects.shared_gpus import MIG_PREFIX
-from extender.explain.closed import closed_text
-from extender.explain.unoffered import Unoffered, device_problem, not_offered, unoffered
 from extender.inventory.node_inventory import Sources
 from extender.k8s.objects import Pod
 from extender.k8s.resource_api.objects import Device

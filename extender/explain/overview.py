@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
+from extender.cluster.census import CensusTaker, Totals, waiting_pods
 from extender.cluster.state import State
-from extender.dialects.pod_request import request_of
-from extender.dialects.pod_resources import RequestError
-from extender.explain.closed import closed_rows, closed_text
+from extender.cluster.unoffered import closed_text, not_offered, unoffered
 from extender.explain.pod import Candidates, Refusal, explain
-from extender.explain.unoffered import not_offered, unoffered
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
-from extender.verbs.evaluate import wants_devices
-from packing.fleet.stranded import on_offer, whole_gpus
-from packing.model.request import WHOLE
 
 _UNREAD = 10
 """Objects that cannot be read and are named."""
@@ -27,18 +22,19 @@ _CLAIMS = 4
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """A node with GPUs; 0 ``gpus`` where it is not known how many, ``not_offered`` those that it has beside
-    them. ``used_percent``: the larger part of compute and memory that is in use, of each GPU; ``free_gpus``
-    is the sum of what is left of their compute, ``used_gpus`` of what is in use, ``whole`` how many are
-    entirely free. ``note``: why the node takes nothing, and whether it is a spot node; ``problem``: what is
-    not known of it. Where it is not ``on_offer``, it takes no pods, and nothing of it counts as free in the
-    sums."""
+    """A node with GPUs. ``gpus``, ``not_offered``, ``used_gpus``, ``free_gpus``, ``whole`` and ``on_offer``
+    are those of ``census.NodeCount``. ``used_percent``: the larger part of compute and memory that is in use,
+    of each GPU that the node offers. ``note``: why the node takes nothing, and whether it is a spot node;
+    ``problem``: what is not known of it."""
 
     node: str
     model: str
     gpus: int
+    not_offered: int
     whole: int
+    used_gpus: float
     free_gpus: float
+    on_offer: bool
     free_memory_mib: int
     memory_mib: int
     free_cpu_milli: int
@@ -47,16 +43,13 @@ class NodeLine:
     used_percent: tuple[int, ...]
     islands: tuple[int, ...]
     note: str
-    on_offer: bool = True
-    used_gpus: float = 0.0
     problem: str = ""
-    not_offered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingLine:
     """A pod that waits for a GPU. ``created`` in Unix seconds; ``why`` is the reason that most nodes give,
-    and ``help`` what it lacks on the nearest node of these and what would help, "" where that is not
+    and ``lacks`` what it lacks on the nearest node of these, ``advice`` what would help, "" where that is not
     known."""
 
     pod: str
@@ -70,45 +63,11 @@ class WaitingLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
-    """Of all nodes with GPUs: ``gpus``, also those not on offer, and ``used`` of them by pods.
-    ``closed_nodes`` take no pods, and ``closed_gpus`` are theirs; ``not_offered``: GPUs that other nodes do
-    not offer. ``uncounted`` nodes have GPUs, and it is not known how many. ``whole`` GPUs and
-    ``whole_nodes`` are on offer and entirely free."""
-
-    nodes: int
-    gpus: int
-    used: float
-    whole: int
-    whole_nodes: int
-    closed_nodes: int
-    closed_gpus: int
-    not_offered: int
-    uncounted: int
-
-
-def totals(nodes: Collection[NodeLine]) -> Totals:
-    """The sums over nodes."""
-    closed = [line for line in nodes if not line.on_offer]
-    open = [line for line in nodes if line.on_offer]
-    return Totals(
-        nodes=len(nodes),
-        gpus=sum(line.gpus + line.not_offered for line in nodes),
-        used=sum(line.used_gpus for line in nodes),
-        whole=sum(line.whole for line in open),
-        whole_nodes=sum(0 < line.gpus == line.whole for line in open),
-        closed_nodes=len(closed),
-        closed_gpus=sum(line.gpus + line.not_offered for line in closed),
-        not_offered=sum(line.not_offered for line in open),
-        uncounted=sum(not line.gpus for line in nodes),
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class Overview:
-    """``more_waiting``: pods that wait and are not in ``waiting``, which has the most urgent ones.
-    ``unread``: objects beside nodes and pods, such as claims, of which something cannot be read."""
+    """``waiting`` has the most urgent of the pods that wait. ``unread``: objects beside nodes and pods, such
+    as claims, of which something cannot be read."""
 
+    totals: Totals
     nodes: tuple[NodeLine, ...]
     waiting: tuple[WaitingLine, ...]
     more_waiting: int
@@ -117,10 +76,11 @@ class Overview:
 
 def overview(state: State, most_waiting: int) -> Overview:
     """All nodes with GPUs by name, and at most so many waiting pods, the most urgent first."""
-    lines = node_lines(state, sorted(state.fleet.rows))
-    waiting = waiting_pods(state)
+    census = CensusTaker(state)
+    totals, waiting = census.take_at_once().totals, waiting_pods(state)
+    lines = tuple(node_lines(state, census, sorted(state.fleet.rows)))
     shown = tuple(waiting_line(state, pod) for pod in waiting[:most_waiting])
-    return Overview(tuple(lines), shown, len(waiting) - len(shown), unread_objects(state))
+    return Overview(totals, lines, shown, len(waiting) - len(shown), unread_objects(state))
 
 
 def unread_objects(state: State) -> tuple[str, ...]:
@@ -129,88 +89,43 @@ def unread_objects(state: State) -> tuple[str, ...]:
     return tuple(f"{shorten(name, KEY)}: {shorten(text)}" for name, text in problems)
 
 
-def node_lines(state: State, names: Iterable[str]) -> Iterator[NodeLine]:
-    """These nodes, without those that are not known or have no GPUs."""
-    fleet = state.fleet
-    whole, offered = whole_gpus(fleet.arrays).sum(axis=0), on_offer(fleet, closed_rows(state))
+def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Iterator[NodeLine]:
+    """These nodes, without those that have no GPUs in the last census."""
     for name in names:
-        row = fleet.rows.get(name)
-        if row is not None and (
-            line := _node(state, name, row, int(whole[row]), on_offer=bool(offered[row]))
-        ):
-            yield line
+        count, row = census.node(name), state.fleet.rows.get(name)
+        spec = None if row is None else state.fleet.specs[row]
+        if count is None or row is None or spec is None:
+            continue
+        hidden, arrays, gpus = unoffered(state, name), state.fleet.arrays, len(spec.gpus)
+        missing = hidden.note if hidden else not_offered(state, name)
+        yield NodeLine(
+            node=name,
+            model=shorten(hidden.model if hidden else spec.model or spec.product, KEY),
+            gpus=count.gpus,
+            not_offered=count.not_offered,
+            whole=count.whole,
+            used_gpus=count.used,
+            free_gpus=count.free,
+            on_offer=count.on_offer,
+            free_memory_mib=int(np.maximum(arrays.memory[:gpus, row], 0).sum()),
+            memory_mib=sum(gpu.memory_mib for gpu in spec.gpus),
+            free_cpu_milli=int(arrays.free_cpu[row]),
+            free_host_memory_mib=int(arrays.free_memory[row]) >> 20,
+            pods=len(state.allocations.pods_on(name)),
+            used_percent=_used_percent(state, row, gpus),
+            islands=tuple(len(island) for island in spec.islands),
+            note="; ".join(filter(None, ("spot" * spec.spot, closed_text(state, name, row), missing))),
+            problem=shorten(state.nodes.problems.get(name, "")),
+        )
 
 
-def _node(state: State, name: str, row: int, whole: int, *, on_offer: bool) -> NodeLine | None:
-    arrays, spec = state.fleet.arrays, state.fleet.specs[row]
-    if spec is None or not spec.gpus:
-        return _unoffered(state, name, row)
-    gpus = len(spec.gpus)
+def _used_percent(state: State, row: int, gpus: int) -> tuple[int, ...]:
+    arrays = state.fleet.arrays
     compute, memory = arrays.compute[:gpus, row], arrays.memory[:gpus, row]
     capacity, memory_capacity = arrays.compute_capacity[:gpus, row], arrays.memory_capacity[:gpus, row]
     of_memory = np.where(memory_capacity > 0, memory / np.maximum(memory_capacity, 1), 1)  # 1: not known
-    left = np.minimum(compute / np.maximum(capacity, 1), of_memory)
-    notes = "spot" * spec.spot, closed_text(state, name, row), not_offered(state, name)
-    return NodeLine(
-        node=name,
-        model=spec.model or spec.product,
-        gpus=gpus,
-        whole=whole,
-        free_gpus=round(float(np.maximum(compute, 0).sum()) / WHOLE, 3),
-        free_memory_mib=int(np.maximum(memory, 0).sum()),
-        memory_mib=sum(gpu.memory_mib for gpu in spec.gpus),
-        free_cpu_milli=int(arrays.free_cpu[row]),
-        free_host_memory_mib=int(arrays.free_memory[row]) >> 20,
-        pods=len(state.allocations.pods_on(name)),
-        used_percent=tuple(round(100 * (1 - part)) for part in np.clip(left, 0, 1).tolist()),
-        islands=tuple(len(island) for island in spec.islands),
-        note="; ".join(filter(None, notes)),
-        on_offer=on_offer,
-        used_gpus=round(float((capacity - np.maximum(compute, 0)).sum()) / WHOLE, 3),
-        problem=shorten(state.nodes.problems.get(name, "")),
-        not_offered=state.nodes.unoffered.get(name, 0),
-    )
-
-
-def _unoffered(state: State, name: str, row: int) -> NodeLine | None:
-    found = unoffered(state, name)
-    if found is None:
-        return None
-    arrays = state.fleet.arrays
-    return NodeLine(
-        node=name,
-        model=shorten(found.model, KEY),
-        gpus=found.gpus,
-        whole=found.free,
-        free_gpus=float(found.free),
-        free_memory_mib=0,
-        memory_mib=0,
-        free_cpu_milli=int(arrays.free_cpu[row]),
-        free_host_memory_mib=int(arrays.free_memory[row]) >> 20,
-        pods=len(state.allocations.pods_on(name)),
-        used_percent=(),
-        islands=(),
-        note="; ".join(filter(None, (found.closed, found.note))),
-        on_offer=found.claims and not found.closed,
-        used_gpus=float(found.used),
-        problem=shorten(state.nodes.problems.get(name, "")),
-    )
-
-
-def waiting_pods(state: State) -> list[Pod]:
-    """The pods that wait for room and ask for a GPU or for devices of DRA, also those whose request cannot be
-    read, the most urgent first. Those with scheduling gates do not wait for room."""
-    pods = (state.pods[key] for key in state.pods.waiting)
-    pods = (pod for pod in pods if not (pod.deleting or pod.gates or state.pods.is_bound(pod.uid)))
-    found = [pod for pod in pods if _waits_for_device(state, pod)]
-    return sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
-
-
-def _waits_for_device(state: State, pod: Pod) -> bool:
-    try:
-        return wants_devices(state, pod, request_of(pod))
-    except RequestError:
-        return True
+    left = np.clip(np.minimum(compute / np.maximum(capacity, 1), of_memory), 0, 1)
+    return tuple(round(100 * (1 - part)) for part in left.tolist())
 
 
 def waiting_line(state: State, pod: Pod, candidates: Candidates | None = None) -> WaitingLine:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from extender.cluster.other_resources import asked_by, is_of_dra, lacking_on
 from extender.cluster.state import PossiblyBound, State
+from extender.cluster.unoffered import unoffered_text
 from extender.dialects import gpushare
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -29,7 +30,6 @@ from extender.explain.gang import describe_gang
 from extender.explain.hints import hints, missing_on, of_classes, uncounted_resources
 from extender.explain.needs import Need, missing_needs
 from extender.explain.options import Option, option_on
-from extender.explain.unoffered import unoffered_text
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import Bytes, NodeNames

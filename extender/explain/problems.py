@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias
 
 from extender.cluster.factory import prior_of
 from extender.cluster.state import State
+from extender.cluster.unoffered import closed_text, not_offered, unoffered
 from extender.dialects import stowage
 from extender.explain.advice import ADVICE
-from extender.explain.unoffered import not_offered, unoffered
 from extender.settings import DEFAULT_QUEUES, Settings
 from extender.untrusted.limits import KEY, shorten
 from packing.fleet.feasibility import could_host
@@ -140,9 +140,13 @@ def _of_nodes(state: State) -> Iterator[Problem]:
     for name in sorted(state.nodes.unoffered.keys() - state.nodes.problems.keys()):
         if text := not_offered(state, name):
             yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
-        elif (found := unoffered(state, name)) and not (found.closed or found.claims):
+        elif (found := unoffered(state, name)) and not (found.claims or _is_closed(state, name)):
             text = f"{found.note}; its pods hold {found.used}" if found.used else found.note
             yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
+
+
+def _is_closed(state: State, name: str) -> bool:
+    return bool(closed_text(state, name, state.fleet.rows[name]))
 
 
 def _of_pods(state: State) -> Iterator[Problem]:

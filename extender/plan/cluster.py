@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from extender.cluster.factory import state_of
+from extender.cluster.other_resources import wants_devices
 from extender.cluster.policy_refresh import plan_now
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
@@ -17,7 +18,6 @@ from extender.replay.other_room import OtherRoom
 from extender.replay.running_pods import RunningPods
 from extender.replay.work import Item, Staying, Work, add_staying
 from extender.settings import Settings
-from extender.verbs.evaluate import wants_devices
 
 BUDGET = "a PodDisruptionBudget allows no eviction now"
 _ENDS_WITH_NODE = {Stays.PINNED, Stays.TERMINATING}

@@ -4,7 +4,7 @@ kube-scheduler come in between, and their sizes are bounded."""
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,8 @@ async def overview_answer(inspector: Inspector, most_waiting: int) -> bytes:
     for start in range(0, len(found.nodes), _LINES):
         nodes.append(to_json(found.nodes[start : start + _LINES])[1:-1])
         await asyncio.sleep(0)
-    rest = {"waiting": found.waiting, "more_waiting": found.more_waiting, "unread": found.unread}
+    rest = asdict(replace(found, nodes=()))
+    del rest["nodes"]
     waiting = to_json(rest)[1:]
     head = to_json({"replica": inspector.replica()})[:-1]
     return head + b',"overview":{"nodes":[' + b",\n".join(nodes) + b"]," + waiting + b"}\n"

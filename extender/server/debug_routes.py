@@ -86,9 +86,7 @@ def _add_nodes(router: APIRouter, inspector: Callable[[], Inspector], known: _Kn
 
     @router.get("/fragmentation")
     async def fragmentation() -> Response:
-        report = inspector().fragmentation
-        await report.update()
-        return _json(report.current())
+        return _json(await inspector().census.take())
 
 
 def _add_pods(router: APIRouter, inspector: Callable[[], Inspector], known: _Known) -> None:

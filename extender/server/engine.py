@@ -86,7 +86,7 @@ class Engine:
         self.refresher = PolicyRefresher(self.state)
         self.inspector = Inspector(self.state, self._decisions, self._possibly_bound, settings.evictor)
         self._recheck = RefusalRecheck(LONGEST if source.staleness() else 0.0)
-        self.gauges = GaugeReader(self.state, source, self._recheck, self.inspector.fragmentation)
+        self.gauges = GaugeReader(self.state, source, self._recheck, self.inspector.census)
         self.state.pods.usage.on_bound = metrics.pod_bound
         self.verbs: Mapping[str, Callable[[bytes], Awaitable[tuple[bytes, str]]]] = {
             "filter": self._filter,

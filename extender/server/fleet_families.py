@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from extender.server.gauges import Gauges
 
 if TYPE_CHECKING:
-    from extender.explain.fragmentation import MigSlices
+    from extender.cluster.census import MigSlices
     from packing.fleet.stranded import Fragmentation
 
 _Labels = tuple[str, ...]
@@ -37,20 +37,21 @@ _STRANDED: dict[str, Callable[[Fragmentation], float]] = {
 
 def fleet(now: Gauges) -> Iterator[Metric]:
     """The gauges; without values before the kernels are loaded."""
-    installed = {model: float(gpus.gpus) for model, gpus in now.gpus.items()}
-    used = {model: gpus.used for model, gpus in now.gpus.items()}
-    spot = {"installed": float(now.spot.gpus), "used": now.spot.used} if now.spot else {}
+    found = now.census
+    gpus = found.installed if found else {}
+    installed = {model: float(one.gpus) for model, one in gpus.items()}
+    used = {model: one.used for model, one in gpus.items()}
+    spot = {"installed": float(found.spot.gpus), "used": found.spot.used} if found else {}
     for name, text, label, values in (
-        ("gpus_installed", "GPUs of all nodes that offer any.", "model", installed),
+        ("gpus_installed", "GPUs of all nodes, on offer or not.", "model", installed),
         ("gpus_used", "Compute in use of all GPUs, in GPUs.", "model", used),
         ("spot_gpus", "GPUs of spot nodes: all of them, and those in use.", "state", spot),
     ):
         yield _family(name, text, [label], (((key,), value) for key, value in values.items()))
-    text = "GPUs that nodes have and do not offer: no device plugin, unhealthy, or not readable."
-    yield _family("gpus_not_offered", text, [], [((), now.gpus_not_offered)])
+    text = "Those that nodes do not offer: no device plugin, unhealthy, or not readable."
+    yield _family("gpus_not_offered", text, [], [((), found.totals.not_offered)] if found else [])
     text = "Nodes with GPUs of which it is not known how many they are."
-    yield _family("nodes_uncounted", text, [], [((), now.nodes_uncounted)])
-    found = now.fragmentation
+    yield _family("nodes_uncounted", text, [], [((), found.totals.uncounted)] if found else [])
     models = found.models if found else {}
     for name, (text, value_of) in _ON_OFFER.items():
         yield _family(name, text, ["model"], (((model,), value_of(one)) for model, one in models.items()))

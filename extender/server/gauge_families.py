@@ -104,18 +104,19 @@ def _disruptions(now: Gauges) -> Iterator[Metric]:
 
 
 def _queue_names(now: Gauges) -> list[str]:
-    return [*filter(None, now.queues), NO_QUEUE_LABEL]
+    return [*filter(None, now.gpus_by_queue), NO_QUEUE_LABEL]
 
 
 def _queues(now: Gauges) -> Iterator[Metric]:
-    queues = {name or NO_QUEUE_LABEL: queue for name, queue in now.queues.items()}
-    pods = {name: queue.waiting_pods for name, queue in queues.items()}
+    waiting = now.census.waiting if now.census else {}
+    queues = {name or NO_QUEUE_LABEL: queue for name, queue in waiting.items()}
+    pods = {name: queue.pods for name, queue in queues.items()}
     yield gauge("waiting_pods", "GPU pods without a node and without scheduling gates.", "queue", pods)
-    gpus = {name: round(queue.waiting_gpus, 6) for name, queue in queues.items()}
+    gpus = {name: round(queue.gpus, 6) for name, queue in queues.items()}
     yield gauge("waiting_gpus", "GPUs that such pods ask for.", "queue", gpus)
     ages = {name: max(0.0, now.now - queue.oldest) if queue.oldest else 0.0 for name, queue in queues.items()}
     yield gauge("waiting_oldest_seconds", "Age of the oldest of them, 0 if none waits.", "queue", ages)
-    used = {name: round(queue.gpus, 6) for name, queue in queues.items()}
+    used = {name or NO_QUEUE_LABEL: round(gpus, 6) for name, gpus in now.gpus_by_queue.items()}
     yield gauge("queue_gpus", "GPUs that pods with a node have.", "queue", used)
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 
+from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
-from extender.explain.fragmentation import UNKNOWN, FleetFragmentation, FragmentationReport
-from extender.explain.unoffered import unoffered_counts
 from extender.k8s.objects import REQUIRED_KINDS
 from extender.server.gauges import Demand, Gauges
 from extender.source.interface import Source
 from extender.source.watched_kinds import WATCHED_KINDS
 from extender.verbs.recheck import RefusalRecheck
-from packing.fleet.stranded import installed, on_spot
 
 _REQUIRED = {kind: watched.resource for kind, watched in WATCHED_KINDS.items() if kind in REQUIRED_KINDS}
 _BATCH = 100
@@ -23,25 +21,18 @@ _BATCH = 100
 class GaugeReader:
     """Of one state and its source. ``update`` before ``read``: it does what would delay other requests."""
 
-    def __init__(
-        self, state: State, source: Source, recheck: RefusalRecheck, fragmentation: FragmentationReport
-    ) -> None:
-        self._state, self._source = state, source
-        self._recheck, self._fragmentation = recheck, fragmentation
-        self._found: FleetFragmentation | None = None
+    def __init__(self, state: State, source: Source, recheck: RefusalRecheck, census: CensusTaker) -> None:
+        self._state, self._source, self._recheck, self._census = state, source, recheck, census
 
     async def update(self) -> None:
         """Bring up to date what is computed node by node or pod by pod. Other tasks run in between."""
-        await self._fragmentation.update()
-        self._found = self._fragmentation.current()
-        await asyncio.sleep(0)
+        await self._census.take()
         for _ in self._state.pods.usage.reread(self._state.pods, _BATCH):
             await asyncio.sleep(0)
 
     def read(self) -> Gauges:
         state, resources, ages = self._state, _REQUIRED.items(), self._source.staleness()
         ends, closed = self._source.watch_ends(), self._source.closed_watches()
-        not_offered = unoffered_counts(state)
         return Gauges(
             nodes=len(state.nodes),
             pods=len(state.pods),
@@ -58,14 +49,10 @@ class GaugeReader:
             watch_ends={
                 (name, how): count for kind, name in resources for how, count in ends.get(kind, {}).items()
             },
-            gpus={model or UNKNOWN: gpus for model, gpus in installed(state.fleet).items()},
-            spot=on_spot(state.fleet),
-            gpus_not_offered=sum(not_offered.values()),
-            nodes_uncounted=sum(not count for count in not_offered.values()),
-            fragmentation=self._found,
+            census=self._census.last,
             disrupted_pods=state.disruptions.pods,
             gpu_seconds_lost=state.disruptions.gpu_seconds,
-            queues=state.pods.usage.by_queue(),
+            gpus_by_queue=state.pods.usage.gpus_by_queue(),
             now=time.time(),
             demand=self._demand(),
         )

@@ -10,9 +10,7 @@ from extender.cluster.failures import Part
 from extender.verbs.recheck import Outcome
 
 if TYPE_CHECKING:  # they load kernels
-    from extender.cluster.queue_usage import QueueUse
-    from extender.explain.fragmentation import FleetFragmentation
-    from packing.fleet.stranded import Installed
+    from extender.cluster.census import Census
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +44,11 @@ class Gauges:
     closed_seconds: Mapping[str, float] = field(default_factory=dict)  # by resource
     watch_ends: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Since the start, by resource and how."""
-    gpus: Mapping[str, Installed] = field(default_factory=dict)  # by model
-    spot: Installed | None = None
-    gpus_not_offered: int = 0
-    nodes_uncounted: int = 0  # that have GPUs, and it is not known how many
-    fragmentation: FleetFragmentation | None = None
+    census: Census | None = None
     disrupted_pods: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     """Since the start, by queue, reason and kind of owner."""
     gpu_seconds_lost: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by queue and reason
-    queues: Mapping[str, QueueUse] = field(default_factory=dict)  # "" for pods without one
+    gpus_by_queue: Mapping[str, float] = field(default_factory=dict)  # "" for pods without one
     now: float = 0.0  # Unix seconds
     demand: Demand = Demand()
     is_leader: bool | None = None  # None without leader election

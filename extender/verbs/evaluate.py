@@ -269,13 +269,6 @@ def dra_resources(state: State, pod: Pod, request: Request, names: Iterable[str]
     return [(*_offered(state, mapped, others, name), *by_name) for name in names]
 
 
-def wants_devices(state: State, pod: Pod, request: Request) -> bool:
-    """Whether the pod asks for a GPU, or for any device of DRA: by claims or by resources of classes."""
-    if request.wants_gpu or pod.spec.claims or class_resources(pod.spec):
-        return True
-    return not state.devices.extended_resources.isdisjoint(asked_by(pod))
-
-
 def _offered(state: State, mapped: list[str], others: list[str], node: str) -> Iterator[str]:
     row, known = state.fleet.rows.get(node), state.nodes.get(node)
     if row is None or known is None:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from extender.cluster.other_resources import wants_devices
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.protocol.codec import FilterArgs, encode_priorities
 from extender.protocol.node_names import Bytes
-from extender.verbs.evaluate import Evaluation, evaluate, wants_devices
+from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.scores import MAX_SCORE, fitting_scores
 
 

@@ -5,12 +5,19 @@ const GONE = 0.05; // less than this of compute or memory is nothing left, as in
 
 /** A row of /debug/fleet as an object. See FleetRow in extender/explain/fleet_row.py. */
 export function decode(row) {
+  const [total, missing, used, free, whole, offered] = row.count ?? [0, 0, 0, 0, 0, false];
   const node = {
     name: row.name,
     model: row.model,
     spot: row.spot,
     closed: row.closed,
-    offered: row.offered,
+    counted: Boolean(row.count), // the census has it: it has GPUs
+    offered,
+    total,
+    used,
+    free,
+    whole: offered ? whole : 0,
+    idle: offered && total > missing && whole === total - missing,
     problem: row.problem,
     cpu: row.cpu_milli,
     memory: row.memory_mib,
@@ -28,9 +35,6 @@ export function decode(row) {
   for (const part of row.parts) addPart(node, row.resources, part);
   node.gpus.forEach(summarise);
   node.islands = islandsOf(node, row.islands);
-  node.whole = node.gpus.filter((gpu) => gpu.isWhole).length;
-  node.free = node.gpus.reduce((sum, gpu) => sum + (gpu.takes ? gpu.freeMilli : 0), 0) / WHOLE;
-  node.used = node.gpus.reduce((sum, gpu) => sum + gpu.share, 0);
   node.text = [node.name, node.model, ...node.pods.map((pod) => `${pod.key} ${pod.queue}`)].join(" ").toLowerCase();
   return node;
 }
@@ -63,8 +67,6 @@ function summarise(gpu) {
   gpu.freeMilli = Math.max(0, Math.min(WHOLE, left));
   gpu.freeMib = gpu.counted ? free.reduce((sum, part) => sum + part.mib, 0) : Math.max(0, memory - gpu.mib);
   gpu.isOffered = node.offered && gpu.takes;
-  const inParts = gpu.slices || parts.some((part) => part.resource && part.milli / part.devices < 0.99 * WHOLE);
-  gpu.isWhole = gpu.isFree && gpu.isOffered && !inParts;
   const none = [gpu.freeMilli < GONE * WHOLE, gpu.freeMib < GONE * memory];
   gpu.strands = gpu.shared && none[0] !== none[1] ? (none[0] ? "memory" : "compute") : "";
 }
@@ -108,6 +110,7 @@ export class Fleet {
   pods = new Map();
   waiting = [];
   moreWaiting = 0;
+  totals = null; // of the census: see Totals in extender/cluster/census.py
   beside = [0, 0]; // CPU in milli and MiB that pods ask for beside one GPU
   version = "";
   changes = 0;
@@ -123,6 +126,7 @@ export class Fleet {
     for (const node of moved ? this.nodes.values() : fresh) strand(node, this.beside);
     if (answer.waiting) [this.waiting, this.moreWaiting] = [answer.waiting, answer.more_waiting];
     this.version = answer.version;
+    this.totals = answer.totals;
     const changed = answer.all || answer.nodes.length || answer.gone.length || answer.waiting || moved;
     if (changed) {
       this.changes += 1;
@@ -134,13 +138,13 @@ export class Fleet {
 
   /** The nodes that have GPUs, or should have. */
   withGpus() {
-    return [...this.nodes.values()].filter((node) => node.gpus.length || node.model || node.problem);
+    return [...this.nodes.values()].filter((node) => node.counted);
   }
 }
 
 const IS = {
   free: (node) => node.whole > 0,
-  idle: (node) => node.gpus.length > 0 && node.whole === node.gpus.length,
+  idle: (node) => node.idle,
   full: (node) => node.gpus.length > 0 && node.gpus.every((gpu) => gpu.freeMilli < 10),
   mig: (node) => node.gpus.some((gpu) => gpu.slices),
   spot: (node) => node.spot,

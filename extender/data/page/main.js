@@ -52,7 +52,6 @@ function draw() {
   shown.active = at < 0 ? null : [at, kind === "gpu" ? index : kind ? -1 : (shown.active?.[1] ?? -1)];
   current().show(shown.nodes, look, shown.active);
   showLegend(palette, fleet, (text) => search(text));
-  strip.now(fleet);
   panel.show({ fleet, look, selection: link.selection, go: select, again: draw });
   controls(filter);
 }
@@ -154,6 +153,7 @@ async function follow() {
     const answer = await read(`debug/fleet?since=${encodeURIComponent(fleet.version)}`);
     const changed = fleet.apply(answer);
     live("live", "live");
+    strip.now(fleet.totals);
     if (changed || !shown.loaded) {
       shown.loaded = true;
       draw();

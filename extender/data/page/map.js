@@ -96,7 +96,7 @@ export class FleetMap {
   #headings(context, colours) {
     context.textBaseline = "middle";
     for (const { y, model, nodes } of this.#groups) {
-      const gpus = nodes.reduce((sum, node) => sum + node.gpus.length, 0);
+      const gpus = nodes.reduce((sum, node) => sum + node.total, 0);
       const used = nodes.reduce((sum, node) => sum + node.used, 0);
       context.font = "600 13px system-ui, sans-serif";
       context.fillStyle = colours.text;

@@ -72,7 +72,7 @@ export function nodeStory(node, look, go) {
       ["Model", node.model || "not known"],
       ["Takes no pods", node.closed ? el("span", { class: "problem" }, node.closed) : ""],
       ["Problem", node.problem ? el("span", { class: "problem" }, node.problem) : ""],
-      ["GPUs", `${node.whole} of ${node.gpus.length} entirely free, ${number(node.free, 1)} in all`],
+      ["GPUs", `${node.whole} of ${node.total} entirely free, ${number(node.free, 1)} in all`],
       ["CPU", cpu(node.cpu)],
       ["Memory", memory(node.memory)],
       ["Spot", node.spot ? "yes: its provider may take it back at any time" : ""],

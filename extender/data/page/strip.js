@@ -62,16 +62,8 @@ export class Strip {
   }
 
   /** The figures of this moment: the fleet is read more often than its history. */
-  now(fleet) {
-    const nodes = fleet.withGpus();
-    const sum = (of) => nodes.reduce((total, node) => total + of(node), 0);
-    const row = {
-      gpus: sum((node) => node.gpus.length),
-      used: sum((node) => node.gpus.reduce((total, gpu) => total + Math.min(1, gpu.milli / 1000), 0)),
-      whole_gpus: sum((node) => node.whole),
-      whole_nodes: sum((node) => (node.gpus.length && node.whole === node.gpus.length ? 1 : 0)),
-      waiting: fleet.waiting.length + fleet.moreWaiting,
-    };
+  now(totals) {
+    const row = { ...totals, whole_gpus: totals.whole };
     for (const { figure, value } of this.#cards) if (figure.field in row) this.#write(figure, value, row);
   }
 

@@ -116,7 +116,7 @@ function tally(parts) {
 
 /** A node in one sentence. */
 export function nodeText(node) {
-  const parts = [`${node.whole} of ${plural(node.gpus.length, "GPU")} entirely free`];
+  const parts = [`${node.whole} of ${plural(node.total, "GPU")} entirely free`];
   if (node.closed) parts.push(node.closed);
   if (node.spot) parts.push("spot");
   if (node.problem) parts.push(node.problem);

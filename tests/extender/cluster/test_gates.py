@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from extender.cluster.census import waiting_pods
 from extender.cluster.state import State
-from extender.explain.overview import waiting_pods
 from extender.explain.pod import explain
 from extender.k8s.objects import Listed, Upserted
 from extender.k8s.pod_manifest import PodManifest
@@ -39,7 +39,6 @@ def test_it_counts_as_waiting_once_the_last_gate_is_gone() -> None:
     for gates, waits in (((ADMISSION, TOPOLOGY), 0), ((TOPOLOGY,), 0), ((), 1)):
         state.apply([Upserted(replace(GATED, gates=gates, unscheduled="SchedulingGated"))])
         assert len(waiting_pods(state)) == waits
-        assert state.pods.usage.by_queue()[""].waiting_pods == waits
         assert bool(why_unplanned(state.pods[GATED.key])) == (not waits)
 
 

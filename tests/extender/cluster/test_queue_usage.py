@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.cluster.queue_usage import QueueUse
+from extender.cluster.census import CensusTaker, Waiting
 from extender.cluster.state import State
 from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Deleted, Listed, Pod, Upserted
@@ -42,23 +42,24 @@ events = st.one_of(
 )
 
 
-def counted(state: State) -> dict[str, QueueUse]:
-    """By going through all pods."""
-    uses = {}
+def counted(state: State) -> tuple[dict[str, Waiting], dict[str, float]]:
+    """Who waits and what the others have, by queue, by going through all pods."""
+    waiting, used = {}, {}
     for queue in (*state.rights.queues.by_name, ""):
         mine = [pod for pod in state.pods.values() if state.rights.queues.name_of(pod) == queue]
         gpus = {pod.key: int(dict(pod.spec.containers[0].requests).get("nvidia.com/gpu", 0)) for pod in mine}
-        waiting = [
+        waits = [
             pod for pod in mine
             if not (pod.node_name or pod.deleting or pod.gates) and gpus[pod.key]
         ]  # fmt: skip
-        uses[queue] = QueueUse(
-            len(waiting),
-            sum(gpus[pod.key] for pod in waiting),
-            min((pod.created for pod in waiting), default=None),
-            sum(gpus[pod.key] for pod in mine if pod.node_name),
-        )
-    return uses
+        oldest = min((pod.created for pod in waits), default=None)
+        waiting[queue] = Waiting(len(waits), sum(gpus[pod.key] for pod in waits), oldest)
+        used[queue] = sum(gpus[pod.key] for pod in mine if pod.node_name)
+    return waiting, used
+
+
+def waiting_in(state: State, queue: str = "") -> Waiting:
+    return CensusTaker(state).take_at_once().waiting[queue]
 
 
 @settings(deadline=None)
@@ -66,7 +67,8 @@ def counted(state: State) -> dict[str, QueueUse]:
 def test_every_pod_counts_once_in_its_queue(happened) -> None:
     state = make_state(make_node("n"))
     state.apply(happened)
-    assert state.pods.usage.by_queue() == counted(state)
+    waiting = CensusTaker(state).take_at_once().waiting
+    assert (waiting, state.pods.usage.gpus_by_queue()) == counted(state)
 
 
 def test_a_pod_that_gets_a_node_has_waited_since_it_was_created() -> None:
@@ -84,24 +86,28 @@ def test_a_pod_that_gets_a_node_has_waited_since_it_was_created() -> None:
 
 
 def test_a_mig_instance_is_a_part_of_a_gpu_even_if_its_pod_came_before_the_node() -> None:
-    state = make_state(make_pod("a", 2, resource=MIG))
-    assert state.pods.usage.by_queue()[""].waiting_gpus == 2
+    state = make_state(make_pod("a", 2, resource=MIG), make_pod("b", 2, resource=MIG, node_name="mig"))
+    assert (waiting_in(state).gpus, state.pods.usage.gpus_by_queue()[""]) == (2, 2)
     state.apply([Upserted(make_node("mig", 0, **{MIG: "7"}))])
-    assert len([*state.pods.usage.reread(state.pods, 1)]) == 1
-    assert state.pods.usage.by_queue()[""].waiting_gpus == pytest.approx(2 * (0.142 + 0.125) / 2, abs=0.01)
+    assert len([*state.pods.usage.reread(state.pods, 2)]) == 1
+    part = pytest.approx(2 * (0.142 + 0.125) / 2, abs=0.01)
+    assert (waiting_in(state).gpus, state.pods.usage.gpus_by_queue()[""]) == (part, part)
     assert [*state.pods.usage.reread(state.pods, 1)] == []
 
 
 def test_a_priority_class_may_move_pods_to_another_queue() -> None:
-    state = make_state(make_node("n"), make_pod("a", 1, priority_class="nightly"))
+    pods = (
+        make_pod("a", 1, priority_class="nightly"),
+        make_pod("b", 1, node_name="n", priority_class="nightly"),
+    )
+    state = make_state(make_node("n"), *pods)
     [*state.pods.usage.reread(state.pods, 100)]
-    assert state.pods.usage.by_queue()[""].waiting_pods == 1
+    assert (waiting_in(state).pods, state.pods.usage.gpus_by_queue()[""]) == (1, 1)
     state.apply([Upserted(PriorityClass("nightly", queue="batch"))])
     [*state.pods.usage.reread(state.pods, 100)]
-    assert state.pods.usage.by_queue()["batch"].waiting_pods == 1
-    assert state.pods.usage.by_queue()[""].waiting_pods == 0
+    assert (waiting_in(state, "batch").pods, state.pods.usage.gpus_by_queue()["batch"]) == (1, 1)
+    assert (waiting_in(state).pods, state.pods.usage.gpus_by_queue()[""]) == (0, 0)
 
 
 def test_a_request_that_cannot_be_read_waits_for_nobody_knows_how_much() -> None:
-    state = make_state(make_node("n"), make_pod("odd", -1))
-    assert state.pods.usage.by_queue()[""] == QueueUse(1, 0.0, 0.0, 0.0)
+    assert waiting_in(make_state(make_node("n"), make_pod("odd", -1))) == Waiting(1, 0.0, 0.0)

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
 from extender.explain import fleet_feed
 from extender.explain.fleet_feed import FleetFeed
@@ -25,7 +26,7 @@ class Reader:
 
     def __init__(self, state: State, step: float = 10.0) -> None:
         self.now, self._step = 0.0, step
-        self.feed = FleetFeed(state, lambda: self.now)
+        self.feed = FleetFeed(state, CensusTaker(state), lambda: self.now)
         self.version = ""
 
     async def read(self, version: str | None = None) -> dict[str, Any]:

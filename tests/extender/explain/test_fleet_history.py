@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from extender.cluster.census import CensusTaker
 from extender.explain.fleet_history import _EVERY, _OLDER, _RECENT, INTERVAL, FleetHistory
-from extender.explain.fragmentation import FragmentationReport
 from tests.extender.builders import make_node, make_pod, make_state
 
 
@@ -13,7 +13,7 @@ async def test_a_sample_has_the_figures_of_the_moment() -> None:
     state = make_state(
         make_node("a", 8), make_node("b", 4), make_pod("p", 3, node_name="a"), make_pod("w", 99)
     )
-    history = FleetHistory(state, FragmentationReport(state))
+    history = FleetHistory(CensusTaker(state))
     await history.sample(5.0)
     columns = history.columns()
     shown = {name: columns[name] for name in ("at", "gpus", "used", "waiting", "whole_gpus", "whole_nodes")}
@@ -29,7 +29,7 @@ async def test_a_sample_has_the_figures_of_the_moment() -> None:
 
 async def test_old_samples_are_thinned_out_and_forgotten() -> None:
     state = make_state(make_node("a"))
-    history = FleetHistory(state, FragmentationReport(state))
+    history = FleetHistory(CensusTaker(state))
     for number in range(_RECENT + _EVERY * (_OLDER + 5)):
         await history.sample(INTERVAL * number)
     at = history.columns()["at"]

@@ -21,7 +21,7 @@ def mig(profile: str) -> str:
 
 
 def row_of(*objects: Node | Pod) -> FleetRow:
-    row = fleet_row(make_state(*objects), "a", 0.0)
+    row = fleet_row(make_state(*objects), "a", None, 0.0)
     assert row is not None
     return row
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from extender.explain.overview import NodeLine, overview, totals
+from extender.explain.overview import NodeLine, overview
 from extender.k8s.objects import Pod
 from tests.extender.builders import make_node, make_pod, make_state
 
@@ -19,7 +19,7 @@ def test_what_each_node_has_left() -> None:
         ("b", 4, 4, 4.0, 0),
     ]
     assert found.nodes[0].used_percent == (100, 100, 100, 0, 0, 0, 0, 0)
-    assert totals(found.nodes).whole_nodes == 1
+    assert found.totals.whole_nodes == 1
     assert found.waiting == ()
 
 

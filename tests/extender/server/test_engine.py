@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from extender.cluster.census import CensusTaker
 from extender.k8s.objects import Container, Deleted, Listed, Owner, PodSpec, Upserted
 from extender.server import engine as engine_module
 from extender.server.engine import Engine
@@ -17,7 +18,7 @@ from extender.server.metrics import Metrics
 from extender.settings import Settings, SettingsError
 from extender.source.interface import BEHIND, Interruption
 from extender.source.snapshot import Snapshot
-from packing.fleet.stranded import Installed, installed, on_spot
+from packing.fleet.stranded import Installed
 from packing.model.reasons import Reason
 from tests.extender.builders import GPU, make_node, make_pod, make_state
 from tests.extender.engines import (
@@ -246,7 +247,7 @@ def test_an_unknown_policy_is_an_invalid_setting() -> None:
         make_engine(policy="tetris")
 
 
-def test_gpus_are_summed_by_model() -> None:
+async def test_gpus_are_summed_by_model() -> None:
     state = make_state(
         make_node("a"),
         make_node("b", 4),
@@ -256,14 +257,15 @@ def test_gpus_are_summed_by_model() -> None:
         make_node("none", 0),
         make_pod("p", 3, node_name="a"),
     )
-    assert installed(state.fleet) == {"": Installed(2, 0.0), "H100 SXM5 80GB": Installed(12, 3.0)}
+    census = await CensusTaker(state).take()
+    assert census.installed == {"unknown": Installed(2, 0.0), "H100 SXM5 80GB": Installed(12, 3.0)}
 
 
 def test_an_unknown_age_is_not_shown() -> None:
     assert make_engine().gauges.read().age_seconds == {}
 
 
-def test_spot_gpus_and_preempted_pods_are_metrics() -> None:
+async def test_spot_gpus_and_preempted_pods_are_metrics() -> None:
     engine = make_engine(queues={"batch": {"restartable": True}})
     metrics = Metrics("0", engine.gauges.read)
     assert 'stowage_preempted_gpu_hours_lost_total{queue="batch",reason="PreemptionByScheduler"} 0.0' in (
@@ -280,7 +282,7 @@ def test_spot_gpus_and_preempted_pods_are_metrics() -> None:
     )
     engine.apply([Upserted(make_node("s", 4, labels=SPOT)), Upserted(make_node("d")), Upserted(pod)])
     engine.apply([Listed("Node", frozenset({"s", "d"})), Listed("Pod", frozenset({pod.key}))])
-    assert on_spot(engine.state.fleet) == Installed(4, 3)
+    await engine.gauges.update()
     shown = metrics.render().decode()
     assert 'stowage_spot_gpus{state="installed"} 4.0' in shown
     assert 'stowage_spot_gpus{state="used"} 3.0' in shown
@@ -291,10 +293,6 @@ def test_spot_gpus_and_preempted_pods_are_metrics() -> None:
     lost = re.search(rf"stowage_preempted_gpu_hours_lost_total{{{labels}}} (\S+)", shown)
     assert lost is not None
     assert float(lost[1]) == pytest.approx(6, abs=0.1)
-
-
-def test_without_spot_nodes_no_gpu_is_on_spot() -> None:
-    assert on_spot(make_state(make_node("d")).fleet) == Installed(0, 0)
 
 
 async def test_metrics_rendered_in_parts_are_the_same() -> None:

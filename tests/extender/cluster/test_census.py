@@ -1,4 +1,4 @@
-"""Fragmentation of the fleet, and which nodes are not on offer."""
+"""The census: what is on offer, free and stranded, and the same sums wherever they are shown."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from extender.cli.top_text import render
+from extender.cluster.census import Census, CensusTaker
 from extender.cluster.state import State
-from extender.explain.fragmentation import FleetFragmentation, FragmentationReport
 from extender.explain.node import view_node
-from extender.explain.overview import overview, totals
+from extender.explain.overview import overview
 from extender.k8s.affinity import Taint
 from extender.k8s.objects import Deleted, Upserted
 from tests.extender.builders import make_node, make_pod, make_state
@@ -20,10 +20,8 @@ SPOT = {"karpenter.sh/capacity-type": "spot"}
 MIG = "nvidia.com/mig-1g.10gb"
 
 
-async def report(state: State) -> FleetFragmentation:
-    found = FragmentationReport(state)
-    await found.update()
-    return found.current()
+async def report(state: State) -> Census:
+    return await CensusTaker(state).take()
 
 
 async def test_only_what_is_on_offer_counts() -> None:
@@ -54,8 +52,7 @@ async def test_only_what_is_on_offer_counts() -> None:
         "node is over-committed": 1,
     }
     table = overview(state, 0)
-    sums = totals(table.nodes)
-    assert (sums.whole_nodes, sums.whole) == (2, 9)
+    assert (table.totals.whole_nodes, table.totals.whole) == (2, 9)
     assert {line.node for line in table.nodes if not line.on_offer} == {
         "cordoned",
         "down",
@@ -112,7 +109,7 @@ async def test_many_nodes_are_computed_in_parts() -> None:
     assert found.mig["H100 SXM5 80GB"].profiles["1g.10gb"].instances == 7 * 60
 
 
-def test_the_figures_are_numbers_of_python() -> None:
-    state = make_state(make_node("a", 8))
-    figures = FragmentationReport(state).current().fleet
-    assert not any(isinstance(getattr(figures, name), np.generic) for name in type(figures).__slots__)
+async def test_the_figures_are_numbers_of_python() -> None:
+    found = await report(make_state(make_node("a", 8)))
+    figures = [getattr(one, name) for one in (found.fleet, found.totals) for name in type(one).__slots__]
+    assert not any(isinstance(figure, np.generic) for figure in figures)

@@ -1,4 +1,4 @@
-"""GPUs that a node has and that Stowage cannot place pods on: those of a node that offers none of them (its
+"""GPUs that a node has and that its allocatable does not show: those of a node that offers none of them (its
 device plugin or driver is gone), whose inventory cannot be read, or that are in ResourceSlices only. Those
 that are missing of a node that offers others are ``not_offered``.
 
@@ -7,6 +7,7 @@ No GPU vanishes from a table or a sum because of that.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,10 +15,11 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import bound_request
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.dra.node_devices import NodeDevices
-from extender.explain.closed import closed_text
 from extender.inventory.gpu_labels import read_gpu_labels
 from extender.untrusted.limits import KEY, quoted, shorten
+from packing.fleet.stranded import closed_reason
 from packing.model.gpu_catalogue import find_model
+from packing.model.reasons import Reason
 
 _GPU_DRIVER = "gpu."
 """What the names of drivers of GPUs begin with: gpu.nvidia.com (NVIDIA/k8s-dra-driver-gpu), gpu.amd.com
@@ -30,22 +32,24 @@ ONLY_CLAIMS = "only claims get its GPUs"
 
 @dataclass(frozen=True, slots=True)
 class Unoffered:
-    """``gpus``: how many; 0 is not known. ``held``: by pod, how many it has, if it has any still. ``free``:
-    those that claims can get, without those with a taint. ``note``: what is the matter; ``closed``: why the
-    node takes no pods whatever it offers, "" if nothing says so; ``claims``: claims can get its GPUs."""
+    """``gpus``: how many; 0 is not known. ``used``: how many of them pods or claims have, ``held``: by pod.
+    ``free``: those that claims can get, without those with a taint. ``note``: what is the matter; ``claims``:
+    claims can get its GPUs."""
 
     gpus: int
     model: str
+    used: int
     held: tuple[tuple[str, int], ...]
     free: int
     note: str
-    closed: str
     claims: bool = False
 
-    @property
-    def used(self) -> int:
-        """How many pods have."""
-        return min(sum(count for _, count in self.held), self.gpus)
+
+def closed_text(state: State, name: str, row: int) -> str:
+    """Why the node takes no pods: what the fleet says, or else the cluster (cordoned, not ready); "" if it
+    takes some."""
+    reason = closed_reason(state.fleet.arrays, row)
+    return reason.text if reason is not Reason.FITS else state.nodes.closed.get(name, "")
 
 
 def unoffered(state: State, name: str) -> Unoffered | None:
@@ -54,19 +58,24 @@ def unoffered(state: State, name: str) -> Unoffered | None:
     spec = state.fleet.specs[row] if row is not None else None
     if row is None or spec is None or spec.gpus:
         return None
-    if devices := _in_slices(state, name, row):
+    if devices := in_slices(state, name, state.devices.on_node(name, state.nodes.labels_of(name))):
         return devices
     count = state.nodes.unoffered.get(name)
     if count is None:
         return None
     held = tuple(_held(state, name))
     gpus = max(count, sum(number for _, number in held))
-    note, closed = f"offers none of its {gpus} GPUs", closed_text(state, name, row)
-    note += "" if closed else ": its device plugin or driver may be down"
-    product = read_gpu_labels(state.nodes.labels_of(name)).product
-    model = find_model(product)
+    note = f"offers none of its {gpus} GPUs"
+    note += "" if closed_text(state, name, row) else ": its device plugin or driver may be down"
+    model = _model(read_gpu_labels(state.nodes.labels_of(name)).product)
     problem = state.nodes.problems.get(name, "")
-    return Unoffered(gpus, model.name if model else product, held, 0, problem or note, closed)
+    return Unoffered(gpus, model, sum(number for _, number in held), held, 0, problem or note)
+
+
+def _model(product: str) -> str:
+    """The name in the catalogue, or what the product is called."""
+    model = find_model(product)
+    return model.name if model else product
 
 
 def _held(state: State, name: str) -> Iterator[tuple[str, int]]:
@@ -115,39 +124,30 @@ def _may_be_held(state: State, on_node: NodeDevices) -> bool:
     return on_node.holdings_unknown or state.devices.any_device_may_be_held
 
 
-def _in_slices(state: State, name: str, row: int) -> Unoffered | None:
-    """A GPU is all devices with one UUID, such as its MIG instances."""
-    on_node = state.devices.on_node(name, state.nodes.labels_of(name))
+def in_slices(state: State, name: str, on_node: NodeDevices) -> Unoffered | None:
+    """The GPUs among the devices of DRA of a node. A GPU is all devices with one UUID, such as its MIG
+    instances."""
     gpus: dict[str, list[str]] = {}
-    taken: set[str] = set()
-    model = ""
+    held, taken = set[str](), set[str]()
+    product = ""
     for index in range(len(on_node.devices)):
         id, device = on_node.device_id(index), on_node.device(index)
         if not id.driver.startswith(_GPU_DRIVER) or not id.device:
             continue
         gpu = device.attribute_text("parentUUID") or device.attribute_text("uuid") or id.device
-        model = model or device.attribute_text("productName")
+        product = product or device.attribute_text("productName")
         holders = [state.devices.claims[key] for key in state.devices.pools.holders(id)]
         pods = [f"{claim.namespace}/{pod}" for claim in holders for pod in claim.reserved_for]
         gpus.setdefault(gpu, []).extend(pods)
+        if holders:
+            held.add(gpu)
         if holders or device_problem(state, on_node, index) or not on_node.available.is_available(index):
             taken.add(gpu)
     drivers = state.devices.pools.unknown_drivers(name)
     incomplete = any(driver.startswith(_GPU_DRIVER) for driver in drivers)
     if not gpus and not incomplete:
         return None
-    by_pod: dict[str, int] = {}
-    for pods in gpus.values():
-        for pod in dict.fromkeys(pods):
-            by_pod[pod] = by_pod.get(pod, 0) + 1
-    unread = _may_be_held(state, on_node)
-    notes = ONLY_CLAIMS, _INCOMPLETE * incomplete, _UNREAD_CLAIM * unread
-    return Unoffered(
-        len(gpus),
-        model,
-        tuple(by_pod.items()),
-        len(gpus) - len(taken),
-        "; ".join(filter(None, notes)),
-        closed_text(state, name, row),
-        claims=True,
-    )
+    by_pod = Counter(pod for pods in gpus.values() for pod in dict.fromkeys(pods))
+    notes = ONLY_CLAIMS, _INCOMPLETE * incomplete, _UNREAD_CLAIM * _may_be_held(state, on_node)
+    note, free = "; ".join(filter(None, notes)), len(gpus) - len(taken)
+    return Unoffered(len(gpus), _model(product), len(held), tuple(by_pod.items()), free, note, claims=True)

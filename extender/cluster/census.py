@@ -1,0 +1,346 @@
+"""The census: how many nodes and GPUs there are, what of them is in use, free, whole, stranded or closed, and
+which pods wait. ``stowage top``, the page, ``/debug`` and the metrics all count by it.
+
+Every node with GPUs is in it under its state, also those that take no pods, that cannot be read, that offer
+none of their GPUs, and those whose GPUs only claims get. A node is *on offer* if it takes pods now, or with a
+busy device plugin in a moment; only there something is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.cluster.gpu_amounts import GpuAmounts
+from extender.cluster.other_resources import wants_devices
+from extender.cluster.state import State
+from extender.cluster.unoffered import Unoffered, closed_text, in_slices, unoffered
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
+from extender.dra.node_devices import NodeDevices
+from extender.k8s.objects import Pod
+from packing.fleet.mig_slices import MigStock, ProfileSlices
+from packing.fleet.stranded import (
+    NOTHING,
+    Beside,
+    Fragmentation,
+    Installed,
+    fragmentation,
+    installed,
+    on_offer,
+    on_spot,
+    whole_gpus,
+)
+from packing.model.gpu_catalogue import named_model
+from packing.model.request import WHOLE
+
+UNKNOWN = "unknown"
+"""The model of GPUs that the catalogue does not have."""
+_OFFERS_NONE = "node offers none of its GPUs"
+_MIG_NODES, _NODES, _PODS = 25, 100, 100
+"""How many are counted before other tasks run: about a millisecond."""
+
+
+class NodeCount(NamedTuple):
+    """A node with GPUs. ``gpus``: all that it has, 0 where that is not known; ``not_offered`` of them nobody
+    can get. ``used`` and ``free`` are compute in GPUs, ``whole`` are entirely free and can be had whole. What
+    a node that is not ``on_offer`` has free counts in no sum."""
+
+    gpus: int
+    not_offered: int
+    used: float
+    free: float
+    whole: int
+    on_offer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All nodes with GPUs. ``closed_nodes`` take no pods, and ``closed_gpus`` are theirs. ``not_offered``:
+    GPUs that nobody can get, ``missing`` those of them on nodes on offer. ``uncounted`` nodes have GPUs, and
+    it is not known how many. ``free``, ``whole`` and ``whole_nodes`` are those on offer; ``waiting`` pods."""
+
+    nodes: int
+    gpus: int
+    used: float
+    free: float
+    whole: int
+    whole_nodes: int
+    closed_nodes: int
+    closed_gpus: int
+    not_offered: int
+    missing: int
+    uncounted: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Pods of one queue that wait, and GPUs that they ask for. ``oldest``: when the one was created that has
+    waited longest, in Unix seconds; None if none waits."""
+
+    pods: int = 0
+    gpus: float = 0.0
+    oldest: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MigSlices:
+    """GPUs of one model in MIG mode: free memory slices, and by profile the instances that pods can get now
+    and the free slices that cannot become one."""
+
+    free_slices: int
+    profiles: dict[str, ProfileSlices]
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """A fleet at one moment: the sums; what is on offer of the ``fleet`` and by GPU model; GPUs ``installed``
+    by model and on ``spot`` nodes, on offer or not; MIG slices by model; how many nodes are closed, by
+    reason; who waits, by queue ("" for none). ``beside_one_gpu``: what pods ask for on average, by which CPU
+    and host memory strand GPUs."""
+
+    totals: Totals
+    fleet: Fragmentation
+    models: dict[str, Fragmentation]
+    installed: dict[str, Installed]
+    spot: Installed
+    mig: dict[str, MigSlices]
+    closed_nodes: dict[str, int]
+    waiting: dict[str, Waiting]
+    beside_one_gpu: Beside
+
+
+def waits_for_devices(state: State, pod: Pod) -> bool:
+    """Whether the pod waits for room and asks for a GPU or for devices of DRA, also if its request cannot be
+    read. With scheduling gates it does not wait for room."""
+    if pod.deleting or pod.gates or state.pods.is_bound(pod.uid):
+        return False
+    try:
+        return wants_devices(state, pod, request_of(pod))
+    except RequestError:
+        return True
+
+
+def waiting_pods(state: State) -> list[Pod]:
+    """The pods that wait, the most urgent first."""
+    found = [pod for key in state.pods.waiting if waits_for_devices(state, pod := state.pods[key])]
+    return sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
+
+
+class _Columns(NamedTuple):
+    """(N,) arrays of what ``NodeCount`` has, and ``counted``: which nodes have GPUs."""
+
+    gpus: npt.NDArray[np.int64]
+    not_offered: npt.NDArray[np.int64]
+    used: npt.NDArray[np.float64]
+    free: npt.NDArray[np.float64]
+    whole: npt.NDArray[np.int64]
+    on_offer: npt.NDArray[np.bool_]
+    counted: npt.NDArray[np.bool_]
+
+
+class CensusTaker:
+    """Counts one state. What is computed node by node is computed again only where it changed."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._mig, self._amounts = MigStock(state.fleet), GpuAmounts(state.fleet)
+        self._in_slices: dict[str, tuple[NodeDevices, bool, Unoffered | None]] = {}
+        self._rows: dict[str, int] = {}
+        self._columns: _Columns | None = None
+        self.last: Census | None = None
+
+    async def take(self) -> Census:
+        """Count everything; other tasks run in between."""
+        steps = self._steps()
+        while (census := next(steps)) is None:
+            await asyncio.sleep(0)
+        return census
+
+    def take_at_once(self) -> Census:
+        return next(census for census in self._steps() if census)
+
+    def node(self, name: str) -> NodeCount | None:
+        """A node in the ``last`` census, None where it has no GPUs."""
+        row, columns = self._rows.get(name), self._columns
+        if row is None or columns is None:
+            return None
+        return NodeCount(
+            gpus=int(columns.gpus[row]),
+            not_offered=int(columns.not_offered[row]),
+            used=round(float(columns.used[row]), 3),
+            free=round(float(columns.free[row]), 3),
+            whole=int(columns.whole[row]),
+            on_offer=bool(columns.on_offer[row]),
+        )
+
+    def _steps(self) -> Iterator[Census | None]:
+        """Yields None after each small piece of work, and the census at last."""
+        state = self._state
+        while not self._mig.update(on_offer(state.fleet, _closed_rows(state)), _MIG_NODES):
+            yield None
+        hidden: dict[str, Unoffered] = {}
+        for number, name in enumerate(list(state.fleet.rows), 1):
+            if found := self._unoffered(name):
+                hidden[name] = found
+            if number % _NODES == 0:
+                yield None
+        waiting: dict[str, Waiting] = dict.fromkeys((*state.rights.queues.by_name, ""), Waiting())
+        for number, key in enumerate(list(state.pods.waiting), 1):
+            if (pod := state.pods.get(key)) and waits_for_devices(state, pod):
+                queue = state.rights.queues.name_of(pod)
+                waiting[queue] = self._with_pod(waiting.get(queue, Waiting()), pod)
+            if number % _PODS == 0:
+                yield None
+        self._in_slices = {name: seen for name, seen in self._in_slices.items() if name in state.fleet.rows}
+        yield self._count({name: one for name, one in hidden.items() if _has_no_gpus(state, name)}, waiting)
+
+    def _unoffered(self, name: str) -> Unoffered | None:
+        """As ``unoffered``; the devices of a node are looked through again only when they changed."""
+        state = self._state
+        if not _has_no_gpus(state, name):
+            return None
+        devices = state.devices.on_node(name, state.nodes.labels_of(name))
+        if not devices.has_pools:
+            return unoffered(state, name) if name in state.nodes.unoffered else None
+        any_held = state.devices.any_device_may_be_held
+        seen = self._in_slices.get(name)
+        if seen is None or seen[0] is not devices or seen[1] != any_held:
+            seen = self._in_slices[name] = devices, any_held, in_slices(state, name, devices)
+        return seen[2] or unoffered(state, name)
+
+    def _with_pod(self, waiting: Waiting, pod: Pod) -> Waiting:
+        try:
+            gpus = self._amounts.of(request_of(pod))
+        except RequestError:  # nobody knows how much it asks for
+            gpus = 0.0
+        oldest = pod.created if waiting.oldest is None else min(waiting.oldest, pod.created)
+        return Waiting(waiting.pods + 1, waiting.gpus + gpus, oldest)
+
+    def _count(self, hidden: Mapping[str, Unoffered], waiting: dict[str, Waiting]) -> Census:
+        """``hidden``: GPUs of nodes that the arrays of the fleet have none of."""
+        state, beside = self._state, self._state.learner.monitor.beside()
+        self._columns = columns = _columns(state, hidden)
+        self._rows = {name: row for name, row in state.fleet.rows.items() if columns.counted[row]}
+        fleet, by_model = fragmentation(state.fleet, columns.on_offer, beside)
+        models = {name or UNKNOWN: one for name, one in by_model.items()}
+        for name, one in hidden.items():
+            if columns.on_offer[self._rows[name]]:
+                model = one.model if named_model(one.model) else UNKNOWN
+                fleet, models[model] = _with_node(fleet, one), _with_node(models.get(model, NOTHING), one)
+        gpus, used, spot = _installed(state, columns, hidden)
+        closed = columns.counted & ~columns.on_offer
+        self.last = Census(
+            Totals(
+                nodes=int(columns.counted.sum()),
+                gpus=int(columns.gpus.sum()),
+                used=round(float(columns.used.sum()), 3),
+                free=round(fleet.free, 3),
+                whole=fleet.whole,
+                whole_nodes=fleet.whole_nodes,
+                closed_nodes=int(closed.sum()),
+                closed_gpus=int(columns.gpus[closed].sum()),
+                not_offered=int(columns.not_offered.sum()),
+                missing=int(columns.not_offered[columns.on_offer].sum()),
+                uncounted=int((columns.counted & (columns.gpus == 0)).sum()),
+                waiting=sum(one.pods for one in waiting.values()),
+            ),
+            fleet,
+            models,
+            {model: Installed(gpus[model], used[model]) for model in gpus},
+            spot,
+            self._mig_slices(),
+            _closed_nodes(state, np.flatnonzero(closed).tolist()),
+            waiting,
+            beside,
+        )
+        return self.last
+
+    def _mig_slices(self) -> dict[str, MigSlices]:
+        profiles: defaultdict[str, dict[str, ProfileSlices]] = defaultdict(dict)
+        for (model, profile), slices in self._mig.profiles().items():
+            profiles[model][profile] = slices
+        free = self._mig.free_slices().items()
+        return {model or UNKNOWN: MigSlices(count, profiles[model]) for model, count in free}
+
+
+def _has_no_gpus(state: State, name: str) -> bool:
+    """Whether it is a node of which the fleet has no GPUs."""
+    row = state.fleet.rows.get(name)
+    spec = state.fleet.specs[row] if row is not None else None
+    return spec is not None and not spec.gpus
+
+
+def _closed_rows(state: State) -> list[int]:
+    """The rows of nodes that the cluster has closed."""
+    return [state.fleet.rows[name] for name in state.nodes.closed if name in state.fleet.rows]
+
+
+def _columns(state: State, hidden: Mapping[str, Unoffered]) -> _Columns:
+    rows, arrays = state.fleet.rows, state.fleet.arrays
+    left = np.maximum(arrays.compute, 0)
+    gpus = (arrays.compute_capacity > 0).sum(axis=0)
+    used = (arrays.compute_capacity - left).sum(axis=0, dtype=np.float64) / WHOLE
+    free = np.where(arrays.offered > 0, left, 0).sum(axis=0, dtype=np.float64) / WHOLE
+    whole, not_offered = whole_gpus(arrays).sum(axis=0), np.zeros_like(gpus)
+    open, counted = on_offer(state.fleet, _closed_rows(state)), gpus > 0
+    for name, missing in state.nodes.unoffered.items():
+        if name in rows and counted[rows[name]]:
+            gpus[rows[name]] += missing
+            not_offered[rows[name]] = missing
+    for name, one in hidden.items():
+        row = rows[name]
+        gpus[row], used[row], free[row], whole[row] = one.gpus, one.used, one.free, one.free
+        not_offered[row] = 0 if one.claims else one.gpus
+        counted[row], open[row] = True, open[row] and one.claims
+    return _Columns(gpus, not_offered, used, free, whole, open, counted)
+
+
+def _with_node(sums: Fragmentation, node: Unoffered) -> Fragmentation:
+    """The sums with a node on offer whose GPUs are devices of DRA. Whether they are peers is not known."""
+    return replace(
+        sums,
+        nodes=sums.nodes + bool(node.gpus),
+        gpus=sums.gpus + node.gpus,
+        free=sums.free + node.free,
+        whole=sums.whole + node.free,
+        whole_nodes=sums.whole_nodes + (0 < node.gpus == node.free),
+        largest_request=max(sums.largest_request, node.free),
+        largest_island=max(sums.largest_island, min(node.free, 1)),
+        largest_node=max(sums.largest_node, node.gpus),
+    )
+
+
+def _installed(
+    state: State, columns: _Columns, hidden: Mapping[str, Unoffered]
+) -> tuple[Counter[str], defaultdict[str, float], Installed]:
+    """GPUs by model, those in use by model, and both of spot nodes, with those that nodes do not offer."""
+    of_arrays, spot = installed(state.fleet), on_spot(state.fleet)
+    gpus = Counter({model or UNKNOWN: one.gpus for model, one in of_arrays.items()})
+    used = defaultdict(float, {model or UNKNOWN: one.used for model, one in of_arrays.items()})
+    for name in {*state.nodes.unoffered, *hidden}:
+        row = state.fleet.rows.get(name, -1)
+        if row < 0 or not columns.counted[row]:
+            continue
+        spec, node = state.fleet.specs[row], hidden.get(name)
+        model = node.model if node else spec.model if spec else None
+        count = node.gpus if node else int(columns.not_offered[row])
+        label, in_use = model if model and named_model(model) else UNKNOWN, node.used if node else 0
+        gpus[label] += count
+        used[label] += in_use
+        if state.fleet.arrays.spot[row]:
+            spot = Installed(spot.gpus + count, spot.used + in_use)
+    return gpus, used, spot
+
+
+def _closed_nodes(state: State, rows: list[int]) -> dict[str, int]:
+    """How many nodes are closed, by reason."""
+    specs = ((row, state.fleet.specs[row]) for row in rows)
+    return dict(Counter(closed_text(state, spec.name, row) or _OFFERS_NONE for row, spec in specs if spec))

@@ -1,0 +1,92 @@
+"""``stowage top``, the page, ``/debug`` and the metrics count the same nodes, GPUs and waiting pods."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from extender.cli.main import main
+from extender.demo.bundle import CLUSTER
+from extender.server.front import Front
+from extender.server.service import Service
+from extender.settings import Settings
+from extender.source.snapshot import SnapshotSource, read
+
+CASES = Path(__file__).parents[1] / "cases"
+FOLDERS = (
+    "claim-allocated-elsewhere",
+    "gke-rtx-pro-6000-mig",
+    "gpus-in-capacity-only",
+    "gpus-in-resource-slices",
+    "node-down-with-pods",
+    "not-ready-with-gpus",
+    "register-that-cannot-be-read",
+    "waiting-for-devices-of-dra",
+)
+CLUSTERS = {name: CASES / name / "cluster.json" for name in FOLDERS} | {"the example": CLUSTER}
+
+
+def top(cluster: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["top", "--snapshot", str(cluster), "-o", "json", "--waiting", "200"]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
+async def test_all_count_the_same(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = top(cluster, capsys)
+    totals = table["totals"]
+    service = Service(Settings(), SnapshotSource(read([cluster]), "test"), "1.2.3")
+    await service.start()
+    assert service.engine
+    await service.engine.inspector.history.sample(1.0)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(Front(service)), base_url="http://s") as http:
+        page = (await http.get("/debug/fleet")).json()
+        history = (await http.get("/debug/fleet/history")).json()
+        assert (await http.get("/debug/overview")).json()["overview"]["totals"] == totals
+        assert (await http.get("/debug/fragmentation")).json()["totals"] == totals
+        metrics = sums((await http.get("/metrics")).text)
+    assert page["totals"] == totals
+    rows = {row["name"]: row["count"] for row in page["nodes"] if row["count"]}
+    fields = "gpus", "not_offered", "used_gpus", "free_gpus", "whole", "on_offer"
+    lines = {line["node"]: [line[name] for name in fields] for line in table["nodes"]}
+    assert rows == lines
+    assert totals["waiting"] == len(table["waiting"]) == len(page["waiting"])
+    of_lines = {
+        "nodes": len(lines),
+        "gpus": sum(line["gpus"] for line in table["nodes"]),
+        "used": sum(line["used_gpus"] for line in table["nodes"]),
+        "free": sum(line["free_gpus"] for line in table["nodes"] if line["on_offer"]),
+        "whole": sum(line["whole"] for line in table["nodes"] if line["on_offer"]),
+        "closed_nodes": sum(not line["on_offer"] for line in table["nodes"]),
+        "not_offered": sum(line["not_offered"] for line in table["nodes"]),
+        "uncounted": sum(not line["gpus"] for line in table["nodes"]),
+    }
+    assert {name: totals[name] for name in of_lines} == pytest.approx(of_lines, abs=0.01)
+    columns = {name: history[name][-1] for name in ("gpus", "used", "whole_gpus", "whole_nodes", "waiting")}
+    assert columns["whole_gpus"] == totals["whole"]
+    for name in ("gpus", "used", "whole_nodes", "waiting"):
+        assert columns[name] == pytest.approx(totals[name], abs=0.01), name
+    of_metrics = {
+        "gpus_installed": "gpus",
+        "gpus_used": "used",
+        "gpus_free": "free",
+        "gpus_whole": "whole",
+        "nodes_whole": "whole_nodes",
+        "closed_nodes": "closed_nodes",
+        "gpus_not_offered": "not_offered",
+        "nodes_uncounted": "uncounted",
+        "waiting_pods": "waiting",
+    }
+    for metric, name in of_metrics.items():
+        assert metrics.get(f"stowage_{metric}", 0) == pytest.approx(totals[name], abs=0.01), metric
+
+
+def sums(text: str) -> dict[str, float]:
+    """By metric, over all its labels."""
+    families = text_string_to_metric_families(text)
+    return {one.name: sum(sample.value for sample in one.samples) for one in families}

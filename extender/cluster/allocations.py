@@ -1,4 +1,4 @@
-"""Allocations: what each bound pod has of its node, and which waiting pods are nominated to a node.
+"""Allocations: what each bound pod has of its node.
 
 Which GPUs a pod has on a node that shares GPUs is worked out here, once both pod and node are known;
 contradictions are kept as problems. Pods are kept by the *name* of their node: a pod may be seen before its
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from extender.cluster.claim_check import reconcile_counts
@@ -75,7 +75,6 @@ class Allocations:
         self._allocated: dict[str, Allocation] = {}
         self._histories: dict[str, ClaimHistory] = {}
         self._on_node: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        self._nominated: dict[str, Placement] = {}
 
     def put_node(self, spec: NodeSpec) -> None:
         """Add or replace a node, and allocate again what its pods have. Raises TooMany, as ``Fleet.put``."""
@@ -134,17 +133,8 @@ class Allocations:
         elif not self.deferred:
             self._allocate(placement.node, [key])
 
-    def nominate(self, key: str, placement: Placement) -> None:
-        """A waiting pod is nominated to a node: it counts there for pods of equal and lower priority."""
-        if self._nominated.get(key) == placement:
-            return
-        self.release(key)
-        self._nominated[key] = placement
-        self.changes += 1
-
     def release(self, key: str) -> None:
-        """The pod has nothing any more, and is nominated nowhere."""
-        self.changes += self._nominated.pop(key, None) is not None
+        """The pod has nothing any more."""
         self.problems.pop(key, None)
         self._histories.pop(key, None)
         placement = self._placements.pop(key, None)
@@ -169,22 +159,8 @@ class Allocations:
         """Keys of the pods that are bound to a node, in the order in which they came."""
         return list(self._on_node.get(node, ()))
 
-    @property
-    def any_nominated(self) -> bool:
-        """Whether any pod is nominated to a node."""
-        return bool(self._nominated)
-
-    def nominated(self, ignored: Container[str], priority: int) -> list[Placement]:
-        """Pods of at least this priority that are nominated to a known node, without those with ``ignored``
-        keys."""
-        return [
-            placement
-            for key, placement in self._nominated.items()
-            if key not in ignored and placement.priority >= priority and placement.node in self._fleet.rows
-        ]
-
     def allocation_if_bound(self, placement: Placement) -> Allocation:
-        """What a nominated pod would have of its node, which must be known, if it were bound now."""
+        """What a pod that waits would have of its node, which must be known, if it were bound now."""
         row = self._fleet.rows[placement.node]
         gpus = freest_gpus(self._fleet, row, placement.request)
         return allocation_of(self._fleet, row, placement.request, gpus)

@@ -8,22 +8,19 @@ Pods of higher priority see it.
 
 from __future__ import annotations
 
-import logging
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from extender.cluster.allocations import Placement
 from extender.cluster.gang_simulation import WaitingMembers, waiting_members
+from extender.cluster.reservations import GangRoom, Reservations
 from extender.k8s.objects import Pod
 from extender.queues.gangs import Gang, GangTable
 from extender.untrusted.limits import GANG_HELD, GANG_READ
 from packing.model.request import Request
-
-log = logging.getLogger(__name__)
 
 PlaceTogether: TypeAlias = Callable[
     [Sequence[WaitingMembers], Sequence[Placement]], Sequence[Placement] | None
@@ -34,89 +31,57 @@ _PAUSE = 1.0
 """Seconds between two searches for room for one gang: its author can change it as often as he likes."""
 
 
-@dataclass(slots=True)
-class Hold:
-    """Room for one gang. ``since`` and ``searched`` in seconds of the clock. ``bound``: the members that were
-    bound when the places were chosen, or released last."""
-
-    since: float
-    places: list[Placement] = field(default_factory=list)
-    searched: float = -math.inf
-    given_up: bool = False
-    bound: frozenset[str] = frozenset()
-
-
-@dataclass(slots=True)
 class GangHolds:
-    """The gangs that have some members bound, but not all that must run together.
+    """Keeps room for the gangs that have some members bound, but not all that must run together.
 
     ``seconds``: how long room is held, 0 for not at all. All gangs together have at most
     ``limits.GANG_HELD`` places.
     """
 
-    seconds: float = 0.0
-    clock: Callable[[], float] = time.monotonic
-    _holds: dict[str, Hold] = field(default_factory=dict)
-
-    def update(self, gangs: GangTable, is_bound: Callable[[str], bool], place: PlaceTogether) -> None:
-        """Begin, renew and end the holds of the gangs that have changed. ``is_bound``: by UID."""
-        for key in gangs.take_changed():
-            gang = gangs.gang(key)
-            if gang is None or not self.seconds or not 0 < gangs.running(key) < gang.to_place:
-                self._holds.pop(key, None)
-                continue
-            hold = self._holds.setdefault(key, Hold(self.clock()))
-            members = gangs.members(key)
-            if not self._is_over(hold) and len(members) <= GANG_READ:
-                self._renew(hold, gang, members, is_bound, place)
-
-    def expire(self) -> None:
-        """Give up the holds whose time is over."""
-        for key, hold in self._holds.items():
-            if not hold.given_up and self._is_over(hold):
-                hold.given_up, hold.places = True, []
-                log.warning("%s: not complete after %g s, its room is no longer held", key, self.seconds)
-
-    def places(self, priority: int, own: str) -> list[Placement]:
-        """The room that a pod of this priority does not see; ``own``: the key of its gang, "" for none."""
-        return [
-            place
-            for key, hold in self._holds.items()
-            if key != own and not self._is_over(hold)
-            for place in hold.places
-            if place.priority >= priority
-        ]
-
-    def describe(self, key: str) -> str:
-        """What is held for a gang, in words; "" if no member is bound, or all that must be."""
-        hold = self._holds.get(key)
-        if hold is None:
-            return ""
-        if self._is_over(hold):
-            return f"no room is held for the others any more: they were not bound within {self.seconds:g} s"
-        if not hold.places:
-            return "no room is held for the others: they are not there, too many, or do not fit together"
-        left = math.ceil(hold.since + self.seconds - self.clock())
-        return f"room for {len(hold.places)} more is held for {left} s"
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no room is held: gangs that got none, or have given up, cost nobody anything."""
-        return not any(hold.places for hold in self._holds.values())
-
-    def _is_over(self, hold: Hold) -> bool:
-        return hold.given_up or self.clock() - hold.since >= self.seconds
-
-    def _renew(
+    def __init__(
         self,
-        hold: Hold,
-        gang: Gang,
-        members: Sequence[Pod],
+        reservations: Reservations,
+        gangs: GangTable,
         is_bound: Callable[[str], bool],
         place: PlaceTogether,
     ) -> None:
+        """``is_bound``: whether the pod of this UID is bound."""
+        self.seconds = 0.0
+        self._reservations, self._gangs = reservations, gangs
+        self._is_bound, self._place = is_bound, place
+
+    def update(self) -> None:
+        """Begin, renew and end the room of the gangs that have changed."""
+        self._reservations.expire()
+        for key in self._gangs.take_changed():
+            rooms, gang = self._reservations.gangs, self._gangs.gang(key)
+            self._reservations.changes += 1
+            if gang is None or not self.seconds or not 0 < self._gangs.running(key) < gang.to_place:
+                rooms.pop(key, None)
+                continue
+            if (room := rooms.get(key)) is None:
+                expires = self._reservations.expires_in(self.seconds)
+                room = rooms[key] = GangRoom(self.seconds, expires)
+            members = self._gangs.members(key)
+            if not room.is_over and len(members) <= GANG_READ:
+                self._renew(room, gang, members)
+
+    def describe(self, key: str) -> str:
+        """What is held for a gang, in words; "" if no member is bound, or all that must be."""
+        self._reservations.expire()
+        room = self._reservations.gangs.get(key)
+        if room is None:
+            return ""
+        if room.is_over:
+            return f"no room is held for the others any more: they were not bound within {self.seconds:g} s"
+        if not room.places:
+            return "no room is held for the others: they are not there, too many, or do not fit together"
+        left = math.ceil(room.expires - self._reservations.clock())
+        return f"room for {len(room.places)} more is held for {left} s"
+
+    def _renew(self, room: GangRoom, gang: Gang, members: Sequence[Pod]) -> None:
         """Release places that no waiting member needs any more, and search for those that are missing."""
-        bound = {pod.key: pod.node_name for pod in members if is_bound(pod.uid)}
+        bound = {pod.key: pod.node_name for pod in members if self._is_bound(pod.uid)}
         waiting = [pod for pod in members if pod.key not in bound and not pod.deleting]
         unpromised = [pod for pod in waiting if not pod.nominated_node]  # the others have room already
         missing = gang.to_place - len(bound) - (len(waiting) - len(unpromised))
@@ -124,15 +89,17 @@ class GangHolds:
         counts: Counter[Request] = Counter()
         for one in wanted:
             counts[one.request] += one.count
-        hold.places = _kept(hold.places, counts, [bound[key] for key in bound.keys() - hold.bound])
-        hold.bound = frozenset(bound)
-        lacking = _without(wanted, Counter(place.request for place in hold.places))
-        if not lacking or self.clock() - hold.searched < _PAUSE:
+        room.places = _kept(room.places, counts, [bound[key] for key in bound.keys() - room.bound])
+        room.bound = frozenset(bound)
+        lacking = _without(wanted, Counter(place.request for place in room.places))
+        now = self._reservations.clock()
+        if not lacking or now - room.searched < _PAUSE:
             return
-        hold.searched = self.clock()
-        total = sum(len(one.places) for one in self._holds.values()) + sum(one.count for one in lacking)
-        found = place(lacking, hold.places) if total <= GANG_HELD else None
-        hold.places = [] if found is None else [*hold.places, *found]
+        room.searched = now
+        held = sum(len(one.places) for one in self._reservations.gangs.values())
+        total = held + sum(one.count for one in lacking)
+        found = self._place(lacking, room.places) if total <= GANG_HELD else None
+        room.places = [] if found is None else [*room.places, *found]
 
 
 def _kept(places: Sequence[Placement], counts: Counter[Request], nodes: list[str]) -> list[Placement]:

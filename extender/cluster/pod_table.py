@@ -9,10 +9,9 @@ from dataclasses import fields
 from operator import attrgetter
 
 from extender.cluster.allocations import Allocations, Placement, Problems
-from extender.cluster.assumed_pods import AssumedPod, AssumedPods
 from extender.cluster.claim_history import ClaimHistory
-from extender.cluster.failed_attempts import FAILED, ClearedNominations
 from extender.cluster.queue_usage import QueueUsage
+from extender.cluster.reservations import FAILED, AssumedPod, Reservations
 from extender.dialects.pod_request import bound_request, claims_of
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.k8s.objects import Pod
@@ -29,30 +28,26 @@ _holdings = attrgetter(*[field.name for field in fields(Pod) if field.name not i
 
 
 class PodTable(Mapping[str, Pod]):
-    """Pods by key that the watch shows and that have not ended, and beside them ``assumed`` pods.
+    """Pods by key that the watch shows and that have not ended, and the ``reservations`` of all pods.
 
     Writes what they have into ``allocations``, and returns the nodes whose pods it changed ("" is no node).
     ``waiting`` are the keys of those without a node, ``failed`` of those among them whose last attempt ended
-    with an error, ``leaving`` of those with a node that terminate. ``held``: the node on which a waiting pod,
-    by its UID, counts as nominated whatever its status says; it is read when the pod is ``put``. ``now``:
-    Unix seconds. ``expects``: since when a waiting pod, by its UID, is told to wait for the room of pods that
-    have just ended. ``usage``: of queues. ``cleared``: nominations that an error has
-    cleared, which count a while longer. ``problems``: what cannot be read, by the keys of ``allocations``.
+    with an error, ``leaving`` of those with a node that terminate. ``now``: Unix seconds. ``expects``: since
+    when a waiting pod, by its UID, is told to wait for the room of pods that have just ended. ``usage``: of
+    queues.
     """
 
     def __init__(self, allocations: Allocations, usage: QueueUsage) -> None:
         self.usage = usage
-        self.assumed = AssumedPods()
+        self.reservations = Reservations(self.by_uid)
+        self.assumed = self.reservations.assumed
         self.waiting: dict[str, None] = {}
         self.failed: dict[str, None] = {}
         self.leaving: dict[str, None] = {}
-        self.held: dict[str, str] = {}
         self.expects: dict[str, float] = {}
         self.now: Callable[[], float] = time.time
-        self._promised: dict[str, str] = {}
-        self.cleared = ClearedNominations()
         self._ended: dict[str, float] = {}  # by node, the oldest first
-        self.problems = Problems()
+        self._problems = Problems()
         self._pods: dict[str, Pod] = {}
         self._keys_by_uid: dict[str, str] = {}
         self._allocations = allocations
@@ -75,8 +70,6 @@ class PodTable(Mapping[str, Pod]):
             self._pods[pod.key] = pod
             return {pod.node_name}
         changed = set()
-        self._promised.pop(pod.uid, None)
-        self.cleared.note(known, pod)
         if known is not None and known.uid != pod.uid:
             changed |= self.remove(pod.key)
         elif known is not None:
@@ -87,7 +80,7 @@ class PodTable(Mapping[str, Pod]):
         self.failed.pop(pod.key, None)
         if pod.node_name:
             self.waiting.pop(pod.key, None)
-            self.held.pop(pod.uid, None)
+            self.reservations.forget(pod.uid)
             self.expects.pop(pod.uid, None)
             if pod.deleting:
                 self.leaving[pod.key] = None
@@ -95,16 +88,22 @@ class PodTable(Mapping[str, Pod]):
             self.waiting[pod.key] = None
             if pod.unscheduled == FAILED:
                 self.failed[pod.key] = None
-        assumed = self.assumed.on(pod.uid, pod.node_name)
+            self.reservations.update(known, pod)
+            self._release(pod.key)
+            return changed | {""}
+        assumed = self.assumed.on_node(pod.uid, pod.node_name)
         history = self._allocations.history_of(assumed.key) if assumed and assumed.confirmed else None
-        if pod.node_name:
-            changed |= self.forget_all(pod.uid)  # first: it must not be allocated twice
+        changed |= self.forget_all(pod.uid)  # first: it must not be allocated twice
         self._allocate(pod.key, pod, history)
         return changed | {pod.node_name}
 
+    def failed_pods(self) -> Iterator[Pod]:
+        """Those that wait and whose last attempt ended with an error."""
+        return (self._pods[key] for key in self.failed)
+
     def _holds_the_same(self, known: Pod, pod: Pod) -> bool:
         """Whether a bound pod has nothing new but its status, as in most of the kubelet's events."""
-        return bool(pod.node_name and _holdings(known) == _holdings(pod) and not self.assumed.any_of(pod.uid))
+        return bool(pod.node_name and _holdings(known) == _holdings(pod) and not self.assumed.of_pod(pod.uid))
 
     def records(self) -> list[Pod]:
         """All pods; those that are assumed to be bound with their node, once it is certain that they are."""
@@ -121,14 +120,12 @@ class PodTable(Mapping[str, Pod]):
             return set()
         self.usage.remove(key)
         self._keys_by_uid.pop(pod.uid, None)
-        self._promised.pop(pod.uid, None)
-        self.cleared.forget(pod.uid)
+        self.reservations.forget(pod.uid)
         self.waiting.pop(key, None)
         self.failed.pop(key, None)
         self.leaving.pop(key, None)
         if pod.node_name:
             self._note_end(pod.node_name)
-        self.held.pop(pod.uid, None)
         self.expects.pop(pod.uid, None)
         return self.forget_all(pod.uid) | {pod.node_name}
 
@@ -142,46 +139,19 @@ class PodTable(Mapping[str, Pod]):
         return changed
 
     def assume(self, assumed: AssumedPod, history: ClaimHistory | None = None) -> set[str]:
-        """Count a pod as bound; ``history`` is what was seen of it on this node. Ends its nomination."""
-        pod = assumed.pod
-        self.assumed.put(assumed)
-        if self.by_uid(pod.uid):
-            self._release(pod.key)
-        self._allocate(assumed.key, pod, history)
-        return {pod.node_name}
+        """Count a pod as bound; ``history`` is what was seen of it on this node."""
+        self.assumed.insert(assumed)
+        self._allocate(assumed.key, assumed.pod, history)
+        return {assumed.pod.node_name}
 
     def forget(self, assumed: AssumedPod) -> set[str]:
-        self.assumed.remove(assumed)
+        self.assumed.delete(assumed)
         self._release(assumed.key)
-        known = self.by_uid(assumed.pod.uid)
-        if known is not None and not known.node_name:
-            self._allocate(known.key, known)  # it may be nominated
         return {assumed.pod.node_name}
 
     def forget_all(self, uid: str) -> set[str]:
         """Do not count this pod as assumed anywhere any more."""
-        assumed_pods = self.assumed.of(uid)
-        return set().union(*map(self.forget, assumed_pods)) if assumed_pods else set()
-
-    def promise(self, pod: Pod, node: str) -> None:
-        """Count a waiting pod as nominated to a node until the watch shows the next change of it: other pods
-        are asked about before kube-scheduler has written the nomination."""
-        known = self.by_uid(pod.uid)
-        if known is not None and not known.node_name:
-            self._promised[pod.uid] = node
-            self._allocate(known.key, known)
-
-    def withdraw(self, uid: str) -> None:
-        """Take back a promise. The pod counts as its status says."""
-        known = self.by_uid(uid)
-        if self._promised.pop(uid, None) and known is not None and not known.node_name:
-            self._allocate(known.key, known)
-
-    def expire(self) -> None:
-        """Count pods no longer as nominated that were not tried again in time after a failed attempt."""
-        for uid in self.cleared.expire():
-            if (known := self.by_uid(uid)) is not None:
-                self._allocate(known.key, known)
+        return set().union(*map(self.forget, self.assumed.of_pod(uid)))
 
     def just_ended(self, now: float) -> list[str]:
         """The nodes that a pod left in the last ``JUST_ENDED`` seconds before ``now``, in Unix seconds."""
@@ -202,11 +172,11 @@ class PodTable(Mapping[str, Pod]):
     def is_bound(self, uid: str) -> bool:
         """Whether the pod of this UID has a node, or is assumed to have one."""
         pod = self.by_uid(uid)
-        return bool(pod and pod.node_name) or bool(self.assumed.of(uid))
+        return bool(pod and pod.node_name) or bool(self.assumed.of_pod(uid))
 
     def node_of(self, pod: Pod) -> str:
         """The node that a known pod has, is assumed to have, or is nominated to; "" for none."""
-        assumed = (one.pod.node_name for one in self.assumed.of(pod.uid))
+        assumed = (one.pod.node_name for one in self.assumed.of_pod(pod.uid))
         return pod.node_name or next(assumed, "") or pod.nominated_node
 
     def on_node(self, node: str) -> Iterator[Pod]:
@@ -215,52 +185,35 @@ class PodTable(Mapping[str, Pod]):
             assumed = self.assumed.by_key(key)
             yield assumed.pod if assumed else self._pods[key]
 
-    def has_allocations(self, pod: Pod) -> bool:
-        """Whether the pod may have anything in the fleet."""
-        return self.assumed.any_of(pod.uid) or self._allocations.allocation_of(pod.key) is not None
-
     def allocations_of(self, pod: Pod) -> list[Allocation]:
         """All that the pod has in the fleet, also where it is assumed."""
-        keys = [pod.key, *(assumed.key for assumed in self.assumed.of(pod.uid))]
+        keys = [pod.key, *(assumed.key for assumed in self.assumed.of_pod(pod.uid))]
         return [*filter(None, map(self._allocations.allocation_of, keys))]
 
+    @property
+    def problems(self) -> dict[str, str]:
+        """What cannot be read, by the keys of ``allocations``."""
+        return self._problems | self.reservations.problems()
+
     def _allocate(self, key: str, pod: Pod, history: ClaimHistory | None = None) -> None:
-        """Allocate what the pod has of its node under this key, or nominate it, or release what it had."""
-        node = pod.node_name or ("" if self.assumed.any_of(pod.uid) else self._nominated_node(pod))
-        if not node:
-            self._release(key)
-            return
+        """Allocate what a pod has of its node under this key."""
         bound = bound_request(pod)
-        self.problems.report(key, bound.problem and f"request cannot be read: {bound.problem}")
-        if pod.node_name:
-            placement = Placement(
-                node,
-                bound.request,
-                claims=claims_of(pod),
-                reported=_reported(pod),
-                priority=pod.priority,
-                possible=bound.possible_shares,
-                uid=pod.uid,
-            )
-            self._allocations.allocate(key, placement, history)
-        elif bound.problem:
-            self._allocations.release(key)
-        else:
-            self._allocations.nominate(key, Placement(node, bound.request, priority=pod.priority))
+        self._problems.report(key, bound.problem and f"request cannot be read: {bound.problem}")
+        placement = Placement(
+            pod.node_name,
+            bound.request,
+            claims=claims_of(pod),
+            reported=_reported(pod),
+            priority=pod.priority,
+            possible=bound.possible_shares,
+            uid=pod.uid,
+        )
+        self._allocations.allocate(key, placement, history)
 
     def _release(self, key: str) -> None:
         """Nothing counts under this key any more, and nothing of it is a problem."""
-        self.problems.pop(key, None)
+        self._problems.pop(key, None)
         self._allocations.release(key)
-
-    def is_nominated(self, uid: str) -> bool:
-        """Whether a known pod that waits counts as nominated to a node."""
-        known = self.by_uid(uid)
-        return known is not None and not known.node_name and self._nominated_node(known) != ""
-
-    def _nominated_node(self, pod: Pod) -> str:
-        promised = self.held.get(pod.uid) or self._promised.get(pod.uid)
-        return promised or pod.nominated_node or self.cleared.node(pod.uid)
 
 
 def _reported(pod: Pod) -> tuple[tuple[str, int], ...]:

@@ -11,13 +11,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.allocations import Allocations, Placement
-from extender.cluster.assumed_pods import TIME_TO_LIVE, AssumedPod
 from extender.cluster.demand_learner import DemandLearner
 from extender.cluster.disrupted_pods import note_disruptions
 from extender.cluster.failures import Failures
@@ -28,8 +27,8 @@ from extender.cluster.gang_simulation import WaitingMembers, place_together
 from extender.cluster.node_table import NodeTable, blocked_because
 from extender.cluster.pod_table import PodTable
 from extender.cluster.queue_usage import QueueUsage
+from extender.cluster.reservations import TIME_TO_LIVE, AssumedPod
 from extender.cluster.row_table import RowTable
-from extender.dialects.pod_request import request_of
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
@@ -48,9 +47,6 @@ from packing.policies.interface import Policy
 log = logging.getLogger(__name__)
 
 Rows = npt.NDArray[np.int64]
-PossiblyBound: TypeAlias = Sequence[tuple[Pod, str]]
-"""Pods that may have been bound while the watch was broken, and the nodes: no other pod gets what they
-would have there."""
 
 
 class State:
@@ -60,9 +56,9 @@ class State:
     ``assumed_pods`` are bound as far as ``bind`` knows; the watch has not shown it yet. ``simulator``
     forecasts which devices claims get. ``overcommitted`` are nodes whose pods have more GPU than the node.
     ``rights`` say who may be evicted for whom, ``budgets`` which evictions disrupt too many pods, ``gangs``
-    which pods belong together, and ``disruptions`` which jobs lost pods lately. ``gang_holds`` is the room
-    that is held for waiting members of gangs, and ``gang_costs`` what nodes far from the others cost;
-    ``gang_check``: no member of a gang is placed before all fit.
+    which pods belong together, and ``disruptions`` which jobs lost pods lately. ``reservations`` are the
+    places that are kept for pods, and ``gang_holds`` makes those of gangs. ``gang_costs`` is what nodes far
+    from the others cost; ``gang_check``: no member of a gang is placed before all fit.
     ``synced`` are the kinds whose first list has arrived.
     ``failures`` counts errors in comparing nodes that fit, which refuse no pod. ``kept_by_node``: what verbs
     keep about the pods of a node, until the node or its pods change.
@@ -83,14 +79,15 @@ class State:
         self.allocations = Allocations(self.fleet)
         self.nodes = NodeTable(self.allocations, self.fleet)
         self.pods = PodTable(self.allocations, QueueUsage(self.rights.queues, self.fleet))
-        self.assumed_pods = self.pods.assumed
+        self.reservations, self.assumed_pods = self.pods.reservations, self.pods.assumed
         self.gang_costs = GangCosts(self.gangs, self.pods, self.fleet, self.nodes.network)
         self.devices = devices = DeviceCache()
         self.simulator = AllocationSimulator(devices)
         self.learner = DemandLearner(policy, self.fleet, self.nodes.sets)
         self.gang_check, self.binds, self.revision = False, False, 0
         self.assigns_all = False
-        self.gang_holds, self.gang_answers = GangHolds(), GangAnswers()
+        at = self.reservations, self.gangs, self.pods.is_bound
+        self.gang_holds, self.gang_answers = GangHolds(*at, self._place_together), GangAnswers()
         self.kept_by_node: dict[str, object] = {}
         self.synced: set[Kind] = set()
         self.overcommitted: set[str] = set()
@@ -122,13 +119,8 @@ class State:
                     self.learner.start(self.pods)
                 if self.synced >= REQUIRED_KINDS and self.allocations.settle():
                     self._sync_nodes(self.nodes)
-        if self.gangs.has_changed:
-            self._update_gang_holds()
-
-    def _update_gang_holds(self) -> None:
-        self.gang_holds.expire()
-        if self.synced >= REQUIRED_KINDS:
-            self.gang_holds.update(self.gangs, self.pods.is_bound, self._place_together)
+        if self.gangs.has_changed and self.synced >= REQUIRED_KINDS:
+            self.gang_holds.update()
 
     def _place_together(
         self, members: Sequence[WaitingMembers], own: Sequence[Placement]
@@ -194,9 +186,10 @@ class State:
         return blocked_because(spec, self.nodes[spec.name], others)
 
     @property
-    def room_version(self) -> tuple[int, int, int, int]:
+    def room_version(self) -> object:
         """Changes when what is free, the rules of nodes, gangs, or devices may have changed."""
-        return self.allocations.changes, self.nodes.changes, self.gangs.changes, self.devices.changes
+        changes = self.allocations.changes, self.nodes.changes, self.gangs.changes, self.devices.changes
+        return changes, self.reservations.version
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -212,25 +205,15 @@ class State:
         return self._row_table.find(names)
 
     @contextmanager
-    def fleet_view_for(
-        self, pod: Pod, possibly_bound: PossiblyBound = (), without: Collection[str] = ()
-    ) -> Iterator[Fleet]:
-        """The fleet with nominated pods of at least this priority and with ``possibly_bound`` ones applied,
-        and without this pod's own allocation. ``without``: the keys of pods that do not count as nominated.
-        The exact old state after the block."""
-        own, ignored, placements = self.pods.allocations_of(pod), {pod.key, *without}, []
-        for other, node in possibly_bound:
-            if other.uid == pod.uid:
-                continue
-            if known := self.pods.by_uid(other.uid):
-                ignored.add(known.key)  # it counts where it may be bound, and not where it is nominated
-            if node in self.fleet.rows:
-                placements.append(Placement(node, request_of(other)))
-        if not self.gang_holds.is_empty:
+    def fleet_view_for(self, pod: Pod, without: Collection[str] = ()) -> Iterator[Fleet]:
+        """The fleet as this pod sees it: with the ``reservations`` that are hidden from it applied, and
+        without its own allocation. ``without``: the keys of pods whose reservations do not count. The exact
+        old state after the block."""
+        own, placements = self.pods.allocations_of(pod), []
+        if not self.reservations.is_empty:
             gang = self.gangs.gang_of(pod)
-            held = self.gang_holds.places(pod.priority, gang.key if gang else "")
-            placements += [place for place in held if place.node in self.fleet.rows]
-        placements = self.allocations.nominated(ignored, pod.priority) + placements
+            hidden = self.reservations.hidden_from(pod, gang.key if gang else "", without)
+            placements = [place for place in hidden if place.node in self.fleet.rows]
         if not own and not placements:  # as for most pods that wait
             yield self.fleet
             return
@@ -244,7 +227,7 @@ class State:
 
         Exactly one of ``binding_succeeded`` and ``binding_failed`` must follow each call.
         """
-        assumed = self.assumed_pods.on(pod.uid, node)
+        assumed = self.assumed_pods.on_node(pod.uid, node)
         if assumed is None:
             placed = replace(pod, node_name=node, annotations={**pod.annotations, **assignment})
             assumed = AssumedPod(placed, now, assignment)
@@ -255,7 +238,7 @@ class State:
 
     def binding_succeeded(self, pod: Pod, now: float) -> None:
         """The API server has made this binding: no other one of the pod has happened or will."""
-        for assumed in self.assumed_pods.of(pod.uid):
+        for assumed in self.assumed_pods.of_pod(pod.uid):
             if assumed.pod.node_name == pod.node_name:
                 assumed.in_flight, assumed.confirmed, assumed.since = assumed.in_flight - 1, True, now
             else:
@@ -264,7 +247,7 @@ class State:
     def binding_failed(self, pod: Pod, now: float, *, outcome_unknown: bool) -> None:
         """The API server has refused this binding, or (``outcome_unknown``) not answered, so that it may have
         happened."""
-        assumed = self.assumed_pods.on(pod.uid, pod.node_name)
+        assumed = self.assumed_pods.on_node(pod.uid, pod.node_name)
         if assumed is None:  # the watch has shown meanwhile what became of the pod
             return
         assumed.in_flight -= 1
@@ -278,7 +261,7 @@ class State:
 
         Nothing is assumed of it any more, unless it waits and a binding of it may still happen.
         """
-        assumed_pods = self.assumed_pods.of(pod.uid)
+        assumed_pods = self.assumed_pods.of_pod(pod.uid)
         if not assumed_pods:  # the watch was first, and may know more by now
             return
         if truth is None or truth.uid != pod.uid or truth.terminated:
@@ -298,7 +281,7 @@ class State:
             self._assume_bound(truth, now)
 
     def _assume_bound(self, truth: Pod, now: float) -> None:
-        before = self.assumed_pods.on(truth.uid, truth.node_name)
+        before = self.assumed_pods.on_node(truth.uid, truth.node_name)
         history = self.allocations.history_of(before.key) if before and before.confirmed else None
         in_flight = before.in_flight if before else 0
         changed = self.pods.forget_all(truth.uid)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
+from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
 from extender.evictor.decision import grace_of, why_evicted
 from extender.evictor.metrics import EvictorMetrics
@@ -61,12 +62,12 @@ class Actions:
         error = await self._write(lambda: self._api.nominate(pod, node), f"{pod.key}: nomination to {node}")
         self._metrics.nominated("failed" if error else result)
         if error is None:
-            hold_room(self._state, pod, node)
+            self._state.reservations.reserve(pod.uid, Reserved.EVICTOR, node)
         return error is None
 
     async def withdraw(self, pod: Pod, node: str) -> None:
         """Clear the nomination if it still names the node, and hold the room no longer."""
-        hold_room(self._state, pod, "")
+        self._state.reservations.release(pod.uid, Reserved.EVICTOR)
         what = f"{pod.key}: withdrawal of the nomination to {node}"
         error = await self._write(lambda: self._api.clear_nomination(pod, node), what)
         self._metrics.nominated("failed" if error else "cleared")
@@ -148,21 +149,6 @@ class Actions:
                     _log.warning("%s failed: %s (status %d)", what, error, error.status)
                 return error
         return None
-
-
-def hold_room(state: State, pod: Pod, node: str) -> None:
-    """Count a waiting pod as nominated to a node, whatever its status says; "" for no longer.
-
-    Up to 1.37 kube-scheduler clears the nomination whenever it tries the pod before the victims have gone: it
-    finds no victims of its own (``Evaluator.Preempt`` in pkg/scheduler/framework/preemption, v1.36.3).
-    """
-    known = state.pods.by_uid(pod.uid)
-    if node and known is not None:
-        state.pods.held[pod.uid] = node
-    else:
-        state.pods.held.pop(pod.uid, None)
-    if known is not None and not known.node_name:
-        state.pods.put(known)
 
 
 def is_leaving(state: State, pod: Pod) -> bool:

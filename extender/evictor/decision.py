@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from extender.cluster.other_resources import wants_devices
-from extender.cluster.state import PossiblyBound, State
+from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.evictor.book import Book, Hold, Schedulers
@@ -69,7 +69,7 @@ def _is_room_enough(state: State, pod: Pod, node: str, leaving: Iterable[Pod]) -
     """Whether the pod fits on the node once these pods have gone."""
     held = [allocation for one in leaving for allocation in state.pods.allocations_of(one)]
     with state.fleet.without(held):
-        return fits_on(state, pod, node, (), _FIT_SOON)
+        return fits_on(state, pod, node, _FIT_SOON)
 
 
 def hold_step(state: State, book: Book, uid: str, now: float, seconds: float) -> Step | None:
@@ -84,7 +84,7 @@ def hold_step(state: State, book: Book, uid: str, now: float, seconds: float) ->
         hold.gone = now
     if state.pods.is_bound(uid):
         return None  # a binding is under way
-    if hold.was_free and not fits_on(state, pod, hold.node, (), _FIT_SOON):
+    if hold.was_free and not fits_on(state, pod, hold.node, _FIT_SOON):
         return "clear" if pod.nominated_node else "drop"
     if now >= hold.ends or (hold.gone is not None and now - hold.gone >= seconds):
         return "clear" if hold.ours and pod.nominated_node else "drop"
@@ -147,14 +147,12 @@ def _bytes(quantity: str) -> int:
         return 0
 
 
-def best_node(
-    state: State, pod: Pod, nodes: Sequence[str], possibly_bound: PossiblyBound, closed: Collection[str] = ()
-) -> str:
+def best_node(state: State, pod: Pod, nodes: Sequence[str], closed: Collection[str] = ()) -> str:
     """The best node by the policy among those where the pod fits as it is, "" if there is none. ``closed``:
     nodes not to consider."""
     names = NodeNames.of([node for node in nodes if node not in closed])
     try:
-        evaluation = evaluate(state, pod, request_of(pod), names, possibly_bound)
+        evaluation = evaluate(state, pod, request_of(pod), names)
     except RequestError:
         return ""
     fits = evaluation.certain.nonzero()[0]
@@ -165,17 +163,16 @@ def fits_on(
     state: State,
     pod: Pod,
     node: str,
-    possibly_bound: PossiblyBound,
     reasons: Collection[Reason] = (Reason.FITS,),
 ) -> bool:
     """Whether the pod fits on a node as it is, or is refused for one of these reasons."""
     try:
-        return reason_on(state, pod, request_of(pod), node, possibly_bound) in reasons
+        return reason_on(state, pod, request_of(pod), node) in reasons
     except RequestError:
         return False
 
 
-def needs_no_plan(state: State, pod: Pod, nodes: Sequence[str], possibly_bound: PossiblyBound) -> str:
+def needs_no_plan(state: State, pod: Pod, nodes: Sequence[str]) -> str:
     """Why evictions cannot help the pod or are not needed, "" if they might."""
     try:
         request = request_of(pod)
@@ -183,11 +180,11 @@ def needs_no_plan(state: State, pod: Pod, nodes: Sequence[str], possibly_bound: 
         return "unreadable"
     if not wants_devices(state, pod, request):
         return "no_gpu"
-    evaluation = evaluate(state, pod, request, NodeNames.of(nodes), possibly_bound)
+    evaluation = evaluate(state, pod, request, NodeNames.of(nodes))
     if evaluation.certain.any():
         return "fits"
     busy = (nodes[index] for index in (evaluation.codes == Reason.PLUGIN_BUSY).nonzero()[0])
-    idle = (reason_on(state, pod, request, node, possibly_bound, idle=True) for node in busy)
+    idle = (reason_on(state, pod, request, node, idle=True) for node in busy)
     return "fits" if Reason.FITS in idle else ""  # as soon as the device plugin is idle
 
 

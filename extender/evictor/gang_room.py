@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 
+from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
-from extender.evictor.actions import hold_room
 from extender.k8s.objects import Pod
 from extender.verbs.eviction.plan import EvictionPlan
 
@@ -42,24 +42,19 @@ def gang_fits(
         return False
     leaving: defaultdict[str, set[str]] = defaultdict(set)
     leaving[plan.node].update(victim.uid for victim in plan.victims)
-    held = [pod]
-    before = state.pods.held.get(pod.uid, "")
-    hold_room(state, pod, plan.node)
-    try:
+    with state.reservations.supposing() as suppose:
+        suppose(pod.uid, plan.node)
         for member in waiting:
             if (placed := place(member, leaving)) is not None:
                 node, victims = placed
                 leaving[node].update(victim.uid for victim in victims)
-                held.append(member)
-                hold_room(state, member, node)
+                suppose(member.uid, node)
                 missing -= 1
             if not missing:
                 return True
-        return False
-    finally:
-        for one in held:
-            hold_room(state, one, before if one is pod else "")
+    return False
 
 
 def _has_room(state: State, pod: Pod) -> bool:
-    return state.pods.is_bound(pod.uid) or bool(pod.nominated_node) or pod.uid in state.pods.held
+    reserved = bool(pod.nominated_node) or state.reservations.has(pod.uid, Reserved.EVICTOR)
+    return reserved or state.pods.is_bound(pod.uid)

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
-from extender.evictor.actions import Actions, Leadership, Leaving, hold_room, is_leaving
+from extender.evictor.actions import Actions, Leadership, Leaving, is_leaving
 from extender.evictor.book import Book, Hold, Recommendation
 from extender.evictor.decision import (
     Skipped,
@@ -101,9 +102,8 @@ class Evictor:
         self._metrics.round_ended(self._clock() - began, skipped)
 
     def _forget_everything(self) -> None:
-        for pod in [*map(self._state.pods.by_uid, self._state.pods.held)]:
-            if pod is not None:
-                hold_room(self._state, pod, "")
+        for uid in self._state.reservations.by_reason(Reserved.EVICTOR):
+            self._state.reservations.release(uid, Reserved.EVICTOR)
         self._book = Book()
 
     @contextmanager
@@ -117,7 +117,7 @@ class Evictor:
             if pod is not None:
                 self._book.delay(pod.uid, self._clock())
                 self._book.holds.pop(pod.uid, None)
-                hold_room(self._state, pod, "")
+                self._state.reservations.release(pod.uid, Reserved.EVICTOR)
 
     async def _keep_holds(self) -> None:
         for uid in list(self._book.holds):
@@ -144,7 +144,7 @@ class Evictor:
             _log.warning("%s was not bound to %s in time, its room is given up", pod.key, hold.node)
             await self._actions.withdraw(pod, hold.node)
         else:
-            hold_room(self._state, pod, "")
+            self._state.reservations.release(pod.uid, Reserved.EVICTOR)
 
     async def _hold_free_room(self, replacing: Collection[str], waiting: Sequence[Pod]) -> None:
         """Nominate waiting pods that replace interrupted ones to nodes where they fit as they are."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from extender.cluster.state import PossiblyBound, State
-from extender.evictor.actions import hold_room
+from extender.cluster.reservations import Reserved
+from extender.cluster.state import State
 from extender.evictor.book import Recommendation, Schedulers
 from extender.evictor.decision import best_node, best_plan, needs_no_plan, nodes_for
 from extender.evictor.gang_room import Required, gang_fits
@@ -22,11 +22,10 @@ _RECOMMENDED = 64
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What the evictor learns from the verbs. ``nodes``: the nodes of the last refused filter request of the
-    pod of this UID. ``possibly_bound``: see ``State.fleet_view_for``."""
+    pod of this UID."""
 
     schedulers: Schedulers
     nodes: Callable[[str], Sequence[str]]
-    possibly_bound: Callable[[], PossiblyBound] = lambda: ()
 
 
 class Planner:
@@ -40,22 +39,21 @@ class Planner:
         with self._carried_out(pod, recommended) as leaving:
             if not self._waits(pod):
                 return None, "fits"
-            if reason := needs_no_plan(self._state, pod, self._nodes(pod), self._asked.possibly_bound()):
+            if reason := needs_no_plan(self._state, pod, self._nodes(pod)):
                 return None, reason
             return self._best_plan(pod, leaving)
 
     def _fitting_node(self, pod: Pod, closed: Collection[str] = ()) -> str:
         """The best node for the pod as it is, "" if it fits nowhere. ``closed``: nodes not to consider."""
-        return best_node(self._state, pod, self._nodes(pod), self._asked.possibly_bound(), closed)
+        return best_node(self._state, pod, self._nodes(pod), closed)
 
     def free_node(self, pod: Pod, waiting: Sequence[Pod]) -> str:
         """The best node for the pod as it is, if its room may be held for the pod; else ""."""
-        possibly_bound = self._asked.possibly_bound()
-        reason = needs_no_plan(self._state, pod, self._nodes(pod), possibly_bound)
+        reason = needs_no_plan(self._state, pod, self._nodes(pod))
         if reason != "fits" or not self._waits(pod):
             return ""
         node = self._fitting_node(pod)
-        return node if node and may_take(self._state, pod, node, waiting, possibly_bound) else ""
+        return node if node and may_take(self._state, pod, node, waiting) else ""
 
     def gang_fits(self, pod: Pod, plan: EvictionPlan) -> bool:
         """See ``gang_room``."""
@@ -63,8 +61,7 @@ class Planner:
 
     def needs_room(self, pod: Pod) -> bool:
         """Whether the pod still waits and fits nowhere."""
-        possibly_bound = self._asked.possibly_bound()
-        return self._waits(pod) and not needs_no_plan(self._state, pod, self._nodes(pod), possibly_bound)
+        return self._waits(pod) and not needs_no_plan(self._state, pod, self._nodes(pod))
 
     def _waits(self, pod: Pod) -> bool:
         known = self._state.pods.by_uid(pod.uid)
@@ -88,7 +85,6 @@ class Planner:
             self._wall(),
             to_equals=True,
             whole_gangs=True,
-            possibly_bound=self._asked.possibly_bound(),
             required=leaving,
         )
         return best_plan(plans)
@@ -97,18 +93,17 @@ class Planner:
     def _carried_out(self, pod: Pod, recommended: Iterable[Recommendation]) -> Iterator[Required]:
         """With these recommendations carried out, but for the pod's own and those of lower priority: UIDs by
         node of the pods that leave."""
-        pods, leaving, held = self._state.pods, dict[str, set[str]](), list[Pod]()
-        try:
+        pods, reservations = self._state.pods, self._state.reservations
+        leaving, supposed = dict[str, set[str]](), 0
+        with reservations.supposing() as suppose:
             for one in recommended:
                 other = pods.by_uid(one.pod)
                 if other is None or other.uid == pod.uid or other.priority < pod.priority:
                     continue
-                if other.uid in pods.held or other.nominated_node or len(held) >= _RECOMMENDED:
+                if other.nominated_node or reservations.has(other.uid, Reserved.EVICTOR):
                     continue
+                if (supposed := supposed + 1) > _RECOMMENDED:
+                    break
                 leaving.setdefault(one.node, set()).update(filter(pods.by_uid, one.victims))
-                held.append(other)
-                hold_room(self._state, other, one.node)
+                suppose(other.uid, one.node)
             yield leaving
-        finally:
-            for other in held:
-                hold_room(self._state, other, "")

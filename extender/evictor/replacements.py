@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from extender.cluster.state import PossiblyBound, State
+from extender.cluster.reservations import Reserved
+from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.evictor.book import ATTEMPTS, Book
 from extender.evictor.decision import UNSCHEDULABLE, fits_on
@@ -52,21 +53,20 @@ def _may_be_held_for(book: Book, pod: Pod) -> bool:
     )
 
 
-def may_take(
-    state: State, pod: Pod, node: str, waiting: Sequence[Pod], possibly_bound: PossiblyBound = ()
-) -> bool:
+def may_take(state: State, pod: Pod, node: str, waiting: Sequence[Pod]) -> bool:
     """Whether free room on a node may be held for the pod: no waiting pod of higher priority fits there, and
     the pod's gang, if it has one, fits as a whole."""
     above = [one for one in waiting if one.priority > pod.priority and _needs_room(state, one)]
-    if len(above) > _ABOVE or any(_could_use(state, one, node, possibly_bound) for one in above):
+    if len(above) > _ABOVE or any(_could_use(state, one, node) for one in above):
         return False
-    return gang_may_fit(state, pod, request_of(pod), possibly_bound)
+    return gang_may_fit(state, pod, request_of(pod))
 
 
 def _needs_room(state: State, pod: Pod) -> bool:
-    return pod.unscheduled == UNSCHEDULABLE and not (pod.nominated_node or pod.uid in state.pods.held)
+    reserved = pod.nominated_node or state.reservations.has(pod.uid, Reserved.EVICTOR)
+    return pod.unscheduled == UNSCHEDULABLE and not reserved
 
 
-def _could_use(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound) -> bool:
+def _could_use(state: State, pod: Pod, node: str) -> bool:
     rejected = NodeFilter(pod).rejection(state.nodes[node])
-    return not rejected and fits_on(state, pod, node, possibly_bound)
+    return not rejected and fits_on(state, pod, node)

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Literal, TypeAlias
 
 from extender.cluster.other_resources import asked_by, lacking_on
-from extender.cluster.state import PossiblyBound, State
+from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError, effective_requests
 from extender.k8s.objects import Node, Pod
@@ -68,7 +68,6 @@ def evictions_for(
     pod: Pod,
     nodes: Sequence[str],
     now: float,
-    possibly_bound: PossiblyBound = (),
     evictor: EvictorMode = "unknown",
 ) -> Evictions:
     """What would be evicted for a pod that fits on none of these nodes. ``now`` in Unix seconds."""
@@ -76,21 +75,19 @@ def evictions_for(
         request = request_of(pod)
     except RequestError:
         return Evictions()
-    lacking = [one.name for one in promising_nodes(state, pod, request, nodes, {}, possibly_bound)]
+    lacking = [one.name for one in promising_nodes(state, pod, request, nodes, {})]
     actor: Actor = "kube-scheduler"
     useless = 0  # plans that help the pod, and not its gang
-    plans = plan_evictions(state, pod, lacking, now, possibly_bound=possibly_bound)
+    plans = plan_evictions(state, pod, lacking, now)
     plans = [plan for plan in plans if not plan.pdb_violations] or plans
     plans = [plan for plan in plans if _leaves_the_rest(state, pod, plan)]
     shown = list(islice((plan for plan in plans if _asks_preempt(state, pod, plan.node)), BEST))
     if not shown:
         actor = "evictor"
-        plans = plan_evictions(
-            state, pod, lacking, now, to_equals=True, whole_gangs=True, possibly_bound=possibly_bound
-        )
+        plans = plan_evictions(state, pod, lacking, now, to_equals=True, whole_gangs=True)
         plans = [one for one in plans if not one.pdb_violations and _leaves_the_rest(state, pod, one)]
         shown = plans[:BEST]
-    if plans and not gang_may_fit(state, pod, request, possibly_bound):
+    if plans and not gang_may_fit(state, pod, request):
         useless, plans, shown = len(plans), [], []
     rules = Rules(state, pod, now, to_equals=actor == "evictor", whole_gangs=actor == "evictor")
     protected = Counter(why for node in lacking for why in rules.protected(node))

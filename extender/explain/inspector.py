@@ -12,7 +12,7 @@ from datetime import datetime
 from time import monotonic, time
 
 from extender.cluster.census import CensusTaker, waiting_pods
-from extender.cluster.state import PossiblyBound, State
+from extender.cluster.state import State
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.each_node import NodeAnswer, explain_each
 from extender.explain.evictions import EvictorMode
@@ -78,11 +78,10 @@ class Inspector:
         self,
         state: State,
         decisions: Decisions,
-        possibly_bound: Callable[[], PossiblyBound] = lambda: (),
         evictor: EvictorMode = "unknown",
     ) -> None:
         self._evictor: EvictorMode = evictor
-        self._state, self._decisions, self._possibly_bound = state, decisions, possibly_bound
+        self._state, self._decisions = state, decisions
         self.replica: Callable[[], Replica] = lambda: Replica("")
         self.census = CensusTaker(state)
         self.fleet, self.history = FleetFeed(state, self.census), FleetHistory(self.census)
@@ -112,7 +111,7 @@ class Inspector:
         if pod is None:
             return None
         replica = self.replica()
-        assumed_pods = self._state.assumed_pods.of(pod.uid)
+        assumed_pods = self._state.assumed_pods.of_pod(pod.uid)
         if assumed_pods and not pod.node_name:
             node = assumed_pods[-1].pod.node_name
             seconds = monotonic() - assumed_pods[-1].since
@@ -182,4 +181,4 @@ class Inspector:
     async def _explain(self, pod: Pod) -> Explanation:
         """The pod against every node."""
         candidates = await candidates_of(self._state, pod)
-        return explain(self._state, pod, candidates, self._possibly_bound(), time(), self._evictor)
+        return explain(self._state, pod, candidates, time(), self._evictor)

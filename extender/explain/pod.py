@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.other_resources import asked_by, is_of_dra, lacking_on
-from extender.cluster.state import PossiblyBound, State
+from extender.cluster.state import State
 from extender.cluster.unoffered import unoffered_text
 from extender.dialects import gpushare
 from extender.dialects.pod_request import request_of
@@ -147,7 +147,6 @@ def explain(
     state: State,
     pod: Pod,
     candidates: Candidates | None = None,
-    possibly_bound: PossiblyBound = (),
     now: float | None = None,
     evictor: EvictorMode = "unknown",
     *,
@@ -168,12 +167,12 @@ def explain(
     if problem:
         return Explanation(shorten(pod.key, KEY), error=shorten(problem), hints=found_hints)
     names, passed_over = NodeNames.of(candidates.names), candidates.passed_over
-    evaluation = with_gang_check(state, evaluate(state, pod, request, names, possibly_bound))
+    evaluation = with_gang_check(state, evaluate(state, pod, request, names))
     fit = zip(names, evaluation.codes == Reason.FITS, strict=True) if candidates.used_up else ()
     if used_up := {name for name, is_fit in fit if is_fit and name in candidates.used_up}:
         names = NodeNames.of([name for name in names if name not in used_up])
         passed_over = passed_over + Counter(candidates.used_up[name] for name in used_up)
-        evaluation = with_gang_check(state, evaluate(state, pod, request, names, possibly_bound))
+        evaluation = with_gang_check(state, evaluate(state, pod, request, names))
     fits, *_ = _by_forecast(evaluation)
     scores = np.zeros(len(names), np.uint8)
     scores[fits] = node_scores(evaluation.cost[fits], evaluation.keys[fits])
@@ -189,9 +188,7 @@ def explain(
     )
     if now is None or explanation.fits or explanation.unknown or too_large or pod.node_name or pod.gates:
         return explanation
-    return replace(
-        explanation, evictions=evictions_for(state, pod, list(names), now, possibly_bound, evictor)
-    )
+    return replace(explanation, evictions=evictions_for(state, pod, list(names), now, evictor))
 
 
 def _too_large(state: State, evaluation: Evaluation, explanation: Explanation) -> tuple[str, ...]:
@@ -224,7 +221,7 @@ def explain_evaluation(
     fitting = np.flatnonzero(fits)
     shown = fitting[best(evaluation.keys[fitting], BEST)]
     shown = shown[np.argsort(evaluation.keys[shown])]
-    with state.fleet_view_for(pod, evaluation.possibly_bound) as fleet:
+    with state.fleet_view_for(pod) as fleet:
         options = [
             option_on(state, evaluation, i, names[i], None if scores is None else int(scores[i]))
             for i in shown.tolist()

@@ -16,12 +16,10 @@ _INTERVAL = 5.0  # seconds
 
 
 async def expire_forever(state: State, source: Source) -> None:
-    """Call ``expire_assumed`` every 5 s, until cancelled. Gives up the room of gangs and of cleared
-    nominations, too."""
+    """Call ``expire_assumed`` every 5 s, until cancelled. Ends other reservations whose time is over, too."""
     while True:
         await asyncio.sleep(_INTERVAL)
-        state.gang_holds.expire()
-        state.pods.expire()
+        state.reservations.expire()
         await expire_assumed(state, source, time.monotonic())
 
 

@@ -19,9 +19,7 @@ from pydantic_core import from_json
 from extender.background import Run
 from extender.cluster.factory import state_of
 from extender.cluster.policy_refresh import INTERVAL, PolicyRefresher, choose_node_sets_now
-from extender.cluster.retry_order import RetryOrder
-from extender.cluster.state import PossiblyBound
-from extender.cluster.unconfirmed import UnconfirmedBindings
+from extender.cluster.reservations import Reserved, RetryOrder
 from extender.evictor.book import Schedulers
 from extender.evictor.planner import Asked
 from extender.explain.decision_log import LONGEST_ANSWER, Decision, Decisions
@@ -73,7 +71,6 @@ class Engine:
         self.state.allocations.deferred = True  # until the first lists are complete; before that nobody asks
         self.source, self._settings, self._metrics = source, settings, metrics
         self._recent_pods: BoundedMap[str, Pod] = BoundedMap(_RECENT_PODS, KEPT_PODS)
-        self._unconfirmed = UnconfirmedBindings()
         self._retry_order, self._named_victims = RetryOrder(), NamedVictims()
         self._schedulers = Schedulers(settings.evictor_schedulers)
         self._refused_nodes: BoundedMap[str, bytes] = BoundedMap(_RECENT_PODS, KEPT_PODS)
@@ -82,9 +79,10 @@ class Engine:
         self.after = AfterAnswer()
         self._decisions = Decisions(settings.decisions_kept, self.state.failures)
         self.state.binds, self.server_version = settings.bind, ""
-        self._binder = Binder(self.state, source, settings, self._possibly_bound)
+        self.state.reservations.interruption = source.interruption
+        self._binder = Binder(self.state, source, settings)
         self.refresher = PolicyRefresher(self.state)
-        self.inspector = Inspector(self.state, self._decisions, self._possibly_bound, settings.evictor)
+        self.inspector = Inspector(self.state, self._decisions, settings.evictor)
         self._recheck = RefusalRecheck(LONGEST if source.staleness() else 0.0)
         self.gauges = GaugeReader(self.state, source, self._recheck, self.inspector.census)
         self.state.pods.usage.on_bound = metrics.pod_bound
@@ -99,8 +97,7 @@ class Engine:
     def _volcano_verbs(self) -> Mapping[str, Callable[[bytes], Awaitable[tuple[bytes, str]]]]:
         if not self._settings.volcano:
             return {}
-        at = self.state, self.source, self._metrics, self._possibly_bound
-        return VolcanoVerbs(*at, self._log_decision).by_name
+        return VolcanoVerbs(self.state, self.source, self._metrics, self._log_decision).by_name
 
     def tasks(self) -> Iterator[tuple[str, Run]]:
         """What runs until it is cancelled, by name."""
@@ -153,11 +150,7 @@ class Engine:
 
     def asked(self) -> Asked:
         """What the evictor learns from the verbs."""
-        return Asked(
-            self._schedulers,
-            lambda uid: from_json(self._refused_nodes.get(uid) or b"[]"),
-            self._possibly_bound,
-        )
+        return Asked(self._schedulers, lambda uid: from_json(self._refused_nodes.get(uid) or b"[]"))
 
     async def _parsed(self, parse: Callable[[bytes], _Args], body: bytes) -> _Args:
         """A large message is parsed in a thread: meanwhile others are answered."""
@@ -177,14 +170,15 @@ class Engine:
         if not await self.source.caught_up():
             self._retry_order.interrupted(time.monotonic())
             return filter_error(BEHIND), "behind"
-        if self._retry_order.must_wait(self.state.pods, args.pod, time.monotonic()):
+        if self._retry_order.must_wait(self.state.pods.failed_pods(), args.pod, time.monotonic()):
             return filter_error(_OTHERS_FIRST), "others_first"
         result, evaluation = await self._recheck.evaluate(
-            lambda: filter_nodes(self.state, args, self._settings, self._possibly_bound()),
+            lambda: filter_nodes(self.state, args, self._settings),
             lambda answer: not (answer[0].names or answer[0].error),
         )
-        if not (result.names or result.error) and evaluation and evaluation.possibly_bound:
-            result, evaluation = filter_nodes(self.state, args, self._settings)
+        if not (result.names or result.error) and evaluation and self.state.reservations.possibly_bound():
+            with self.state.reservations.without_possibly_bound():
+                result, evaluation = filter_nodes(self.state, args, self._settings)
             if result.names:
                 result = codec.FilterResult(error=_POSSIBLY_TAKEN)
         if not (result.names or result.error) and (reason := self._expected(args)):
@@ -197,7 +191,7 @@ class Engine:
                 names = args.names.json()
                 self._refused_nodes.put(args.pod.uid, names, len(names))
         if len(result.names) == 1:
-            self._unconfirmed.note(args.pod, result.names[0], time.monotonic())
+            self.state.reservations.answered(args.pod, result.names[0])
         outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
         self.after.add(partial(self._filtered, args, result, evaluation))
         if args.nodes is None:
@@ -216,7 +210,7 @@ class Engine:
     async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
         answer = await self._scores(body)
         if answer.best:
-            self._unconfirmed.note(answer.args.pod, answer.best, time.monotonic())
+            self.state.reservations.answered(answer.args.pod, answer.best)
         self.after.add(partial(self._prioritized, answer))
         return answer.reply, "scored"
 
@@ -234,38 +228,22 @@ class Engine:
         return STILL_THERE if unseen else ""
 
     async def _scores(self, body: bytes) -> Scored:
-        possibly_bound = self._possibly_bound()
-        if not possibly_bound and (continued := self._last_filter.continued(body)) is not None:
+        if (continued := self._last_filter.continued(body)) is not None:
             return continued
         args = await self._parsed_filter(body)
-        filtered = None if possibly_bound else self._last_filter.about(args.pod)
-        return scored(args, *prioritize(self.state, args, possibly_bound, filtered))
-
-    def _possibly_bound(self) -> PossiblyBound:
-        """Pods, with nodes, that may be bound without our knowledge: the watch is broken, or just was."""
-        if (interruption := self.source.interruption()) is None:
-            return ()
-        is_over = interruption.ended_at is not None  # then an unknown pod has been deleted
-        return [
-            (pod, node)
-            for pod, node in self._unconfirmed.after(interruption, time.monotonic())
-            if not (is_over and self.state.pods.by_uid(pod.uid) is None)
-            and not self.state.pods.is_bound(pod.uid)
-        ]
+        return scored(args, *prioritize(self.state, args, self._last_filter.about(args.pod)))
 
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
         args = await self._parsed(codec.parse_preempt, body)
         result = await self._recheck.evaluate(
-            lambda: preempt(
-                self.state, args, time.time(), self._possibly_bound(), most=self._settings.preempt_nodes
-            ),
+            lambda: preempt(self.state, args, time.time(), most=self._settings.preempt_nodes),
             lambda answer: not answer.candidates,
         )
         uid, now = args.pod.uid, time.monotonic()
         if self._named_victims.go_for_another(uid, result.candidates, self.state.pods, now):
             result = Preemption(empty=GO_FOR_ANOTHER)
         if len(result.plans) == 1:
-            self.state.pods.promise(args.pod, result.plans[0].node)
+            self.state.reservations.reserve(uid, Reserved.NOMINATING, result.plans[0].node)
         self._named_victims.note(uid, result.candidates, now)
         self._log_preemption(args.pod, result, len(args.candidates))
         return codec.encode_preempt(result), "victims" if result.candidates else "no_victims"

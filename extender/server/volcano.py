@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
-from extender.cluster.state import PossiblyBound, State
+from extender.cluster.state import State
 from extender.explain.decision_log import LONGEST_ANSWER
 from extender.k8s.objects import Pod
 from extender.protocol import volcano as codec
@@ -40,11 +40,10 @@ class VolcanoVerbs:
         state: State,
         source: Source,
         metrics: Metrics,
-        possibly_bound: Callable[[], PossiblyBound],
         log_decision: LogDecision,
     ) -> None:
         self._state, self._source, self._metrics, self._log_decision = state, source, metrics, log_decision
-        self.session = Session(state, possibly_bound)
+        self.session = Session(state)
         self.by_name: Mapping[str, Callable[[bytes], Answer]] = {
             "volcano/onSessionOpen": self._end_session,
             "volcano/onSessionClose": self._end_session,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from extender.background import Background
 from extender.k8s.objects import Event, Kind, Pod
@@ -156,8 +156,7 @@ WatchEnd: TypeAlias = Literal["in_time", "relist", "error"]
 WATCH_ENDS: tuple[WatchEnd, ...] = get_args(WatchEnd)
 
 
-@dataclass(frozen=True, slots=True)
-class Interruption:
+class Interruption(NamedTuple):
     """When a watch broke, and when it was open again (None: not yet), in monotonic seconds."""
 
     began_at: float

@@ -5,7 +5,7 @@
    that two bindings in flight never get the same GPU.
 3. Send the Binding with annotations that name the GPUs. The API server writes them and the node's name into
    the pod of that UID together, or not at all.
-4. Keep the pod assumed until the outcome is known (``extender/cluster/assumed_pods.py``).
+4. Keep the pod assumed until the outcome is known (``extender/cluster/reservations.py``).
 
 Where GPUs are only counted, kubelet chooses the device, and no annotation is written.
 """
@@ -15,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from extender.cluster.assumed_pods import AssumedPod
-from extender.cluster.state import PossiblyBound, State
+from extender.cluster.reservations import AssumedPod
+from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
@@ -91,20 +91,15 @@ class Takeover:
 
 
 class Binder:
-    """Binds pods. Pods of one node are bound one after the other, so that each sees what the last one took.
-
-    ``possibly_bound`` says at any moment which pods may have been bound while the watch was broken.
-    """
+    """Binds pods: those of one node one after the other, so that each sees what the last one took."""
 
     def __init__(
         self,
         state: State,
         source: Source,
         settings: Settings,
-        possibly_bound: Callable[[], PossiblyBound] = lambda: (),
     ) -> None:
         self._state, self._source, self._settings = state, source, settings
-        self._possibly_bound = possibly_bound
         self._node_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._takeover = Takeover()
 
@@ -166,14 +161,14 @@ class Binder:
         """The annotations that assign the pod GPUs of this node; None where it is bound there already."""
         state = self._state
         known = state.pods.by_uid(pod.uid) or pod
-        confirmed = (one.pod.node_name for one in state.assumed_pods.of(pod.uid) if one.confirmed)
+        confirmed = (one.pod.node_name for one in state.assumed_pods.of_pod(pod.uid) if one.confirmed)
         if bound_to := known.node_name or next(confirmed, ""):
             if bound_to != node:
                 raise Refusal("pod is bound to another node")
             return None
         # A binding to this node that was not answered may still happen: send the same again.
-        before = state.assumed_pods.on(pod.uid, node)
-        return before.assignment if before else assign(state, known, node, self._possibly_bound())
+        before = state.assumed_pods.on_node(pod.uid, node)
+        return before.assignment if before else assign(state, known, node)
 
     async def _send_binding(self, assumed: AssumedPod) -> str:
         """Send the Binding; "" is success. Tells the state what came of it."""
@@ -215,7 +210,7 @@ async def _shielded(sending: Coroutine[Any, Any, str]) -> str:
         raise
 
 
-def assign(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound = ()) -> dict[str, str]:
+def assign(state: State, pod: Pod, node: str) -> dict[str, str]:
     """The annotations that assign the pod its GPUs of a node; none where the node does not share GPUs.
 
     Raises Refusal where the pod does not fit or nobody can assign it GPUs, RequestError where its request is
@@ -226,7 +221,7 @@ def assign(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound = ()
         if renaming_nodes(state, pod, [node]):
             raise Refusal(Reason.UNREADABLE.text)
         return {}  # kube-scheduler checks whether there is room
-    reason = reason_on(state, pod, request, node, possibly_bound)
+    reason = reason_on(state, pod, request, node)
     if reason not in (Reason.FITS, Reason.NO_ASSIGNER):  # ``annotations_for`` says more about the latter
         raise (Busy if reason is Reason.PLUGIN_BUSY else Refusal)(reason.text)
     row = state.fleet.rows[node]
@@ -235,7 +230,7 @@ def assign(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound = ()
     resolved = resolve_on(spec, request)
     if not spec.sharing_resource or resolved.shares is None:
         return {}
-    with state.fleet_view_for(pod, possibly_bound) as fleet:
+    with state.fleet_view_for(pod) as fleet:
         gpus = state.policy.choose(fleet, form_on(fleet, row, resolved), row)
         assignment, read_back = annotations_for(fleet, row, pod, request, gpus)
         if any(fleet.usage[row].slices(gpu) & mask for gpu, mask in read_back.slices) or not all(

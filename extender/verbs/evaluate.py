@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.other_resources import asked_by, is_of_dra
-from extender.cluster.state import PossiblyBound, Rows, State
+from extender.cluster.state import Rows, State
 from extender.dialects.hami import MIG
 from extender.dra.forecast import FIRST_AVAILABLE_PENALTY, AllocationSimulator, Forecast
 from extender.dra.pod_claims import class_resources
@@ -40,8 +40,7 @@ class Evaluation:
 
     ``cost`` and ``keys`` mean something only where ``codes`` is 0. Row -1 is a node that is not known.
     ``forecasts`` say which devices the pod's claims would get; empty for a pod that needs no claims.
-    ``possibly_bound`` are pods that may have been bound while the watch was broken: their resources count as
-    allocated. ``_tally``: counts of ``codes``, empty until they are known; a copy counts anew.
+    ``_tally``: counts of ``codes``, empty until they are known; a copy counts anew.
     """
 
     pod: Pod
@@ -51,7 +50,6 @@ class Evaluation:
     cost: Floats
     keys: Keys
     forecasts: tuple[Forecast, ...] = ()
-    possibly_bound: PossiblyBound = ()
     _tally: list[int] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def tally(self) -> list[int]:
@@ -107,30 +105,27 @@ def evaluate(
     pod: Pod,
     request: Request,
     names: NodeNames,
-    possibly_bound: PossiblyBound = (),
     *,
     simulator: AllocationSimulator | None = None,
 ) -> Evaluation:
     """Evaluate every named node with the policy in force. Whether a node fits does not depend on its cost:
     where costs or forecasts fail, nodes that fit are equal. ``simulator`` replaces the state's own."""
     rows = state.rows(names)
-    counted = _evaluate_counted(state, pod, request, (), rows, possibly_bound)
+    counted = _evaluate_counted(state, pod, request, (), rows)
     dra = dra_resources(state, pod, request, names)
     for resources in {*dra} - {()} if dra else ():
         there = np.array([offered == resources for offered in dra])
-        others = _evaluate_counted(state, pod, request, resources, rows[there], possibly_bound)
+        others = _evaluate_counted(state, pod, request, resources, rows[there])
         counted.codes[there], counted.cost[there] = others.codes, others.cost
         counted = _Counted(counted.codes, counted.cost)
     forecasts = _forecast(state, pod, names, dra, simulator or state.simulator)
     cost, keys = _rank(state, pod, request, rows, counted, forecasts)
-    evaluation = Evaluation(pod, request, rows, counted.codes, cost, keys, forecasts, possibly_bound)
+    evaluation = Evaluation(pod, request, rows, counted.codes, cost, keys, forecasts)
     evaluation._tally.extend(counted.tally)
     return evaluation
 
 
-def reason_on(
-    state: State, pod: Pod, request: Request, node: str, possibly_bound: PossiblyBound, *, idle: bool = False
-) -> Reason:
+def reason_on(state: State, pod: Pod, request: Request, node: str, *, idle: bool = False) -> Reason:
     """The reason code of one node, as in ``evaluate``; ``idle``: as if its device plugin were not busy."""
     row = state.fleet.rows.get(node)
     if row is None:
@@ -138,7 +133,7 @@ def reason_on(
     dra = next(iter(dra_resources(state, pod, request, [node])), ())
     if wants_only_dra(pod, request, dra):
         return _reason_of_dra(request)
-    with state.fleet_view_for(pod, possibly_bound) as fleet, fleet.plugins_idle([row] if idle else []):
+    with state.fleet_view_for(pod) as fleet, fleet.plugins_idle([row] if idle else []):
         codes = codes_for(state, fleet, pod, without_resources(request, dra), np.array([row]))
         return Reason(int(codes[0]))
 
@@ -150,7 +145,7 @@ def when_idle(state: State, evaluation: Evaluation) -> Evaluation:
     busy = np.flatnonzero(evaluation.codes == Reason.PLUGIN_BUSY)
     rows, codes = evaluation.rows[busy], evaluation.codes.copy()
     with (
-        state.fleet_view_for(evaluation.pod, evaluation.possibly_bound) as fleet,
+        state.fleet_view_for(evaluation.pod) as fleet,
         fleet.plugins_idle(rows),
     ):
         idle = codes_for(state, fleet, evaluation.pod, evaluation.request, rows)
@@ -186,25 +181,14 @@ class _Counted(NamedTuple):
     tally: Sequence[int] = ()
 
 
-def _evaluate_counted(
-    state: State, pod: Pod, request: Request, dra: tuple[str, ...], rows: Rows, possibly_bound: PossiblyBound
-) -> _Counted:
+def _evaluate_counted(state: State, pod: Pod, request: Request, dra: tuple[str, ...], rows: Rows) -> _Counted:
     """These rows without the resources that are ``dra`` there."""
     if wants_only_dra(pod, request, dra):
         codes = np.where(rows < 0, state.unknown_node, _reason_of_dra(request)).astype(np.int8)
         return _Counted(codes, np.zeros(rows.size, np.float32))
     request = without_resources(request, dra)
-    if _sees_fleet_as_it_is(state, pod, possibly_bound):
-        return _on_fleet(state, state.fleet, pod, request, rows)
-    with state.fleet_view_for(pod, possibly_bound) as fleet:
+    with state.fleet_view_for(pod) as fleet:
         return _on_fleet(state, fleet, pod, request, rows)
-
-
-def _sees_fleet_as_it_is(state: State, pod: Pod, possibly_bound: PossiblyBound) -> bool:
-    """Whether ``fleet_view_for`` certainly changes nothing, as for most pods that wait."""
-    if possibly_bound or state.allocations.any_nominated or not state.gang_holds.is_empty:
-        return False
-    return not state.pods.has_allocations(pod)
 
 
 def _on_fleet(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> _Counted:

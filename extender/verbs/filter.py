@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from extender.cluster.state import PossiblyBound, State
+from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.protocol.codec import FilterArgs, FilterResult
@@ -24,7 +24,7 @@ from packing.model.reasons import Reason
 
 
 def filter_nodes(
-    state: State, args: FilterArgs, settings: Settings, possibly_bound: PossiblyBound = ()
+    state: State, args: FilterArgs, settings: Settings
 ) -> tuple[FilterResult, Evaluation | None]:
     """The nodes that fit, and the evaluation that says why (None where no node was evaluated)."""
     try:
@@ -33,7 +33,7 @@ def filter_nodes(
         return FilterResult(error=shorten(str(error))), None
     if not request.wants_gpu:
         return _without_renamed(state, args), None
-    evaluation = with_gang_check(state, evaluate(state, args.pod, request, args.names, possibly_bound))
+    evaluation = with_gang_check(state, evaluate(state, args.pod, request, args.names))
     fitting = evaluation.fitting
     any_fits = fitting > 0
     # Forecasts may be wrong about devices: a pod with claims gets all nodes that fit.

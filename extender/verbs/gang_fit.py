@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from extender.cluster.gang_simulation import WaitingMembers, grouped, place_together, waiting_members
 from extender.cluster.other_resources import asked_by
-from extender.cluster.state import PossiblyBound, State
+from extender.cluster.state import State
 from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Pod
 from extender.queues.gangs import Gang
@@ -43,14 +43,14 @@ def with_gang_check(state: State, evaluation: Evaluation) -> Evaluation:
     fits = evaluation.codes == Reason.FITS
     if not fits.any():
         return evaluation
-    if gang_may_fit(state, evaluation.pod, evaluation.request, evaluation.possibly_bound):
+    if gang_may_fit(state, evaluation.pod, evaluation.request):
         return evaluation
     codes = evaluation.codes.copy()
     codes[fits] = Reason.GANG_DOES_NOT_FIT
     return replace(evaluation, codes=codes)
 
 
-def gang_may_fit(state: State, pod: Pod, request: Request, possibly_bound: PossiblyBound = ()) -> bool:
+def gang_may_fit(state: State, pod: Pod, request: Request) -> bool:
     """False if not all members that must run together fit, even if all pods that they may evict were gone.
     For ``filter``, ``preempt``, and the free room that the evictor holds.
 
@@ -61,20 +61,17 @@ def gang_may_fit(state: State, pod: Pod, request: Request, possibly_bound: Possi
     if gang is None or gang.to_place < 2:
         return True
     now = time.time()  # rights to evict may change without an event
-    is_like_others = pod.key in state.pods and not (pod.gates or state.pods.is_nominated(pod.uid))
+    is_like_others = pod.key in state.pods and not (pod.gates or state.reservations.node_of(pod.uid))
     own = "" if is_like_others else pod.key
     asked = gang.key, own, request, pod.spec.node_selector, pod.scheduling_constraints, int(now) // 10
-    if not possibly_bound and (known := state.gang_answers.get(asked, state.room_version)) is not None:
+    if (known := state.gang_answers.get(asked, state.room_version)) is not None:
         return known
-    fits = _may_fit(state, gang, WaitingMembers(pod, request), now, possibly_bound)
-    if not possibly_bound:
-        state.gang_answers.put(asked, state.room_version, fits)
+    fits = _may_fit(state, gang, WaitingMembers(pod, request), now)
+    state.gang_answers.put(asked, state.room_version, fits)
     return fits
 
 
-def _may_fit(
-    state: State, gang: Gang, asking: WaitingMembers, now: float, possibly_bound: PossiblyBound
-) -> bool:
+def _may_fit(state: State, gang: Gang, asking: WaitingMembers, now: float) -> bool:
     """Nominated members may go elsewhere, or stay: the search may miss the way by which they got their
     room."""
     others = [one for one in state.gangs.members(gang.key) if one.key != asking.pod.key and not one.deleting]
@@ -84,14 +81,14 @@ def _may_fit(
     to_come = max(gang.to_place - 1 - len(others), 0)
     if 1 + len(without_gates) + to_come < gang.to_place:
         return False
-    nominated = [one.key for one in without_gates if state.pods.is_nominated(one.uid)]
+    nominated = [one.key for one in without_gates if state.reservations.node_of(one.uid)]
     members = _members_to_place(gang, asking, without_gates, gang.to_place)
-    fits = _fits(state, members, now, possibly_bound, without=nominated)
+    fits = _fits(state, members, now, without=nominated)
     if fits or not nominated:
         return fits
     rest = [one for one in without_gates if one.key not in nominated]
     members = _members_to_place(gang, asking, rest, gang.to_place - len(nominated))
-    return _fits(state, members, now, possibly_bound)
+    return _fits(state, members, now)
 
 
 def _members_to_place(
@@ -120,14 +117,13 @@ def _fits(
     state: State,
     members: Sequence[WaitingMembers],
     now: float,
-    possibly_bound: PossiblyBound,
     without: Collection[str] = (),
 ) -> bool:
     """Whether these members fit. ``without``: keys of nominated pods whose room is not held."""
     if any(_wants_dra(state, one) for one in members):
         return True
     pod = members[0].pod
-    with state.fleet_view_for(pod, possibly_bound, without) as fleet, ExitStack() as gone:
+    with state.fleet_view_for(pod, without) as fleet, ExitStack() as gone:
         if place_together(fleet, state.policy, state.nodes, members) is not None:
             return True
         found = _evictable(state, pod, now, _usable(fleet, members))

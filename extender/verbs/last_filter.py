@@ -12,8 +12,7 @@ from extender.verbs.prioritize import Scored, scored, scores_of
 class LastFilter:
     """One evaluation, until anything has changed on which it depends.
 
-    It depends on nothing but the state: without forecasts, which search with limits of their own, without
-    pods whose binding is not known, and without room that is held for gangs, which ends with time.
+    It depends on nothing but the state, unless it has forecasts, which search with limits of their own.
     """
 
     def __init__(self, state: State) -> None:
@@ -27,10 +26,9 @@ class LastFilter:
         if self._prepared is not None:
             self._asked, self._prepared = False, None
         self._kept = None
-        if evaluation is None or evaluation.forecasts or evaluation.possibly_bound:
+        if evaluation is None or evaluation.forecasts:
             return
-        # A gang that does not fit is the reason of filter alone.
-        if self._state.gang_holds.is_empty and evaluation.fitting:
+        if evaluation.fitting:  # a gang that does not fit is the reason of filter alone
             self._kept = evaluation, args, result, self._version()
 
     def prepare(self) -> None:

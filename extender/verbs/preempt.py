@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from extender.cluster.other_resources import takes_another_pod
-from extender.cluster.state import PossiblyBound, State
+from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_filter import has_unknown_filters
@@ -39,9 +39,7 @@ class Preemption(PreemptResult):
     empty: str = NO_EVICTIONS_HELP
 
 
-def preempt(
-    state: State, args: PreemptArgs, now: float, possibly_bound: PossiblyBound = (), *, most: int = 1
-) -> Preemption:
+def preempt(state: State, args: PreemptArgs, now: float, *, most: int = 1) -> Preemption:
     """The ``most`` best candidates with their victims. ``now`` in Unix seconds."""
     try:
         request = request_of(args.pod)
@@ -56,7 +54,7 @@ def preempt(
     }
     if not request.wants_gpu:
         return Preemption({node: args.candidates[node] for node, victims in proposed.items() if victims})
-    if not gang_may_fit(state, args.pod, request, possibly_bound):
+    if not gang_may_fit(state, args.pod, request):
         return Preemption(empty=Reason.GANG_DOES_NOT_FIT.text)
     by_claims = _by_claims(state, args.pod, request, list(proposed))
     required = {
@@ -69,12 +67,11 @@ def preempt(
         args.pod,
         nodes,
         now,
-        possibly_bound=possibly_bound,
         required=required,
         proposed={node: {pod.uid for pod in victims} for node, victims in proposed.items()},
     )
     chosen = ([plan for plan in plans if not plan.pdb_violations] or plans)[:most]
-    if chosen and chosen[0].to_evict and room_is_coming(state, args.pod, now, possibly_bound, proposed):
+    if chosen and chosen[0].to_evict and room_is_coming(state, args.pod, now, proposed):
         return Preemption(empty=ROOM_IS_COMING)  # kube-scheduler tries the pod again when that room is there
     if not chosen:
         return Preemption(

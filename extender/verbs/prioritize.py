@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from extender.cluster.other_resources import wants_devices
-from extender.cluster.state import PossiblyBound, State
+from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.protocol.codec import FilterArgs, encode_priorities
@@ -38,7 +38,6 @@ def scored(args: FilterArgs, scores: Bytes, evaluation: Evaluation | None) -> Sc
 def prioritize(
     state: State,
     args: FilterArgs,
-    possibly_bound: PossiblyBound = (),
     filtered: Evaluation | None = None,
 ) -> tuple[Bytes, Evaluation | None]:
     """A score for each name (len(names),), in the order asked; 0 for a node that does not fit (any more).
@@ -56,7 +55,7 @@ def prioritize(
         return np.zeros(len(args.names), np.uint8), None
     evaluation = filtered and filtered.among(state.rows(args.names))
     if evaluation is None:
-        evaluation = evaluate(state, args.pod, request, args.names, possibly_bound)
+        evaluation = evaluate(state, args.pod, request, args.names)
     return scores_of(evaluation), evaluation
 
 

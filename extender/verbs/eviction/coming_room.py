@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from extender.cluster.state import PossiblyBound, State
+from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.k8s.node_filter import NodeFilter, has_unknown_filters
 from extender.k8s.objects import Pod
@@ -29,9 +29,7 @@ LONGEST_EXPECTED = 60.0
 it waiting for ever."""
 
 
-def room_is_coming(
-    state: State, pod: Pod, now: float, possibly_bound: PossiblyBound = (), besides: Collection[str] = ()
-) -> bool:
+def room_is_coming(state: State, pod: Pod, now: float, besides: Collection[str] = ()) -> bool:
     """Whether the pod fits without any eviction where pods have just ended, or on some node once the pods
     have gone that terminate there.
 
@@ -41,18 +39,18 @@ def room_is_coming(
     if has_unknown_filters(pod) or pod.spec.claims:
         return False
     since = state.pods.expects.get(pod.uid, now)
-    if now - since < LONGEST_EXPECTED and _has_just_come(state, pod, now, possibly_bound):
+    if now - since < LONGEST_EXPECTED and _has_just_come(state, pod, now):
         state.pods.expects[pod.uid] = since
         return True
     leaving = (state.pods[key] for key in state.pods.leaving)
     nodes = dict.fromkeys(one.node_name for one in leaving if not one.ends or now < one.ends + OVERDUE)
     chosen = [node for node in nodes if node not in besides][:MOST_NODES]
     evicts_nobody = replace(pod, never_preempts=True)
-    plans = plan_evictions(state, evicts_nobody, chosen, now, possibly_bound=possibly_bound)
+    plans = plan_evictions(state, evicts_nobody, chosen, now)
     return bool(plans)
 
 
-def _has_just_come(state: State, pod: Pod, now: float, possibly_bound: PossiblyBound) -> bool:
+def _has_just_come(state: State, pod: Pod, now: float) -> bool:
     """Whether the pod fits on a node where a pod has just ended."""
     rejection = NodeFilter(pod).rejection
     ended = [
@@ -61,4 +59,4 @@ def _has_just_come(state: State, pod: Pod, now: float, possibly_bound: PossiblyB
         if node in state.nodes and not rejection(state.nodes[node])
     ]
     names = NodeNames.of(ended[:MOST_NODES])
-    return bool(ended) and bool(evaluate(state, pod, request_of(pod), names, possibly_bound).certain.any())
+    return bool(ended) and bool(evaluate(state, pod, request_of(pod), names).certain.any())

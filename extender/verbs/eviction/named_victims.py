@@ -56,7 +56,7 @@ class NamedVictims:
             (named := self._named_for.get(victim)) is not None
             and named[0] != uid
             and now - named[1] <= JUST_NOW
-            and pods.is_nominated(named[0])
+            and pods.reservations.node_of(named[0])
             and not _goes(pods, victim)
             for victim in victims
         )

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from extender.cluster.other_resources import takes_another_pod
-from extender.cluster.state import PossiblyBound, State
+from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
@@ -83,7 +83,6 @@ def plan_evictions(
     *,
     to_equals: bool = False,
     whole_gangs: bool = False,
-    possibly_bound: PossiblyBound = (),
     required: Mapping[str, Collection[str]] | None = None,
     proposed: Mapping[str, Collection[str]] | None = None,
     only: Collection[str] | None = None,
@@ -102,7 +101,7 @@ def plan_evictions(
     except RequestError:
         return []
     rules = Rules(state, pod, now, to_equals=to_equals, whole_gangs=whole_gangs, only=only)
-    planner = _Planner(rules, request, possibly_bound, required or {}, proposed or {})
+    planner = _Planner(rules, request, required or {}, proposed or {})
     return sorted(planner.plans(nodes), key=EvictionPlan.order)
 
 
@@ -113,21 +112,18 @@ class _Planner:
         self,
         rules: Rules,
         request: Request,
-        possibly_bound: PossiblyBound,
         required: Mapping[str, Collection[str]],
         proposed: Mapping[str, Collection[str]],
     ) -> None:
         self._rules, self._state, self._pod = rules, rules.state, rules.preemptor
-        self._request, self._possibly_bound, self._required = request, possibly_bound, required
+        self._request, self._required = request, required
         self._proposed = proposed
         self._gangs = GangTotals(rules)
         self._trials_left = MOST_TRIALS_OF_A_PLAN
         self._claims: FreedClaims | None = None
 
     def plans(self, nodes: Sequence[str]) -> list[EvictionPlan]:
-        promising = promising_nodes(
-            self._state, self._pod, self._request, nodes, self._required, self._possibly_bound
-        )
+        promising = promising_nodes(self._state, self._pod, self._request, nodes, self._required)
         if not promising:
             return []
         if any(node.by_claims for node in promising):
@@ -164,7 +160,7 @@ class _Planner:
         where these cost least. Pods that terminate already are out."""
         leaving = [bound for node in nodes for bound in candidates[node.name].leaving]
         rows = [candidates[node.name].row for node in nodes]
-        with self._evicted(leaving, rows), self._state.fleet_view_for(self._pod, self._possibly_bound):
+        with self._evicted(leaving, rows), self._state.fleet_view_for(self._pod):
             search = _CountedSearch(self._state.fleet, chooser, candidates, self._required)
             found = [(one, node) for node in nodes if (one := search.on(node, roughly=True))]
             found.sort(key=lambda one: one[0].cost)
@@ -216,7 +212,7 @@ class _Planner:
         simulator = self._claims.simulator(pods) if self._claims else None
         names = NodeNames.of(nodes)
         with self._evicted(evicted, state.rows(names).tolist()):
-            return evaluate(state, self._pod, self._request, names, self._possibly_bound, simulator=simulator)
+            return evaluate(state, self._pod, self._request, names, simulator=simulator)
 
     def _verified(self, found: Sequence[NodeVictims]) -> tuple[list[EvictionPlan], list[NodeVictims]]:
         """The plans that are valid, with what the placement costs, and what is not."""

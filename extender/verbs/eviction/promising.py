@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from extender.cluster.state import PossiblyBound, Rows, State
+from extender.cluster.state import Rows, State
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
@@ -40,7 +40,6 @@ def promising_nodes(
     request: Request,
     nodes: Sequence[str],
     required: Mapping[str, Collection[str]],
-    possibly_bound: PossiblyBound = (),
 ) -> list[PromisingNode]:
     """The known nodes that pass kube-scheduler's own filters, where the pod does not fit now and would on the
     empty node; at most ``MOST_NODES``, those that lack least. A node with ``required`` victims may fit."""
@@ -57,7 +56,7 @@ def promising_nodes(
     for number, resources in enumerate(dra):
         (by_claims if resources or pod.spec.claims else counted).append(number)
     rows, has_required = state.rows(names)[counted], [known[number] in required for number in counted]
-    worth = _worth_searching(state, pod, request, rows, has_required, possibly_bound) if counted else {}
+    worth = _worth_searching(state, pod, request, rows, has_required) if counted else {}
     found = [PromisingNode(known[counted[n]], forms, by_claims=False) for n, forms in worth.items()]
     with_claims = [
         PromisingNode(known[n], (without_resources(request, dra[n]),), by_claims=True) for n in by_claims
@@ -71,10 +70,9 @@ def _worth_searching(
     request: Request,
     rows: Rows,
     has_required: Sequence[bool],
-    possibly_bound: PossiblyBound,
 ) -> dict[int, tuple[Request, ...]]:
     """By the index of the rows where evictions may help, those that lack least first: in which forms."""
-    with state.fleet_view_for(pod, possibly_bound) as fleet, fleet.plugins_idle(rows):
+    with state.fleet_view_for(pod) as fleet, fleet.plugins_idle(rows):
         codes = codes_for(state, fleet, pod, request, rows)
         lacks = shortfall(fleet, rows, request)
         possible = {request: fits_when_empty(fleet, request)[rows]}

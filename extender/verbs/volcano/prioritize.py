@@ -31,7 +31,7 @@ up to 1,200 by default, so packing decides."""
 def prioritize_nodes(session: Session, pod: Pod, nodes: Sequence[str]) -> dict[str, float]:
     """Points by node; none for a pod that asks for no GPU."""
     args = FilterArgs(pod, NodeNames.of(nodes))
-    scores, evaluation = prioritize(session.state, args, session.possibly_bound())
+    scores, evaluation = prioritize(session.state, args)
     if evaluation is None:
         return {}
     if not _any_fits(evaluation):
@@ -44,7 +44,7 @@ def _scores_once_others_left(session: Session, args: FilterArgs, nodes: Sequence
     state = session.state
     leaving = [held for node in nodes for held in session.leaving_on(node)]
     with state.fleet.without(leaving):
-        scores, evaluation = prioritize(state, args, session.possibly_bound())
+        scores, evaluation = prioritize(state, args)
         if evaluation is None or _any_fits(evaluation):
             return scores
         return _scores_of_plans(state, args.pod, nodes, session)
@@ -52,7 +52,7 @@ def _scores_once_others_left(session: Session, args: FilterArgs, nodes: Sequence
 
 def _scores_of_plans(state: State, pod: Pod, nodes: Sequence[str], session: Session) -> Bytes:
     scores = np.zeros(len(nodes), np.uint8)
-    plans = plan_evictions(state, pod, nodes, time.time(), possibly_bound=session.possibly_bound())
+    plans = plan_evictions(state, pod, nodes, time.time())
     rank = {plan.node: place for place, plan in enumerate(plans)}
     for index, node in enumerate(nodes):
         if node in rank:

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from extender.cluster.assumed_pods import TIME_TO_LIVE
-from extender.cluster.state import PossiblyBound, State
+from extender.cluster.reservations import TIME_TO_LIVE, Reserved
+from extender.cluster.state import State
 from extender.k8s.objects import Pod
 from extender.verbs.evaluate import reason_on
 from extender.verbs.eviction.node_pods import bound_of
@@ -47,10 +47,9 @@ class Session:
     def __init__(
         self,
         state: State,
-        possibly_bound: Callable[[], PossiblyBound] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.state, self.possibly_bound, self.clock = state, possibly_bound, clock
+        self.state, self.clock = state, clock
         self._holds: dict[str, Hold] = {}
         self._evicted: dict[str, float] = {}
         self._prune_at = _PRUNED_FROM
@@ -63,7 +62,7 @@ class Session:
         """Volcano has taken a place for a pod that the watch shows without a node."""
         self.release(pod.uid)
         if waits:
-            self.state.pods.promise(pod, node)
+            self.state.reservations.reserve(pod.uid, Reserved.NOMINATING, node)
         else:
             # Volcano says nothing of the outcome. The watch does, or the pod is looked up when it is overdue.
             now = self.clock()
@@ -79,7 +78,7 @@ class Session:
         if hold is None:
             return
         if hold.waits:
-            self.state.pods.withdraw(uid)
+            self.state.reservations.release(uid, Reserved.NOMINATING)
         elif (known := self.state.pods.by_uid(uid)) is None or not known.node_name:
             self.state.reconcile(hold.pod, None, self.clock())
 
@@ -119,11 +118,11 @@ class Session:
 
     def reason(self, pod: Pod, request: Request, node: str, *, later: bool) -> Reason:
         """Whether the pod fits on the node: now, or ``later``, once all that leave have left."""
-        now = reason_on(self.state, pod, request, node, self.possibly_bound())
+        now = reason_on(self.state, pod, request, node)
         if not later or not now.eviction_helps or not (leaving := self.leaving_on(node)):
             return now
         with self.state.fleet.without(leaving):
-            return reason_on(self.state, pod, request, node, self.possibly_bound(), idle=True)
+            return reason_on(self.state, pod, request, node, idle=True)
 
     def leaving_on(self, node: str) -> list[Allocation]:
         """What pods of a node hold that terminate already, or that Volcano evicts."""
@@ -143,7 +142,7 @@ class Session:
         self._holds = {
             uid: hold
             for uid, hold in self._holds.items()
-            if (hold.waits and pods.by_uid(uid)) or assumed.on(uid, hold.node)
+            if (hold.waits and pods.by_uid(uid)) or assumed.on_node(uid, hold.node)
         }
         now = self.clock()
         self._evicted = {uid: end for uid, end in self._evicted.items() if end > now and pods.by_uid(uid)}

@@ -78,5 +78,4 @@ def _plans(session: Session, pod: Pod, node: str, uids: Collection[str]) -> list
     if not uids:
         return []
     with session.state.fleet.without(session.leaving_on(node)):
-        bound = session.possibly_bound()
-        return plan_evictions(session.state, pod, [node], time.time(), possibly_bound=bound, only=uids)
+        return plan_evictions(session.state, pod, [node], time.time(), only=uids)

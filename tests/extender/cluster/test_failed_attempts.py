@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cluster.failed_attempts import FAILED, TRIED_AGAIN
+from extender.cluster.reservations import FAILED, TRIED_AGAIN
 from extender.cluster.state import State
 from extender.k8s.objects import Deleted, Pod, Upserted
 from packing.model.reasons import Reason
@@ -64,14 +64,12 @@ def test_it_takes_its_room_once() -> None:
 def test_it_is_not_for_ever() -> None:
     state = make_state(make_node("n"), WAITS)
     now = 100.0
-    state.pods.cleared.clock = lambda: now
+    state.reservations.clock = lambda: now
     state.apply([Upserted(FAILS)])
     now += TRIED_AGAIN - 1
     state.apply([Upserted(replace(FAILS, labels={"changed": "again"}))])
-    state.pods.expire()
     assert not sees_the_room(state)
     now += 1
-    state.pods.expire()
     assert sees_the_room(state)
 
 

@@ -37,7 +37,7 @@ def gang(count: int, gpus: int = 8, **fields: Any) -> list[Pod]:
 
 def holding_state(*objects: Node | Pod) -> tuple[State, Clock]:
     state, clock = make_state(*objects), Clock()
-    state.gang_holds.seconds, state.gang_holds.clock = SECONDS, clock
+    state.gang_holds.seconds, state.reservations.clock = SECONDS, clock
     return state, clock
 
 
@@ -64,7 +64,7 @@ def test_others_do_not_see_the_room_of_missing_members() -> None:
     bind(state, pods[1], "b")
     assert free_for(state) == []
     bind(state, pods[2], "c")
-    assert state.gang_holds.is_empty
+    assert state.reservations.is_empty
 
 
 def test_nothing_is_held_for_members_that_have_succeeded() -> None:
@@ -75,7 +75,7 @@ def test_nothing_is_held_for_members_that_have_succeeded() -> None:
     assert len(free_for(state)) == 1  # the room of the third is held
     state.apply([Upserted(replace(pods[1], node_name="b", phase="Succeeded"))])
     bind(state, pods[2], "b")
-    assert state.gang_holds.is_empty
+    assert state.reservations.is_empty
 
 
 def test_a_member_that_goes_elsewhere_leaves_room_for_the_last_one() -> None:
@@ -116,10 +116,10 @@ def test_the_room_is_given_up_after_the_time(caplog: pytest.LogCaptureFixture) -
     clock.now += 1
     assert free_for(state) == ["b", "c"]
     with caplog.at_level(logging.WARNING):
-        state.gang_holds.expire()
-        state.gang_holds.expire()
+        state.reservations.expire()
+        state.reservations.expire()
     assert caplog.text.count("stowage default/g: not complete after 60 s") == 1
-    assert state.gang_holds.is_empty  # from here on it costs no other pod any time
+    assert state.reservations.is_empty  # from here on it costs no other pod any time
     assert "any more: they were not bound within 60 s" in explain(state, pods[1]).gang
 
 
@@ -142,7 +142,7 @@ def test_nothing_is_held_for_members_that_do_not_fit_or_do_not_exist() -> None:
     assert free_for(state) == ["b", "c"]
     text = "no room is held for the others: they are not there, too many, or do not fit together"
     assert text in explain(state, pods[1]).gang
-    assert state.gang_holds.is_empty
+    assert state.reservations.is_empty
     state, _ = holding_state(*NODES, pods[0])
     bind(state, pods[0], "a")
     assert free_for(state) == ["b", "c"]
@@ -153,12 +153,12 @@ def test_all_gangs_together_hold_a_limited_number_of_places(monkeypatch: pytest.
     pods = gang(4, gpus=1)
     state, _ = holding_state(*NODES, *pods)
     bind(state, pods[0], "a")
-    assert state.gang_holds.places(0, "") == []
+    assert state.reservations.gang_places(0, "") == []
     bind(state, pods[1], "a")  # now only two are missing, but the next search is not due
-    assert state.gang_holds.places(0, "") == []
+    assert state.reservations.gang_places(0, "") == []
     state, _ = holding_state(*NODES, *(replace(pod, labels=gang(3)[0].labels) for pod in pods[:3]))
     bind(state, replace(pods[0], labels=gang(3)[0].labels), "a")
-    assert len(state.gang_holds.places(0, "")) == 2
+    assert len(state.reservations.gang_places(0, "")) == 2
 
 
 def test_a_nominated_member_has_its_room_already() -> None:
@@ -195,9 +195,9 @@ def test_a_member_that_bind_assumes_has_its_room() -> None:
     state.assume(pods[0], "a", {}, now=0.0)
     bind(state, pods[1], "b")
     assert free_for(state) == ["c"]
-    assert state.gang_holds.places(0, "") == []
+    assert state.reservations.gang_places(0, "") == []
     bind(state, pods[0], "a")
-    assert state.gang_holds.is_empty
+    assert state.reservations.is_empty
 
 
 class Holds(RuleBasedStateMachine):
@@ -231,15 +231,15 @@ class Holds(RuleBasedStateMachine):
     @invariant()
     def only_incomplete_gangs_hold_room_and_only_in_time(self) -> None:
         state = self.state
-        for key, hold in state.gang_holds._holds.items():
+        for key, room in state.reservations.gangs.items():
             gang = state.gangs.gang(key)
             assert gang is not None
             bound = [pod for pod in state.gangs.members(key) if pod.node_name]
             assert 0 < len(bound) < gang.together
-            assert len(hold.places) <= gang.together - len(bound)
-            if self.clock.now - hold.since >= SECONDS:
-                assert not any(p in hold.places for p in state.gang_holds.places(-1, ""))
-            assert not any(p in hold.places for p in state.gang_holds.places(2, ""))
+            assert len(room.places) <= gang.together - len(bound)
+            if self.clock.now >= room.expires:
+                assert not any(p in room.places for p in state.reservations.gang_places(-1, ""))
+            assert not any(p in room.places for p in state.reservations.gang_places(2, ""))
 
     @invariant()
     def the_fleet_is_as_without_holds(self) -> None:

@@ -216,8 +216,8 @@ def test_a_bound_pod_that_is_shown_is_assumed_nowhere_whatever_has_changed():
     bound = make_pod("a", 2, node_name="n")
     state = make_state(make_node("n"), make_node("m"), bound)
     state.assume(replace(bound, node_name=""), "m", {}, 0.0)
-    assert state.pods.assumed.of(bound.uid)
+    assert state.pods.assumed.of_pod(bound.uid)
     state.apply([Upserted(replace(bound, phase="Running"))])
-    assert not state.pods.assumed.of(bound.uid)
+    assert not state.pods.assumed.of_pod(bound.uid)
     assert state.pods.node_of(bound) == "n"
     assert [*state.pods.on_node("m")] == []

@@ -22,7 +22,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from extender.cluster.assumed_pods import TIME_TO_LIVE
+from extender.cluster.reservations import TIME_TO_LIVE
 from extender.cluster.state import State
 from extender.k8s.objects import Container, Deleted, Event, Pod, PodSpec, Upserted
 from extender.protocol.codec import BindArgs
@@ -143,7 +143,7 @@ class StateModel(RuleBasedStateMachine):
         """Whether Stowage knows that the pod is bound, and with which annotations."""
         known = self.state.pods.by_uid(uid)
         return bool(known and known.node_name) or any(
-            one.confirmed for one in self.state.assumed_pods.of(uid)
+            one.confirmed for one in self.state.assumed_pods.of_pod(uid)
         )
 
     def as_bound(self, pod: Pod) -> Pod:
@@ -214,7 +214,7 @@ class StateModel(RuleBasedStateMachine):
 
     def nothing_is_assumed_of(self, uids: Iterable[str]) -> None:
         """One event ends all that was assumed of a pod."""
-        assert not any(self.state.assumed_pods.of(uid) for uid in uids)
+        assert not any(self.state.assumed_pods.of_pod(uid) for uid in uids)
 
     # What kube-scheduler asks, and what becomes of the bindings.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
-from extender.cluster.state import PossiblyBound, State
+from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Pod
 from extender.verbs.evaluate import reason_on
@@ -21,7 +21,6 @@ def plan_evictions(
     *,
     to_equals: bool = False,
     whole_gangs: bool = False,
-    possibly_bound: PossiblyBound = (),
     required: Mapping[str, Collection[str]] | None = None,
 ) -> list[EvictionPlan]:
     """Terminating pods cost nothing; the cost is the number of the others. A label ``budget: none`` is a
@@ -46,4 +45,4 @@ def plan_evictions(
 def fits_without(state: State, pod: Pod, node: str, victims: Sequence[Pod]) -> bool:
     held = [allocation for one in victims for allocation in state.pods.allocations_of(one)]
     with state.fleet.without(held):
-        return reason_on(state, pod, request_of(pod), node, ()) is Reason.FITS
+        return reason_on(state, pod, request_of(pod), node) is Reason.FITS

@@ -155,12 +155,12 @@ def full(*more: Node | Pod) -> State:
 
 
 def test_a_pod_that_fits_somewhere_needs_no_eviction() -> None:
-    assert needs_no_plan(full(make_node("n2")), waiter(), ["n1", "n2"], ()) == "fits"
-    assert needs_no_plan(full(make_node("n2")), waiter(), ["n1"], ()) == ""
-    assert needs_no_plan(full(), make_pod("p", 0), ["n1"], ()) == "no_gpu"
+    assert needs_no_plan(full(make_node("n2")), waiter(), ["n1", "n2"]) == "fits"
+    assert needs_no_plan(full(make_node("n2")), waiter(), ["n1"]) == ""
+    assert needs_no_plan(full(), make_pod("p", 0), ["n1"]) == "no_gpu"
     unreadable = waiter(annotations={"stowage.dev/gpu-compute": "lots"})
-    assert needs_no_plan(full(), unreadable, ["n1"], ()) == "unreadable"
-    assert needs_no_plan(full(), waiter(), [], ()) == ""
+    assert needs_no_plan(full(), unreadable, ["n1"]) == "unreadable"
+    assert needs_no_plan(full(), waiter(), []) == ""
 
 
 def test_the_cheapest_plan_that_violates_no_budget() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from extender.cluster.reservations import Reserved
 from tests.extender.apiserver import ApiServer
 from tests.extender.evictor import planner
 from tests.extender.evictor.replica import Start, log, node, nominated, pod
@@ -26,7 +27,7 @@ async def test_a_budget_stops_before_anybody_goes(api: ApiServer, start: Start) 
     assert log(api, "evict") == []
     assert nominated(api) is None
     assert replica.metric("evictions_total", result="budget") == 1
-    assert replica.state.pods.held == {}
+    assert replica.state.reservations.by_reason(Reserved.EVICTOR) == {}
     await replica.rounds(20)
     assert len(log(api, "nominate")) < 8  # it backs off
     api.evictions.disruptions["w"] = 1
@@ -107,7 +108,7 @@ async def test_a_crash_after_the_first_eviction(api: ApiServer, start: Start) ->
     first.leader.lose_after = 4  # nominate, two dry runs, one eviction
     await first.rounds(2)
     assert len(log(api, "evict")) == 1
-    assert first.state.pods.held == {} or await first.rounds() is None
+    assert first.state.reservations.by_reason(Reserved.EVICTOR) == {} or await first.rounds() is None
     second = start(nomination_seconds=5)
     await second.rounds(2)
     api.put(pod("p", gpus=2))  # kube-scheduler clears the nomination
@@ -140,7 +141,7 @@ async def test_a_replica_that_is_not_the_leader_any_more_writes_nothing(
     await replica.rounds(5)
     assert len(log(api)) == min(writes, 5)
     if writes < 5:
-        assert replica.state.pods.held == {}
+        assert replica.state.reservations.by_reason(Reserved.EVICTOR) == {}
 
 
 async def test_the_lead_is_lost_while_a_write_waits_for_its_thread(api: ApiServer, start: Start) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
 from extender.evictor.decision import best_node, best_plan
 from extender.evictor.gang_room import MOST_MEMBERS, Required, gang_fits
@@ -34,7 +35,7 @@ def placer(state: State, nodes: Collection[str]) -> Callable[..., tuple[str, Col
     """The real search, on these nodes."""
 
     def place(pod: Pod, leaving: Required) -> tuple[str, Collection[Pod]] | None:
-        if node := best_node(state, pod, list(nodes), (), leaving):
+        if node := best_node(state, pod, list(nodes), leaving):
             return node, ()
         plan, _ = best_plan(plan_evictions(state, pod, list(nodes), 0.0, required=leaving))
         return (plan.node, plan.victims) if plan else None
@@ -52,7 +53,8 @@ def fits(*objects: Node | Pod) -> bool:
     assert plan is not None
     free = state.fleet.arrays.compute.copy()
     answer = gang_fits(state, pod, plan, placer(state, nodes))
-    assert (state.pods.held, (state.fleet.arrays.compute == free).all()) == ({}, True)
+    assert not state.reservations.by_reason(Reserved.SUPPOSED)
+    assert (state.fleet.arrays.compute == free).all()
     return answer
 
 

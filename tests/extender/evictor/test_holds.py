@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
-from extender.evictor.actions import hold_room
 from extender.evictor.book import Book, Hold
 from extender.evictor.decision import (
     OWN_GRACE,
@@ -98,15 +98,15 @@ def test_terminating_pods_that_are_too_few_are_not_waited_for() -> None:
 def test_held_room_is_not_given_to_others_whatever_kube_scheduler_writes() -> None:
     pod, equal, above = waiter(), waiter("equal"), waiter("above", priority=101)
     state = make_state(make_node("n1", 1), pod, equal, above)
-    hold_room(state, pod, "n1")
+    state.reservations.reserve(pod.uid, Reserved.EVICTOR, "n1")
     state.apply([Upserted(replace(pod, nominated_node="n1")), Upserted(pod)])  # nominated, and cleared
     assert why(state, equal, "n1") is not Reason.FITS
     assert why(state, pod, "n1") is Reason.FITS
     assert why(state, above, "n1") is Reason.FITS  # as for kube-scheduler
-    hold_room(state, pod, "")
+    state.reservations.release(pod.uid, Reserved.EVICTOR)
     assert why(state, equal, "n1") is Reason.FITS
-    hold_room(state, pod, "n1")
+    state.reservations.reserve(pod.uid, Reserved.EVICTOR, "n1")
     state.apply([Upserted(replace(pod, node_name="n1")), Deleted("Pod", pod.key)])
-    assert (state.pods.held, why(state, equal, "n1")) == ({}, Reason.FITS)
-    hold_room(state, pod, "n1")  # it is gone
-    assert state.pods.held == {}
+    assert (state.reservations.by_reason(Reserved.EVICTOR), why(state, equal, "n1")) == ({}, Reason.FITS)
+    state.reservations.reserve(pod.uid, Reserved.EVICTOR, "n1")  # it is gone
+    assert state.reservations.by_reason(Reserved.EVICTOR) == {}

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from extender.cluster.reservations import Reserved
 from extender.verbs.eviction.plan import plan_evictions
 from packing.model.reasons import Reason
 from tests.extender.apiserver import ApiServer
@@ -52,5 +53,5 @@ async def test_recommendations_do_not_share_victims(
         "u-p1": ["u-v"],
         "u-p2": [],
     }
-    assert replica.state.pods.held == {}
+    assert replica.state.reservations.by_reason(Reserved.EVICTOR) == {}
     assert why(replica.state, replica.state.pods["ml/p3"], "n1") is not Reason.FITS

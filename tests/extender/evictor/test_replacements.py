@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from extender.cluster.reservations import Reserved
 from extender.evictor import replacements
 from extender.evictor.book import ATTEMPTS
 from packing.model.reasons import Reason
@@ -117,7 +118,7 @@ async def test_a_pod_of_higher_priority_takes_held_room(api: ApiServer, start: S
     api.put(pod("high", "n1", priority=200))
     await replica.rounds(1)
     assert log(api) == [("nominate", "ml/p", "n1"), ("clear", "ml/p", None)]
-    assert (holds(replica), replica.state.pods.held) == ({}, {})
+    assert (holds(replica), replica.state.reservations.by_reason(Reserved.EVICTOR)) == ({}, {})
 
 
 async def test_held_room_expires_and_is_not_held_again(api: ApiServer, start: Start) -> None:
@@ -125,7 +126,7 @@ async def test_held_room_expires_and_is_not_held_again(api: ApiServer, start: St
     replica = start(nomination_seconds=30)
     await replica.rounds(10)
     assert log(api) == [("nominate", "ml/p", "n1"), ("clear", "ml/p", None)]
-    assert (holds(replica), replica.state.pods.held) == ({}, {})
+    assert (holds(replica), replica.state.reservations.by_reason(Reserved.EVICTOR)) == ({}, {})
 
 
 async def test_a_nomination_that_fails_is_tried_a_few_times(api: ApiServer, start: Start) -> None:

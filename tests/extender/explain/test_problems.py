@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from extender.cluster.factory import state_of
+from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
 from extender.explain.advice import ADVICE
 from extender.explain.problems import Problem, Problems, Surroundings, problems_of
@@ -223,9 +224,9 @@ def test_missing_layouts_are_a_problem_until_there_are_some() -> None:
 def test_the_problem_of_a_promised_pod_goes_with_the_promise() -> None:
     pod = odd_pod()
     state = state_with(make_node("n"), pod)
-    state.pods.promise(pod, "n")
+    state.reservations.reserve(pod.uid, Reserved.NOMINATING, "n")
     assert only(found(state)).about == "default/p"
-    state.pods.withdraw(pod.uid)
+    state.reservations.release(pod.uid, Reserved.NOMINATING)
     assert not found(state).problems
 
 

@@ -236,10 +236,11 @@ async def test_bind_finds_the_pod_of_the_last_filter_even_if_it_is_large() -> No
     for name in ("huge", "huger"):
         pod = make_pod(name, annotations={"stowage.dev/large": "x" * (2 << 20)})
         engine._remember(pod)
-        engine._unconfirmed.note(pod, "a", 0.0)
+        engine.state.reservations.answered(pod, "a")
         assert engine._recent_pods.get(pod.uid) is pod
-    now = Interruption(0.0, None)
-    assert [pod.name for pod, _ in engine._unconfirmed.after(now, 0.0)] == ["huge", "huger"]
+    engine.state.reservations.interruption = lambda: Interruption(time.monotonic(), None)
+    found = engine.state.reservations.possibly_bound().values()
+    assert [pod.name for pod, _ in found] == ["huge", "huger"]
 
 
 def test_an_unknown_policy_is_an_invalid_setting() -> None:

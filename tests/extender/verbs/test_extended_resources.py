@@ -63,7 +63,7 @@ def test_a_resource_that_only_a_class_knows_is_scored_too(served):
     served.apply([Upserted(parse_class("card", cards))])
     pod = replace(make_pod("p", 0), spec=PodSpec(containers=(Container("c", (("example.com/card", "1"),)),)))
     assert scores(served, pod, ["full", "free"]) == [10, 0]
-    assert needs_no_plan(served, pod, ["full", "free"], ()) == "fits"
+    assert needs_no_plan(served, pod, ["full", "free"]) == "fits"
 
 
 def test_gpus_of_containers_are_one_request_each(served):
@@ -103,7 +103,7 @@ def test_nvlink_cannot_be_required_of_devices_that_kube_scheduler_chooses(served
     names = ["counts", "full", "free"]
     pod = make_pod("p", 2, annotations={"stowage.dev/nvlink": "required"})
     assert left(served, pod, names) == ["counts"]
-    assert reason_on(served, pod, request_of(pod), "free", ()) is Reason.ISLAND_TOO_SMALL
+    assert reason_on(served, pod, request_of(pod), "free") is Reason.ISLAND_TOO_SMALL
     one = make_pod("q", 1, annotations={"stowage.dev/nvlink": "required"})
     assert left(served, one, names) == names
     claims = make_pod("r", 0, annotations={"stowage.dev/nvlink": "required"})

@@ -206,4 +206,4 @@ def test_room_is_held_near_the_bound_member() -> None:
     state = state_of(*nodes({"x": 3, "y": 3}), *pods)
     state.gang_holds.seconds = 60.0
     state.apply([Upserted(replace(pods[0], node_name="1-y"))])
-    assert {place.node for place in state.gang_holds.places(0, "")} == {"0-y", "2-y"}
+    assert {place.node for place in state.reservations.gang_places(0, "")} == {"0-y", "2-y"}

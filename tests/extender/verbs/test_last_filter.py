@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from extender.cluster.factory import state_of
 from extender.cluster.policy_refresh import PolicyRefresher, choose_node_sets_now, plan_now
+from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
 from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Deleted, Listed, Upserted
@@ -75,7 +76,7 @@ def bind(state: State, number: int) -> None:
 def promise(state: State, number: int) -> None:
     pod = make_pod(f"waits-{number}", 1 + number % 4, priority=number)
     state.apply([Upserted(pod)])
-    state.pods.promise(pod, NODES[number % 6])
+    state.reservations.reserve(pod.uid, Reserved.NOMINATING, NODES[number % 6])
 
 
 def plan(state: State, number: int) -> None:

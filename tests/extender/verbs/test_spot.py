@@ -112,7 +112,7 @@ def test_required_pods_that_are_not_restartable_get_no_spot_node():
     state.spot = "require"
     pod = make_pod("a", 2)
     assert why(state, pod, "s") == Reason.ON_SPOT
-    assert reason_on(state, pod, request_of(pod), "s", ()) == Reason.ON_SPOT
+    assert reason_on(state, pod, request_of(pod), "s") == Reason.ON_SPOT
     assert why(state, pod, "d") == Reason.TOO_FEW_GPUS
     assert why(state, pod, "unknown") == Reason.UNKNOWN_NODE
     assert why(state, restartable(gpus=2), "s") == Reason.FITS

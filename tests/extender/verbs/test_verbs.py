@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -252,8 +253,11 @@ def test_a_pod_that_may_be_bound_counts_once_whatever_else_is_known_of_it():
     state = make_state(make_node("n"), make_node("m"), replace(half, nominated_node="n"))
 
     def fits(*nodes, possibly_bound):
-        args = FilterArgs(other, NodeNames.of(nodes))
-        return list(filter_nodes(state, args, ALL, possibly_bound)[0].names)
+        is_cut_off = bool(possibly_bound)
+        state.reservations.interruption = lambda: (time.monotonic(), None) if is_cut_off else None
+        for pod, node in possibly_bound:
+            state.reservations.answered(pod, node)
+        return list(filter_nodes(state, FilterArgs(other, NodeNames.of(nodes)), ALL)[0].names)
 
     assert fits("n", "m", possibly_bound=[(half, "n")]) == ["n", "m"]
     full = make_pod("full", 8)

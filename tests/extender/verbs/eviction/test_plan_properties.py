@@ -162,7 +162,7 @@ def cheapest_of_all(state: State, pod: Pod, rules: Rules, prices: Prices, node: 
             if any(not allowed(state, rules, bound.pod, gone) for bound in chosen):
                 continue
             with state.fleet.without([held for bound in chosen for held in bound.held]):
-                if reason_on(state, pod, request_of(pod), node, ()) is Reason.FITS:
+                if reason_on(state, pod, request_of(pod), node) is Reason.FITS:
                     costs.append(tuple(prices.of_numbers(numbers_of(state, chosen)).sum(axis=0).tolist()))
     return min(costs, default=None)
 

@@ -1,0 +1,386 @@
+"""Places on nodes that are reserved for pods which the watch does not show there yet.
+
+docs/architecture.md has a table of who makes them, what ends them, and who may take them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from extender.cluster.allocations import Placement
+from extender.dialects.pod_request import bound_request
+from extender.k8s.objects import Pod
+from extender.untrusted.bounded_cache import BoundedMap
+from extender.untrusted.limits import KEPT_PODS
+
+TIME_TO_LIVE = 60.0
+"""Seconds after which an assumed pod is looked up. kube-apiserver gives up a request after as long
+(``--request-timeout``): a binding that has not happened by then never will."""
+SHOWN_WITHIN = 5.0
+"""The same for a pod whose binding has happened: the watch shows almost all within milliseconds."""
+FAILED = "SchedulerError"
+"""Reason of the condition PodScheduled after an attempt that ended with an error."""
+TRIED_AGAIN = 12.0
+"""Seconds in which kube-scheduler has tried such a pod again: ``podMaxBackoffSeconds`` is 10 by default."""
+_BEFORE_BREAK = 30.0
+"""Seconds before a break in which answers may have led to bindings that were lost: requests may queue."""
+_UNNOTICED = 1.0
+"""Seconds for which a break may go unnoticed."""
+_IN_FLIGHT = 10.0
+"""Seconds from an answer to the end of its binding, as long as nothing is lost."""
+_AFTER_BREAK = 60.0
+"""Seconds after a break in which kube-scheduler may still wait for its watch: client-go tries every 30 s."""
+_ANSWERS_KEPT = 4096
+
+_log = logging.getLogger(__name__)
+
+
+class Reserved(IntEnum):
+    """Why a waiting pod has a place, the strongest first."""
+
+    SUPPOSED = 1
+    # Up to 1.37 kube-scheduler clears a nomination whenever it tries the pod before the victims have gone: it
+    # finds no victims of its own (``Evaluator.Preempt`` in pkg/scheduler/framework/preemption, v1.36.3).
+    EVICTOR = 2
+    NOMINATING = 3
+    STATUS = 4
+    FAILED = 5
+
+
+class _Place(NamedTuple):
+    node: str
+    expires: float = math.inf
+
+
+@dataclass(slots=True)
+class GangRoom:
+    """Room for the members of a gang that are missing (``gang_holds``), which is held for ``seconds``.
+
+    ``expires`` and ``searched`` in seconds of the clock. ``is_over``: the time has passed, so nothing is held
+    until the gang starts again. ``bound``: the members that were bound when the places were chosen, or
+    released last."""
+
+    seconds: float
+    expires: float
+    places: list[Placement] = field(default_factory=list)
+    searched: float = -math.inf
+    is_over: bool = False
+    bound: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class AssumedPod:
+    """One pod on one node. ``pod`` is as it will be once bound: with its node, and with ``assignment``, the
+    annotations that name its GPUs.
+
+    ``since``: when the binding was last asked for or answered, in seconds of the caller's clock.
+    ``in_flight``: how many bindings have no answer yet. ``outcome_unknown``: one was never answered, and may
+    have happened. ``confirmed``: the binding has happened.
+    """
+
+    pod: Pod
+    since: float
+    assignment: Mapping[str, str] = field(default_factory=dict)
+    in_flight: int = 0
+    outcome_unknown: bool = False
+    confirmed: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its key in ``Allocations``, which differs from the key of the pod that the watch shows."""
+        return f"{self.pod.key} {self.pod.uid}@{self.pod.node_name}"
+
+
+class AssumedPods:
+    """Bindings that were asked of the API server, and that the watch has not shown yet. One pod has several
+    while it is not known which one happened.
+
+    The API server makes a binding or refuses it, or its answer is lost; the watch shows it later than the
+    answer. An assumed pod is forgotten when
+
+    - the watch shows the pod bound, deleted or ended;
+    - the binding has happened, and a list that began later does not have the pod;
+    - the API server refuses the binding, or makes another one of the same pod;
+    - it is overdue, and the API server says what it has.
+    """
+
+    def __init__(self) -> None:
+        self._by_uid: defaultdict[str, dict[str, AssumedPod]] = defaultdict(dict)
+        self._by_key: dict[str, AssumedPod] = {}
+
+    def __iter__(self) -> Iterator[AssumedPod]:
+        return iter(list(self._by_key.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def of_pod(self, uid: str) -> list[AssumedPod]:
+        return list(self._by_uid[uid].values()) if uid in self._by_uid else []
+
+    def on_node(self, uid: str, node: str) -> AssumedPod | None:
+        """The one of this pod on this node."""
+        return self._by_uid[uid].get(node) if uid in self._by_uid else None
+
+    def by_key(self, key: str) -> AssumedPod | None:
+        return self._by_key.get(key)
+
+    def insert(self, assumed: AssumedPod) -> None:
+        """Add it, or replace the one of this pod on this node."""
+        self._by_uid[assumed.pod.uid][assumed.pod.node_name] = assumed
+        self._by_key[assumed.key] = assumed
+
+    def delete(self, assumed: AssumedPod) -> None:
+        del self._by_key[assumed.key]
+        del self._by_uid[assumed.pod.uid][assumed.pod.node_name]
+        if not self._by_uid[assumed.pod.uid]:
+            del self._by_uid[assumed.pod.uid]
+
+    def overdue(self, now: float) -> list[AssumedPod]:
+        """Those whose bindings are all answered or given up, for too long without a word from the watch."""
+        return [
+            one
+            for one in self
+            if not one.in_flight and now - one.since >= (SHOWN_WITHIN if one.confirmed else TIME_TO_LIVE)
+        ]
+
+    def oldest(self, now: float) -> float:
+        """Seconds since the oldest was last asked for or answered; 0 without any."""
+        return max((now - assumed.since for assumed in self), default=0.0)
+
+
+class Reservations:
+    """The table. ``by_uid`` finds a pod that the watch shows. ``clock``: monotonic seconds.
+
+    ``changes`` counts what may hide or show a place. ``interruption``: when the last one of the watch of pods
+    began and ended (None: it has not), None if there was none. Only then may pods be bound unseen.
+    """
+
+    def __init__(self, by_uid: Callable[[str], Pod | None]) -> None:
+        self.clock: Callable[[], float] = time.monotonic
+        self.interruption: Callable[[], tuple[float, float | None] | None] = lambda: None
+        self.changes = 0
+        self.assumed = AssumedPods()
+        self.gangs: dict[str, GangRoom] = {}
+        self._by_uid = by_uid
+        self._places: defaultdict[str, dict[Reserved, _Place]] = defaultdict(dict)
+        self._answers: BoundedMap[str, tuple[Pod, str, float]] = BoundedMap(_ANSWERS_KEPT, KEPT_PODS)
+        self._next_expiry = math.inf
+
+    def reserve(self, uid: str, reason: Reserved, node: str) -> None:
+        """Keep a place for a pod that is known and waits; of another one this does nothing."""
+        if (known := self._by_uid(uid)) is not None and not known.node_name:
+            self._places[uid][reason] = _Place(node)
+            self.changes += 1
+
+    def release(self, uid: str, reason: Reserved) -> None:
+        if self._places.get(uid, {}).pop(reason, None) is not None:
+            self.changes += 1
+            if not self._places[uid]:
+                del self._places[uid]
+
+    def forget(self, uid: str) -> None:
+        """The pod is bound or gone."""
+        self.changes += self._places.pop(uid, None) is not None
+
+    def update(self, before: Pod | None, pod: Pod) -> None:
+        """The watch shows a waiting pod, and has shown it as ``before``.
+
+        When an attempt fails, as all do while an extender does not answer, kube-scheduler clears the pod's
+        nomination (``handleSchedulingFailure`` in its schedule_one.go), also if victims have left for the pod
+        already. Another pod of the same priority could take that room before the pod is tried again. So the
+        nomination counts a while longer. A Stowage that has just started has not seen it.
+        """
+        old = self._places.get(pod.uid, {})
+        places = {reason: place for reason, place in old.items() if reason <= Reserved.EVICTOR}
+        cleared = old.get(Reserved.FAILED)
+        if pod.nominated_node:
+            places[Reserved.STATUS] = _Place(pod.nominated_node)
+        elif pod.unscheduled == FAILED and not pod.deleting:
+            if before is not None and before.uid == pod.uid and before.nominated_node:
+                cleared = _Place(before.nominated_node, self.expires_in(TRIED_AGAIN))
+            if cleared is not None:
+                places[Reserved.FAILED] = cleared
+        if places:
+            self._places[pod.uid] = places
+            self.changes += 1
+        else:
+            self.forget(pod.uid)
+
+    def node_of(self, uid: str) -> str:
+        """Where a waiting pod has a place, "" for nowhere."""
+        self.expire()
+        return self._strongest(uid)
+
+    def has(self, uid: str, reason: Reserved) -> bool:
+        return reason in self._places.get(uid, ())
+
+    def by_reason(self, reason: Reserved) -> dict[str, str]:
+        """The node for each pod, by its UID, that has a place for this reason."""
+        return {uid: places[reason].node for uid, places in self._places.items() if reason in places}
+
+    @contextmanager
+    def supposing(self) -> Iterator[Callable[[str, str], None]]:
+        """A function that supposes a place for the pod of a UID on a node, until the end of the block."""
+        try:
+            yield lambda uid, node: self.reserve(uid, Reserved.SUPPOSED, node)
+        finally:
+            for uid in self.by_reason(Reserved.SUPPOSED):
+                self.release(uid, Reserved.SUPPOSED)
+
+    @property
+    def version(self) -> object:
+        """Changes when a place may have become hidden or seen."""
+        self.expire()
+        return self.changes, {uid: node for uid, (_, node) in self.possibly_bound().items()}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is hidden from anybody, apart from what assumed pods have."""
+        self.expire()
+        return not (self._places or any(room.places for room in self.gangs.values()) or self.possibly_bound())
+
+    def hidden_from(self, pod: Pod, gang: str, ignored: Collection[str] = ()) -> list[Placement]:
+        """The places of others that the pod must not take. ``gang``: the key of its own, "" for none.
+        ``ignored``: keys of pods whose places do not count."""
+        self.expire()
+        unsure = self.possibly_bound()
+        places = []
+        for uid in self._places:
+            other = self._by_uid(uid)
+            if other is None or other.priority < pod.priority or other.key == pod.key:
+                continue
+            if uid in unsure or other.key in ignored or self.assumed.of_pod(uid):
+                continue
+            if not (bound := bound_request(other)).problem:
+                places.append(Placement(self._strongest(uid), bound.request, priority=other.priority))
+        for other, node in unsure.values():
+            if other.uid != pod.uid:
+                places.append(Placement(node, bound_request(other).request))
+        return places + self.gang_places(pod.priority, gang)
+
+    def gang_places(self, priority: int, own: str) -> list[Placement]:
+        """The room of gangs but the ``own`` one that a pod of this priority does not see."""
+        self.expire()
+        rooms = (room for key, room in self.gangs.items() if key != own)
+        return [place for room in rooms for place in room.places if place.priority >= priority]
+
+    def expires_in(self, seconds: float) -> float:
+        """The time in so many seconds, at which ``expire`` has something to do."""
+        expires = self.clock() + seconds
+        self._next_expiry = min(self._next_expiry, expires)
+        return expires
+
+    def expire(self) -> None:
+        """End what is over. All that reads the table calls this first."""
+        if (now := self.clock()) < self._next_expiry:
+            return
+        for uid, places in list(self._places.items()):
+            for reason in [reason for reason, place in places.items() if now >= place.expires]:
+                self.release(uid, reason)
+        for key, room in self.gangs.items():
+            if not room.is_over and now >= room.expires:
+                room.is_over, room.places = True, []
+                self.changes += 1
+                text = "%s: not complete after %g s, its room is no longer held"
+                _log.warning(text, key, room.seconds)
+        times = [place.expires for places in self._places.values() for place in places.values()]
+        times += [room.expires for room in self.gangs.values() if not room.is_over]
+        self._next_expiry = min(times, default=math.inf)
+
+    def answered(self, pod: Pod, node: str) -> None:
+        """kube-scheduler will most likely bind the pod to this node."""
+        size = min(pod.size + len(node), KEPT_PODS // 16)
+        self._answers.put(pod.uid, (pod, node, self.clock()), size)
+
+    def possibly_bound(self) -> dict[str, tuple[Pod, str]]:
+        """By UID, pods that kube-scheduler may have bound while the API server was away, and the nodes.
+
+        A binding whose answer is lost may have happened. kube-scheduler treats it as failed and forgets the
+        pod until its own watch is back; pods that it binds meanwhile are not on our watch yet. So after an
+        outage both caches lack pods of the other, and both may over-allocate. For a while the nodes that were
+        answered therefore count as allocated, until the watch shows what became of the pods.
+        """
+        if (interruption := self.interruption()) is None:
+            return {}
+        now, (began, ended) = self.clock(), interruption
+        if ended is not None and now - ended > _AFTER_BREAK:
+            return {}
+        found = {}
+        for pod, node, at in self._answers.values():
+            lost = ended is None and began - _BEFORE_BREAK <= at <= began + _UNNOTICED
+            if lost or at >= now - _IN_FLIGHT:
+                known = self._by_uid(pod.uid)
+                is_gone = known is None and ended is not None
+                if not (is_gone or (known and known.node_name) or self.assumed.of_pod(pod.uid)):
+                    found[pod.uid] = pod, node
+        return found
+
+    @contextmanager
+    def without_possibly_bound(self) -> Iterator[None]:
+        """Inside the block no pod counts as possibly bound."""
+        interruption, self.interruption = self.interruption, lambda: None
+        try:
+            yield
+        finally:
+            self.interruption = interruption
+
+    def problems(self) -> dict[str, str]:
+        """Pods with a place whose request cannot be read, by their keys: they count nowhere."""
+        found = {}
+        for uid in self._places:
+            pod = self._by_uid(uid)
+            if pod is not None and not self.assumed.of_pod(uid) and (problem := bound_request(pod).problem):
+                found[pod.key] = f"request cannot be read: {problem}"
+        return found
+
+    def _strongest(self, uid: str) -> str:
+        places = self._places.get(uid)
+        return places[min(places)].node if places else ""
+
+
+class RetryOrder:
+    """After an interruption, pods of higher priority are placed first. An interruption ends with the first
+    request, and whenever one could be answered with nothing but an error.
+
+    While its extender fails, every attempt of kube-scheduler fails. It then clears the nomination of the pod
+    and puts it into its backoff queue, each pod for a time of its own. So a pod of low priority may be tried
+    first and get the room that victims have just left. Until the pods of higher priority have been tried
+    again, such a pod is refused with an error, which puts it back into the backoff queue.
+    """
+
+    def __init__(self) -> None:
+        self._ends = math.inf
+        self._tried: set[str] = set()
+
+    def interrupted(self, now: float) -> None:
+        """Keep the order from ``now`` on (monotonic seconds), for ``TRIED_AGAIN`` seconds."""
+        self._ends = now + TRIED_AGAIN
+        self._tried.clear()
+
+    def must_wait(self, failed: Iterable[Pod], pod: Pod, now: float) -> bool:
+        """Whether one of the pods whose last attempt has ``failed`` has a higher priority, and has not been
+        tried since. Otherwise this pod counts as tried."""
+        if self._ends == math.inf:
+            self.interrupted(now)
+        if now >= self._ends:
+            return False
+        if any(self._goes_first(other, pod) for other in failed):
+            return True
+        self._tried.add(pod.uid)
+        return False
+
+    def _goes_first(self, other: Pod, pod: Pod) -> bool:
+        return (
+            other.priority > pod.priority
+            and other.scheduler_name == pod.scheduler_name
+            and not other.deleting
+            and other.uid not in self._tried
+        )

@@ -1,4 +1,5 @@
 """The tasks and threads that run as long as the service does. An error ends none of them for good, or unseen.
+Longer work gives other tasks their turn.
 
 After an error it is logged, counted and shown for a while, and the task or thread starts again.
 """
@@ -10,15 +11,24 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 Run: TypeAlias = Callable[[], Awaitable[None]]
+T = TypeVar("T")
 
 _PAUSE = 5.0  # seconds between an error and the next start
 _SHOWN = 600.0  # seconds that an error is a problem
 _log = logging.getLogger(__name__)
+
+
+async def with_turns(items: Iterable[T], batch: int) -> AsyncIterator[T]:
+    """The items; other tasks run after each ``batch`` of them."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % batch == 0:
+            await asyncio.sleep(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import queue
 import sys
@@ -73,6 +74,7 @@ def _overviews(args: argparse.Namespace, chosen: Settings) -> Iterator[Overview]
 
     first = ask_service.ask(args, "top", lambda stowage: (stowage, _asked(args, stowage)))
     with loading_kernels():
+        from extender.cluster.census import CensusTaker
         from extender.cluster.factory import state_of
         from extender.explain.overview import overview
 
@@ -81,8 +83,9 @@ def _overviews(args: argparse.Namespace, chosen: Settings) -> Iterator[Overview]
         dump = source_args.dump_of(source)
         source_args.select_nodes(source, chosen)
         state = state_of(source_args.settings_of(args, dump) or chosen, dump)
+        census = CensusTaker(state)
         for _ in _states(state, source, watch=args.watch):
-            yield overview(state, args.waiting)
+            yield asyncio.run(overview(state, census, args.waiting))
         return
     stowage, found = first
     yield found

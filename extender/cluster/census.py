@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from extender.background import with_turns
 from extender.cluster.gpu_amounts import GpuAmounts
 from extender.cluster.other_resources import wants_devices
 from extender.cluster.state import State
@@ -155,20 +156,25 @@ class CensusTaker:
         self._in_slices: dict[str, tuple[NodeDevices, bool, Unoffered | None]] = {}
         self._rows: dict[str, int] = {}
         self._columns: _Columns | None = None
-        self.last: Census | None = None
 
     async def take(self) -> Census:
         """Count everything; other tasks run in between."""
-        steps = self._steps()
-        while (census := next(steps)) is None:
+        state, hidden = self._state, dict[str, Unoffered]()
+        while not self._mig.update(on_offer(state.fleet, _closed_rows(state)), _MIG_NODES):
             await asyncio.sleep(0)
-        return census
-
-    def take_at_once(self) -> Census:
-        return next(census for census in self._steps() if census)
+        async for name in with_turns(list(state.fleet.rows), _NODES):
+            if found := self._unoffered(name):
+                hidden[name] = found
+        waiting: dict[str, Waiting] = dict.fromkeys((*state.rights.queues.by_name, ""), Waiting())
+        async for key in with_turns(list(state.pods.waiting), _PODS):
+            if (pod := state.pods.get(key)) and waits_for_devices(state, pod):
+                queue = state.rights.queues.name_of(pod)
+                waiting[queue] = self._with_pod(waiting.get(queue, Waiting()), pod)
+        self._in_slices = {name: seen for name, seen in self._in_slices.items() if name in state.fleet.rows}
+        return self._count({name: one for name, one in hidden.items() if _has_no_gpus(state, name)}, waiting)
 
     def node(self, name: str) -> NodeCount | None:
-        """A node in the ``last`` census, None where it has no GPUs."""
+        """A node in the last census, None where it has no GPUs."""
         row, columns = self._rows.get(name), self._columns
         if row is None or columns is None:
             return None
@@ -180,27 +186,6 @@ class CensusTaker:
             whole=int(columns.whole[row]),
             on_offer=bool(columns.on_offer[row]),
         )
-
-    def _steps(self) -> Iterator[Census | None]:
-        """Yields None after each small piece of work, and the census at last."""
-        state = self._state
-        while not self._mig.update(on_offer(state.fleet, _closed_rows(state)), _MIG_NODES):
-            yield None
-        hidden: dict[str, Unoffered] = {}
-        for number, name in enumerate(list(state.fleet.rows), 1):
-            if found := self._unoffered(name):
-                hidden[name] = found
-            if number % _NODES == 0:
-                yield None
-        waiting: dict[str, Waiting] = dict.fromkeys((*state.rights.queues.by_name, ""), Waiting())
-        for number, key in enumerate(list(state.pods.waiting), 1):
-            if (pod := state.pods.get(key)) and waits_for_devices(state, pod):
-                queue = state.rights.queues.name_of(pod)
-                waiting[queue] = self._with_pod(waiting.get(queue, Waiting()), pod)
-            if number % _PODS == 0:
-                yield None
-        self._in_slices = {name: seen for name, seen in self._in_slices.items() if name in state.fleet.rows}
-        yield self._count({name: one for name, one in hidden.items() if _has_no_gpus(state, name)}, waiting)
 
     def _unoffered(self, name: str) -> Unoffered | None:
         """As ``unoffered``; the devices of a node are looked through again only when they changed."""
@@ -237,7 +222,7 @@ class CensusTaker:
                 fleet, models[model] = _with_node(fleet, one), _with_node(models.get(model, NOTHING), one)
         gpus, used, spot = _installed(state, columns, hidden)
         closed = columns.counted & ~columns.on_offer
-        self.last = Census(
+        return Census(
             Totals(
                 nodes=int(columns.counted.sum()),
                 gpus=int(columns.gpus.sum()),
@@ -261,7 +246,6 @@ class CensusTaker:
             waiting,
             beside,
         )
-        return self.last
 
     def _mig_slices(self) -> dict[str, MigSlices]:
         profiles: defaultdict[str, dict[str, ProfileSlices]] = defaultdict(dict)

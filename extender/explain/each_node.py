@@ -36,13 +36,17 @@ class NodeAnswer:
     cost: float = 0.0
     terms: dict[str, float] = field(default_factory=dict)
 
+    def order(self) -> tuple[bool, float, str]:
+        """Those that fit first, the cheapest first."""
+        return not self.fits, self.cost, self.node
+
 
 def explain_each(state: State, pod: Pod, nodes: Iterable[str]) -> list[NodeAnswer]:
     """An answer for each of these nodes, those that fit first, cheapest first.
 
     Raises ``RequestError`` where the pod's request cannot be read.
     """
-    return sorted(_answers(state, pod, list(nodes)), key=lambda one: (not one.fits, one.cost, one.node))
+    return sorted(_answers(state, pod, list(nodes)), key=NodeAnswer.order)
 
 
 def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:

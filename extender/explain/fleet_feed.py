@@ -15,6 +15,7 @@ from time import monotonic, time
 
 from pydantic_core import to_json
 
+from extender.background import with_turns
 from extender.cluster.census import CensusTaker, NodeCount, Totals, waiting_pods
 from extender.cluster.state import State
 from extender.explain.fleet_row import fleet_row
@@ -113,18 +114,13 @@ class FleetFeed:
 
     async def _render_rows(self, now: float) -> bool:
         """Render the rows of the nodes that changed; whether any did."""
-        everything, changed, rendered = now - self._rendered_all >= _ALL, False, 0
-        for looked, name in enumerate(list(self._state.fleet.rows), 1):
-            if everything or self._is_stale(name):
-                changed |= self._render(name)
-                rendered += 1
-                if rendered % _ROWS == 0:
-                    await asyncio.sleep(0)
-            elif looked % _LOOKS == 0:
-                await asyncio.sleep(0)
+        everything = now - self._rendered_all >= _ALL
+        looked = with_turns(list(self._state.fleet.rows), _LOOKS)
+        stale = [name async for name in looked if everything or self._is_stale(name)]
+        changed = [self._render(name) async for name in with_turns(stale, _ROWS)]
         if everything:
             self._rendered_all = now
-        return changed
+        return any(changed)
 
     def _is_stale(self, name: str) -> bool:
         kept, row = self._rows.get(name), self._state.fleet.rows.get(name)

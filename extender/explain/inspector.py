@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic, time
 
-from extender.cluster.census import CensusTaker, waiting_pods
+from extender.background import with_turns
+from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.each_node import NodeAnswer, explain_each
@@ -20,14 +21,7 @@ from extender.explain.fleet_feed import FleetFeed
 from extender.explain.fleet_history import INTERVAL, FleetHistory
 from extender.explain.gates import gates_note
 from extender.explain.node import NodeView, view_node
-from extender.explain.overview import (
-    NodeLine,
-    Overview,
-    WaitingLine,
-    node_lines,
-    unread_objects,
-    waiting_line,
-)
+from extender.explain.overview import Overview, overview
 from extender.explain.pod import Explanation, candidates_of, explain
 from extender.explain.this_replica import Replica
 from extender.k8s.objects import Pod
@@ -36,8 +30,6 @@ from extender.untrusted.limits import EXPLAIN_PODS, LISTED_NAMES
 
 _EXPLAINED_AT_ONCE = 10
 """Nodes that say what a pod lacks there before other tasks get their turn."""
-_LINES_AT_ONCE = 50
-"""Nodes of the overview, likewise."""
 _NEVER_ASKED = (
     "kube-scheduler has not asked about this pod: it is for another scheduler, or no node passed "
     'kube-scheduler\'s own filters ("Insufficient nvidia.com/gpu" never reaches an extender)'
@@ -134,19 +126,7 @@ class Inspector:
         return self._decisions.latest(before)
 
     async def overview(self, most_waiting: int) -> Overview:
-        """See ``overview.overview``; each line is as things were when it was made."""
-        names, totals = self.node_names(), (await self.census.take()).totals
-        nodes: list[NodeLine] = []
-        lines: list[WaitingLine] = []
-        for start in range(0, len(names), _LINES_AT_ONCE):
-            nodes += node_lines(self._state, self.census, names[start : start + _LINES_AT_ONCE])
-            await asyncio.sleep(0)
-        waiting = waiting_pods(self._state)
-        for pod in waiting[:most_waiting]:
-            lines.append(waiting_line(self._state, pod))
-            await asyncio.sleep(0)
-        more = len(waiting) - len(lines)
-        return Overview(totals, tuple(nodes), tuple(lines), more, unread_objects(self._state))
+        return await overview(self._state, self.census, most_waiting)
 
     async def explain(self, manifest: str) -> Explanation:
         """A pod that need not exist. Raises ``ValueError`` where the manifest is not that of one pod."""
@@ -168,15 +148,10 @@ class Inspector:
     async def _answer(self, one: Template, nodes: Sequence[str] | None) -> PodAnswer:
         if nodes is None:
             return PodAnswer(one.workload, one.pod.key, await self._explain(one.pod))
-        each = await self._each(one.pod, nodes)
-        return PodAnswer(one.workload, one.pod.key, nodes=tuple(each))
-
-    async def _each(self, pod: Pod, nodes: Sequence[str]) -> list[NodeAnswer]:
-        found: list[NodeAnswer] = []
-        for start in range(0, len(nodes), _EXPLAINED_AT_ONCE):
-            found += explain_each(self._state, pod, nodes[start : start + _EXPLAINED_AT_ONCE])
-            await asyncio.sleep(0)
-        return sorted(found, key=lambda one: (not one.fits, one.cost, one.node))
+        starts = range(0, len(nodes), _EXPLAINED_AT_ONCE)
+        blocks = (explain_each(self._state, one.pod, nodes[at : at + _EXPLAINED_AT_ONCE]) for at in starts)
+        each = [answer async for block in with_turns(blocks, 1) for answer in block]
+        return PodAnswer(one.workload, one.pod.key, nodes=tuple(sorted(each, key=NodeAnswer.order)))
 
     async def _explain(self, pod: Pod) -> Explanation:
         """The pod against every node."""

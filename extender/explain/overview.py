@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 
+from extender.background import with_turns
 from extender.cluster.census import CensusTaker, Totals, waiting_pods
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, not_offered, unoffered
@@ -18,6 +19,7 @@ from extender.untrusted.limits import KEY, shorten
 _UNREAD = 10
 """Objects that cannot be read and are named."""
 _CLAIMS = 4
+_LINES_AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +76,17 @@ class Overview:
     unread: tuple[str, ...] = ()
 
 
-def overview(state: State, most_waiting: int) -> Overview:
-    """All nodes with GPUs by name, and at most so many waiting pods, the most urgent first."""
-    census = CensusTaker(state)
-    totals, waiting = census.take_at_once().totals, waiting_pods(state)
-    lines = tuple(node_lines(state, census, sorted(state.fleet.rows)))
-    shown = tuple(waiting_line(state, pod) for pod in waiting[:most_waiting])
-    return Overview(totals, lines, shown, len(waiting) - len(shown), unread_objects(state))
+async def overview(state: State, census: CensusTaker, most_waiting: int) -> Overview:
+    """All nodes with GPUs by name, and at most so many waiting pods, the most urgent first. Each line is as
+    things were when it was made: other tasks run in between."""
+    totals = (await census.take()).totals
+    lines = node_lines(state, census, sorted(state.fleet.rows))
+    nodes = [line async for line in with_turns(lines, _LINES_AT_ONCE)]
+    waiting = waiting_pods(state)
+    explained = (waiting_line(state, pod) for pod in waiting[:most_waiting])
+    shown = [line async for line in with_turns(explained, 1)]
+    more = len(waiting) - len(shown)
+    return Overview(totals, tuple(nodes), tuple(shown), more, unread_objects(state))
 
 
 def unread_objects(state: State) -> tuple[str, ...]:

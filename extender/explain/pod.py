@@ -7,7 +7,6 @@ list in an explanation is short, whatever the pod holds.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from extender.background import with_turns
 from extender.cluster.other_resources import asked_by, is_of_dra, lacking_on
 from extender.cluster.state import State
 from extender.cluster.unoffered import unoffered_text
@@ -116,14 +116,13 @@ class Candidates:
         self.passed_over: Counter[str] = Counter()
         self.used_up: dict[str, str] = {}
 
-    def add(self, nodes: Iterable[Node]) -> None:
-        for node in nodes:
-            if rejection := self.rejection(node):
-                self.passed_over[rejection] += 1
-                continue
-            self.names.append(node.name)
-            if lack := next(lacking_on(self._state, node, self._asked), None):
-                self.used_up[node.name] = lack.reason
+    def add(self, node: Node) -> None:
+        if rejection := self.rejection(node):
+            self.passed_over[rejection] += 1
+            return
+        self.names.append(node.name)
+        if lack := next(lacking_on(self._state, node, self._asked), None):
+            self.used_up[node.name] = lack.reason
 
     def rejection(self, node: Node) -> str:
         """Why kube-scheduler does not ask about the node, "" if it does."""
@@ -136,10 +135,9 @@ class Candidates:
 
 async def candidates_of(state: State, pod: Pod) -> Candidates:
     """Those among all nodes. The pod's rules may be long, so other tasks get their turn in between."""
-    candidates, nodes = Candidates(state, pod), list(state.nodes.values())
-    for start in range(0, len(nodes), _AT_ONCE):
-        candidates.add(nodes[start : start + _AT_ONCE])
-        await asyncio.sleep(0)
+    candidates = Candidates(state, pod)
+    async for node in with_turns(list(state.nodes.values()), _AT_ONCE):
+        candidates.add(node)
     return candidates
 
 
@@ -158,7 +156,8 @@ def explain(
     found_hints = hints(state, pod) if with_hints else ()
     if candidates is None:
         candidates = Candidates(state, pod)
-        candidates.add(state.nodes.values())
+        for node in state.nodes.values():
+            candidates.add(node)
     try:
         request = request_of(pod)
         problem = admission_problem(pod) if is_manifest(pod) else ""

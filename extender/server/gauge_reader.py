@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from extender.cluster.census import CensusTaker
+from extender.cluster.census import Census, CensusTaker
 from extender.cluster.state import State
 from extender.k8s.objects import REQUIRED_KINDS
 from extender.server.gauges import Demand, Gauges
@@ -23,10 +23,11 @@ class GaugeReader:
 
     def __init__(self, state: State, source: Source, recheck: RefusalRecheck, census: CensusTaker) -> None:
         self._state, self._source, self._recheck, self._census = state, source, recheck, census
+        self._found: Census | None = None
 
     async def update(self) -> None:
         """Bring up to date what is computed node by node or pod by pod. Other tasks run in between."""
-        await self._census.take()
+        self._found = await self._census.take()
         for _ in self._state.pods.usage.reread(self._state.pods, _BATCH):
             await asyncio.sleep(0)
 
@@ -49,7 +50,7 @@ class GaugeReader:
             watch_ends={
                 (name, how): count for kind, name in resources for how, count in ends.get(kind, {}).items()
             },
-            census=self._census.last,
+            census=self._found,
             disrupted_pods=state.disruptions.pods,
             gpu_seconds_lost=state.disruptions.gpu_seconds,
             gpus_by_queue=state.pods.usage.gpus_by_queue(),

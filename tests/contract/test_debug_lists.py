@@ -15,7 +15,6 @@ from extender.cli.explain_text import render
 from extender.explain.advice import ADVICE
 from extender.explain.each_node import explain_each
 from extender.explain.inspector import PodReport
-from extender.explain.overview import overview
 from extender.explain.pod import explain
 from extender.explain.this_replica import Replica
 from extender.server import debug_answers
@@ -88,7 +87,7 @@ async def test_a_wrong_query_is_refused(start: Start, query: str) -> None:
 async def test_the_overview_is_that_of_top(start: Start) -> None:
     stowage = await start(*CLUSTER, make_pod("waits", 9), make_pod("later", 1))
     assert stowage.service.engine is not None
-    expected = to_jsonable_python(overview(stowage.service.engine.state, 1))
+    expected = to_jsonable_python(await stowage.service.engine.inspector.overview(1))
     answer = await get(stowage, "/debug/overview?waiting=1")
     assert answer["overview"] == expected
     assert (len(expected["waiting"]), expected["more_waiting"]) == (1, 1)

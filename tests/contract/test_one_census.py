@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -36,20 +37,24 @@ def top(cluster: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return dict(json.loads(capsys.readouterr().out))
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
-async def test_all_count_the_same(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = top(cluster, capsys)
-    totals = table["totals"]
+async def answers(cluster: Path) -> dict[str, Any]:
+    """What a service says of it, by path."""
     service = Service(Settings(), SnapshotSource(read([cluster]), "test"), "1.2.3")
     await service.start()
     assert service.engine
     await service.engine.inspector.history.sample(1.0)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(Front(service)), base_url="http://s") as http:
-        page = (await http.get("/debug/fleet")).json()
-        history = (await http.get("/debug/fleet/history")).json()
-        assert (await http.get("/debug/overview")).json()["overview"]["totals"] == totals
-        assert (await http.get("/debug/fragmentation")).json()["totals"] == totals
-        metrics = sums((await http.get("/metrics")).text)
+        paths = "fleet", "fleet/history", "overview", "fragmentation"
+        found = {path: (await http.get(f"/debug/{path}")).json() for path in paths}
+        return found | {"metrics": sums((await http.get("/metrics")).text)}
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
+def test_all_count_the_same(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, said = top(cluster, capsys), asyncio.run(answers(cluster))
+    totals, page, history, metrics = table["totals"], said["fleet"], said["fleet/history"], said["metrics"]
+    assert said["overview"]["overview"]["totals"] == totals
+    assert said["fragmentation"]["totals"] == totals
     assert page["totals"] == totals
     rows = {row["name"]: row["count"] for row in page["nodes"] if row["count"]}
     fields = "gpus", "not_offered", "used_gpus", "free_gpus", "whole", "on_offer"

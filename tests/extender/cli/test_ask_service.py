@@ -13,7 +13,6 @@ import pytest
 from extender.cli import main as cli
 from extender.cli.explain_text import render, render_nodes
 from extender.explain.each_node import explain_each
-from extender.explain.overview import overview
 from extender.explain.pod import explain
 from extender.server import run as serve
 from extender.server.front import Front
@@ -131,7 +130,7 @@ def test_top_shows_what_the_service_knows(running: Running, capsys: pytest.Captu
     assert running.service.engine is not None
     assert cli.main(["top", "-o", "json", "--url", running.url]) == 0
     found = json.loads(capsys.readouterr().out)
-    lines = overview(running.service.engine.state, 20).nodes
+    lines = asyncio.run(running.service.engine.inspector.overview(20)).nodes
     assert [line["node"] for line in found["nodes"]] == [line.node for line in lines]
     assert cli.main(["top", "--waiting", "100000", "--url", running.url]) == 0
     assert "2 pods wait" in capsys.readouterr().out

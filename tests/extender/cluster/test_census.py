@@ -51,7 +51,7 @@ async def test_only_what_is_on_offer_counts() -> None:
         "MIG reconfiguration in progress": 1,
         "node is over-committed": 1,
     }
-    table = overview(state, 0)
+    table = await overview(state, CensusTaker(state), 0)
     assert (table.totals.whole_nodes, table.totals.whole) == (2, 9)
     assert {line.node for line in table.nodes if not line.on_offer} == {
         "cordoned",

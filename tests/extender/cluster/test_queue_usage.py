@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -59,7 +60,7 @@ def counted(state: State) -> tuple[dict[str, Waiting], dict[str, float]]:
 
 
 def waiting_in(state: State, queue: str = "") -> Waiting:
-    return CensusTaker(state).take_at_once().waiting[queue]
+    return asyncio.run(CensusTaker(state).take()).waiting[queue]
 
 
 @settings(deadline=None)
@@ -67,7 +68,7 @@ def waiting_in(state: State, queue: str = "") -> Waiting:
 def test_every_pod_counts_once_in_its_queue(happened) -> None:
     state = make_state(make_node("n"))
     state.apply(happened)
-    waiting = CensusTaker(state).take_at_once().waiting
+    waiting = asyncio.run(CensusTaker(state).take()).waiting
     assert (waiting, state.pods.usage.gpus_by_queue()) == counted(state)
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
-from extender.explain.overview import NodeLine, overview
+from extender.cluster.census import CensusTaker
+from extender.cluster.state import State
+from extender.explain.overview import NodeLine, Overview, overview
 from extender.k8s.objects import Pod
 from tests.extender.builders import make_node, make_pod, make_state
+
+
+def overview_of(state: State, most_waiting: int) -> Overview:
+    return asyncio.run(overview(state, CensusTaker(state), most_waiting))
 
 
 def test_what_each_node_has_left() -> None:
     state = make_state(
         make_node("b", 4), make_node("a", 8), make_node("cpu", 0), make_pod("p", 3, node_name="a", cpu="2")
     )
-    found = overview(state, 10)
+    found = overview_of(state, 10)
     assert [(line.node, line.gpus, line.whole, line.free_gpus, line.pods) for line in found.nodes] == [
         ("a", 8, 5, 5.0, 1),
         ("b", 4, 4, 4.0, 0),
@@ -25,15 +32,15 @@ def test_what_each_node_has_left() -> None:
 
 def test_a_node_that_takes_nothing_says_why() -> None:
     state = make_state(make_node("a", labels={"nvidia.com/mig.config.state": "pending"}), make_node("b", 2))
-    notes: dict[str, NodeLine] = {line.node: line for line in overview(state, 10).nodes}
+    notes: dict[str, NodeLine] = {line.node: line for line in overview_of(state, 10).nodes}
     assert "a" not in notes or notes["a"].note == "MIG reconfiguration in progress"
     state = make_state(make_node("b", 2), make_pod("p", 2, node_name="b"), make_pod("q", 1, node_name="b"))
-    assert overview(state, 1).nodes[0].note == "node is over-committed"
+    assert overview_of(state, 1).nodes[0].note == "node is over-committed"
 
 
 def waiting(*pods: Pod, most: int = 10) -> list[tuple[str, str]]:
     state = make_state(make_node("a", 8), make_node("b", 4), *pods)
-    return [(line.pod, line.why) for line in overview(state, most).waiting]
+    return [(line.pod, line.why) for line in overview_of(state, most).waiting]
 
 
 def test_the_most_urgent_waiting_pods_come_first_with_the_reason() -> None:
@@ -55,4 +62,4 @@ def test_a_nominated_pod_waits_for_its_room() -> None:
 
 def test_how_many_more_wait() -> None:
     state = make_state(make_node("a", 1), *(make_pod(f"p{number}", 2) for number in range(5)))
-    assert overview(state, 2).more_waiting == 3
+    assert overview_of(state, 2).more_waiting == 3

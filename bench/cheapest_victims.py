@@ -8,9 +8,8 @@ from itertools import pairwise
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from packing.victims.demand import Demand
-from packing.victims.holdings import Holdings
-from packing.victims.victim import Cost, Victims
+from packing.victims.amounts import Demand, Holdings
+from packing.victims.victims import Cost, Victims
 
 _WORTH = 1e8
 """Of one unit of the first component, in units of the second: all victims of a node cost less there."""

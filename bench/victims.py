@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from bench.cheapest_victims import least_cost
 from extender.cluster.factory import state_of
 from extender.cluster.state import State
@@ -37,14 +39,14 @@ from extender.verbs.evaluate import evaluate
 from extender.verbs.eviction.plan import MOST_THOROUGH, plan_evictions
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of, fitting_gpus
 from packing.model.mig_instances import Instance, window
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request, Shares, whole_gpus
-from packing.victims.demand import demand_of
-from packing.victims.holdings import Holdings
+from packing.victims.amounts import Holdings, demand_of
 from packing.victims.search import VictimSearch
-from packing.victims.victim import Cost, Victim, Victims, VictimSet
+from packing.victims.victims import Cost, Victims, VictimSet
 
 PODS, GPUS, MIB, GIB = 60, 8, 81_920, 1 << 30
 NOW = 1_800_000_000.0
@@ -98,13 +100,14 @@ def questions() -> list[Question]:
     ]
 
 
-def filled(question: Question, nodes: int, seed: int) -> tuple[Fleet, list[list[Victim]]]:
-    """A fleet of such nodes with 60 pods each, or as many as fit, and the pods as victims."""
+def filled(question: Question, nodes: int, seed: int) -> tuple[Fleet, list[tuple[Holdings, Victims]]]:
+    """A fleet of such nodes with 60 pods each, or as many as fit, and the pods as victims of each."""
     rng = random.Random(seed)
     fleet, victims = Fleet(nodes, GPUS), []
     for number in range(nodes):
         row = fleet.put(replace(question.spec, name=f"node-{number}"))
-        on_node: list[Victim] = []
+        on_node: list[tuple[Allocation]] = []
+        costs: list[Cost] = []
         while len(on_node) < PODS:
             request = rng.choice(question.pods)
             if reasons_for(fleet, request)[row]:
@@ -114,8 +117,10 @@ def filled(question: Question, nodes: int, seed: int) -> tuple[Fleet, list[list[
             held = allocation_of(fleet, row, request, rng.sample(free, count))
             fleet.take(held)
             priority, seconds = rng.choice((0.0, 0.0, 1.0, 2.0)), rng.uniform(60, 86_400)
-            on_node.append(Victim((held,), (priority, seconds * (count or 0.01), 1.0)))
-        victims.append(on_node)
+            on_node.append((held,))
+            costs.append((priority, seconds * (count or 0.01), 1.0))
+        gang_of, stays = np.full(PODS, -1, np.int64), np.zeros(PODS, np.bool_)
+        victims.append((Holdings.of(fleet, row, on_node), Victims(np.array(costs), gang_of, stays)))
     return fleet, victims
 
 
@@ -135,29 +140,26 @@ class Searches:
     def __init__(self, question: Question, nodes: int, seed: int) -> None:
         self._asked = question.asked
         self._fleet, victims = filled(question, nodes, seed)
-        self._victims = [Victims.of(on_node) for on_node in victims]
-        self.kept = [Holdings.of(self._fleet, row, one.held) for row, one in enumerate(self._victims)]
+        self.kept, self._victims = zip(*victims, strict=True)
 
-    def found(
-        self, holdings: Sequence[Holdings | None], rows: Iterable[int], *, roughly: bool
-    ) -> list[VictimSet]:
-        """What is found on these rows, without those on which nothing helps."""
-        among = VictimSearch(self._fleet, self._asked).among
-        answers = (
-            among(row, self._victims[row], holdings=holdings[row], confirm=False, roughly=roughly)
-            for row in rows
-        )
+    def found(self, rows: Iterable[int], *, roughly: bool, new: bool = False) -> list[VictimSet]:
+        """What is found on these rows, without those on which nothing helps. ``new``: with new holdings."""
+        among, answers = VictimSearch(self._fleet, self._asked).among, []
+        for row in rows:
+            kept = self.kept[row]
+            holdings = Holdings.of(self._fleet, row, kept.allocations) if new else kept
+            answers.append(among(row, holdings, self._victims[row], roughly=roughly))
         return [answer for answer in answers if answer]
 
     def on_all(self, *, roughly: bool = False) -> list[VictimSet]:
         """What is found on all nodes."""
-        return self.found(self.kept, range(len(self.kept)), roughly=roughly)
+        return self.found(range(len(self.kept)), roughly=roughly)
 
-    def rank(self, holdings: Sequence[Holdings | None]) -> None:
+    def rank(self, *, new: bool = False) -> None:
         """As the plan does: all nodes roughly, and the best again."""
-        roughly = self.found(holdings, range(len(holdings)), roughly=True)
-        best = sorted(range(len(holdings)), key=lambda row: roughly[row].cost)[:MOST_THOROUGH]
-        self.found(holdings, best, roughly=False)
+        roughly = self.found(range(len(self.kept)), roughly=True, new=new)
+        best = sorted(range(len(self.kept)), key=lambda row: roughly[row].cost)[:MOST_THOROUGH]
+        self.found(best, roughly=False, new=new)
 
     def feasibility(self) -> None:
         """Which nodes fit."""
@@ -177,9 +179,9 @@ def measure(question: Question, nodes: int, rounds: int, seeds: int) -> str:
     thorough = [answer for one in each for answer in one.on_all()]
     rough = [answer for one in each for answer in one.on_all(roughly=True)]
     first = each[0]
-    ranked = median_ms(partial(first.rank, first.kept), rounds)
+    ranked = median_ms(first.rank, rounds)
     on_all = median_ms(first.on_all, rounds)
-    not_kept = median_ms(partial(first.rank, [None] * nodes), rounds)
+    not_kept = median_ms(partial(first.rank, new=True), rounds)
     feasible = median_ms(first.feasibility, rounds * 10)
     cells = [question.name, f"{statistics.mean(len(answer.victims) for answer in thorough):.1f}"]
     cells += [*_compared(thorough, least), *_compared(rough, least)]

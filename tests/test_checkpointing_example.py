@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from extender.queues.checkpoints import CHECKPOINT_INTERVAL, CHECKPOINTED_AT, lost_seconds
-from extender.queues.restartable import RESTARTABLE
+from extender.queues.queue import RESTARTABLE
 from extender.settings import DEFAULT_QUEUES, Queue
 from tests.extender.builders import make_pod
 

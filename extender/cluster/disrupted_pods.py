@@ -25,7 +25,7 @@ def note_disruptions(
 ) -> None:
     """Note in ``log`` which pods the event shows as disrupted, and how much work they lost."""
     for pod, reason in disrupted_pods(event, pods, nodes):
-        queue, row = queues.of(pod), fleet.rows.get(pod.node_name)
+        queue, row = queues.queue_of(pod), fleet.rows.get(pod.node_name)
         gpus = 0.0 if row is None else float(gpu_sizes(fleet, bound_request(pod).request)[row])
         log.note(pod, queues.name_of(pod), reason, gpus, partial(lost_seconds, pod, queue))
 

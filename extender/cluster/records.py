@@ -11,7 +11,7 @@ def records_of(state: State) -> list[KubernetesObject]:
     found: list[KubernetesObject] = [*state.nodes.records()]
     found += state.devices.records()
     found += state.gangs.pod_groups()
-    found += state.rights.queues.classes.records()
+    found += state.rights.queues.classes.by_name.values()
     found += state.budgets.records()
     found += state.pods.records()
     return found

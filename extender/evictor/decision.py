@@ -198,7 +198,7 @@ def best_plan(plans: Sequence[EvictionPlan]) -> tuple[EvictionPlan | None, str]:
 
 def grace_of(state: State, victim: Pod) -> int | None:
     """The grace that the victim's queue allows it, None for its own."""
-    return state.rights.queues.of(victim).grace
+    return state.rights.queue_of(victim).grace
 
 
 def longest_grace(state: State, victims: Iterable[Pod]) -> float:

@@ -17,8 +17,7 @@ from extender.k8s.quantity import QuantityError, milli, whole
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.verbs.evaluate import dra_resources
-from extender.verbs.eviction.candidates import Rules
-from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
+from extender.verbs.eviction.plan import EvictionPlan, plan_evictions, rules_for
 from extender.verbs.eviction.promising import promising_nodes
 from extender.verbs.eviction.report import gpu_hours, losses
 from extender.verbs.gang_fit import gang_may_fit
@@ -89,8 +88,10 @@ def evictions_for(
         shown = plans[:BEST]
     if plans and not gang_may_fit(state, pod, request):
         useless, plans, shown = len(plans), [], []
-    rules = Rules(state, pod, now, to_equals=actor == "evictor", whole_gangs=actor == "evictor")
-    protected = Counter(why for node in lacking for why in rules.protected(node))
+    rules = rules_for(state, pod, now, to_equals=actor == "evictor")
+    on_nodes = [one for node in lacking for one in state.pods.on_node(node)]
+    others = [one for one in on_nodes if one.uid != pod.uid and not one.deleting]
+    protected = Counter(filter(None, rules.why_not(others)))
     not_enough = len(lacking) - len(plans) - useless
     elsewhere = {
         Reason.GANG_DOES_NOT_FIT.text: useless,

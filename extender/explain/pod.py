@@ -152,7 +152,7 @@ def explain(
 ) -> Explanation:
     """The pod against the candidates (by default those of all nodes), as things are. With a moment ``now``
     (Unix seconds) also who would be evicted for it, where it fits nowhere."""
-    pod = as_admitted(pod, state.rights.queues.classes.get(pod.priority_class))
+    pod = as_admitted(pod, state.rights.queues.classes.by_name.get(pod.priority_class))
     found_hints = hints(state, pod) if with_hints else ()
     if candidates is None:
         candidates = Candidates(state, pod)

@@ -119,8 +119,8 @@ def _contradictions(state: State, settings: Settings, server_version: str) -> It
             yield f"demand.{place}", "no node could host such a pod, even empty"
     classes = state.rights.queues.classes
     for name, queue in settings.queues.items() if settings.queues != DEFAULT_QUEUES else ():
-        for one in sorted(queue.priority_classes) if classes.records() else ():
-            if classes.get(one) is None:
+        for one in sorted(queue.priority_classes) if classes.by_name else ():
+            if one not in classes.by_name:
                 yield f"queues.{name}", f"there is no PriorityClass {one}"
     if not settings.bind:
         specs = (spec for spec in state.fleet.specs if spec is not None)

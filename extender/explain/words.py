@@ -14,8 +14,7 @@ from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError, whole
 from extender.queues.checkpoints import CHECKPOINT_INTERVAL, CHECKPOINTED_AT
 from extender.queues.gang_kinds import GANG, GANG_MIN
-from extender.queues.queue import QUEUE_LABEL
-from extender.queues.restartable import RESTARTABLE
+from extender.queues.queue import QUEUE_LABEL, RESTARTABLE
 from extender.untrusted.limits import LISTED_NAMES, quoted, shorten
 
 _DOMAIN = "stowage.dev/"
@@ -46,8 +45,8 @@ def word_hints(state: State, pod: Pod) -> Iterator[str]:
             yield f"No other pod has the schedulerName {quoted(pod.scheduler_name)}{near}."
     classes = state.rights.queues.classes
     name = pod.priority_class
-    if name and classes.names and name not in (*classes.names, *_SYSTEM_CLASSES):
-        near = did_you_mean(name, classes.names)
+    if name and classes.by_name and name not in (*classes.by_name, *_SYSTEM_CLASSES):
+        near = did_you_mean(name, classes.by_name)
         yield f"There is no PriorityClass {quoted(name)}: the API server refuses the pod{near}."
 
 

@@ -13,12 +13,12 @@ import math
 import time
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import DISRUPTIONS, KEY
-from packing.victims.takeover import rounds_of
+from packing.victims.rights import rounds_of
 
 PREEMPTIONS = ("PreemptionByScheduler", "EvictionByEvictionAPI")
 """Reasons of disruptions that make room for other pods. ``kubectl drain`` has the second one as well."""
@@ -110,15 +110,16 @@ class DisruptionLog:
         lost = self._by_job.get(job_of(pod), ())[: self.restarts(pod)]
         return rounds_of((one.at for one in lost if one.reason in PREEMPTIONS), apart)
 
-    def knows(self, pod: Pod) -> bool:
-        """Whether the pod's job lost a pod, as far as the log goes back."""
-        return bool(self._by_job) and job_of(pod) in self._by_job
+    @property
+    def jobs(self) -> Collection[str]:
+        """The jobs that lost a pod, as far as the log goes back, see ``job_of``."""
+        return self._by_job.keys()
 
-    def shielded(self, pod: Pod, now: float) -> bool:
-        """Whether the pod's job lost a pod within the shield's time before ``now``, and this pod was created
-        after that: only a replacement is shielded, not each pod of a large ReplicaSet."""
-        count = self._before(pod, now)
-        return count > 0 and self._by_job[job_of(pod)][count - 1].at > now - self._shield
+    def shielded_until(self, pod: Pod) -> float:
+        """Until when the pod is shielded because its job lost one before this one was created: only a
+        replacement is shielded, not each pod of a large ReplicaSet. -inf without such a loss."""
+        count = self.restarts(pod)
+        return self._by_job[job_of(pod)][count - 1].at + self._shield if count else -math.inf
 
     def replaces_interrupted(self, pod: Pod, now: float) -> bool:
         """Whether a pod that waits replaces one of the same job that was interrupted up to an hour ago: it

@@ -42,6 +42,8 @@ class WhyNot(StrEnum):
     PREEMPTABLE = "volcano.sh/preemptable forbids it"
     COOLDOWN = "in its volcano.sh/cooldown-time"
     UNREADABLE = "its labels and annotations cannot be read completely"
+    SHIELDED = "its job lost a pod a short time ago"
+    HOURLY_BOUND = "its queue has lost as many pods within an hour as it may"
 
 
 class Protection(NamedTuple):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from extender.k8s.eviction_manifests import QUEUE_LABEL as QUEUE_LABEL
-from extender.k8s.objects import Pod
-from extender.queues.priority_classes import PriorityClasses
+from extender.k8s.eviction_objects import PriorityClass
+from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
 from extender.settings import DEFAULT_QUEUES, Queue
-from packing.victims.takeover import longest_run
 
 OTHER_QUEUE_LABELS = (
     "kueue.x-k8s.io/queue-name",
@@ -26,8 +25,37 @@ jobs); Volcano apis scheduling/v1beta1/labels.go (pods) and batch/v1alpha1/label
 pkg/common/constants and docs/migrationguides/v0.6.0 (the older name).
 """
 
+RESTARTABLE = "stowage.dev/restartable"
+"""Annotation: "true" or "false", before what the pod's queue says."""
 NO_QUEUE = Queue()
 """For pods that belong to no queue: only their priority counts, as in kube-scheduler."""
+
+
+class PriorityClasses:
+    """The PriorityClasses of the cluster. ``revision`` is another object after each change."""
+
+    def __init__(self) -> None:
+        self.revision = object()
+        self.by_name: Mapping[str, PriorityClass] = {}
+
+    def apply(self, event: Event) -> None:
+        """Take in an event of this kind."""
+        after = dict(self.by_name)
+        match event:
+            case Upserted(PriorityClass() as record):
+                after[record.name] = record
+            case Deleted(_, name):
+                after.pop(name, None)
+            case Listed(_, names):
+                after = {name: known for name, known in after.items() if name in names}
+        if after != self.by_name:
+            self.by_name, self.revision = after, object()
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """What cannot be read, by kind and name."""
+        classes = self.by_name.values()
+        return {f"PriorityClass {one.name}": one.problem for one in classes if one.problem}
 
 
 class Queues:
@@ -58,22 +86,14 @@ class Queues:
     def _of_class(self, name: str) -> str:
         if name in self._by_class:
             return self._by_class[name]
-        known = self.classes.get(name)
+        known = self.classes.by_name.get(name)
         return known.queue if known and known.queue in self.by_name else ""
 
-    def of(self, pod: Pod) -> Queue:
+    def queue_of(self, pod: Pod) -> Queue:
         return self.by_name.get(self.name_of(pod), NO_QUEUE)
 
-    def permits(self, evicting: str, evicted: str) -> bool:
-        """Whether pods of the first queue may preempt those of the second. A pod without a queue ("") is
-        subject to priorities only."""
-        return not (evicting and evicted) or evicted in self.by_name[evicting].preempts
 
-
-def overtime(queue: Queue, started: float, now: float, rounds: int = 0) -> bool:
-    """Whether a pod has run longer than the maximum duration of its queue. Times in Unix seconds, ``started``
-    0 for a pod that has not started. ``rounds``: how often its job was preempted (``DisruptionLog.rounds``).
-    """
-    if queue.max_duration is None or not started:
-        return False
-    return now - started > longest_run(queue.max_duration, rounds)
+def is_restartable(pod: Pod, queue: Queue) -> bool:
+    """Whether the pod may be interrupted at any time, and so run on spot nodes: its annotation says it, else
+    its queue. Any other text of the annotation is ignored."""
+    return {"true": True, "false": False}.get(pod.annotations.get(RESTARTABLE, ""), queue.restartable)

@@ -1,50 +1,62 @@
-"""Who may be evicted for whom: priorities, queues, and the words of other systems that protect a pod."""
+"""Who may be evicted for whom: what protects pods of Kubernetes, for ``packing.victims.rights``."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from extender.k8s.affinity import PINNED_OWNERS
 from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Pod
-from extender.queues.protection import NO_PROTECTION, Protection, WhyNot, managed_by_kueue, protection_of
-from extender.queues.queue import NO_QUEUE, Queues, overtime
+from extender.queues.disruptions import DisruptionLog, job_of
+from extender.queues.gangs import GangTable, is_running
+from extender.queues.protection import NO_PROTECTION, WhyNot, managed_by_kueue, protection_of
+from extender.queues.queue import NO_QUEUE, Queues
 from extender.settings import Queue
+from packing.fleet.arrays import Doubles
+from packing.victims.rights import (
+    Flags,
+    Relations,
+    Standing,
+    Verdict,
+    longest_run,
+    may_preempt,
+    may_take_over,
+    verdicts,
+)
 
 _SYSTEM_CRITICAL = 2_000_000_000
 """``SystemCriticalPriority`` in k8s.io/kubernetes, pkg/apis/scheduling: the lowest that users cannot have."""
+_TEXTS = {
+    Verdict.MAY_LEAVE: "",
+    Verdict.NEVER_PREEMPTS: WhyNot.NEVER,
+    Verdict.PRIORITY: WhyNot.PRIORITY,
+    Verdict.QUEUE: WhyNot.QUEUE,
+    Verdict.MIN_RUNTIME: WhyNot.MIN_RUNTIME,
+    Verdict.SAME_GANG: WhyNot.SAME_GANG,
+    Verdict.TOLERATION: WhyNot.TOLERATION,
+    Verdict.SHIELDED: WhyNot.SHIELDED,
+    Verdict.HOURLY_BOUND: WhyNot.HOURLY_BOUND,
+}
 
 
-class _Standing(NamedTuple):
-    """What decides over a pod as a victim and as a preemptor. Times in Unix seconds.
-
-    It holds for these ``rights`` and ``revision`` of the PriorityClasses. ``untouchable``: why nobody may
-    evict it. ``guaranteed_until``: the end of its minimum runtime. Until ``tolerates_until`` no priority
-    below ``tolerates_below`` may evict it.
-    """
+class _PodRights(NamedTuple):
+    """What is found once for each record of a pod, for these ``rights`` and this ``revision`` of the
+    PriorityClasses. ``forbidden_by``: what ``standing.forbidden_until`` is about. ``keeps_minimum``: the pod
+    may only leave if its gang keeps its minimum."""
 
     rights: object
     revision: object
     queue_name: str
     queue: Queue
-    untouchable: WhyNot | None
-    protection: Protection
-    guaranteed_until: float
-    tolerates_below: int
-    tolerates_until: float
-
-
-class VictimSummary(NamedTuple):
-    """A pod may be evicted from ``guaranteed_until`` and ``forbidden_until`` on by those of higher priority
-    whose queue permits it; until ``tolerates_until`` not by a priority below ``tolerates_below``.
-    ``keeps_minimum``: only if its gang keeps its minimum."""
-
-    guaranteed_until: float
-    tolerates_below: int
-    tolerates_until: float
-    forbidden_until: float
+    standing: Standing
+    forbidden_by: WhyNot | None
     keeps_minimum: bool
 
 
@@ -55,103 +67,37 @@ class Rights:
     queues: Queues = field(default_factory=Queues)
     evict_kueue_pods: bool = False
 
-    def why_not(
-        self,
-        preemptor: Pod,
-        victim: Pod,
-        now: float,
-        *,
-        to_equals: bool = False,
-        same_gang: bool = False,
-        keeps_minimum: bool = False,
-        gang_started: float = math.inf,
-        rounds: int = 0,
-    ) -> str:
-        """Why the victim may not be evicted for the preemptor, a text of ``WhyNot``; "" if it may.
-
-        ``to_equals``: pods of equal priority, in the same queue or one that preempts it, may take over from
-        one that is beyond its maximum duration. ``preemptionPolicy: Never`` does not forbid that: it is about
-        "pods with lower priority" (k8s.io/api core/v1). ``same_gang``: both belong to one gang.
-        ``keeps_minimum``: the caller evicts the victim only if enough members of its gang remain.
-        ``gang_started``: when the first member of the victim's gang started that still runs; a gang has one
-        runtime, or its author could keep it by adding members. ``rounds``: how often the victim's job was
-        preempted, see ``overtime``. Times in Unix seconds.
-        """
-        evicting, evicted = self._standing(preemptor), self._standing(victim)
-        started = min(victim.started, gang_started) if victim.started else 0.0
-        late = to_equals and overtime(evicted.queue, started, now, rounds)
-        if not (late and self._are_equals(preemptor, victim)):
-            if preemptor.never_preempts:
-                return WhyNot.NEVER
-            if victim.priority >= preemptor.priority:
-                return WhyNot.PRIORITY
-            if not self.queues.permits(evicting.queue_name, evicted.queue_name):
-                return WhyNot.QUEUE
-            if now < min(evicted.guaranteed_until, gang_started + evicted.queue.min_runtime):
-                return WhyNot.MIN_RUNTIME
-        if same_gang or _same_job(preemptor, victim):
-            return WhyNot.SAME_GANG
-        if evicted.untouchable:
-            return evicted.untouchable
-        if preemptor.priority < evicted.tolerates_below and now < evicted.tolerates_until:
-            return WhyNot.TOLERATION
-        if evicted.protection.reason and now < evicted.protection.until:
-            return evicted.protection.reason
-        return WhyNot.GANG_MINIMUM if evicted.protection.keeps_minimum and not keeps_minimum else ""
-
-    def gang_must_remain(self, victim: Pod) -> bool:
-        """Whether the victim's gang must not leave as a whole: members beyond its minimum may still go."""
-        return self._standing(victim).protection.keeps_minimum
-
-    def _are_equals(self, preemptor: Pod, victim: Pod) -> bool:
-        """Whether the preemptor may take over from the victim once that is beyond its maximum duration."""
-        evicting, evicted = self._standing(preemptor), self._standing(victim)
-        permits = evicted.queue_name in (evicting.queue_name, *evicting.queue.preempts)
-        return victim.priority == preemptor.priority and permits
-
-    def summary(self, victim: Pod) -> VictimSummary:
-        """What ``why_not`` says of the victim to pods of higher priority, as numbers."""
-        known = self._standing(victim)
-        forbidden = known.protection.until if known.protection.reason else -math.inf
-        return VictimSummary(
-            known.guaranteed_until,
-            known.tolerates_below,
-            known.tolerates_until,
-            math.inf if known.untouchable else forbidden,
-            known.protection.keeps_minimum,
-        )
-
     def queue_name(self, pod: Pod) -> str:
         """``Queues.name_of``, found once for each record of a pod."""
-        return self._standing(pod).queue_name
+        return self.rights_of(pod).queue_name
 
     def queue_of(self, pod: Pod) -> Queue:
-        return self._standing(pod).queue
+        return self.rights_of(pod).queue
 
-    def _standing(self, pod: Pod) -> _Standing:
+    def rights_of(self, pod: Pod) -> _PodRights:
         """Found once for each record of a pod, as long as the PriorityClasses stay the same."""
         known = getattr(pod, "memo", None)
         if known is None or known.rights is not self or known.revision is not self.queues.classes.revision:
-            known = self._find_standing(pod)
+            known = self._find_rights(pod)
             object.__setattr__(pod, "memo", known)
-        standing: _Standing = known
-        return standing
+        found: _PodRights = known
+        return found
 
-    def _find_standing(self, pod: Pod) -> _Standing:
-        name = self.queues.name_of(pod)
+    def _find_rights(self, pod: Pod) -> _PodRights:
+        classes, name = self.queues.classes, self.queues.name_of(pod)
         queue = self.queues.by_name.get(name, NO_QUEUE)
-        started, known_class = pod.started, self.queues.classes.get(pod.priority_class)
-        return _Standing(
-            self,
-            self.queues.classes.revision,
-            name,
-            queue,
-            self._untouchable(pod),
-            protection_of(pod) if queue.self_protection else NO_PROTECTION,
-            guaranteed_until=started + queue.min_runtime if started else -math.inf,
-            tolerates_below=known_class.minimum_preemptable if known_class else 0,
-            tolerates_until=_toleration_end(known_class, started) if known_class else -math.inf,
+        protection = protection_of(pod) if queue.self_protection else NO_PROTECTION
+        untouchable, of_class = self._untouchable(pod), classes.by_name.get(pod.priority_class)
+        standing = Standing(
+            pod.priority,
+            guaranteed_until=pod.started + queue.min_runtime if pod.started else -math.inf,
+            overtime_from=_overtime_from(queue, pod.started),
+            forbidden_until=math.inf if untouchable else protection.until,
+            tolerates_below=of_class.minimum_preemptable if of_class else 0,
+            tolerates_until=_toleration_end(of_class, pod.started) if of_class else -math.inf,
         )
+        why = untouchable or protection.reason
+        return _PodRights(self, classes.revision, name, queue, standing, why, protection.keeps_minimum)
 
     def _untouchable(self, pod: Pod) -> WhyNot | None:
         if pod.priority >= _SYSTEM_CRITICAL:
@@ -161,15 +107,159 @@ class Rights:
         return WhyNot.KUEUE if not self.evict_kueue_pods and managed_by_kueue(pod) else None
 
 
+class Standings(NamedTuple):
+    """V pods as possible victims: ``numbers`` (7, V) as in ``Standing``, their queues and jobs, and the
+    columns of those that name a gang or must not leave it too small."""
+
+    pods: Sequence[Pod]
+    numbers: Doubles
+    queues: Sequence[str]
+    jobs: Sequence[str]
+    in_gangs: Sequence[int]
+
+
+def standings_of(rights: Rights, gangs: GangTable, pods: Sequence[Pod]) -> Standings:
+    """What depends neither on the moment nor on the pod that wants their places."""
+    found = [rights.rights_of(pod) for pod in pods]
+    numbers = np.array([one.standing for one in found], np.float64).reshape(-1, len(Standing._fields)).T
+    jobs = tuple(map(job_of, pods))
+    singles = (gangs.is_single(pod) and not one.keeps_minimum for pod, one in zip(pods, found, strict=True))
+    in_gangs = tuple(column for column, single in enumerate(singles) if not single)
+    return Standings(pods, numbers, tuple(one.queue_name for one in found), jobs, in_gangs)
+
+
+class EvictionRules:
+    """Who may be evicted for one pod at one moment (``now`` in Unix seconds).
+
+    ``to_equals``: pods of equal priority, in the same queue or one that preempts it, may take over from one
+    that is beyond its maximum duration.
+    """
+
+    def __init__(
+        self,
+        rights: Rights,
+        gangs: GangTable,
+        disruptions: DisruptionLog,
+        preemptor: Pod,
+        now: float,
+        *,
+        to_equals: bool = False,
+    ) -> None:
+        self.preemptor, self.now, self._to_equals = preemptor, now, to_equals
+        self._rights, self._gangs, self._disruptions = rights, gangs, disruptions
+        self._own_gang = gangs.gang_of(preemptor)
+        self._evictions_left: dict[str, float] = {}
+        self._gang_starts: dict[str, float] = {}
+
+    def verdicts(self, victims: Standings, *, ever: bool = False) -> npt.NDArray[np.int8]:
+        """The ``Verdict`` of each of these bound pods (V,). ``ever``: whatever their jobs and queues have
+        lost lately, which protects them for a short time only.
+
+        A member of a gang that must keep its minimum may be one of those beyond it: the search sees to that.
+        """
+        numbers = victims.numbers.copy()
+        job = self.preemptor.owner.uid if self.preemptor.owner else self.preemptor.key
+        same_gang = np.array([bool(job) and one == job for one in victims.jobs], np.bool_)
+        lost = self._disruptions.jobs
+        hit = [column for column, one in enumerate(victims.jobs) if one in lost] if lost else ()
+        for column in {*victims.in_gangs, *hit}:
+            numbers[:, column] = self._standing_now(victims.pods[column], ever=ever)
+            same_gang[column] |= self._in_own_gang(victims.pods[column])
+        relations = self._relations(victims.queues, same_gang, ever=ever)
+        never = self.preemptor.never_preempts
+        return verdicts(self.preemptor.priority, numbers, relations, self.now, never_preempts=never)
+
+    def why_not(self, victims: Sequence[Pod]) -> list[str]:
+        """Why each of these bound pods may not be evicted, a text of ``WhyNot``; "" if it may."""
+        found = self.verdicts(standings_of(self._rights, self._gangs, victims)).tolist()
+        return [self._text(Verdict(verdict), victim) for verdict, victim in zip(found, victims, strict=True)]
+
+    def may_ever_leave(self, victims: Sequence[Pod]) -> list[bool]:
+        """Whether each of these bound pods may be evicted, whatever its job and queue have lost lately."""
+        found = self.verdicts(standings_of(self._rights, self._gangs, victims), ever=True).tolist()
+        return [verdict == Verdict.MAY_LEAVE for verdict in found]
+
+    def may_leave_whole(self, members: Sequence[Pod]) -> bool:
+        """Whether all these members of a gang may be evicted, and none says that its gang must remain."""
+        keep_minimum = any(self._rights.rights_of(member).keeps_minimum for member in members)
+        return not keep_minimum and not any(self.why_not(members))
+
+    def exceeds_hourly_bound(self, victims: Iterable[Pod]) -> bool:
+        """Whether these are more pods of a queue than may be evicted within this hour."""
+        names = Counter(self._rights.queue_name(pod) for pod in victims if not pod.deleting)
+        return any(count > self._left_this_hour(name) for name, count in names.items())
+
+    def _text(self, verdict: Verdict, victim: Pod) -> str:
+        if verdict is Verdict.FORBIDDEN:
+            return self._rights.rights_of(victim).forbidden_by or WhyNot.GANG_MINIMUM
+        return _TEXTS[verdict]
+
+    def _standing_now(self, victim: Pod, *, ever: bool) -> Standing:
+        """The standing with what the pod's gang and the past of its job make of it.
+
+        A gang has one runtime, from the start of its first member that still runs, or its author could keep
+        it by adding members.
+        """
+        known, gang = self._rights.rights_of(victim), self._gangs.gang_of(victim)
+        gang_started = self._gang_start(gang.key) if gang else math.inf
+        longest, standing, rounds = known.queue.max_duration, known.standing, 0
+        if longest and self._to_equals and victim.priority == self.preemptor.priority:
+            rounds = self._disruptions.rounds(victim, longest)
+        started = min(victim.started, gang_started) if victim.started else 0.0
+        return standing._replace(
+            guaranteed_until=min(standing.guaranteed_until, gang_started + known.queue.min_runtime),
+            overtime_from=_overtime_from(known.queue, started, rounds),
+            forbidden_until=math.inf if known.keeps_minimum and not gang else standing.forbidden_until,
+            shielded_until=-math.inf if ever else self._disruptions.shielded_until(victim),
+        )
+
+    def _in_own_gang(self, victim: Pod) -> bool:
+        gang, own, preemptor = self._gangs.gang_of(victim), self._own_gang, self.preemptor
+        if gang and own and gang.key == own.key:
+            return True
+        group = victim.pod_group, victim.namespace  # members of any priority
+        return bool(preemptor.pod_group) and group == (preemptor.pod_group, preemptor.namespace)
+
+    def _relations(self, queues: Sequence[str], same_gang: Flags, *, ever: bool) -> Relations:
+        own = self._rights.rights_of(self.preemptor)
+        name, preempts = own.queue_name, own.queue.preempts
+
+        def of_each(holds: Callable[[str], bool]) -> Flags:
+            by_queue = {queue: holds(queue) for queue in set(queues)}
+            return np.array([by_queue[queue] for queue in queues], np.bool_)
+
+        return Relations(
+            of_each(lambda queue: may_preempt(name, preempts, queue)),
+            self._to_equals and of_each(lambda queue: may_take_over(name, preempts, queue)),
+            same_gang,
+            not ever and of_each(lambda queue: self._left_this_hour(queue) < 1),
+        )
+
+    def _gang_start(self, key: str) -> float:
+        """When the first member started that still runs."""
+        if key not in self._gang_starts:
+            starts = (pod.started for pod in self._gangs.members(key) if pod.started and is_running(pod))
+            self._gang_starts[key] = min(starts, default=math.inf)
+        return self._gang_starts[key]
+
+    def _left_this_hour(self, queue: str) -> float:
+        """How many more pods of a queue may be evicted."""
+        if queue not in self._evictions_left:
+            bound = self._rights.queues.by_name.get(queue, NO_QUEUE).evictions_per_hour
+            evicted = self._disruptions.evictions_last_hour(queue, self.now) if bound is not None else 0
+            self._evictions_left[queue] = math.inf if bound is None else bound - evicted
+        return self._evictions_left[queue]
+
+
+def _overtime_from(queue: Queue, started: float, rounds: int = 0) -> float:
+    """From when equals may take over from a pod that has started, see ``longest_run``."""
+    if not started or queue.max_duration is None:
+        return math.inf
+    return started + longest_run(queue.max_duration, rounds)
+
+
 def _toleration_end(known_class: PriorityClass, started: float) -> float:
     """A pod without a known start was bound just now: it tolerates for as long as it ever will."""
     if not known_class.toleration:
         return -math.inf
     return started + known_class.toleration if started else math.inf
-
-
-def _same_job(one: Pod, other: Pod) -> bool:
-    """Whether both have the same controller, or are in the same PodGroup of Kubernetes."""
-    same_owner = one.owner and other.owner and one.owner.uid and one.owner.uid == other.owner.uid
-    same_group = one.pod_group and (one.pod_group, one.namespace) == (other.pod_group, other.namespace)
-    return bool(same_owner or same_group)

@@ -26,9 +26,9 @@ from extender.cluster.state import State
 from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Pod
 from extender.queues.gangs import Gang
+from extender.queues.rights import EvictionRules
 from extender.untrusted.limits import GANG_READ, GANG_VICTIMS
 from extender.verbs.evaluate import Evaluation
-from extender.verbs.eviction.candidates import Rules
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
@@ -145,12 +145,19 @@ def _usable(fleet: Fleet, members: Sequence[WaitingMembers]) -> npt.NDArray[np.b
 def _evictable(state: State, pod: Pod, now: float, usable: npt.NDArray[np.bool_]) -> Iterator[Allocation]:
     """What those pods have of ``usable`` rows that terminate, or that may be evicted for this one, if only
     by the evictor. What their jobs and queues have lost lately protects them for a short time only."""
-    rules = Rules(state, pod, now, to_equals=True)
+    rules = EvictionRules(state.rights, state.gangs, state.disruptions, pod, now, to_equals=True)
     below = pod.priority + any(queue.max_duration for queue in state.rights.queues.by_name.values())
     bound = (other for other in state.pods.values() if other.node_name)
-    for other in bound:
-        if not (other.deleting or other.priority < below):
-            continue
-        held = [one for one in state.pods.allocations_of(other) if usable[one.row]]
-        if held and (other.deleting or not rules.no_right(other)):
-            yield from held
+    possible = (other for other in bound if other.deleting or other.priority < below)
+    holding = ((other, held) for other in possible if (held := _held(state, other, usable)))
+    while some := list(islice(holding, GANG_VICTIMS)):
+        for (other, held), may_leave in zip(
+            some, rules.may_ever_leave([one for one, _ in some]), strict=True
+        ):
+            if other.deleting or may_leave:
+                yield from held
+
+
+def _held(state: State, pod: Pod, usable: npt.NDArray[np.bool_]) -> list[Allocation]:
+    """What the pod has of usable rows."""
+    return [one for one in state.pods.allocations_of(pod) if usable[one.row]]

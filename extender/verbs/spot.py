@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from extender.cluster.state import Rows, State
 from extender.k8s.objects import Pod
-from extender.queues.restartable import is_restartable
+from extender.queues.queue import is_restartable
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
@@ -26,7 +26,7 @@ def refuse_spot(
 ) -> npt.NDArray[np.int8]:
     """The reason codes, with ``ON_SPOT`` for all spot nodes if the pod must not get one: also where they are
     full, because no eviction helps there. Row -1 is a node that is not known."""
-    if state.spot != "require" or is_restartable(pod, state.rights.queues.of(pod)):
+    if state.spot != "require" or is_restartable(pod, state.rights.queue_of(pod)):
         return codes
     refused = (fleet.arrays.spot[rows] > 0) & (rows >= 0)
     return np.where(refused, np.int8(Reason.ON_SPOT), codes)
@@ -37,7 +37,7 @@ def spot_costs(state: State, pod: Pod, request: Request, rows: Rows) -> Floats:
     A pod that takes no counted GPU counts as one."""
     if state.spot == "ignore":
         return np.zeros(rows.size, np.float32)
-    preferred = is_restartable(pod, state.rights.queues.of(pod))
+    preferred = is_restartable(pod, state.rights.queue_of(pod))
     sizes = gpu_sizes(state.fleet, request)[rows]
     cost = SPOT_BIAS * np.where(sizes > 0, sizes, np.float32(1))
     return np.where((state.fleet.arrays.spot[rows] > 0) == preferred, 0, cost).astype(np.float32)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
 
 from packing.fleet.feasibility import reason_on_row
 from packing.fleet.fleet import Fleet
@@ -13,11 +14,21 @@ from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.replay.queue_rules import QueueRules
-from packing.victims.eviction_cost import ROOM_SECONDS, gpu_seconds
-from packing.victims.holdings import Holdings
+from packing.victims.amounts import Holdings
+from packing.victims.rights import (
+    ROOM_SECONDS,
+    Flags,
+    Relations,
+    Standing,
+    Verdict,
+    gpu_seconds,
+    longest_run,
+    may_preempt,
+    may_take_over,
+    verdicts,
+)
 from packing.victims.search import VictimSearch
-from packing.victims.takeover import longest_run
-from packing.victims.victim import Victim, Victims
+from packing.victims.victims import Victims
 
 SHIELD = 600.0
 """Seconds after an eviction or interruption for which a pod is not evicted, by default."""
@@ -28,9 +39,8 @@ _MOST_SEARCHES = 512
 
 @dataclass(frozen=True, slots=True)
 class RunningPod:
-    """A pod (index) that runs since ``started``: its queue, the GPUs that it asked for, and what it holds.
-    It was evicted or interrupted ``restarts`` times before, the last time at ``disrupted``; ``rounds`` as in
-    ``longest_run``. Times in seconds."""
+    """A pod (index) that runs since ``started`` (seconds): its queue, the GPUs that it asked for, and what it
+    holds. It was evicted or interrupted ``restarts`` times before."""
 
     pod: int
     queue: QueueRules
@@ -38,18 +48,12 @@ class RunningPod:
     started: float
     held: Allocation
     restarts: int = 0
-    disrupted: float = -math.inf
-    rounds: int = 0
+    standing: Standing = Standing(0.0)  # noqa: RUF009
 
     def lost(self, now: float) -> float:
         """Seconds of work that it loses if it is evicted now."""
         ran = now - self.started
         return ran - self.queue.saved(ran)
-
-    @property
-    def overtime(self) -> float:
-        """The time from which equals may evict it."""
-        return self.started + longest_run(self.queue.max_duration, self.rounds)
 
 
 Found = tuple[tuple[float, ...], list[RunningPod]]
@@ -79,11 +83,12 @@ class EvictionRule(Protocol):
 
     room_seconds: float
 
-    def may_evict(self, queue: QueueRules, victim: RunningPod, now: float) -> bool:
-        """Whether pods of the queue may evict this one now."""
+    def standing(self, queue: QueueRules, started: float, disrupted: float, rounds: int) -> Standing:
+        """What protects a pod of the queue that starts now. ``disrupted``: when it was evicted or interrupted
+        last; ``rounds`` as in ``longest_run``. Times in seconds."""
 
-    def matures(self, running: RunningPod) -> Sequence[float]:
-        """The times from which more pods may evict this one than before."""
+    def may_evict(self, queue: QueueRules, victims: Sequence[RunningPod], now: float) -> Flags:
+        """(V,) whether pods of the queue may evict these ones now."""
 
     def victims(
         self, fleet: Fleet, row: int, request: Request, candidates: Sequence[RunningPod], now: float
@@ -107,37 +112,40 @@ class CheapestVictims:
         self._shield = shield
         self._nodes: tuple[Fleet, bytes] | None = None
         self._searches: dict[Request, VictimSearch] = {}
-        self._holdings: dict[int, Holdings] = {}
 
-    def may_evict(self, queue: QueueRules, victim: RunningPod, now: float) -> bool:
-        if now < victim.disrupted + self._shield:
-            return False
-        if victim.queue.priority == queue.priority:
-            return now >= victim.overtime and queue.may_take_over(victim.queue)
-        return queue.may_preempt(victim.queue) and now >= victim.started + victim.queue.min_runtime
+    def standing(self, queue: QueueRules, started: float, disrupted: float, rounds: int) -> Standing:
+        return Standing(
+            queue.priority,
+            guaranteed_until=started + queue.min_runtime,
+            overtime_from=started + longest_run(queue.max_duration, rounds),
+            shielded_until=disrupted + self._shield,
+        )
 
-    def matures(self, running: RunningPod) -> Sequence[float]:
-        times = running.disrupted + self._shield, running.started + running.queue.min_runtime
-        return *times, running.overtime
+    def may_evict(self, queue: QueueRules, victims: Sequence[RunningPod], now: float) -> Flags:
+        own, preempts, names = queue.name, queue.preempts, [victim.queue.name for victim in victims]
+        lower = np.array([may_preempt(own, preempts, name) for name in names], np.bool_)
+        equals = np.array([may_take_over(own, preempts, name) for name in names], np.bool_)
+        standings = np.array([victim.standing for victim in victims], np.float64)
+        by_field = standings.reshape(-1, len(Standing._fields)).T
+        found = verdicts(queue.priority, by_field, Relations(lower, equals), now)
+        may_leave: Flags = found == Verdict.MAY_LEAVE
+        return may_leave
 
     def victims(
         self, fleet: Fleet, row: int, request: Request, candidates: Sequence[RunningPod], now: float
     ) -> Found | None:
-        victims = Victims.of(
-            [Victim((candidate.held,), self._cost(candidate, now)) for candidate in candidates]
-        )
-        holdings = self._holdings.get(row)
-        if holdings is None or not holdings.is_for(fleet, row, victims.held):
-            self._holdings[row] = holdings = Holdings.of(fleet, row, victims.held)
+        costs = np.array([self._cost(candidate, now) for candidate in candidates])
+        alone, stays = np.full(len(costs), -1, np.int64), np.zeros(len(costs), np.bool_)
+        holdings = Holdings.of(fleet, row, [(candidate.held,) for candidate in candidates])
         search = self._search_for(fleet, request)
-        found = search.among(row, victims, holdings=holdings, confirm=False)  # placing the pod confirms it
+        found = search.among(row, holdings, Victims(costs, alone, stays))  # placing the pod confirms it
         return (found.cost, [candidates[v] for v in found.victims]) if found else None
 
     def _search_for(self, fleet: Fleet, request: Request) -> VictimSearch:
         """Searches are kept until another node is open or closed."""
         nodes = fleet, fleet.arrays.blocked.tobytes()
         if self._nodes != nodes or len(self._searches) >= _MOST_SEARCHES:
-            self._nodes, self._searches, self._holdings = nodes, {}, {}
+            self._nodes, self._searches = nodes, {}
         if request not in self._searches:
             self._searches[request] = VictimSearch(fleet, request)
         return self._searches[request]
@@ -162,11 +170,11 @@ class KubeScheduler:
 
     room_seconds = 0.0
 
-    def may_evict(self, queue: QueueRules, victim: RunningPod, now: float) -> bool:
-        return victim.queue.priority < queue.priority
+    def standing(self, queue: QueueRules, started: float, disrupted: float, rounds: int) -> Standing:
+        return Standing(queue.priority)
 
-    def matures(self, running: RunningPod) -> Sequence[float]:
-        return ()
+    def may_evict(self, queue: QueueRules, victims: Sequence[RunningPod], now: float) -> Flags:
+        return np.array([victim.queue.priority < queue.priority for victim in victims], np.bool_)
 
     def victims(
         self, fleet: Fleet, row: int, request: Request, candidates: Sequence[RunningPod], now: float

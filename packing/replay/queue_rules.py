@@ -24,14 +24,6 @@ class QueueRules:
     checkpoint_interval: float = math.inf
     restartable: bool = False
 
-    def may_preempt(self, victim: QueueRules) -> bool:
-        """Whether pods of this queue may evict pods of the queue ``victim`` because of their priority."""
-        return victim.priority < self.priority and victim.name in self.preempts
-
-    def may_take_over(self, victim: QueueRules) -> bool:
-        """Whether pods of this queue may evict pods of equal priority of that queue, in overtime."""
-        return victim.priority == self.priority and (victim.name == self.name or victim.name in self.preempts)
-
     def saved(self, ran: float) -> float:
         """The part of so many seconds of work that is not lost when the pod is evicted."""
         if math.isinf(self.checkpoint_interval):

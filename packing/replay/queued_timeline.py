@@ -25,7 +25,7 @@ from packing.replay.eviction_rules import EvictionRule, Found, RunningPod, could
 from packing.replay.run import Ended, Run, TimedPod
 from packing.replay.spot_nodes import SpotRows
 from packing.replay.trace import gpus_of
-from packing.victims.takeover import rounds_of
+from packing.victims.rights import Standing, rounds_of
 
 
 class _Event(IntEnum):
@@ -222,23 +222,27 @@ class QueuedTimeline:
         assert rule is not None
         if spot is not None and not queue.restartable:
             rows = [row for row in rows if not spot.rows[row]]
-        return {
-            row: [running for running in self._on_row[row].values() if rule.may_evict(queue, running, now)]
-            for row in rows
-        }
+        running = [one for row in rows for one in self._on_row[row].values()]
+        candidates: dict[int, list[RunningPod]] = {row: [] for row in rows}
+        for one, may_leave in zip(running, rule.may_evict(queue, running, now).tolist(), strict=True):
+            if may_leave:
+                candidates[one.held.row].append(one)
+        return candidates
 
     def _start(self, pod: int, now: float, queued: float, held: Allocation) -> None:
-        timed = self._pods[pod]
+        timed, rule = self._pods[pod], self._rule
         rounds = rounds_of(self._evicted[pod], timed.queue.max_duration)
-        past = self._restarts[pod], self._disrupted[pod], rounds
-        running = RunningPod(pod, timed.queue, gpus_of(timed.request), now, held, *past)
+        standing = rule.standing(timed.queue, now, self._disrupted[pod], rounds) if rule else Standing(0.0)
+        running = RunningPod(
+            pod, timed.queue, gpus_of(timed.request), now, held, self._restarts[pod], standing
+        )
         self.running[pod] = running, queued
         self._on_row[held.row][pod] = running
         self._searches.changed[held.row] += 1
         end = now + self._left[pod]
         if np.isfinite(end):
             heapq.heappush(self._events, (end, _Event.END, pod, now))
-        for time in self._rule.matures(running) if self._rule else ():
+        for time in (standing.guaranteed_until, standing.overtime_from, standing.shielded_until):
             if now < time < end:
                 heapq.heappush(self._events, (time, _Event.MATURITY, pod, now))
 

@@ -1,1 +1,1 @@
-"""Victims: the cheapest set of pods of one node after whose eviction a request fits there."""
+"""Who may evict whom, and the cheapest pods to evict on a node."""

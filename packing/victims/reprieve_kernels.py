@@ -1,7 +1,7 @@
 """Which units of a set may stay, counted by amounts: the kernel of the victim search."""
 
 from packing.jit import BOOL, F8, I8, inlined, kernel, read, record_type, write
-from packing.victims.demand import Demand
+from packing.victims.amounts import Demand
 
 
 @inlined

@@ -4,14 +4,17 @@ A *victim* is a pod that may be evicted; what it costs is a vector that is compa
 first component first. Members of a *gang* may leave one by one as long as enough of them remain (``spare``);
 beyond that the whole gang leaves, at the gang's cost.
 
-The search is greedy (``cheapest``) on amounts (``Holdings``, ``demand_of``), and the fleet confirms the
-answer. Where amounts do not decide, the same search asks the fleet at each step.
+The search is greedy: everybody leaves, and then as many stay as can, one after the other. The order decides
+which set is left, so a few orders are tried, and then the neighbours of the best set. From no set that is
+found a unit could be left out. Whether the request fits is counted by amounts, or asked by trial where they
+do not decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from functools import partial
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -20,13 +23,19 @@ from packing.fleet.feasibility import fits_when_empty, reason_on_row
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
-from packing.victims.demand import demand_of
-from packing.victims.greedy import cheapest, cheapest_by_trial
-from packing.victims.holdings import Holdings
+from packing.victims.amounts import Holdings, demand_of
 from packing.victims.reprieve_kernels import reprieve
-from packing.victims.units import Flags, Units
-from packing.victims.victim import Victims, VictimSet
+from packing.victims.rights import Flags
+from packing.victims.victims import Cost, Recount, Units, Victims, VictimSet
 
+Reprieve: TypeAlias = Callable[[Longs, Flags], Flags]
+"""Orders of units (P, M) and sets that leave (Q, U), of which the first P have an order: lets those stay that
+can, in the sets themselves. Returns (Q,) whether the request fits without the whole set."""
+Fits: TypeAlias = Callable[[frozenset[int]], bool]
+"""Whether the request fits without these victims. If it does, it also fits without these and more."""
+
+_MOST_STEPS = 2
+"""From a set to a cheaper neighbour."""
 _MOST_TRIALS = 400
 """Questions to the fleet where amounts do not decide. One takes about 0.1 ms."""
 
@@ -40,35 +49,25 @@ class VictimSearch:
         self._possible = fits_when_empty(fleet, request)
 
     def among(
-        self,
-        row: int,
-        victims: Victims,
-        *,
-        holdings: Holdings | None = None,
-        confirm: bool = True,
-        roughly: bool = False,
+        self, row: int, holdings: Holdings, victims: Victims, *, roughly: bool = False
     ) -> VictimSet | None:
         """The cheapest set that is found, with all required victims in it, after whose eviction the request
-        fits on the node; None if none is found. The fleet is unchanged afterwards. ``holdings``: those of the
-        victims, kept from an earlier search.
+        fits on the node; None if none is found. ``holdings``: those of the victims on this node. The fleet
+        confirms the answer only where amounts do not decide, and is unchanged afterwards.
 
-        A caller that ranks many nodes, and asks again for those that it chooses, saves most of the time:
-        without ``confirm`` the fleet is not asked, and a ``roughly`` found set may cost some percent more.
+        ``roughly``: sooner, and the set may cost some percent more. A caller that ranks many nodes asks again
+        for the best.
         """
         if not self._possible[row]:
             return None
-        fits = partial(self._fits_without, row, victims)
-        if holdings is None or not holdings.is_for(self._fleet, row, victims.held):
-            holdings = Holdings.of(self._fleet, row, victims.held)
-        if holdings.rows.decide and not self._fleet.arrays.overcommitted[row]:
-            found = self._by_amounts(row, victims, holdings, roughly=roughly)
-            if found is None or not confirm or fits(found.victims):
-                return found
-        return cheapest_by_trial(victims, fits, _MOST_TRIALS, roughly=roughly)
+        if not holdings.rows.decide or self._fleet.arrays.overcommitted[row]:
 
-    def _by_amounts(
-        self, row: int, victims: Victims, holdings: Holdings, *, roughly: bool
-    ) -> VictimSet | None:
+            def fits(chosen: Collection[int]) -> bool:
+                evicted = [held for victim in chosen for held in holdings.allocations[victim]]
+                with self._fleet.without(evicted):
+                    return reason_on_row(self._fleet, self._request, row) is Reason.FITS
+
+            return cheapest_by_trial(victims, fits, _MOST_TRIALS, roughly=roughly)
         units = Units(victims, holdings.parts)
         demand = demand_of(self._fleet, self._request, row, holdings.rows)
         amounts, freed = units.with_gangs(holdings.amounts), np.empty(holdings.rows.count)
@@ -78,8 +77,127 @@ class VictimSearch:
             reprieve(demand, amounts, orders, sets, freed, fits)
             return fits
 
-        return cheapest(victims, units, by_amounts, roughly=roughly)
+        return _cheapest(victims, units, by_amounts, roughly=roughly)
 
-    def _fits_without(self, row: int, victims: Victims, evicted: Collection[int]) -> bool:
-        with self._fleet.without([held for v in evicted for held in victims.held[v]]):
-            return reason_on_row(self._fleet, self._request, row) is Reason.FITS
+
+def _cheapest(victims: Victims, units: Units, reprieve: Reprieve, *, roughly: bool) -> VictimSet | None:
+    """The cheapest set that is found, with all required victims in it; None if there is none. It costs no
+    more than the proposed victims, nor than any one unit with the required ones, if these are enough.
+
+    ``roughly``: only the orders are tried, unless the first component is counted and not 0.
+    """
+    if not units.everyone[list(victims.required)].all():
+        return None
+    search = _Search(units, reprieve, victims.recount)
+    search.try_orders(units.orders(victims.recount.stay_first if victims.recount else None))
+    if victims.proposed:
+        search.try_sets(units.orders()[:1], units.set_of(victims.proposed)[None])
+    if not roughly or (victims.recount and search.cost[0]):
+        search.try_single_units()
+        search.try_neighbours()
+    return None if search.best is None else VictimSet(*units.members(search.best), search.cost)
+
+
+def cheapest_by_trial(
+    victims: Victims, fits: Fits, budget: int, *, roughly: bool = False
+) -> VictimSet | None:
+    """The cheapest set that is found with at most ``budget`` calls of ``fits``."""
+    units = Units(victims, np.zeros((0, len(victims))))
+    return _cheapest(victims, units, _Trials(units, fits, budget), roughly=roughly)
+
+
+class _Search:
+    """Keeps the cheapest set, ``best`` (U,), and its cost."""
+
+    def __init__(self, units: Units, reprieve: Reprieve, recount: Recount | None) -> None:
+        self._units, self._reprieve, self._recount = units, reprieve, recount
+        self.best: Flags | None = None
+        self.cost: Cost = (np.inf,)
+
+    def try_single_units(self) -> None:
+        """Each unit that costs less than the best set, with the required ones."""
+        order, costs = self._units.cheapest_first(), self._units.costs
+        order = order[: bisect_left(order, self.cost, key=lambda unit: tuple(costs[unit].tolist()))]
+        sets = self._units.required | (np.arange(len(costs)) == order[:, None])
+        self.try_sets(np.zeros((0, 0), np.int64), sets)
+
+    def try_neighbours(self) -> None:
+        """Go to the cheapest neighbour of the best set, as long as it is cheaper."""
+        for _ in range(_MOST_STEPS):
+            before = self.best
+            if before is None or not before.any():
+                return
+            self.try_orders(self._units.neighbours(before))
+            if self.best is before:
+                return
+
+    def try_orders(self, orders: Longs) -> None:
+        """Start with everybody in each of these orders (P, M)."""
+        sets = np.empty((len(orders), len(self._units.costs)), np.bool_)
+        sets[:] = self._units.everyone
+        self.try_sets(orders, sets)
+
+    def try_sets(self, orders: Longs, sets: Flags) -> None:
+        """Let as many stay as can of each set, in its order if it has one (see ``Reprieve``), and keep the
+        cheapest set."""
+        fits = self._reprieve(orders, sets)
+        if self._units.has_gangs:
+            fits &= self._units.join_gangs(sets)
+            self._reprieve(orders, sets)  # some may stay now that whole gangs leave, or such a gang may
+        costs = sets @ self._units.costs
+        if not fits.all():
+            costs[~fits] = np.inf
+        for p in np.lexsort(costs.T[::-1]).tolist():
+            cost = tuple(costs[p].tolist())
+            if cost >= self.cost:
+                break
+            if self._recount:
+                cost = self._recount.first(*self._units.members(sets[p])), *cost[1:]
+            if cost < self.cost:
+                self.cost, self.best = cost, sets[p]
+
+
+class _Trials:
+    """A ``Reprieve`` that asks a callback, at most ``budget`` times, and not for what follows from earlier
+    answers. After that nobody more stays."""
+
+    def __init__(self, units: Units, fits: Fits, budget: int) -> None:
+        self._units, self._callback, self._left = units, fits, budget
+        self._fitting: list[frozenset[int]] = []
+        self._failing: list[frozenset[int]] = []
+
+    def __call__(self, orders: Longs, sets: Flags) -> Flags:
+        fits = np.array([self._fits(leaving) for leaving in sets], np.bool_)
+        for order, leaving, fit in zip(orders.tolist(), sets, fits, strict=False):
+            if fit:
+                self._reprieve([unit for unit in order if leaving[unit]], leaving)
+        return fits
+
+    def _reprieve(self, order: Sequence[int], leaving: Flags) -> None:
+        stay, most = 0, len(order)
+        while stay < most:  # the first so many can stay together, found by halves
+            middle = (stay + most + 1) // 2
+            if self._fits_with(order[:middle], leaving):
+                stay = middle
+            else:
+                most = middle - 1
+        leaving[order[:stay]] = False
+        for unit in order[stay + 1 :]:
+            leaving[unit] = not self._fits_with([unit], leaving)
+
+    def _fits_with(self, units: Sequence[int], leaving: Flags) -> bool:
+        """Whether the request fits if these units of those that leave stay."""
+        rest = leaving.copy()
+        rest[units] = False
+        return self._fits(rest)
+
+    def _fits(self, leaving: Flags) -> bool:
+        victims = frozenset(self._units.victims_in(leaving).nonzero()[0].tolist())
+        if any(known <= victims for known in self._fitting):
+            return True
+        if self._left <= 0 or any(victims <= known for known in self._failing):
+            return False
+        self._left -= 1
+        fits = self._callback(victims)
+        (self._fitting if fits else self._failing).append(victims)
+        return fits

@@ -1,38 +1,45 @@
-"""What decides over the eviction of the pods of one node, kept until these pods change.
+"""The pods of a node: who of them may be evicted, and what that costs. docs/preemption.md has the formula.
 
 A plan looks at thousands of pods. So what depends neither on the moment nor on the pod that waits is found
-once, as numbers: one row for each of the names below, one column for each pod.
+once as numbers, and kept until the pods of the node change.
+
+A cost is a vector: how many PodDisruptionBudgets are violated, then GPU-seconds for each priority level, the
+highest priority first. So whole numbers of violations come first, and a pod of higher priority is never
+evicted to spare any number of pods of lower priority.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from extender.cluster.state import State
 from extender.k8s.objects import Pod
-from extender.queues.checkpoints import progress_of
-from extender.queues.disruptions import job_of
+from extender.queues.checkpoints import lost_by_each, lost_seconds, progress_of
+from extender.queues.disruptions import DisruptionLog
+from extender.queues.rights import EvictionRules, Standings, standings_of
+from packing.fleet.arrays import Doubles
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.model.mig_instances import every_slice
 from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE
-from packing.victims.holdings import Holdings
-
-Numbers: TypeAlias = npt.NDArray[np.float64]
-
-PRIORITY, GPUS, STARTED, SAVED, INTERVAL, RESTARTS = range(6)
-# As ``Rights.summary`` says it, and 1 where only ``Rules.why_not`` knows (gangs, pods that are assumed).
-GUARANTEED, TOLERATES_BELOW, TOLERATES_UNTIL, FORBIDDEN, SPECIAL = range(6, 11)
-_ROWS = 11
+from packing.victims.amounts import Holdings
+from packing.victims.rights import Flags, Verdict, gpu_seconds
 
 MOST_KEPT = 1024
 """Nodes whose pods are kept, about 30 KB for 60 pods each. A plan searches 100 nodes."""
+MOST_LEVELS = 16
+"""Priority levels that are told apart; all below the sixteenth count as one. Clusters have a few."""
+_GRAIN = 1024
+"""Costs are whole multiples of 1/1024 GPU-seconds, so that sums do not depend on their order."""
+_EACH_VICTIM = 2
+"""Added to each victim's cost, in 1/1024 GPU-seconds: more than rounding down takes from it, so of sets that
+cost the same the one with fewer pods leaves."""
 
 
 class Bound(NamedTuple):
@@ -42,81 +49,83 @@ class Bound(NamedTuple):
     held: tuple[Allocation, ...]
 
 
+class Work(NamedTuple):
+    """V pods with what they would lose: ``numbers`` (4, V) are the GPUs that each holds and its
+    ``Progress``."""
+
+    standings: Standings
+    numbers: Doubles
+
+
 @dataclass(slots=True)
 class NodePods:
-    """The pods of a node: those that run, in the order of the columns of ``numbers``, with what each holds,
-    and those that terminate already. ``covered``: columns of pods that a PodDisruptionBudget may select."""
+    """The pods of a node: those that run, with what each holds, and those that terminate already."""
 
     row: int
     spec: NodeSpec | None
     running: tuple[Bound, ...]
-    held: tuple[tuple[Allocation, ...], ...]
     leaving: tuple[Bound, ...]
-    numbers: Numbers
-    queues: tuple[str, ...]
-    jobs: tuple[str, ...]
-    special: tuple[int, ...]
+    work: Work
     revision: object
-    disruptions: tuple[int, int]
-    covered: tuple[int, ...] = ()
-    budgets: tuple[int, int] = (0, 0)
-    holdings: Holdings | None = None
+    _holdings: Holdings | None = None
+    _covered: tuple[tuple[int, int], list[int]] = (0, 0), []
 
     def holdings_in(self, fleet: Fleet) -> Holdings:
         """The holdings of all running pods."""
-        if self.holdings is None or not self.holdings.is_for(fleet, self.row, self.held):
-            self.holdings = Holdings.of(fleet, self.row, self.held)
-        return self.holdings
+        if self._holdings is None or not self._holdings.is_of(fleet, self.row):
+            self._holdings = Holdings.of(fleet, self.row, [bound.held for bound in self.running])
+        return self._holdings
+
+    def covered(self, state: State) -> list[int]:
+        """The columns of running pods that a PodDisruptionBudget may select."""
+        budgets = state.budgets
+        if self._covered[0] != (now := (id(budgets), budgets.changes)):
+            found = [i for i, bound in enumerate(self.running) if budgets.may_select(bound.pod)]
+            self._covered = now, found
+        return self._covered[1]
 
 
-def node_pods(state: State, node: str) -> NodePods:
+@dataclass(frozen=True, slots=True)
+class NodeCandidates:
+    """The pods of one node, and for those that run whether they may be evicted: (V,)."""
+
+    node: str
+    pods: NodePods
+    may_leave: Flags
+
+
+def candidates_on(
+    state: State, rules: EvictionRules, nodes: Sequence[str], only: Collection[str] | None = None
+) -> list[NodeCandidates]:
+    """The candidates of known nodes. ``only``: no other pods may be evicted than those of these UIDs."""
+    known = [_node_pods(state, node) for node in nodes]
+    if not known:
+        return []
+    found = rules.verdicts(joined([one.work for one in known]).standings) == Verdict.MAY_LEAVE
+    if only is not None:
+        found &= np.array([bound.pod.uid in only for one in known for bound in one.running], np.bool_)
+    parts = np.split(found, np.cumsum([len(one.running) for one in known])[:-1])
+    return [NodeCandidates(*one) for one in zip(nodes, known, parts, strict=True)]
+
+
+def _node_pods(state: State, node: str) -> NodePods:
     """The pods of a known node. ``State`` drops what is kept when the pods of the node change."""
-    row = state.fleet.rows[node]
+    row, revision = state.fleet.rows[node], state.rights.queues.classes.revision
     known = state.kept_by_node.get(node)
-    if not (
+    if (
         isinstance(known, NodePods)
-        and known.row == row
-        and known.spec is state.fleet.specs[row]
-        and known.revision is state.rights.queues.classes.revision
+        and (known.row, known.spec) == (row, state.fleet.specs[row])
+        and known.revision is revision
     ):
-        known = _read(state, node, row)
-        if len(state.kept_by_node) >= MOST_KEPT:
-            state.kept_by_node.pop(next(iter(state.kept_by_node)))
-        state.kept_by_node[node] = known
-    _update(state, known)
-    return known
-
-
-def _read(state: State, node: str, row: int) -> NodePods:
+        return known
     bounds = [bound_of(state, pod, row) for pod in state.pods.on_node(node)]
     running = tuple(bound for bound in bounds if not bound.pod.deleting)
-    pods = [bound.pod for bound in running]
-    numbers = numbers_of(state, running)
-    return NodePods(
-        row=row,
-        spec=state.fleet.specs[row],
-        running=running,
-        held=tuple(bound.held for bound in running),
-        leaving=tuple(bound for bound in bounds if bound.pod.deleting),
-        numbers=numbers,
-        queues=tuple(map(state.rights.queue_name, pods)),
-        jobs=tuple(map(job_of, pods)),
-        special=tuple(np.flatnonzero(numbers[SPECIAL]).tolist()),
-        revision=state.rights.queues.classes.revision,
-        disruptions=(0, 0),
-    )
-
-
-def _update(state: State, known: NodePods) -> None:
-    """Read again what depends on other objects, if these have changed."""
-    log, budgets = state.disruptions, state.budgets
-    if known.disruptions != (id(log), log.changes):
-        known.disruptions = id(log), log.changes
-        known.numbers[RESTARTS] = _restarts(state, [bound.pod for bound in known.running])
-    if known.budgets != (id(budgets), budgets.changes):
-        known.budgets = id(budgets), budgets.changes
-        covered = (i for i, bound in enumerate(known.running) if budgets.may_select(bound.pod))
-        known.covered = tuple(covered)
+    leaving = tuple(bound for bound in bounds if bound.pod.deleting)
+    if len(state.kept_by_node) >= MOST_KEPT:
+        state.kept_by_node.pop(next(iter(state.kept_by_node)))
+    kept = NodePods(row, state.fleet.specs[row], running, leaving, work_of(state, running), revision)
+    state.kept_by_node[node] = kept
+    return kept
 
 
 def bound_of(state: State, pod: Pod, row: int | None = None) -> Bound:
@@ -125,23 +134,58 @@ def bound_of(state: State, pod: Pod, row: int | None = None) -> Bound:
     return Bound(pod, tuple(one for one in held if row is None or one.row == row))
 
 
-def numbers_of(state: State, bounds: Sequence[Bound]) -> Numbers:
-    """(11, V) numbers of these pods."""
-    rows: list[tuple[float, ...]] = []
-    fleet, rights, pods, gangs = state.fleet, state.rights, state.pods, state.gangs
-    for pod, held in bounds:
-        summary, progress = rights.summary(pod), progress_of(pod, rights.queue_of(pod))
-        special = summary.keeps_minimum or pods.get(pod.key) is not pod or not gangs.is_single(pod)
-        rows.append((pod.priority, gpus_held(fleet, held), *progress, 0, *summary[:4], special))
-    numbers = np.array(rows, np.float64).reshape(len(rows), _ROWS).T.copy()
-    if bounds:
-        numbers[RESTARTS] = _restarts(state, [bound.pod for bound in bounds])
-    return numbers
+def work_of(state: State, bounds: Sequence[Bound]) -> Work:
+    """What these pods would lose."""
+    queue_of = state.rights.queue_of
+    rows = [(gpus_held(state.fleet, held), *progress_of(pod, queue_of(pod))) for pod, held in bounds]
+    standings = standings_of(state.rights, state.gangs, [bound.pod for bound in bounds])
+    return Work(standings, np.array(rows, np.float64).reshape(len(rows), 4).T)
 
 
-def _restarts(state: State, pods: Sequence[Pod]) -> list[int]:
-    log = state.disruptions
-    return [log.restarts(pod) if log.knows(pod) else 0 for pod in pods]
+def joined(parts: Sequence[Work]) -> Work:
+    """All these pods, in this order."""
+    each = [part.standings for part in parts]
+    starts = np.cumsum([0, *(len(one.pods) for one in each)]).tolist()
+    in_gangs = [start + column for start, one in zip(starts, each, strict=False) for column in one.in_gangs]
+    standings = Standings(
+        [*chain.from_iterable(one.pods for one in each)],
+        np.concatenate([one.numbers for one in each], axis=1),
+        [*chain.from_iterable(one.queues for one in each)],
+        [*chain.from_iterable(one.jobs for one in each)],
+        in_gangs,
+    )
+    return Work(standings, np.concatenate([part.numbers for part in parts], axis=1))
+
+
+class Prices:
+    """Costs of pods at one moment. All are of the same length: the priorities give the levels."""
+
+    def __init__(self, disruptions: DisruptionLog, now: float, priorities: Iterable[float]) -> None:
+        self._disruptions, self._now = disruptions, now
+        self._levels = np.array(sorted(set(priorities))[-MOST_LEVELS:] or [0], np.float64)
+
+    def costs(self, work: Work) -> Doubles:
+        """(V, C) costs of pods that run, without violations."""
+        (gpus, started, saved, interval), levels = work.numbers, self._levels.size
+        level = np.clip(np.searchsorted(self._levels, work.standings.numbers[0]), 0, levels - 1)
+        lost = lost_by_each(started, saved, interval, self._now)
+        grains = np.floor(gpu_seconds(gpus, lost, self._restarts(work.standings)) * _GRAIN) + _EACH_VICTIM
+        costs = np.zeros((gpus.size, 1 + levels))
+        costs[np.arange(gpus.size), levels - level] = grains / _GRAIN
+        return costs
+
+    def _restarts(self, standings: Standings) -> Doubles:
+        """(V,) how often the job of each pod lost a pod before."""
+        restarts, jobs = np.zeros(len(standings.pods)), self._disruptions.jobs
+        for column in [i for i, job in enumerate(standings.jobs) if job in jobs] if jobs else ():
+            restarts[column] = self._disruptions.restarts(standings.pods[column])
+        return restarts
+
+
+def work_lost(state: State, pod: Pod, now: float) -> float:
+    """GPU-seconds of work that the pod loses if it is evicted now, without what its restart costs."""
+    held = state.pods.allocations_of(pod)
+    return gpus_held(state.fleet, held) * lost_seconds(pod, state.rights.queue_of(pod), now)
 
 
 def gpus_held(fleet: Fleet, held: Iterable[Allocation]) -> float:

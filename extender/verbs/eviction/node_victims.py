@@ -1,4 +1,4 @@
-"""The cheapest pods to evict on one node."""
+"""The cheapest pods to evict on one node, with the gangs that leave as a whole."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from extender.cluster.state import State
 from extender.k8s.objects import Pod
 from extender.queues.disruption_budgets import Selecting
 from extender.queues.gangs import Gang
-from extender.verbs.eviction.candidates import Flags, NodeCandidates, Rules
-from extender.verbs.eviction.costs import Prices
-from extender.verbs.eviction.gang_costs import GangTotals, NodeGang
-from extender.verbs.eviction.node_pods import Bound, Numbers
-from packing.victims.victim import Cost, Recount, Victims, VictimSet
+from extender.queues.rights import EvictionRules
+from extender.verbs.eviction.node_pods import Bound, NodeCandidates, Prices, bound_of, joined, work_of
+from packing.fleet.arrays import Doubles
+from packing.victims.rights import Flags
+from packing.victims.victims import Cost, GangCost, Recount, Victims, VictimSet
 
 Search: TypeAlias = Callable[[Victims], VictimSet | None]
 """To the cheapest set of these victims."""
@@ -28,7 +29,6 @@ class NodeVictims:
     gangs that leave as a whole."""
 
     node: str
-    row: int
     chosen: tuple[Bound, ...]
     leaving: tuple[Bound, ...]
     elsewhere: tuple[Pod, ...]
@@ -39,24 +39,42 @@ class NodeVictims:
         return [bound.pod for bound in (*self.chosen, *self.leaving)]
 
 
+@dataclass(frozen=True, slots=True)
+class _NodeGang:
+    """A gang with candidates on one node: its members on other nodes, and what the search needs."""
+
+    elsewhere: tuple[Pod, ...]
+    cost: GangCost
+
+
 class VictimChooser:
-    """Searches these nodes one by one. All costs are comparable."""
+    """Searches nodes one by one, with costs that are comparable.
+
+    A gang with a member that may not be evicted never leaves as a whole; one with members on other nodes only
+    if ``whole_gangs``.
+    """
 
     def __init__(
         self,
-        rules: Rules,
-        gangs: GangTotals,
-        prices: Prices,
+        state: State,
+        rules: EvictionRules,
         nodes: Sequence[NodeCandidates],
         proposed: Mapping[str, Collection[str]],
+        *,
+        whole_gangs: bool,
     ) -> None:
         """``proposed``: by node, the UIDs of a set that somebody else has chosen."""
-        self._proposed = proposed
-        self._budgets, self._gangs, self._prices = rules.state.budgets, gangs, prices
+        self._state, self._rules, self._proposed, self._whole_gangs = state, rules, proposed, whole_gangs
         self._selecting: dict[str, Selecting] = {}
-        costs = prices.of_numbers(np.concatenate([one.pods.numbers for one in nodes], axis=1))
+        self._members: dict[str, list[Pod]] = {}
+        self._may_leave_whole: dict[str, bool] = {}
+        work = joined([one.pods.work for one in nodes])
+        # All members of a gang have one priority, so those of the candidates are all.
+        may_leave = np.concatenate([one.may_leave for one in nodes])
+        priorities = work.standings.numbers[0][may_leave].tolist()
+        self._prices = Prices(state.disruptions, rules.now, priorities)
         ends = np.cumsum([len(one.pods.running) for one in nodes])[:-1]
-        parts = np.split(costs, ends)
+        parts = np.split(self._prices.costs(work), ends)
         self._costs = {one.node: part for one, part in zip(nodes, parts, strict=True)}
 
     def cheapest(
@@ -65,53 +83,56 @@ class VictimChooser:
         """The cheapest set with the pods of these UIDs; None if there is none, or a required pod is neither a
         candidate nor on its way out. Where gangs have members without which they are useless, first a set
         without these is searched, and only if there is none one with the whole gangs."""
-        led, found = self._led_by(candidates), None
-        if led:
+        leaders, found = self._leaders(candidates), None
+        if leaders:
             may_leave = candidates.may_leave.copy()
-            may_leave[list(led)] = False
+            may_leave[list(leaders)] = False
             without = replace(candidates, may_leave=may_leave)
-            found = self._cheapest(without, required, search, frozenset(led.values()))
+            found = self._cheapest(without, required, search, frozenset(leaders.values()))
         return found or self._cheapest(candidates, required, search, frozenset())
 
-    def _led_by(self, candidates: NodeCandidates) -> dict[int, str]:
-        """The candidates without whom their gangs are useless, and the keys of these gangs."""
-        running, may_leave = candidates.pods.running, candidates.may_leave
-        leaders = ((i, self._gangs.led_by(running[i].pod)) for i in candidates.pods.special if may_leave[i])
-        return {number: gang for number, gang in leaders if gang}
+    def _leaders(self, candidates: NodeCandidates) -> dict[int, str]:
+        """The columns of candidates without whom their gangs are useless, and the keys of these gangs."""
+        gangs = self._gangs_of(candidates)
+        pods = candidates.pods.work.standings.pods
+        return {i: gang.key for i, gang in gangs.items() if pods[i].key in gang.indispensable}
+
+    def _gangs_of(self, candidates: NodeCandidates) -> dict[int, Gang]:
+        """The gangs of candidates by column."""
+        standings, gang_of = candidates.pods.work.standings, self._state.gangs.gang_of
+        found = ((i, gang_of(standings.pods[i])) for i in standings.in_gangs if candidates.may_leave[i])
+        return {i: gang for i, gang in found if gang is not None}
 
     def _cheapest(
         self, candidates: NodeCandidates, required: Collection[str], search: Search, staying: frozenset[str]
     ) -> NodeVictims | None:
         """The cheapest set; gangs that are ``staying`` do not leave as a whole."""
-        wanted = _numbers_of(candidates, required)
+        wanted = _columns_of(candidates, required)
         if wanted is None:
             return None
         pods, late = candidates.pods, self._late(candidates)
         costs = self._costs_alone(candidates, late)
-        numbers, gangs = self._gangs_of(candidates, costs, staying)
-        found = search(
-            Victims(
-                pods.held,
-                costs,
-                numbers,
-                ~candidates.may_leave,
-                [gang.cost for gang in gangs],
-                wanted,
-                self._proposed_on(candidates),
-                self._recount(candidates, gangs, late),
-            )
+        gang_of, gangs = self._node_gangs(candidates, costs, staying)
+        victims = Victims(
+            costs,
+            gang_of,
+            ~candidates.may_leave,
+            [gang.cost for gang in gangs],
+            wanted,
+            self._proposed_on(candidates),
+            self._recount(candidates, gangs, late),
         )
-        if found is None:
+        if (found := search(victims)) is None:
             return None
         chosen = tuple(pods.running[victim] for victim in found.victims)
         elsewhere = tuple(pod for gang in found.gangs for pod in gangs[gang].elsewhere)
-        return NodeVictims(candidates.node, pods.row, chosen, candidates.leaving, elsewhere, found.cost)
+        return NodeVictims(candidates.node, chosen, pods.leaving, elsewhere, found.cost)
 
     def _late(self, candidates: NodeCandidates) -> Flags:
         """(2, V) the candidates that violate a budget if all before them left: the cheapest first, and the
         dearest first."""
         running, costs = candidates.pods.running, self._costs[candidates.node]
-        covered = [i for i in candidates.pods.covered if candidates.may_leave[i]]
+        covered = [i for i in candidates.pods.covered(self._state) if candidates.may_leave[i]]
         late = np.zeros((2, len(running)), np.bool_)
         if not covered:
             return late
@@ -120,7 +141,7 @@ class VictimChooser:
             flags[order] = self._violations([running[i].pod for i in order])
         return late
 
-    def _costs_alone(self, candidates: NodeCandidates, late: Flags) -> Numbers:
+    def _costs_alone(self, candidates: NodeCandidates, late: Flags) -> Doubles:
         """(V, C) costs, with the budgets that a pod violates if it alone leaves. A set violates at least the
         sum of these."""
         costs, running = self._costs[candidates.node], candidates.pods.running
@@ -132,7 +153,7 @@ class VictimChooser:
         return costs
 
     def _violations(self, pods: Sequence[Pod]) -> tuple[bool, ...]:
-        return self._budgets.violations(pods, self._selecting)
+        return self._state.budgets.violations(pods, self._selecting)
 
     def _proposed_on(self, candidates: NodeCandidates) -> list[int]:
         """The columns of the proposed pods that may leave."""
@@ -141,9 +162,9 @@ class VictimChooser:
         may_leave = candidates.may_leave.nonzero()[0].tolist()
         return [i for i in may_leave if candidates.pods.running[i].pod.uid in proposed]
 
-    def _recount(self, candidates: NodeCandidates, gangs: Sequence[NodeGang], late: Flags) -> Recount | None:
+    def _recount(self, candidates: NodeCandidates, gangs: Sequence[_NodeGang], late: Flags) -> Recount | None:
         """Counts the budgets that a set violates; None if no set violates any."""
-        running, may_select = candidates.pods.running, self._budgets.may_select
+        running, may_select = candidates.pods.running, self._state.budgets.may_select
         if not late.any() and not any(may_select(pod) for gang in gangs for pod in gang.elsewhere):
             return None
 
@@ -154,30 +175,52 @@ class VictimChooser:
 
         return Recount(violated, late)
 
-    def _gangs_of(
-        self, candidates: NodeCandidates, costs: Numbers, staying: frozenset[str]
-    ) -> tuple[npt.NDArray[np.int64], list[NodeGang]]:
+    def _node_gangs(
+        self, candidates: NodeCandidates, costs: Doubles, staying: frozenset[str]
+    ) -> tuple[npt.NDArray[np.int64], list[_NodeGang]]:
         """For each pod the index of its gang, -1 for none and for those that stay, and the gangs."""
-        members: dict[str, tuple[Gang, list[int]]] = {}
-        running = candidates.pods.running
-        for number in candidates.pods.special:
-            gang = self._gangs.gang_of(running[number].pod) if candidates.may_leave[number] else None
-            if gang is not None:
-                members.setdefault(gang.key, (gang, []))[1].append(number)
-        numbers, gangs = np.full(len(running), -1, np.int64), []
-        for index, (gang, indices) in enumerate(members.values()):
-            here, may_leave = [running[number] for number in indices], gang.key not in staying
-            gangs.append(self._gangs.on_node(gang, here, costs[indices], self._prices, may_leave=may_leave))
-            numbers[indices] = index
-        return numbers, gangs
+        gang_of, gangs = np.full(len(costs), -1, np.int64), dict[str, Gang]()
+        for column, gang in self._gangs_of(candidates).items():
+            gangs.setdefault(gang.key, gang)
+            gang_of[column] = list(gangs).index(gang.key)
+        found = []
+        for number, gang in enumerate(gangs.values()):
+            columns = np.flatnonzero(gang_of == number).tolist()
+            here = [candidates.pods.running[column].pod for column in columns]
+            found.append(self._node_gang(gang, here, costs[columns], may_leave=gang.key not in staying))
+        return gang_of, found
+
+    def _node_gang(self, gang: Gang, here: Sequence[Pod], costs: Doubles, *, may_leave: bool) -> _NodeGang:
+        """``here``: all candidates of the gang on the node, ``costs`` theirs, (len(here), C). ``may_leave``:
+        as a whole. With an indispensable member among them it can only do that."""
+        members, uids, state = self._running_members(gang.key), {pod.uid for pod in here}, self._state
+        elsewhere = tuple(pod for pod in members if pod.uid not in uids)
+        spare = max(0, len(members) - gang.minimum)
+        if any(pod.key in gang.indispensable for pod in here):
+            spare = 0
+        if gang.key not in self._may_leave_whole:
+            self._may_leave_whole[gang.key] = self._rules.may_leave_whole(members)
+        if not (may_leave and self._may_leave_whole[gang.key]) or (elsewhere and not self._whole_gangs):
+            return _NodeGang((), GangCost(spare, None))
+        others = self._prices.costs(work_of(state, [bound_of(state, pod) for pod in elsewhere]))
+        others[:, 0] = [state.budgets.violations((pod,))[0] for pod in elsewhere]
+        whole = costs.sum(axis=0) + others.sum(axis=0)
+        return _NodeGang(elsewhere, GangCost(spare, tuple(whole.tolist())))
+
+    def _running_members(self, key: str) -> list[Pod]:
+        """The members that run and will go on."""
+        if key not in self._members:
+            members, bound = self._state.gangs.members(key), self._state.pods.is_bound
+            self._members[key] = [pod for pod in members if not pod.deleting and bound(pod.uid)]
+        return self._members[key]
 
 
-def _numbers_of(candidates: NodeCandidates, required: Collection[str]) -> list[int] | None:
+def _columns_of(candidates: NodeCandidates, required: Collection[str]) -> list[int] | None:
     """The columns of the required pods that do not terminate already; None if one of them must stay."""
     if not required:
         return []
-    numbers = {bound.pod.uid: i for i, bound in enumerate(candidates.pods.running) if candidates.may_leave[i]}
-    leaving = {bound.pod.uid for bound in candidates.leaving}
-    if not leaving.issuperset(set(required) - numbers.keys()):
+    columns = {bound.pod.uid: i for i, bound in enumerate(candidates.pods.running) if candidates.may_leave[i]}
+    leaving = {bound.pod.uid for bound in candidates.pods.leaving}
+    if not leaving.issuperset(set(required) - columns.keys()):
         return None
-    return [numbers[uid] for uid in required if uid in numbers]
+    return [columns[uid] for uid in required if uid in columns]

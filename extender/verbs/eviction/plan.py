@@ -6,6 +6,7 @@ docs/preemption.md has the rules. The search is that of ``packing.victims``; whe
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,23 +18,19 @@ from extender.cluster.other_resources import takes_another_pod
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
+from extender.dra.forecast import AllocationSimulator
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
+from extender.queues.rights import EvictionRules
 from extender.verbs.evaluate import Evaluation, evaluate
-from extender.verbs.eviction.candidates import NodeCandidates, Rules
-from extender.verbs.eviction.costs import Prices
-from extender.verbs.eviction.freed_claims import FreedClaims
-from extender.verbs.eviction.gang_costs import GangTotals
-from extender.verbs.eviction.node_pods import PRIORITY, Bound
+from extender.verbs.eviction.node_pods import Bound, NodeCandidates, candidates_on
 from extender.verbs.eviction.node_victims import NodeVictims, VictimChooser
 from extender.verbs.eviction.promising import MOST_NODES_WITH_CLAIMS, PromisingNode, promising_nodes
 from packing.cost.device_costs import SIZE, device_costs
-from packing.fleet.fleet import Fleet
 from packing.model.request import Request
-from packing.victims.eviction_cost import ROOM_SECONDS
-from packing.victims.greedy import cheapest_by_trial
-from packing.victims.search import VictimSearch
-from packing.victims.victim import Victims, VictimSet
+from packing.victims.rights import ROOM_SECONDS
+from packing.victims.search import VictimSearch, cheapest_by_trial
+from packing.victims.victims import Victims, VictimSet
 
 MOST_TRIALS = 100
 """Evaluations for one node where victims are found by trial."""
@@ -75,6 +72,11 @@ class EvictionPlan:
         return bool(self.to_evict), self.cost, self.node
 
 
+def rules_for(state: State, pod: Pod, now: float, *, to_equals: bool = False) -> EvictionRules:
+    """Who may be evicted for the pod at this moment (Unix seconds)."""
+    return EvictionRules(state.rights, state.gangs, state.disruptions, pod, now, to_equals=to_equals)
+
+
 def plan_evictions(
     state: State,
     pod: Pod,
@@ -92,95 +94,94 @@ def plan_evictions(
     ``to_equals``: also pods of equal priority beyond their maximum duration may be evicted. ``whole_gangs``:
     gangs with members on other nodes may leave as a whole (kube-scheduler only evicts on one node).
     ``required``: UIDs by node of pods that leave in any case; ``proposed``: of a set that somebody else has
-    chosen; no plan violates more budgets; ``only``: no other pods are evicted than
-    those of these UIDs. Of many nodes, those that lack least are searched (``MOST_NODES``). ``now`` in Unix
-    seconds.
+    chosen; no plan violates more budgets; ``only``: no other pods are evicted than those of these UIDs. Of
+    many nodes, those that lack least are searched (``MOST_NODES``). ``now`` in Unix seconds.
     """
     try:
         request = request_of(pod)
     except RequestError:
         return []
-    rules = Rules(state, pod, now, to_equals=to_equals, whole_gangs=whole_gangs, only=only)
-    planner = _Planner(rules, request, required or {}, proposed or {})
-    return sorted(planner.plans(nodes), key=EvictionPlan.order)
+    promising = promising_nodes(state, pod, request, nodes, required or {})
+    if not promising:
+        return []
+    rules = rules_for(state, pod, now, to_equals=to_equals)
+    names = [node.name for node in promising]
+    candidates = dict(zip(names, candidates_on(state, rules, names, only), strict=True))
+    chooser = VictimChooser(state, rules, [*candidates.values()], proposed or {}, whole_gangs=whole_gangs)
+    claims = _FreedClaims(state, pod) if any(node.by_claims for node in promising) else None
+    asked = request, required or {}, candidates
+    planner = _Planner(state, rules, *asked, chooser, claims, MOST_TRIALS_OF_A_PLAN)
+    return sorted(planner.plans(promising), key=EvictionPlan.order)
 
 
+@dataclass(slots=True)
 class _Planner:
     """Plans for one pod at one moment."""
 
-    def __init__(
-        self,
-        rules: Rules,
-        request: Request,
-        required: Mapping[str, Collection[str]],
-        proposed: Mapping[str, Collection[str]],
-    ) -> None:
-        self._rules, self._state, self._pod = rules, rules.state, rules.preemptor
-        self._request, self._required = request, required
-        self._proposed = proposed
-        self._gangs = GangTotals(rules)
-        self._trials_left = MOST_TRIALS_OF_A_PLAN
-        self._claims: FreedClaims | None = None
+    _state: State
+    _rules: EvictionRules
+    _request: Request
+    _required: Mapping[str, Collection[str]]
+    _candidates: Mapping[str, NodeCandidates]
+    _chooser: VictimChooser
+    _claims: _FreedClaims | None
+    _trials_left: int
 
-    def plans(self, nodes: Sequence[str]) -> list[EvictionPlan]:
-        promising = promising_nodes(self._state, self._pod, self._request, nodes, self._required)
-        if not promising:
-            return []
-        if any(node.by_claims for node in promising):
-            self._claims = FreedClaims(self._state, self._pod)
-        names = [node.name for node in promising]
-        candidates = dict(zip(names, self._rules.on_nodes(names), strict=True))
-        prices = self._prices(candidates.values())
-        chooser = VictimChooser(self._rules, self._gangs, prices, [*candidates.values()], self._proposed)
-        counted = [node for node in promising if not node.by_claims]
-        found = self._search_counted(chooser, counted, candidates)
-        plans, failed = self._verified(found)
+    def plans(self, promising: Sequence[PromisingNode]) -> list[EvictionPlan]:
+        """Not sorted."""
+        plans, failed = self._verified(self._search_counted([one for one in promising if not one.by_claims]))
         failed.sort(key=lambda one: one.cost)
-        rest = [one.node for one in failed[:MOST_NODES_WITH_CLAIMS]] + [
-            node.name for node in promising if node.by_claims
-        ]
-        by_trial = [self._by_trial(chooser, candidates[name]) for name in rest]
-        more, _ = self._verified([one for one in by_trial if one is not None])
+        rest = [one.node for one in failed[:MOST_NODES_WITH_CLAIMS]]
+        rest += [one.name for one in promising if one.by_claims]
+        more, _ = self._verified([found for node in rest if (found := self._by_trial(node)) is not None])
         return plans + more
 
-    def _prices(self, candidates: Collection[NodeCandidates]) -> Prices:
-        """All members of a gang have one priority, so those of the candidates are all."""
-        priorities = set[float]()
-        for one in candidates:
-            priorities.update(one.pods.numbers[PRIORITY][one.may_leave].tolist())
-        return Prices(self._rules.now, priorities)
-
-    def _search_counted(
-        self,
-        chooser: VictimChooser,
-        nodes: Sequence[PromisingNode],
-        candidates: Mapping[str, NodeCandidates],
-    ) -> list[NodeVictims]:
+    def _search_counted(self, nodes: Sequence[PromisingNode]) -> list[NodeVictims]:
         """The cheapest victims where the arrays of the fleet decide: on all nodes roughly, and then on those
         where these cost least. Pods that terminate already are out."""
-        leaving = [bound for node in nodes for bound in candidates[node.name].leaving]
-        rows = [candidates[node.name].row for node in nodes]
-        with self._evicted(leaving, rows), self._state.fleet_view_for(self._pod):
-            search = _CountedSearch(self._state.fleet, chooser, candidates, self._required)
-            found = [(one, node) for node in nodes if (one := search.on(node, roughly=True))]
+        on_nodes = [self._candidates[node.name].pods for node in nodes]
+        leaving = [bound for pods in on_nodes for bound in pods.leaving]
+        with (
+            self._evicted(leaving, [pods.row for pods in on_nodes]),
+            self._state.fleet_view_for(self._rules.preemptor) as fleet,
+        ):
+            forms = {form for node in nodes for form in node.forms}
+            searches = {form: VictimSearch(fleet, form) for form in forms}
+            found = [(one, node) for node in nodes if (one := self._on_node(node, searches, roughly=True))]
             found.sort(key=lambda one: one[0].cost)
-            best = [search.on(node) or one for one, node in found[:MOST_THOROUGH]]
+            best = [self._on_node(node, searches) or one for one, node in found[:MOST_THOROUGH]]
         victims = best + [one for one, _ in found[MOST_THOROUGH:]]
         return [self._without_useless_leaving(one) for one in victims if one.pods]
 
-    def _by_trial(self, chooser: VictimChooser, candidates: NodeCandidates) -> NodeVictims | None:
+    def _on_node(
+        self, node: PromisingNode, searches: Mapping[Request, VictimSearch], *, roughly: bool = False
+    ) -> NodeVictims | None:
+        """The cheapest victims for any form of the request, not confirmed: ``_verified`` evaluates what is
+        found."""
+        candidates, required = self._candidates[node.name], self._required.get(node.name, ())
+        pods, by_form = candidates.pods, []
+        for form in node.forms:
+            holdings = pods.holdings_in(self._state.fleet)
+            among = partial(searches[form].among, pods.row, holdings, roughly=roughly)
+            by_form.append(self._chooser.cheapest(candidates, required, among))
+        return min(filter(None, by_form), key=lambda one: one.cost, default=None)
+
+    def _by_trial(self, node: str) -> NodeVictims | None:
         """Victims on a node where only an evaluation says whether the pod fits: for claims, or where a
         nominated pod counts on other GPUs once the victims are out."""
-        required = self._required.get(candidates.node, ())
-        claims, running = self._claims, candidates.pods.running
+        candidates, required, claims = self._candidates[node], self._required.get(node, ()), self._claims
         users = candidates.may_leave & np.array(
-            [bool(claims and (claims.used_by(one.pod) or one.pod.uid in required)) for one in running], bool
+            [
+                claims is not None and (claims.used_by(one.pod) or one.pod.uid in required)
+                for one in candidates.pods.running
+            ],
+            np.bool_,
         )
         for may_leave in (users, candidates.may_leave):  # mostly the claims are enough
             if not may_leave.any():
                 continue
             tried = replace(candidates, may_leave=may_leave)
-            found = chooser.cheapest(tried, required, partial(self._search_by_trial, tried))
+            found = self._chooser.cheapest(tried, required, partial(self._search_by_trial, tried))
             if found is not None:
                 return self._without_useless_leaving(found) if found.pods else None
         return None
@@ -188,7 +189,7 @@ class _Planner:
     def _search_by_trial(self, candidates: NodeCandidates, victims: Victims) -> VictimSet | None:
         def fits(chosen: frozenset[int]) -> bool:
             evicted = [candidates.pods.running[number] for number in chosen]
-            return self._fits_without(candidates.node, [*evicted, *candidates.leaving])
+            return self._fits_without(candidates.node, [*evicted, *candidates.pods.leaving])
 
         return cheapest_by_trial(victims, fits, min(MOST_TRIALS, self._trials_left))
 
@@ -208,11 +209,10 @@ class _Planner:
         return bool(self._evaluate([node], evicted).certain[0])
 
     def _evaluate(self, nodes: Sequence[str], evicted: Sequence[Bound]) -> Evaluation:
-        state, pods = self._state, [bound.pod for bound in evicted]
-        simulator = self._claims.simulator(pods) if self._claims else None
-        names = NodeNames.of(nodes)
+        state, names = self._state, NodeNames.of(nodes)
+        simulator = self._claims.simulator([bound.pod for bound in evicted]) if self._claims else None
         with self._evicted(evicted, state.rows(names).tolist()):
-            return evaluate(state, self._pod, self._request, names, simulator=simulator)
+            return evaluate(state, self._rules.preemptor, self._request, names, simulator=simulator)
 
     def _verified(self, found: Sequence[NodeVictims]) -> tuple[list[EvictionPlan], list[NodeVictims]]:
         """The plans that are valid, with what the placement costs, and what is not."""
@@ -251,39 +251,37 @@ class _Planner:
             yield
 
 
-class _CountedSearch:
-    """Searches nodes where counts and shares decide, for each form of the request."""
-
-    def __init__(
-        self,
-        fleet: Fleet,
-        chooser: VictimChooser,
-        candidates: Mapping[str, NodeCandidates],
-        required: Mapping[str, Collection[str]],
-    ) -> None:
-        self._fleet, self._chooser, self._candidates, self._required = fleet, chooser, candidates, required
-        self._searches: dict[Request, VictimSearch] = {}
-
-    def on(self, node: PromisingNode, *, roughly: bool = False) -> NodeVictims | None:
-        """The cheapest victims, not confirmed: ``_verified`` evaluates what is found."""
-        candidates, required = self._candidates[node.name], self._required.get(node.name, ())
-        holdings = candidates.pods.holdings_in(self._fleet)
-        by_form = []
-        for form in node.forms:
-            if form not in self._searches:
-                self._searches[form] = VictimSearch(self._fleet, form)
-            among = partial(
-                self._searches[form].among,
-                candidates.row,
-                holdings=holdings,
-                confirm=False,
-                roughly=roughly,
-            )
-            by_form.append(self._chooser.cheapest(candidates, required, among))
-        return min(filter(None, by_form), key=lambda one: one.cost, default=None)
-
-
 def _plan(found: NodeVictims, room: float) -> EvictionPlan:
     victims = sorted(found.pods, key=lambda pod: (-pod.priority, pod.started, pod.key))
     cost = (*found.cost[:-1], found.cost[-1] + ROOM_SECONDS * room)
     return EvictionPlan(found.node, tuple(victims), cost, int(found.cost[0]), found.elsewhere, room)
+
+
+class _FreedClaims:
+    """The allocated ResourceClaims of one moment, by the pods that use them. A claim is deallocated when its
+    last user has left, unless the pod that is to be placed uses it, too."""
+
+    def __init__(self, state: State, pod: Pod) -> None:
+        self._state, self._users = state, dict[str, frozenset[str]]()
+        self._by_user: defaultdict[str, list[str]] = defaultdict(list)
+        generated = dict(pod.claims)
+        own = {f"{pod.namespace}/{one.claim or generated.get(one.name, '')}" for one in pod.spec.claims}
+        for claim in state.devices.claims.values():
+            if not claim.allocation or claim.problem or claim.reserved_for_others or claim.key in own:
+                continue
+            if claim.reserved_for:
+                users = frozenset(f"{claim.namespace}/{user}" for user in claim.reserved_for)
+                self._users[claim.key] = users
+                for user in users:
+                    self._by_user[user].append(claim.key)
+
+    def used_by(self, pod: Pod) -> bool:
+        """Whether the pod uses a claim that may be deallocated."""
+        return pod.key in self._by_user
+
+    def simulator(self, pods: Collection[Pod]) -> AllocationSimulator:
+        """Forecasts as if these pods had left, and their claims were deallocated."""
+        gone = {pod.key for pod in pods}
+        touched = {claim for key in gone for claim in self._by_user.get(key, ())}
+        freed = frozenset(claim for claim in touched if self._users[claim] <= gone)
+        return AllocationSimulator(self._state.devices.without_claims(freed))

@@ -6,14 +6,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from extender.cluster.state import Rows, State
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.evaluate import codes_for, dra_resources, may_stack, without_resources
-from extender.verbs.shortfall import shortfall
 from packing.fleet.feasibility import eviction_may_help, fits_when_empty
+from packing.fleet.fleet import Fleet
+from packing.fleet.separate_gpus import idle_gpus, separation
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -43,42 +45,65 @@ def promising_nodes(
 ) -> list[PromisingNode]:
     """The known nodes that pass kube-scheduler's own filters, where the pod does not fit now and would on the
     empty node; at most ``MOST_NODES``, those that lack least. A node with ``required`` victims may fit."""
-    accepted = NodeFilter(pod).rejection
+    rejection = NodeFilter(pod).rejection
     known = [
         name
         for name in dict.fromkeys(nodes)
-        if name in state.fleet.rows and (node := state.nodes.get(name)) and not accepted(node)
+        if name in state.fleet.rows and (node := state.nodes.get(name)) and not rejection(node)
     ]
-    names = NodeNames.of(known)
-    dra = dra_resources(state, pod, request, names) or [()] * len(known)
-    counted: list[int] = []
-    by_claims: list[int] = []
-    for number, resources in enumerate(dra):
-        (by_claims if resources or pod.spec.claims else counted).append(number)
-    rows, has_required = state.rows(names)[counted], [known[number] in required for number in counted]
-    worth = _worth_searching(state, pod, request, rows, has_required) if counted else {}
-    found = [PromisingNode(known[counted[n]], forms, by_claims=False) for n, forms in worth.items()]
-    with_claims = [
-        PromisingNode(known[n], (without_resources(request, dra[n]),), by_claims=True) for n in by_claims
+    dra = dra_resources(state, pod, request, known) or [()] * len(known)
+    by_claims = [
+        PromisingNode(name, (without_resources(request, resources),), by_claims=True)
+        for name, resources in zip(known, dra, strict=True)
+        if resources or pod.spec.claims
     ]
-    return found + with_claims[:MOST_NODES_WITH_CLAIMS]
+    counted = [name for name, resources in zip(known, dra, strict=True) if not (resources or pod.spec.claims)]
+    found = _worth_searching(state, pod, request, counted, required) if counted else []
+    return found + by_claims[:MOST_NODES_WITH_CLAIMS]
 
 
 def _worth_searching(
     state: State,
     pod: Pod,
     request: Request,
-    rows: Rows,
-    has_required: Sequence[bool],
-) -> dict[int, tuple[Request, ...]]:
-    """By the index of the rows where evictions may help, those that lack least first: in which forms."""
+    names: Sequence[str],
+    required: Collection[str],
+) -> list[PromisingNode]:
+    """The nodes where evictions may help, those that lack least first."""
+    rows = state.rows(NodeNames.of(names))
     with state.fleet_view_for(pod) as fleet, fleet.plugins_idle(rows):
         codes = codes_for(state, fleet, pod, request, rows)
         lacks = shortfall(fleet, rows, request)
         possible = {request: fits_when_empty(fleet, request)[rows]}
         if stacked := request.stacked:
             possible[stacked] = fits_when_empty(fleet, stacked)[rows] & may_stack(fleet, rows)
-    may_help = eviction_may_help(codes) | (np.array(has_required, bool) & (codes == Reason.FITS))
+    has_required = np.array([name in required for name in names], np.bool_)
+    may_help = eviction_may_help(codes) | (has_required & (codes == Reason.FITS))
     worth = np.flatnonzero(np.logical_or.reduce([*possible.values()]) & may_help)
     nearest = worth[np.argsort(lacks[worth], kind="stable")][:MOST_NODES].tolist()
-    return {n: tuple(form for form, on_rows in possible.items() if on_rows[n]) for n in nearest}
+    forms = {n: tuple(form for form, on_rows in possible.items() if on_rows[n]) for n in nearest}
+    return [PromisingNode(names[n], forms[n], by_claims=False) for n in nearest]
+
+
+def shortfall(fleet: Fleet, rows: Rows, request: Request) -> npt.NDArray[np.float64]:
+    """How much each row lacks, (len(rows),): the missing part (0 to 1) of each amount asked for, added up."""
+    missing = np.zeros(rows.size, np.float64)
+    amounts = (fleet.arrays.free_cpu, request.cpu_milli), (fleet.arrays.free_memory, request.memory_bytes)
+    for free, asked in amounts:
+        missing += np.maximum(asked - free[rows], 0) / max(asked, 1)
+    for name, count in request.devices:
+        resource = fleet.names.resources.get(name)
+        free_devices = 0 if resource is None else _free_devices(fleet, request, resource, count)[rows]
+        missing += np.maximum(count - free_devices, 0) / count
+    if (part := request.shares) and part.compute_milli:
+        largest = (fleet.arrays.compute * fleet.arrays.divisible)[:, rows].max(axis=0)
+        missing += np.maximum(part.compute_milli - largest, 0) / part.compute_milli
+    return missing
+
+
+def _free_devices(fleet: Fleet, request: Request, resource: int, count: int) -> npt.NDArray[np.int32]:
+    """(N,) free devices that the request can have; at least 0."""
+    if count > 1 and separation(fleet, request) == "require":
+        return np.maximum(idle_gpus(fleet.arrays, resource), 0)
+    free: npt.NDArray[np.int32] = fleet.arrays.free_devices[resource]
+    return free

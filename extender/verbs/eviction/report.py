@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from extender.cluster.state import State
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
-from extender.verbs.eviction.costs import work_lost
+from extender.verbs.eviction.node_pods import work_lost
 from extender.verbs.eviction.plan import EvictionPlan
 
 _SHOWN = 8

@@ -22,7 +22,6 @@ from extender.cluster.reservations import TIME_TO_LIVE, Reserved
 from extender.cluster.state import State
 from extender.k8s.objects import Pod
 from extender.verbs.evaluate import reason_on
-from extender.verbs.eviction.node_pods import bound_of
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -130,7 +129,7 @@ class Session:
         if row is None:
             return []
         leaving = [pod for pod in self.state.pods.on_node(node) if self.leaves(pod)]
-        return [held for pod in leaving for held in bound_of(self.state, pod, row).held]
+        return [held for pod in leaving for held in self.state.pods.allocations_of(pod) if held.row == row]
 
     def leaves(self, pod: Pod) -> bool:
         """Whether the pod terminates already, or Volcano evicts it."""

@@ -16,8 +16,7 @@ from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
 from extender.protocol.volcano import Task, Vote
 from extender.untrusted.limits import VOLCANO_NODES
-from extender.verbs.eviction.candidates import Rules
-from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
+from extender.verbs.eviction.plan import EvictionPlan, plan_evictions, rules_for
 from extender.verbs.volcano.session import Session
 from packing.model.reasons import Reason
 
@@ -48,8 +47,8 @@ def victims(session: Session, pod: Pod, candidates: Sequence[Task]) -> Victims:
     for node, proposed in _by_node(candidates).items():
         known = _running(session, node, proposed)
         if session.reason(pod, request, node, later=True) is Reason.FITS:
-            rules = Rules(session.state, pod, time.time())
-            uids |= {uid for uid, one in known.items() if uid != pod.uid and not rules.why_not(one)}
+            reasons = rules_for(session.state, pod, time.time()).why_not([*known.values()])
+            uids |= {uid for uid, why in zip(known, reasons, strict=True) if not why}
         else:
             plans += _plans(session, pod, node, known.keys())
     uids |= {one.uid for plan in plans for one in plan.victims if not session.leaves(one)}

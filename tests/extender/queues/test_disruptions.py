@@ -150,21 +150,20 @@ def test_the_shield_protects_replacements_only_and_for_a_time():
     log = log_at(clock)
     note(log, disrupted(worker("a")))
     sibling, replacement = worker("b"), worker("c", created=T0 + 11)
-    assert log.shielded(replacement, T0 + 11)
+    assert log.shielded_until(replacement) > T0 + 11
     for created in (T0 + 10, T0 + 5):  # in the same second; a clock is ahead
-        assert log.shielded(replace(replacement, created=created), T0 + 11)
-    assert not log.shielded(replace(replacement, created=T0 + 4), T0 + 11)
-    assert not log.shielded(sibling, T0 + 11)
-    assert not log.shielded(replace(replacement, owner=Owner("Job", "other", "uid-other")), T0 + 11)
-    assert log.shielded(replacement, T0 + 609)
-    assert not log.shielded(replacement, T0 + 610)
-    assert not log.shielded(replacement, T0 + 9)
+        assert log.shielded_until(replace(replacement, created=created)) > T0 + 11
+    assert log.shielded_until(replace(replacement, created=T0 + 4)) <= T0 + 11
+    assert log.shielded_until(sibling) <= T0 + 11
+    assert log.shielded_until(replace(replacement, owner=Owner("Job", "other", "uid-other"))) <= T0 + 11
+    assert log.shielded_until(replacement) > T0 + 609
+    assert log.shielded_until(replacement) <= T0 + 610
 
 
 def test_without_a_time_there_is_no_shield():
     log = log_at(Clock(T0 + 10), shield=0.0)
     note(log, disrupted(worker("a")))
-    assert not log.shielded(worker("c", created=T0 + 10), T0 + 10)
+    assert log.shielded_until(worker("c", created=T0 + 10)) <= T0 + 10
 
 
 def test_a_pod_without_owner_is_a_job_of_its_own():
@@ -174,7 +173,7 @@ def test_a_pod_without_owner_is_a_job_of_its_own():
     again = replace(alone, uid="new", created=T0 + 15)
     assert job_of(alone) == "default/a"
     assert log.restarts(again) == 1
-    assert log.shielded(again, T0 + 20)
+    assert log.shielded_until(again) > T0 + 20
 
 
 def test_who_replaces_an_interrupted_pod():
@@ -260,7 +259,7 @@ def test_the_log_agrees_with_a_plain_list(steps):
             pod = worker("y", owner=Owner("Job", "j", f"job-{job}"), created=T0 + 5000)
             before = [at for at in of_job if at <= T0 + 5005]  # 5 s: a clock may be ahead
             assert one.restarts(pod) == len(before)
-            assert one.shielded(pod, T0 + 5100) == any(at > T0 + 4500 for at in before)
+            assert (one.shielded_until(pod) > T0 + 5100) == any(at > T0 + 4500 for at in before)
         assert one.evictions_last_hour("batch", T0 + 7000) == sum(
             T0 + 3400 < at <= T0 + 7000 and reason == PREEMPTED for at, _, reason in plain.values()
         )

@@ -6,8 +6,9 @@ import pytest
 
 from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Deleted, Listed, Upserted
-from extender.queues.queue import OTHER_QUEUE_LABELS, QUEUE_LABEL, Queues, overtime
+from extender.queues.queue import OTHER_QUEUE_LABELS, QUEUE_LABEL, Queues
 from extender.settings import Queue
+from packing.victims.rights import may_preempt
 from tests.extender.builders import make_pod
 
 QUEUES = Queues(
@@ -79,13 +80,9 @@ def test_only_a_change_of_the_classes_is_a_new_revision() -> None:
 def test_who_may_preempt_whom() -> None:
     names = [QUEUES.name_of(make_pod("p", labels={QUEUE_LABEL: name})) for name in ("fast", "slow", "none")]
     assert names == ["fast", "slow", ""]
-    permitted = {(one, other) for one in names for other in names if QUEUES.permits(one, other)}
+
+    def preempts(name: str) -> frozenset[str]:
+        return QUEUES.by_name[name].preempts if name else frozenset()
+
+    permitted = {(one, other) for one in names for other in names if may_preempt(one, preempts(one), other)}
     assert permitted == {("fast", "slow"), ("", ""), ("", "fast"), ("", "slow"), ("fast", ""), ("slow", "")}
-
-
-def test_overtime_needs_a_maximum_and_a_start() -> None:
-    limited = Queue(max_duration=60)
-    assert overtime(limited, 100.0, 160.1)
-    assert not overtime(limited, 100.0, 160.0)
-    assert not overtime(limited, 0.0, 1e9)
-    assert not overtime(Queue(), 1.0, 1e9)

@@ -17,7 +17,7 @@ from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Deleted, Listed, Upserted
 from extender.protocol.codec import FilterArgs, encode_priorities
 from extender.protocol.node_names import NodeNames
-from extender.queues.restartable import RESTARTABLE
+from extender.queues.queue import RESTARTABLE
 from extender.settings import Settings
 from extender.verbs import last_filter
 from extender.verbs.evaluate import Evaluation

@@ -16,16 +16,15 @@ from extender.inventory.node_state import LEAVING_TAINTS, SPOT_LABELS, is_leavin
 from extender.k8s.affinity import Taint
 from extender.k8s.objects import Deleted, Node, Pod, Upserted
 from extender.protocol.node_names import NodeNames
-from extender.queues.restartable import RESTARTABLE
+from extender.queues.queue import RESTARTABLE
 from extender.verbs import evaluate as evaluate_module
 from extender.verbs.evaluate import evaluate, reason_on
 from extender.verbs.spot import SPOT_BIAS
 from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
-from packing.victims.search import VictimSearch
-from packing.victims.victim import Victim, Victims
 from tests.examples import examples
 from tests.extender.builders import make_node, make_pod, make_state, why
+from tests.packing.victims.random_nodes import Victim, search_among
 
 SPOT = {"karpenter.sh/capacity-type": "spot"}
 LEAVING = (Taint("karpenter.sh/disrupted", "", "NoSchedule"),)
@@ -159,10 +158,10 @@ def test_no_eviction_makes_room_on_a_node_that_leaves():
     pod, row = make_pod("new"), state.fleet.rows["n"]
     held = tuple(state.pods.allocations_of(state.pods["default/old"]))
     victims = [Victim(held, (1.0,))]
-    assert VictimSearch(state.fleet, request_of(pod)).among(row, Victims.of(victims)) is not None
+    assert search_among(state.fleet, request_of(pod), victims, row=row) is not None
     state.apply([Upserted(replace(node, taints=LEAVING))])
     held = tuple(state.pods.allocations_of(state.pods["default/old"]))
-    assert VictimSearch(state.fleet, request_of(pod)).among(row, Victims.of([Victim(held, (1.0,))])) is None
+    assert search_among(state.fleet, request_of(pod), [Victim(held, (1.0,))], row=row) is None
 
 
 def test_people_see_which_nodes_are_spot_and_what_that_costs():

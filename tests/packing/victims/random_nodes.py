@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+
+import numpy as np
 
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
@@ -16,7 +18,9 @@ from packing.model.mig_instances import Instance, window
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import NameFilter, Request, Shares
-from packing.victims.victim import GangCost, Victim, Victims, VictimSet
+from packing.victims.amounts import Holdings
+from packing.victims.search import VictimSearch
+from packing.victims.victims import Cost, GangCost, Victims, VictimSet
 
 GPU, MIG1, MIG3, SHARE = (
     "nvidia.com/gpu",
@@ -41,6 +45,45 @@ _PARTS = ((100, 100), (250, 250), (428, 400), (500, 500), (1000, 1000), (0, 300)
 
 
 @dataclass(frozen=True, slots=True)
+class Victim:
+    """A pod that may be evicted: what it holds of the node, its cost, and the index of its gang."""
+
+    held: tuple[Allocation, ...]
+    cost: Cost
+    gang: int = -1
+
+
+def as_arrays(
+    victims: Sequence[Victim],
+    gangs: Sequence[GangCost] = (),
+    required: Collection[int] = (),
+    proposed: Collection[int] = (),
+) -> Victims:
+    """These victims, none of whom stays."""
+    width = len(next((one for one in [*(v.cost for v in victims), *(g.whole for g in gangs)] if one), (0.0,)))
+    costs = np.array([victim.cost for victim in victims], np.float64).reshape(len(victims), width)
+    gang_of = np.array([victim.gang for victim in victims], np.int64)
+    return Victims(costs, gang_of, np.zeros(len(victims), np.bool_), gangs, required, proposed)
+
+
+def search_among(
+    fleet: Fleet,
+    request: Request,
+    victims: Sequence[Victim],
+    gangs: Sequence[GangCost] = (),
+    required: Collection[int] = (),
+    proposed: Collection[int] = (),
+    *,
+    row: int = 0,
+    roughly: bool = False,
+) -> VictimSet | None:
+    """What is found on this row."""
+    holdings = Holdings.of(fleet, row, [victim.held for victim in victims])
+    arrays = as_arrays(victims, gangs, required, proposed)
+    return VictimSearch(fleet, request).among(row, holdings, arrays, roughly=roughly)
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """A node in row 0 of a fleet, who may be evicted there, and for whom."""
 
@@ -53,7 +96,7 @@ class Case:
 
     @property
     def as_arrays(self) -> Victims:
-        return Victims.of(self.victims, self.gangs, self.required, self.proposed)
+        return as_arrays(self.victims, self.gangs, self.required, self.proposed)
 
 
 def random_spec(rng: random.Random, gpus: int) -> NodeSpec:

@@ -16,34 +16,35 @@ from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of
 from packing.model.reasons import Reason
 from packing.model.request import Request, Shares
-from packing.victims.holdings import Holdings
-from packing.victims.search import VictimSearch
-from packing.victims.victim import GangCost, Victim, Victims, VictimSet
+from packing.victims.victims import GangCost, VictimSet
 from tests.examples import examples
 
 from ..fleet.builders import GPU, arrays_of, counted_node, divisible_node, fleet_of
 from .random_nodes import (
     Case,
+    Victim,
     cheapest_by_exhaustion,
     fits_without,
     random_case,
     random_replicas,
+    search_among,
     set_of,
     units_in,
 )
 
 
 def search(case: Case, **options) -> VictimSet | None:
-    return VictimSearch(case.fleet, case.request).among(0, case.as_arrays, **options)
+    asked = case.fleet, case.request, case.victims, case.gangs, case.required, case.proposed
+    return search_among(*asked, **options)
 
 
 def compare_with_exhaustion(random_node, seeds) -> Counter[str]:
     """How many answers need victims, how many of these cost more than need be, and for how many nodes a set
-    was missed. The fleet confirms no answer: one that does not fit would cost less than the cheapest."""
+    was missed. An answer that does not fit would cost less than the cheapest."""
     counts = Counter[str]()
     for seed in seeds:
         case = random_node(seed)
-        answer, expected = search(case, confirm=False), cheapest_by_exhaustion(case)
+        answer, expected = search(case), cheapest_by_exhaustion(case)
         if expected is None:
             assert answer is None, seed
         elif answer is None:
@@ -83,23 +84,21 @@ def counted(*pods: tuple[int, float, int]) -> tuple[Fleet, list[Victim]]:
 
 def test_one_large_pod_that_costs_less_than_several_small_ones():
     fleet, pods = counted((2, 17.0, -1), (1, 9.0, -1), (1, 9.0, -1), (1, 9.5, -1), (1, 9.5, -1))
-    search = VictimSearch(fleet, Request(devices=((GPU, 2),)))
-    assert search.among(0, Victims.of(pods)) == VictimSet((0,), (), (17.0,))
+    assert search_among(fleet, Request(devices=((GPU, 2),)), pods) == VictimSet((0,), (), (17.0,))
 
 
 def test_a_proposed_set_that_the_search_would_not_find():
     small = [(1, 9.0, -1)] * 4 + [(1, 9.5, -1)] * 4
     fleet, pods = counted((2, 17.0, -1), (2, 17.0, -1), *small)
-    search = VictimSearch(fleet, Request(devices=((GPU, 4),)))
-    answers = [search.among(0, Victims.of(pods, proposed=proposed)) for proposed in ((), (0, 1, 9))]
+    request = Request(devices=((GPU, 4),))
+    answers = [search_among(fleet, request, pods, proposed=proposed) for proposed in ((), (0, 1, 9))]
     assert [answer and answer.cost for answer in answers] == [(36.0,), (34.0,)]
 
 
 def test_where_a_whole_gang_leaves_others_stay():
     fleet, pods = counted((1, 1.2, 0), (1, 1.2, 0), (1, 1.0, -1), (1, 0.5, -1))
-    search = VictimSearch(fleet, Request(devices=((GPU, 3),)))
-    victims = Victims.of(pods, [GangCost(0, (2.4,))])
-    assert search.among(0, victims, roughly=True) == VictimSet((0, 1, 3), (0,), (2.9,))
+    request, gangs = Request(devices=((GPU, 3),)), [GangCost(0, (2.4,))]
+    assert search_among(fleet, request, pods, gangs, roughly=True) == VictimSet((0, 1, 3), (0,), (2.9,))
 
 
 def large_case(seed: int) -> Case:
@@ -123,9 +122,9 @@ def test_the_fleet_is_as_before(seed):
 @settings(max_examples=examples(100))
 @given(st.integers(0, 1 << 40), st.booleans())
 def test_an_answer_fits_keeps_the_rules_and_contains_nobody_without_need(seed, roughly):
-    """Amounts say the same as the fleet: the answer is not confirmed."""
+    """Amounts say the same as the fleet, which does not confirm the answer."""
     case = large_case(seed)
-    answer = search(case, confirm=False, roughly=roughly)
+    answer = search(case, roughly=roughly)
     if answer is None:
         return
     assert fits_without(case, answer.victims)
@@ -161,13 +160,6 @@ def test_evicting_more_never_makes_a_request_stop_fitting(seed):
     assert answers == sorted(answers)
 
 
-def test_an_answer_is_the_same_with_kept_holdings_and_unconfirmed():
-    for seed in range(300):
-        case = random_case(seed)
-        kept = Holdings.of(case.fleet, 0, case.as_arrays.held)
-        assert search(case) == search(case, holdings=kept) == search(case, holdings=kept, confirm=False)
-
-
 def test_nominated_pods_hold_what_they_wait_for_but_do_not_close_the_node():
     fleet, request = Fleet(nodes=1, gpus=2), Request(shares=Shares(1, 500, memory_milli=500, resource=GPU))
     fleet.put(divisible_node(gpus=2))
@@ -176,7 +168,7 @@ def test_nominated_pods_hold_what_they_wait_for_but_do_not_close_the_node():
         fleet.take(one)
     victims = [Victim((one,), (cost,)) for one, cost in zip(held, (3.0, 4.0, 1.0, 9.0), strict=True)]
     with fleet.holding([allocation_of(fleet, 0, request, [1])]):
-        answer = VictimSearch(fleet, request).among(0, Victims.of(victims))
+        answer = search_among(fleet, request, victims)
     assert answer == VictimSet((0,), (), (3.0,))  # of GPU 1, both would have to leave
 
 
@@ -187,8 +179,8 @@ def test_an_overcommitted_node_is_freed_of_what_is_too_much():
     for one in held:
         fleet.take(one)
     victims = [Victim((one,), (cost,)) for one, cost in zip(held, (3.0, 4.0, 1.0, 9.0), strict=True)]
-    assert VictimSearch(fleet, request).among(0, Victims.of(victims)) == VictimSet((0, 1, 2), (), (8.0,))
-    assert VictimSearch(fleet, Request()).among(0, Victims.of(victims)) == VictimSet((0, 2), (), (4.0,))
+    assert search_among(fleet, request, victims) == VictimSet((0, 1, 2), (), (8.0,))
+    assert search_among(fleet, Request(), victims) == VictimSet((0, 2), (), (4.0,))
 
 
 def test_a_later_component_counts_only_where_the_first_ones_are_equal():
@@ -199,7 +191,7 @@ def test_a_later_component_counts_only_where_the_first_ones_are_equal():
         fleet.take(one)
     for costs, cheaper in ((((1.0, 5.0), (1.0, 4.0)), 1), (((1.0, 5.0), (2.0, 0.0)), 0)):
         victims = [Victim((one,), cost) for one, cost in zip(held, costs, strict=False)]
-        answer = VictimSearch(fleet, request).among(0, Victims.of(victims))
+        answer = search_among(fleet, request, victims)
         assert answer == VictimSet((cheaper,), (), costs[cheaper])
 
 
@@ -208,12 +200,12 @@ def test_no_victim_helps_on_a_blocked_node_or_for_a_gpu_that_is_not_there():
     fleet.put(counted_node(gpus=2, model="H100"))
     held = allocation_of(fleet, 0, Request(devices=((GPU, 2),)))
     fleet.take(held)
-    victims = Victims.of([Victim((held,), (1.0,))])
-    assert VictimSearch(fleet, request).among(0, victims) is not None
+    victims = [Victim((held,), (1.0,))]
+    assert search_among(fleet, request, victims) is not None
     for impossible in (replace(request, models=frozenset({"B200"})), replace(request, cuda=12_004)):
-        assert VictimSearch(fleet, impossible).among(0, victims) is None
+        assert search_among(fleet, impossible, victims) is None
     fleet.block(0, Reason.REPARTITIONING)
-    assert VictimSearch(fleet, request).among(0, victims) is None
+    assert search_among(fleet, request, victims) is None
 
 
 def test_amounts_beyond_what_a_double_counts_exactly():
@@ -223,26 +215,7 @@ def test_amounts_beyond_what_a_double_counts_exactly():
     for one in held:
         fleet.take(one)
     victims = [Victim((one,), (float(cost),)) for cost, one in enumerate(held, 1)]
-    assert VictimSearch(fleet, request).among(0, Victims.of(victims)) == VictimSet((0, 2), (), (4.0,))
-
-
-def test_holdings_of_other_victims_are_not_used():
-    fleet, request = Fleet(nodes=1, gpus=2), Request(devices=((GPU, 1),))
-    fleet.put(counted_node(gpus=2))
-    held = [allocation_of(fleet, 0, request) for _ in range(2)]
-    for one in held:
-        fleet.take(one)
-    victims = [Victim((one,), (cost,)) for one, cost in zip(held, (2.0, 1.0), strict=True)]
-    others = Holdings.of(fleet, 0, [(held[0],)])
-    answer = VictimSearch(fleet, request).among(0, Victims.of(victims), holdings=others)
-    assert answer == VictimSet((1,), (), (1.0,))
-
-
-def test_a_gang_that_is_not_given_is_refused():
-    fleet, request = Fleet(nodes=1, gpus=2), Request(devices=((GPU, 1),))
-    fleet.put(counted_node(gpus=2))
-    with pytest.raises(ValueError, match="gang that is not given"):
-        VictimSearch(fleet, request).among(0, Victims.of([Victim((), (1.0,), gang=0)]))
+    assert search_among(fleet, request, victims) == VictimSet((0, 2), (), (4.0,))
 
 
 @pytest.mark.parametrize(
@@ -257,7 +230,7 @@ def test_peers_that_a_device_plugin_is_sure_to_find(together: tuple[bool, bool],
     for one in held:
         fleet.take(one)
     pods = [Victim((one,), (float(cost),)) for cost, one in zip((2, 1), held, strict=True)]
-    found = VictimSearch(fleet, Request(devices=((GPU, 2),), island=True)).among(0, Victims.of(pods))
+    found = search_among(fleet, Request(devices=((GPU, 2),), island=True), pods)
     assert found is not None
     assert len(found.victims) == victims
     if together == (True, False):

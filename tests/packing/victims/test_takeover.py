@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.victims.takeover import longest_run, rounds_of
+from packing.victims.rights import longest_run, rounds_of
 
 
 def test_each_round_doubles_the_duration_up_to_a_bound():

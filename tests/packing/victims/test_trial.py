@@ -9,11 +9,19 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from packing.victims.greedy import cheapest_by_trial
-from packing.victims.victim import GangCost, Victim, Victims
+from packing.victims.search import cheapest_by_trial
+from packing.victims.victims import GangCost
 from tests.examples import examples
 
-from .random_nodes import cheapest_by_exhaustion, fits_without, random_case, set_of, units_in
+from .random_nodes import (
+    Victim,
+    as_arrays,
+    cheapest_by_exhaustion,
+    fits_without,
+    random_case,
+    set_of,
+    units_in,
+)
 
 
 def ask(case, calls, budget=400):
@@ -69,13 +77,13 @@ def test_the_budget_is_kept_and_an_answer_fits(seed, budget):
 def test_of_sixty_victims_the_cheapest_fifteen_leave_after_few_calls():
     rng = random.Random(7)
     victims = [Victim((), (float(rng.randint(100, 110)), rng.random())) for _ in range(60)]
-    answer = cheapest_by_trial(Victims.of(victims), lambda chosen: len(chosen) >= 15, budget=30)
+    answer = cheapest_by_trial(as_arrays(victims), lambda chosen: len(chosen) >= 15, budget=30)
     assert answer is not None
     assert set(answer.victims) == set(sorted(range(60), key=lambda v: victims[v].cost)[:15])
 
 
 def test_victims_that_stay_are_in_no_set():
-    two = Victims.of([Victim((), (1.0,)), Victim((), (2.0,))])
+    two = as_arrays([Victim((), (1.0,)), Victim((), (2.0,))])
     victims = replace(two, stays=np.array([True, False]))
     answer = cheapest_by_trial(victims, lambda chosen: len(chosen) >= 1, budget=9)
     assert answer is not None
@@ -86,7 +94,7 @@ def test_victims_that_stay_are_in_no_set():
 def test_a_gang_leaves_as_a_whole_only_where_that_is_cheaper():
     victims = [Victim((), (1.0,), gang=0), Victim((), (1.0,), gang=0), Victim((), (5.0,))]
     for whole, leave in ((4.0, (0, 1)), (6.0, (2,))):
-        some = Victims.of(victims, [GangCost(0, (whole,))])
+        some = as_arrays(victims, [GangCost(0, (whole,))])
         answer = cheapest_by_trial(some, lambda chosen: 0 in chosen or 2 in chosen, budget=99)
         assert answer is not None
         assert answer.victims == leave

@@ -15,7 +15,7 @@ from extender.verbs.evaluate import evaluate
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
-from packing.victims.eviction_cost import RESTART, ROOM_SECONDS
+from packing.victims.rights import RESTART, ROOM_SECONDS
 from tests.extender.builders import (
     GUARDED,
     NOW,

@@ -13,14 +13,13 @@ from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Deleted, Pod, Upserted
 from extender.queues.checkpoints import CHECKPOINT_INTERVAL as INTERVAL
 from extender.queues.disruptions import DisruptionLog
+from extender.queues.rights import EvictionRules
 from extender.verbs.evaluate import reason_on
-from extender.verbs.eviction.candidates import Rules
-from extender.verbs.eviction.costs import Prices
-from extender.verbs.eviction.node_pods import Bound, numbers_of
-from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
+from extender.verbs.eviction.node_pods import Bound, Prices, candidates_on, work_of
+from extender.verbs.eviction.plan import EvictionPlan, plan_evictions, rules_for
 from packing.model.reasons import Reason
-from packing.victims.eviction_cost import ROOM_SECONDS
-from packing.victims.victim import Cost
+from packing.victims.rights import ROOM_SECONDS
+from packing.victims.victims import Cost
 from tests.examples import examples
 from tests.extender.builders import (
     NOW,
@@ -86,14 +85,14 @@ def cases(draw, most_pods: int = 7) -> tuple[State, Pod]:
 @given(cases(), st.booleans(), st.booleans())
 def test_plans_are_valid_fair_and_contain_nobody_without_need(case, to_equals: bool, whole: bool) -> None:
     state, pod = case
-    rules = Rules(state, pod, NOW, to_equals=to_equals, whole_gangs=whole)
+    rules = rules_for(state, pod, NOW, to_equals=to_equals)
     found = plan_evictions(state, pod, list(state.nodes), NOW, to_equals=to_equals, whole_gangs=whole)
     ranks = [(bool(plan.to_evict), plan.cost) for plan in found]  # first those whose victims leave anyway
     assert ranks == sorted(ranks)
     for plan in found:
         leave = (*plan.victims, *plan.other_nodes)
         assert plan.victims
-        assert all(victim.deleting or not rules.why_not(victim) for victim in leave)
+        assert not any(rules.why_not([victim for victim in leave if not victim.deleting]))
         assert [v.priority for v in plan.victims] == sorted((v.priority for v in plan.victims), reverse=True)
         assert whole or not plan.other_nodes
         assert all_gangs_are_useful(state, plan)
@@ -139,13 +138,15 @@ def test_a_plan_is_found_where_there_is_one_and_its_cost_is_not_below_the_least(
     """How much above: tests/packing/victims."""
     state, pod = case
     state.apply([Deleted("Pod", one.key) for one in list(state.pods.values()) if one.deleting])
-    rules = Rules(state, pod, NOW)
+    rules = rules_for(state, pod, NOW)
     for node in state.nodes:
         plans = plan_evictions(state, pod, [node], NOW)
         if why(state, pod, node) in (Reason.FITS, Reason.OVERCOMMITTED):  # what it holds is not known
             assert plans == []
             continue
-        prices = Prices(NOW, {bound.pod.priority for bound in evictable_on(rules, node)})
+        prices = Prices(
+            state.disruptions, NOW, {one.pod.priority for one in evictable_on(state, rules, node)}
+        )
         best = cheapest_of_all(state, pod, rules, prices, node)
         assert bool(plans) == (best is not None)
         for plan in plans:
@@ -153,9 +154,9 @@ def test_a_plan_is_found_where_there_is_one_and_its_cost_is_not_below_the_least(
             assert plan.cost >= (*best[:-1], best[-1] + ROOM_SECONDS * plan.room)
 
 
-def cheapest_of_all(state: State, pod: Pod, rules: Rules, prices: Prices, node: str) -> Cost | None:
+def cheapest_of_all(state: State, pod: Pod, rules: EvictionRules, prices: Prices, node: str) -> Cost | None:
     """The least cost of all subsets of the candidates on one node that gangs allow."""
-    evictable, costs = evictable_on(rules, node), []
+    evictable, costs = evictable_on(state, rules, node), []
     for size in range(len(evictable) + 1):
         for chosen in combinations(evictable, size):
             gone = {bound.pod.key for bound in chosen}
@@ -163,22 +164,22 @@ def cheapest_of_all(state: State, pod: Pod, rules: Rules, prices: Prices, node: 
                 continue
             with state.fleet.without([held for bound in chosen for held in bound.held]):
                 if reason_on(state, pod, request_of(pod), node) is Reason.FITS:
-                    costs.append(tuple(prices.of_numbers(numbers_of(state, chosen)).sum(axis=0).tolist()))
+                    costs.append(tuple(prices.costs(work_of(state, chosen)).sum(axis=0).tolist()))
     return min(costs, default=None)
 
 
-def evictable_on(rules: Rules, node: str) -> list[Bound]:
-    [candidates] = rules.on_nodes([node])
+def evictable_on(state: State, rules: EvictionRules, node: str) -> list[Bound]:
+    [candidates] = candidates_on(state, rules, [node])
     return [one for one, may in zip(candidates.pods.running, candidates.may_leave, strict=True) if may]
 
 
-def allowed(state: State, rules: Rules, victim: Pod, gone: set[str]) -> bool:
+def allowed(state: State, rules: EvictionRules, victim: Pod, gone: set[str]) -> bool:
     gang = state.gangs.gang_of(victim)
     if gang is None:
         return True
     members = state.gangs.members(gang.key)
     stay = [pod for pod in members if pod.key not in gone]
-    return len(stay) >= gang.minimum or not (stay or any(map(rules.why_not, members)))
+    return len(stay) >= gang.minimum or not (stay or any(rules.why_not(members)))
 
 
 LABELS = "bcd"
@@ -241,10 +242,10 @@ def test_a_plan_with_what_was_kept_is_that_of_a_fresh_state(case, steps, to_equa
         assert plan_evictions(state, *asked, to_equals=to_equals) == plan_evictions(
             fresh, *asked, to_equals=to_equals
         )
-        rules = Rules(state, pod, now, to_equals=to_equals)
-        for candidates in rules.on_nodes(list(state.nodes)):
+        rules = rules_for(state, pod, now, to_equals=to_equals)
+        for candidates in candidates_on(state, rules, list(state.nodes)):
             running = [bound.pod for bound in candidates.pods.running]
-            assert candidates.may_leave.tolist() == [not rules.why_not(one) for one in running]
+            assert candidates.may_leave.tolist() == [not why for why in rules.why_not(running)]
 
 
 def apply_change(state: State, pod: Pod, change: str) -> None:

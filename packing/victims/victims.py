@@ -1,20 +1,68 @@
-"""What leaves together, single victims and whole gangs, and in which orders the search lets them stay."""
+"""The terms of the search: victims, their gangs, sets of them, and what leaves together."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from packing.fleet.arrays import Doubles, Longs
-from packing.victims.victim import Victims
+from packing.victims.rights import Flags
 
-Flags: TypeAlias = npt.NDArray[np.bool_]
+Cost = tuple[float, ...]
 
 _MOST_NEIGHBOURS = 8
 """Units of a set that stay in a neighbour of it, the dearest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangCost:
+    """``spare`` members may leave on their own. ``whole``: the cost if the gang leaves as a whole, with its
+    members on other nodes; None if it must not."""
+
+    spare: int
+    whole: Cost | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recount:
+    """Where the first component of a set's cost is at least the sum of those of its victims, and may be more:
+    ``first`` of victims and whole gangs. ``stay_first`` (A, V): victims who may add to it, and stay first in
+    one order of the search each."""
+
+    first: Callable[[Sequence[int], Sequence[int]], float]
+    stay_first: Flags
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """The pods of one node that may be evicted, as arrays: (V, C) costs (no component negative, at least one
+    positive), (V,) indices of ``gangs`` (-1: none), and (V,) whether it must stay. Those that stay keep the
+    columns the same for each request; their costs do not matter, and they count for no gang. ``required``
+    victims leave in any case; ``proposed`` is a set that somebody else has chosen."""
+
+    costs: Doubles
+    gang_of: npt.NDArray[np.int64]
+    stays: Flags
+    gangs: Sequence[GangCost] = ()
+    required: Collection[int] = ()
+    proposed: Collection[int] = ()
+    recount: Recount | None = None
+
+    def __len__(self) -> int:
+        return len(self.costs)
+
+
+@dataclass(frozen=True, slots=True)
+class VictimSet:
+    """Indices of the victims on this node, ascending; the gangs that leave as a whole (their members on the
+    node are among the victims); and the cost."""
+
+    victims: tuple[int, ...]
+    gangs: tuple[int, ...]
+    cost: Cost
 
 
 class Units:

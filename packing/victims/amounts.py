@@ -1,4 +1,8 @@
-"""What must be freed of a node before a request fits there.
+"""What the pods of a node hold, and what must be freed of it before a request fits there, as amounts by row.
+
+Each thing that can run out on a node is a *row*: CPU, memory, each counted pool, and for each GPU the shares
+that it still takes, then compute (milli) and memory (MiB), or, where it is divided into MIG instances on
+demand, one row for each slice, with one unit for each holder.
 
 A *choice* is a number of GPUs, in one NVLink island or any. A *target* of a choice is a GPU with what must be
 freed of it, and for MIG on demand one of the windows that the instance could take. What does not depend on
@@ -7,19 +11,97 @@ the chosen GPUs is a choice with one target.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from packing.fleet.arrays import Doubles
 from packing.fleet.feasibility import permitted_gpus
 from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
 from packing.fleet.separate_gpus import separation
 from packing.jit import Float64Array, Int64Array, Int64Array2D
-from packing.model.mig_instances import Instances
+from packing.model.mig_instances import Instances, every_slice
+from packing.model.node_spec import NodeSpec
 from packing.model.request import ANY, Request, Shares, whole_gpus
-from packing.victims.holdings import CPU_ROW, MEMORY_ROW, NodeRows
+
+CPU_ROW, MEMORY_ROW, FIRST_POOL = 0, 1, 2
+
+
+class NodeRows:
+    """How the rows of a node are numbered: ``pools`` by the number of the resource, ``gpus`` the first row of
+    each GPU, which is that of its shares, ``slices`` of each GPU (0: its compute and memory are rows), and
+    ``count`` of all rows."""
+
+    def __init__(self, fleet: Fleet, spec: NodeSpec) -> None:
+        counted = [pool for pool in spec.pools if not spec.is_divisible(pool)]
+        numbers = dict.fromkeys(fleet.names.resources[pool.resource] for pool in counted)
+        self.pools = {number: FIRST_POOL + place for place, number in enumerate(numbers)}
+        self.slices = [every_slice(gpu.instances).bit_length() for gpu in spec.gpus]
+        widths = (1 + (slices or 2) for slices in self.slices)
+        *self.gpus, self.count = accumulate(widths, initial=FIRST_POOL + len(self.pools))
+        self.decide = len(numbers) == len(counted) and not any(
+            spec.gpus[gpu].divisible and not spec.gpus[gpu].instances for pool in counted for gpu in pool.gpus
+        )
+        """Whether amounts decide: not where shares and counted devices are of the same GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What each of V pods holds of one node: ``amounts`` (V, R) by row, and ``parts`` (G, V): 1 divided by
+    the number of GPUs of which it holds parts, on these GPUs. It can be kept as long as it ``is_of`` the node
+    and the pods hold the same."""
+
+    layout: tuple[int, int, int]
+    spec: NodeSpec
+    rows: NodeRows
+    amounts: Doubles
+    parts: Doubles
+    allocations: Sequence[tuple[Allocation, ...]]
+
+    @classmethod
+    def of(cls, fleet: Fleet, row: int, allocations: Sequence[tuple[Allocation, ...]]) -> Holdings:
+        """The holdings of pods on a node of the fleet; other rows in their allocations are ignored."""
+        spec = fleet.specs[row]
+        assert spec is not None
+        rows = NodeRows(fleet, spec)
+        amounts = np.zeros((len(allocations), rows.count))
+        for freed, held in zip(amounts, allocations, strict=True):
+            _add_amounts(freed, rows, (one for one in held if one.row == row))
+        parts = np.zeros((len(rows.gpus), len(allocations)))
+        if rows.gpus:
+            parts[:] = np.add.reduceat(amounts, rows.gpus, axis=1).T > 0
+        parts /= np.maximum(parts.sum(axis=0), 1)
+        return cls(fleet.layout, spec, rows, amounts, parts, allocations)
+
+    def is_of(self, fleet: Fleet, row: int) -> bool:
+        """Whether the node is still the one for which this was built."""
+        return self.layout == fleet.layout and self.spec is fleet.specs[row]
+
+
+def _add_amounts(freed: Doubles, rows: NodeRows, held: Iterable[Allocation]) -> None:
+    """Add what a victim frees in each row."""
+    for one in held:
+        freed[CPU_ROW] += one.cpu_milli
+        freed[MEMORY_ROW] += one.memory_bytes
+        for resource, count in one.devices:
+            if resource in rows.pools:
+                freed[rows.pools[resource]] += count
+        for gpu, milli, mib in one.shares:
+            first = rows.gpus[gpu]
+            freed[first] += 1
+            if not rows.slices[gpu]:
+                freed[first + 1 : first + 3] += milli, mib
+        for gpu, more in one.further:
+            freed[rows.gpus[gpu]] += more
+        for gpu, mask in one.slices:
+            for place in range(min(mask.bit_length(), rows.slices[gpu])):
+                freed[rows.gpus[gpu] + 1 + place] += mask >> place & 1
+
 
 _Least: TypeAlias = list[tuple[int, int]]
 """Rows, and how much of them must be free."""

@@ -1,0 +1,134 @@
+"""Who may evict whom and when, and what it costs: one definition for the service, what it explains, and the
+replay. docs/preemption.md has the reasons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from packing.fleet.arrays import Doubles
+
+Flags: TypeAlias = npt.NDArray[np.bool_]
+_Numbers = TypeVar("_Numbers", float, Doubles)
+
+RESTART = 300.0
+"""Seconds of work that a restart costs beside what was computed since the last checkpoint: the pod waits for
+a node, pulls its image, loads data and model, and warms up. Minutes for most training jobs."""
+SMALLEST = 0.01
+"""GPUs: a pod with less counts as this, so that pods without a GPU do not leave for nothing."""
+ROOM_SECONDS = 3600.0
+"""GPU-seconds for each GPU that a placement costs by the policy: a bad one stays for about an hour."""
+_MOST_DOUBLINGS = 30
+
+
+class Verdict(IntEnum):
+    """Whether a pod may be evicted, else the first of the rules that forbid it."""
+
+    MAY_LEAVE = 0
+    NEVER_PREEMPTS = 1
+    PRIORITY = 2
+    QUEUE = 3
+    MIN_RUNTIME = 4
+    SAME_GANG = 5
+    FORBIDDEN = 6
+    TOLERATION = 7
+    SHIELDED = 8
+    HOURLY_BOUND = 9
+
+
+class Standing(NamedTuple):
+    """What protects a pod, whoever wants its place. Times in seconds.
+
+    Pods of higher priority may evict it from ``guaranteed_until`` on (its minimum runtime), those of equal
+    priority from ``overtime_from`` on, nobody before ``forbidden_until`` and ``shielded_until``, and until
+    ``tolerates_until`` none whose priority is below ``tolerates_below``.
+    """
+
+    priority: float
+    guaranteed_until: float = -math.inf
+    overtime_from: float = math.inf
+    forbidden_until: float = -math.inf
+    tolerates_below: float = 0.0
+    tolerates_until: float = -math.inf
+    shielded_until: float = -math.inf
+
+
+class Relations(NamedTuple):
+    """What the preemptor has to do with each of V victims, each (V,) or one for all. By its queue it may
+    preempt those that are ``lower``, and take over from ``equals`` in overtime. ``same_gang``: in its own
+    gang or job. ``used_up``: their queues have lost as many pods as they may."""
+
+    lower: Flags
+    equals: Flags | bool
+    same_gang: Flags | bool = False
+    used_up: Flags | bool = False
+
+
+def verdicts(
+    priority: float, standings: Doubles, relations: Relations, now: float, *, never_preempts: bool = False
+) -> npt.NDArray[np.int8]:
+    """The ``Verdict`` of each victim (V,) for a preemptor of this priority. ``standings``: a row for each
+    field of ``Standing``, (7, V).
+
+    ``preemptionPolicy: Never`` (``never_preempts``) does not forbid to take over: it is about "pods with
+    lower priority" (k8s.io/api core/v1).
+    """
+    victim = Standing(*standings)
+    by_priority = ~((victim.priority == priority) & relations.equals & (now >= victim.overtime_from))
+    forbidding = {
+        Verdict.NEVER_PREEMPTS: by_priority & never_preempts,
+        Verdict.PRIORITY: by_priority & (victim.priority >= priority),
+        Verdict.QUEUE: by_priority & ~relations.lower,
+        Verdict.MIN_RUNTIME: by_priority & (now < victim.guaranteed_until),
+        Verdict.SAME_GANG: relations.same_gang,
+        Verdict.FORBIDDEN: now < victim.forbidden_until,
+        Verdict.TOLERATION: (priority < victim.tolerates_below) & (now < victim.tolerates_until),
+        Verdict.SHIELDED: now < victim.shielded_until,
+        Verdict.HOURLY_BOUND: relations.used_up,
+    }
+    found = np.zeros(standings.shape[1], np.int8)
+    for verdict, forbids in reversed(forbidding.items()):
+        found[forbids] = verdict
+    return found
+
+
+def may_preempt(queue: str, preempts: Collection[str], victims_queue: str) -> bool:
+    """Whether the queue allows it to preempt pods of the other one. A pod without a queue ("") is subject to
+    priorities only."""
+    return not (queue and victims_queue) or victims_queue in preempts
+
+
+def may_take_over(queue: str, preempts: Collection[str], victims_queue: str) -> bool:
+    """Whether pods of the queue may take over from pods of equal priority of the other one in overtime."""
+    return victims_queue == queue or victims_queue in preempts
+
+
+def longest_run(max_duration: float, rounds: int) -> float:
+    """Seconds that a pod may run before its equals may take over, in a queue with this ``max_duration``.
+
+    ``rounds``: how often its job was preempted before. Each time doubles the duration: otherwise two long
+    jobs without checkpoints would take over from each other forever.
+    """
+    return max_duration * (1 << min(rounds, _MOST_DOUBLINGS))
+
+
+def rounds_of(preemptions: Iterable[float], apart: float) -> int:
+    """How often a job was preempted, by the times of its preemptions (ascending, in seconds). Those within
+    ``apart`` seconds count once: a job may lose all its pods for one that waits."""
+    rounds, begun = 0, -math.inf
+    for at in preemptions:
+        if at >= begun + apart:
+            rounds, begun = rounds + 1, at
+    return rounds
+
+
+def gpu_seconds(gpus: _Numbers, lost: _Numbers, restarts: _Numbers) -> _Numbers:
+    """What the eviction of a pod, or of each of many, costs. ``gpus`` that it holds, seconds of work that are
+    ``lost``, and ``restarts``: how often its job lost a pod before."""
+    cost: _Numbers = np.maximum(gpus, SMALLEST) * (lost + RESTART * (1 + restarts))
+    return cost

@@ -1,6 +1,6 @@
 """What filter and prioritize cost in one process, and how that grows with the cluster.
 
-Each is an ASGI call without uvicorn, with all that follows the answer. The lowest of many calls counts: it
+Each is an ASGI call without sockets, with all that follows the answer. The lowest of many calls counts: it
 has warm caches, and other work on the machine hardly changes it. ``bench.latency`` measures requests over
 HTTP. Run alone:
 
@@ -22,8 +22,8 @@ from bench import cluster
 from bench.client import extender_args
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.pod_manifest import PodManifest
-from extender.server.body import Message
 from extender.server.front import Front
+from extender.server.http_server import Message
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -72,7 +72,7 @@ def _snapshot(nodes: int, pod: dict[str, Any]) -> Snapshot:
 
 
 class _Caller:
-    """Asks a service as uvicorn would."""
+    """Asks a service as ``http_server.py`` does."""
 
     def __init__(self, service: Service) -> None:
         self._service, self._front = service, Front(service, debug=False)

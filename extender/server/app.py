@@ -1,42 +1,29 @@
 """The routes of FastAPI.
 
 For speed, handlers are ``async def`` and work inline (a thread pool costs more than the answer), bodies are
-bytes in and out (response models cost eight times as much), and there is no middleware but ``Guard``.
+bytes in and out (response models cost eight times as much), and there is no middleware.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from fastapi import FastAPI, Request, Response
 from pydantic_core import to_json
 
 from extender.server.body import BodyBudget
-from extender.server.debug_auth import Guard
 from extender.server.debug_routes import debug_router
 from extender.server.metrics import CONTENT_TYPE
 from extender.server.page_files import page_files
 from extender.server.service import Service
-from extender.server.verb_endpoint import VerbEndpoint
 
 
-def create_app(
-    service: Service, endpoints: Mapping[str, VerbEndpoint], bodies: BodyBudget, *, debug: bool
-) -> FastAPI:
-    """What ``Front`` does not answer itself: version, other methods on the paths of ``endpoints``, and for
-    ``debug`` metrics, ``/debug`` and the page at ``/``.
-
-    ``bodies``: the memory for bodies, which the verbs use, too.
-    """
+def create_app(service: Service, bodies: BodyBudget, *, debug: bool) -> FastAPI:
+    """The version, and for ``debug`` metrics, ``/debug`` and the page at ``/``. ``bodies``: the memory for
+    bodies, which the verbs use, too."""
     # No interactive pages of FastAPI: they load scripts from other sites.
     app = FastAPI(title="Stowage", openapi_url=None, redirect_slashes=False)
     _add_version(app, service)
-    for path, endpoint in endpoints.items():
-        app.add_route(path, endpoint, methods=["POST"])  # type: ignore[arg-type]  # plain ASGI
     if debug:
         _add_debug(app, service, bodies)
-    if debug and service.debug_auth is not None:
-        app.add_middleware(Guard, auth=service.debug_auth)
     return app
 
 

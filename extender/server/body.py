@@ -1,4 +1,4 @@
-"""Receives request bodies within limits of size, time and total memory. Plain ASGI, without a framework.
+"""Receives request bodies within limits of size and total memory; ``http_server.py`` limits their time.
 
 Anyone who reaches the port can send bodies, slowly and many at once. If all bodies together are too large, we
 drop the largest that is still arriving: requests of kube-scheduler are small, so they get through.
@@ -6,16 +6,12 @@ drop the largest that is still arriving: requests of kube-scheduler are small, s
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-from extender.untrusted.limits import BODY_SECONDS
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
+from extender.server.http_server import Receive
+from extender.server.memory_limit import memory_limit
+from extender.untrusted.limits import BODIES_IN_FLIGHT, LARGE_BODY, PART_OF_MEMORY
 
 
 class Reducer(Protocol):
@@ -28,18 +24,14 @@ class Reducer(Protocol):
         """The rest of what is kept."""
 
 
-def reduced(receive: Receive, reducer: Reducer) -> Receive:
-    """``receive`` of a request whose body is what ``reducer`` keeps of it."""
+class Nothing:
+    """A ``Reducer`` that keeps nothing."""
 
-    async def receive_reduced() -> MutableMapping[str, Any]:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return message
-        more = message.get("more_body", False)
-        body = reducer.feed(message.get("body", b""))
-        return {**message, "body": body if more else body + reducer.end()}
+    def feed(self, chunk: bytes) -> bytes:
+        return b""
 
-    return receive_reduced
+    def end(self) -> bytes:
+        return b""
 
 
 class BodyRefused(Exception):
@@ -54,48 +46,34 @@ class BodyRefused(Exception):
 class _Body:
     chunks: list[bytes] = field(default_factory=list)
     size: int = 0
-    dropped: bool = False
+    is_dropped: bool = False
 
 
 class BodyBudget:
-    """At most ``limit`` bytes for the bodies of all running requests of one port."""
+    """At most ``BODIES_IN_FLIGHT`` times ``limit`` bytes for the bodies of all running requests of one port.
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    ``limit``: the most bytes of one body, ``most`` or as many as the process has memory for.
+    """
+
+    def __init__(self, most: int) -> None:
+        memory = memory_limit()
+        self.limit = most if memory is None else min(most, max(memory // PART_OF_MEMORY, LARGE_BODY))
         self.held = 0  # bytes
         self._arriving: set[_Body] = set()
 
-    @asynccontextmanager
-    async def read(self, receive: Receive, headers: Mapping[str, str], limit: int) -> AsyncIterator[bytes]:
-        """``take`` for the time of the block."""
-        body = await self.take(receive, headers.get("content-length", ""), limit)
-        try:
-            yield body
-        finally:
-            self.release(body)
+    async def take(
+        self, receive: Receive, declared: str, limit: int, reducer: Reducer | None = None
+    ) -> bytes:
+        """A body, or what ``reducer`` keeps of it. It counts until ``release``. Raises ``BodyRefused``.
 
-    async def take(self, receive: Receive, declared: str, limit: int) -> bytes:
-        """The body, which counts until ``release``. Raises ``BodyRefused``.
-
-        ``declared``: its length in the head, "" without one. ``limit``: the most bytes of this body.
+        ``declared``: its length in the head, "" without one. ``limit``: the most bytes that are kept.
         """
         if declared.isdecimal() and (len(declared) > 20 or int(declared) > limit):
             raise _too_large(limit)
-        first = _available(receive)
-        if first is not None and not first.get("more_body", False) and first["type"] == "http.request":
-            # As nearly always: the whole body has arrived. A timer would cost more than all the rest.
-            chunk: bytes = first.get("body", b"")
-            if len(chunk) <= limit and self.held + len(chunk) <= self._limit:
-                self.held += len(chunk)
-                return chunk
         body = _Body()
         self._arriving.add(body)
         try:
-            async with asyncio.timeout(BODY_SECONDS):
-                await self._receive(body, receive, first, limit)
-        except TimeoutError:
-            self._drop(body)
-            raise _too_slow() from None
+            await self._receive(body, receive, limit, reducer)
         except BaseException:
             self._drop(body)
             raise
@@ -106,38 +84,30 @@ class BodyBudget:
         """A body that was taken is no longer needed."""
         self.held -= len(body)
 
-    async def discard(self, receive: Receive) -> bytes:
-        """Receive a body of any size without keeping it. Raises ``BodyRefused`` if it takes too long."""
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                while (message := await receive())["type"] != "http.disconnect":
-                    if not message.get("more_body", False):
-                        break
-        except TimeoutError:
-            raise _too_slow() from None
-        return b""
-
-    async def _receive(self, body: _Body, receive: Receive, message: Message | None, limit: int) -> None:
-        """Add what arrives to the body; ``message`` has arrived already."""
+    async def _receive(self, body: _Body, receive: Receive, limit: int, reducer: Reducer | None) -> None:
         more = True
         while more:
-            message = message or await receive()
+            try:
+                message = await receive()
+            except TimeoutError as error:
+                raise BodyRefused(408, "too_slow", str(error)) from None
             if message["type"] == "http.disconnect":
                 raise BodyRefused(499, "hung_up", "the caller has hung up")
             chunk, more = message.get("body", b""), message.get("more_body", False)
+            if reducer is not None:
+                chunk = reducer.feed(chunk) + (b"" if more else reducer.end())
             if body.size + len(chunk) > limit:
                 raise _too_large(limit)
-            self._take(body, chunk)
-            message = None
+            self._hold(body, chunk)
 
-    def _take(self, body: _Body, chunk: bytes) -> None:
-        if not body.dropped:
+    def _hold(self, body: _Body, chunk: bytes) -> None:
+        if not body.is_dropped:
             body.chunks.append(chunk)
             body.size += len(chunk)
             self.held += len(chunk)
-            while self.held > self._limit and self._arriving:
+            while self.held > BODIES_IN_FLIGHT * self.limit and self._arriving:
                 self._drop(max(self._arriving, key=lambda arriving: arriving.size))
-        if body.dropped:
+        if body.is_dropped:
             raise BodyRefused(503, "overloaded", "too many large requests at once")
 
     def _drop(self, body: _Body) -> None:
@@ -145,23 +115,7 @@ class BodyBudget:
         self._arriving.discard(body)
         self.held -= body.size
         body.chunks.clear()
-        body.size, body.dropped = 0, True
-
-
-def _available(receive: Receive) -> Message | None:
-    """The next message if it has arrived, None if ``receive`` would wait for it."""
-    receiving = receive().__await__()
-    try:
-        next(receiving)
-    except StopIteration as done:
-        message: Message = done.value
-        return message
-    receiving.close()  # as if the call had been cancelled
-    return None
-
-
-def _too_slow() -> BodyRefused:
-    return BodyRefused(408, "too_slow", f"the body took longer than {BODY_SECONDS} s")
+        body.size, body.is_dropped = 0, True
 
 
 def _too_large(limit: int) -> BodyRefused:

@@ -10,13 +10,10 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
-
-from pydantic_core import to_json
 
 from extender.settings import Settings, SettingsError
 from extender.source.interface import AccessReviews, ReviewError, Source
@@ -29,11 +26,6 @@ from extender.untrusted.limits import (
     REVIEWS_PENDING,
     shorten,
 )
-
-Scope: TypeAlias = MutableMapping[str, Any]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _KEPT_YES = 60.0
 """Seconds for which a review counts that said yes: as long as controller-runtime keeps a user."""
@@ -156,21 +148,6 @@ class DebugAuth:
         self.problem = problem
 
 
-class Guard:
-    """ASGI: asks ``auth`` before each request for ``/debug`` and ``/metrics``. All else passes."""
-
-    def __init__(self, app: App, auth: DebugAuth) -> None:
-        self._app, self._auth = app, auth
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and is_guarded(scope["path"]):
-            refusal = await self._auth.refusal(scope["method"], scope["path"], scope["headers"])
-            if refusal is not None:
-                await _send(send, refusal)
-                return
-        await self._app(scope, receive, send)
-
-
 def is_guarded(path: str) -> bool:
     """Whether a path is for those who may read what Stowage knows."""
     return path.startswith(("/debug", "/metrics"))
@@ -200,16 +177,3 @@ def _bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
             token = token.strip()
             return token if len(token) <= DEBUG_TOKEN else b""
     return b""
-
-
-async def _send(send: Send, refusal: Refusal) -> None:
-    body = to_json({"detail": refusal.text}) + b"\n"
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),  # the body of the request is not read
-    ]
-    if refusal.status == 401:
-        headers.append((b"www-authenticate", b'Bearer realm="stowage"'))
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -111,13 +111,17 @@ def _add_pods(router: APIRouter, inspector: Callable[[], Inspector], known: _Kno
 
 def _add_explain(router: APIRouter, inspector: Callable[[], Inspector], bodies: BodyBudget) -> None:
     async def answered(request: Request, answer: Callable[[str], Awaitable[object]]) -> Response:
+        declared = request.headers.get("content-length", "")
         try:
-            async with bodies.read(request.receive, request.headers, EXPLAIN_BODY) as manifest:
-                return _json(await answer(manifest.decode()))
+            body = await bodies.take(request.receive, declared, EXPLAIN_BODY)
         except BodyRefused as refused:
             raise HTTPException(refused.status, str(refused), {"connection": "close"}) from None
+        try:
+            return _json(await answer(body.decode()))
         except ValueError as error:
             raise HTTPException(400, shorten(str(error))) from None
+        finally:
+            bodies.release(body)
 
     @router.post("/explain")
     async def explain(request: Request) -> Response:

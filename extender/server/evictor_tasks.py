@@ -31,16 +31,20 @@ class EvictorTasks:
             self._elector = self._own or elector
             self._api = source.evictor_api()
 
-    async def run(self, engine: Engine, registry: CollectorRegistry, background: Background) -> None:
+    async def run(
+        self, engine: Engine, until_ready: Run, registry: CollectorRegistry, background: Background
+    ) -> None:
         """Until cancelled, or at once if there is nothing to do."""
-        await background.keep_all(self._tasks(engine, registry))
+        await background.keep_all(self._tasks(engine, until_ready, registry))
 
     async def leave(self) -> None:
         """Release the Lease of the evictor after the last write."""
         if self._own is not None:
             await self._own.resign()
 
-    def _tasks(self, engine: Engine, registry: CollectorRegistry) -> Iterator[tuple[str, Run]]:
+    def _tasks(
+        self, engine: Engine, until_ready: Run, registry: CollectorRegistry
+    ) -> Iterator[tuple[str, Run]]:
         # Here, because they load kernels.
         from extender.evictor.loop import Evictor
         from extender.evictor.metrics import EvictorMetrics
@@ -50,7 +54,7 @@ class EvictorTasks:
         if elector is None or not (self._evicts or self._keeps):
             return
         if self._own is not None:
-            yield "election of the evictor", partial(self._own.run, lambda: not engine.missing())
+            yield "election of the evictor", partial(self._own.run, until_ready)
         self._api.limit_writes(elector.write_deadline)
         if self._evicts:
             metrics = EvictorMetrics(registry)

@@ -12,19 +12,18 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 _INTERVAL = 0.25
 """Seconds between two collections. One takes less than 1 ms at 500 changes of pods a second; after 5 s it
 took 10 to 20."""
-_POLL = 0.02  # seconds
 
 
-async def collect_forever(ready: Callable[[], bool]) -> None:
-    """Collect nothing before ``ready`` (the state is growing), then four times a second, until cancelled."""
+async def collect_forever(until_ready: Callable[[], Awaitable[None]]) -> None:
+    """Collect nothing before ``until_ready`` returns (the state is growing), then four times a second, until
+    cancelled."""
     gc.disable()
-    while not ready():
-        await asyncio.sleep(_POLL)
+    await until_ready()
     gc.freeze()  # without collecting: requests are already arriving, and there is little garbage
     await asyncio.to_thread(return_memory)
     while True:

@@ -15,7 +15,7 @@ import random
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
@@ -86,10 +86,9 @@ class LeaderElector:
         finally:
             self._running_writes -= 1
 
-    async def run(self, ready: Callable[[], bool]) -> None:
-        """Wait for ``ready``, then take part in the election until cancelled."""
-        while not ready():
-            await asyncio.sleep(_POLL)
+    async def run(self, until_ready: Callable[[], Awaitable[None]]) -> None:
+        """Await ``until_ready``, then take part in the election until cancelled."""
+        await until_ready()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._elect_forever())
             tasks.create_task(self._list_each_term())

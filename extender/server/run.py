@@ -9,20 +9,18 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 
-import uvicorn
+import uvloop
 
 from extender.background import Run
-from extender.server.connections import Connection
 from extender.server.front import Front
 from extender.server.garbage_collection import collect_forever
+from extender.server.http_server import Server
 from extender.server.service import Service
-from extender.server.tls import ListenContext, Tls
-from extender.untrusted.limits import HEADER_SECONDS
+from extender.server.tls import Tls
 
-KEEP_ALIVE = 120
-"""Seconds. Go's client keeps idle connections for 90 s, and does not retry a POST on a closing connection."""
 _GRACE = 20
 """Seconds for running requests after the sockets close; the longest is a bind at a slow API server."""
 _SWITCH_INTERVAL = 0.0005
@@ -59,81 +57,31 @@ def run(
             _log.info("listening for %s on %s://%s:%d", purpose, scheme, host, port)
     if service.settings.bind and not (tls and tls.files.client_ca) and not _is_loopback(sock):
         _log.warning("whoever reaches the port for kube-scheduler can have pods bound: use --client-ca")
-    clients = tls.client_names if tls else frozenset()
-    fronts = [Front(service, debug=debug_sock is None, clients=clients)]
-    servers = {sock: _Server(fronts[0], tls.verbs if tls else None)}
-    if debug_sock is not None:
-        fronts.append(Front(service, verbs=False))
-        servers[debug_sock] = _Server(fronts[1], tls.debug if tls else None)
     sys.setswitchinterval(_SWITCH_INTERVAL)
-    with asyncio.Runner(loop_factory=servers[sock].config.get_loop_factory()) as runner:
-        runner.run(_run(service, servers, fronts, tls))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(service, sock, debug_sock, tls))
 
 
 def _is_loopback(sock: socket.socket) -> bool:
     return ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
 
 
-class _Server(uvicorn.Server):
-    def __init__(self, app: Callable[..., Awaitable[None]], tls: ListenContext | None = None) -> None:
-        self._tls = tls
-        config = uvicorn.Config(
-            app,
-            access_log=False,
-            http=Connection,
-            lifespan="off",
-            log_config=None,
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=_GRACE,
-            timeout_keep_alive=KEEP_ALIVE,
-            ws="none",
-        )
-        super().__init__(config)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Like uvicorn's, which has no time limits for TLS."""
-        await self.lifespan.startup()
-        loop, limit = asyncio.get_running_loop(), HEADER_SECONDS if self._tls else None
-
-        def connect() -> Connection:
-            return Connection(self.config, self.server_state, self.lifespan.state)
-
-        self.servers = [
-            await loop.create_server(
-                connect,
-                sock=sock,
-                ssl=self._tls,
-                ssl_handshake_timeout=limit,
-                ssl_shutdown_timeout=limit,
-                backlog=self.config.backlog,
-            )
-            for sock in sockets or ()
-        ]
-        self.started = True
-
-    def close_connections(self) -> None:
-        """Close idle connections now, and others after their answer."""
-        for connection in list(self.server_state.connections):
-            connection.shutdown()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """``_wait_for_shutdown`` handles signals for all listeners."""
-        yield
-
-
 async def _run(
-    service: Service, servers: Mapping[socket.socket, _Server], fronts: Iterable[Front], tls: Tls | None
+    service: Service, sock: socket.socket, debug_sock: socket.socket | None, tls: Tls | None
 ) -> None:
+    clients = tls.client_names if tls else frozenset()
+    front = Front(service, debug=debug_sock is None, clients=clients)
+    ports = [(Server(front, sock, tls.verbs if tls else None), front)]
+    if debug_sock is not None:
+        front = Front(service, verbs=False)
+        ports.append((Server(front, debug_sock, tls.debug if tls else None), front))
     working = asyncio.create_task(service.run())
-    background = asyncio.create_task(service.background.keep_all(_tasks(service, servers, fronts, tls)))
-    serving = [asyncio.create_task(server.serve([sock])) for sock, server in servers.items()]
+    background = asyncio.create_task(service.background.keep_all(_tasks(service, ports, tls)))
+    for server, _ in ports:
+        await server.start()
     shutdown = asyncio.create_task(_wait_for_shutdown(service))
-    await asyncio.wait({working, shutdown, *serving}, return_when=asyncio.FIRST_COMPLETED)
-    for server in servers.values():
-        server.should_exit = True
-    await asyncio.gather(*serving)
+    await asyncio.wait({working, shutdown}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.gather(*(server.stop(_GRACE) for server, _ in ports))
     for task in (working, background):
         task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -142,15 +90,12 @@ async def _run(
         shutdown.result()
 
 
-def _tasks(
-    service: Service, servers: Mapping[socket.socket, _Server], fronts: Iterable[Front], tls: Tls | None
-) -> Iterator[tuple[str, Run]]:
-    yield "collection of garbage", lambda: collect_forever(lambda: not service.missing())
-    for front in fronts:
+def _tasks(service: Service, ports: list[tuple[Server, Front]], tls: Tls | None) -> Iterator[tuple[str, Run]]:
+    yield "collection of garbage", partial(collect_forever, service.until_ready)
+    for _, front in ports:
         yield "making of the other routes", front.make_when_ready
     if tls is not None:
-        verbs = next(iter(servers.values()))
-        yield "reload of the certificate", lambda: tls.watch(verbs.close_connections)
+        yield "reload of the certificate", partial(tls.watch, ports[0][0].close_connections)
 
 
 async def _wait_for_shutdown(service: Service) -> None:

@@ -47,9 +47,13 @@ from extender.untrusted.visible import visible
 if TYPE_CHECKING:  # it loads kernels
     from extender.server.engine import Engine
 
+_POLL = 0.02  # seconds
 _VERSION_INTERVAL = 600  # seconds; the control plane may be upgraded while we run
 _log = logging.getLogger(__name__)
 _NO_LEASE = nullcontext()  # made once, not for each request
+
+
+TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +62,7 @@ class Reply:
 
     body: bytes
     status: int = 200
-
-    @property
-    def content_type(self) -> str:
-        """The media type of the body."""
-        return "application/json" if self.status == 200 else "text/plain; charset=utf-8"
+    content_type: str = "application/json"
 
 
 class Service:
@@ -115,8 +115,8 @@ class Service:
         yield from engine.tasks()
         yield "version of the API server", lambda: self._update_version(engine)
         if self._elector is not None:
-            yield "election", partial(self._elector.run, lambda: not self.missing())
-        evict = partial(self._evictor.run, engine, self.metrics.registry, self.background)
+            yield "election", partial(self._elector.run, self.until_ready)
+        evict = partial(self._evictor.run, engine, self.until_ready, self.metrics.registry, self.background)
         yield "start of the evictor", evict
 
     async def _update_version(self, engine: Engine) -> None:
@@ -153,6 +153,11 @@ class Service:
         """The answer of ``/readyz``: the status and a line."""
         waiting_for = self.waiting_for()
         return (503, f"not ready: {waiting_for}\n") if waiting_for else (200, "ready\n")
+
+    async def until_ready(self) -> None:
+        """Return when the verbs can be answered."""
+        while self.missing():
+            await asyncio.sleep(_POLL)
 
     def missing(self) -> str:
         """What is missing, so that no verb can answer; "" if nothing is."""
@@ -230,4 +235,4 @@ class Service:
 
 def _refusal(verb: Verb | VolcanoVerb, text: str, status: int) -> Reply:
     error = {"filter": filter_error, "bind": bind_error}.get(str(verb))
-    return Reply(error(text)) if error and status != 413 else Reply(visible(text).encode(), status)
+    return Reply(error(text)) if error and status != 413 else Reply(visible(text).encode(), status, TEXT)

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from extender.server import body, connections
+from extender.server import http_server
 from extender.server import run as serve
 from extender.server.front import Front
+from extender.server.http_server import Server
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -33,7 +34,7 @@ class Port:
     """A listening service with a body limit of 1 MiB, and the connections to it."""
 
     number: int
-    server: serve._Server
+    server: Server
     open: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
 
     async def connect(self, address: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -56,7 +57,7 @@ class Port:
 
     @property
     def connected(self) -> int:
-        return len(self.server.server_state.connections)
+        return len(self.server.connections)
 
 
 def request(verb: str, content: bytes, declared: int | None = None) -> bytes:
@@ -83,16 +84,15 @@ async def port() -> AsyncIterator[Port]:
     )
     await service.start()
     with serve.listen("127.0.0.1", 0) as sock:
-        server = serve._Server(Front(service))
-        serving = asyncio.create_task(server.serve([sock]))
+        server = Server(Front(service), sock)
+        await server.start()
         running = Port(sock.getsockname()[1], server)
         yield running
         assert await running.filter("127.0.0.9") == ["a"]  # after whatever the test did
         for _, writer in running.open:
             writer.transport.abort()
         await asyncio.sleep(0)  # the transports close in the next turn of the event loop
-        server.should_exit = True
-        await serving
+        await server.stop(NEVER)
 
 
 async def until(port: Port, connected: int) -> None:
@@ -120,7 +120,7 @@ async def test_slow_and_large_bodies_beside_normal_requests(port: Port) -> None:
 async def test_a_body_that_takes_too_long(
     port: Port, monkeypatch: pytest.MonkeyPatch, verb: str, status: int
 ) -> None:
-    monkeypatch.setattr(body, "BODY_SECONDS", 0.1)
+    monkeypatch.setattr(http_server, "BODY_SECONDS", 0.1)
     got, text = await answer(await port.send(request(verb, FILTER[:-1], len(FILTER))))
     assert got == status
     assert b"the body took longer than 0.1 s" in text
@@ -129,7 +129,7 @@ async def test_a_body_that_takes_too_long(
 async def test_a_body_for_an_explanation_that_takes_too_long(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body, "BODY_SECONDS", 0.1)
+    monkeypatch.setattr(http_server, "BODY_SECONDS", 0.1)
     reader = await port.send(b"POST /debug/explain HTTP/1.1\r\nHost: s\r\nContent-Length: 9\r\n\r\nkind")
     assert (await answer(reader))[0] == 408
 
@@ -146,7 +146,7 @@ async def test_a_body_for_an_explanation_that_takes_too_long(
 async def test_a_head_or_an_unread_body_that_never_ends(
     port: Port, monkeypatch: pytest.MonkeyPatch, beginning: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.1)
+    monkeypatch.setattr(http_server, "HEADER_SECONDS", 0.1)
     reader = await port.send(beginning)
     if beginning.startswith(b"POST"):
         assert (await answer(reader))[0] == 404
@@ -156,13 +156,13 @@ async def test_a_head_or_an_unread_body_that_never_ends(
 
 async def test_a_connection_that_never_speaks(port: Port) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(port.server.config, "timeout_keep_alive", 0.1)
+        patch.setattr(http_server, "KEEP_ALIVE", 0.1)
         await port.send(b"")
         await until(port, 0)
 
 
 async def test_an_answer_that_is_not_read(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.1)
+    monkeypatch.setattr(http_server, "HEADER_SECONDS", 0.1)
     _, writer = await port.connect()
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     with suppress(ConnectionError):

@@ -16,6 +16,7 @@ from extender.explain.each_node import explain_each
 from extender.explain.pod import explain
 from extender.server import run as serve
 from extender.server.front import Front
+from extender.server.http_server import Server
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -46,7 +47,6 @@ class Running:
         self.service = Service(Settings(**settings), SnapshotSource(Snapshot(nodes, pods), "test"), "1.2.3")
         self._listening = serve.listen("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        self._server = serve._Server(Front(self.service))
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()
@@ -56,11 +56,15 @@ class Running:
         await self.service.start()
         message = {"Pod": manifest("asked"), "Nodes": None, "NodeNames": ["a", "b"]}
         await self.service.answer("filter", json.dumps(message).encode())
+        server = Server(Front(self.service), self._listening)
+        await server.start()
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         self._ready.set()
-        await self._server.serve([self._listening])
+        await self._stopping.wait()
+        await server.stop(60)
 
     def stop(self) -> None:
-        self._server.should_exit = True
+        self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         self._listening.close()
 

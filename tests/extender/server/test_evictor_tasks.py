@@ -104,7 +104,7 @@ async def test_without_the_evictor_there_is_nothing_to_do() -> None:
     registry, source = CollectorRegistry(), SnapshotSource(Snapshot(), "test")
     engine = Engine(source, Settings(), Metrics("0", Gauges))
     async with asyncio.timeout(60):
-        await EvictorTasks(Settings(), source, None).run(engine, registry, Background())
+        await EvictorTasks(Settings(), source, None).run(engine, asyncio.Event().wait, registry, Background())
     assert [*registry.collect()] == []
 
 

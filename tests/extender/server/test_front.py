@@ -67,7 +67,7 @@ async def test_probes_answer_the_same_before_and_after(service: Service, path: s
 
 
 async def test_the_length_of_a_refusal_is_in_bytes(service: Service) -> None:
-    """A host that is no ASCII is quoted, and a wrong length ends in a traceback of uvicorn."""
+    """A host that is no ASCII is quoted, and a wrong length would end the connection."""
     async with client(Front(service)) as http:
         refused = await http.get("/debug", headers={b"host": b"\xe9vil.example"})
     assert (refused.status_code, int(refused.headers["content-length"])) == (421, len(refused.content))

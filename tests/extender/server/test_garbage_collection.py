@@ -30,13 +30,13 @@ def restored() -> Iterator[None]:
 
 
 async def test_cycles_are_collected_between_requests_only(restored: None) -> None:
-    ready = False
-    collecting = asyncio.create_task(collect_forever(lambda: ready))
+    ready = asyncio.Event()
+    collecting = asyncio.create_task(collect_forever(ready.wait))
     early = weakref.ref(Cycle())
     await asyncio.sleep(0.1)
     assert not gc.isenabled()
     assert early() is not None  # the state grows, and most of it stays
-    ready = True
+    ready.set()
     while gc.get_freeze_count() == 0:
         await asyncio.sleep(0.01)
     late = weakref.ref(Cycle())

@@ -32,6 +32,9 @@ class Replica:
     def is_leader(self) -> bool:
         return self.elector.is_leader
 
+    async def until_listed(self) -> None:
+        await until(lambda: "ml/p0" in self.keys)
+
 
 Start = Callable[..., Replica]
 
@@ -58,7 +61,7 @@ async def start(api: ApiServer, tmp_path: Path) -> AsyncIterator[Start]:
                 loop.call_soon_threadsafe(replica.keys.update, keys)
 
             source.start(apply)
-            task = asyncio.create_task(replica.elector.run(lambda: "ml/p0" in replica.keys))
+            task = asyncio.create_task(replica.elector.run(replica.until_listed))
             stack.callback(source.stop)
             stack.push_async_callback(ended, task)
             return replica

@@ -17,9 +17,10 @@ import pytest
 import uvloop
 from cryptography.hazmat.primitives import serialization
 
-from extender.server import connections
+from extender.server import http_server
 from extender.server import run as serve
 from extender.server.front import Front
+from extender.server.http_server import Server
 from extender.server.service import Service
 from extender.server.tls import Tls
 from extender.server.tls_files import TlsError, TlsFiles, load
@@ -55,7 +56,7 @@ class Port:
     number: int
     service: Service
     tls: Tls
-    server: serve._Server
+    server: Server
     open: list[Stream] = field(default_factory=list)
 
     async def connect(self, context: ssl.SSLContext) -> Stream:
@@ -118,16 +119,15 @@ async def listening(secret: Secret, *names: str) -> AsyncIterator[Port]:
     tls = Tls(files_in(secret), service.metrics.registry, frozenset(names))
     with serve.listen("127.0.0.1", 0) as sock:
         app = Front(service, debug=False, clients=tls.client_names)
-        server = serve._Server(app, tls.verbs)
-        serving = asyncio.create_task(server.serve([sock]))
+        server = Server(app, sock, tls.verbs)
+        await server.start()
         port = Port(sock.getsockname()[1], service, tls, server)
         try:
             yield port
         finally:
             for _, writer in port.open:
                 writer.transport.abort()
-            server.should_exit = server.force_exit = True
-            await serving
+            await server.stop(0)
 
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
@@ -296,7 +296,7 @@ def test_old_connections_are_renewed(
     run: Run, secret: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that nobody calls for long with a certificate that has expired."""
-    monkeypatch.setattr(connections, "TLS_CONNECTION_SECONDS", 0)
+    monkeypatch.setattr(http_server, "TLS_CONNECTION_SECONDS", 0)
 
     async def scenario() -> None:
         async with listening(secret) as port:

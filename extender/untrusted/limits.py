@@ -1,9 +1,10 @@
 """Limits on untrusted input: how much Stowage reads of what others write.
 
 The author of a pod, node, claim, file or request controls every text in it. All limits are defined here. They
-are enforced where the text enters: in the manifests (``k8s/``), the request body (``server/body.py``, ``server/http_server.py``) and the
-parsers of annotations (``dialects/``, ``inventory/``). An object beyond a limit counts as unreadable, and
-gets a problem with a short text. ``docs/security.md`` lists who writes each text, and what happens to it.
+are enforced where the text enters: in the manifests (``k8s/``), in requests (``server/http_server.py`` and
+``body.py``), in the parsers of annotations (``dialects/``, ``inventory/``). An object beyond one counts as
+unreadable, and gets a problem with a short text. ``docs/security.md`` lists who writes each text, and what
+happens to it.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ author of a claim can make it only a few times slower."""
 MOST_STEPS = 1_000_000
 """Steps for one pod's forecast, for any number of nodes and devices: about a second."""
 
-# YAML of files and of requests for an explanation. Aliases are always refused.
+# YAML of files and of requests for an explanation.
 YAML_DEPTH = 64
 """Nesting depth of maps and lists. A pod has 12."""
 YAML_NODES = 20_000

@@ -35,6 +35,7 @@ ALIASES = (
         (ALIASES, "too many values"),
         ("a: 1\nb: *a", r"an alias of what is not complete \(line 2\)"),
         ("a: &a [*a]", "not complete"),
+        ("{&a <<: {}, b: *a}", "not complete"),
         ("a: &a [1]\n*a : 2", "a key is not text"),
         ("<<: 1", "a merge key"),
         ("<<: [[]]", "a merge key"),

@@ -33,7 +33,7 @@ _EVENTS = {"ADDED": "a pod arrives", "BOUND": "it is bound", "RUNNING": "it runs
 class _NoSource:
     """What the engine asks of a source when it starts and applies events."""
 
-    def staleness(self) -> Mapping[str, float]:
+    def watches(self) -> Mapping[str, object]:
         """Nothing is watched."""
         return {}
 

@@ -13,6 +13,7 @@ from extender.server.service import Service
 from extender.server.tls import Tls
 from extender.server.tls_files import TlsFiles
 from extender.settings import Settings
+from extender.source.interface import WatchStatus
 from extender.source.leader_election import LeaseRecord
 from extender.source.snapshot import Snapshot, SnapshotSource
 from tests.certificates import Authority, Secret
@@ -25,14 +26,8 @@ PROCESS = "stowage_process_"
 class Live(SnapshotSource):
     """A snapshot that has an age, a history, and a Lease."""
 
-    def staleness(self):
-        return {"Node": 1.0, "Pod": 1.0}
-
-    def closed_watches(self):
-        return {"Node": 0.0, "Pod": 0.0}
-
-    def watch_ends(self):
-        return {"Node": {"in_time": 2}}
+    def watches(self):
+        return {"Node": WatchStatus("nodes", silent=1.0, ends={"in_time": 2}), "Pod": WatchStatus("pods")}
 
     def lease(self, namespace, name, seconds):
         class Held:

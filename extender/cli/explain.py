@@ -150,7 +150,7 @@ def _warnings(state: State) -> list[str]:
 
 def _moment(state: State, source: Source) -> float:
     """Now, in Unix seconds; for a snapshot the newest time in it, so that its answer stays the same."""
-    if source.staleness():
+    if source.watches():
         return time.time()
     if dump := source_args.dump_of(source):
         return dump.at

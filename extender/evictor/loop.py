@@ -26,7 +26,8 @@ from extender.evictor.replacements import replacements, to_check
 from extender.evictor.scale_up import announced_at
 from extender.k8s.objects import REQUIRED_KINDS, Pod
 from extender.settings import Settings
-from extender.source.interface import EvictorApi, Source, WriteError
+from extender.source.evictor_api import EvictorApi
+from extender.source.interface import Source, WriteError
 from extender.untrusted.token_bucket import TokenBucket
 from extender.verbs.eviction.plan import EvictionPlan
 

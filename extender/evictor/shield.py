@@ -11,7 +11,8 @@ import logging
 from typing import Any, Protocol
 
 from extender.evictor.actions import Leadership
-from extender.source.interface import EvictorApi, WriteError
+from extender.source.evictor_api import EvictorApi
+from extender.source.interface import WriteError
 from extender.untrusted.limits import SHIELD_SIZE
 
 KEY = "disruptions.json"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import to_json
 
-from extender.source.watched_kinds import WATCHED_KINDS
+from extender.k8s.objects import REQUIRED_KINDS
 from extender.untrusted.limits import DECISIONS_SIZE
 
 if TYPE_CHECKING:  # they load kernels
@@ -53,10 +53,10 @@ def problems_answer(service: Service, engine: Engine, most: int) -> object:
     """Problems of nodes, pods and the cluster, at most so many."""
     from extender.explain.problems import Surroundings, problems_of
 
-    ages = engine.source.staleness()
+    watches = engine.source.watches()
     around = Surroundings(
-        watches=engine.source.watch_problems(),
-        silent={WATCHED_KINDS[kind].full_resource: seconds for kind, seconds in ages.items()},
+        watches={one.resource: one.problem for one in watches.values() if one.problem},
+        silent={one.resource: one.silent for kind, one in watches.items() if kind in REQUIRED_KINDS},
         lease=service.lease_problem(),
         tokens=service.debug_auth.problem if service.debug_auth else "",
         tasks=service.background.problems(),

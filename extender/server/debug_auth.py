@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extender.settings import Settings, SettingsError
-from extender.source.interface import AccessReviews, ReviewError, Source
+from extender.source.access_reviews import AccessReviews
+from extender.source.interface import ReviewError, Source
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import (
     DEBUG_PATH,

@@ -83,7 +83,7 @@ class Engine:
         self._binder = Binder(self.state, source, settings)
         self.refresher = PolicyRefresher(self.state)
         self.inspector = Inspector(self.state, self._decisions, settings.evictor)
-        self._recheck = RefusalRecheck(LONGEST if source.staleness() else 0.0)
+        self._recheck = RefusalRecheck(LONGEST if source.watches() else 0.0)
         self.gauges = GaugeReader(self.state, source, self._recheck, self.inspector.census)
         self.state.pods.usage.on_bound = metrics.pod_bound
         self.verbs: Mapping[str, Callable[[bytes], Awaitable[tuple[bytes, str]]]] = {

@@ -29,7 +29,8 @@ class EvictorTasks:
         if self._evicts or self._keeps:
             self._own = elector_of(settings.evictor_lease, settings, source, limits_binds=False)
             self._elector = self._own or elector
-            self._api = source.evictor_api()
+        if self._elector is not None and (self._evicts or self._keeps):
+            self._api = source.evictor_api(self._elector.write_deadline)
 
     async def run(
         self, engine: Engine, until_ready: Run, registry: CollectorRegistry, background: Background
@@ -55,7 +56,6 @@ class EvictorTasks:
             return
         if self._own is not None:
             yield "election of the evictor", partial(self._own.run, until_ready)
-        self._api.limit_writes(elector.write_deadline)
         if self._evicts:
             metrics = EvictorMetrics(registry)
             asked = engine.asked()

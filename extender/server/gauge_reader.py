@@ -32,8 +32,8 @@ class GaugeReader:
             await asyncio.sleep(0)
 
     def read(self) -> Gauges:
-        state, resources, ages = self._state, _REQUIRED.items(), self._source.staleness()
-        ends, closed = self._source.watch_ends(), self._source.closed_watches()
+        state = self._state
+        watches = {one.resource: one for kind, one in self._source.watches().items() if kind in _REQUIRED}
         return Gauges(
             nodes=len(state.nodes),
             pods=len(state.pods),
@@ -44,11 +44,11 @@ class GaugeReader:
             rechecks=dict(self._recheck.outcomes),
             assumed_pods=len(state.assumed_pods),
             assumed_seconds=state.assumed_pods.oldest(time.monotonic()),
-            synced={name: kind in state.synced for kind, name in resources},
-            age_seconds={name: ages[kind] for kind, name in resources if kind in ages},
-            closed_seconds={name: closed[kind] for kind, name in resources if kind in closed},
+            synced={name: kind in state.synced for kind, name in _REQUIRED.items()},
+            age_seconds={name: one.silent for name, one in watches.items()},
+            closed_seconds={name: one.closed for name, one in watches.items()},
             watch_ends={
-                (name, how): count for kind, name in resources for how, count in ends.get(kind, {}).items()
+                (name, how): count for name, one in watches.items() for how, count in one.ends.items()
             },
             census=self._found,
             disrupted_pods=state.disruptions.pods,

@@ -22,8 +22,9 @@ from typing import TypeVar
 
 from extender.k8s.metadata import micro_time
 from extender.settings import Settings
-from extender.source.interface import Lease, LeaseError, Source
+from extender.source.interface import LeaseError, Source
 from extender.source.leader_election import Election, released
+from extender.source.lease import Lease
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ class LeaderElector:
         self.problem = ""
         """Why the Lease could not be read or written when that was last tried; "" if it could."""
         if limits_binds:
-            source.limit_writes(self.write_deadline)
+            source.limit_binds(self.write_deadline)
 
     @property
     def is_leader(self) -> bool:

@@ -20,14 +20,15 @@ _USER_FIELDS = {"username": "user", "uid": "uid", "groups": "groups", "extra": "
 """Fields of the user in a TokenReview, and their names in a SubjectAccessReview."""
 
 
-class KubeAccessReviews:
-    """``AccessReviews`` of the API server."""
+class AccessReviews:
+    """Asks the API server about users. Both calls block for a few seconds at most, and raise
+    ``ReviewError``."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
 
     def authenticate(self, token: str) -> Mapping[str, object] | None:
-        """See ``AccessReviews``."""
+        """The user of this token, as ``allows`` takes it; None if the token is not valid."""
         status = self._review(_TOKENS, "authentication.k8s.io/v1", "TokenReview", {"token": token})
         user = status.get("user")
         if status.get("authenticated") is not True or not isinstance(user, dict) or not user.get("username"):
@@ -35,7 +36,7 @@ class KubeAccessReviews:
         return {name: user[field] for field, name in _USER_FIELDS.items() if user.get(field)}
 
     def allows(self, user: Mapping[str, object], verb: str, path: str) -> bool:
-        """See ``AccessReviews``."""
+        """Whether RBAC allows the user this verb ("get") on this path, as a ``nonResourceURL``."""
         spec = {**user, "nonResourceAttributes": {"verb": verb, "path": path}}
         status = self._review(_ACCESS, "authorization.k8s.io/v1", "SubjectAccessReview", spec)
         return status.get("allowed") is True and status.get("denied") is not True
@@ -43,12 +44,11 @@ class KubeAccessReviews:
     def _review(self, path: str, version: str, kind: str, spec: Mapping[str, object]) -> dict[str, Any]:
         body = {"apiVersion": version, "kind": kind, "spec": spec}
         try:
-            answer = self._rest.exchange("POST", path, REVIEW_SECONDS / 2, body)
+            status = self._rest.exchange("POST", path, REVIEW_SECONDS / 2, body).get("status")
         except Refused as refused:
             raise ReviewError(f"{kind}: {refused}") from None
-        except (*NO_ANSWER, ValueError):  # whose text might quote the body
+        except NO_ANSWER:  # whose text might quote the body
             raise ReviewError(f"{kind}: the API server did not answer") from None
-        status = answer.get("status") if isinstance(answer, dict) else None
         if not isinstance(status, dict):
             raise ReviewError(f"{kind}: the answer has no status")
         return status

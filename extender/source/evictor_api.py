@@ -8,12 +8,9 @@ deletes the pod. For a pod with several budgets it answers 201 with a ``Status``
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -30,32 +27,31 @@ _REPORTER = "stowage.dev/evictor"
 _NOTE = 1000
 """Characters of a note. The API server allows 1,024 (``pkg/apis/core/validation/events.go``)."""
 _JSON_PATCH = "application/json-patch+json"
+_NOMINATED_NODE = "/status/nominatedNodeName"
 
 
-class KubeEvictorApi:
-    """An ``EvictorApi``. Each call runs in a thread of its own."""
+class EvictorApi:
+    """The writes of the evictor, and what it reads before. Each call runs in a thread of its own, and raises
+    ``WriteError``. ``write_deadline``: the seconds that a write may take from now; for any thread."""
 
-    def __init__(self, rest: RestClient) -> None:
-        self._rest = rest
-        self._write_deadline: Callable[[], float] = lambda: math.inf
+    def __init__(self, rest: RestClient, write_deadline: Callable[[], float]) -> None:
+        self._rest, self._write_deadline = rest, write_deadline
         self._config_maps: dict[tuple[str, str], dict[str, Any]] = {}  # as last read or written
 
-    def limit_writes(self, write_deadline: Callable[[], float]) -> None:
-        """See ``EvictorApi``."""
-        self._write_deadline = write_deadline
-
     async def nominate(self, pod: Pod, node: str) -> None:
-        """See ``EvictorApi``."""
-        await self._patch_status(pod, {"op": "add", "path": "/status/nominatedNodeName", "value": node})
+        """Set ``status.nominatedNodeName`` of the pod of this UID."""
+        await self._patch_status(pod, {"op": "add", "path": _NOMINATED_NODE, "value": node})
 
     async def clear_nomination(self, pod: Pod, node: str) -> None:
-        """See ``EvictorApi``."""
-        path = "/status/nominatedNodeName"
-        tests = {"op": "test", "path": path, "value": node}
-        await self._patch_status(pod, tests, {"op": "remove", "path": path})
+        """Remove ``status.nominatedNodeName`` of the pod of this UID if it names this node."""
+        names_it = {"op": "test", "path": _NOMINATED_NODE, "value": node}
+        await self._patch_status(pod, names_it, {"op": "remove", "path": _NOMINATED_NODE})
 
     async def evict(self, pod: Pod, grace: int | None, *, dry_run: bool) -> None:
-        """See ``EvictorApi``."""
+        """Evict the pod of this UID through the eviction API, which honours PodDisruptionBudgets.
+
+        ``grace``: seconds until it is killed, None for the pod's own. Status 429: a budget forbids it now.
+        """
         options: dict[str, object] = {"preconditions": {"uid": pod.uid}}
         if grace is not None:
             options["gracePeriodSeconds"] = grace
@@ -73,7 +69,7 @@ class KubeEvictorApi:
             raise WriteError(shorten(str(answer.get("message")), PROBLEM), int(answer.get("code") or 500))
 
     async def write_event(self, event: PodEvent) -> None:
-        """See ``EvictorApi``."""
+        """Create an Event in the pod's namespace."""
         pod = event.pod
         related = {"related": _reference(event.related)} if event.related else {}
         body = {
@@ -92,87 +88,61 @@ class KubeEvictorApi:
         await self._write("POST", _events_path(pod), body | related)
 
     async def events_about(self, pod: Pod) -> Sequence[Announcement]:
-        """See ``EvictorApi``."""
-        return await asyncio.to_thread(self._events_about, pod)
+        """The Events about the pod of this UID, at most ``EVENTS_READ``."""
+        query = {"fieldSelector": f"regarding.uid={pod.uid}", "limit": str(EVENTS_READ)}
+        answer = await self._read(_events_path(pod), query=query, at_most=EVENTS_SIZE)
+        try:
+            return [_announcement(item) for item in answer["items"][:EVENTS_READ]]
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise _unanswered(error) from error
 
     async def read_config_map(self, namespace: str, name: str) -> Mapping[str, str]:
-        """See ``EvictorApi``."""
-        found = await self._send("GET", _config_map_path(namespace, name))
-        self._config_maps[namespace, name] = found
+        """The data of a ConfigMap. Remembers its version for ``write_config_map``."""
+        found = self._config_maps[namespace, name] = await self._read(_config_map_path(namespace, name))
         data = found.get("data") or {}
         return {str(key): str(text) for key, text in data.items()} if isinstance(data, dict) else {}
 
     async def write_config_map(self, namespace: str, name: str, data: Mapping[str, str]) -> None:
-        """See ``EvictorApi``."""
+        """Replace the data of a ConfigMap, provided that nobody changed it since it was read or written."""
         known = self._config_maps.pop((namespace, name), None)
         if known is None:
             raise WriteError("the ConfigMap must be read before it is written")
         # Its resource version makes the server refuse the update if somebody wrote since.
         changed = known | {"data": dict(data)}
-        self._config_maps[namespace, name] = await self._write(
-            "PUT", _config_map_path(namespace, name), changed
-        )
+        written = await self._write("PUT", _config_map_path(namespace, name), changed)
+        self._config_maps[namespace, name] = written
 
     async def _patch_status(self, pod: Pod, *operations: Mapping[str, str]) -> None:
         """A patch that the API server refuses for a pod of another UID."""
         patch = [{"op": "test", "path": "/metadata/uid", "value": pod.uid}, *operations]
         await self._write("PATCH", f"{pod_path(pod)}/status", patch, content_type=_JSON_PATCH)
 
-    async def _write(
-        self,
-        method: str,
-        path: str,
-        body: object,
-        *,
-        query: Mapping[str, str] | None = None,
-        content_type: str = "application/json",
-    ) -> dict[str, Any]:
+    async def _write(self, method: str, path: str, body: object, **more: Any) -> dict[str, Any]:  # noqa: ANN401
         """Send a write in time, and return the answer."""
         until = time.monotonic() + self._rest.timeouts.bind
 
         def write() -> dict[str, Any]:
             within = time_to_write(self._write_deadline, until, WriteError)
-            return self._exchange(method, path, within, body, query, content_type)
+            return self._exchange(method, path, within, body, **more)
 
         return await asyncio.to_thread(write)
 
-    async def _send(self, method: str, path: str) -> dict[str, Any]:
-        return await asyncio.to_thread(self._exchange, method, path, self._rest.timeouts.bind)
+    async def _read(self, path: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+        return await asyncio.to_thread(self._exchange, "GET", path, self._rest.timeouts.bind, **more)
 
-    def _exchange(
-        self,
-        method: str,
-        path: str,
-        within: float,
-        body: object = None,
-        query: Mapping[str, str] | None = None,
-        content_type: str = "application/json",
-    ) -> dict[str, Any]:
-        with _errors():
-            answer = self._rest.exchange(method, path, within, body, query=query, content_type=content_type)
-        if not isinstance(answer, dict):
-            raise WriteUnanswered("the answer is not an object", HTTPStatus.BAD_GATEWAY)
-        return answer
-
-    def _events_about(self, pod: Pod) -> list[Announcement]:
-        query = {"fieldSelector": f"regarding.uid={pod.uid}", "limit": str(EVENTS_READ)}
-        with _errors():
-            text = self._rest.get(_events_path(pod), self._rest.timeouts.bind, query, EVENTS_SIZE)
-            items = json.loads(text)["items"]
-            return [_announcement(item) for item in items[:EVENTS_READ]]
+    def _exchange(self, *request: Any, **more: Any) -> dict[str, Any]:  # noqa: ANN401 (of ``exchange``)
+        try:
+            return self._rest.exchange(*request, **more)
+        except Refused as refused:
+            kind = WriteUnanswered if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR else WriteError
+            raise kind(shorten(refused.message, PROBLEM), refused.status) from None
+        except NO_ANSWER as error:
+            raise _unanswered(error) from error
 
 
-@contextmanager
-def _errors() -> Iterator[None]:
-    """Turns what a request raises into ``WriteError``."""
-    try:
-        yield
-    except Refused as refused:
-        kind = WriteUnanswered if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR else WriteError
-        raise kind(shorten(refused.message, PROBLEM), refused.status) from None
-    except (*NO_ANSWER, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        text = shorten(f"no valid answer from the API server: {error}", PROBLEM)
-        raise WriteUnanswered(text, HTTPStatus.BAD_GATEWAY) from error
+def _unanswered(error: Exception) -> WriteUnanswered:
+    text = f"no valid answer from the API server: {error}"
+    return WriteUnanswered(shorten(text, PROBLEM), HTTPStatus.BAD_GATEWAY)
 
 
 def _announcement(item: Mapping[str, Any]) -> Announcement:
@@ -184,13 +154,8 @@ def _announcement(item: Mapping[str, Any]) -> Announcement:
 
 
 def _reference(pod: Pod) -> dict[str, str]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "namespace": pod.namespace,
-        "name": pod.name,
-        "uid": pod.uid,
-    }
+    named = {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+    return {"apiVersion": "v1", "kind": "Pod", **named}
 
 
 def _events_path(pod: Pod) -> str:

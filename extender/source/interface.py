@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from extender.background import Background
 from extender.k8s.objects import Event, Kind, Pod
-from extender.source.leader_election import LeaseRecord
+
+if TYPE_CHECKING:  # they import this module
+    from extender.source.access_reviews import AccessReviews
+    from extender.source.evictor_api import EvictorApi
+    from extender.source.lease import Lease
 
 Apply: TypeAlias = Callable[[Sequence[Event]], None]
 """Takes events in the order in which they happened. It must not block and may be called from several threads
@@ -96,61 +100,6 @@ class Announcement:
     since: float
 
 
-class EvictorApi(Protocol):
-    """The writes of the evictor, and what it reads before. All raise ``WriteError``."""
-
-    def limit_writes(self, write_deadline: Callable[[], float]) -> None:
-        """Call ``write_deadline`` before each write, from any thread: its time limit in seconds, or 0."""
-
-    async def nominate(self, pod: Pod, node: str) -> None:
-        """Set ``status.nominatedNodeName`` of the pod of this UID."""
-
-    async def clear_nomination(self, pod: Pod, node: str) -> None:
-        """Remove ``status.nominatedNodeName`` of the pod of this UID if it names this node."""
-
-    async def evict(self, pod: Pod, grace: int | None, *, dry_run: bool) -> None:
-        """Evict the pod of this UID through the eviction API, which honours PodDisruptionBudgets.
-
-        ``grace``: seconds until it is killed, None for the pod's own. Status 429: a budget forbids it now.
-        """
-
-    async def write_event(self, event: PodEvent) -> None:
-        """Create an Event in the pod's namespace."""
-
-    async def events_about(self, pod: Pod) -> Sequence[Announcement]:
-        """The Events about the pod of this UID, at most ``EVENTS_READ``."""
-
-    async def read_config_map(self, namespace: str, name: str) -> Mapping[str, str]:
-        """The data of a ConfigMap. Remembers its version for ``write_config_map``."""
-
-    async def write_config_map(self, namespace: str, name: str, data: Mapping[str, str]) -> None:
-        """Replace the data of a ConfigMap, provided that nobody changed it since it was read or written."""
-
-
-class Lease(Protocol):
-    """One Lease of the API server. Both calls block, for at most a third of its duration."""
-
-    def read(self) -> LeaseRecord:
-        """The record in the Lease, an empty one if there is no Lease. Raises ``LeaseError``."""
-
-    def write(self, record: LeaseRecord) -> None:
-        """Update or create the Lease, provided that nobody changed it since we last read or wrote it.
-
-        Raises ``LeaseError``.
-        """
-
-
-class AccessReviews(Protocol):
-    """Asks the API server about users. Both calls block for a few seconds at most, and raise
-    ``ReviewError``."""
-
-    def authenticate(self, token: str) -> Mapping[str, object] | None:
-        """The user of this token, as ``allows`` takes it; None if the token is not valid."""
-
-    def allows(self, user: Mapping[str, object], verb: str, path: str) -> bool:
-        """Whether RBAC allows the user this verb ("get") on this path, as a ``nonResourceURL``."""
-
-
 WatchEnd: TypeAlias = Literal["in_time", "relist", "error"]
 """The server ended a watch after its time; everything must be listed again; no answer, or a refusal."""
 WATCH_ENDS: tuple[WatchEnd, ...] = get_args(WatchEnd)
@@ -163,36 +112,41 @@ class Interruption(NamedTuple):
     ended_at: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class WatchStatus:
+    """How the watch of one kind does. Times are in seconds.
+
+    ``resource``: as kubectl names the kind. ``silent``: since the last bytes, infinite before the first; in a
+    cluster where nothing changes, five minutes are normal. ``closed``: since it was last open, 0 while it is.
+    ``problem``: why the last attempt to list or watch failed, "" if it did not and for a kind that the
+    cluster does not serve. ``ends``: how often a watch, or the attempt to open one, has ended, by how; a new
+    attempt follows each end.
+    """
+
+    resource: str
+    silent: float = 0.0
+    closed: float = 0.0
+    problem: str = ""
+    ends: Mapping[WatchEnd, int] = field(default_factory=dict)
+
+
 class Source(Protocol):
-    """Delivers events to the state. ``Listed`` follows each full list of a kind."""
+    """Delivers events to the state. ``Listed`` follows each full list of a kind.
+
+    What has a body here is so for files: no API server, and nothing changes.
+    """
 
     def start(self, apply: Apply, applied: Applied = next_turn, background: Background | None = None) -> None:
         """Start to deliver events to ``apply``. Returns at once if they come from the network. ``applied``:
         what ``caught_up`` and ``relist`` call before they return, if they had to wait for events.
         ``background``: runs the threads."""
 
+    def stop(self) -> None:
+        """Stop delivering. Returns within about a second; may be called twice, or without ``start``."""
+
     def list_once(self) -> Iterable[Sequence[Event]]:
         """All objects of each kind as they are now, instead of ``start``: one attempt. Raises
         ``Unavailable``, but not for kinds that a cluster may not have."""
-
-    def select_nodes(self, selector: str, schedulers: Collection[str]) -> None:
-        """Deliver only the nodes of this label selector, and no pods but those that are bound or nominated to
-        them, and those of these ``schedulerName``s. See ``Shard``.
-
-        Call it before ``start``. Raises ``Unavailable`` if the source cannot select.
-        """
-
-    def joining(self) -> frozenset[str]:
-        """The nodes that will be delivered within seconds (see ``Shard``)."""
-
-    def follow_mig_layouts(self, namespace: str, name: str) -> None:
-        """Also deliver the MIG manager's ConfigMap of this name, or for "" those that it writes itself.
-
-        Call it before ``start``.
-        """
-
-    def stop(self) -> None:
-        """Stop delivering. Returns within about a second; may be called twice, or without ``start``."""
 
     async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
         """Bind the pod of this UID to a node and annotate it, all or nothing. Raises ``BindError``."""
@@ -203,50 +157,66 @@ class Source(Protocol):
     async def pods_on(self, node: str) -> Sequence[Pod]:
         """The current versions of a node's pods, terminated ones included. Raises ``Unreachable``."""
 
+    def describe(self) -> str:
+        """The source in a few words, for a log line."""
+
+    def select_nodes(self, selector: str, schedulers: Collection[str]) -> None:
+        """Deliver only the nodes of this label selector, and no pods but those that are bound or nominated to
+        them, and those of these ``schedulerName``s. See ``Shard``.
+
+        Call it before ``start``. Raises ``Unavailable`` if the source cannot select.
+        """
+        raise Unavailable("node_selector: a file has the nodes that it has; leave the others out of it")
+
+    def joining(self) -> frozenset[str]:
+        """The nodes that will be delivered within seconds (see ``Shard``)."""
+        return frozenset()
+
+    def follow_mig_layouts(self, namespace: str, name: str) -> None:
+        """Also deliver the MIG manager's ConfigMap of this name, or for "" those that it writes itself. Of a
+        file, those that it contains are delivered anyway.
+
+        Call it before ``start``.
+        """
+        return
+
     async def caught_up(self) -> bool:
         """Whether all events up to now have been delivered. Waits for them for a moment.
 
         True also if the API server does not answer: then nobody else can bind, either. False if it answers,
         but the events since the connection broke have not been delivered yet.
         """
+        return True
 
     def interruption(self) -> Interruption | None:
         """The last interruption of the watch of pods, None if there was none."""
+        return None
 
     async def relist(self) -> None:
         """List the pods again. Returns once everything written before the call has been delivered."""
+        return
 
-    def lease(self, namespace: str, name: str, seconds: int) -> Lease:
-        """A Lease with this duration. Raises ``Unavailable`` if the source has no Leases."""
-
-    def limit_writes(self, write_deadline: Callable[[], float]) -> None:
-        """Call ``write_deadline`` before each bind, from any thread: its time limit in seconds, or 0."""
-
-    def evictor_api(self) -> EvictorApi:
-        """The writes of the evictor. Raises ``Unavailable`` if the source cannot be written to."""
-
-    def access_reviews(self) -> AccessReviews:
-        """Raises ``Unavailable`` if there is no API server to ask."""
-
-    def staleness(self) -> Mapping[Kind, float]:
-        """Seconds since the last bytes of each kind, infinite before the first; empty for a snapshot.
-
-        In a cluster where nothing changes, five minutes are normal.
-        """
-
-    def closed_watches(self) -> Mapping[Kind, float]:
-        """Seconds since the watch of each kind was last open, 0 while it is. Empty for a snapshot."""
-
-    def watch_problems(self) -> Mapping[str, str]:
-        """Why the last attempt to list or watch failed, by resource; without those that work, and without
-        kinds that the cluster does not serve."""
-
-    def watch_ends(self) -> Mapping[Kind, Mapping[WatchEnd, int]]:
-        """How often a watch of each kind, or the attempt to open one, has ended, by how; a new attempt
-        follows each end. Empty for a snapshot."""
+    def watches(self) -> Mapping[Kind, WatchStatus]:
+        """How the watch of each kind does. Empty for a file."""
+        return {}
 
     def server_version(self) -> str:
         """Version of the API server such as "1.36", "" if unknown. May block for a few seconds."""
+        return ""
 
-    def describe(self) -> str:
-        """The source in a few words, for a log line."""
+    def limit_binds(self, write_deadline: Callable[[], float]) -> None:
+        """Call ``write_deadline`` before each bind, from any thread: its time limit in seconds, or 0."""
+        return
+
+    def lease(self, namespace: str, name: str, seconds: int) -> Lease:
+        """A Lease with this duration. Raises ``Unavailable`` if the source has no Leases."""
+        raise Unavailable("leader_election: a snapshot has no Lease")
+
+    def evictor_api(self, write_deadline: Callable[[], float]) -> EvictorApi:
+        """The writes of the evictor. ``write_deadline``: as for ``limit_binds``, before each of them. Raises
+        ``Unavailable`` if the source cannot be written to."""
+        raise Unavailable("evictor, shield_configmap: a snapshot cannot be written to")
+
+    def access_reviews(self) -> AccessReviews:
+        """Raises ``Unavailable`` if there is no API server to ask."""
+        raise Unavailable("debug_token_review: a snapshot has no API server that could review tokens")

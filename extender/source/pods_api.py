@@ -35,7 +35,7 @@ class PodsApi:
         }
         within = time_to_write(self.write_deadline, until, BindError)
         try:
-            self._rest.post(f"{pod_path(pod)}/binding", body, within)
+            self._rest.exchange("POST", f"{pod_path(pod)}/binding", within, body)
         except Refused as refused:
             raise _bind_error(refused.status)(refused.message) from None
         except NO_ANSWER as error:
@@ -44,7 +44,8 @@ class PodsApi:
     def look_up(self, pod: Pod) -> Pod | None:
         """The pod of this name, None if there is none. Raises ``Unreachable``."""
         try:
-            return PodManifest.model_validate_json(self._rest.get(pod_path(pod))).record()
+            found = self._rest.get(pod_path(pod), self._rest.timeouts.page)
+            return PodManifest.model_validate_json(found).record()
         except Refused as refused:
             if refused.status == HTTPStatus.NOT_FOUND:
                 return None

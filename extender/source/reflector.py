@@ -21,7 +21,7 @@ from extender.background import Background
 from extender.k8s.objects import Event, Listed
 from extender.source.backoff import Backoff
 from extender.source.freshness import WatchConnection
-from extender.source.interface import Apply, WatchEnd
+from extender.source.interface import Apply, WatchEnd, WatchStatus
 from extender.source.list_watch import ListWatch, ProtocolError, Request
 from extender.source.rest import NO_ANSWER, Refused, Timeouts
 from extender.source.watched_kinds import WatchedKind
@@ -61,26 +61,21 @@ class Reflector:
         self._served = False
         self._relists_wanted = self._relists_begun = self._relists_done = 0  # calls of relist
         self._thread: threading.Thread | None = None
-        self.ended: Counter[WatchEnd] = Counter()
-        """Watches and attempts that ended since the start, by how."""
-
-    @property
-    def full_resource(self) -> str:
-        """See ``WatchedKind``."""
-        return self._watched.full_resource
-
-    @property
-    def problem(self) -> str:
-        """Why the watch is not open, "" while it is and where the cluster has no such kind."""
-        if self._problem or not self._served:
-            return self._problem
-        seconds = self.connection.closed_for(time.monotonic())
-        return f"not open for {seconds:.0f} s" if seconds >= _SPOKEN_OF else ""
+        self._ended: Counter[WatchEnd] = Counter()  # watches and attempts since the start, by how
 
     @property
     def resource(self) -> str:
         """The plural in the path of the API."""
         return self._watched.resource
+
+    def status(self) -> WatchStatus:
+        """How the watch does."""
+        now = time.monotonic()
+        closed, problem = self.connection.closed_for(now), self._problem
+        if self._served and not problem and closed >= _SPOKEN_OF:
+            problem = f"not open for {closed:.0f} s"
+        silent = now - self.connection.received_at
+        return WatchStatus(self._watched.full_resource, silent, closed, problem, dict(self._ended))
 
     def list_once(self) -> list[Event]:
         """All objects, by the calling thread, in one attempt. Raises ``Refused``, ``NO_ANSWER`` and
@@ -174,7 +169,7 @@ class Reflector:
         self._absences = self._absences + 1 if self._absent else 0
         ended_at = self.connection.attempt_ended()
         if not (self._stopping.is_set() or self._absent):
-            self.ended["relist" if problem == _RELIST else "error" if problem else "in_time"] += 1
+            self._ended["relist" if problem == _RELIST else "error" if problem else "in_time"] += 1
         return problem if self._relists_begun == self._relists_wanted else "", ended_at
 
     def _follow(self, apply: Apply) -> str:

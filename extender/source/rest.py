@@ -1,4 +1,5 @@
-"""Requests to the API server. The only module that imports the Kubernetes client.
+"""Requests to the API server. Only this module imports the Kubernetes client, and only where there
+is a cluster: that takes half a second.
 
 The official client supplies the configuration (kubeconfig or in cluster, TLS, tokens, exec plugins) and the
 connections. Its models, watch and informer are not used: they take 0.7 GB for 10,000 pods, replay old
@@ -14,17 +15,17 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from kubernetes.client import ApiClient, Configuration
-from kubernetes.client.exceptions import ApiException
-from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
-from kubernetes.utils.keepalive import tcp_keepalive_socket_options
 from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError
 
 from extender.source.connections import Heads
 from extender.source.interface import NOT_LEADER, Unavailable
 from extender.source.list_watch import WATCH_SECONDS, Request
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient, Configuration
 
 NO_ANSWER = (HTTPError, OSError)
 """What a request, or reading its answer, raises if the server does not answer or breaks off."""
@@ -77,18 +78,10 @@ class RestClient:
         """End requests whose answer has not begun in time. For another thread, about once a second."""
         self._heads.end_late()
 
-    def get(
-        self,
-        path: str,
-        within: float | None = None,
-        query: Mapping[str, str] | None = None,
-        at_most: int | None = None,
-    ) -> bytes:
-        """The body of a GET, or its first ``at_most`` bytes. ``within``: seconds for connecting and reading
-        together."""
-        read = within / 2 if within else self.timeouts.page
-        with closing(self._call("GET", path, read, query=query)) as response:
-            return response.read(at_most)
+    def get(self, path: str, within: float, query: Mapping[str, str] | None = None) -> bytes:
+        """The body of a GET. ``within``: seconds for connecting and reading together."""
+        with closing(self._call("GET", path, within / 2, query=query)) as response:
+            return response.read()
 
     def send(
         self,
@@ -101,15 +94,9 @@ class RestClient:
     ) -> tuple[int, bytes]:
         """The status and the first ``at_most`` bytes of the answer, whatever the status. Raises
         ``NO_ANSWER`` only."""
-        kind = "application/octet-stream"
-        call = self._open(method, path, within / 2, body=body, content_type=kind, headers=headers)
-        with closing(call) as response:
+        headers = {"Content-Type": "application/octet-stream", **headers}
+        with closing(self._open(method, path, within / 2, body=body, headers=headers)) as response:
             return response.status, response.read(at_most)
-
-    def post(self, path: str, body: object, within: float) -> None:
-        """POST without the answer's body."""
-        with closing(self._call("POST", path, within / 2, body=body)) as response:
-            response.read()  # to the end, so that the next request can use this connection
 
     def exchange(
         self,
@@ -120,23 +107,23 @@ class RestClient:
         *,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
-    ) -> object:
-        """Send JSON and return the JSON of the answer. Raises ``ValueError``, too."""
-        call = self._call(method, path, within / 2, query=query, body=body, content_type=content_type)
+        at_most: int | None = None,
+    ) -> dict[str, Any]:
+        """Send JSON and return the object of the answer, which has at most so many bytes."""
+        headers = {"Content-Type": content_type}
+        call = self._call(method, path, within / 2, query=query, body=body, headers=headers)
         with closing(call) as response:
-            return json.loads(response.read())
+            try:
+                answer = json.loads(response.read(at_most))
+            except (ValueError, RecursionError):
+                answer = None
+        if not isinstance(answer, dict):
+            raise ConnectionError("the answer is not a JSON object")
+        return answer
 
-    def _call(
-        self,
-        method: str,
-        path: str,
-        read_timeout: float,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: object = None,
-        content_type: str = "application/json",
-    ) -> HTTPResponse:
-        response = self._open(method, path, read_timeout, query=query, body=body, content_type=content_type)
+    def _call(self, method: str, path: str, read_timeout: float, **more: Any) -> HTTPResponse:  # noqa: ANN401
+        """As ``_open``. Raises ``Refused`` as well."""
+        response = self._open(method, path, read_timeout, **more)
         if response.status in (HTTPStatus.OK, HTTPStatus.CREATED):
             return response
         message = response.reason
@@ -152,19 +139,21 @@ class RestClient:
         *,
         query: Mapping[str, str] | None = None,
         body: object = None,
-        content_type: str = "application/json",
         headers: Mapping[str, str] | None = None,
     ) -> HTTPResponse:
-        timeout = (min(self.timeouts.connect, read_timeout), read_timeout)
+        from kubernetes.client.exceptions import ApiException
+        from kubernetes.config import ConfigException
+
         try:
             call = self._client.param_serialize(
                 method,
                 path,
                 query_params=list((query or {}).items()),
-                header_params={"Accept": "application/json", "Content-Type": content_type, **(headers or {})},
+                header_params={"Accept": "application/json", **(headers or {})},
                 body=body,
                 auth_settings=["BearerToken"],
             )
+            timeout = (min(self.timeouts.connect, read_timeout), read_timeout)
             return self._client.call_api(*call, _request_timeout=timeout).response  # type: ignore[no-any-return]
         except ApiException as error:  # the client reports a failed TLS handshake like this
             raise ConnectionError(error.reason) from error
@@ -190,25 +179,30 @@ def time_to_write(
 def client_of_kubeconfig(path: Path | str) -> ApiClient:
     """A client for a kubeconfig's current context; several files as in ``KUBECONFIG``. Raises
     ``Unavailable``."""
-    configuration = Configuration()
-    try:
+    from kubernetes.config import load_kube_config
+
+    def load(configuration: Configuration) -> None:
         load_kube_config(str(path), client_configuration=configuration, persist_config=False)  # type: ignore[no-untyped-call]
-    except Exception as error:  # the client's parser may raise anything
-        raise Unavailable(f"kubeconfig {path}: {error}") from error
-    return _client(configuration)
+
+    return _client(f"kubeconfig {path}", load)
 
 
 def client_in_cluster() -> ApiClient:
     """A client with the pod's service account. Raises ``Unavailable``."""
+    from kubernetes.config import load_incluster_config
+
+    return _client("service account of the pod", load_incluster_config)
+
+
+def _client(what: str, load: Callable[[Configuration], None]) -> ApiClient:
+    from kubernetes.client import ApiClient, Configuration
+    from kubernetes.utils.keepalive import tcp_keepalive_socket_options
+
     configuration = Configuration()
     try:
-        load_incluster_config(configuration)  # type: ignore[no-untyped-call]
-    except Exception as error:
-        raise Unavailable(f"service account of the pod: {error}") from error
-    return _client(configuration)
-
-
-def _client(configuration: Configuration) -> ApiClient:
+        load(configuration)
+    except Exception as error:  # the client's parser may raise anything
+        raise Unavailable(f"{what}: {error}") from error
     configuration.retries = False  # we retry ourselves, with pauses and log lines
     # A peer that is gone without a word is noticed after 25 s (by default after 165 s). Until then the books
     # of a watch look current, and are not.

@@ -11,7 +11,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
@@ -20,19 +20,10 @@ from pydantic import ValidationError
 
 from extender.k8s.device_objects import MigLayouts
 from extender.k8s.mig_config import NO_LAYOUTS
-from extender.k8s.objects import Event, Kind, KubernetesObject, Listed, Node, Pod, Upserted
-from extender.source.interface import (
-    AccessReviews,
-    Apply,
-    BindConflict,
-    BindError,
-    EvictorApi,
-    Lease,
-    Unavailable,
-    WatchEnd,
-)
+from extender.k8s.objects import REQUIRED_KINDS, Event, KubernetesObject, Listed, Node, Pod, Upserted
+from extender.source.interface import Apply, BindConflict, BindError, Source, Unavailable
 from extender.source.state_dump import Header, is_dump, parse
-from extender.source.watched_kinds import MANIFESTS, WATCHED_KINDS
+from extender.source.watched_kinds import AWAITED_KINDS, MANIFESTS
 from extender.untrusted.json_stream import members
 from extender.untrusted.limits import QUOTED, SNAPSHOT_OBJECT, SNAPSHOT_YAML, shorten, validation_problem
 from extender.untrusted.yaml_reader import TextError, bounded_json, yaml_documents
@@ -151,7 +142,7 @@ def _opener(path: Path) -> Opened:
     return lambda: io.TextIOWrapper(io.BytesIO(piped), encoding, newline="\n")
 
 
-class SnapshotSource:
+class SnapshotSource(Source):
     """A cluster in memory that only binds change."""
 
     def __init__(self, snapshot: Snapshot, name: str) -> None:
@@ -166,30 +157,18 @@ class SnapshotSource:
         if more := self._snapshot.more_problems:
             _log.warning("snapshot: %d more problems", more)
         self._apply = apply
-        nodes, pods = self._snapshot.nodes, self._snapshot.pods
+        for events in self.list_once():
+            apply(events)
+
+    def list_once(self) -> Iterator[Sequence[Event]]:
+        nodes, pods, others = self._snapshot.nodes, self._snapshot.pods, self._snapshot.others
         events: list[Event] = [*map(Upserted, nodes.values()), Listed("Node", frozenset(nodes))]
-        events += map(Upserted, self._snapshot.others.values())
-        apply([*events, *map(Upserted, pods.values()), Listed("Pod", frozenset(pods))])
-        optional = [kind for kind, watched in WATCHED_KINDS.items() if watched.optional and watched.awaited]
-        keys = self._snapshot.others.keys()
-        apply([Listed(kind, frozenset(key for of, key in keys if of == kind)) for kind in optional])
-
-    def list_once(self) -> Iterable[Sequence[Event]]:
-        """All objects."""
-        batches: list[Sequence[Event]] = []
-        self.start(batches.append)
-        return batches
-
-    def select_nodes(self, selector: str, schedulers: Collection[str]) -> None:
-        """Raises ``Unavailable``."""
-        raise Unavailable("node_selector: a file has the nodes that it has; leave the others out of it")
-
-    def joining(self) -> frozenset[str]:
-        """None."""
-        return frozenset()
-
-    def follow_mig_layouts(self, namespace: str, name: str) -> None:
-        """Does nothing: ``start`` delivers the layouts that the files contain."""
+        events += map(Upserted, others.values())
+        yield [*events, *map(Upserted, pods.values()), Listed("Pod", frozenset(pods))]
+        yield [
+            Listed(kind, frozenset(key for of, key in others if of == kind))
+            for kind in AWAITED_KINDS - REQUIRED_KINDS
+        ]
 
     def stop(self) -> None:
         """Deliver no more binds."""
@@ -211,57 +190,10 @@ class SnapshotSource:
         self._apply([Upserted(bound)])
 
     async def look_up(self, pod: Pod) -> Pod | None:
-        """The pod of this name in the snapshot."""
         return self._snapshot.pods.get(pod.key)
 
     async def pods_on(self, node: str) -> Sequence[Pod]:
-        """The pods of this node in the snapshot."""
         return [pod for pod in self._snapshot.pods.values() if pod.node_name == node]
-
-    async def caught_up(self) -> bool:
-        """Always true: nothing changes."""
-        return True
-
-    def interruption(self) -> None:
-        """None."""
-
-    async def relist(self) -> None:
-        """Does nothing: nothing changes."""
-
-    def lease(self, namespace: str, name: str, seconds: int) -> Lease:
-        """Raises ``Unavailable``."""
-        raise Unavailable("leader_election: a snapshot has no Lease")
-
-    def limit_writes(self, write_deadline: Callable[[], float]) -> None:
-        """Does nothing: there is no Lease."""
-
-    def evictor_api(self) -> EvictorApi:
-        """Raises ``Unavailable``."""
-        raise Unavailable("evictor, shield_configmap: a snapshot cannot be written to")
-
-    def access_reviews(self) -> AccessReviews:
-        """Raises ``Unavailable``."""
-        raise Unavailable("debug_token_review: a snapshot has no API server that could review tokens")
-
-    def staleness(self) -> Mapping[Kind, float]:
-        """Empty: it cannot get stale."""
-        return {}
-
-    def closed_watches(self) -> Mapping[Kind, float]:
-        """Empty: nothing is watched."""
-        return {}
-
-    def watch_problems(self) -> Mapping[str, str]:
-        """None: nothing is watched."""
-        return {}
-
-    def watch_ends(self) -> Mapping[Kind, Mapping[WatchEnd, int]]:
-        """Empty: it watches nothing."""
-        return {}
-
-    def server_version(self) -> str:
-        """Unknown."""
-        return ""
 
     def describe(self) -> str:
         """The name and the numbers of nodes and pods."""

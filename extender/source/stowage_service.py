@@ -162,7 +162,7 @@ def _chosen(found: Sequence[_Found], space: str | None) -> _Found:
 def _listed(rest: RestClient, namespace: str | None) -> list[_Found]:
     path = f"/api/v1/namespaces/{namespace}/services" if namespace else "/api/v1/services"
     query = {"labelSelector": f"{LABEL}=true", "limit": str(_LISTED)}
-    items = json.loads(rest.get(path, _FIND_SECONDS, query, at_most=SERVICE_ANSWER))["items"]
+    items = rest.exchange("GET", path, _FIND_SECONDS, query=query, at_most=SERVICE_ANSWER)["items"]
     found = []
     for item in items or ():
         port, metadata = item["spec"]["ports"][0], item["metadata"]

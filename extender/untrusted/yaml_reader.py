@@ -133,10 +133,10 @@ class _Builder:
             if event.anchor is not None and not self._takes_aliases:
                 raise _refused("anchors are not allowed", event)
             self._left = _one_less(self._left)
-            if isinstance(event, yaml.ScalarEvent):
-                self._add_scalar(event)
-            else:
+            if isinstance(event, yaml.CollectionStartEvent):
                 self._begin_collection(event)
+            elif isinstance(event, yaml.ScalarEvent):
+                self._add_scalar(event)
 
     def _add_scalar(self, event: yaml.ScalarEvent) -> None:
         value: object = event.value

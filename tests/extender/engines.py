@@ -10,7 +10,7 @@ from extender.server.engine import Engine
 from extender.server.gauges import Gauges
 from extender.server.metrics import Metrics
 from extender.settings import Settings
-from extender.source.interface import Interruption
+from extender.source.interface import Interruption, WatchStatus
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.source.watched_kinds import AWAITED_KINDS
 
@@ -26,8 +26,8 @@ def make_engine(**settings: object) -> Engine:
 class LiveSource(SnapshotSource):
     """A snapshot that may change."""
 
-    def staleness(self) -> Mapping[Kind, float]:
-        return {"Node": 0.0, "Pod": 0.0}
+    def watches(self) -> Mapping[Kind, WatchStatus]:
+        return {"Node": WatchStatus("nodes"), "Pod": WatchStatus("pods")}
 
 
 class BrokenSource(LiveSource):

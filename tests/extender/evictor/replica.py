@@ -83,8 +83,7 @@ class Replica:
         queues = Queues({"low": replace_queue(queue)})
         self.state = State(POLICIES["best-fit"](), Rights(queues))
         self.source = source_of(api, directory, timeouts=UNHURRIED)
-        writes = self.source.evictor_api()
-        writes.limit_writes(self.leader.write_deadline)
+        writes = self.source.evictor_api(self.leader.write_deadline)
         self.registry = CollectorRegistry()
         given = Settings(
             **{"evictor_lease": "gpu/stowage", "evictor": "on", "scale_up_wait_seconds": 0} | settings

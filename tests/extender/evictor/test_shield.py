@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -46,7 +47,11 @@ def api(api: ApiServer) -> ApiServer:
 def keeper(api: ApiServer, directory: Path, log: Log, *, leads: bool) -> tuple[ShieldKeeper, Leader]:
     leader = Leader(leads)
     return ShieldKeeper(
-        log, source_of(api, directory, timeouts=UNHURRIED).evictor_api(), leader, "gpu", "shield"
+        log,
+        source_of(api, directory, timeouts=UNHURRIED).evictor_api(lambda: math.inf),
+        leader,
+        "gpu",
+        "shield",
     ), leader
 
 

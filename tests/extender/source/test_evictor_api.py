@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from extender.k8s.objects import Pod
-from extender.source.evictor_api import KubeEvictorApi
+from extender.source.evictor_api import EvictorApi
 from extender.source.interface import Announcement, PodEvent, WriteError, WriteUnanswered
 from extender.untrusted.limits import EVENTS_READ, EVENTS_SIZE
 from tests.extender.apiserver import ApiServer, pod, source_of
@@ -24,8 +25,8 @@ def api(api: ApiServer) -> ApiServer:
 
 
 @pytest.fixture
-def writes(api: ApiServer, tmp_path: Path) -> KubeEvictorApi:
-    return source_of(api, tmp_path, timeouts=UNHURRIED).evictor_api()
+def writes(api: ApiServer, tmp_path: Path) -> EvictorApi:
+    return source_of(api, tmp_path, timeouts=UNHURRIED).evictor_api(lambda: math.inf)
 
 
 def nominated(api: ApiServer) -> object:
@@ -33,7 +34,7 @@ def nominated(api: ApiServer) -> object:
 
 
 async def test_a_nomination_is_of_one_uid_and_is_cleared_only_if_it_is_ours(
-    api: ApiServer, writes: KubeEvictorApi
+    api: ApiServer, writes: EvictorApi
 ) -> None:
     await writes.nominate(WAITING, "n1")
     assert nominated(api) == "n1"
@@ -48,7 +49,7 @@ async def test_a_nomination_is_of_one_uid_and_is_cleared_only_if_it_is_ours(
     assert nominated(api) is None
 
 
-async def test_a_dry_run_evicts_nobody(api: ApiServer, writes: KubeEvictorApi) -> None:
+async def test_a_dry_run_evicts_nobody(api: ApiServer, writes: EvictorApi) -> None:
     await writes.evict(VICTIM, None, dry_run=True)
     assert "deletionTimestamp" not in api.pods.objects["ml/v0"]["metadata"]
     await writes.evict(VICTIM, 300, dry_run=False)
@@ -57,7 +58,7 @@ async def test_a_dry_run_evicts_nobody(api: ApiServer, writes: KubeEvictorApi) -
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-async def test_refused_evictions(api: ApiServer, writes: KubeEvictorApi, dry_run: bool) -> None:
+async def test_refused_evictions(api: ApiServer, writes: EvictorApi, dry_run: bool) -> None:
     async def status(victim: Pod) -> int:
         with pytest.raises(WriteError) as caught:
             await writes.evict(victim, None, dry_run=dry_run)
@@ -75,7 +76,7 @@ async def test_refused_evictions(api: ApiServer, writes: KubeEvictorApi, dry_run
 
 @pytest.mark.parametrize("fault", ["500", "503", "hangup", "lost"])
 async def test_a_write_without_an_answer_may_have_happened(
-    api: ApiServer, writes: KubeEvictorApi, fault: str
+    api: ApiServer, writes: EvictorApi, fault: str
 ) -> None:
     api.evictions.faults["evict"].append(fault)
     with pytest.raises(WriteUnanswered):
@@ -83,8 +84,8 @@ async def test_a_write_without_an_answer_may_have_happened(
     assert ("deletionTimestamp" in api.pods.objects["ml/v0"]["metadata"]) == (fault == "lost")
 
 
-async def test_nothing_is_written_after_the_lead_is_lost(api: ApiServer, writes: KubeEvictorApi) -> None:
-    writes.limit_writes(lambda: 0.0)
+async def test_nothing_is_written_after_the_lead_is_lost(api: ApiServer, tmp_path: Path) -> None:
+    writes = source_of(api, tmp_path).evictor_api(lambda: 0.0)
     event = PodEvent(VICTIM, "Preempted", "Preempting", "why", WAITING)
     for write in (
         writes.nominate(WAITING, "n1"),
@@ -99,7 +100,7 @@ async def test_nothing_is_written_after_the_lead_is_lost(api: ApiServer, writes:
     assert api.evictions.log == []
 
 
-async def test_an_event_says_who_preempts_whom(api: ApiServer, writes: KubeEvictorApi) -> None:
+async def test_an_event_says_who_preempts_whom(api: ApiServer, writes: EvictorApi) -> None:
     await writes.write_event(PodEvent(VICTIM, "Preempted", "Preempting", "x" * 2000, WAITING))
     (event,) = api.evictions.events
     assert event["metadata"]["generateName"] == "v0-"  # the API server refuses a dot at the end
@@ -113,7 +114,7 @@ def note(text: str) -> dict[str, object]:
     return {"regarding": {"uid": "u-p0"}, "reason": "Nominated", "note": text}
 
 
-async def test_events_about_a_pod_are_bounded(api: ApiServer, writes: KubeEvictorApi) -> None:
+async def test_events_about_a_pod_are_bounded(api: ApiServer, writes: EvictorApi) -> None:
     api.evictions.events += [note("short") for _ in range(EVENTS_READ + 1)]
     assert len(await writes.events_about(WAITING)) == EVENTS_READ
     api.evictions.events.insert(0, note("x" * EVENTS_SIZE))
@@ -124,7 +125,7 @@ async def test_events_about_a_pod_are_bounded(api: ApiServer, writes: KubeEvicto
         await writes.events_about(WAITING)
 
 
-async def test_a_config_map_is_replaced_only_as_it_was_read(api: ApiServer, writes: KubeEvictorApi) -> None:
+async def test_a_config_map_is_replaced_only_as_it_was_read(api: ApiServer, writes: EvictorApi) -> None:
     with pytest.raises(WriteError) as caught:
         await writes.read_config_map("gpu", "shield")
     assert caught.value.status == 404

@@ -245,7 +245,7 @@ def test_a_read_that_never_ends_is_given_up_and_reported(
     eventually(lambda: caught_up(api, mirror))
     assert time.monotonic() - started < 5
     assert words in caplog.text
-    eventually(lambda: not source.watch_problems())
+    eventually(lambda: not source.watches()["Pod"].problem)
 
 
 def test_a_watch_without_a_head_ends_behind_a_proxy_that_closes_connections(
@@ -269,8 +269,8 @@ def test_a_quiet_watch_is_not_ended(api: ApiServer, follow: Any, closes: bool) -
     source, mirror = follow(HASTY)
     eventually(lambda: mirror.lists == {"Node": 1, "Pod": 1})
     time.sleep(1.5)
-    assert source.watch_ends()["Pod"] == {}
-    assert source.closed_watches() == {"Node": 0, "Pod": 0}
+    assert source.watches()["Pod"].ends == {}
+    assert source.watches()["Pod"].closed == 0
     api.put(pod("p1"))
     eventually(lambda: caught_up(api, mirror))
 
@@ -278,8 +278,8 @@ def test_a_quiet_watch_is_not_ended(api: ApiServer, follow: Any, closes: bool) -
 def test_a_watch_that_waits_for_its_head_is_a_problem_meanwhile(api: ApiServer, follow: Any) -> None:
     api.script["/api/v1/pods"].extend(["", "close", "headless"])
     source, _ = follow()
-    eventually(lambda: "not open for 2 s" in source.watch_problems().get("pods", ""))
-    assert source.closed_watches()["Pod"] > 2
+    eventually(lambda: "not open for 2 s" in source.watches()["Pod"].problem)
+    assert source.watches()["Pod"].closed > 2
 
 
 def test_an_expired_continue_token_does_not_loop(api: ApiServer, follow: Any) -> None:
@@ -325,23 +325,23 @@ def test_after_random_faults_the_mirror_catches_up(api: ApiServer, follow: Any, 
     eventually(lambda: caught_up(api, mirror))
 
 
-def test_staleness_is_infinite_before_the_first_bytes(api: ApiServer, follow: Any, tmp_path: Path) -> None:
-    assert source_of(api, tmp_path).staleness() == {"Node": math.inf, "Pod": math.inf}
+def test_silence_is_infinite_before_the_first_bytes(api: ApiServer, follow: Any, tmp_path: Path) -> None:
+    assert source_of(api, tmp_path).watches()["Pod"].silent == math.inf
     source, mirror = follow()
     eventually(lambda: mirror.lists == {"Node": 1, "Pod": 1})
-    assert all(seconds < 20 for seconds in source.staleness().values())
+    assert source.watches()["Pod"].silent < 20
     api.stop()
-    before = source.staleness()["Pod"]
-    eventually(lambda: source.staleness()["Pod"] > before + 0.1)
+    before = source.watches()["Pod"].silent
+    eventually(lambda: source.watches()["Pod"].silent > before + 0.1)
     api.start()
 
 
 def test_ends_of_watches_are_counted_by_how(api: ApiServer, follow: Any) -> None:
     api.script["/api/v1/pods"].extend(["", "close", "gone", "500"])  # the list, two watches, the next list
     source, mirror = follow()
-    eventually(lambda: dict(source.watch_ends()["Pod"]) == {"in_time": 1, "relist": 1, "error": 1})
+    eventually(lambda: source.watches()["Pod"].ends == {"in_time": 1, "relist": 1, "error": 1})
     eventually(lambda: mirror.lists["Pod"] == 2)
-    assert source.watch_ends() == {"Node": {}, "Pod": {"in_time": 1, "relist": 1, "error": 1}}
+    assert source.watches()["Node"].ends == {}
 
 
 def test_stop_ends_the_threads_during_a_watch(api: ApiServer, follow: Any) -> None:
@@ -374,7 +374,7 @@ def test_stop_ends_the_threads_during_a_pause(
 def test_relist_works_at_any_time(api: ApiServer, follow: Any) -> None:
     """Before the first list, between list and watch, during the watch: the list begins after the call."""
     source, mirror = follow()
-    pods = source._pod_reflector
+    pods = source._reflectors["Pod"]
     for number in range(100):
         with api.changed:
             api.pods.put(pod(f"p{number}"))  # no watch delivers it
@@ -403,7 +403,6 @@ def test_a_cluster_without_the_optional_kinds_is_followed(
     assert {record.levelname for record in caplog.records} == {"INFO"}
     assert mirror.lists == {"Node": 1, "Pod": 1}
     eventually(lambda: mirror.optional == dict.fromkeys(optional, 1))
-    assert source.staleness().keys() == {"Node", "Pod"}
     assert asyncio.run(source.caught_up())
 
 

@@ -229,7 +229,7 @@ def test_everything_is_delivered_at_once_nodes_first() -> None:
     devices = {"ResourceSlice", "ResourceClaim", "DeviceClass", *get_args(DeviceTaintRuleKind)}
     assert {e.kind for e in events if isinstance(e, Listed)} == {"Node", "Pod"} | devices
     assert source.describe() == "cluster.json (1 nodes, 1 pods)"
-    assert source.staleness() == {}
+    assert source.watches() == {}
     assert source.server_version() == ""
 
 

@@ -23,8 +23,7 @@ from typing import TypeVar
 from extender.k8s.metadata import micro_time
 from extender.settings import Settings
 from extender.source.interface import LeaseError, Source
-from extender.source.leader_election import Election, released
-from extender.source.lease import Lease
+from extender.source.leader_election import Election, Lease, released
 
 T = TypeVar("T")
 

@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from extender.background import Background
-from extender.k8s.objects import REQUIRED_KINDS, Event, Kind, Pod
+from extender.k8s.objects import REQUIRED_KINDS, Event, Kind, Pod, Upserted
+from extender.k8s.pod_manifest import PodManifest
 from extender.source.access_reviews import AccessReviews
 from extender.source.evictor_api import EvictorApi
 from extender.source.freshness import Freshness
 from extender.source.interface import (
     Applied,
     Apply,
+    BindConflict,
+    BindError,
     Interruption,
+    PodNotFound,
     Source,
     Unavailable,
+    Unreachable,
     WatchStatus,
     next_turn,
 )
-from extender.source.lease import Lease
-from extender.source.list_watch import ProtocolError
-from extender.source.pods_api import PodsApi
+from extender.source.leader_election import Lease
+from extender.source.list_watch import ListWatch, ProtocolError
 from extender.source.reflector import Reflector
 from extender.source.rest import (
     NO_ANSWER,
@@ -37,6 +45,8 @@ from extender.source.rest import (
     Timeouts,
     client_in_cluster,
     client_of_kubeconfig,
+    pod_path,
+    time_to_write,
 )
 from extender.source.shard import Shard
 from extender.source.watched_kinds import WATCHED_KINDS, WatchedKind, mig_layouts
@@ -53,7 +63,7 @@ class KubeSource(Source):
 
     def __init__(self, rest: RestClient, name: str) -> None:
         self.rest, self._name = rest, name
-        self._pods = PodsApi(rest)
+        self._write_deadline: Callable[[], float] = lambda: math.inf
         self._reflectors = {kind: self._reflector(watched) for kind, watched in WATCHED_KINDS.items()}
         self._not_waiting_until = 0.0  # monotonic seconds
         self._shard: Shard | None = None
@@ -89,7 +99,7 @@ class KubeSource(Source):
     def select_nodes(self, selector: str, schedulers: Collection[str]) -> None:
         nodes = replace(WATCHED_KINDS["Node"], selector={"labelSelector": selector})
         self._reflectors["Node"] = self._reflector(nodes)
-        self._shard = Shard(schedulers, self._pods.pods_on)
+        self._shard = Shard(schedulers, self._pods_on)
 
     def joining(self) -> frozenset[str]:
         return self._shard.joining() if self._shard else frozenset()
@@ -129,13 +139,49 @@ class KubeSource(Source):
 
     async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
         until = time.monotonic() + self.rest.timeouts.bind
-        await asyncio.to_thread(self._pods.bind, pod, node, annotations or {}, until)
+        await asyncio.to_thread(self._bind, pod, node, annotations or {}, until)
 
     async def look_up(self, pod: Pod) -> Pod | None:
-        return await asyncio.to_thread(self._pods.look_up, pod)
+        return await asyncio.to_thread(self._look_up, pod)
 
     async def pods_on(self, node: str) -> Sequence[Pod]:
-        return await asyncio.to_thread(self._pods.pods_on, node)
+        return await asyncio.to_thread(self._pods_on, node)
+
+    def _bind(self, pod: Pod, node: str, annotations: Mapping[str, str], until: float) -> None:
+        metadata = {"name": pod.name, "namespace": pod.namespace, "annotations": dict(annotations)}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": metadata | ({"uid": pod.uid} if pod.uid else {}),  # precondition: exactly this pod
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        within = time_to_write(self._write_deadline, until, BindError)
+        try:
+            self.rest.exchange("POST", f"{pod_path(pod)}/binding", within, body)
+        except Refused as refused:
+            raise _bind_error(refused.status)(refused.message) from None
+        except NO_ANSWER as error:
+            raise Unreachable(f"the API server did not answer: {error}") from error
+
+    def _look_up(self, pod: Pod) -> Pod | None:
+        try:
+            found = self.rest.get(pod_path(pod), self.rest.timeouts.page)
+            return PodManifest.model_validate_json(found).record()
+        except Refused as refused:
+            if refused.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise Unreachable(f"the pod cannot be read: {refused.message}") from None
+        except (*NO_ANSWER, ValidationError) as error:
+            raise Unreachable(f"the API server did not answer: {error}") from error
+
+    def _pods_on(self, node: str) -> list[Pod]:
+        pods = WATCHED_KINDS["Pod"]
+        query = {"fieldSelector": f"spec.nodeName={node}"}
+        try:
+            events = ListWatch(pods).page(self.rest.get(pods.path, self.rest.timeouts.bind, query))
+        except (*NO_ANSWER, Refused, ProtocolError) as error:
+            raise Unreachable(f"the pods of the node cannot be read: {error}") from error
+        return [event.obj for event in events if isinstance(event, Upserted) and isinstance(event.obj, Pod)]
 
     async def caught_up(self) -> bool:
         required = self._required
@@ -170,7 +216,7 @@ class KubeSource(Source):
         return Lease(self.rest, namespace, name, seconds / 3)
 
     def limit_binds(self, write_deadline: Callable[[], float]) -> None:
-        self._pods.write_deadline = write_deadline
+        self._write_deadline = write_deadline
 
     def evictor_api(self, write_deadline: Callable[[], float]) -> EvictorApi:
         return EvictorApi(self.rest, write_deadline)
@@ -194,6 +240,14 @@ class KubeSource(Source):
     def describe(self) -> str:
         """Where the configuration comes from, and the address."""
         return f"{self._name} at {self.rest.host}"
+
+
+def _bind_error(status: int) -> type[BindError]:
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # the write may have happened or not
+        return Unreachable
+    if status == HTTPStatus.CONFLICT:
+        return BindConflict
+    return PodNotFound if status == HTTPStatus.NOT_FOUND else BindError
 
 
 def from_kubeconfig(path: Path | str, timeouts: Timeouts | None = None) -> KubeSource:

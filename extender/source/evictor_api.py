@@ -18,8 +18,7 @@ from urllib.parse import quote
 from extender.k8s.metadata import micro_time, unix_seconds
 from extender.k8s.objects import Pod
 from extender.source.interface import Announcement, PodEvent, WriteError, WriteUnanswered
-from extender.source.pods_api import pod_path
-from extender.source.rest import NO_ANSWER, Refused, RestClient, time_to_write
+from extender.source.rest import NO_ANSWER, Refused, RestClient, pod_path, time_to_write
 from extender.untrusted.limits import EVENTS_READ, EVENTS_SIZE, PROBLEM, shorten
 from extender.untrusted.visible import visible
 

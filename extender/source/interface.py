@@ -13,7 +13,7 @@ from extender.k8s.objects import Event, Kind, Pod
 if TYPE_CHECKING:  # they import this module
     from extender.source.access_reviews import AccessReviews
     from extender.source.evictor_api import EvictorApi
-    from extender.source.lease import Lease
+    from extender.source.leader_election import Lease
 
 Apply: TypeAlias = Callable[[Sequence[Event]], None]
 """Takes events in the order in which they happened. It must not block and may be called from several threads

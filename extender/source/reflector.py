@@ -19,7 +19,6 @@ from urllib3 import HTTPResponse
 
 from extender.background import Background
 from extender.k8s.objects import Event, Listed
-from extender.source.backoff import Backoff
 from extender.source.freshness import WatchConnection
 from extender.source.interface import Apply, WatchEnd, WatchStatus
 from extender.source.list_watch import ListWatch, ProtocolError, Request
@@ -36,6 +35,46 @@ _REFUSALS = 3  # in a row before a kind counts as absent: a server that has just
 
 class _Stopped(Exception):
     """``stop`` was called."""
+
+
+class Backoff:
+    """Pauses before the next request: 0.5 to 30 s, doubling with every failure, with jitter. All times are
+    seconds of a monotonic clock."""
+
+    SHORTEST, LONGEST = 0.5, 30.0  # seconds
+    HEALTHY = 60.0  # seconds with answers after which earlier failures no longer count
+    BRIEF = 1.0  # seconds; a watch that ends sooner, even without an error, is not reopened at once
+
+    def __init__(self, random: Callable[[], float]) -> None:
+        """``random`` returns numbers from 0 to 1."""
+        self._random = random
+        self._failures = 0
+        self._healthy_since: float | None = None
+        self._opened: float | None = None
+        self._relisted_at = -math.inf
+
+    def answered(self, now: float) -> None:
+        """The server answered (with a page, or by opening a watch) at ``now``."""
+        self._opened = now
+        if self._healthy_since is None:
+            self._healthy_since = now
+
+    def pause(self, now: float, *, clean: bool, longest: float = LONGEST) -> float:
+        """Seconds to wait. ``clean``: the server ended the watch without an error."""
+        opened, self._opened = self._opened, None
+        if clean and opened is not None and now - opened >= self.BRIEF:
+            return 0.0
+        if self._healthy_since is not None and now - self._healthy_since >= self.HEALTHY:
+            self._failures = 0
+        self._healthy_since = None
+        ceiling = min(2 * self.SHORTEST * 2.0**self._failures, longest)
+        self._failures = min(self._failures + 1, 10)
+        return ceiling * (1 + self._random()) / 2
+
+    def before_relist(self, now: float) -> float:
+        """Seconds to wait before a new list: 0, unless the last new list was less than a minute ago."""
+        last, self._relisted_at = self._relisted_at, now
+        return 0.0 if now - last >= self.HEALTHY else self.pause(now, clean=False)
 
 
 class Reflector:
@@ -146,13 +185,11 @@ class Reflector:
     def _pause(self, problem: str) -> float:
         """Seconds until the next attempt. Logs the problem, if there is one."""
         now, relists = time.monotonic(), problem == _RELIST
-        if self._absent:
-            # Soon at first: a server that has just started has read neither roles nor CRDs.
-            pause = min(Backoff.SHORTEST * 2.0**self._absences, _ABSENT_PAUSE)
-        elif relists:
+        if relists:
             pause = self._backoff.before_relist(now)
         else:
-            pause = self._backoff.pause(now, clean=not problem)
+            longest = _ABSENT_PAUSE if self._absent else Backoff.LONGEST
+            pause = self._backoff.pause(now, clean=not problem, longest=longest)
         if problem and not self._stopping.is_set():
             level = logging.INFO if relists or self._absent else logging.WARNING
             if self._absent and self._absences > 1:

@@ -9,6 +9,7 @@ versions after a 410 and reconnect without a pause.
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
@@ -16,11 +17,13 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from urllib3 import HTTPResponse
+from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
-from extender.source.connections import Heads
+from extender.k8s.objects import Pod
 from extender.source.interface import NOT_LEADER, Unavailable
 from extender.source.list_watch import WATCH_SECONDS, Request
 
@@ -54,6 +57,61 @@ class Timeouts:
     silence: float = WATCH_SECONDS + 10.0
     stop: float = 1.0
     catch_up: float = 1.0  # half of the httpTimeout in scheduler-config/
+
+
+class Heads:
+    """The requests that wait for the head of their answer. Each may wait as long as its read timeout.
+
+    The timeout of a socket limits each read only: a server that sends the head byte by byte keeps to it for
+    hours. And the head of a watch comes at once, while later the watch may be silent for minutes.
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[socket.socket, float] = {}  # monotonic seconds
+
+    def pools(self, silence: float) -> dict[str, type[HTTPConnectionPool]]:
+        """For ``PoolManager.pool_classes_by_scheme``. ``silence``: seconds for each read of a watch after its
+        head."""
+        due = self._due
+
+        class Plain(HTTPConnection):
+            _watches = False
+
+            def putrequest(self, method: str, url: str, *headers: bool, **more: bool) -> None:
+                self._watches = "watch=true" in url
+                super().putrequest(method, url, *headers, **more)
+
+            def getresponse(self) -> HTTPResponse:  # type: ignore[override]
+                assert self.sock is not None
+                sock = self.sock  # the response takes it over if the server closes the connection after it
+                due[sock] = late_at = time.monotonic() + float(self.timeout or 0)
+                try:
+                    response = super().getresponse()
+                finally:
+                    del due[sock]
+                if time.monotonic() >= late_at:  # the end of the connection counts as that of the head
+                    raise TimeoutError("the head of the answer came too slowly")
+                if self._watches:
+                    sock.settimeout(silence)
+                return response
+
+        class Secure(Plain, HTTPSConnection):
+            pass
+
+        class PlainPool(HTTPConnectionPool):
+            ConnectionCls = Plain
+
+        class SecurePool(HTTPSConnectionPool):
+            ConnectionCls = Secure
+
+        return {"http": PlainPool, "https": SecurePool}
+
+    def end_late(self) -> None:
+        """End the requests whose time is over. For another thread, about once a second."""
+        now = time.monotonic()
+        for sock in [sock for sock, due in self._due.copy().items() if now >= due]:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
 
 class RestClient:
@@ -159,6 +217,11 @@ class RestClient:
             raise ConnectionError(error.reason) from error
         except ConfigException as error:  # a token could not be renewed
             raise ConnectionError(str(error)) from error
+
+
+def pod_path(pod: Pod) -> str:
+    """The path of a pod in the API."""
+    return f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
 
 
 def time_to_write(

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
 from extender.source.apiserver import KubeSource
-from extender.source.backoff import Backoff
+from extender.source.reflector import Backoff
 from extender.source.rest import Timeouts
 from extender.source.watched_kinds import WATCHED_KINDS
 from tests.extender.apiserver import CARDS, DEVICES, PATIENT, ApiServer, node, pod, source_of

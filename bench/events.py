@@ -46,14 +46,13 @@ def measure(nodes: int) -> Costs:
     from bench import cluster
     from extender.k8s.objects import REQUIRED_KINDS, Listed
     from extender.server.engine import Engine
-    from extender.server.gauges import Gauges
     from extender.server.metrics import Metrics
     from extender.settings import Settings
     from extender.source.watched_kinds import AWAITED_KINDS
 
     logging.disable()
     gc.disable()  # as the service does until it is ready
-    engine = Engine(_NoSource(), Settings(), Metrics("bench", Gauges))  # type: ignore[arg-type]
+    engine = Engine(_NoSource(), Settings(), Metrics(list))  # type: ignore[arg-type]
     engine.apply([Listed(kind, frozenset()) for kind in AWAITED_KINDS - REQUIRED_KINDS])
     costs = {"a node of the list": _list(engine, "Node", cluster.nodes(nodes))}
     costs["a pod of the list"] = _list(engine, "Pod", cluster.bound_pods(nodes))

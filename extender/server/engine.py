@@ -33,7 +33,7 @@ from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
 from extender.protocol.pod_reader import PodReader
 from extender.server.after_answer import AfterAnswer
 from extender.server.assumed_pod_expiry import expire_forever
-from extender.server.gauge_reader import GaugeReader
+from extender.server.gauges import Gauges
 from extender.server.metrics import Metrics
 from extender.server.volcano import VolcanoVerbs
 from extender.server.warm_up import warm_up
@@ -84,7 +84,7 @@ class Engine:
         self.refresher = PolicyRefresher(self.state)
         self.inspector = Inspector(self.state, self._decisions, settings.evictor)
         self._recheck = RefusalRecheck(LONGEST if source.watches() else 0.0)
-        self.gauges = GaugeReader(self.state, source, self._recheck, self.inspector.census)
+        self.gauges = Gauges(self.state, source, self._recheck, self.inspector.census)
         self.state.pods.usage.on_bound = metrics.pod_bound
         self.verbs: Mapping[str, Callable[[bytes], Awaitable[tuple[bytes, str]]]] = {
             "filter": self._filter,

@@ -1,54 +1,207 @@
-"""What is read from the state at each scrape. Importing this module loads no kernels."""
+"""The gauges and counters of the state, read at each scrape. ``docs/metrics.md`` says what each one tells.
+
+Those with known label values have all series from the start: rate() does not see the first value of one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from extender.cluster.failures import Part
-from extender.verbs.recheck import Outcome
+from extender.k8s.objects import REQUIRED_KINDS
+from extender.queues.disruptions import NO_QUEUE_LABEL, REASONS
+from extender.source.interface import WATCH_ENDS, Source
+from extender.source.watched_kinds import WATCHED_KINDS
+from extender.verbs.recheck import OUTCOMES, RefusalRecheck
 
 if TYPE_CHECKING:  # they load kernels
-    from extender.cluster.census import Census
+    from extender.cluster.census import Census, CensusTaker
+    from extender.cluster.state import State
+    from packing.fleet.stranded import Fragmentation
+
+Values: TypeAlias = float | Mapping[Any, float]
+"""Of a metric: one, or one for each value of its label, or for each tuple of values of its labels."""
+_RESOURCES = {kind: one.resource for kind, one in WATCHED_KINDS.items() if kind in REQUIRED_KINDS}
+_BATCH = 100
+"""Pods that are counted before other tasks run: less than a millisecond."""
+_ON_OFFER: dict[str, tuple[str, Callable[[Fragmentation], float]]] = {
+    "gpus_on_offer": ("GPUs of nodes that take pods.", lambda one: one.gpus),
+    "gpus_free": ("Free compute of GPUs on offer, in GPUs.", lambda one: one.free),
+    "gpus_whole": ("GPUs on offer that are free and that pods can get whole.", lambda one: one.whole),
+    "nodes_on_offer": ("Nodes with GPUs that take pods.", lambda one: one.nodes),
+    "nodes_whole": ("Nodes on offer all of whose GPUs are entirely free.", lambda one: one.whole_nodes),
+    "largest_request_gpus": ("The most whole GPUs that a pod can get.", lambda one: one.largest_request),
+    "largest_island_gpus": ("The most of them that are NVLink peers.", lambda one: one.largest_island),
+    "largest_node_gpus": ("The most whole GPUs that an empty node has.", lambda one: one.largest_node),
+    "stranded_gpu_memory_bytes": (
+        "Free memory of shared GPUs that have no compute left.",
+        lambda one: one.stranded_memory_mib * (1 << 20),
+    ),
+}
+"""By GPU model."""
+_LACKING: dict[str, Callable[[Fragmentation], float]] = {
+    "gpu_memory": lambda one: one.stranded_compute,
+    "cpu": lambda one: one.stranded_by_cpu,
+    "host_memory": lambda one: one.stranded_by_host_memory,
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What pods ask for: ``learnt`` pods since the start, the part of them ``by_size``, how far the mix has
-    ``moved`` (0 to 1) since what, and CPU (milli) and host memory (MiB) beside one GPU."""
-
-    learnt: int = 0
-    by_size: Mapping[str, float] = field(default_factory=dict)
-    moved: Mapping[str, float] = field(default_factory=dict)
-    cpu_milli: float = 0.0
-    memory_mib: float = 0.0
+def gauge(name: str, text: str, values: Values, *labels: str) -> Metric:
+    """A gauge ``stowage_``... with these labels."""
+    family = GaugeMetricFamily(f"stowage_{name}", text, labels=labels)
+    for key, value in _series(values):
+        family.add_metric(key, value)
+    return family
 
 
-@dataclass(frozen=True, slots=True)
+def counter(name: str, text: str, values: Values, *labels: str) -> Metric:
+    """A counter since the start, likewise."""
+    family = CounterMetricFamily(f"stowage_{name}", text, labels=labels)
+    for key, value in _series(values):
+        family.add_metric(key, value)
+    return family
+
+
+def _series(values: Values) -> Iterator[tuple[tuple[str, ...], float]]:
+    if not isinstance(values, Mapping):
+        yield (), values
+        return
+    for key, value in values.items():
+        yield (key,) if isinstance(key, str) else key, value
+
+
 class Gauges:
-    """The values. Counts "since the start" are those of the process."""
+    """Of one state and its source. ``update`` before ``collect``: it does what would delay other requests."""
 
-    nodes: int = 0
-    pods: int = 0
-    problems: int = 0
-    overcommitted: int = 0  # nodes
-    contradictions: int = 0  # since the start
-    background_failures: int = 0  # since the start
-    policy_failures: Mapping[Part, int] = field(default_factory=dict)  # since the start, by what failed
-    rechecks: Mapping[Outcome, int] = field(default_factory=dict)  # since the start, by outcome
-    assumed_pods: int = 0  # that the watch has not confirmed yet
-    assumed_seconds: float = 0.0  # the age of the oldest
-    synced: Mapping[str, bool] = field(default_factory=dict)  # by resource
-    age_seconds: Mapping[str, float] = field(default_factory=dict)  # by resource
-    closed_seconds: Mapping[str, float] = field(default_factory=dict)  # by resource
-    watch_ends: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Since the start, by resource and how."""
-    census: Census | None = None
-    disrupted_pods: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
-    """Since the start, by queue, reason and kind of owner."""
-    gpu_seconds_lost: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by queue and reason
-    gpus_by_queue: Mapping[str, float] = field(default_factory=dict)  # "" for pods without one
-    now: float = 0.0  # Unix seconds
-    demand: Demand = Demand()
-    is_leader: bool | None = None  # None without leader election
+    def __init__(self, state: State, source: Source, recheck: RefusalRecheck, census: CensusTaker) -> None:
+        self._state, self._source, self._recheck, self._census = state, source, recheck, census
+        self._found: Census | None = None
+
+    async def update(self) -> None:
+        """Bring up to date what is computed node by node or pod by pod. Other tasks run in between."""
+        self._found = await self._census.take()
+        for _ in self._state.pods.usage.reread(self._state.pods, _BATCH):
+            await asyncio.sleep(0)
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them."""
+        yield from self._of_state()
+        yield from self._of_watches()
+        yield from self._of_disruptions()
+        yield from self._of_demand()
+        if self._found is not None:
+            yield from _waiting(self._found)
+            yield from _fleet(self._found)
+
+    def _of_state(self) -> Iterator[Metric]:
+        state = self._state
+        yield gauge("nodes", "Known nodes.", len(state.nodes))
+        yield gauge("pods", "Known pods that have not terminated.", len(state.pods))
+        yield gauge(
+            "problems", "Nodes and pods that cannot be read or are contradictory.", len(state.problems)
+        )
+        text = "Nodes whose pods hold more GPU than exists."
+        yield gauge("overcommitted_nodes", text, len(state.overcommitted))
+        text = "Pods whose claims contradicted their request or node."
+        yield counter("contradictions", text, state.allocations.contradictions)
+        text = "Bound pods that the watch has not confirmed yet."
+        yield gauge("assumed_pods", text, len(state.assumed_pods))
+        age = state.assumed_pods.oldest(time.monotonic())
+        yield gauge("assumed_pod_age_seconds", "Age of the oldest assumed pod.", age)
+        text = "Errors of a part of the service that were caught: pods were placed without it."
+        failures = {what: state.failures.counts.get(what, 0) for what in get_args(Part)}
+        yield counter("policy_failures", text, failures, "what")
+        text = "Refusals of filter and preempt, by what came of evaluating them again."
+        rechecks = {outcome: self._recheck.outcomes.get(outcome, 0) for outcome in OUTCOMES}
+        yield counter("refusal_rechecks", text, rechecks, "result")
+
+    def _of_watches(self) -> Iterator[Metric]:
+        text = "1 after the first complete list of the resource."
+        synced = {name: kind in self._state.synced for kind, name in _RESOURCES.items()}
+        yield gauge("synced", text, synced, "resource")
+        watches = {one.resource: one for kind, one in self._source.watches().items() if kind in _RESOURCES}
+        text = "Time since the last bytes from the API server."
+        yield gauge(
+            "state_age_seconds", text, {name: one.silent for name, one in watches.items()}, "resource"
+        )
+        text = "Time since the watch was last open, 0 while it is."
+        closed = {name: one.closed for name, one in watches.items()}
+        yield gauge("watch_closed_seconds", text, closed, "resource")
+        text = "Watches and attempts to open one that ended, by how."
+        ends = {(name, how): one.ends.get(how, 0) for name, one in watches.items() for how in WATCH_ENDS}
+        yield counter("watch_restarts", text, ends, "resource", "reason")
+
+    def _of_disruptions(self) -> Iterator[Metric]:
+        disruptions, used = self._state.disruptions, self._state.pods.usage.gpus_by_queue()
+        text = "Bound pods that were preempted or interrupted."
+        yield counter("preempted_pods", text, disruptions.pods, "queue", "reason", "owner")
+        text = "Estimated work that such pods lost since their start or last checkpoint, in GPU-hours."
+        queues = [*filter(None, used), NO_QUEUE_LABEL]
+        lost = {
+            key: disruptions.gpu_seconds.get(key, 0.0) / 3600 for key in itertools.product(queues, REASONS)
+        }
+        yield counter("preempted_gpu_hours_lost", text, lost, "queue", "reason")
+        in_use = {name or NO_QUEUE_LABEL: round(gpus, 6) for name, gpus in used.items()}
+        yield gauge("queue_gpus", "GPUs that pods with a node have.", in_use, "queue")
+
+    def _of_demand(self) -> Iterator[Metric]:
+        learner = self._state.learner
+        monitor, beside = learner.monitor, learner.monitor.beside()
+        yield counter("demand_pods", "GPU pods that the demand mix was learnt from.", learner.learnt)
+        text = "Part of the demand mix, by the GPUs that a pod asks for."
+        yield gauge("demand_ratio", text, monitor.by_size(), "gpus")
+        moved = {"plan": monitor.moved_since_plan}
+        if monitor.moved_since_settings is not None:
+            moved["settings"] = monitor.moved_since_settings
+        text = "How far the mix has moved since the last plan, or from the demand of the settings: 0 to 1."
+        yield gauge("demand_drift_ratio", text, moved, "since")
+        text = "CPUs that pods ask for beside one GPU."
+        yield gauge("demand_cpus_per_gpu", text, beside.cpu_milli / 1000)
+        text = "Host memory that pods ask for beside one GPU."
+        yield gauge("demand_memory_bytes_per_gpu", text, beside.memory_mib * (1 << 20))
+
+
+def _waiting(found: Census) -> Iterator[Metric]:
+    queues, now = {name or NO_QUEUE_LABEL: one for name, one in found.waiting.items()}, time.time()
+    text = "GPU pods without a node and without scheduling gates."
+    yield gauge("waiting_pods", text, {name: one.pods for name, one in queues.items()}, "queue")
+    gpus = {name: round(one.gpus, 6) for name, one in queues.items()}
+    yield gauge("waiting_gpus", "GPUs that such pods ask for.", gpus, "queue")
+    ages = {name: max(0.0, now - one.oldest) if one.oldest else 0.0 for name, one in queues.items()}
+    yield gauge("waiting_oldest_seconds", "Age of the oldest of them, 0 if none waits.", ages, "queue")
+
+
+def _fleet(found: Census) -> Iterator[Metric]:
+    """GPUs by model, what is on offer, and what is stranded."""
+    installed, models = found.installed, found.models
+    gpus = {model: one.gpus for model, one in installed.items()}
+    yield gauge("gpus_installed", "GPUs of all nodes, on offer or not.", gpus, "model")
+    used = {model: one.used for model, one in installed.items()}
+    yield gauge("gpus_used", "Compute in use of all GPUs, in GPUs.", used, "model")
+    spot = {"installed": found.spot.gpus, "used": found.spot.used}
+    yield gauge("spot_gpus", "GPUs of spot nodes: all of them, and those in use.", spot, "state")
+    text = "Those that nodes do not offer: no device plugin, unhealthy, or not readable."
+    yield gauge("gpus_not_offered", text, found.totals.not_offered)
+    text = "Nodes with GPUs of which it is not known how many they are."
+    yield gauge("nodes_uncounted", text, found.totals.uncounted)
+    for name, (text, value_of) in _ON_OFFER.items():
+        yield gauge(name, text, {model: value_of(one) for model, one in models.items()}, "model")
+    text = "Free compute of GPUs on offer, in GPUs, for which something else is lacking."
+    stranded = {(m, lack): amount(one) for m, one in models.items() for lack, amount in _LACKING.items()}
+    yield gauge("stranded_gpus", text, stranded, "model", "lack")
+    text = "Nodes with GPUs that take no pods at present, by reason."
+    yield gauge("closed_nodes", text, found.closed_nodes, "reason")
+    free = {model: one.free_slices for model, one in found.mig.items()}
+    yield gauge("mig_free_slices", "Free memory slices of GPUs in MIG mode.", free, "model")
+    profiles = {(m, name): one for m, mig in found.mig.items() for name, one in mig.profiles.items()}
+    instances = {key: one.instances for key, one in profiles.items()}
+    yield gauge("mig_free_instances", "MIG instances that pods can get now.", instances, "model", "profile")
+    text = "Free memory slices that cannot become an instance of the profile, but could on an empty GPU."
+    stranded = {key: one.stranded for key, one in profiles.items()}
+    yield gauge("mig_stranded_slices", text, stranded, "model", "profile")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -23,8 +23,6 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from extender.queues.disruptions import NO_QUEUE_LABEL
-from extender.server.gauge_families import GaugeCollector
-from extender.server.gauges import Gauges
 
 # Series with creation times would double the number of series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -38,62 +36,62 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 
 
 class Metrics:
-    """Counters of the verbs, and gauges whose values ``read`` returns at each scrape."""
+    """Counters of the verbs, and the families that ``collect`` returns at each scrape."""
 
-    def __init__(self, version: str, read: Callable[[], Gauges], verbs: Iterable[str] = ()) -> None:
+    def __init__(self, collect: Callable[[], Iterable[Metric]], verbs: Iterable[str] = ()) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(namespace="stowage", registry=self.registry)
-        self.registry.register(GaugeCollector(version, read))
+        self.registry.register(_Families(collect))
         text = "Time from the received body to the reply."
-        self._seconds = Histogram(
-            "stowage_verb_seconds", text, ["verb"], buckets=_SECONDS, registry=self.registry
-        )
-        text = "Requests by verb and result."
-        self._results = Counter("stowage_verb_results", text, ["verb", "result"], registry=self.registry)
+        self._seconds = self._histogram("verb_seconds", text, "verb", _SECONDS)
+        self._results = self._counter("verb_results", "Requests by verb and result.", "verb", "result")
         text = "Filter requests for which no node fits, counted once for each reason."
-        self._reasons = Counter("stowage_unschedulable", text, ["reason"], registry=self.registry)
+        self._reasons = self._counter("unschedulable", text, "reason")
         text = "Nodes that filter evaluated, by reason, or that fit."
-        self._nodes = Counter("stowage_filtered_nodes", text, ["reason"], registry=self.registry)
+        self._nodes = self._counter("filtered_nodes", text, "reason")
         text = "Time from the creation of a GPU pod until the watch shows its node, by queue."
-        self._waits = Histogram(
-            "stowage_pod_wait_seconds", text, ["queue"], buckets=_WAIT_SECONDS, registry=self.registry
-        )
+        self._waits = self._histogram("pod_wait_seconds", text, "queue", _WAIT_SECONDS)
         text = "Victims that preempt proposed, by their queue and that of the pod that waits."
-        self._preemptions = Counter(
-            "stowage_preemptions", text, ["queue", "preemptor"], registry=self.registry
-        )
-        # labels() would take longer than inc().
-        self._result = cache(self._results.labels)
-        self._verb_seconds, self._node_count = cache(self._seconds.labels), cache(self._nodes.labels)
-        self._wait = cache(self._waits.labels)
+        self._preemptions = self._counter("preemptions", text, "queue", "preemptor")
         # Created at the start: rate() does not see the first failure of a series that begins with it.
         for verb, result in itertools.product(verbs, REFUSALS):
-            self._result(verb, result)
+            self._results(verb, result)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Callable[..., Counter]:
+        """One counter for each value of the labels; ``labels()`` would take longer than ``inc()``."""
+        return cache(Counter(f"stowage_{name}", text, labels, registry=self.registry).labels)
+
+    def _histogram(
+        self, name: str, text: str, label: str, buckets: Sequence[float]
+    ) -> Callable[[str], Histogram]:
+        return cache(
+            Histogram(f"stowage_{name}", text, [label], buckets=buckets, registry=self.registry).labels
+        )
 
     def answered(self, verb: str, result: str, seconds: float | None = None) -> None:
         """Count a request. ``seconds`` is None if its body was not read."""
-        self._result(verb, result).inc()
+        self._results(verb, result).inc()
         if seconds is not None:
-            self._verb_seconds(verb).observe(seconds)
+            self._seconds(verb).observe(seconds)
 
     def nothing_fitted(self, reasons: Iterable[str]) -> None:
         """Count the distinct reasons of a pod that fits nowhere."""
         for reason in set(reasons):
-            self._reasons.labels(reason).inc()
+            self._reasons(reason).inc()
 
     def nodes_filtered(self, counts: Mapping[str, int]) -> None:
         """Count how many nodes a filter request found for each reason, and "fits"."""
         for reason, count in counts.items():
-            self._node_count(reason).inc(count)
+            self._nodes(reason).inc(count)
 
     def pod_bound(self, queue: str, seconds: float) -> None:
         """A pod of this queue that waited so long has a node."""
-        self._wait(queue or NO_QUEUE_LABEL).observe(seconds)
+        self._waits(queue or NO_QUEUE_LABEL).observe(seconds)
 
     def victims_proposed(self, queues: Iterable[str], preemptor: str) -> None:
         """Count the victims of an answer of preempt by their queues, for a pod of the queue ``preemptor``."""
         for queue in queues:
-            self._preemptions.labels(queue or NO_QUEUE_LABEL, preemptor or NO_QUEUE_LABEL).inc()
+            self._preemptions(queue or NO_QUEUE_LABEL, preemptor or NO_QUEUE_LABEL).inc()
 
     def render(self) -> bytes:
         """All metrics in the text format."""
@@ -101,22 +99,18 @@ class Metrics:
 
     async def render_in_parts(self) -> bytes:
         """The same, while other tasks run in between: the text takes longer than the values."""
-        some: list[Metric] = []
-        parts: list[bytes] = []
-        for family in self.registry.collect():
-            some.append(family)
-            if len(some) == _FAMILIES_AT_ONCE:
-                parts.append(generate_latest(_Families(some)))
-                some = []
-                await asyncio.sleep(0)
-        return b"".join((*parts, generate_latest(_Families(some))))
+        parts, families = [], self.registry.collect()
+        while some := [*itertools.islice(families, _FAMILIES_AT_ONCE)]:
+            parts.append(generate_latest(_Families(partial(iter, some))))
+            await asyncio.sleep(0)
+        return b"".join(parts)
 
 
 class _Families(Collector):
-    """Families that have been collected."""
+    """What a call returns."""
 
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self._collect = collect
 
-    def collect(self) -> list[Metric]:
-        return self._families
+    def collect(self) -> Iterable[Metric]:
+        return self._collect()

@@ -21,13 +21,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import platform
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
+
+from prometheus_client.core import Metric
 
 from extender.background import Background, Run
 from extender.explain.this_replica import Replica
@@ -37,7 +40,7 @@ from extender.protocol.volcano import VOLCANO_VERBS, VolcanoVerb
 from extender.server.debug_auth import auth_of
 from extender.server.event_queue import EventQueue
 from extender.server.evictor_tasks import EvictorTasks
-from extender.server.gauges import Gauges
+from extender.server.gauges import counter, gauge
 from extender.server.leader_elector import elector_of
 from extender.server.metrics import Metrics
 from extender.settings import Settings
@@ -93,7 +96,7 @@ class Service:
         if settings.mig_manager is not None:
             namespace, _, name = settings.mig_manager.partition("/")
             source.follow_mig_layouts(namespace, name)
-        self.metrics = Metrics(version, self._gauges, self.verbs)
+        self.metrics = Metrics(self._collect, self.verbs)
 
     @property
     def verbs(self) -> tuple[Verb | VolcanoVerb, ...]:
@@ -227,10 +230,17 @@ class Service:
     def _not_leader(self) -> str:
         return self._elector.waiting_for() if self._elector else ""
 
-    def _gauges(self) -> Gauges:
-        gauges = self.engine.gauges.read() if self.engine else Gauges()
-        gauges = replace(gauges, background_failures=self.background.failures.total())
-        return replace(gauges, is_leader=self._elector.is_leader) if self._elector else gauges
+    def _collect(self) -> Iterator[Metric]:
+        """What is read at each scrape."""
+        runs = {(self.version, platform.python_version()): 1}
+        yield gauge("build_info", "Always 1; the labels say what runs.", runs, "version", "python")
+        if self._elector is not None:
+            text = "1 for the replica that is the leader and may bind."
+            yield gauge("leader", text, self._elector.is_leader)
+        text = "Errors in tasks and threads of the service, which have started again."
+        yield counter("background_failures", text, self.background.failures.total())
+        if self.engine is not None:
+            yield from self.engine.gauges.collect()
 
 
 def _refusal(verb: Verb | VolcanoVerb, text: str, status: int) -> Reply:

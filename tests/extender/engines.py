@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from extender.k8s.objects import REQUIRED_KINDS, Kind, Listed
 from extender.server.engine import Engine
-from extender.server.gauges import Gauges
 from extender.server.metrics import Metrics
 from extender.settings import Settings
 from extender.source.interface import Interruption, WatchStatus
@@ -20,7 +19,7 @@ SYNCED = [Listed("Node", frozenset("ab")), Listed("Pod", frozenset()), *DEVICES]
 
 def make_engine(**settings: object) -> Engine:
     source = SnapshotSource(Snapshot(), "test")
-    return Engine(source, Settings.model_validate(settings), Metrics("0", Gauges))
+    return Engine(source, Settings.model_validate(settings), Metrics(list))
 
 
 class LiveSource(SnapshotSource):

@@ -17,7 +17,6 @@ from extender.cluster.guarded_policy import GuardedPolicy
 from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Event, Listed, Upserted
 from extender.server.engine import Engine
-from extender.server.gauges import Gauges
 from extender.server.metrics import Metrics
 from extender.settings import Settings
 from extender.verbs import evaluate as verdict_module
@@ -57,7 +56,7 @@ class Faulty:
 
 
 def make_engine(policy: GuardedPolicy | None = None) -> Engine:
-    engine = Engine(Api(), Settings(bind=True, shortlist=0), Metrics("0", Gauges))
+    engine = Engine(Api(), Settings(bind=True, shortlist=0), Metrics(list))
     if policy is not None:
         engine.state.policy, engine.state.failures = policy, policy.failures
     engine.apply(DEVICES)
@@ -157,7 +156,7 @@ async def test_the_metric_counts_them() -> None:
     policy = GuardedPolicy(Faulty(POLICIES["inventory"](), random.Random(1), 1.0), POLICIES["best-fit"]())
     engine = make_engine(policy)
     engine.apply(EVENTS)
-    metrics = Metrics("0", engine.gauges.read)
+    metrics = Metrics(engine.gauges.collect)
     before = cost_failures(metrics)
     await answers(engine, [manifest("p", 1, 0)], lambda _: asyncio.sleep(0))
     assert cost_failures(metrics) > before

@@ -13,7 +13,6 @@ import uvloop
 from extender.k8s.objects import Listed, Upserted
 from extender.server.after_answer import AfterAnswer
 from extender.server.engine import Engine
-from extender.server.gauges import Gauges
 from extender.server.metrics import Metrics
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -75,7 +74,7 @@ async def test_calls_are_made_once_and_in_order(caplog: pytest.LogCaptureFixture
 
 
 async def test_decisions_show_the_state_before_the_next_event() -> None:
-    engine = Engine(SnapshotSource(Snapshot(), "test"), Settings(decisions_kept=9), Metrics("0", Gauges))
+    engine = Engine(SnapshotSource(Snapshot(), "test"), Settings(decisions_kept=9), Metrics(list))
     synced = [Listed("Pod", frozenset()), Listed("Node", frozenset())]
     engine.apply([*synced, Upserted(make_node("a", 8)), Upserted(make_node("b", 2))])
     container = {"resources": {"requests": {"nvidia.com/gpu": "2"}}}

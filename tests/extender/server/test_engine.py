@@ -13,7 +13,6 @@ from extender.cluster.census import CensusTaker
 from extender.k8s.objects import Container, Deleted, Listed, Owner, PodSpec, Upserted
 from extender.server import engine as engine_module
 from extender.server.engine import Engine
-from extender.server.gauges import Gauges
 from extender.server.metrics import Metrics
 from extender.settings import Settings, SettingsError
 from extender.source.interface import BEHIND, Interruption
@@ -100,7 +99,7 @@ async def test_the_number_of_remembered_pods_is_bounded(monkeypatch: pytest.Monk
 
 
 async def test_room_that_appears_a_moment_later_counts() -> None:
-    engine = Engine(LiveSource(Snapshot(), "test"), Settings(), Metrics("0", Gauges))
+    engine = Engine(LiveSource(Snapshot(), "test"), Settings(), Metrics(list))
     engine.apply([Upserted(make_node("a", labels={"nvidia.com/mig.config.state": "pending"})), *SYNCED])
     asyncio.get_running_loop().call_soon(engine.apply, [Upserted(make_node("a"))])
     container = {"resources": {"requests": {"nvidia.com/gpu": "1"}}}
@@ -112,7 +111,7 @@ async def test_room_that_appears_a_moment_later_counts() -> None:
 
 async def test_possibly_taken_room_is_reserved_for_a_while() -> None:
     source = BrokenSource(Snapshot(), "test")
-    engine = Engine(source, Settings(), Metrics("0", Gauges))
+    engine = Engine(source, Settings(), Metrics(list))
     first, second = (make_pod(name, 8) for name in ("first", "second"))
     engine.apply([*SYNCED, Upserted(make_node("a")), Upserted(first), Upserted(second)])
     assert await nodes_for(engine, "first") == (["a"], "")
@@ -129,7 +128,7 @@ async def test_possibly_taken_room_is_reserved_for_a_while() -> None:
 
 async def test_without_any_free_room_the_usual_reasons_are_given() -> None:
     source = BrokenSource(Snapshot(), "test")
-    engine = Engine(source, Settings(), Metrics("0", Gauges))
+    engine = Engine(source, Settings(), Metrics(list))
     gone, large = make_pod("gone", 1), make_pod("large", 8)
     engine.apply([*SYNCED, Upserted(make_node("a", 4)), Upserted(gone), Upserted(large)])
     assert await nodes_for(engine, "gone", gpus=1) == (["a"], "")
@@ -145,7 +144,7 @@ async def test_a_request_that_waits_sees_who_is_bound_by_then_and_clears_nothing
     """Possible binds are computed at each check; they were a field that one request cleared while
     another one waited for it."""
     source = BrokenSource(Snapshot(), "test")
-    engine = Engine(source, Settings(), Metrics("0", Gauges))
+    engine = Engine(source, Settings(), Metrics(list))
     gone = make_pod("gone", 4)
     engine.apply([*SYNCED, Upserted(make_node("a", 12)), Upserted(gone)])
     assert await nodes_for(engine, "gone", gpus=4) == (["a"], "")
@@ -166,7 +165,7 @@ async def test_a_request_that_waits_sees_who_is_bound_by_then_and_clears_nothing
 
 async def test_explain_bind_and_preempt_see_what_filter_sees() -> None:
     source = BrokenSource(Snapshot(), "test")
-    engine = Engine(source, Settings(bind=True), Metrics("0", Gauges))
+    engine = Engine(source, Settings(bind=True), Metrics(list))
     first = make_pod("first", 4)
     running = make_pod("running", 4, node_name="a")
     engine.apply([*SYNCED, Upserted(make_node("a")), Upserted(first), Upserted(running)])
@@ -191,7 +190,7 @@ async def test_explain_bind_and_preempt_see_what_filter_sees() -> None:
 
 async def test_after_an_interruption_pods_of_higher_priority_are_tried_first() -> None:
     source = BrokenSource(Snapshot(), "test")
-    engine = Engine(source, Settings(), Metrics("0", Gauges))
+    engine = Engine(source, Settings(), Metrics(list))
     failed = make_pod("high", 4, priority=10, unscheduled="SchedulerError")
     engine.apply([*SYNCED, Upserted(make_node("a")), Upserted(failed)])
     assert await nodes_for(engine, "low", gpus=4) == (None, engine_module._OTHERS_FIRST)
@@ -263,12 +262,12 @@ async def test_gpus_are_summed_by_model() -> None:
 
 
 def test_an_unknown_age_is_not_shown() -> None:
-    assert make_engine().gauges.read().age_seconds == {}
+    assert b"stowage_state_age_seconds{" not in Metrics(make_engine().gauges.collect).render()
 
 
 async def test_spot_gpus_and_preempted_pods_are_metrics() -> None:
     engine = make_engine(queues={"batch": {"restartable": True}})
-    metrics = Metrics("0", engine.gauges.read)
+    metrics = Metrics(engine.gauges.collect)
     assert 'stowage_preempted_gpu_hours_lost_total{queue="batch",reason="PreemptionByScheduler"} 0.0' in (
         metrics.render().decode()
     )
@@ -299,7 +298,7 @@ async def test_spot_gpus_and_preempted_pods_are_metrics() -> None:
 async def test_metrics_rendered_in_parts_are_the_same() -> None:
     engine = make_engine()
     engine.apply([Upserted(make_node("a")), *SYNCED])
-    metrics = Metrics("0", engine.gauges.read)
+    metrics = Metrics(engine.gauges.collect)
     metrics.answered("filter", "fits", 0.001)
 
     def fixed(text: bytes) -> list[str]:

@@ -16,7 +16,6 @@ from extender.background import Background
 from extender.evictor import book
 from extender.server.engine import Engine
 from extender.server.evictor_tasks import EvictorTasks
-from extender.server.gauges import Gauges
 from extender.server.metrics import Metrics
 from extender.server.service import Service
 from extender.settings import Settings
@@ -102,7 +101,7 @@ async def test_the_scheduler_of_the_settings_needs_no_request(api: ApiServer, st
 
 async def test_without_the_evictor_there_is_nothing_to_do() -> None:
     registry, source = CollectorRegistry(), SnapshotSource(Snapshot(), "test")
-    engine = Engine(source, Settings(), Metrics("0", Gauges))
+    engine = Engine(source, Settings(), Metrics(list))
     async with asyncio.timeout(60):
         await EvictorTasks(Settings(), source, None).run(engine, asyncio.Event().wait, registry, Background())
     assert [*registry.collect()] == []

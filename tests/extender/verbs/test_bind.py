@@ -14,7 +14,6 @@ from extender.cluster.reservations import SHOWN_WITHIN, TIME_TO_LIVE
 from extender.k8s.objects import Deleted, Listed, Upserted
 from extender.server.assumed_pod_expiry import expire_assumed
 from extender.server.engine import Engine
-from extender.server.gauges import Gauges
 from extender.server.metrics import Metrics
 from extender.settings import Settings
 from extender.source.interface import BindConflict, BindError, PodNotFound, Unreachable
@@ -314,7 +313,7 @@ async def test_annotations_that_would_change_the_meaning_are_refused() -> None:
 
 
 async def test_assumed_pods_are_shown_with_their_age() -> None:
-    metrics = Metrics("0", lambda: engine.gauges.read(), ())
+    metrics = Metrics(lambda: engine.gauges.collect())
     engine = Engine(api := Api(), Settings(bind=True), metrics)
     engine.apply([Upserted(node_of("stowage")), Upserted(own("a")), *SYNCED])
     api.pods = {"default/a": own("a")}
@@ -339,7 +338,7 @@ async def test_assumed_pods_are_shown_with_their_age() -> None:
 
 @pytest.mark.parametrize("field", ["PodName", "PodNamespace"])
 async def test_a_pod_under_another_name_is_not_bound(field: str) -> None:
-    engine = Engine(api := Api(), Settings(bind=True), Metrics("0", Gauges, ()))
+    engine = Engine(api := Api(), Settings(bind=True), Metrics(list))
     engine.apply([Upserted(node_of("stowage")), Upserted(own("a")), *SYNCED])
     request = {
         "PodName": "a",

@@ -101,8 +101,7 @@ def _answers(args: argparse.Namespace, templates: list[Template], state: State, 
     from pydantic_core import to_json
 
     from extender.cli.explain_text import render, render_nodes
-    from extender.explain.each_node import explain_each
-    from extender.explain.pod import explain
+    from extender.explain.pod import explain, explain_each
 
     nodes = _nodes(args, state)
     if nodes is not None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from extender.explain.decision_log import Decision
-from extender.explain.each_node import NodeAnswer
 from extender.explain.evictions import EvictionOption, Evictions
 from extender.explain.options import Option
-from extender.explain.pod import Explanation, Refusal
+from extender.explain.pod import Explanation, NodeAnswer, Refusal
 from extender.untrusted.visible import columns, joined
-from packing.model.reasons import Reason
 
 _NAMED_VICTIMS = 4
 _SMALLEST_GIB = 103  # a tenth, in MiB
@@ -35,18 +33,13 @@ def render(explanation: Explanation, *, verbose: bool = False) -> str:
     if explanation.node:
         lines += [f"It runs on {explanation.node}. A copy of it:"]
     fits, nodes = explanation.fits, explanation.nodes + sum(explanation.passed_over.values())
-    tables = {
+    tables: dict[str, list[tuple[str, ...]]] = {
         "Best:": [_option(option, verbose=verbose) for option in explanation.best] if fits else [],
         "Does not fit:": [_refusal(refusal) for refusal in explanation.refusals],
         "Unknown whether the claims of the pod get their devices there:": _counts(explanation.unknown),
         "Ruled out before Stowage was asked:": _counts(explanation.passed_over),
+        "What would help:": [(f"{reason}:", advice) for reason, advice in explanation.ways_out()],
     }
-    if not (fits or explanation.node):
-        tables["What would help:"] = [
-            (f"{one.reason}:", one.advice)
-            for one in explanation.refusals
-            if one.advice and not one.advice.startswith("nothing")
-        ]
     unknown = sum(explanation.unknown.values())
     lines += [
         f"It fits on {fits or 'none'} of {nodes} nodes" + (f", unknown for {unknown}" if unknown else "")
@@ -54,8 +47,8 @@ def render(explanation: Explanation, *, verbose: bool = False) -> str:
     lines += _sections(tables)
     if explanation.evictions:
         lines += _evictions(explanation.evictions)
-    if not fits and (advice := _advice(explanation)):
-        lines += ["", advice]
+    if node := explanation.fits_later_on():
+        lines += ["", f"It can fit on {node} when other pods there end"]
     return joined(lines)
 
 
@@ -145,18 +138,6 @@ def _eviction(option: EvictionOption) -> tuple[str, ...]:
     more = option.pods - _NAMED_VICTIMS
     names = ", ".join(victims[:_NAMED_VICTIMS]) + (f" and {more} more" if more > 0 else "")
     return option.node, option.loses, names
-
-
-def _advice(explanation: Explanation) -> str:
-    """Where the pod can fit after waiting or eviction; "" if nowhere."""
-    refused = {refusal.reason for refusal in explanation.refusals}
-    useless = explanation.evictions.elsewhere if explanation.evictions else {}
-    if Reason.GANG_DOES_NOT_FIT.text in refused | useless.keys():
-        return ""
-    for refusal in explanation.refusals:
-        if refusal.eviction_helps and refusal.lacks and all(one.asked <= one.total for one in refusal.lacks):
-            return f"It can fit on {refusal.nearest} when other pods there end"
-    return ""
 
 
 def _sections(tables: Mapping[str, Sequence[tuple[str, ...]]]) -> list[str]:

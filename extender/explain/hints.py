@@ -1,7 +1,6 @@
-"""What is probably wrong with a pod's request as such, in sentences for its author.
-
-A resource that no node offers, an amount in the wrong unit, a pod that kube-scheduler will place without
-asking Stowage: in these cases no node is to blame.
+"""What is probably wrong with a pod's request as such, in sentences for its author: a resource, label or
+model that no node has, taints, an amount in the wrong unit, scheduling gates, a pod that kube-scheduler will
+place without asking Stowage. In these cases no node is to blame.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
-from itertools import islice
+from itertools import chain, islice
 
 from extender.cluster.other_resources import asked_by, wants_devices
 from extender.cluster.state import State
@@ -18,11 +17,9 @@ from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.shared_gpus import MIG_PREFIX, is_gpu_resource
 from extender.dra.pod_claims import class_resources
-from extender.explain.admission import is_manifest
-from extender.explain.gates import gate_hint
-from extender.explain.node_words import node_hints
-from extender.explain.words import word_hints
+from extender.explain.words import did_you_mean, is_manifest, word_hints
 from extender.inventory.stowage_sharing import LABEL
+from extender.k8s.affinity import Taint, tolerated
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, exact
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
@@ -37,8 +34,19 @@ _SYSTEMS = {
     "koordinator.sh/gpu": "Koordinator",
     "aliyun.com/gpu-mem": "gpushare",
 }
-_NAMED = 8
+_GATES = {
+    "kueue.x-k8s.io/admission": "Kueue has not admitted it to its queue",
+    "kueue.x-k8s.io/topology": "Kueue has not assigned it to a topology domain",
+    "kueue.x-k8s.io/elastic-job": "Kueue has not admitted this part of its elastic job",
+}
+"""Sources: kubernetes-sigs/kueue at ff69552e79ad, ``pkg/controller/jobs/pod/constants/constants.go``
+(SchedulingGateName), ``apis/kueue/v1beta2/topology_types.go`` (TopologySchedulingGate) and ``constants.go``
+(ElasticJobSchedulingGate)."""
+_RESOURCES = 8
 """Resources of the pod that get a sentence, and resources of the nodes that are listed in it."""
+_NAMED = 4
+"""The same of all else but gates."""
+_NAMED_GATES = 3
 _DEFAULT_SCHEDULER = "default-scheduler"
 
 
@@ -48,15 +56,20 @@ def hints(state: State, pod: Pod) -> tuple[str, ...]:
         request = request_of(pod)
     except RequestError:
         request = None
-    of_resources = [*_unknown_resources(state, pod, request), *islice(_amounts(pod), _NAMED)]
-    of_words = [*word_hints(state, pod), *node_hints(state, pod, request)]
-    more = (
+    gates = gates_text(pod)
+    return (
+        *([f"It is {gates}. kube-scheduler tries it when no gate is left."] if gates else []),
+        *_unknown_resources(state, pod, request),
+        *islice(_amounts(pod), _RESOURCES),
+        *word_hints(state, pod),
+        *islice(_labels(state, pod), _NAMED),
+        *_taints(state, pod),
+        *_models(state, request),
         *_unread_layouts(state, request),
         *_sharing(state, request),
         *_claims(state, pod),
         *_never_asked(state, pod, request),
     )
-    return (*gate_hint(pod), *of_resources, *of_words, *more)
 
 
 def missing_on(node: Node, pod_resources: Collection[str]) -> str:
@@ -108,14 +121,13 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
     if not names:
         return
     offered, known = _offered(state), state.devices.extended_resources
-    frequent = {shorten(name, KEY): nodes for name, nodes in offered.most_common(LISTED_NAMES)}
-    shown = ", ".join(f"{name} ({nodes})" for name, nodes in islice(frequent.items(), _NAMED))
-    more = f" and {len(offered) - _NAMED} more" if len(offered) > _NAMED else ""
+    frequent = [shorten(name, KEY) for name, _ in offered.most_common(LISTED_NAMES)]
+    shown = f"Offered, with numbers of nodes: {_listed(offered, _RESOURCES)}." if offered else ""
     missing = (shorten(name, KEY) for name in names if name not in offered and name not in known)
-    for name in islice(missing, _NAMED):
+    for name in islice(missing, _RESOURCES):
         near = get_close_matches(name, frequent, n=1, cutoff=0.75)
         text = f"No node offers {name}. " + (f"Did you mean {near[0]}? " if near else "")
-        yield (text + (f"Offered, with numbers of nodes: {shown}{more}." if shown else "")).rstrip()
+        yield (text + shown).rstrip()
 
 
 def _amounts(pod: Pod) -> Iterator[str]:
@@ -206,3 +218,95 @@ def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[st
             "Not checked here: its volumes, host ports, topology spread, and affinity to other pods. "
             "kube-scheduler may rule out more nodes."
         )
+
+
+def _labels(state: State, pod: Pod) -> Iterator[str]:
+    """Labels that the selector or the only term of the affinity asks for, and that no node has."""
+    terms = pod.scheduling_constraints.node_affinity or ()
+    required = terms[0].labels if len(terms) == 1 else ()
+    asked: list[tuple[str, tuple[str, ...]]] = [(key, (value,)) for key, value in pod.spec.node_selector]
+    asked += [(one.key, one.values) for one in required if one.operator == "In"]
+    for key, values in asked:
+        known = Counter(shorten(node.labels[key], KEY) for node in state.nodes.values() if key in node.labels)
+        if not known:
+            keys = dict.fromkeys(chain.from_iterable(node.labels for node in state.nodes.values()))
+            yield f"No node has a label {shorten(key, KEY)}{did_you_mean(key, keys)}."
+        elif not any(shorten(value, KEY) in known for value in values):
+            near = did_you_mean(values[0], known) if values else ""
+            wanted = " or ".join(map(quoted, values[:_NAMED]))
+            yield f"No node has the label {shorten(key, KEY)}={wanted}{near}. Nodes have {_listed(known)}."
+
+
+def _taints(state: State, pod: Pod) -> Iterator[str]:
+    """The taints of GPU nodes that the pod does not tolerate, if it tolerates those of no GPU node."""
+    refused: Counter[str] = Counter()
+    for node in state.nodes.values():
+        if not _has_gpu(state, node.name):
+            continue
+        tolerations = pod.scheduling_constraints.tolerations
+        taints = [taint for taint in node.taints if not tolerated((taint,), tolerations)]
+        if not taints:
+            return
+        refused.update(_written(taint) for taint in taints)
+    if refused:
+        yield f"It tolerates the taints of no node with GPUs. It lacks tolerations of {_listed(refused)}."
+
+
+def _written(taint: Taint) -> str:
+    """As kubectl writes it."""
+    value = f"={taint.value}" if taint.value else ""
+    return shorten(f"{taint.key}{value}:{taint.effect}", KEY)
+
+
+def _has_gpu(state: State, node: str) -> bool:
+    row = state.fleet.rows.get(node)
+    spec = None if row is None else state.fleet.specs[row]
+    return spec is not None and bool(spec.gpus)
+
+
+def _models(state: State, request: Request | None) -> Iterator[str]:
+    if request is None or not (request.products.allow or request.products.deny):
+        return
+    products = Counter(spec.product or spec.model or "" for spec in state.fleet.specs if spec and spec.gpus)
+    products.pop("", None)
+    if products and not any(request.products.permits(name) for name in products):
+        yield f"No node has a GPU model that the pod allows. Nodes have {_listed(products)}."
+
+
+def _listed(counts: Counter[str], most: int = _NAMED) -> str:
+    """The most frequent names, with numbers of nodes."""
+    shown = ", ".join(f"{shorten(name, KEY)} ({nodes})" for name, nodes in counts.most_common(most))
+    more = len(counts) - most
+    return shown + (f" and {more} more" if more > 0 else "")
+
+
+def gates_text(pod: Pod) -> str:
+    """Which scheduling gates hold the pod, with what those of Kueue mean; "" for a pod without gates.
+    kube-scheduler does not try such a pod, and nobody makes room for it."""
+    if not pod.gates:
+        return ""
+    meanings = ((gate, _GATES.get(gate)) for gate in pod.gates[:_NAMED_GATES])
+    named = ", ".join(shorten(gate, KEY) + f" ({text})" * bool(text) for gate, text in meanings)
+    more = f" and {len(pod.gates) - _NAMED_GATES} more" if len(pod.gates) > _NAMED_GATES else ""
+    return f"held by the scheduling gate{'s' * (len(pod.gates) > 1)} {named}{more}"
+
+
+def describe_gang(state: State, pod: Pod) -> str:
+    """Which gang the pod belongs to, how many members run, how many have succeeded or are held by gates, and
+    what is held for it; "" for no gang."""
+    gang = state.gangs.gang_of(pod)
+    if gang is None:
+        return ""
+    members = {one.key: one for one in state.gangs.members(gang.key)}
+    members.setdefault(pod.key, pod)
+    text = f"It belongs to the gang {shorten(gang.key, KEY)}: "
+    text += f"{state.gangs.running(gang.key)} of {len(members)} members run"
+    text += f", {gang.succeeded} more succeeded" if gang.succeeded else ""
+    text += f", {gang.minimum} must" if gang.minimum else ", any number may"
+    gated = sum(1 for one in members.values() if one.gates and not one.node_name)
+    if gated:
+        text += f"; {gated} held by scheduling gates"
+        free = max(len(members), gang.minimum - gang.succeeded) - gated
+        text += ", so the minimum cannot run yet" if free + gang.succeeded < gang.minimum else ""
+    held = state.gang_holds.describe(gang.key)
+    return f"{text}; {held}" if held else text

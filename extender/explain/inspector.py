@@ -15,14 +15,13 @@ from extender.background import with_turns
 from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
 from extender.explain.decision_log import Decision, Decisions
-from extender.explain.each_node import NodeAnswer, explain_each
 from extender.explain.evictions import EvictorMode
 from extender.explain.fleet_feed import FleetFeed
 from extender.explain.fleet_history import INTERVAL, FleetHistory
-from extender.explain.gates import gates_note
+from extender.explain.hints import gates_text
 from extender.explain.node import NodeView, view_node
 from extender.explain.overview import Overview, overview
-from extender.explain.pod import Explanation, candidates_of, explain
+from extender.explain.pod import Explanation, NodeAnswer, candidates_of, explain, explain_each
 from extender.explain.this_replica import Replica
 from extender.k8s.objects import Pod
 from extender.source.workloads import Template, parse_pod, parse_templates
@@ -114,7 +113,8 @@ class Inspector:
         now = None if pod.node_name and not explained else await self._explain(pod)
         notes = [] if decisions else [replica.without_decisions()]
         if not (decisions or pod.node_name or replica.leads is False):
-            notes.insert(0, gates_note(pod) or _NEVER_ASKED)
+            gates = gates_text(pod)
+            notes.insert(0, f"kube-scheduler has not asked: the pod is {gates}" if gates else _NEVER_ASKED)
         return PodReport(key, pod.node_name, ". ".join(filter(None, notes)), decisions, now, replica)
 
     def pods_named(self, name: str) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from extender.cluster.state import State
 from extender.dra.forecast import Forecast
-from extender.explain.replicas import replicas_given
+from extender.explain.needs import replicas_given
 from extender.untrusted.limits import LISTED_NAMES, shorten
 from extender.verbs.evaluate import Evaluation, form_on
 from extender.verbs.separate_gpus import separation_costs

@@ -12,7 +12,7 @@ from extender.background import with_turns
 from extender.cluster.census import CensusTaker, Totals, waiting_pods
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, not_offered, unoffered
-from extender.explain.pod import Candidates, Refusal, explain
+from extender.explain.pod import Candidates, Verdict, explain
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
 
@@ -50,9 +50,8 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True)
 class WaitingLine:
-    """A pod that waits for a GPU. ``created`` in Unix seconds; ``why`` is the reason that most nodes give,
-    and ``lacks`` what it lacks on the nearest node of these, ``advice`` what would help, "" where that is not
-    known."""
+    """A pod that waits for a GPU. ``created`` in Unix seconds; ``why``, ``lacks`` and ``advice`` are those of
+    the ``Verdict``."""
 
     pod: str
     queue: str
@@ -136,26 +135,19 @@ def _used_percent(state: State, row: int, gpus: int) -> tuple[int, ...]:
 
 def waiting_line(state: State, pod: Pod, candidates: Candidates | None = None) -> WaitingLine:
     """Where the pod fits now, or why not. ``candidates``: as for ``explain``."""
-    explanation, refusal = explain(state, pod, candidates, with_hints=False), None
-    if explanation.error:
-        why = explanation.error
-    elif pod.nominated_node:
-        why = f"waits for room on {pod.nominated_node}"
-    elif explanation.fits:
-        why = f"fits on {explanation.fits} nodes"
-    elif explanation.unknown:
-        why = f"not known: {next(iter(explanation.unknown))}"
-    else:
-        counts = {one.reason: one.nodes for one in explanation.refusals} or explanation.passed_over
-        reason = max(counts, key=lambda one: counts[one], default="")
-        why = f"{reason} ({counts[reason]} of {len(state.nodes)} nodes)" if counts else "there is no node"
-        refusal = next((one for one in explanation.refusals if one.reason == reason), None)
-    asked = explanation.asks | ({} if explanation.error else _claims(pod))
-    queue = state.rights.queues.name_of(pod)
-    lacks = _lacks(refusal) if refusal else ""
-    advice = refusal.advice if refusal else ""
+    explanation = explain(state, pod, candidates, with_hints=False)
+    verdict = explanation.verdict()
+    if pod.nominated_node and not explanation.error:
+        verdict = Verdict(f"waits for room on {pod.nominated_node}")
     return WaitingLine(
-        shorten(pod.key, KEY), queue, pod.priority, asked, pod.created, shorten(why), shorten(lacks), advice
+        pod=shorten(pod.key, KEY),
+        queue=state.rights.queues.name_of(pod),
+        priority=pod.priority,
+        asks=explanation.asks | ({} if explanation.error else _claims(pod)),
+        created=pod.created,
+        why=shorten(verdict.why),
+        lacks=shorten(verdict.lacks),
+        advice=verdict.advice,
     )
 
 
@@ -164,9 +156,3 @@ def _claims(pod: Pod) -> dict[str, int | str]:
     names = [shorten(claim.name, KEY) for claim in pod.spec.claims]
     more = f" and {len(names) - _CLAIMS} more" if len(names) > _CLAIMS else ""
     return {"claims": ", ".join(names[:_CLAIMS]) + more} if names else {}
-
-
-def _lacks(refusal: Refusal) -> str:
-    """What the pod lacks on the node that lacks least."""
-    lacks = "; ".join(need.text for need in refusal.lacks)
-    return lacks and f"{refusal.nearest}: {lacks}"

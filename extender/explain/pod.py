@@ -17,19 +17,18 @@ import numpy.typing as npt
 from extender.background import with_turns
 from extender.cluster.other_resources import asked_by, is_of_dra, lacking_on
 from extender.cluster.state import State
-from extender.cluster.unoffered import unoffered_text
+from extender.cluster.unoffered import not_offered, unoffered, unoffered_text
 from extender.dialects import gpushare
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import ELSEWHERE, Forecast
 from extender.dra.node_search import NOTHING_FITS
-from extender.explain.admission import admission_problem, as_admitted, is_manifest
 from extender.explain.advice import advice_on
 from extender.explain.evictions import Evictions, EvictorMode, evictions_for
-from extender.explain.gang import describe_gang
-from extender.explain.hints import hints, missing_on, of_classes, uncounted_resources
+from extender.explain.hints import describe_gang, hints, missing_on, of_classes, uncounted_resources
 from extender.explain.needs import Need, missing_needs
 from extender.explain.options import Option, option_on
+from extender.explain.words import admission_problem, as_admitted, is_manifest
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import Bytes, NodeNames
@@ -74,6 +73,16 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """The decisive reason in one line, what the pod lacks on the nearest node, and what would help; "" where
+    that is not known."""
+
+    why: str
+    lacks: str = ""
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """``nodes`` is how many nodes were asked about, ``fits`` how many of them fit.
 
@@ -98,6 +107,42 @@ class Explanation:
     evictions: Evictions | None = None
     node: str = ""
     hints: tuple[str, ...] = ()
+
+    def verdict(self) -> Verdict:
+        """Where it fits now; else what most nodes say that Stowage was asked about, or what rules most out
+        before."""
+        if self.error:
+            return Verdict(self.error)
+        if self.fits:
+            return Verdict(f"fits on {self.fits} node{'s' * (self.fits > 1)}")
+        if self.unknown:
+            return Verdict(f"not known: {next(iter(self.unknown))}")
+        every = f"of {self.nodes + sum(self.passed_over.values())} nodes"
+        if self.refusals:
+            most = self.refusals[0]
+            lacks = "; ".join(need.text for need in most.lacks)
+            near = f"{most.nearest}: {lacks}" if lacks else ""
+            return Verdict(f"{most.reason} ({most.nodes} {every})", near, most.advice)
+        reason = max(self.passed_over, key=self.passed_over.__getitem__, default="")
+        return Verdict(f"{reason} ({self.passed_over[reason]} {every})" if reason else "there is no node")
+
+    def ways_out(self) -> list[tuple[str, str]]:
+        """What would help against each reason; nothing for a pod that fits or runs."""
+        if self.fits or self.node:
+            return []
+        helps = (one for one in self.refusals if one.advice and not one.advice.startswith("nothing"))
+        return [(one.reason, one.advice) for one in helps]
+
+    def fits_later_on(self) -> str:
+        """A node where the pod can fit when others there end, "" for none."""
+        elsewhere = self.evictions.elsewhere if self.evictions else {}
+        reasons = {*elsewhere, *(one.reason for one in self.refusals)}
+        if self.fits or Reason.GANG_DOES_NOT_FIT.text in reasons:
+            return ""
+        for one in self.refusals:
+            if one.eviction_helps and one.lacks and all(need.asked <= need.total for need in one.lacks):
+                return one.nearest
+        return ""
 
 
 class Candidates:
@@ -179,13 +224,15 @@ def explain(
     others = uncounted_resources(pod) | of_classes(pod)
     uncounted: dict[str, int | str] = {shorten(name, KEY): text for name, text in others.items()}
     too_large = _too_large(state, evaluation, explanation)
+    fits_or_may = explanation.fits or explanation.unknown
+    missing = "" if fits_or_may or not request.wants_gpu else unoffered_text(state)
     explanation = replace(
         explanation,
         asks=explanation.asks | uncounted,
         node="" if is_manifest(pod) else pod.node_name,
-        hints=(*found_hints, *too_large, *_unoffered(state, request, explanation)),
+        hints=(*found_hints, *too_large, *filter(None, [missing])),
     )
-    if now is None or explanation.fits or explanation.unknown or too_large or pod.node_name or pod.gates:
+    if now is None or fits_or_may or too_large or pod.node_name or pod.gates:
         return explanation
     return replace(explanation, evictions=evictions_for(state, pod, list(names), now, evictor))
 
@@ -198,13 +245,6 @@ def _too_large(state: State, evaluation: Evaluation, explanation: Explanation) -
     if not rows.size or fits_when_empty(state.fleet, evaluation.request)[rows].any():
         return ()
     return ("No node is large enough for it, even without other pods: waiting does not help.",)
-
-
-def _unoffered(state: State, request: Request, explanation: Explanation) -> tuple[str, ...]:
-    """A sentence if it fits nowhere, and nodes have GPUs that they do not offer."""
-    if explanation.fits or explanation.unknown or not request.wants_gpu:
-        return ()
-    return tuple(filter(None, [unoffered_text(state)]))
 
 
 def explain_evaluation(
@@ -246,6 +286,7 @@ def explain_evaluation(
 
 
 def asks(request: Request) -> dict[str, int | str]:
+    """What a pod asks for, by what it is and in which unit."""
     asked: dict[str, int | str] = {"cpu (milli)": request.cpu_milli, "memory (MiB)": request.memory_mib}
     asked |= {shorten(name, KEY): count for name, count in request.devices[:LISTED_NAMES]}
     if part := request.shares:
@@ -299,3 +340,63 @@ def _refusal(state: State, fleet: Fleet, names: NodeNames, evaluation: Evaluatio
     lacks = tuple(missing_needs(fleet, int(evaluation.rows[nearest]), evaluation.request))
     advice = advice_on(state, fleet, evaluation.pod, evaluation.request, names[nearest], reason)
     return Refusal(reason.text, refused.size, reason.eviction_helps, names[nearest], lacks, advice)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """One node. ``reason`` is "fits" or why not, ``lacks`` what it has too little of, in sentences.
+
+    ``cost`` (GPUs) and its ``terms`` mean something only where it fits.
+    """
+
+    node: str
+    fits: bool
+    reason: str
+    lacks: tuple[str, ...] = ()
+    advice: str = ""
+    cost: float = 0.0
+    terms: dict[str, float] = field(default_factory=dict)
+
+    def order(self) -> tuple[bool, float, str]:
+        """Those that fit first, the cheapest first."""
+        return not self.fits, self.cost, self.node
+
+
+def explain_each(state: State, pod: Pod, nodes: Iterable[str]) -> list[NodeAnswer]:
+    """An answer for each of these nodes, those that fit first, cheapest first.
+
+    Raises ``RequestError`` where the pod's request cannot be read.
+    """
+    return sorted(_answers(state, pod, list(nodes)), key=NodeAnswer.order)
+
+
+def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
+    request, candidates = request_of(pod), Candidates(state, pod)
+    evaluation = with_gang_check(state, evaluate(state, pod, request, NodeNames.of(nodes)))
+    with state.fleet_view_for(pod) as fleet:
+        for index, name in enumerate(nodes):
+            row, reason = int(evaluation.rows[index]), Reason(int(evaluation.codes[index]))
+            node = state.nodes.get(name)
+            forecast = evaluation.forecasts[index] if evaluation.forecasts else None
+            if node is not None and (rejection := candidates.rejection(node)):
+                yield NodeAnswer(name, fits=False, reason=rejection)
+            elif reason is not Reason.FITS:
+                needs = (need.text for need in missing_needs(fleet, row, request))
+                lacks = *needs, *_unoffered(state, name)
+                advice = advice_on(state, fleet, pod, request, name, reason)
+                yield NodeAnswer(name, fits=False, reason=reason.text, lacks=lacks, advice=advice)
+            elif forecast and (forecast.problem or forecast.refused):
+                yield NodeAnswer(name, fits=False, reason=shorten(forecast.problem or NO_DEVICES))
+            elif node is not None and (used_up := tuple(lacking_on(state, node, asked_by(pod)))):
+                lacks = tuple(one.text for one in used_up[:LISTED_NAMES])
+                yield NodeAnswer(name, fits=False, reason=used_up[0].reason, lacks=lacks)
+            else:
+                option = option_on(state, evaluation, index, name, None)
+                yield NodeAnswer(name, fits=True, reason=reason.text, cost=option.cost, terms=option.terms)
+
+
+def _unoffered(state: State, name: str) -> Iterator[str]:
+    """What is the matter with GPUs that the node does not offer."""
+    found = unoffered(state, name)
+    if text := found.note if found else not_offered(state, name):
+        yield shorten(text)

@@ -1,21 +1,23 @@
-"""What is probably wrong with the words of a pod: labels, annotations, names of its queue and scheduler."""
+"""What is probably wrong with the words of a pod: labels, annotations, names of its queue and scheduler; and
+what the API server would not accept, so that the pod fits nowhere."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
 
 from extender.cluster.state import State
 from extender.dialects import kai, stowage
 from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS, REQUEST_ANNOTATIONS, REQUEST_LABELS
-from extender.explain.admission import is_manifest
-from extender.k8s.objects import Pod
-from extender.k8s.quantity import QuantityError, whole
+from extender.k8s.eviction_objects import PriorityClass
+from extender.k8s.objects import Container, Pod
+from extender.k8s.quantity import QuantityError, exact, whole
 from extender.queues.checkpoints import CHECKPOINT_INTERVAL, CHECKPOINTED_AT
 from extender.queues.gang_kinds import GANG, GANG_MIN
 from extender.queues.queue import QUEUE_LABEL, RESTARTABLE
-from extender.untrusted.limits import LISTED_NAMES, quoted, shorten
+from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
 
 _DOMAIN = "stowage.dev/"
 _ANYWHERE = frozenset({QUEUE_LABEL, GANG, GANG_MIN, RESTARTABLE, CHECKPOINTED_AT, CHECKPOINT_INTERVAL})
@@ -26,6 +28,10 @@ _OF_PODS = frozenset(
 _OTHERS = {"runai-fraction": kai.FRACTION, "runai-gpu-memory": kai.MEMORY}
 _NAMED = 4
 _BYTES = 1 << 20
+_STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
+"""Resources without a domain. Sources of ``admission_problem``, in k8s.io/kubernetes
+pkg/apis/core/validation/validation.go: ``validateContainerResourceName`` (no others without a domain) and
+``ValidateContainerResourceRequirements`` (an extended resource needs a limit, and its request equals it)."""
 _DEFAULT_SCHEDULERS = ("default-scheduler", "stowage")
 _SYSTEM_CLASSES = ("system-cluster-critical", "system-node-critical")
 
@@ -94,3 +100,44 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
     longer = [one for one in candidates if name and name.lower() in one.lower()]
     near = longer or get_close_matches(shorten(name, 256), candidates, n=1, cutoff=0.7)
     return f" (did you mean {near[0]}?)" if near else ""
+
+
+def is_manifest(pod: Pod) -> bool:
+    """Whether the pod comes from a file: the API server has not seen it."""
+    return not pod.uid and pod.phase == "Pending"
+
+
+def as_admitted(pod: Pod, known: PriorityClass | None) -> Pod:
+    """A pod from a file with what the API server would write into it from its PriorityClass, if known.
+    Source: plugin/pkg/admission/priority/admission.go of k8s.io/kubernetes."""
+    if known is None or not is_manifest(pod) or pod.priority:
+        return pod
+    return replace(pod, priority=known.value, never_preempts=pod.never_preempts or known.never_preempts)
+
+
+def admission_problem(pod: Pod) -> str:
+    """Why the API server would refuse the pod, "" if this module knows no reason."""
+    found = (problem for container in pod.spec.all_containers for problem in _problems(container))
+    return next(found, "")
+
+
+def _problems(container: Container) -> Iterator[str]:
+    limits = dict(container.limits)
+    for name, request in container.requests:
+        shown = shorten(name, KEY)
+        if "/" not in name:
+            if name not in _STANDARD and not name.startswith("hugepages-"):
+                near = " (did you mean nvidia.com/gpu?)" if "gpu" in name.lower() else ""
+                yield f"the API server refuses it: {quoted(name)} is no resource of Kubernetes{near}"
+        elif "kubernetes.io/" not in name and name not in limits:
+            yield f"the API server refuses it: {shown} has a request and no limit; write it under limits"
+        elif "kubernetes.io/" not in name and not _equal(request, limits[name]):
+            amounts = f"the request of {shown} is {quoted(request)}, its limit {quoted(limits[name])}"
+            yield f"the API server refuses it: {amounts}; both must be equal"
+
+
+def _equal(one: str, other: str) -> bool:
+    try:
+        return one == other or exact(one) == exact(other)
+    except QuantityError:
+        return True  # the request says what is wrong with it

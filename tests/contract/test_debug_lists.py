@@ -13,9 +13,8 @@ from pydantic_core import to_jsonable_python
 
 from extender.cli.explain_text import render
 from extender.explain.advice import ADVICE
-from extender.explain.each_node import explain_each
 from extender.explain.inspector import PodReport
-from extender.explain.pod import explain
+from extender.explain.pod import explain, explain_each
 from extender.explain.this_replica import Replica
 from extender.server import debug_answers
 from extender.untrusted.limits import DECISIONS_LISTED, EXPLAIN_PODS

@@ -22,7 +22,7 @@ import yaml
 from extender.cluster.state import State
 from extender.dialects.hami import TO_ALLOCATE
 from extender.dialects.per_device import parse_devices
-from extender.explain.each_node import explain_each
+from extender.explain.pod import explain_each
 from extender.inventory.gpu_labels import UNKNOWN_MEMORY
 from extender.settings import Settings
 from extender.source.workloads import parse_templates

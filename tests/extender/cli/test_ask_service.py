@@ -12,8 +12,7 @@ import pytest
 
 from extender.cli import main as cli
 from extender.cli.explain_text import render, render_nodes
-from extender.explain.each_node import explain_each
-from extender.explain.pod import explain
+from extender.explain.pod import explain, explain_each
 from extender.server import run as serve
 from extender.server.front import Front
 from extender.server.http_server import Server

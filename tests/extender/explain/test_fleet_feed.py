@@ -61,7 +61,7 @@ async def test_waiting_pods_are_explained_again_when_devices_come() -> None:
     assert (await reader.read())["waiting"][0]["lacks"]
     gpus = DeviceClass("gpu.nvidia.com", extended_resource=GPU)
     state.apply([Upserted(gpus), Upserted(parse_slice("s", spec(gpu(), node="a")))])
-    assert (await reader.read())["waiting"][0]["why"] == "fits on 1 nodes"
+    assert (await reader.read())["waiting"][0]["why"] == "fits on 1 node"
 
 
 async def test_a_removed_node_and_one_that_comes_back() -> None:

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from extender.cli.main import main
-from extender.demo.bundle import CLUSTER
+from extender.data import CLUSTER
 from extender.server.engine import Engine
 from extender.server.front import Front
 from extender.server.service import Service

@@ -20,8 +20,8 @@ from itertools import count
 from typing import Any
 
 from bench.client import extender_args
+from bench.demo_cluster import nodes
 from bench.service import Running, kubeconfig_of, stowage
-from extender.demo.nodes import nodes
 from extender.demo.pods import stream
 from tests.extender.apiserver import ApiServer
 from tests.extender.apistore import Store

@@ -40,7 +40,7 @@ def source_of(args: argparse.Namespace) -> Source:
     if args.snapshot:
         return _snapshot_source(args.snapshot, ", ".join(map(str, args.snapshot)))
     if args.example:
-        from extender.demo.bundle import CLUSTER
+        from extender.data import CLUSTER
 
         return _snapshot_source([CLUSTER], "the bundled example")
     if (live := _live(args)) is not None:

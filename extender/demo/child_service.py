@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from extender.demo.nodes import Manifest
+from extender.demo.pods import Manifest
 
 _SETTINGS = {"STOWAGE_BIND": "true", "STOWAGE_LOG_LEVEL": "warning", "STOWAGE_DRAIN_SECONDS": "0"}
 _START_SECONDS = 120

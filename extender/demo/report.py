@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from extender.demo.nodes import GPU
-from extender.demo.pods import large_job
+from extender.demo.pods import GPU, large_job
 from extender.demo.scheduler import Amounts, NodeInfo, PodInfo, Scheduler, fits, read_pod
 from extender.untrusted.terminal import show_progress
 

@@ -13,8 +13,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from extender.data import CLUSTER
 from extender.demo import report
-from extender.demo.bundle import CLUSTER
 from extender.demo.child_service import ChildService, DemoError, serving
 from extender.demo.pods import stream
 from extender.demo.scheduler import DEFAULT, PACKING, NodeInfo, PodInfo, Scheduler, read_cluster, read_pod

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from extender.demo.nodes import Manifest
+from extender.demo.pods import Manifest
 from extender.k8s.quantity import mib, milli, whole
 
 TOP = 100  # MaxNodeScore

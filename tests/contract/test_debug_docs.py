@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from extender.demo.bundle import CLUSTER
+from extender.data import CLUSTER
 from extender.k8s.objects import Upserted
 from extender.server.service import Service
 from extender.settings import Settings

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from extender.cli.main import main
-from extender.demo.bundle import CLUSTER
+from extender.data import CLUSTER
 from extender.server.front import Front
 from extender.server.service import Service
 from extender.settings import Settings

@@ -14,7 +14,7 @@ import pytest
 from extender.cli import main as cli
 from extender.cluster.policy_refresh import plan_now
 from extender.cluster.records import records_of
-from extender.demo.bundle import CLUSTER
+from extender.data import CLUSTER
 from extender.k8s.objects import Node, Pod, Upserted
 from extender.server import state_dump
 from extender.source.interface import Unavailable

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from extender.demo.bundle import CLUSTER
+from extender.data import CLUSTER
 from extender.untrusted.limits import EXPLAIN_BODY
 from tests.examples import some
 from tests.extender.server.test_run import Process

@@ -8,7 +8,7 @@ import socket
 import httpx
 import pytest
 
-from extender.demo.bundle import CLUSTER
+from extender.data import CLUSTER
 from extender.untrusted.limits import LOG_LINES
 from tests.extender.server.test_run import Process
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from extender.demo.bundle import CLUSTER
+from extender.data import CLUSTER
 
 LIMIT = 1 << 30  # bytes: `resources` in deploy/chart/values.yaml
 SIZE = 62 << 20  # bytes of a body: a little less than what is accepted

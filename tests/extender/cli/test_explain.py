@@ -9,7 +9,7 @@ import yaml
 
 from extender.cli import main as cli
 from extender.cli.explain_text import render
-from extender.demo.bundle import CLUSTER
+from extender.data import CLUSTER
 from extender.explain.pod import explain
 from tests.extender import apiserver
 from tests.extender.apiserver import DEVICES

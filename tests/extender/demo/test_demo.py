@@ -15,12 +15,12 @@ from http.client import HTTPConnection
 
 import pytest
 
+from bench import demo_cluster
 from extender.cluster.state import State
-from extender.demo import bundle, report
-from extender.demo.bundle import CLUSTER
+from extender.data import CLUSTER
+from extender.demo import report
 from extender.demo.child_service import DemoError, free_port
-from extender.demo.nodes import GPU
-from extender.demo.pods import stream
+from extender.demo.pods import GPU, stream
 from extender.demo.scheduler import (
     DEFAULT,
     PACKING,
@@ -70,7 +70,7 @@ class Scripted:
 
 class TestBundledCluster:
     def test_the_file_is_the_output_of_its_generator(self):
-        assert CLUSTER.read_text(encoding="utf-8") == bundle.text()
+        assert CLUSTER.read_text(encoding="utf-8") == demo_cluster.text()
 
     def test_the_service_reads_it_without_problems(self):
         snapshot = read([CLUSTER])
@@ -94,7 +94,7 @@ class TestBundledCluster:
         assert len({clique for one in labels if (clique := one.get("nvidia.com/gpu.clique"))}) == 1
 
     def test_no_node_holds_more_than_it_has(self):
-        nodes, pending = read_cluster(json.loads(bundle.text())["items"])
+        nodes, pending = read_cluster(json.loads(demo_cluster.text())["items"])
         assert pending
         assert all(one.free(name) >= 0 for one in nodes for name in one.requested)
 

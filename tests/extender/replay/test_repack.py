@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from extender.cli import main as cli
-from extender.demo.bundle import CLUSTER
+from extender.data import CLUSTER
 from extender.replay.movable import Stays
 from extender.replay.repack import replay_snapshot
 from extender.replay.report import snapshot_table

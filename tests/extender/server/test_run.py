@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from extender.demo.bundle import CLUSTER
+from extender.data import CLUSTER
 from extender.server import http_server
 from extender.server import run as serve
 from tests.certificates import Authority, Secret

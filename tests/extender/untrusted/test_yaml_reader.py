@@ -12,7 +12,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extender.demo.bundle import CLUSTER
+from extender.data import CLUSTER
 from extender.untrusted.limits import YAML_DEPTH, YAML_NODES
 from extender.untrusted.yaml_reader import TextError, bounded_json, yaml_documents
 

@@ -1,4 +1,6 @@
-"""The nodes of the bundled cluster, as ``kubectl get nodes -o json`` prints them.
+"""Makes the bundled cluster, in the format of ``kubectl get nodes,pods -A -o json``. To write the file again:
+
+    python -m bench.demo_cluster
 
 Labels are those that GPU feature discovery (GFD) and Node Feature Discovery write on such machines. Sources:
 NVIDIA/k8s-device-plugin internal/lm (the labels) and its issue 1501 (a dump of 8 x H100),
@@ -8,15 +10,14 @@ docs/gpu-feature-discovery/README.md (the clique); memory sizes as in ``packing/
 
 from __future__ import annotations
 
-import uuid
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-Manifest = dict[str, Any]
-CREATED = "2026-09-01T08:00:00Z"
-GPU = "nvidia.com/gpu"
-_UIDS = uuid.UUID("9d0f1b0e-6f0c-5b7e-9d2a-3f1f6f2f7c11")
+from extender.data import CLUSTER
+from extender.demo import pods
+from extender.demo.pods import CREATED, GPU, Manifest, uid
+
 _DRIVER = {"full": "580.95.05", "major": "580", "minor": "95", "revision": "05"}
 _RUNTIME = {"full": "13.0", "major": "13", "minor": "0"}
 _CLIQUE = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.1"
@@ -92,11 +93,6 @@ def nodes() -> list[Manifest]:
         *(_time_sliced(f"t4-{i:02}", replicas=8) for i in range(1, 4)),
         *(_whole(f"gb200-r1-{i:02}", _GB200) for i in range(1, 7)),
     ]
-
-
-def uid(kind: str, name: str) -> str:
-    """A UID that is the same in every run."""
-    return str(uuid.uuid5(_UIDS, f"{kind}/{name}"))
 
 
 def _whole(name: str, machine: _Machine) -> Manifest:
@@ -206,3 +202,55 @@ def _resources(machine: _Machine, devices: dict[str, int], *, reserved: bool) ->
     yield "pods", "110"
     for name, count in devices.items():
         yield name, str(count)
+
+
+_RUNNING: list[tuple[pods.PodKind, str, int]] = [
+    (pods.TRAIN[pods.H100], "h100-01", 1),
+    (pods.TUNE[4], "h100-02", 1),
+    (pods.TUNE[1], "h100-03", 2),
+    (pods.EVALUATE[2], "a100-01", 1),
+    (pods.EVALUATE[1], "a100-02", 1),
+    (pods.RENDER, "l40s-01", 2),
+    (pods.RENDER, "l40s-02", 1),
+    (pods.SMALL_MODEL, "h100-mig-01", 4),
+    (pods.LARGE_MODEL, "h100-mig-01", 2),
+    (pods.MODEL, "h100-mig-02", 2),
+    (pods.SMALL_MODEL, "h100-mig-04", 1),
+    (pods.NOTEBOOK, "t4-01", 4),
+    (pods.NOTEBOOK, "t4-02", 2),
+    (pods.RACK[4], "gb200-r1-01", 1),
+    (pods.RACK[4], "gb200-r1-02", 1),
+]
+"""How many pods of a kind run on a node of the bundled cluster."""
+
+_PENDING = [pods.TUNE[2], pods.LARGE_MODEL, pods.NOTEBOOK, pods.ANY, pods.TOO_LARGE]
+
+
+def bundled() -> list[Manifest]:
+    """The pods of the bundled cluster: running, succeeded and pending ones."""
+    placed = [(kind, node) for kind, node, count in _RUNNING for _ in range(count)]
+    manifests = [_bound(kind, number, node, "Running") for number, (kind, node) in enumerate(placed, start=1)]
+    manifests.append(_bound(pods.EVALUATE[4], 90, "a100-03", "Succeeded"))
+    manifests += [pods.pod(kind, f"{kind.app}-p{number}") for number, kind in enumerate(_PENDING, start=1)]
+    return sorted(manifests, key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"]))
+
+
+def _bound(kind: pods.PodKind, number: int, node: str, phase: str) -> Manifest:
+    manifest = pods.pod(kind, f"{kind.app}-r{number:02}")
+    manifest["spec"]["nodeName"] = node
+    kind_of_owner = "ReplicaSet" if kind.namespace in ("inference", "notebooks") else "Job"
+    owner = {"controller": True, "kind": kind_of_owner, "name": kind.app, "uid": uid("owner", kind.app)}
+    manifest["metadata"]["ownerReferences"] = [owner]
+    manifest["status"] = {"phase": phase, "startTime": CREATED}
+    return manifest
+
+
+def text() -> str:
+    """The content of the file, with sorted keys and an indent of four, as kubectl prints it."""
+    items = nodes() + bundled()
+    document = {"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}}
+    return json.dumps(document, indent=4, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    CLUSTER.write_text(text(), encoding="utf-8")

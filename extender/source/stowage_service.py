@@ -21,6 +21,7 @@ import urllib3
 from extender.source.interface import SourceError
 from extender.source.rest import NO_ANSWER, Refused, RestClient
 from extender.untrusted.limits import KEY, SERVICE_ANSWER, quoted, shorten
+from extender.untrusted.visible import visible
 
 LABEL = "stowage.dev/debug"
 """With the value ``true`` on the Service (deploy/) whose first port serves ``/debug``; with TLS where its
@@ -72,7 +73,7 @@ class StowageService:
         if len(answer) > SERVICE_ANSWER:
             raise NotAsked(f"{self.name} answers with more than {SERVICE_ANSWER >> 20} MiB")
         try:
-            found = _printable(json.loads(answer))
+            found = json.loads(answer)
         except (ValueError, RecursionError):
             raise NotAsked(f"{self.name} answers {status}, and not with JSON") from None
         if status == HTTPStatus.OK:
@@ -81,13 +82,14 @@ class StowageService:
 
     def _refusal(self, status: int, answer: Mapping[str, Any]) -> Exception:
         if isinstance(detail := answer.get("detail"), str):  # Stowage itself; else the API server
-            text = shorten(detail)
+            text = visible(shorten(detail))
             if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND) and detail != "Not Found":
                 return ValueError(text)
             hint = ": pass --token-file" if status == HTTPStatus.UNAUTHORIZED else ""
             return NotAsked(f"{self.name} answers {status} {text}{hint}")
         message = answer.get("message")
-        return NotAsked(f"{self.name}: {status} {shorten(message) if isinstance(message, str) else ''}")
+        text = visible(shorten(message)) if isinstance(message, str) else ""
+        return NotAsked(f"{self.name}: {status} {text}")
 
 
 def at_url(url: str, token: str) -> StowageService:
@@ -170,17 +172,6 @@ def _listed(rest: RestClient, namespace: str | None) -> list[_Found]:
         number = str(port.get("name") or port["port"])
         found.append(_Found(metadata["namespace"], metadata["name"], number, scheme))
     return found
-
-
-def _printable(value: Any) -> Any:  # noqa: ANN401 (JSON)
-    """The value without what could control a terminal: anybody may answer as if he were Stowage."""
-    if isinstance(value, str):
-        return value if value.isprintable() else "".join(c if c.isprintable() else "?" for c in value)
-    if isinstance(value, list):
-        return [_printable(item) for item in value]
-    if isinstance(value, dict):
-        return {_printable(key): _printable(item) for key, item in value.items()}
-    return value
 
 
 def _reason(error: BaseException) -> str:

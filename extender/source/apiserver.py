@@ -21,7 +21,6 @@ from extender.k8s.objects import REQUIRED_KINDS, Event, Kind, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.source.access_reviews import AccessReviews
 from extender.source.evictor_api import EvictorApi
-from extender.source.freshness import Freshness
 from extender.source.interface import (
     Applied,
     Apply,
@@ -49,6 +48,7 @@ from extender.source.rest import (
     time_to_write,
 )
 from extender.source.shard import Shard
+from extender.source.watch_connection import Freshness
 from extender.source.watched_kinds import WATCHED_KINDS, WatchedKind, mig_layouts
 
 _log = logging.getLogger(__name__)

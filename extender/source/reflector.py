@@ -19,10 +19,10 @@ from urllib3 import HTTPResponse
 
 from extender.background import Background
 from extender.k8s.objects import Event, Listed
-from extender.source.freshness import WatchConnection
 from extender.source.interface import Apply, WatchEnd, WatchStatus
 from extender.source.list_watch import ListWatch, ProtocolError, Request
 from extender.source.rest import NO_ANSWER, Refused, Timeouts
+from extender.source.watch_connection import WatchConnection
 from extender.source.watched_kinds import WatchedKind
 
 _log = logging.getLogger(__name__)

@@ -59,7 +59,7 @@ class Timeouts:
     catch_up: float = 1.0  # half of the httpTimeout in scheduler-config/
 
 
-class Heads:
+class HeadTimeouts:
     """The requests that wait for the head of their answer. Each may wait as long as its read timeout.
 
     The timeout of a socket limits each read only: a server that sends the head byte by byte keeps to it for
@@ -119,7 +119,7 @@ class RestClient:
 
     def __init__(self, client: ApiClient, timeouts: Timeouts | None = None) -> None:
         self._client = client
-        self.timeouts, self._heads = timeouts or Timeouts(), Heads()
+        self.timeouts, self._heads = timeouts or Timeouts(), HeadTimeouts()
         client.rest_client.pool_manager.pool_classes_by_scheme = self._heads.pools(self.timeouts.silence)
 
     @property

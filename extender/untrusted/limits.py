@@ -17,54 +17,34 @@ if TYPE_CHECKING:
 # Annotations and labels, in characters. The API server allows 256 KiB of annotations for each object.
 POD_ANNOTATION = 16 << 10
 """One annotation or label of a pod. The longest known one is HAMi's, with 60 characters for each device."""
-POD_ANNOTATIONS = 32 << 10
-"""All annotations and labels of a pod that Stowage reads."""
-NODE_ANNOTATION = 96 << 10
-"""One annotation of a node. HAMi's register has 2 KiB for each GPU in MIG mode."""
-NODE_ANNOTATIONS = 192 << 10
-"""All annotations of a node that Stowage reads."""
+POD_ANNOTATIONS = 32 << 10  # all annotations and labels of a pod that Stowage reads
+NODE_ANNOTATION = 96 << 10  # one annotation of a node. HAMi's register has 2 KiB for each GPU in MIG mode
+NODE_ANNOTATIONS = 192 << 10  # all annotations of a node that Stowage reads
 KEY = 317
 """The name of an annotation, label or resource: 253 for a domain, a slash and 63, as in the API server."""
 LABEL = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 """A regular expression: the value of a label that is not empty."""
 
 # Lists and counts.
-LISTED_NAMES = 64
-"""GPU models or UUIDs that one annotation of a pod lists."""
-NAME = 128
-"""Characters of one such name. ``nvidia.com/gpu.product`` is a label, so it has at most 63."""
-CLAIMED_DEVICES = 128
-"""Devices that the annotations of one pod claim, over all its containers."""
-CONTAINERS = 128
-"""Containers of a pod, and init containers. The API server has no limit."""
-RESOURCES = 64
-"""Resources that one container requests, or that a node offers."""
+LISTED_NAMES = 64  # GPU models or UUIDs that one annotation of a pod lists
+NAME = 128  # characters of one such name. ``nvidia.com/gpu.product`` is a label, so it has at most 63
+CLAIMED_DEVICES = 128  # devices that the annotations of one pod claim, over all its containers
+CONTAINERS = 128  # containers of a pod, and init containers. The API server has no limit
+RESOURCES = 64  # resources that one container requests, or that a node offers
 POD_RESOURCES = 384
 """Resources that all containers of a pod request together. Six containers request about 20."""
-REPORTED_DEVICES = 1024
-"""Devices that kubelet reports for one pod."""
-SELECTOR_ITEMS = 256
-"""Of one pod: entries of the node selector, values in the node affinity, and tolerations."""
-GPUS_PER_NODE = 64
-"""GPUs of one node. No machine has more."""
-DEVICES_PER_NODE = 1 << 20
-"""Devices of one resource on one node. No machine has more."""
-GPU_MIB = (1 << 24) - 1
-"""MiB of one GPU (16 TiB). Some sharing systems multiply the real memory by a factor."""
-MIG_SLICES = 32
-"""Memory slices of a GPU in MIG mode, and placements of one profile. NVIDIA's GPUs have 8."""
-MIG_PROFILES = 32
-"""MIG profiles of one GPU, or instances of a layout on it. NVIDIA's GPUs have at most 20."""
-MIG_CONFIG = 256 << 10
-"""Characters of the MIG manager's ``config.yaml``. That of the GPU operator has 30,000."""
-MIG_LAYOUTS = 256
-"""Layouts of one ``config.yaml``. That of the GPU operator has 70."""
-NODE_CONDITIONS = 512
-"""Conditions of a node that are searched for those about GPUs."""
-SCHEDULING_GATES = 32
-"""Scheduling gates of a pod whose names are kept. Kueue writes one or two."""
-NODE_TAINTS = 64
-"""Taints of a node, and conditions about GPUs."""
+REPORTED_DEVICES = 1024  # devices that kubelet reports for one pod
+SELECTOR_ITEMS = 256  # of one pod: entries of the node selector, values in the node affinity, and tolerations
+GPUS_PER_NODE = 64  # GPUs of one node. No machine has more
+DEVICES_PER_NODE = 1 << 20  # devices of one resource on one node. No machine has more
+GPU_MIB = (1 << 24) - 1  # MiB of one GPU (16 TiB). Some sharing systems multiply the real memory by a factor
+MIG_SLICES = 32  # memory slices of a GPU in MIG mode, and placements of one profile. NVIDIA's GPUs have 8
+MIG_PROFILES = 32  # MIG profiles of one GPU, or instances of a layout on it. NVIDIA's GPUs have at most 20
+MIG_CONFIG = 256 << 10  # characters of the MIG manager's ``config.yaml``. That of the GPU operator has 30,000
+MIG_LAYOUTS = 256  # layouts of one ``config.yaml``. That of the GPU operator has 70
+NODE_CONDITIONS = 512  # conditions of a node that are searched for those about GPUs
+SCHEDULING_GATES = 32  # scheduling gates of a pod whose names are kept. Kueue writes one or two
+NODE_TAINTS = 64  # taints of a node, and conditions about GPUs
 NODE_LABELS = 512
 """Labels of a node that are searched for words about unhealthy GPUs. Feature discovery writes about 100."""
 
@@ -72,8 +52,7 @@ GANG_MEMBERS = 2048
 """Members of a gang, waiting ones included. If there are more, each of them counts as a pod of its own. Of
 those that have succeeded no more are remembered."""
 # PodDisruptionBudgets. The API server has no limits for selectors.
-BUDGET_SELECTOR = 64
-"""Requirements and values in the selector of a PodDisruptionBudget. Most have one or two."""
+BUDGET_SELECTOR = 64  # requirements and values in the selector of a PodDisruptionBudget. Most have one or two
 DISRUPTED_PODS = 2000
 """Pods in ``disruptedPods``. With more, the API server evicts none (``MaxDisruptedPodSize`` in
 k8s.io/kubernetes, pkg/registry/core/pod/storage)."""
@@ -89,80 +68,51 @@ are held for members of all gangs together."""
 # The page at ``/``.
 PAGE_PARTS = 1024
 """Parts of GPUs of one node that the page shows. A node of eight GPUs in seven MIG instances each has 56."""
-PAGE_WAITING = 40
-"""Waiting pods that the page explains, the most urgent ones."""
+PAGE_WAITING = 40  # waiting pods that the page explains, the most urgent ones
 
 # The evictor.
-EVENTS_READ = 32
-"""Events about one pod that are read."""
-EVENTS_SIZE = 1 << 20
-"""Bytes of these Events. One has about 1 KiB."""
-SHIELD_SIZE = 900 << 10
-"""Characters of the shield in its ConfigMap. The API server allows 1 MiB."""
-SCHEDULERS = 64
-"""Names of schedulers that the evictor remembers from filter requests."""
+EVENTS_READ = 32  # events about one pod that are read
+EVENTS_SIZE = 1 << 20  # bytes of these Events. One has about 1 KiB
+SHIELD_SIZE = 900 << 10  # characters of the shield in its ConfigMap. The API server allows 1 MiB
+SCHEDULERS = 64  # names of schedulers that the evictor remembers from filter requests
 
 # Dynamic Resource Allocation. The API server enforces the first group (k8s.io/api ``resource/v1/types.go``,
 # v0.36.3; the larger number if versions differ). A file or a newer API server may contain more.
-CLAIM_REQUESTS = 32
-"""Requests of a claim."""
-CLAIM_ALTERNATIVES = 8
-"""Alternatives (``firstAvailable``) of a request."""
-CLAIM_CONSTRAINTS = 32
-"""Constraints of a claim."""
-CLAIM_RESULTS = 32
-"""Devices that are allocated to one claim."""
-CLAIM_USERS = 256
-"""Pods that a claim is reserved for."""
-SELECTORS = 32
-"""CEL selectors of a request or a device class."""
-SELECTOR = 10 << 10
-"""Characters of a CEL selector."""
-DEVICE_TOLERATIONS = 16
-"""Tolerations of a request."""
-SLICE_DEVICES = 128
-"""Devices of a ResourceSlice."""
-DEVICE_ATTRIBUTES = 64
-"""Attributes of a device, and as many capacities."""
-DEVICE_TAINTS = 16
-"""Taints of a device."""
-COUNTER_SETS = 64
-"""Counter sets of a ResourceSlice, and counter sets that one device consumes from."""
-COUNTERS = 64
-"""Counters of one set."""
-POLICY_VALUES = 64
-"""Valid values in the request policy of a capacity."""
-SELECTOR_TERMS = 16
-"""Terms in the node selector of a ResourceSlice or device, and requirements of a term."""
-OBJECT_NAME = 253
-"""Characters of the name of a device class, driver, pool, device, request or counter."""
-ATTRIBUTE = 64
-"""Characters of the value of an attribute."""
+CLAIM_REQUESTS = 32  # requests of a claim
+CLAIM_ALTERNATIVES = 8  # alternatives (``firstAvailable``) of a request
+CLAIM_CONSTRAINTS = 32  # constraints of a claim
+CLAIM_RESULTS = 32  # devices that are allocated to one claim
+CLAIM_USERS = 256  # pods that a claim is reserved for
+SELECTORS = 32  # CEL selectors of a request or a device class
+SELECTOR = 10 << 10  # characters of a CEL selector
+DEVICE_TOLERATIONS = 16  # tolerations of a request
+SLICE_DEVICES = 128  # devices of a ResourceSlice
+DEVICE_ATTRIBUTES = 64  # attributes of a device, and as many capacities
+DEVICE_TAINTS = 16  # taints of a device
+COUNTER_SETS = 64  # counter sets of a ResourceSlice, and counter sets that one device consumes from
+COUNTERS = 64  # counters of one set
+POLICY_VALUES = 64  # valid values in the request policy of a capacity
+SELECTOR_TERMS = 16  # terms in the node selector of a ResourceSlice or device, and requirements of a term
+OBJECT_NAME = 253  # characters of the name of a device class, driver, pool, device, request or counter
+ATTRIBUTE = 64  # characters of the value of an attribute
 
 # The API server has no limits for these, or much higher ones.
-CLAIM_TEXT = 64 << 10
-"""All CEL selectors of a claim or class, in characters. The API server allows 1.5 MiB."""
-POD_CLAIMS = 32
-"""ResourceClaims of a pod."""
-SELECTOR_TOKENS = 480
-"""Tokens of a CEL selector. Those in NVIDIA's documentation have up to 40."""
-SELECTOR_DEPTH = 32
-"""Nesting depth of a CEL selector: parentheses, calls, and chains of operators."""
+CLAIM_TEXT = 64 << 10  # all CEL selectors of a claim or class, in characters. The API server allows 1.5 MiB
+POD_CLAIMS = 32  # ResourceClaims of a pod
+SELECTOR_TOKENS = 480  # tokens of a CEL selector. Those in NVIDIA's documentation have up to 40
+SELECTOR_DEPTH = 32  # nesting depth of a CEL selector: parentheses, calls, and chains of operators
 SELECTOR_STEPS = 2000
 """Steps of one evaluation of a CEL selector: one for each evaluated part, and one for each ``STEP_TEXT``
 characters or items that it reads. A normal evaluation takes less than 100."""
-STEP_TEXT = 16
-"""Characters or items that count as one step."""
+STEP_TEXT = 16  # characters or items that count as one step
 FORECAST_STEPS, NODE_STEPS, DEVICE_STEPS = 10_000, 40, 32
 """Steps of CEL and of the search for one pod's forecast, plus steps for each node and for each device there.
 Steps that a node does not use are left for the next nodes. A normal forecast takes a fifth of this, so the
 author of a claim can make it only a few times slower."""
-MOST_STEPS = 1_000_000
-"""Steps for one pod's forecast, for any number of nodes and devices: about a second."""
+MOST_STEPS = 1_000_000  # steps for one pod's forecast, for any number of nodes and devices: about a second
 
 # YAML of files and of requests for an explanation.
-YAML_DEPTH = 64
-"""Nesting depth of maps and lists. A pod has 12."""
+YAML_DEPTH = 64  # nesting depth of maps and lists. A pod has 12
 YAML_NODES = 20_000
 """Scalars, lists and maps in one manifest of a request, or in one layout file. A large pod has 2,000."""
 EXPLAIN_BODY = 1 << 20
@@ -171,22 +121,18 @@ EXPLAIN_BODY = 1 << 20
 # Requests. Everybody who can reach the port can send them.
 PART_OF_MEMORY = 16
 """A body is at most this part of the memory that the process may have, if a cgroup limits that."""
-LARGE_BODY = 1 << 20
-"""Bytes from which on a message is parsed in a thread, one at a time."""
+LARGE_BODY = 1 << 20  # bytes from which on a message is parsed in a thread, one at a time
 BODIES_IN_FLIGHT = 4
 """All request bodies of one port together, in multiples of the largest body that the port accepts."""
-MESSAGE_NAMES = 100_000
-"""Nodes in one message. Kubernetes is for up to 5,000."""
+MESSAGE_NAMES = 100_000  # nodes in one message. Kubernetes is for up to 5,000
 NODE_VICTIMS, MESSAGE_VICTIMS = 4096, 1_000_000
 """Victims on one node, and in one message. kubelet runs 110 pods on a node, or a few hundred."""
-MESSAGE_POD = 3 << 20
-"""Bytes of the pod in a message: as many as the API server accepts of one object."""
+MESSAGE_POD = 3 << 20  # bytes of the pod in a message: as many as the API server accepts of one object
 BODY_SECONDS = 10
 """Seconds for a body to arrive. By default kube-scheduler waits 5 s for the answer of an extender."""
 HEADER_SECONDS = 10
 """Seconds for the head of a request to arrive, from its first byte, and for the caller to read the answer."""
-HEADERS = 64 << 10
-"""Bytes of a request's first line and headers. kube-scheduler sends 200."""
+HEADERS = 64 << 10  # bytes of a request's first line and headers. kube-scheduler sends 200
 KNOWN_HOSTS = 64
 """Different hosts of requests that are remembered, and that are logged because they are refused."""
 PIPELINED_REQUESTS = 16
@@ -197,58 +143,43 @@ HANDSHAKES = 64
 """TLS handshakes of one port that are under way. Their connections are not yet among ``CONNECTIONS``."""
 TLS_CONNECTION_SECONDS = 600
 """Age of a TLS connection at which the next answer closes it: certificates are checked when it begins."""
-TLS_FILE = 1 << 20
-"""Bytes of a certificate, key or CA file: the largest Secret."""
+TLS_FILE = 1 << 20  # bytes of a certificate, key or CA file: the largest Secret
 
 VOLCANO_NODES = 8
 """Nodes of the pods in one question of Volcano about victims. It always asks about the pods of one node."""
 
-DEBUG_TOKEN = 16 << 10
-"""Characters of a bearer token. Those of service accounts have about 1,000."""
-DEBUG_PATH = 1024
-"""Characters of a path under ``/debug`` for which a token is checked."""
-REVIEWS_KEPT = 1024
-"""Tokens whose reviews by the API server are remembered, and as many paths."""
-REVIEWS_PENDING = 32
-"""Requests that wait for a review at the same time."""
-REVIEW_SECONDS = 5
-"""Seconds for the reviews of one request."""
+DEBUG_TOKEN = 16 << 10  # characters of a bearer token. Those of service accounts have about 1,000
+DEBUG_PATH = 1024  # characters of a path under ``/debug`` for which a token is checked
+REVIEWS_KEPT = 1024  # tokens whose reviews by the API server are remembered, and as many paths
+REVIEWS_PENDING = 32  # requests that wait for a review at the same time
+REVIEW_SECONDS = 5  # seconds for the reviews of one request
 
-EXPLAIN_PODS = 16
-"""Pods and pod templates in one manifest of a request."""
+EXPLAIN_PODS = 16  # pods and pod templates in one manifest of a request
 DECISIONS_LISTED = 200
 """Decisions in one answer of ``/debug/decisions``, and waiting pods in one of ``/debug/overview``."""
-DECISIONS_SIZE = 1 << 20
-"""Bytes of one answer of ``/debug/decisions``. One decision has up to 5 KiB."""
+DECISIONS_SIZE = 1 << 20  # bytes of one answer of ``/debug/decisions``. One decision has up to 5 KiB
 
 SERVICE_ANSWER = 64 << 20
 """Bytes of the answer of a running Stowage to a command. All nodes of a large cluster take 10 MiB."""
 
 SNAPSHOT_OBJECT = 8 << 20
 """Characters of one object in a JSON file. The API server accepts 3 MiB, and kubectl indents them."""
-SNAPSHOT_YAML = 32 << 20
-"""Characters of a YAML file. It is parsed as a whole, at a megabyte in a second."""
+SNAPSHOT_YAML = 32 << 20  # characters of a YAML file. It is parsed as a whole, at a megabyte in a second
 
-PROBLEMS_LISTED = 1000
-"""Problems in one answer of ``/debug/problems``."""
+PROBLEMS_LISTED = 1000  # problems in one answer of ``/debug/problems``
 STATE_DUMP = 512 << 20
 """Bytes of a dump of the state. 5,000 nodes with 30,000 pods as in the bundled example take 21 MiB."""
 
 # Prometheus, which ``stowage plan slices`` asks for measured use.
-METRICS_SECONDS = 30
-"""Seconds for one answer. A maximum over a week of a thousand series takes a few."""
-METRICS_SIZE = 32 << 20
-"""Bytes of one answer. A series of one pod has about 300."""
-METRICS_SERIES = 65_536
-"""Series of one answer."""
+METRICS_SECONDS = 30  # seconds for one answer. A maximum over a week of a thousand series takes a few
+METRICS_SIZE = 32 << 20  # bytes of one answer. A series of one pod has about 300
+METRICS_SERIES = 65_536  # series of one answer
 
 # Texts that Stowage writes about untrusted input.
-QUOTED = 64
-"""Characters of untrusted text that an error or a log line quotes."""
+QUOTED = 64  # characters of untrusted text that an error or a log line quotes
 ERRORS = 100
 """Invalid values in one object or request. If there are more, the error does not say where the first is."""
-PROBLEM = 300
-"""Characters of one problem, error or log line about untrusted input."""
+PROBLEM = 300  # characters of one problem, error or log line about untrusted input
 LOG_LINES, LOG_SECONDS = 20, 10
 """Log lines of one kind within so many seconds. More are counted: whoever reaches a port can cause some."""
 

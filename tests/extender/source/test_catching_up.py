@@ -17,10 +17,10 @@ from extender.background import Background
 from extender.k8s.objects import Event, Upserted
 from extender.source import apiserver as kube
 from extender.source.apiserver import KubeSource
-from extender.source.freshness import Freshness
 from extender.source.list_watch import Request
 from extender.source.reflector import Backoff, Reflector
 from extender.source.rest import Refused
+from extender.source.watch_connection import Freshness
 from extender.source.watched_kinds import WATCHED_KINDS
 from tests.extender.apiserver import PATIENT, ApiServer, pod, source_of
 

@@ -1,47 +1,72 @@
-"""The routes of FastAPI.
+"""The routes of FastAPI: version, metrics, the page at ``/``, and ``/debug`` (docs/debug.md).
 
 For speed, handlers are ``async def`` and work inline (a thread pool costs more than the answer), bodies are
-bytes in and out (response models cost eight times as much), and there is no middleware.
+bytes in and out (response models cost eight times as much), and there is no middleware. Longer answers are
+made in parts, so that requests of kube-scheduler come in between, and their sizes are bounded.
 """
 
 from __future__ import annotations
 
-from fastapi import FastAPI, Request, Response
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 
-from extender.server.body import BodyBudget
-from extender.server.debug_routes import debug_router
+from extender.background import with_turns
+from extender.k8s.objects import REQUIRED_KINDS
+from extender.server.body import BodyBudget, BodyRefused
 from extender.server.metrics import CONTENT_TYPE
 from extender.server.page_files import page_files
 from extender.server.service import Service
+from extender.untrusted.limits import (
+    DECISIONS_LISTED,
+    DECISIONS_SIZE,
+    EXPLAIN_BODY,
+    KEY,
+    LISTED_NAMES,
+    PROBLEMS_LISTED,
+    shorten,
+)
+
+if TYPE_CHECKING:  # they load kernels
+    from extender.cluster.state import State
+    from extender.explain.inspector import Inspector
+    from extender.server.engine import Engine
+    from extender.settings import Settings
+
+_BATCH = 5
+"""Nodes or decisions that are rendered before other tasks run: about a millisecond."""
+_LINES = 100
+"""Lines of the overview, likewise, and rows of the page's answer that are sent at once: 100 KiB."""
+Nodes = Annotated[list[str] | None, Query(max_length=LISTED_NAMES)]
+Listed = Annotated[int, Query(ge=0, le=DECISIONS_LISTED)]
+Problems = Annotated[int, Query(ge=0, le=PROBLEMS_LISTED)]
 
 
 def create_app(service: Service, bodies: BodyBudget, *, debug: bool) -> FastAPI:
-    """The version, and for ``debug`` metrics, ``/debug`` and the page at ``/``. ``bodies``: the memory for
-    bodies, which the verbs use, too."""
+    """The version, and for ``debug`` metrics, ``/debug`` and the page. ``bodies``: the memory for bodies,
+    which the verbs use, too."""
     # No interactive pages of FastAPI: they load scripts from other sites.
     app = FastAPI(title="Stowage", openapi_url=None, redirect_slashes=False)
-    _add_version(app, service)
-    if debug:
-        _add_debug(app, service, bodies)
-    return app
 
-
-def _add_version(app: FastAPI, service: Service) -> None:
     async def version(request: Request) -> Response:
-        fields = {"version": service.version, "source": service.source.describe()}
-        return Response(to_json(fields), media_type="application/json")
+        return _compact({"version": service.version, "source": service.source.describe()})
 
-    app.add_route("/version", version, methods=["GET"])
-
-
-def _add_debug(app: FastAPI, service: Service, bodies: BodyBudget) -> None:
     async def metrics(request: Request) -> Response:
         return Response(await service.render_metrics(), media_type=CONTENT_TYPE)
 
-    app.add_route("/metrics", metrics, methods=["GET"])
-    app.include_router(debug_router(service, bodies))
-    _add_page(app)
+    app.add_route("/version", version, methods=["GET"])
+    if debug:
+        app.add_route("/metrics", metrics, methods=["GET"])
+        _add_page(app)
+        for method, path, answer in _DebugRoutes(service, bodies).table():
+            app.add_api_route(f"/debug{path}", answer, methods=[method])
+    return app
 
 
 def _add_page(app: FastAPI) -> None:
@@ -58,3 +83,192 @@ def _add_page(app: FastAPI) -> None:
 
     for path in ("/", "/page/{name}"):
         app.add_route(path, page, methods=["GET"])
+
+
+class _DebugRoutes:
+    """Known nodes and pods, and the reasons of decisions. Read-only."""
+
+    def __init__(self, service: Service, bodies: BodyBudget) -> None:
+        self._service, self._bodies = service, bodies
+        self._dumping = asyncio.Lock()
+        selector = service.settings.node_selector
+        self._known = f"known in this shard (node_selector: {selector})" if selector else "known"
+
+    def table(self) -> Iterable[tuple[str, str, Callable[..., Awaitable[Response]]]]:
+        """Method, path below ``/debug``, and what answers."""
+        return (
+            ("GET", "/nodes", self.nodes),
+            ("GET", "/nodes/{name}", self.node),
+            ("GET", "/fragmentation", self.fragmentation),
+            ("GET", "/pods", self.pods),
+            ("GET", "/pods/{namespace}/{name}", self.pod),
+            ("GET", "/pods/{namespace}/{name}/nodes", self.pod_nodes),
+            ("POST", "/explain", self.explain),
+            ("POST", "/explain/pods", self.explain_pods),
+            ("GET", "/decisions", self.decisions),
+            ("GET", "/overview", self.overview),
+            ("GET", "/problems", self.problems),
+            ("GET", "/state", self.state),
+            ("GET", "/fleet", self.fleet),
+            ("GET", "/fleet/history", self.history),
+        )
+
+    async def nodes(self) -> Response:
+        inspector, nodes = self._inspector(), []
+        async for name in with_turns(inspector.node_names(), _BATCH):
+            if view := inspector.node(name):  # it may have been deleted meanwhile
+                nodes.append(to_json(view))
+        return _listed(b"{", "nodes", nodes, b"}\n")
+
+    async def node(self, name: str) -> Response:
+        return self._found(self._inspector().node(name), f"node {shorten(name, KEY)}")
+
+    async def fragmentation(self) -> Response:
+        return _json(await self._inspector().census.take())
+
+    async def pods(self, name: str) -> Response:
+        return _json({"pods": self._inspector().pods_named(name)})
+
+    async def pod(self, namespace: str, name: str, explained: bool = False) -> Response:
+        key = f"{namespace}/{name}"
+        return self._found(await self._inspector().pod(key, explained=explained), f"pod {shorten(key, KEY)}")
+
+    async def pod_nodes(self, namespace: str, name: str, node: Nodes = None) -> Response:
+        inspector, key = self._inspector(), f"{namespace}/{name}"
+        try:
+            answer = await inspector.nodes_for(key, node or inspector.node_names())
+        except ValueError as error:
+            raise HTTPException(400, shorten(str(error))) from None
+        return self._found(answer, f"pod {shorten(key, KEY)}")
+
+    async def explain(self, request: Request) -> Response:
+        return await self._explained(request, lambda manifest: self._inspector().explain(manifest))
+
+    async def explain_pods(self, request: Request, node: Nodes = None, every: bool = False) -> Response:
+        async def answer(manifest: str) -> object:
+            inspector = self._inspector()
+            answers = await inspector.answers(manifest, inspector.node_names() if every else node)
+            return {"replica": inspector.replica(), "answers": answers}
+
+        return await self._explained(request, answer)
+
+    async def decisions(self, limit: Listed = 20, before: datetime | None = None) -> Response:
+        """The last ones ``before`` a time, newest first, but at most ``DECISIONS_SIZE`` bytes. ``next`` is
+        the time with which the next page begins, null after the last one."""
+        inspector = self._inspector()
+        found, size = inspector.decisions(before), 0
+        rendered: list[bytes] = []
+        last: datetime | None = None
+        async for pod, decision in with_turns(found[:limit], _BATCH):
+            line = to_json({"pod": pod, "decision": decision})
+            size += len(line)
+            if rendered and size > DECISIONS_SIZE:
+                break
+            rendered.append(line)
+            last = decision.at
+        following = last if len(rendered) < len(found) else None
+        head = to_json({"replica": inspector.replica(), "next": following})
+        return _listed(head[:-1] + b",", "decisions", rendered, b"}\n")
+
+    async def overview(self, waiting: Listed = 20) -> Response:
+        """Nodes with GPUs, and waiting pods."""
+        inspector = self._inspector()
+        found = await inspector.overview(waiting)
+        nodes = [to_json(line) async for line in with_turns(found.nodes, _LINES)]
+        rest = asdict(replace(found, nodes=()))
+        del rest["nodes"]
+        head = to_json({"replica": inspector.replica()})[:-1] + b',"overview":{'
+        return _listed(head, "nodes", nodes, b"," + to_json(rest)[1:] + b"}\n")
+
+    async def problems(self, limit: Problems = 100) -> Response:
+        """Of nodes, pods and the cluster."""
+        from extender.explain.problems import Surroundings, problems_of
+
+        service, engine = self._service, self._engine()
+        watches = engine.source.watches()
+        around = Surroundings(
+            watches={one.resource: one.problem for one in watches.values() if one.problem},
+            silent={one.resource: one.silent for kind, one in watches.items() if kind in REQUIRED_KINDS},
+            lease=service.lease_problem(),
+            tokens=service.debug_auth.problem if service.debug_auth else "",
+            tasks=service.background.problems(),
+            server_version=engine.server_version,
+        )
+        found = problems_of(engine.state, service.settings, around, limit)
+        return _json({"replica": service.replica(), **asdict(found)})
+
+    async def state(self) -> Response:
+        service, engine = self._service, self._engine()
+
+        state_lines = await asyncio.to_thread(_state_lines)
+        if self._dumping.locked():
+            raise HTTPException(503, "another dump of the state is being read")
+
+        async def lines() -> AsyncIterator[bytes]:
+            async with self._dumping:
+                name = service.replica().name
+                async for some in state_lines(engine.state, service.settings, service.version, name):
+                    yield some
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+    async def fleet(self, since: str = "") -> Response:
+        """What the page at ``/`` shows."""
+        parts = await self._inspector().fleet.since(since)
+        blocks = (b"".join(parts[start : start + _LINES]) for start in range(0, len(parts), _LINES))
+        return StreamingResponse(with_turns(blocks, 1), media_type="application/json")
+
+    async def history(self) -> Response:
+        return _compact(self._inspector().history.columns())
+
+    def _engine(self) -> Engine:
+        service = self._service
+        if service.engine is None or service.missing():
+            raise HTTPException(503, f"not ready: {service.missing()}")
+        service.engine.after.run()  # it shows what has been answered
+        return service.engine
+
+    def _inspector(self) -> Inspector:
+        return self._engine().inspector
+
+    def _found(self, view: object, what: str) -> Response:
+        if view is None:
+            raise HTTPException(404, shorten(f"{what} is not {self._known}"))
+        return _json(view)
+
+    async def _explained(self, request: Request, answer: Callable[[str], Awaitable[object]]) -> Response:
+        """The answer about the manifest that is the body."""
+        declared = request.headers.get("content-length", "")
+        try:
+            body = await self._bodies.take(request.receive, declared, EXPLAIN_BODY)
+        except BodyRefused as refused:
+            raise HTTPException(refused.status, str(refused), {"connection": "close"}) from None
+        try:
+            return _json(await answer(body.decode()))
+        except ValueError as error:
+            raise HTTPException(400, shorten(str(error))) from None
+        finally:
+            self._bodies.release(body)
+
+
+def _state_lines() -> Callable[[State, Settings, str, str], AsyncIterator[bytes]]:
+    """The function, loaded and prepared: in a thread, because that takes a while."""
+    from extender.server.state_dump import state_lines
+    from extender.source.state_dump import prepare
+
+    prepare()
+    return state_lines
+
+
+def _json(value: object) -> Response:
+    return Response(to_json(value, indent=2) + b"\n", media_type="application/json")
+
+
+def _compact(value: object) -> Response:
+    return Response(to_json(value), media_type="application/json")
+
+
+def _listed(head: bytes, name: str, items: Iterable[bytes], end: bytes) -> Response:
+    """An object with a list of what is JSON already."""
+    body = head + b'"%b":[' % name.encode() + b",\n".join(items) + b"]" + end
+    return Response(body, media_type="application/json")

@@ -16,7 +16,7 @@ from extender.explain.advice import ADVICE
 from extender.explain.inspector import PodReport
 from extender.explain.pod import explain, explain_each
 from extender.explain.this_replica import Replica
-from extender.server import debug_answers
+from extender.server import app
 from extender.untrusted.limits import DECISIONS_LISTED, EXPLAIN_PODS
 from packing.model.reasons import Reason
 from tests.contract.conftest import Start, Stowage, manifest
@@ -69,11 +69,11 @@ async def test_an_answer_has_a_budget_of_bytes(start: Start, monkeypatch: pytest
     stowage = await start(*CLUSTER)
     await decided(stowage, *(f"p{number}" for number in range(5)))
     whole = (await stowage.http.get("/debug/decisions")).content
-    monkeypatch.setattr(debug_answers, "DECISIONS_SIZE", len(whole) // 2)
+    monkeypatch.setattr(app, "DECISIONS_SIZE", len(whole) // 2)
     part = await stowage.http.get("/debug/decisions")
     assert 1 <= len(part.json()["decisions"]) < 5
     assert part.json()["next"]
-    monkeypatch.setattr(debug_answers, "DECISIONS_SIZE", 1)
+    monkeypatch.setattr(app, "DECISIONS_SIZE", 1)
     assert len((await get(stowage, "/debug/decisions"))["decisions"]) == 1  # else no page would ever end
 
 

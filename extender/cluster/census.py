@@ -31,11 +31,8 @@ from packing.fleet.stranded import (
     NOTHING,
     Beside,
     Fragmentation,
-    Installed,
     fragmentation,
-    installed,
     on_offer,
-    on_spot,
     whole_gpus,
 )
 from packing.model.gpu_catalogue import named_model
@@ -79,6 +76,14 @@ class Totals:
     missing: int
     uncounted: int
     waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """GPUs, whether nodes offer them or not, and how much of their compute is in use, in GPUs."""
+
+    gpus: int
+    used: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +223,9 @@ class CensusTaker:
         models = {name or UNKNOWN: one for name, one in by_model.items()}
         for name, one in hidden.items():
             if columns.on_offer[self._rows[name]]:
-                model = one.model if named_model(one.model) else UNKNOWN
+                model = _label(one)
                 fleet, models[model] = _with_node(fleet, one), _with_node(models.get(model, NOTHING), one)
-        gpus, used, spot = _installed(state, columns, hidden)
-        closed = columns.counted & ~columns.on_offer
+        closed, spot = columns.counted & ~columns.on_offer, state.fleet.arrays.spot > 0
         return Census(
             Totals(
                 nodes=int(columns.counted.sum()),
@@ -239,8 +243,8 @@ class CensusTaker:
             ),
             fleet,
             models,
-            {model: Installed(gpus[model], used[model]) for model in gpus},
-            spot,
+            _installed(state, columns, hidden),
+            Installed(int(columns.gpus[spot].sum()), float(columns.used[spot].sum())),
             self._mig_slices(),
             _closed_nodes(state, np.flatnonzero(closed).tolist()),
             waiting,
@@ -302,26 +306,25 @@ def _with_node(sums: Fragmentation, node: Unoffered) -> Fragmentation:
     )
 
 
-def _installed(
-    state: State, columns: _Columns, hidden: Mapping[str, Unoffered]
-) -> tuple[Counter[str], defaultdict[str, float], Installed]:
-    """GPUs by model, those in use by model, and both of spot nodes, with those that nodes do not offer."""
-    of_arrays, spot = installed(state.fleet), on_spot(state.fleet)
-    gpus = Counter({model or UNKNOWN: one.gpus for model, one in of_arrays.items()})
-    used = defaultdict(float, {model or UNKNOWN: one.used for model, one in of_arrays.items()})
-    for name in {*state.nodes.unoffered, *hidden}:
-        row = state.fleet.rows.get(name, -1)
-        if row < 0 or not columns.counted[row]:
-            continue
-        spec, node = state.fleet.specs[row], hidden.get(name)
-        model = node.model if node else spec.model if spec else None
-        count = node.gpus if node else int(columns.not_offered[row])
-        label, in_use = model if model and named_model(model) else UNKNOWN, node.used if node else 0
-        gpus[label] += count
-        used[label] += in_use
-        if state.fleet.arrays.spot[row]:
-            spot = Installed(spot.gpus + count, spot.used + in_use)
-    return gpus, used, spot
+def _installed(state: State, columns: _Columns, hidden: Mapping[str, Unoffered]) -> dict[str, Installed]:
+    """By model, with the GPUs that nodes do not offer."""
+    names = [name or UNKNOWN for name in state.fleet.names.model_names]
+    model = state.fleet.arrays.model.astype(np.int64)
+    for name, one in hidden.items():
+        names.append(_label(one))
+        model[state.fleet.rows[name]] = len(names) - 1
+    gpus = np.bincount(model, columns.gpus, len(names)).tolist()
+    used = np.bincount(model, columns.used, len(names)).tolist()
+    found: dict[str, Installed] = {}
+    for label, count, in_use in zip(names, gpus, used, strict=True):
+        if count:
+            sums = found.get(label, Installed(0, 0.0))
+            found[label] = Installed(sums.gpus + int(count), sums.used + in_use)
+    return found
+
+
+def _label(node: Unoffered) -> str:
+    return node.model if named_model(node.model) else UNKNOWN
 
 
 def _closed_nodes(state: State, rows: list[int]) -> dict[str, int]:

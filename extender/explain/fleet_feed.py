@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic, time
 
 from pydantic_core import to_json
@@ -36,8 +36,6 @@ _IDLE = 600.0
 """Seconds without a reader after which nothing is kept."""
 _ROWS, _LOOKS = 3, 100
 """Rows that are rendered, and nodes that are looked at, before other tasks run."""
-_GONE = 4096
-"""Removed nodes that are remembered. A reader who missed one of them gets everything again."""
 
 
 @dataclass(slots=True)
@@ -51,19 +49,30 @@ class _Row:
     count: NodeCount | None
 
 
+@dataclass(slots=True)
+class _Kept:
+    """What was rendered and when, all of it since the ``epoch`` began. ``waiting_from``: what the waiting
+    pods were explained with."""
+
+    epoch: str = field(default_factory=lambda: secrets.token_hex(4))
+    version: int = 0
+    refreshed: float = float("-inf")
+    rendered_all: float = float("-inf")
+    waiting_at: float = float("-inf")
+    totals: Totals | None = None
+    rows: dict[str, _Row] = field(default_factory=dict)
+    waiting: bytes = b"[]"
+    more_waiting: int = 0
+    waiting_version: int = 0
+    waiting_from: object = None
+
+
 class FleetFeed:
     """The rows of all nodes and the waiting pods, as JSON, with a version."""
 
     def __init__(self, state: State, census: CensusTaker, clock: Callable[[], float] = monotonic) -> None:
         self._state, self._census, self._clock, self._lock = state, census, clock, asyncio.Lock()
-        self._asked = self._refreshed = self._rendered_all = self._waiting_at = float("-inf")
-        self._epoch, self._version = "", 0
-        self._totals: Totals | None = None
-        self._rows: dict[str, _Row] = {}
-        self._gone: dict[str, int] = {}
-        self._waiting, self._waiting_version, self._more_waiting = b"[]", 0, 0
-        self._waiting_from: object = None
-        self._forget()
+        self._asked, self._kept = float("-inf"), _Kept()
 
     async def since(self, version: str) -> list[bytes]:
         """What changed since this version, or everything where it is unknown ("" is): the parts of a JSON
@@ -71,59 +80,53 @@ class FleetFeed:
 
         ``version``; ``all``: whether everything is listed; ``at``, Unix seconds; ``totals`` of the census;
         ``beside``: what pods ask for beside one GPU on average (CPU in milli, host memory in MiB), two digits
-        of it; ``nodes``: rows
-        (``FleetRow``); ``gone``: names; ``waiting`` (``WaitingLine``, null if unchanged) and
-        ``more_waiting``."""
+        of it; ``nodes``: rows (``FleetRow``); ``waiting`` (``WaitingLine``, null if unchanged) and
+        ``more_waiting``. After nodes were removed, everything is listed."""
         async with self._lock:
             now = self._clock()
             if now - self._asked > _IDLE:
-                self._forget()
+                self._kept = _Kept()
             self._asked = now
-            if now - self._refreshed >= _REFRESH:
+            if now - self._kept.refreshed >= _REFRESH:
                 await self._refresh(now)
             return self._answer(self._known(version))
 
     def forget_if_idle(self) -> None:
         """Free the memory where nobody has asked for ten minutes."""
-        if self._rows and self._clock() - self._asked > _IDLE:
-            self._forget()
-
-    def _forget(self) -> None:
-        self._refreshed = self._rendered_all = self._waiting_at = float("-inf")
-        self._epoch, self._version = secrets.token_hex(4), 0
-        self._rows, self._gone = {}, {}
-        self._waiting, self._waiting_version, self._more_waiting = b"[]", 0, 0
-        self._waiting_from = None
+        if self._clock() - self._asked > _IDLE:
+            self._kept = _Kept()
 
     def _known(self, version: str) -> int:
         """The number of a version of ours, 0 for any other."""
         epoch, _, number = version.partition(".")
-        known = epoch == self._epoch and number.isascii() and number.isdecimal() and len(number) < 10
-        return int(number) if known and int(number) <= self._version else 0
+        known = epoch == self._kept.epoch and number.isascii() and number.isdecimal() and len(number) < 10
+        return int(number) if known and int(number) <= self._kept.version else 0
 
     async def _refresh(self, now: float) -> None:
-        self._version += 1
-        before = self._version - 1
-        self._totals = (await self._census.take()).totals
-        changed = await self._render_rows(now)
-        changed |= self._drop_removed()
-        changed |= await self._explain_waiting(now)
-        if not changed:
-            self._version = before
-        self._refreshed = self._clock()
+        kept = self._kept
+        if removed := kept.rows.keys() - self._state.fleet.rows.keys():
+            kept.epoch = secrets.token_hex(4)  # all others are listed again
+            for name in removed:
+                del kept.rows[name]
+        kept.totals = (await self._census.take()).totals
+        kept.version += 1
+        rows_changed = await self._render_rows(now)
+        if not (await self._explain_waiting(now) or rows_changed):
+            kept.version -= 1
+        kept.refreshed = self._clock()
 
     async def _render_rows(self, now: float) -> bool:
         """Render the rows of the nodes that changed; whether any did."""
-        everything = now - self._rendered_all >= _ALL
+        everything = now - self._kept.rendered_all >= _ALL
         looked = with_turns(list(self._state.fleet.rows), _LOOKS)
         stale = [name async for name in looked if everything or self._is_stale(name)]
         changed = [self._render(name) async for name in with_turns(stale, _ROWS)]
         if everything:
-            self._rendered_all = now
+            self._kept.rendered_all = now
         return any(changed)
 
     def _is_stale(self, name: str) -> bool:
-        kept, row = self._rows.get(name), self._state.fleet.rows.get(name)
+        kept, row = self._kept.rows.get(name), self._state.fleet.rows.get(name)
         if kept is None or row is None:
             return row is not None
         generation = int(self._state.fleet.arrays.generation[row])
@@ -138,56 +141,45 @@ class FleetFeed:
             return False
         generation = int(self._state.fleet.arrays.generation[self._state.fleet.rows[name]])
         body, node = to_json(row), self._state.nodes.get(name)
-        kept = self._rows.get(name)
+        kept = self._kept.rows.get(name)
         same = kept is not None and kept.body == body
-        version = kept.version if kept and same else self._version
-        self._rows[name] = _Row(body, version, node, generation, count)
-        self._gone.pop(name, None)
+        version = kept.version if kept and same else self._kept.version
+        self._kept.rows[name] = _Row(body, version, node, generation, count)
         return not same
-
-    def _drop_removed(self) -> bool:
-        removed = [name for name in self._rows if name not in self._state.fleet.rows]
-        for name in removed:
-            del self._rows[name]
-            self._gone[name] = self._version
-        if len(self._gone) > _GONE:
-            self._gone.clear()
-            self._epoch = secrets.token_hex(4)
-        return bool(removed)
 
     async def _explain_waiting(self, now: float) -> bool:
         """Explain the waiting pods again where it is time; whether something changed."""
-        if now - self._waiting_at < _WAITING:
+        kept = self._kept
+        if now - kept.waiting_at < _WAITING:
             return False
-        self._waiting_at, pods = now, waiting_pods(self._state)
+        kept.waiting_at, pods = now, waiting_pods(self._state)
         source = (self._state.room_version, [(pod.key, pod.uid, pod.nominated_node) for pod in pods])
-        if source == self._waiting_from:
+        if source == kept.waiting_from:
             return False
         lines = []
         for pod in pods[:PAGE_WAITING]:
             candidates = await candidates_of(self._state, pod)
             lines.append(to_json(waiting_line(self._state, pod, candidates)))
         body, more = b"[" + b",".join(lines) + b"]", max(0, len(pods) - PAGE_WAITING)
-        self._waiting_from = source
-        if same := (body, more) == (self._waiting, self._more_waiting):
-            return not same
-        self._waiting, self._more_waiting, self._waiting_version = body, more, self._version
+        kept.waiting_from = source
+        if (body, more) == (kept.waiting, kept.more_waiting):
+            return False
+        kept.waiting, kept.more_waiting, kept.waiting_version = body, more, kept.version
         return True
 
     def _answer(self, known: int) -> list[bytes]:
-        rows = [row.body for row in self._rows.values() if row.version > known]
-        gone = [name for name, version in self._gone.items() if version > known] if known else []
-        waiting = self._waiting if self._waiting_version > known or not known else b"null"
+        kept = self._kept
+        rows = [row.body for row in kept.rows.values() if row.version > known]
+        waiting = kept.waiting if kept.waiting_version > known or not known else b"null"
         beside = self._state.learner.monitor.beside()
         head = to_json(
             {
-                "version": f"{self._epoch}.{self._version}",
+                "version": f"{kept.epoch}.{kept.version}",
                 "all": not known,
                 "at": round(time(), 1),
-                "gone": gone,
-                "totals": self._totals,
+                "totals": kept.totals,
                 "beside": [_rounded(beside.cpu_milli), _rounded(beside.memory_mib)],
-                "more_waiting": self._more_waiting,
+                "more_waiting": kept.more_waiting,
             }
         )
         head = head[:-1] + b',"waiting":' + waiting + b',"nodes":['

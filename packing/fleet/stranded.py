@@ -64,32 +64,6 @@ class Fragmentation:
 NOTHING = Fragmentation(0, 0, 0.0, 0, 0, 0, 0, 0, 0.0, 0, 0.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """GPUs of one model on all nodes, and how much of their compute is in use, in GPUs."""
-
-    gpus: int
-    used: float
-
-
-def installed(fleet: Fleet) -> dict[str, Installed]:
-    """By model ("" for unknown ones), whether nodes are on offer or not."""
-    names, model = _models(fleet)
-    arrays = fleet.arrays
-    gpus = np.bincount(model, (arrays.compute_capacity > 0).sum(axis=0), len(names))
-    used = (arrays.compute_capacity - np.maximum(arrays.compute, 0)).sum(axis=0, dtype=np.float64)
-    in_use = np.bincount(model, used, len(names)) / WHOLE
-    return {name: Installed(int(gpus[i]), float(in_use[i])) for i, name in enumerate(names) if gpus[i]}
-
-
-def on_spot(fleet: Fleet) -> Installed:
-    """GPUs of spot nodes."""
-    arrays = fleet.arrays
-    capacity = arrays.compute_capacity[:, arrays.spot > 0]
-    used = capacity - np.maximum(arrays.compute[:, arrays.spot > 0], 0)
-    return Installed(int((capacity > 0).sum()), float(used.sum(dtype=np.float64)) / WHOLE)
-
-
 def on_offer(fleet: Fleet, closed: Collection[int] = ()) -> Bools:
     """(N,) where nodes take pods, now or in a moment; ``closed`` rows do not, for reasons outside the fleet
     (cordons)."""

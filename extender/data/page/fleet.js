@@ -118,7 +118,6 @@ export class Fleet {
   /** Take in an answer of /debug/fleet; whether anything is different now. */
   apply(answer) {
     if (answer.all) this.nodes.clear();
-    for (const name of answer.gone) this.nodes.delete(name);
     const fresh = answer.nodes.map(decode);
     for (const node of fresh) this.nodes.set(node.name, node);
     const moved = answer.beside.some((amount, i) => amount !== this.beside[i]);
@@ -127,7 +126,7 @@ export class Fleet {
     if (answer.waiting) [this.waiting, this.moreWaiting] = [answer.waiting, answer.more_waiting];
     this.version = answer.version;
     this.totals = answer.totals;
-    const changed = answer.all || answer.nodes.length || answer.gone.length || answer.waiting || moved;
+    const changed = answer.all || answer.nodes.length || answer.waiting || moved;
     if (changed) {
       this.changes += 1;
       this.pods = new Map();

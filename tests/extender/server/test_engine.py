@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cluster.census import CensusTaker
+from extender.cluster.census import CensusTaker, Installed
 from extender.k8s.objects import Container, Deleted, Listed, Owner, PodSpec, Upserted
 from extender.server import engine as engine_module
 from extender.server.engine import Engine
@@ -17,7 +17,6 @@ from extender.server.metrics import Metrics
 from extender.settings import Settings, SettingsError
 from extender.source.interface import BEHIND, Interruption
 from extender.source.snapshot import Snapshot
-from packing.fleet.stranded import Installed
 from packing.model.reasons import Reason
 from tests.extender.builders import GPU, make_node, make_pod, make_state
 from tests.extender.engines import (

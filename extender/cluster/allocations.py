@@ -12,8 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from extender.cluster.claim_check import reconcile_counts
-from extender.cluster.claim_history import ClaimHistory, reconcile_since_bound
+from extender.cluster.claim_check import ClaimHistory, reconcile_counts, reconcile_since_bound
 from extender.dialects.dialect import Claims
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation

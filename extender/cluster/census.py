@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.background import with_turns
-from extender.cluster.gpu_amounts import GpuAmounts
+from extender.cluster.demand import gpus_of
 from extender.cluster.other_resources import wants_devices
 from extender.cluster.state import State
 from extender.cluster.unoffered import Unoffered, closed_text, in_slices, unoffered
@@ -157,7 +157,7 @@ class CensusTaker:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._mig, self._amounts = MigStock(state.fleet), GpuAmounts(state.fleet)
+        self._mig = MigStock(state.fleet)
         self._in_slices: dict[str, tuple[NodeDevices, bool, Unoffered | None]] = {}
         self._rows: dict[str, int] = {}
         self._columns: _Columns | None = None
@@ -208,7 +208,7 @@ class CensusTaker:
 
     def _with_pod(self, waiting: Waiting, pod: Pod) -> Waiting:
         try:
-            gpus = self._amounts.of(request_of(pod))
+            gpus = gpus_of(self._state.fleet, request_of(pod))
         except RequestError:  # nobody knows how much it asks for
             gpus = 0.0
         oldest = pod.created if waiting.oldest is None else min(waiting.oldest, pod.created)

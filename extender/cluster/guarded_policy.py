@@ -13,7 +13,6 @@ from collections.abc import Callable
 import numpy as np
 
 from extender.cluster.failures import Failures
-from extender.cluster.guard_kernels import finite_where_fits
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
@@ -37,7 +36,7 @@ class GuardedPolicy:
         for policy in self._policies:
             with self.failures.caught("cost"):
                 cost = policy.cost(fleet, request)
-                if finite_where_fits(codes, np.ascontiguousarray(cost, np.float32)):
+                if (np.isfinite(cost) | (codes != Reason.FITS)).all():
                     return cost
                 raise ValueError("no finite cost for a node that fits")
         return np.where(codes == Reason.FITS, 0, np.inf).astype(np.float32)

@@ -9,7 +9,7 @@ from dataclasses import fields
 from operator import attrgetter
 
 from extender.cluster.allocations import Allocations, Placement, Problems
-from extender.cluster.claim_history import ClaimHistory
+from extender.cluster.claim_check import ClaimHistory
 from extender.cluster.queue_usage import QueueUsage
 from extender.cluster.reservations import FAILED, AssumedPod, Reservations
 from extender.dialects.pod_request import bound_request, claims_of

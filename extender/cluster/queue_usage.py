@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from extender.cluster.gpu_amounts import GpuAmounts
+from extender.cluster.demand import gpus_of
 from extender.dialects.pod_request import bound_request, request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
@@ -30,7 +30,7 @@ class QueueUsage:
 
     def __init__(self, queues: Queues, fleet: Fleet, now: Callable[[], float] = time.time) -> None:
         self.on_bound: Callable[[str, float], None] = lambda queue, seconds: None
-        self._queues, self._amounts, self._now = queues, GpuAmounts(fleet), now
+        self._queues, self._fleet, self._now = queues, fleet, now
         self._pods: dict[str, _Counted] = {}
         self._gpus: Counter[str] = Counter()
         self._read_with: tuple[object, int] = None, 0
@@ -59,7 +59,7 @@ class QueueUsage:
     def reread(self, pods: Mapping[str, Pod], batch: int) -> Iterator[None]:
         """Count all pods again if PriorityClasses or resources of nodes have changed; yields after each
         ``batch`` of them."""
-        now = self._queues.classes.revision, self._amounts.resources
+        now = self._queues.classes.revision, len(self._fleet.names.resources)
         if now == self._read_with:
             return
         self._read_with = now
@@ -74,7 +74,8 @@ class QueueUsage:
         queue, waits = self._queues.name_of(pod), not pod.node_name
         if not waits:
             request = bound_request(pod).request
-            return _Counted(pod.uid, queue, self._amounts.of(request), waits) if request.wants_gpu else None
+            gpus = gpus_of(self._fleet, request)
+            return _Counted(pod.uid, queue, gpus, waits) if request.wants_gpu else None
         if pod.deleting or pod.gates:
             return None
         try:

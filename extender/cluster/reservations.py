@@ -62,7 +62,7 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class GangRoom:
-    """Room for the members of a gang that are missing (``gang_holds``), which is held for ``seconds``.
+    """Room for the members of a gang that are missing (``GangHolds``), which is held for ``seconds``.
 
     ``expires`` and ``searched`` in seconds of the clock. ``is_over``: the time has passed, so nothing is held
     until the gang starts again. ``bound``: the members that were bound when the places were chosen, or

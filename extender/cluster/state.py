@@ -17,25 +17,32 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.allocations import Allocations, Placement
-from extender.cluster.demand_learner import DemandLearner
+from extender.cluster.demand import DemandLearner
 from extender.cluster.disrupted_pods import note_disruptions
 from extender.cluster.failures import Failures
 from extender.cluster.gang_affinity import GangCosts
-from extender.cluster.gang_answers import GangAnswers
-from extender.cluster.gang_holds import GangHolds
-from extender.cluster.gang_simulation import WaitingMembers, place_together
+from extender.cluster.gang_placement import GangHolds, WaitingMembers, place_together
 from extender.cluster.node_table import NodeTable, blocked_because
 from extender.cluster.pod_table import PodTable
 from extender.cluster.queue_usage import QueueUsage
 from extender.cluster.reservations import TIME_TO_LIVE, AssumedPod
-from extender.cluster.row_table import RowTable
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
-from extender.k8s.objects import REQUIRED_KINDS, Deleted, Event, Kind, Listed, Node, Pod, Upserted
+from extender.k8s.objects import (
+    REQUIRED_KINDS,
+    Deleted,
+    Event,
+    Kind,
+    KubernetesObject,
+    Listed,
+    Node,
+    Pod,
+    Upserted,
+)
 from extender.k8s.pod_groups import is_pod_group
 from extender.k8s.resource_api.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from extender.protocol.node_names import NodeNames
+from extender.protocol.node_names import NameTable, NodeNames
 from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.queues.disruptions import DisruptionLog
 from extender.queues.gangs import GangTable
@@ -87,13 +94,14 @@ class State:
         self.gang_check, self.binds, self.revision = False, False, 0
         self.assigns_all = False
         at = self.reservations, self.gangs, self.pods.is_bound
-        self.gang_holds, self.gang_answers = GangHolds(*at, self._place_together), GangAnswers()
+        self.gang_holds = GangHolds(*at, self._place_together)
+        self.gang_answers: tuple[object, dict[object, bool]] = None, {}
         self.kept_by_node: dict[str, object] = {}
         self.synced: set[Kind] = set()
         self.overcommitted: set[str] = set()
         self.spot: Literal["ignore", "prefer", "require"] = "prefer"
         self.eviction_helps_extenders, self.unknown_node = False, Reason.UNKNOWN_NODE
-        self.failures, self._row_table = Failures(), RowTable(self.fleet)
+        self.failures, self._row_table = Failures(), (-1, NameTable({}))
 
     def apply(self, events: Sequence[Event]) -> None:
         """Take in what happened. An object that cannot be read is a problem, and raises nothing."""
@@ -202,7 +210,19 @@ class State:
 
     def rows(self, names: NodeNames) -> Rows:
         """The fleet row of each name, -1 for a node that is not known: (len(names),) int64."""
-        return self._row_table.find(names)
+        if self._row_table[0] != self.fleet.replaced:
+            self._row_table = self.fleet.replaced, NameTable(self.fleet.rows)
+        return self._row_table[1].find(names)
+
+    def records(self) -> list[KubernetesObject]:
+        """All objects that are known, for a dump; nodes first, pods last."""
+        found: list[KubernetesObject] = [*self.nodes.records(), *self.devices.records()]
+        found += [
+            *self.gangs.pod_groups(),
+            *self.rights.queues.classes.by_name.values(),
+            *self.budgets.records(),
+        ]
+        return found + self.pods.records()
 
     @contextmanager
     def fleet_view_for(self, pod: Pod, without: Collection[str] = ()) -> Iterator[Fleet]:

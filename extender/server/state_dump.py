@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
-from extender.cluster.records import records_of
 from extender.cluster.state import State
 from extender.settings import Settings
 from extender.source.state_dump import Header, Learnt, end_line, header_line, record_line
@@ -23,7 +22,7 @@ _SECRET = {"debug_token_file", "debug_token_review"}
 
 async def state_lines(state: State, settings: Settings, version: str, replica: str) -> AsyncIterator[bytes]:
     """Some lines at a time. Ends without the last line beyond ``STATE_DUMP`` bytes."""
-    records = records_of(state)  # they never change
+    records = state.records()  # they never change
     counts = state.learner.monitor.demand.counts()
     head = header_line(
         Header(

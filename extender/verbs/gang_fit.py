@@ -20,7 +20,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from extender.cluster.gang_simulation import WaitingMembers, grouped, place_together, waiting_members
+from extender.cluster.gang_placement import WaitingMembers, grouped, place_together, waiting_members
 from extender.cluster.other_resources import asked_by
 from extender.cluster.state import State
 from extender.dra.pod_claims import class_resources
@@ -64,11 +64,12 @@ def gang_may_fit(state: State, pod: Pod, request: Request) -> bool:
     is_like_others = pod.key in state.pods and not (pod.gates or state.reservations.node_of(pod.uid))
     own = "" if is_like_others else pod.key
     asked = gang.key, own, request, pod.spec.node_selector, pod.scheduling_constraints, int(now) // 10
-    if (known := state.gang_answers.get(asked, state.room_version)) is not None:
-        return known
-    fits = _may_fit(state, gang, WaitingMembers(pod, request), now)
-    state.gang_answers.put(asked, state.room_version, fits)
-    return fits
+    if state.gang_answers[0] != (version := state.room_version):
+        state.gang_answers = version, {}
+    answers = state.gang_answers[1]  # every member asks the same
+    if asked not in answers:
+        answers[asked] = _may_fit(state, gang, WaitingMembers(pod, request), now)
+    return answers[asked]
 
 
 def _may_fit(state: State, gang: Gang, asking: WaitingMembers, now: float) -> bool:

@@ -13,7 +13,6 @@ import pytest
 
 from extender.cli import main as cli
 from extender.cluster.policy_refresh import plan_now
-from extender.cluster.records import records_of
 from extender.data import CLUSTER
 from extender.k8s.objects import Node, Pod, Upserted
 from extender.server import state_dump
@@ -101,7 +100,7 @@ async def test_every_record_comes_back(start: Start, tmp_path: Path) -> None:
     assert stowage.service.engine is not None
     again = read([await dumped(stowage, tmp_path / "state.json")])
     found = [*again.nodes.values(), *again.others.values(), *again.pods.values()]
-    assert found == records_of(stowage.service.engine.state)
+    assert found == stowage.service.engine.state.records()
     assert again.problems == []
 
 

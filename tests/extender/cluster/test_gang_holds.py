@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from extender.cluster import gang_holds
+from extender.cluster import gang_placement
 from extender.cluster.state import State
 from extender.explain.pod import explain
 from extender.k8s.objects import Deleted, Node, Pod, Upserted
@@ -149,7 +149,7 @@ def test_nothing_is_held_for_members_that_do_not_fit_or_do_not_exist() -> None:
 
 
 def test_all_gangs_together_hold_a_limited_number_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gang_holds, "GANG_HELD", 2)
+    monkeypatch.setattr(gang_placement, "GANG_HELD", 2)
     pods = gang(4, gpus=1)
     state, _ = holding_state(*NODES, *pods)
     bind(state, pods[0], "a")

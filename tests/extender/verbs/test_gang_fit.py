@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.cli.explain_text import render
-from extender.cluster import gang_simulation
+from extender.cluster import gang_placement
 from extender.cluster.factory import state_of
-from extender.cluster.gang_simulation import place_together, waiting_members
+from extender.cluster.gang_placement import place_together, waiting_members
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.explain.pod import explain
@@ -293,7 +293,7 @@ def test_members_ask_once_per_change_of_the_state(monkeypatch: pytest.MonkeyPatc
 def test_a_gang_beyond_the_limits_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     unlike = [replace(pod, spec=make_pod("x", 8, cpu=str(i + 1)).spec) for i, pod in enumerate(gang(4))]
     assert answer(checked_state(make_node("a"), make_node("b"), *unlike), unlike[0]) == REFUSED
-    monkeypatch.setattr(gang_simulation, "GANG_PLACED", 1)
+    monkeypatch.setattr(gang_placement, "GANG_PLACED", 1)
     assert answer(checked_state(make_node("a"), make_node("b"), *unlike), unlike[0])[0] == ["a", "b"]
     monkeypatch.setattr(gang_fit, "GANG_READ", 1)
     assert answer(checked_state(make_node("a"), make_node("b"), *unlike), unlike[0])[0] == ["a", "b"]

@@ -1,12 +1,20 @@
-"""Whether the waiting members of a gang fit together, and where: they are placed one after another in memory.
+"""Whether the waiting members of a gang fit together, and where; and the room that is held for them.
 
-Members that ask for the same go to the nodes in the order of their cost, and fill one after the other. For
-equal members without shares of GPUs the answer is exact. For unlike members it may miss a way, so two orders
-are tried: the largest first, and as given; and then with containers of a pod that share GPUs.
+Members are placed one after another in memory. Those that ask for the same go to the nodes in the order of
+their cost, and fill one after the other. For equal members without shares of GPUs the answer is exact. For
+unlike members it may miss a way, so two orders are tried: the largest first, and as given; and then with
+containers of a pod that share GPUs.
+
+kube-scheduler places pod after pod, so other pods could take what the rest of a gang needs. From the moment
+at which the watch shows the first member bound, other pods do not see the room of the members that are
+missing: for a limited time, until the minimum is bound. Only members that exist and fit together get room.
+Pods of higher priority see it.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -15,11 +23,13 @@ from typing import TypeAlias
 import numpy as np
 
 from extender.cluster.allocations import Placement
+from extender.cluster.reservations import GangRoom, Reservations
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
-from extender.untrusted.limits import GANG_PLACED
+from extender.queues.gangs import Gang, GangTable
+from extender.untrusted.limits import GANG_HELD, GANG_PLACED, GANG_READ
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import copies_that_fit, fits_when_idle, gpu_sizes
 from packing.fleet.fleet import Fleet
@@ -29,6 +39,8 @@ from packing.model.request import Request
 from packing.policies.interface import Policy
 
 FarCosts: TypeAlias = Callable[[Request], Floats | None]
+_PAUSE = 1.0
+"""Seconds between two searches for room for one gang: its author can change it as often as he likes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,3 +184,102 @@ class _Candidates:
 def _size(fleet: Fleet, request: Request) -> tuple[float, int, int]:
     """To order members by: GPUs on the node where they are most, then CPU and memory."""
     return float(gpu_sizes(fleet, request).max(initial=0.0)), request.cpu_milli, request.memory_bytes
+
+
+class GangHolds:
+    """Keeps room for the gangs that have some members bound, but not all that must run together.
+
+    ``seconds``: how long room is held, 0 for not at all. All gangs together have at most
+    ``limits.GANG_HELD`` places.
+    """
+
+    def __init__(
+        self,
+        reservations: Reservations,
+        gangs: GangTable,
+        is_bound: Callable[[str], bool],
+        place: Callable[[Sequence[WaitingMembers], Sequence[Placement]], Sequence[Placement] | None],
+    ) -> None:
+        """``is_bound``: whether the pod of this UID is bound. ``place`` returns places for these members of a
+        gang that has these places already, None if they do not fit together."""
+        self.seconds = 0.0
+        self._reservations, self._gangs = reservations, gangs
+        self._is_bound, self._place = is_bound, place
+
+    def update(self) -> None:
+        """Begin, renew and end the room of the gangs that have changed."""
+        self._reservations.expire()
+        for key in self._gangs.take_changed():
+            rooms, gang = self._reservations.gangs, self._gangs.gang(key)
+            self._reservations.changes += 1
+            if gang is None or not self.seconds or not 0 < self._gangs.running(key) < gang.to_place:
+                rooms.pop(key, None)
+                continue
+            if (room := rooms.get(key)) is None:
+                expires = self._reservations.expires_in(self.seconds)
+                room = rooms[key] = GangRoom(self.seconds, expires)
+            members = self._gangs.members(key)
+            if not room.is_over and len(members) <= GANG_READ:
+                self._renew(room, gang, members)
+
+    def describe(self, key: str) -> str:
+        """What is held for a gang, in words; "" if no member is bound, or all that must be."""
+        self._reservations.expire()
+        room = self._reservations.gangs.get(key)
+        if room is None:
+            return ""
+        if room.is_over:
+            return f"no room is held for the others any more: they were not bound within {self.seconds:g} s"
+        if not room.places:
+            return "no room is held for the others: they are not there, too many, or do not fit together"
+        left = math.ceil(room.expires - self._reservations.clock())
+        return f"room for {len(room.places)} more is held for {left} s"
+
+    def _renew(self, room: GangRoom, gang: Gang, members: Sequence[Pod]) -> None:
+        """Release places that no waiting member needs any more, and search for those that are missing."""
+        bound = {pod.key: pod.node_name for pod in members if self._is_bound(pod.uid)}
+        waiting = [pod for pod in members if pod.key not in bound and not pod.deleting]
+        unpromised = [pod for pod in waiting if not pod.nominated_node]  # the others have room already
+        missing = gang.to_place - len(bound) - (len(waiting) - len(unpromised))
+        wanted = waiting_members(unpromised, max(missing, 0))
+        counts: Counter[Request] = Counter()
+        for one in wanted:
+            counts[one.request] += one.count
+        room.places = _kept(room.places, counts, [bound[key] for key in bound.keys() - room.bound])
+        room.bound = frozenset(bound)
+        lacking = _without(wanted, Counter(place.request for place in room.places))
+        now = self._reservations.clock()
+        if not lacking or now - room.searched < _PAUSE:
+            return
+        room.searched = now
+        held = sum(len(one.places) for one in self._reservations.gangs.values())
+        total = held + sum(one.count for one in lacking)
+        found = self._place(lacking, room.places) if total <= GANG_HELD else None
+        room.places = [] if found is None else [*room.places, *found]
+
+
+def _kept(places: Sequence[Placement], counts: Counter[Request], nodes: list[str]) -> list[Placement]:
+    """At most so many places for each request. Those on ``nodes``, where members have just been bound, are
+    released first."""
+    taken = Counter(nodes)
+    released_first = []
+    for place in places:
+        released_first.append(taken[place.node] > 0)
+        taken[place.node] -= 1
+    left, kept = Counter(counts), []
+    for _, place in sorted(zip(released_first, places, strict=True), key=lambda one: one[0]):
+        if left[place.request] > 0:
+            left[place.request] -= 1
+            kept.append(place)
+    return kept
+
+
+def _without(wanted: Sequence[WaitingMembers], having: Counter[Request]) -> list[WaitingMembers]:
+    """The wanted members that have no place yet."""
+    lacking = []
+    for one in wanted:
+        count = max(one.count - having[one.request], 0)
+        having[one.request] -= one.count - count
+        if count:
+            lacking.append(replace(one, count=count))
+    return lacking

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.cluster.demand_monitor import SIZES, DemandMonitor, distance, size_of
+from extender.cluster.demand import SIZES, DemandMonitor, distance, size_of
 from extender.cluster.factory import state_of
 from extender.k8s.objects import Upserted
 from extender.settings import ExpectedRequest
@@ -44,11 +44,11 @@ def test_the_mix_moves_until_it_is_planned_again() -> None:
     assert (monitor.moved_since_plan, monitor.moved_since_settings) == (0, None)
     assert monitor.by_size() == dict.fromkeys(SIZES, 0.0)
     for _ in range(10):
-        monitor.observe(ONE)
+        monitor.demand.observe(ONE)
     monitor.planned()
     assert monitor.moved_since_plan == 0
     for _ in range(10):
-        monitor.observe(EIGHT)
+        monitor.demand.observe(EIGHT)
     assert monitor.moved_since_plan == pytest.approx(0.5, abs=0.001)
     assert monitor.by_size() == {**dict.fromkeys(SIZES, 0.0), "1": pytest.approx(0.5, abs=0.001),
                                  "5-8": pytest.approx(0.5, abs=0.001)}  # fmt: skip
@@ -61,7 +61,7 @@ def test_the_mix_moves_until_it_is_planned_again() -> None:
 def test_a_share_counts_by_the_larger_of_its_parts() -> None:
     fleet = make_state(make_node("a", 1)).fleet
     monitor = DemandMonitor(fleet)
-    monitor.observe(Request(1000, shares=Shares(1, 250, memory_milli=500)))
+    monitor.demand.observe(Request(1000, shares=Shares(1, 250, memory_milli=500)))
     assert monitor.beside().cpu_milli == pytest.approx(2000)
     assert monitor.by_size()["part"] == pytest.approx(1)
 
@@ -71,7 +71,7 @@ def test_how_far_the_mix_has_moved_from_the_settings() -> None:
     monitor.expect(Mix.of({ONE: 1.0}))
     assert monitor.moved_since_settings == 0
     for _ in range(200):  # as many as the prior counts for
-        monitor.observe(EIGHT)
+        monitor.demand.observe(EIGHT)
     assert monitor.moved_since_settings == pytest.approx(0.5, abs=0.01)
 
 

@@ -1,0 +1,198 @@
+"""What pods ask for: the policy learns which requests arrive, and figures show the mix.
+
+Only the watch teaches, never a call of a verb: kube-scheduler asks many times about one pod.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from extender.cluster.node_sets import NodeSets
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
+from extender.k8s.node_requirement import node_requirement
+from extender.k8s.objects import Pod
+from extender.untrusted.limits import NAME, TAUGHT_NAMES
+from packing.cost.demand import Demand, Mix
+from packing.fleet.arrays import ALMOST_WHOLE
+from packing.fleet.feasibility import could_host
+from packing.fleet.fleet import Fleet
+from packing.fleet.stranded import Beside
+from packing.model.request import WHOLE, Request
+from packing.policies.interface import Policy
+
+SIZES = ("part", "1", "2", "3-4", "5-8", "9 or more")
+"""GPUs that a pod asks for; ``part``: less than one, as a share, a replica or a MIG instance."""
+_MOST_REQUESTS = 1000
+"""Requests for which it is remembered whether a node could host them."""
+
+
+class DemandLearner:
+    """Shows each pod to the policy once: when the watch first shows it without scheduling gates, or, where no
+    node could host it then, when it is bound. Before the nodes are known, pods wait for ``start``. ``learnt``
+    counts the pods that the policy has learnt from; ``monitor`` has their requests, and figures of them.
+    ``stopped``: it learns nothing more.
+    """
+
+    def __init__(self, policy: Policy, fleet: Fleet, node_sets: NodeSets) -> None:
+        self._policy, self._fleet, self._node_sets = policy, fleet, node_sets
+        self.learnt = 0
+        self.stopped = False
+        self.monitor = DemandMonitor(fleet)
+        self._started = False
+        self._untaught: dict[str, None] = {}  # keys of pods, in the order in which they came
+        self._hostable: dict[Request, bool] = {}
+        self._hostable_at = fleet.replaced
+
+    def start(self, pods: Mapping[str, Pod]) -> None:
+        """All nodes are known: learn from the pods that came before them."""
+        if not self._started:
+            self._started = True
+            for key in [*self._untaught]:
+                self._learn(pods[key])
+
+    def learn_from(self, pod: Pod, before: Pod | None) -> None:
+        """Learn from a pod as the watch shows it; ``before`` is what it showed under this name."""
+        if pod.terminated:
+            self.forget(pod.key)
+        elif before is None or before.uid != pod.uid:
+            self._untaught[pod.key] = None
+            self._learn(pod)
+        elif (before.node_name, before.gates) != (pod.node_name, pod.gates):
+            self._learn(pod)
+
+    def forget(self, key: str) -> None:
+        self._untaught.pop(key, None)
+
+    def keep(self, keys: frozenset[str]) -> None:
+        """All pods but these are gone."""
+        for key in self._untaught.keys() - keys:
+            self.forget(key)
+
+    def _learn(self, pod: Pod) -> None:
+        if self.stopped or not self._started or pod.gates or pod.key not in self._untaught:
+            return
+        request = _typical_request(pod)
+        if request is None:
+            self.forget(pod.key)
+        elif self._can_be_hosted(request):
+            self.forget(pod.key)
+            if (required := node_requirement(pod)) is not None:
+                request = replace(request, node_set=required)
+                self._node_sets.observe(request)
+            self._policy.observe(request)
+            self.monitor.demand.observe(request)
+            self.learnt += 1
+
+    def _can_be_hosted(self, request: Request) -> bool:
+        """Whether some node could host it when empty. The policy keeps no room for what nobody can get."""
+        if self._hostable_at != self._fleet.replaced or len(self._hostable) >= _MOST_REQUESTS:
+            self._hostable.clear()
+            self._hostable_at = self._fleet.replaced
+        if request not in self._hostable:
+            self._hostable[request] = could_host(self._fleet, request)
+        return self._hostable[request]
+
+
+def _typical_request(pod: Pod) -> Request | None:
+    """The pod's request, if it takes GPUs and is no longer than requests that other pods may share."""
+    try:
+        request = request_of(pod)
+    except RequestError:
+        return None
+    names = [*request.products.allow, request.products.deny, *request.uuids.allow, request.uuids.deny]
+    listed = sum(map(len, names)) + len(request.models or ())
+    return request if request.wants_gpu and listed <= TAUGHT_NAMES and len(request.mode) <= NAME else None
+
+
+class DemandMonitor:
+    """Counts the requests that the policy learns from, with the same half-life, whatever the policy does with
+    them: ``demand``."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.demand = Demand()
+        self._expected: dict[Request, float] = {}
+        self._planned: dict[Request, float] = {}
+        self._fleet = fleet
+
+    def expect(self, prior: Mix | None) -> None:
+        """The demand of the settings, None for none."""
+        if prior is not None:
+            self.demand = Demand(prior=prior)
+            self._expected = self._shares()
+
+    def planned(self) -> None:
+        """The policy plans with the demand as it is now."""
+        self._planned = self._shares()
+
+    @property
+    def moved_since_plan(self) -> float:
+        """How far the mix has moved since the last plan, from 0 to 1: half the sum of the differences."""
+        return distance(self._shares(), self._planned) if self._planned else 0.0
+
+    @property
+    def moved_since_settings(self) -> float | None:
+        """The same since the demand of the settings; None where they have none."""
+        return distance(self._shares(), self._expected) if self._expected else None
+
+    def by_size(self) -> dict[str, float]:
+        """The part of the pods that ask for so many GPUs, for each of ``SIZES``; 0 before the first pod."""
+        sums = dict.fromkeys(SIZES, 0.0)
+        for request, share in self._shares().items():
+            sums[size_of(gpus_of(self._fleet, request))] += share
+        return sums
+
+    def beside(self) -> Beside:
+        """The CPU and host memory that pods ask for beside one GPU, on average."""
+        gpus = cpu = memory = 0.0
+        for request, share in self._shares().items():
+            gpus += share * gpus_of(self._fleet, request)
+            cpu += share * request.cpu_milli
+            memory += share * request.memory_mib
+        return Beside(cpu / gpus, memory / gpus) if gpus else Beside()
+
+    def _shares(self) -> dict[Request, float]:
+        """The part of each kind of request."""
+        counts, shares = self.demand.counts(), Counter[Request]()
+        total = sum(counts.values())
+        for request, count in counts.items():
+            shares[_kind(request)] += count / total  # type: ignore[assignment]
+        return dict(shares)
+
+
+def distance(one: Mapping[Request, float], other: Mapping[Request, float]) -> float:
+    """The total variation distance of two distributions."""
+    return sum(abs(one.get(kind, 0.0) - other.get(kind, 0.0)) for kind in one.keys() | other.keys()) / 2
+
+
+def size_of(gpus: float) -> str:
+    """The one of ``SIZES``."""
+    if gpus < 1:
+        return "part"
+    limits = zip((1, 2, 4, 8), SIZES[1:], strict=False)
+    return next((size for limit, size in limits if gpus <= limit), SIZES[-1])
+
+
+def _kind(request: Request) -> Request:
+    """Requests that differ only in the set of nodes count as one, and memory in steps of GiB."""
+    gib = -(-request.memory_bytes >> 30)
+    return replace(request, memory_bytes=gib << 30, node_set=None)
+
+
+def gpus_of(fleet: Fleet, request: Request) -> float:
+    """The GPUs that it takes, on the nodes where it takes most; a resource that no node has counts as one GPU
+    for each device."""
+    arrays, gpus = fleet.arrays, 0.0
+    for name, count in request.devices:
+        number = fleet.names.resources.get(name)
+        size = 1.0 if number is None else float(arrays.device_gpu[number].max(initial=0))
+        gpus += count * (1.0 if size > ALMOST_WHOLE else size)
+    if part := request.shares:
+        largest = max(1.0, float(np.max(arrays.memory_capacity, initial=0)))
+        memory = part.memory_milli / WHOLE + part.memory_mib / largest
+        gpus += part.count * min(1.0, max(part.compute_milli / WHOLE, memory))
+    return gpus

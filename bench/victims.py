@@ -44,6 +44,7 @@ from packing.fleet.placement import allocation_of, fitting_gpus
 from packing.model.mig_instances import Instance, window
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request, Shares, whole_gpus
+from packing.policies.interface import update_now
 from packing.victims.amounts import Holdings, demand_of
 from packing.victims.search import VictimSearch
 from packing.victims.victims import Cost, Victims, VictimSet
@@ -239,7 +240,7 @@ def cluster(nodes: int, seed: int) -> State:
                 labels={"stowage.dev/queue": rng.choice(("batch", "backfill"))}, annotations=parts,
             )  # fmt: skip
             state.apply([Upserted(pod)])
-    state.policy.adopt(state.fleet, state.policy.plan(state.fleet)())
+    update_now(state.policy, state.fleet)
     return state
 
 

@@ -39,9 +39,9 @@ class FixedScale(InventoryPolicy):
         size, shares = self._sizes.of(fleet, request), request.shares
         if shares is None:
             return size
-        table = self._tables.fill[0]
-        bins, mib = len(table) - 1, max(1, self._tables.memory_mib[0])
+        table = self.plan.tables.fill[0]
+        bins, mib = len(table) - 1, max(1, self.plan.tables.memory_mib[0])
         compute = round(shares.compute_milli * bins / WHOLE)
         memory = min(bins, round((shares.memory_milli / WHOLE + shares.memory_mib / mib) * bins))
         takes = table[compute:, memory:] - table[: bins + 1 - compute, : bins + 1 - memory]
-        return size + self._weights.fill * shares.count * float(takes.min())
+        return size + self.plan.weights.fill * shares.count * float(takes.min())

@@ -30,6 +30,7 @@ from extender.cli.kernel_cache import choose_cache
 if __name__ == "__main__":
     choose_cache()  # before the imports that load kernels
 
+from bench.packing.policies import POLICIES
 from extender.cli.replay_args import seed_range
 from extender.replay.report import aligned
 from packing.cost.demand import Mix
@@ -39,7 +40,6 @@ from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.nvlink import Islands
 from packing.model.request import Request
 from packing.policies.placer import Placer
-from packing.policies.registry import POLICIES
 from packing.replay.pick_node import NodePicker
 from packing.replay.trace import build_fleet
 

@@ -37,7 +37,6 @@ from extender.source.snapshot import Snapshot, SnapshotSource
 from packing.fleet.arrays import WHOLE_GPU
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
-from packing.policies.node_sums import free_parts
 from packing.policies.placer import Arrivals
 from packing.policies.registry import POLICIES
 
@@ -291,7 +290,7 @@ def _size(work: Work, item: Item) -> float:
 
 
 def _free_worth(work: Work) -> float:
-    return float((free_parts(work.fleet).clip(min=0) * work.fleet.arrays.gpu_value).sum())
+    return float((work.fleet.arrays.free_parts().clip(min=0) * work.fleet.arrays.gpu_value).sum())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

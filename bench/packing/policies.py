@@ -13,12 +13,20 @@ from bench.packing.published.least_squares import LeastSquares
 from packing.cost.demand import MEASURES, Mix, by_pods
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
+from packing.fleet.placement import fitting_with_free_part, freest
 from packing.model.request import Request
-from packing.policies.baselines.base import Baseline
-from packing.policies.gpu_choice import fitting, freest
+from packing.policies.baselines import Baseline
 from packing.policies.interface import Policy
-from packing.policies.node_sums import free_parts
 from packing.policies.registry import POLICIES as SERVICE_POLICIES
+
+
+class FirstFit(Baseline):
+    """The first node, in the fixed order of nodes, where the request fits."""
+
+    name = "first-fit"
+
+    def rank(self, fleet: Fleet, request: Request) -> Floats:
+        return np.zeros(fleet.arrays.capacity, np.float32)
 
 
 class WorstFit(Baseline):
@@ -27,7 +35,7 @@ class WorstFit(Baseline):
     name = "worst-fit"
 
     def rank(self, fleet: Fleet, request: Request) -> Floats:
-        free: Floats = free_parts(fleet).sum(axis=0)
+        free: Floats = fleet.arrays.free_parts().sum(axis=0)
         return -free
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
@@ -44,7 +52,7 @@ class Random(Baseline):
         return np.random.default_rng(seed).random(fleet.arrays.capacity, np.float32)
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
-        gpus = [gpu for _, gpu in fitting(fleet, request, row)]
+        gpus = [gpu for _, gpu in fitting_with_free_part(fleet, request, row)]
         count = len(freest(fleet, request, row))
         drawn = np.random.default_rng(int(fleet.arrays.generation.sum()) + 1).permutation(gpus)[:count]
         return tuple(int(gpu) for gpu in drawn)
@@ -52,7 +60,7 @@ class Random(Baseline):
 
 _MORE: tuple[type[Baseline], ...] = (
     *(DotProduct, LeastSquares, GpuPacking, GpuClustering),
-    *(WorstFit, Random),
+    *(FirstFit, WorstFit, Random),
 )
 POLICIES: dict[str, Callable[..., Policy]] = {
     **SERVICE_POLICIES,

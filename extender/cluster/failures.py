@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Literal
 
 Part = Literal[
-    "observe", "plan", "adopt", "refresh", "cost", "choose", "terms", "forecast", "rank", "explain",
+    "observe", "plan", "cost", "choose", "terms", "forecast", "rank", "explain",
     "node_sets", "separate_gpus",
 ]  # fmt: skip
 """What may fail; a label of ``stowage_policy_failures_total``."""

@@ -9,6 +9,7 @@ once.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from packing.fleet.fleet import Fleet
 from packing.fleet.placement import freest_gpus
 from packing.model.reasons import Reason
 from packing.model.request import Request
-from packing.policies.interface import Pause, Policy, no_pause
+from packing.policies.interface import Due, Pause, Policy, Solve, no_pause
 
 
 class GuardedPolicy:
@@ -57,30 +58,18 @@ class GuardedPolicy:
         with self.failures.caught("observe"):
             self.chosen.observe(request)
 
-    def plan(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], object]:
-        """If the plan fails, ``adopt`` ignores its result."""
+    def update(self, fleet: Fleet, due: Due, pause: Pause = no_pause) -> Solve | None:
+        """If a part of it fails, the tables stay as they are."""
         with self.failures.caught("plan"):
-            plan = self.chosen.plan(fleet, pause)
-            return lambda: self._run_plan(plan)
-        return lambda: _NO_TABLES
-
-    def _run_plan(self, plan: Callable[[], object]) -> object:
-        with self.failures.caught("plan"):
-            return plan()
-        return _NO_TABLES
-
-    def adopt(self, fleet: Fleet, tables: object) -> None:
-        """If the policy fails, it keeps its old tables."""
-        if tables is not _NO_TABLES:
-            with self.failures.caught("adopt"):
-                self.chosen.adopt(fleet, tables)
-
-    def refresh(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], object] | None:
-        """If the computation fails that this returns, ``adopt`` ignores its result."""
-        with self.failures.caught("refresh"):
-            if (solve := self.chosen.refresh(fleet, pause)) is not None:
-                return lambda: self._run_plan(solve)
+            solve = self.chosen.update(fleet, due, pause)
+            return solve and partial(self._solve, solve)
         return None
 
+    def _solve(self, solve: Solve) -> Callable[[], None]:
+        with self.failures.caught("plan"):
+            return partial(self._adopt, solve())
+        return lambda: None
 
-_NO_TABLES = object()
+    def _adopt(self, adopt: Callable[[], None]) -> None:
+        with self.failures.caught("plan"):
+            adopt()

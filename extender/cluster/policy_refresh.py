@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
 
 from extender.cluster.state import State
-from packing.policies.upkeep import Due, Upkeep
+from packing.policies.interface import Due, update_now
+from packing.policies.placer import Upkeep
 
 INTERVAL = 0.1
 """Seconds between two checks."""
@@ -27,7 +27,7 @@ it. Without the sleep requests took 20 to 50 ms for as long as a trial of weight
 def plan_now(state: State) -> None:
     """Plan new tables and adopt them, for commands that have nothing else to do meanwhile."""
     choose_node_sets_now(state)
-    state.policy.adopt(state.fleet, state.policy.plan(state.fleet)())
+    update_now(state.policy, state.fleet)
     state.revision += 1
 
 
@@ -63,26 +63,20 @@ class PolicyRefresher:
             await asyncio.sleep(INTERVAL)
 
     async def refresh_if_due(self) -> None:
-        """Plan new tables or update the prices if ``Upkeep`` says so."""
+        """Update the policy if ``Upkeep`` says so."""
         state, now = self._state, asyncio.get_running_loop().time()
-        learnt = state.learner.learnt
-        due = self._upkeep.due(state.fleet, learnt, overdue=now - self._refreshed_at >= OVERDUE)
-        if due is Due.NOTHING:
+        learnt, overdue = state.learner.learnt, now - self._refreshed_at >= OVERDUE
+        if (due := self._upkeep.due(state.fleet, learnt, overdue=overdue)) is None:
             return
         if due is Due.TABLES:
-            self._upkeep.plan_started(learnt)
             state.learner.monitor.planned()
             with state.failures.caught("node_sets"):
                 sets = await asyncio.to_thread(state.nodes.sets.choose(state.nodes))
                 state.nodes.sets.adopt(sets, state.nodes.values())
-                state.revision += 1
-            solve: Callable[[], object] | None = state.policy.plan(state.fleet, _GiveWay())
-        else:
-            solve = state.policy.refresh(state.fleet, _GiveWay())
-            state.revision += 1
+        solve = state.policy.update(state.fleet, due, _GiveWay())
+        state.revision += 1
         if solve is not None:
-            tables = await asyncio.to_thread(solve)
-            state.policy.adopt(state.fleet, tables)
+            adopt = await asyncio.to_thread(solve)
+            adopt()
             state.revision += 1
-        self._upkeep.prices_updated(state.fleet)
         self._refreshed_at = now

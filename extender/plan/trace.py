@@ -23,7 +23,7 @@ from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of
 from packing.model.gpu_values import GpuValues
-from packing.policies.interface import Policy
+from packing.policies.interface import Policy, update_now
 from packing.policies.registry import POLICIES
 from packing.replay.trace import build_fleet, gpus_of
 
@@ -62,7 +62,7 @@ class TraceSource:
         rows = np.zeros(fleet.arrays.capacity, bool)
         rows[[*fleet.rows.values()]] = True
         engine = _TraceEngine(fleet, policy)
-        learn = partial(_learn, fleet, policy)
+        learn = partial(update_now, policy, fleet)
         return Work(engine, rows, OtherRoom(rows.size), learn, allow_downgrade=self._allow_downgrade)
 
     def _items(self, work: Work) -> list[Item]:
@@ -105,10 +105,6 @@ class _TraceEngine:
 
     def unbind(self, item: Item) -> None:
         self.fleet.give_back(self._held.pop(item.key), leaves=False)
-
-
-def _learn(fleet: Fleet, policy: Policy) -> None:
-    policy.adopt(fleet, policy.plan(fleet)())
 
 
 def at_peak(pods: Sequence[Arrival]) -> list[Arrival]:

@@ -18,7 +18,6 @@ from packing.model.node_spec import resolve_on
 from packing.model.request import WHOLE
 from packing.plan.fewest_nodes import Classes, fewest_nodes
 from packing.plan.fewest_whole import Groups, fewest_whole
-from packing.policies.node_sums import free_parts
 
 _MOST_TYPES = 64
 """Kinds of pods that the bound looks at, those with the most GPUs first: with fewer it is still a bound."""
@@ -68,7 +67,7 @@ def most_whole_gpus(work: Work, items: list[Item], gpus: Flags, *, by_node: bool
     if not kinds:
         return int(whole.sum())
     fits = np.array([work.fits(kind.item) for kind in kinds])
-    free, arrays = free_parts(work.fleet), work.fleet.arrays
+    free, arrays = work.fleet.arrays.free_parts(), work.fleet.arrays
     classes: defaultdict[object, list[int]] = defaultdict(list)
     for row in np.flatnonzero(work.open).tolist():
         spec = work.fleet.specs[row]

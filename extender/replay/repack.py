@@ -30,7 +30,6 @@ from extender.settings import Settings
 from packing.fleet.node_usage import Allocation
 from packing.fleet.stranded import whole_gpus, whole_nodes
 from packing.policies.interface import Policy
-from packing.policies.node_sums import free_parts
 from packing.policies.placer import Arrivals
 from packing.policies.registry import POLICIES
 
@@ -144,7 +143,7 @@ class SnapshotReplay:
         arrays, counted_gpus, kept = self._work.fleet.arrays, self.pods.gpus, kept or {}
         whole = whole_gpus(arrays) & counted_gpus
         on_node, nodes = whole.sum(axis=0), whole_nodes(arrays, whole)
-        free = np.where(counted_gpus, free_parts(self._work.fleet), 0).clip(min=0)
+        free = np.where(counted_gpus, self._work.fleet.arrays.free_parts(), 0).clip(min=0)
         homes = self._work.movable
         return {
             "trace": self.pods.name,

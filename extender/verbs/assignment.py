@@ -21,9 +21,9 @@ from extender.dialects.pod_request import WRITERS, claims_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
 from packing.fleet.fleet import Fleet
+from packing.fleet.placement import freest
 from packing.model.reasons import Reason
 from packing.model.request import Request
-from packing.policies.gpu_choice import freest
 
 
 def annotations_for(

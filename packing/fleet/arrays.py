@@ -18,8 +18,6 @@ from packing.model.request import MOST, MOST_DEVICES, WHOLE
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Longs = npt.NDArray[np.int64]
-GPU_COUNTS = 17
-"""Rows of ``pods_by_gpu_count``."""
 ALMOST_WHOLE = 0.999
 """A device at least this large, in GPUs, is a whole GPU; the others are replicas and MIG instances."""
 LARGEST = (1 << 24) - 1
@@ -89,8 +87,6 @@ class NodeArrays:
         self.gpu_value = _floats(nodes)
         # (N,) 1 for spot nodes.
         self.spot = np.zeros(nodes, np.uint8)
-        # (GPU_COUNTS, N) Pods by their number of whole GPUs; row 0: parts of GPUs, last row: so many or more.
-        self.pods_by_gpu_count = np.zeros((GPU_COUNTS, nodes), np.int32)
         # (N,) A fixed order of nodes for ties, and a count of the node's changes.
         self.order, self.generation = np.zeros(nodes, np.uint32), np.zeros(nodes, np.int64)
 
@@ -152,7 +148,7 @@ class NodeArrays:
             self.surplus_devices[resource, row] = total - separate
             memory = spec.gpus[pool.gpus[0]].memory_mib if pool.gpus else 0
             self.device_gpu[resource, row] = _mean_share(pool.compute_milli, pool.memory_mib, memory)
-        self.overcommitted[row] = self.pods_by_gpu_count[:, row] = 0
+        self.overcommitted[row] = 0
 
     def write_cpu_and_memory(self, row: int, cpu_milli: int, memory_bytes: int) -> None:
         """Write how much CPU and memory of a node is free."""
@@ -160,6 +156,15 @@ class NodeArrays:
         self.free_memory[row] = min(max(memory_bytes, -MOST), MOST)
         self.cpu[row] = min(max(cpu_milli, -LARGEST), LARGEST)
         self.node_memory[row] = min(max(memory_bytes >> 20, -LARGEST), LARGEST)
+
+    def free_parts(self) -> Floats:
+        """Free part of each GPU (G, N) in GPUs, the mean of compute and memory; 0 where there is no GPU."""
+        memory = self.memory / np.maximum(self.memory_capacity, 1)
+        return ((self.compute / WHOLE + memory) / 2).astype(np.float32)
+
+    def whole_parts(self) -> Floats:
+        """``free_parts`` of an empty fleet: 1 where the node has a GPU."""
+        return (self.compute_capacity > 0).astype(np.float32)
 
     def free_gpu(self) -> float:
         """Free GPU of all nodes in GPUs, the mean of free compute and free memory."""

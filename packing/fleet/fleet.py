@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from packing.fleet import feasibility_kernels as kernels
-from packing.fleet.arrays import ALMOST_WHOLE, GPU_COUNTS, Floats, NodeArrays
+from packing.fleet.arrays import NodeArrays
 from packing.fleet.names import MOST_KINDS, Names, NodeKind, TooMany
 from packing.fleet.node_usage import Allocation, NodeUsage
 from packing.model.gpu_values import GpuValues
 from packing.model.node_spec import MOST_GPUS, NodeSpec
 from packing.model.reasons import Reason
-from packing.model.request import WHOLE, Request, SeparateGpus
+from packing.model.request import Request, SeparateGpus
 
 
 class Fleet:
@@ -258,8 +258,6 @@ class Fleet:
                 arrays.share_slots[gpu, row] -= sign
             for gpu, more in one.further:
                 arrays.share_slots[gpu, row] -= sign * more
-            if one.devices or one.shares:
-                arrays.pods_by_gpu_count[_gpu_count(one, arrays.device_gpu), row] += sign
             devices, shares = devices or bool(one.devices), shares or bool(one.shares)
         for gpu in changed:
             arrays.compute[gpu, row], arrays.memory[gpu, row] = usage.free_on_gpu(gpu)
@@ -300,11 +298,3 @@ class Fleet:
 def _node_kind(spec: NodeSpec, sets: int) -> NodeKind:
     products = sorted({gpu.product for gpu in spec.gpus} - {""})
     return spec.model, "\n".join(products) or spec.product, spec.mode, sets
-
-
-def _gpu_count(held: Allocation, device_gpu: Floats) -> int:
-    """Row of ``pods_by_gpu_count``."""
-    whole = any(milli >= WHOLE for _, milli, _ in held.shares)
-    whole = whole or any(device_gpu[resource, held.row] > ALMOST_WHOLE for resource, _ in held.devices)
-    count = len(held.shares) + sum(count for _, count in held.devices)
-    return min(count, GPU_COUNTS - 1) if whole else 0

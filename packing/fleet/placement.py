@@ -1,4 +1,4 @@
-"""What a request takes on one node: which GPUs can take its shares, and the allocation that results."""
+"""What a request takes on one node: which GPUs take its shares, and the allocation that results."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from packing.fleet.feasibility_kernels import note_fitting
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
-from packing.model.node_spec import in_one_island, resolve_on
-from packing.model.request import Request, Shares
+from packing.model.node_spec import NodeSpec, in_one_island, resolve_on
+from packing.model.request import WHOLE, Request, Shares
 
 
 def allocation_of(fleet: Fleet, row: int, request: Request, gpus: Sequence[int] = ()) -> Allocation:
@@ -75,3 +75,52 @@ def freest_gpus(fleet: Fleet, row: int, request: Request) -> tuple[int, ...]:
     compute, memory = fleet.arrays.compute[:, row].tolist(), fleet.arrays.memory[:, row].tolist()
     ranked = sorted(gpus, key=lambda gpu: (gpu not in fitting, -compute[gpu], -memory[gpu], gpu))
     return tuple(ranked[: part.count])
+
+
+def tightest(fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
+    """The fitting GPUs with the least free, lowest index on ties; () if the node places no shares."""
+    return _first_fitting(fleet, request, row, 1)
+
+
+def freest(fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
+    """The fitting GPUs with the most free, lowest index on ties; () if the node places no shares."""
+    return _first_fitting(fleet, request, row, -1)
+
+
+def fitting_with_free_part(fleet: Fleet, request: Request, row: int) -> list[tuple[float, int]]:
+    """(free part, index) of the GPUs that have room for one share of the request; where the request needs
+    NVLink peers, only those of one island (see ``in_one_island``)."""
+    spec, part = fleet.specs[row], placed_shares(fleet, row, request)
+    if spec is None or part is None:
+        return []
+    gpus = fitting_gpus(fleet, row, request)
+    if request.island:
+        island = in_one_island(spec, gpus, part.count)
+        gpus = [gpu for gpu in gpus if gpu in island]
+    compute, memory = fleet.arrays.compute[:, row].tolist(), fleet.arrays.memory[:, row].tolist()
+    return [(compute[g] / WHOLE / 2 + memory[g] / max(1, spec.gpus[g].memory_mib) / 2, g) for g in gpus]
+
+
+def _first_fitting(fleet: Fleet, request: Request, row: int, sign: int) -> tuple[int, ...]:
+    """As many GPUs as the request needs on this node, ordered by ``sign`` x the free part."""
+    spec, part = fleet.specs[row], placed_shares(fleet, row, request)
+    if spec is None or part is None:
+        return ()
+    free = fitting_with_free_part(fleet, request, row)
+    ranked = [gpu for _, gpu in sorted((sign * free, gpu) for free, gpu in free)]
+    if part.count > 1 and not request.scattered and any(len(island) > 1 for island in spec.islands):
+        ranked = _peers_first(spec, ranked, part.count)
+    return tuple(ranked[: part.count])
+
+
+def _peers_first(spec: NodeSpec, ranked: Sequence[int], count: int) -> list[int]:
+    """These GPUs in another order: the first ``count`` are of as few islands as possible, of one that has
+    them all but no more than needed."""
+    groups = [[gpu for gpu in ranked if gpu in island] for island in spec.peers]
+    ordered: list[int] = []
+    while groups and len(ordered) < count:
+        left = count - len(ordered)
+        group = min(groups, key=lambda group: (len(group) < left, abs(len(group) - left)))
+        groups.remove(group)
+        ordered += group
+    return ordered

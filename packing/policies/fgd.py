@@ -8,7 +8,7 @@ int(100 / (1 + exp(rise of F))), which makes ties, and a single share takes the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -17,11 +17,11 @@ from packing.cost.demand import Demand, Mix, by_pods
 from packing.cost.kernel_args import CachedCost, mix_types
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
+from packing.fleet.placement import tightest
 from packing.jit import checked
 from packing.model.request import ANY, Request
 from packing.policies.fgd_kernels import MixWeights, fgd_cost
-from packing.policies.gpu_choice import tightest
-from packing.policies.interface import Pause, no_pause
+from packing.policies.interface import Due, Pause, Solve, no_pause
 
 
 class Fgd:
@@ -33,25 +33,23 @@ class Fgd:
         self._mix = mix
         self._demand = demand or Demand()
         self._cache = CostCache()
-        self._tables = Mix((), ())
+        self._planned = Mix((), ())
         self._fleet_mix: _FleetMix | None = None
 
     def observe(self, request: Request) -> None:
         self._demand.observe(request)
 
-    def plan(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], Mix]:
+    def update(self, fleet: Fleet, due: Due, pause: Pause = no_pause) -> Solve | None:
+        """The tables are a mix, and there are no prices."""
+        if due is Due.PRICES:
+            return None
         mix = self._mix or self._demand.mix([by_pods], fleet.names.known_set)
-        return lambda: mix
+        return lambda: partial(self._adopt, fleet, mix)
 
-    def adopt(self, fleet: Fleet, tables: object) -> None:
-        assert isinstance(tables, Mix)
-        fleet_mix = _FleetMix(fleet, tables)  # if this raises, the old tables stay
-        self._tables, self._fleet_mix = tables, fleet_mix
+    def _adopt(self, fleet: Fleet, mix: Mix) -> None:
+        fleet_mix = _FleetMix(fleet, mix)  # if this raises, the old mix stays
+        self._planned, self._fleet_mix = mix, fleet_mix
         self._cache.forget()
-
-    def refresh(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], object] | None:
-        """There are no prices."""
-        return None
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
         return self._costs(fleet, request).cost
@@ -70,7 +68,7 @@ class Fgd:
         if (cached := self._cache.current(fleet, request)) is not None:
             return cached
         if self._fleet_mix is None or self._fleet_mix.layout != fleet.layout:
-            self.adopt(fleet, self._tables)
+            self._adopt(fleet, self._planned)
         cached, nodes, args = self._cache.outdated(fleet, request)
         fleet_mix = self._fleet_mix
         assert fleet_mix is not None

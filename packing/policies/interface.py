@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Protocol
 
 from packing.fleet.arrays import Floats
@@ -11,10 +12,20 @@ from packing.model.request import Request
 
 Pause = Callable[[], None]
 """Called now and then by a long computation, so that a thread can give way to others."""
+Solve = Callable[[], Callable[[], None]]
+"""The long part of an update, which uses no shared state, so that it may run in a thread. It returns the last
+part, which puts in force what was computed."""
 
 
 def no_pause() -> None:
     """For a computation that nobody waits beside."""
+
+
+class Due(Enum):
+    """What a policy needs now: new prices for the fleet as it is, or new tables for what was learnt."""
+
+    PRICES = auto()
+    TABLES = auto()
 
 
 class Policy(Protocol):
@@ -37,13 +48,12 @@ class Policy(Protocol):
     def observe(self, request: Request) -> None:
         """Learn from the arrival of a pod; called once per pod."""
 
-    def plan(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], object]:
-        """A function that computes new tables from what was learnt. It uses no shared state, so it may run
-        in a thread, and calls ``pause`` at each arrival that it simulates."""
+    def update(self, fleet: Fleet, due: Due, pause: Pause = no_pause) -> Solve | None:
+        """Do what ``Upkeep`` says is due: short work at once, the rest in the result, None if nothing is
+        left. ``pause`` is called at each arrival that is simulated."""
 
-    def adopt(self, fleet: Fleet, tables: object) -> None:
-        """Replace the tables by those that a plan computed, and price them against the fleet."""
 
-    def refresh(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], object] | None:
-        """Update the prices to the fleet as it is now. ``Upkeep`` says when. If more than prices depends on
-        what changed, the result is a function as of ``plan``, whose tables are then adopted."""
+def update_now(policy: Policy, fleet: Fleet, due: Due = Due.TABLES) -> None:
+    """All of an update, for callers that have nothing else to do meanwhile."""
+    if (solve := policy.update(fleet, due)) is not None:
+        solve()()

@@ -27,6 +27,7 @@ of this is the size of the island that is split: large ones stay whole even if n
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -39,10 +40,10 @@ from packing.cost.kernel_args import CachedCost, ValueTables, Weights, nodes_of
 from packing.cost.slots import Sizes, Slots
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
+from packing.fleet.placement import tightest
 from packing.jit import checked
 from packing.model.request import ANY, Request
-from packing.policies.gpu_choice import tightest
-from packing.policies.interface import Pause, no_pause
+from packing.policies.interface import Due, Pause, Solve, no_pause
 from packing.policies.trial import FIRST, Sample, TermWeights, best_weights
 
 STEP = 0.055
@@ -80,7 +81,8 @@ class Plan(NamedTuple):
 
 class InventoryPolicy:
     """The policy of the module's docstring. If no ``mix`` is given, ``demand`` learns it. A remainder of a
-    GPU below ``minimum_milli`` of compute or memory counts as waste. With a ``plan`` it computes no other."""
+    GPU below ``minimum_milli`` of compute or memory counts as waste. With a ``plan`` it computes no other.
+    The attribute ``plan`` is the one in force."""
 
     name = "inventory"
 
@@ -92,66 +94,66 @@ class InventoryPolicy:
         minimum_milli: int = 0,
         plan: Plan | None = None,
     ) -> None:
-        self._mix = mix
-        self._demand = demand or Demand()
-        self._minimum = minimum_milli
-        self._cache = CostCache()
-        self._given = plan
-        self._tables, self._weights = plan or Plan(build_tables(Mix((), ()), NO_GPUS), FIRST)
+        self._mix, self._demand, self._minimum = mix, demand or Demand(), minimum_milli
+        self._fixed = plan is not None
+        self.plan = plan or Plan(build_tables(Mix((), ()), NO_GPUS), FIRST)
         self._tried = 0  # pods that were learnt when the weights were tried
         self._pods_leave = False
-        self._sizes = Sizes()
+        self._cache, self._sizes = CostCache(), Sizes()
         self._priced: _PricedSlots | None = None
 
     def observe(self, request: Request) -> None:
         self._demand.observe(request)
 
-    def plan(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], Plan]:
-        if (given := self._given) is not None:
-            return lambda: given
-        mix = self._known_mix(fleet)
-        gpus, weights, minimum = FreeGpus.of(fleet), self._weights, self._minimum
+    def update(self, fleet: Fleet, due: Due, pause: Pause = no_pause) -> Solve | None:
+        if due is Due.PRICES:
+            self._price(fleet)
+        solve = self._solve(fleet, due, pause)
+        return (lambda: partial(self._adopt, fleet, solve())) if solve else None
+
+    def _solve(self, fleet: Fleet, due: Due, pause: Pause) -> Callable[[], Plan] | None:
+        """A function that computes another plan; None if this one is still good. It uses no shared state."""
+        (tables, weights), gpus, minimum = self.plan, FreeGpus.of(fleet), self._minimum
+        new_tables = due is Due.TABLES
+        if new_tables and self._fixed:
+            return lambda: Plan(tables, weights)
+        mix = self._known_mix(fleet) if new_tables else tables.mix
         begins = self._leaving_begins(fleet)
-        tried = self._trial(fleet, mix, pause) if self._trial_is_due() or begins else lambda: weights
-        return lambda: Plan(build_tables(mix, gpus, minimum), tried())
+        trial_due = (new_tables and self._trial_is_due()) or begins
+        tried = self._trial(fleet, mix, pause) if trial_due else lambda: weights
+        if new_tables:
+            return lambda: Plan(build_tables(mix, gpus, minimum), tried())
+        if tables.moved(gpus) > MOVED:
+            return lambda: Plan(tables.restocked(gpus), tried())
+        return (lambda: Plan(tables, tried())) if trial_due else None
 
-    def adopt(self, fleet: Fleet, tables: object) -> None:
-        assert isinstance(tables, Plan)
-        new, weights = tables
-        same = self._priced is not None and self._priced.has_nodes_of(fleet) and weights == self._weights
-        if self._priced is not None and same and new.restocks(self._tables):
-            self._priced.use_fill(new.fill)
-        else:
-            # If this raises, the old tables stay.
-            self._priced = _PricedSlots(fleet, new, self._sizes, weights)
-        self._tables, self._weights = new, weights
-        self._cache.forget()
-
-    def refresh(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], Plan] | None:
-        if self._priced is None:  # requests come before the first plan, whose trial takes a second
-            self.adopt(fleet, self._given or self._plan_without_trial(fleet))
-        elif not self._priced.has_nodes_of(fleet):
-            self.adopt(fleet, Plan(self._tables, self._weights))
-        else:
+    def _price(self, fleet: Fleet) -> None:
+        """Make the prices those of the fleet as it is now."""
+        if self._priced is not None and self._priced.has_nodes_of(fleet):
             self._priced.price(fleet)
             self._cache.forget()
-        tables, weights, gpus = self._tables, self._weights, FreeGpus.of(fleet)
-        moved = tables.moved(gpus) > MOVED
-        tried = self._trial(fleet, tables.mix, pause) if self._leaving_begins(fleet) else None
-        if not moved and tried is None:
-            return None
-        return lambda: Plan(tables.restocked(gpus) if moved else tables, tried() if tried else weights)
+        elif self._priced is not None or self._fixed:
+            self._adopt(fleet, self.plan)
+        else:  # requests come before the first plan, whose trial takes a second
+            tables = build_tables(self._known_mix(fleet), FreeGpus.of(fleet), self._minimum)
+            self._adopt(fleet, Plan(tables, self.plan.weights))
+
+    def _adopt(self, fleet: Fleet, new: Plan) -> None:
+        tables, weights = self.plan
+        same = self._priced is not None and self._priced.has_nodes_of(fleet) and new.weights == weights
+        if self._priced is not None and same and new.tables.restocks(tables):
+            self._priced.use_fill(new.tables.fill)
+        else:
+            self._priced = _PricedSlots(fleet, new, self._sizes)  # if this raises, the old plan stays
+        self.plan = new
+        self._cache.forget()
 
     def _known_mix(self, fleet: Fleet) -> Mix:
         return self._mix or self._demand.mix(known_set=fleet.names.known_set)
 
-    def _plan_without_trial(self, fleet: Fleet) -> Plan:
-        tables = build_tables(self._known_mix(fleet), FreeGpus.of(fleet), self._minimum)
-        return Plan(tables, self._weights)
-
     def _leaving_begins(self, fleet: Fleet) -> bool:
         """Whether enough pods have left by now, for the first time; never with a given plan."""
-        begins = self._given is None and not self._pods_leave and fleet.left >= _FEWEST_PODS
+        begins = not self._fixed and not self._pods_leave and fleet.left >= _FEWEST_PODS
         self._pods_leave |= begins
         return begins
 
@@ -196,7 +198,7 @@ class InventoryPolicy:
         if (cached := self._cache.current(fleet, request)) is not None:
             return cached
         if self._priced is None or self._priced.layout != fleet.layout:
-            self.refresh(fleet)
+            self._price(fleet)
         cached, nodes, args = self._cache.outdated(fleet, request)
         priced = self._priced
         assert priced is not None
@@ -210,9 +212,10 @@ class InventoryPolicy:
 
 
 class _PricedSlots:
-    """The slots of one fleet for the mix of some tables, their prices, and the weights of the terms."""
+    """The slots of one fleet for a plan, their prices, and the weights of the terms."""
 
-    def __init__(self, fleet: Fleet, tables: Tables, sizes: Sizes, weights: TermWeights) -> None:
+    def __init__(self, fleet: Fleet, plan: Plan, sizes: Sizes) -> None:
+        tables, weights = plan
         self.layout, self._replaced = fleet.layout, fleet.replaced
         self._nodes = nodes_of(fleet)
         self._size = weights.size

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from packing.cost.demand import Mix
-    from packing.policies.baselines.base import Baseline
     from packing.policies.interface import Policy
 
 
@@ -27,18 +26,15 @@ def _fgd(mix: Mix | None = None, *, prior: Mix | None = None, minimum_milli: int
 
 
 def _baseline(name: str, mix: object = None, *, prior: object = None, minimum_milli: int = 0) -> Policy:
-    from packing.policies.baselines.best_fit import BestFit
-    from packing.policies.baselines.simple import FirstFit, LeastAllocated, MostAllocated
+    from packing.policies.baselines import BestFit, LeastAllocated, MostAllocated
 
-    known: tuple[type[Baseline], ...] = BestFit, MostAllocated, LeastAllocated, FirstFit
-    return next(one for one in known if one.name == name)()
+    return {one.name: one for one in (BestFit, MostAllocated, LeastAllocated)}[name]()
 
 
-_BASELINES = "best-fit", "most-allocated", "least-allocated", "first-fit"
 POLICIES: dict[str, Callable[..., Policy]] = {
     "inventory": _inventory,
     "fgd": _fgd,
-    **{name: partial(_baseline, name) for name in _BASELINES},
+    **{name: partial(_baseline, name) for name in ("best-fit", "most-allocated", "least-allocated")},
 }
 """Name in the settings and on the command line -> function that makes the policy; the first is the default.
 

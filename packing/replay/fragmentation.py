@@ -10,13 +10,12 @@ from packing.cost.demand import Mix
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
 from packing.model.request import WHOLE
-from packing.policies.node_sums import free_parts
 
 
 def unusable_gpu(fleet: Fleet, mix: Mix) -> float:
     """Free GPU, in GPUs, that the next request of the mix is expected not to be able to use: F as defined in
     ``packing.policies.fgd``, summed over the nodes."""
-    parts = free_parts(fleet)
+    parts = fleet.arrays.free_parts()
     free = parts.sum(axis=0)
     expected = 0.0
     for request, frequency in zip(mix.requests, mix.frequency, strict=True):

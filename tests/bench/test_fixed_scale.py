@@ -13,6 +13,7 @@ from packing.fleet.fleet import Fleet
 from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
+from packing.policies.interface import update_now
 from packing.policies.inventory import InventoryPolicy
 from packing.replay.trace import build_fleet
 from tests.examples import examples
@@ -32,7 +33,7 @@ def fleet_of(nodes: int) -> Fleet:
 
 
 def ready(policy: InventoryPolicy, fleet: Fleet) -> InventoryPolicy:
-    policy.adopt(fleet, policy.plan(fleet)())
+    update_now(policy, fleet)
     return policy
 
 

@@ -41,10 +41,8 @@ def test_gpu_packing_scores_as_published():
 def test_gpu_clustering_scores_as_published():
     # Of two GPUs: empty, shares alone, shares and a whole GPU, a whole GPU alone.
     fleet, policy = fleet_of(2, 2, 2, 2), GpuClustering()
-    take(fleet, 1, 400)
-    take(fleet, 2, 400)
-    take(fleet, 2, 1000, gpu=1)
-    take(fleet, 3, 1000)
+    for row, milli in ((1, 400), (2, 400), (2, 1000), (3, 1000)):
+        fleet.take(allocation_of(fleet, row, share(milli, 0), policy.choose(fleet, share(milli, 0), row)))
     assert (100 - policy.cost(fleet, share(300))).tolist() == [25, 80, 67, 12]
     assert (100 - policy.cost(fleet, Request(shares=whole_gpus(1))))[[0, 3]].tolist() == [25, 87]
     assert (100 - policy.cost(fleet, Request(shares=whole_gpus(2))))[0] == 25
@@ -56,11 +54,11 @@ def test_gpu_clustering_knows_devices_of_a_plugin_by_their_size():
     pools = Pool("whole", 2, (0, 1), 1000, MIB), Pool("slice", 4, (0, 1), 500, MIB // 2)
     for name in "ab":
         fleet.put(NodeSpec(name, 9000, 9000, (Gpu(MIB), Gpu(MIB)), pools))
-    fleet.take(allocation_of(fleet, 0, Request(devices=(("slice", 1),))))
-    fleet.take(allocation_of(fleet, 1, Request(devices=(("whole", 1),))))
-    policy = GpuClustering()
-    assert policy.cost(fleet, Request(devices=(("slice", 1),)))[:2].argmin() == 0
-    assert policy.cost(fleet, Request(devices=(("whole", 1),)))[:2].argmin() == 1
+    policy, part, whole = GpuClustering(), Request(devices=(("slice", 1),)), Request(devices=(("whole", 1),))
+    for row, request in enumerate((part, whole)):
+        fleet.take(allocation_of(fleet, row, request, policy.choose(fleet, request, row)))
+    assert policy.cost(fleet, part)[:2].argmin() == 0
+    assert policy.cost(fleet, whole)[:2].argmin() == 1
 
 
 def test_least_squares_looks_at_both_axes():

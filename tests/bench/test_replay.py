@@ -43,7 +43,7 @@ def test_the_bound_has_rows_of_its_own_that_no_policy_exceeds(files, capsys):
         assert row.keys() == bounds[1, 1.0].keys()
         assert row["allocation"] <= bounds[row["seed"], row["arrival"]]["allocation"] <= 100
     assert bounds[1, 1.0]["failed_pods"] is None
-    table = ["--policy", "first-fit", "--seeds", "1", "--bound", "--output", "table"]
+    table = ["--policy", "most-allocated", "--seeds", "1", "--bound", "--output", "table"]
     assert replay(files, *table) == 0
     assert capsys.readouterr().out.count("bound") == 1
 

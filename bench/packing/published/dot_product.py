@@ -11,8 +11,7 @@ from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
 from packing.model.request import Request
-from packing.policies.baselines.base import Baseline
-from packing.policies.node_sums import free_parts, largest_node, truncated
+from packing.policies.baselines import Baseline, largest_node, truncated
 
 
 class DotProduct(Baseline):
@@ -23,5 +22,5 @@ class DotProduct(Baseline):
     def rank(self, fleet: Fleet, request: Request) -> Floats:
         cpu_max, gpu_max = largest_node(fleet)
         cpu = fleet.arrays.cpu / cpu_max * (request.cpu_milli / cpu_max)
-        gpu = free_parts(fleet).sum(axis=0) / gpu_max * (gpu_sizes(fleet, request) / gpu_max)
+        gpu = fleet.arrays.free_parts().sum(axis=0) / gpu_max * (gpu_sizes(fleet, request) / gpu_max)
         return 100 - truncated(100 * (1 - (cpu + gpu) / 2))

@@ -9,15 +9,19 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.arrays import ALMOST_WHOLE, GPU_COUNTS, Floats
+from packing.fleet.arrays import ALMOST_WHOLE, Floats
 from packing.fleet.fleet import Fleet
 from packing.model.request import WHOLE, Request
-from packing.policies.baselines.base import Baseline
-from packing.policies.node_sums import free_parts, largest_node, truncated
+from packing.policies.baselines import Baseline, largest_node, truncated
+
+_KINDS = 17
+"""Kind 0 are parts of GPUs, kind k are k whole GPUs, the last so many or more."""
 
 
 class GpuClustering(Baseline):
-    """cost = 100 - score, with the score of
+    """For fills: it knows the pods for which it has chosen GPUs, and none of them may leave.
+
+    cost = 100 - score, with the score of
 
     - a request without GPU: 0;
     - a node that hosts only this kind: 75 + b;
@@ -30,23 +34,36 @@ class GpuClustering(Baseline):
 
     name = "gpu-clustering"
 
+    def __init__(self) -> None:
+        self._hosted = np.zeros((_KINDS, 0), np.bool_)  # (kinds, N)
+
     def rank(self, fleet: Fleet, request: Request) -> Floats:
         nodes = np.arange(fleet.arrays.capacity)
         if not request.wants_gpu:
             return np.full(nodes.size, 100, np.float32)
-        pods_by_gpu_count = fleet.arrays.pods_by_gpu_count > 0
-        same, kinds = pods_by_gpu_count[_kind(fleet, request), nodes], pods_by_gpu_count.sum(axis=0)
+        hosted = self._hosted_on(fleet)
+        same, kinds = hosted[_kind(fleet, request), nodes], hosted.sum(axis=0)
         score = np.select([same & (kinds == 1), same, kinds == 0], [75, 50, 25], 0)
-        fuller = truncated(25 * (1 - free_parts(fleet).sum(axis=0) / largest_node(fleet)[1]))
+        fuller = truncated(25 * (1 - fleet.arrays.free_parts().sum(axis=0) / largest_node(fleet)[1]))
         return (100 - score - fuller).astype(np.float32)
+
+    def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
+        if request.wants_gpu:
+            self._hosted_on(fleet)[_kind(fleet, request)[row], row] = True
+        return super().choose(fleet, request, row)
+
+    def _hosted_on(self, fleet: Fleet) -> npt.NDArray[np.bool_]:
+        if self._hosted.shape[1] != fleet.arrays.capacity:
+            self._hosted = np.zeros((_KINDS, fleet.arrays.capacity), np.bool_)
+        return self._hosted
 
 
 def _kind(fleet: Fleet, request: Request) -> npt.NDArray[np.int64]:
-    """Row of ``pods_by_gpu_count`` for each node (N,): one resource may be a whole GPU on one node and a part
-    of a GPU on another."""
+    """The request's kind on each node (N,): one resource may be a whole GPU on one node and a part of one on
+    another."""
     part = request.shares
     whole = np.full(fleet.arrays.capacity, part is not None and part.compute_milli >= WHOLE)
     for name, _ in request.devices:
         if name in fleet.names.resources:
             whole |= fleet.arrays.device_gpu[fleet.names.resources[name]] > ALMOST_WHOLE
-    return np.where(whole, min(request.gpus, GPU_COUNTS - 1), 0)
+    return np.where(whole, min(request.gpus, _KINDS - 1), 0)

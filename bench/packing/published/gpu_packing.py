@@ -10,8 +10,7 @@ import numpy as np
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.model.request import WHOLE, Request
-from packing.policies.baselines.base import Baseline
-from packing.policies.node_sums import free_parts, truncated, whole_parts
+from packing.policies.baselines import Baseline, truncated
 
 _WHOLE = np.float32(0.9999)
 
@@ -31,7 +30,7 @@ class GpuPacking(Baseline):
         nodes = fleet.arrays.capacity
         if not request.wants_gpu:
             return np.full(nodes, 100, np.float32)
-        free, has = free_parts(fleet), whole_parts(fleet)
+        free, has = fleet.arrays.free_parts(), fleet.arrays.whole_parts()
         gpus, count = has.sum(axis=0), np.full(nodes, request.gpus)
         need = request.shares.compute_milli / WHOLE if request.shares else 1.0
         fitting = np.sort(np.where(free + 1e-6 >= need, free, np.inf), axis=0)

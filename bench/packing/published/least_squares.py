@@ -10,9 +10,9 @@ import numpy as np
 
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
+from packing.fleet.placement import fitting_with_free_part
 from packing.model.request import WHOLE, Request, Shares
-from packing.policies.baselines.base import Baseline
-from packing.policies.gpu_choice import fitting
+from packing.policies.baselines import Baseline
 
 
 class LeastSquares(Baseline):
@@ -32,7 +32,7 @@ class LeastSquares(Baseline):
         if shares is None:
             return super().choose(fleet, request, row)
         left = _left_squared(fleet, shares)[:, row]
-        ranked = sorted((float(left[gpu]), gpu) for _, gpu in fitting(fleet, request, row))
+        ranked = sorted((float(left[gpu]), gpu) for _, gpu in fitting_with_free_part(fleet, request, row))
         return tuple(gpu for _, gpu in ranked[: shares.count])
 
 

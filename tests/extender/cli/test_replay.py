@@ -40,10 +40,10 @@ def test_rows_have_the_documented_fields_and_repeat(files, capsys):
 
 
 def test_a_table_has_a_line_for_each_policy(files, capsys):
-    assert replay(files, "--policy", "first-fit,best-fit", "--seeds", "1", "--output", "table") == 0
+    assert replay(files, "--policy", "most-allocated,best-fit", "--seeds", "1", "--output", "table") == 0
     head, *lines = capsys.readouterr().out.strip().split("\n")
     assert head.split()[:4] == ["trace", "policy", "allocated,", "%"]
-    assert [line.split()[:2] for line in lines[:2]] == [["pods", "first-fit"], ["pods", "best-fit"]]
+    assert [line.split()[:2] for line in lines[:2]] == [["pods", "most-allocated"], ["pods", "best-fit"]]
     assert lines[2].startswith("allocated: ")
 
 
@@ -145,7 +145,7 @@ def test_options_without_effect_are_refused_with_a_hint(files, capsys, more, say
 
 
 def test_ranges_of_seeds_include_both_ends(files, capsys):
-    assert replay(files, "--policy", "first-fit", "--seeds", "3-5,9") == 0
+    assert replay(files, "--policy", "most-allocated", "--seeds", "3-5,9") == 0
     assert [row["seed"] for row in json.loads(capsys.readouterr().out)] == [3, 4, 5, 9]
 
 
@@ -163,7 +163,7 @@ def test_the_defaults_are_the_documented_ones(files, capsys):
 
 def test_a_smallest_slice_refuses_what_is_below_it(files, capsys):
     (files / "stowage.yaml").write_text("minimum_slice_milli: 500\n")
-    only = ["--policy", "first-fit", "--seeds", "1"]
+    only = ["--policy", "most-allocated", "--seeds", "1"]
     assert replay(files, *only, "--config", f"{files}/stowage.yaml") == 0
     [refused] = json.loads(capsys.readouterr().out)
     assert replay(files, *only) == 0

@@ -31,11 +31,11 @@ def in_the_foreground():
 
 
 def test_csv_has_the_units_in_its_columns(files, capsys):
-    assert replay(files, "--policy", "first-fit,best-fit", "--seeds", "1-2", "--output", "csv") == 0
+    assert replay(files, "--policy", "most-allocated,best-fit", "--seeds", "1-2", "--output", "csv") == 0
     text = capsys.readouterr().out
     rows = list(csv.DictReader(text.splitlines()))
     assert [(row["policy"], row["seed"]) for row in rows] == [
-        ("first-fit", "1"), ("first-fit", "2"), ("best-fit", "1"), ("best-fit", "2")
+        ("most-allocated", "1"), ("most-allocated", "2"), ("best-fit", "1"), ("best-fit", "2")
     ]  # fmt: skip
     assert {"allocation_percent", "knee_percent", "failed_pods", "seconds"} <= rows[0].keys()
     assert replay(files, "--timeline", "--output", "csv") == 0
@@ -48,8 +48,8 @@ def test_csv_has_the_units_in_its_columns(files, capsys):
 
 
 DRAWN = [
-    ["--policy", "first-fit,best-fit", "--seeds", "1-2"],
-    ["--timeline", "--policy", "first-fit,inventory"],
+    ["--policy", "most-allocated,best-fit", "--seeds", "1-2"],
+    ["--timeline", "--policy", "most-allocated,inventory"],
     ["--timeline", "--queues", "--seeds", "1"],
 ]
 
@@ -126,11 +126,11 @@ def test_without_matplotlib_the_error_says_how_to_get_it(files):
 @pytest.mark.parametrize("output", ["table", "json", "csv"])
 def test_ctrl_c_prints_the_rows_that_are_complete(files, capsys, monkeypatch, output):
     def interrupted(what, part):
-        if what == "pods first-fit 3":
+        if what == "pods most-allocated 3":
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr("extender.cli.replay.show_progress", interrupted)
-    assert replay(files, "--policy", "first-fit", "--seeds", "1-9", "--output", output) == 130
+    assert replay(files, "--policy", "most-allocated", "--seeds", "1-9", "--output", output) == 130
     captured = capsys.readouterr()
     assert captured.err == "stowage replay: interrupted: only the 2 replays above are complete\n"
     if output == "table":

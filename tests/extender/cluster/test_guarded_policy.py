@@ -43,16 +43,19 @@ class Faulty:
                     return np.full(args[0].capacity, np.nan, np.float32)
                 raise self._chance.choice([OverflowError, IndexError, ZeroDivisionError])("injected")
             answer = getattr(self._policy, method)(*args)
-            if method != "plan":
-                return answer
-            return lambda: self._planned(answer)
+            return self._later(answer) if callable(answer) else answer
 
         return call
 
-    def _planned(self, work: Callable[[], object]) -> object:
-        if self._chance.random() < self._fault:
-            raise MemoryError("injected")
-        return work()
+    def _later(self, work: Callable[[], Any]) -> Callable[[], object]:
+        """A part of an update."""
+
+        def call() -> object:
+            if self._chance.random() < self._fault:
+                raise MemoryError("injected")
+            return self._later(rest) if (rest := work()) else rest
+
+        return call
 
 
 def make_engine(policy: GuardedPolicy | None = None) -> Engine:

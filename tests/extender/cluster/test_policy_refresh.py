@@ -17,7 +17,8 @@ from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
 from extender.server.engine import Engine
 from packing.model.request import Request
-from packing.policies import upkeep
+from packing.policies import placer
+from packing.policies.interface import Due
 from packing.policies.registry import POLICIES
 from tests.extender.builders import make_node, make_pod
 from tests.extender.engines import DEVICES, make_engine
@@ -41,25 +42,25 @@ def test_each_pod_teaches_once(state):
 
 async def test_the_plan_follows_what_was_learnt(state, monkeypatch):
     planned = []
-    monkeypatch.setattr(state.policy, "adopt", lambda fleet, tables: planned.append(tables))
-    monkeypatch.setattr(upkeep, "NEW_PODS", 3)
+    monkeypatch.setattr(state.policy, "update", lambda fleet, due, pause: planned.append(due))
+    monkeypatch.setattr(placer, "NEW_PODS", 3)
     refresher = PolicyRefresher(state)
     for new, enough in ((1, True), (1, True), (1, False), (1, True), (2, False), (1, True)):
         # As many as are known will do, and three in any case.
         state.apply([Upserted(make_pod(f"p{state.learner.learnt + i}", 1)) for i in range(new)])
-        before = len(planned)
+        planned.clear()
         await refresher.refresh_if_due()
-        assert (len(planned) > before) == enough, (state.learner.learnt, new)
+        assert (Due.TABLES in planned) == enough, (state.learner.learnt, new)
 
 
 async def test_a_plan_that_fails_changes_nothing(state, caplog, monkeypatch):
-    def fail(fleet, pause):
+    def fail(fleet, due, pause):
         raise ArithmeticError
 
     await PolicyRefresher(state).refresh_if_due()
     request = request_of(make_pod("p", 8))
     before = state.policy.cost(state.fleet, request).tolist()
-    monkeypatch.setattr(state.policy.chosen, "plan", fail)
+    monkeypatch.setattr(state.policy.chosen, "update", fail)
     for number in range(3):
         state.apply([Upserted(make_pod(f"p{number}", 8))])
         await PolicyRefresher(state).refresh_if_due()

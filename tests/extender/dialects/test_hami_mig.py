@@ -21,6 +21,7 @@ from extender.settings import Settings
 from extender.verbs.bind import Refusal, assign
 from packing.model.mig_instances import window
 from packing.model.reasons import Reason
+from packing.policies.interface import update_now
 from tests.examples import examples
 from tests.extender.builders import make_state, why
 from tests.extender.dialects.test_dialect_manifests import node, pod
@@ -83,7 +84,7 @@ pods = st.lists(
 @given(pods, st.randoms(use_true_random=False))
 def test_pods_that_come_and_go_never_share_a_slice(policy, pods, draw):
     state = state_of(Settings(policy=policy))
-    state.policy.adopt(state.fleet, state.policy.plan(state.fleet)())
+    update_now(state.policy, state.fleet)
     state.apply([Upserted(with_gpus(2))])
     empty, there = arrays(state), {}
     for number, (containers, inits, goes) in enumerate(pods):

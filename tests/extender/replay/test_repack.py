@@ -244,14 +244,14 @@ def test_expected_demand_keeps_room_before_anything_is_learnt(replayed) -> None:
 
 
 def test_the_command_prints_a_table_or_json(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["replay", "--snapshot", str(CLUSTER), "--policy", "best-fit,first-fit"]
+    command = ["replay", "--snapshot", str(CLUSTER), "--policy", "best-fit,most-allocated"]
     assert cli.main(command) == 0
     out = capsys.readouterr().out
     assert "can be placed again" in out
     assert out.count("\n") >= 5
     assert cli.main([*command, "--output", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["policy"] for row in rows] == ["today", "best-fit", "first-fit"]
+    assert [row["policy"] for row in rows] == ["today", "best-fit", "most-allocated"]
 
 
 def test_bad_input_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

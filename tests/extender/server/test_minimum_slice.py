@@ -13,6 +13,7 @@ from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.verbs.filter import filter_nodes
 from packing.model.reasons import Reason
+from packing.policies.interface import update_now
 from packing.policies.inventory import InventoryPolicy
 from tests.extender.builders import make_node, make_pod, make_settings, why
 
@@ -88,7 +89,8 @@ def test_the_policy_counts_less_as_waste() -> None:
     state = state_with(shared("n"))
     for _ in range(3):
         policy.observe(request_of(asks(compute="20%")))
-    table = policy.plan(state.fleet)().tables.fill[0]
+    update_now(policy, state.fleet)
+    table = policy.plan.tables.fill[0]
     bins = table.shape[0] - 1
     assert (table[: bins // 4] == 0).all()
     assert table[bins, bins] >= 0

@@ -22,6 +22,7 @@ from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.verbs.filter import filter_nodes
 from extender.verbs.prioritize import prioritize
+from packing.policies.interface import update_now
 from packing.policies.registry import POLICIES
 from tests.examples import examples
 from tests.extender.builders import make_node, make_pod, make_settings
@@ -40,7 +41,7 @@ def state_of(*objects: Node | Pod) -> State:
     pods = frozenset(one.key for one in objects if isinstance(one, Pod))
     events: list[Event] = [Upserted(one) for one in objects]
     state.apply([*events, Listed("Node", nodes), Listed("Pod", pods)])
-    state.policy.adopt(state.fleet, state.policy.plan(state.fleet)())
+    update_now(state.policy, state.fleet)
     return state
 
 

@@ -20,7 +20,9 @@ from packing.model.mig_instances import Instance, window
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import MOST, MOST_DEVICES, NameFilter, Request, Shares, whole_gpus
-from packing.policies.inventory import InventoryPolicy, Plan
+from packing.policies import inventory
+from packing.policies.interface import Due, update_now
+from packing.policies.inventory import InventoryPolicy
 from packing.policies.registry import POLICIES
 from tests.examples import examples
 
@@ -156,7 +158,7 @@ def test_no_request_is_too_large_for_a_policy(name, wanted):
         fleet.put(shape)
     for request in wanted:
         policy.observe(request)
-    policy.adopt(fleet, policy.plan(fleet)())
+    update_now(policy, fleet)
     for request in wanted:
         assert could_host(fleet, request) == (reasons_for(fleet, request) == Reason.FITS).any()
     for request in wanted:
@@ -165,7 +167,7 @@ def test_no_request_is_too_large_for_a_policy(name, wanted):
         for row in range(3):
             chosen = policy.choose(fleet, request, row)
             fleet.take(allocation_of(fleet, row, request, chosen or freest_gpus(fleet, row, request)))
-        policy.refresh(fleet)
+        update_now(policy, fleet, Due.PRICES)
         open_nodes = (fleet.arrays.overcommitted == 0).sum() - 1
         assert np.isfinite(policy.cost(fleet, Request())).sum() == open_nodes
 
@@ -178,14 +180,15 @@ def test_what_is_too_much_for_anybody_is_cut():
     assert request.gpus == MOST_DEVICES
 
 
-def test_tables_that_cannot_be_used_leave_the_old_ones_in_force():
+def test_tables_that_cannot_be_used_leave_the_old_ones_in_force(monkeypatch):
     fleet, policy = Fleet(), InventoryPolicy(Mix.of({Request(devices=((GPU, 1),)): 1}))
     fleet.put(counted_node())
-    policy.adopt(fleet, good := policy.plan(fleet)())
+    update_now(policy, fleet)
     cost = policy.cost(fleet, Request(devices=((GPU, 1),))).copy()
-    broken = replace(good.tables, mix=Mix((None,), (1.0,)), slotted=Mix((None,), (1.0,)))
+    broken = replace(policy.plan.tables, mix=Mix((None,), (1.0,)), slotted=Mix((None,), (1.0,)))
+    monkeypatch.setattr(inventory, "build_tables", lambda *_: broken)
     with pytest.raises(AttributeError):
-        policy.adopt(fleet, Plan(broken, good.weights))
+        update_now(policy, fleet)
     fleet.put(counted_node("a node of another model", model="other"))  # counts again with the old tables
     assert policy.cost(fleet, Request(devices=((GPU, 1),)))[0] == pytest.approx(cost[0], abs=0.2)
 

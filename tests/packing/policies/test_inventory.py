@@ -13,6 +13,7 @@ from packing.fleet.fleet import Fleet
 from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
+from packing.policies.interface import Due, update_now
 from packing.policies.inventory import STEP, InventoryPolicy
 from tests.examples import examples
 
@@ -39,7 +40,7 @@ def fleet_of(*nodes):
 
 def ready(fleet, mix=MIX):
     policy = InventoryPolicy(mix)
-    policy.adopt(fleet, policy.plan(fleet)())
+    update_now(policy, fleet)
     return policy
 
 
@@ -113,7 +114,8 @@ def test_learning_replaces_a_known_mix():
     policy = InventoryPolicy()
     for _ in range(3):
         policy.observe(share(250))
-    assert policy.plan(fleet)().tables.mix.requests == (share(250),)
+    update_now(policy, fleet)
+    assert policy.plan.tables.mix.requests == (share(250),)
 
 
 def test_costs_before_the_first_plan_follow_what_was_learnt():
@@ -184,8 +186,8 @@ def test_cached_costs_equal_those_computed_for_every_node(steps, adopted):
     kept, afresh, held = ready(fleet), ready(fleet), []
     for i, (request, row, back) in enumerate(steps):
         if i == adopted:
-            kept.refresh(fleet)
-            afresh.refresh(fleet)
+            kept.update(fleet, Due.PRICES)
+            afresh.update(fleet, Due.PRICES)
         if back and held:
             fleet.give_back(held.pop())
         elif np.isfinite(kept.cost(fleet, request)[row]):
@@ -217,19 +219,19 @@ def test_identical_nodes_are_those_in_the_same_state(steps):
 def test_a_refresh_solves_again_when_enough_gpus_are_in_another_state():
     fleet = fleet_of(*(node(f"n{i}") for i in range(5)))
     policy = ready(fleet)
-    assert policy.refresh(fleet) is None
+    assert policy.update(fleet, Due.PRICES) is None
     place(fleet, policy, share(250), 0)
     place(fleet, policy, share(250), 1)
-    assert policy.refresh(fleet) is None  # two of twenty
+    assert policy.update(fleet, Due.PRICES) is None  # two of twenty
     for row in range(2, 5):
         place(fleet, policy, share(250), row)
-    solve = policy.refresh(fleet)
+    solve = policy.update(fleet, Due.PRICES)
     assert solve is not None
     before = policy.cost(fleet, share(500)).tolist()  # at the new prices
-    tables = solve()
+    adopt = solve()
     assert policy.cost(fleet, share(500)).tolist() == before  # not before it is adopted
-    policy.adopt(fleet, tables)
-    assert policy.refresh(fleet) is None
+    adopt()
+    assert policy.update(fleet, Due.PRICES) is None
     again = ready(fleet)
     for request in MIX.requests:
         assert policy.cost(fleet, request).tolist() == again.cost(fleet, request).tolist()
@@ -240,10 +242,10 @@ def test_tables_for_nodes_that_are_gone_are_adopted_all_the_same():
     policy = ready(fleet)
     for row in range(4):
         place(fleet, policy, share(250), row)
-    solve = policy.refresh(fleet)
+    solve = policy.update(fleet, Due.PRICES)
     assert solve is not None
     fleet.put(node("new"))
-    policy.adopt(fleet, solve())
+    solve()()
     again = ready(fleet)
     assert policy.cost(fleet, share(1000)).argmin() == again.cost(fleet, share(1000)).argmin()
 

@@ -14,6 +14,7 @@ from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request, Shares, whole_gpus
+from packing.policies.interface import update_now
 from packing.policies.inventory import InventoryPolicy
 from packing.policies.registry import POLICIES
 from tests.examples import examples
@@ -50,7 +51,7 @@ def take(fleet: Fleet, row: int, gpus) -> None:
 
 def planned(fleet: Fleet, mix: Mix) -> InventoryPolicy:
     policy = InventoryPolicy(mix)
-    policy.adopt(fleet, policy.plan(fleet)())
+    update_now(policy, fleet)
     return policy
 
 

@@ -15,6 +15,7 @@ from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies import inventory, trial
+from packing.policies.interface import Due, update_now
 from packing.policies.inventory import InventoryPolicy, Plan
 from packing.policies.trial import FIRST, OTHERS, Sample, TermWeights, best_weights
 from tests.examples import examples
@@ -53,7 +54,8 @@ def of_random_mix(seed, number):
 
 def weights_of(fleet, mix):
     policy = InventoryPolicy(mix)
-    return policy.plan(fleet)().weights
+    update_now(policy, fleet)
+    return policy.plan.weights
 
 
 def policies_of(sample, mix):
@@ -123,20 +125,18 @@ def test_the_weights_are_tried_again_once_pods_leave():
     """Mix 3/21, which other weights than the first serve 1.1 points better, but do not fill better."""
     fleet, mix = of_random_mix(3, 21)
     policy = InventoryPolicy(mix)
-    policy.adopt(fleet, policy.plan(fleet)())
-    assert policy._weights == FIRST
+    update_now(policy, fleet)
+    assert policy.plan.weights == FIRST
     held = allocation_of(fleet, 0, share(100), (0,))
     for _ in range(inventory._FEWEST_PODS):
-        assert policy.refresh(fleet) is None
+        assert policy.update(fleet, Due.PRICES) is None
         fleet.take(held)
         fleet.give_back(held)
-    replan = policy.refresh(fleet)
+    replan = policy.update(fleet, Due.PRICES)
     assert replan is not None
-    policy.adopt(fleet, replan())
-    assert policy._weights in OTHERS
-    assert policy._priced is not None
-    assert policy._priced.weights.fill == policy._weights.fill
-    assert policy.refresh(fleet) is None  # until the mix may be another
+    replan()()
+    assert policy.plan.weights in OTHERS
+    assert policy.update(fleet, Due.PRICES) is None  # until the mix may be another
 
 
 def test_a_pod_that_only_holds_something_else_does_not_leave():
@@ -271,18 +271,20 @@ def test_weights_are_tried_again_when_the_mix_may_be_another():
         if policy._trial_is_due():
             tried.append(pods)
     assert tried == [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_192, 24_192]
-    assert policy.plan(fleet)().weights == FIRST
+    update_now(policy, fleet)
+    assert policy.plan.weights == FIRST
 
 
 def test_weights_stay_until_they_are_tried_again():
     fleet, mix = fleet_of(4), Mix.of({share(500, 1000): 1})
     policy = InventoryPolicy()
     policy.observe(share(500, 1000))
-    plan = InventoryPolicy(mix).plan(fleet)()
-    policy.adopt(fleet, Plan(plan.tables, OTHERS[0]))
-    assert policy.plan(fleet)().weights == OTHERS[0]
+    policy.plan = Plan(build_tables(mix, FreeGpus.of(fleet)), OTHERS[0])
+    update_now(policy, fleet)
+    assert policy.plan.weights == OTHERS[0]
     for row in (0, 0, 1, 1, 2):
         fleet.take(allocation_of(fleet, row, share(500), (row,)))
-    restocked = policy.refresh(fleet)
-    assert restocked is not None
-    assert restocked().weights == OTHERS[0]
+    before = policy.plan.tables
+    update_now(policy, fleet, Due.PRICES)
+    assert policy.plan.tables is not before
+    assert policy.plan.weights == OTHERS[0]

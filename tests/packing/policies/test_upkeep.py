@@ -6,7 +6,8 @@ from packing.fleet.fleet import Fleet
 from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request
-from packing.policies.upkeep import Due, Upkeep
+from packing.policies.interface import Due
+from packing.policies.placer import Upkeep
 
 
 def fleet_of(nodes, gpus=8):
@@ -21,60 +22,53 @@ def change(fleet, times):
         fleet.take(allocation_of(fleet, 0, Request()))
 
 
-def plan(upkeep, fleet, learnt=0):
-    upkeep.plan_started(learnt)
-    upkeep.prices_updated(fleet)
-
-
 def test_a_plan_is_due_when_the_learnt_pods_have_doubled_and_later_after_500():
     fleet, upkeep, planned = fleet_of(1000), Upkeep(), []
     for learnt in range(1, 2100):
         if upkeep.due(fleet, learnt) is Due.TABLES:
-            plan(upkeep, fleet, learnt)
             planned.append(learnt)
     assert planned == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1012, 1512, 2012]
 
 
 def test_the_first_plan_needs_a_gpu_or_a_pod():
     without, upkeep = fleet_of(2, gpus=0), Upkeep()
-    upkeep.prices_updated(without)
-    assert upkeep.due(without, 0) is Due.NOTHING
+    assert upkeep.due(without, 0) is Due.PRICES
+    assert upkeep.due(without, 0) is None
     assert upkeep.due(without, 1) is Due.TABLES
     fleet = fleet_of(1)
+    upkeep = Upkeep()
     assert upkeep.due(fleet, 0) is Due.TABLES
-    plan(upkeep, fleet)
-    assert upkeep.due(fleet, 0) is Due.NOTHING
+    assert upkeep.due(fleet, 0) is None
 
 
 @pytest.mark.parametrize(("nodes", "changes"), [(1, 1), (38, 25), (125, 81), (776, 500)])
 def test_prices_are_due_after_so_many_changes_per_gpu(nodes, changes):
     fleet, upkeep = fleet_of(nodes), Upkeep()
-    plan(upkeep, fleet)
+    assert upkeep.due(fleet, 0) is Due.TABLES
     change(fleet, changes - 1)
-    assert upkeep.due(fleet, 0) is Due.NOTHING
+    assert upkeep.due(fleet, 0) is None
     change(fleet, 1)
     assert upkeep.due(fleet, 0) is Due.PRICES
-    upkeep.prices_updated(fleet)
-    assert upkeep.due(fleet, 0) is Due.NOTHING
+    assert upkeep.due(fleet, 0) is None
 
 
 def test_when_overdue_one_change_or_one_new_pod_is_enough():
     fleet, upkeep = fleet_of(100), Upkeep()
-    plan(upkeep, fleet, 10)
-    assert upkeep.due(fleet, 10, overdue=True) is Due.NOTHING
+    assert upkeep.due(fleet, 10) is Due.TABLES
+    assert upkeep.due(fleet, 10, overdue=True) is None
     change(fleet, 1)
-    assert upkeep.due(fleet, 10) is Due.NOTHING
+    assert upkeep.due(fleet, 10) is None
     assert upkeep.due(fleet, 10, overdue=True) is Due.PRICES
     assert upkeep.due(fleet, 11, overdue=True) is Due.TABLES
 
 
 def test_the_gpus_are_those_of_now():
     fleet, upkeep = fleet_of(125), Upkeep()
-    plan(upkeep, fleet)
+    assert upkeep.due(fleet, 0) is Due.TABLES
     change(fleet, 50)
-    assert upkeep.due(fleet, 0) is Due.NOTHING
+    assert upkeep.due(fleet, 0) is None
     for i in range(70):
         fleet.remove(f"n{i + 1}")
-    upkeep.prices_updated(fleet)
+    assert upkeep.due(fleet, 0) is Due.PRICES
     change(fleet, 36)
     assert upkeep.due(fleet, 0) is Due.PRICES

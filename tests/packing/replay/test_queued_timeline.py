@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.packing.policies import FirstFit
 from packing.fleet.feasibility import reasons_for
 from packing.model.request import Request, whole_gpus
-from packing.policies.baselines.simple import FirstFit
 from packing.policies.placer import Placer
 from packing.replay.eviction_rules import CheapestVictims, KubeScheduler, RunningPod, could_make_room
 from packing.replay.pick_node import NodePicker

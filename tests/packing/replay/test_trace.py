@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from bench.packing.policies import FirstFit
 from packing.cost.demand import Demand, Mix, by_pods
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
-from packing.policies.baselines.simple import FirstFit
 from packing.policies.inventory import InventoryPolicy
 from packing.policies.placer import Placer
 from packing.replay.pick_node import NodePicker

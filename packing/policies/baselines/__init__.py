@@ -1,1 +1,0 @@
-"""Published and simple policies to compare with."""

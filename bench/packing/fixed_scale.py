@@ -18,7 +18,7 @@ from packing.model.request import WHOLE, Request
 from packing.policies.inventory import InventoryPolicy
 
 STEPS = np.array([-0.25, -0.12, -0.04, 0.02, 0.06, 0.11, 0.17, 0.3, 0.6, 1.2], np.float32)
-"""Waste in GPUs at which the score of a request for GPU falls by one: about as fine as ``inventory.STEP``
+"""Waste in GPUs at which the score of a request for GPU falls by one: about as fine as ``STEP``
 where the best node mostly is. Set by hand on four traces with seed 7 (default, gpushare60, cpu250,
 multigpu40); equal steps of 0.1 lose 0.03 points more, 0.1 on cpu250."""
 CPU_STEPS = (0.06 * 1.6 ** np.arange(10)).astype(np.float32)

@@ -27,13 +27,7 @@ class CostCache:
     def __init__(self) -> None:
         self._costs: dict[Request, tuple[CachedCost, RequestArgs, int]] = {}
         self._layout = 0, 0, 0
-        self._last: tuple[Request | None, int, CachedCost | None] = None, -1, None
         self._nodes: Nodes | None = None
-
-    def current(self, fleet: Fleet, request: Request) -> CachedCost | None:
-        """The cost that ``outdated`` returned last, if the request is the same object and no node changed."""
-        last, changes, cached = self._last
-        return cached if last is request and changes == fleet.changes else None
 
     def outdated(self, fleet: Fleet, request: Request) -> tuple[CachedCost, Nodes, RequestArgs]:
         """The cost of this request, which the caller brings up to date, and what it needs for that."""
@@ -50,14 +44,12 @@ class CostCache:
         if replaced != fleet.replaced:
             _update_devices(cached, fleet, request)
             self._costs[request] = cached, args, fleet.replaced
-        self._last = request, fleet.changes, cached
         return cached, self._nodes, args
 
     def forget(self) -> None:
         """Compute every cost again: prices or tables changed."""
         for cached, *_ in self._costs.values():
             cached.seen.fill(-1)
-        self._last = None, -1, None
 
 
 def gpus_in(mask: int) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ where the node's generation changed. It branches per node and vectorises over re
 
 import numpy as np
 
-from packing.cost.identical_node_kernels import representative
 from packing.cost.island_kernels import choose_gpus, islands_cost, load_islands, tie_break
 from packing.cost.kernel_args import (
     COUNT,
@@ -14,15 +13,14 @@ from packing.cost.kernel_args import (
     ISLAND,
     MEMORY,
     PEERS,
+    STEP,
     CachedCost,
-    IdenticalNodes,
     MixTypes,
     Nodes,
     RequestArgs,
     Scratch,
     SlotCounts,
     ValueTables,
-    Weights,
 )
 from packing.cost.node_kernels import (
     CAPACITY,
@@ -66,33 +64,19 @@ def _fill_gained(chosen, gpu, share, values):
 
 
 @inlined
-def _lost_on_gpu(g, gpu, share, amounts, scratch):
-    """The row of ``scratch.gone`` (S, T) with the shares of each type that GPU ``g`` can no longer take once
-    ``share`` milli of it is taken. Most GPUs are in one of a few states, so the rows are a cache by state."""
-    compute, memory = gpu[FREE_COMPUTE, g], gpu[FREE_MEMORY, g]
-    capacity, takes = gpu[CAPACITY, g], gpu[TAKES, g]
-    mixed = np.int64(compute) * 7 + np.int64(memory) * 5 + np.int64(share) * 3 + np.int64(takes)
-    at = (mixed ^ (mixed >> 5)) & (scratch.states.shape[0] - 1)
-    known, lost = scratch.states[at], scratch.gone[at]
-    same = known[0] == compute and known[1] == memory and known[2] == capacity
-    if not (same and known[3] == share and known[4] == takes):
-        known[0], known[1], known[2], known[3], known[4] = compute, memory, capacity, share, takes
-        lost[:] = 0
-        set_needs(capacity, amounts, scratch.needs)
-        add_units(compute, memory, scratch.needs, amounts, np.float32(1), lost)
-        add_units(compute - share, memory - takes, scratch.needs, amounts, np.float32(-1), lost)
-    return at
-
-
-@inlined
-def _count_lost(chosen, gpu, share, amounts, scratch):
-    """Set ``scratch.lost`` (T,): shares of each type that the ``chosen`` GPUs can no longer take."""
-    scratch.lost[:] = 0
+def _count_lost(chosen, gpu, share, amounts, needs, lost):
+    """Set ``lost`` (T,): shares of each type that the ``chosen`` GPUs can no longer take once ``share`` milli
+    of each is taken."""
+    lost[:] = 0
+    capacity = np.float32(-1)
     for g in range(gpu.shape[1]):
         if (chosen >> g) & 1:
-            at = _lost_on_gpu(g, gpu, share, amounts, scratch)
-            for t in range(scratch.lost.size):
-                scratch.lost[t] += scratch.gone[at, t]
+            compute, memory = gpu[FREE_COMPUTE, g], gpu[FREE_MEMORY, g]
+            if gpu[CAPACITY, g] != capacity:
+                capacity = gpu[CAPACITY, g]
+                set_needs(capacity, amounts, needs)
+            add_units(compute, memory, needs, amounts, np.float32(1), lost)
+            add_units(compute - share, memory - gpu[TAKES, g], needs, amounts, np.float32(-1), lost)
 
 
 @inlined
@@ -133,10 +117,8 @@ def _take(n, chosen, gpu, share, nodes, asked, devices):
     return size
 
 
-@record_kernel(
-    CachedCost, Nodes, RequestArgs, MixTypes, SlotCounts, ValueTables, Weights, IdenticalNodes, Scratch
-)
-def inventory_cost(cached, nodes, request, types, counts, values, weights, identical, scratch):
+@record_kernel(CachedCost, Nodes, RequestArgs, MixTypes, SlotCounts, ValueTables, Scratch)
+def inventory_cost(cached, nodes, request, types, counts, values, scratch):
     """Bring ``cached`` up to date: the cost in GPUs, infinite where the request does not fit, and the terms
     slots, fill, stranding, islands and device, which add up to the cost before rounding. ``counts`` must be
     up to date."""
@@ -145,12 +127,6 @@ def inventory_cost(cached, nodes, request, types, counts, values, weights, ident
         if cached.seen[n] == nodes.generation[n]:
             continue
         cached.seen[n], cached.cost[n], cached.gpus[n] = nodes.generation[n], np.inf, 0
-        same = representative(n, nodes.generation, identical)
-        if same != n:
-            cached.cost[n], cached.gpus[n] = cached.cost[same], cached.gpus[same]
-            for term in range(5):
-                cached.terms[term, n] = cached.terms[term, same]
-            continue
         if not node_fits(n, nodes, request):
             continue
         count, share, mib, milli = shares_on_node(n, request, nodes.divisible_pool)
@@ -159,7 +135,7 @@ def inventory_cost(cached, nodes, request, types, counts, values, weights, ident
         load_islands(n, nodes, gpu)
         cpu_left, memory_left = nodes.cpu[n] - asked[CPU], nodes.node_memory[n] - asked[MEMORY]
         unused = free_gpu(gpu)
-        stranded = max(unused - nodes.cpu[n] / weights.cpu_per_gpu, 0.0)
+        stranded = max(unused - nodes.cpu[n] / values.cpu_per_gpu, 0.0)
         least, peers = np.inf, np.float32(0)
         for g in range(gpu.shape[1] if count == 1 else 1):
             if count == 1 and (gpu[TAKES, g] < 0 or same_as_earlier_gpu(g, gpu)):
@@ -167,14 +143,12 @@ def inventory_cost(cached, nodes, request, types, counts, values, weights, ident
             chosen = np.int64(1) << g if count == 1 else choose_gpus(n, nodes, count, asked[PEERS], gpu)
             size = _take(n, chosen, gpu, share, nodes, request.devices, devices)
             set_limits(n, cpu_left, memory_left, nodes, devices, types, limits)
-            _count_lost(chosen, gpu, share, types.amounts, scratch)
+            _count_lost(chosen, gpu, share, types.amounts, scratch.needs, scratch.lost)
             slots = _price_of_lost(n, counts, types.amounts, values.prices, limits, scratch.lost)
-            fill = -weights.fill * _fill_gained(chosen, gpu, share, values)
-            over = unused - size - cpu_left / weights.cpu_per_gpu
-            stranding = weights.stranding * (max(over, 0.0) - stranded)
-            islands = islands_cost(
-                n, nodes, chosen, request, types, counts, values.prices, weights, limits, gpu
-            )
+            fill = -values.fill_weight * _fill_gained(chosen, gpu, share, values)
+            over = unused - size - cpu_left / values.cpu_per_gpu
+            stranding = values.stranding_weight * (max(over, 0.0) - stranded)
+            islands = islands_cost(n, nodes, chosen, request, types, counts, values.prices, limits, gpu)
             cost = slots + fill + stranding + islands + cached.device[n]
             if cost < least - 1e-6 or (cost < least + 1e-6 and gpu[UNTOUCHED, g] < peers):
                 peers = gpu[UNTOUCHED, g]
@@ -182,6 +156,6 @@ def inventory_cost(cached, nodes, request, types, counts, values, weights, ident
                 cached.terms[0, n], cached.terms[1, n] = slots, fill
                 cached.terms[2, n], cached.terms[3, n] = stranding, islands
                 cached.terms[4, n] = cached.device[n]
-        rest = unused + nodes.cpu[n] / weights.cpu_per_gpu
+        rest = unused + nodes.cpu[n] / values.cpu_per_gpu
         tie = tie_break(n, nodes, cached.gpus[n], rest, request, gpu)
-        cached.cost[n] = (np.ceil(least / weights.step) + tie) * weights.step
+        cached.cost[n] = (np.ceil(least / STEP) + tie) * STEP

@@ -7,7 +7,7 @@ the islands can no longer hold: ``_correction`` replaces the one by the other. C
 
 import numpy as np
 
-from packing.cost.kernel_args import PEERS
+from packing.cost.kernel_args import APART, PEER_SLOTS, PEERS
 from packing.cost.node_kernels import ELIGIBLE, FREE, GROUP, TAKES, UNTOUCHED, tightest_gpus
 from packing.fleet.arrays import MIXED_GROUPS, NVLINK_UNKNOWN, ONE_ISLAND, SEVERAL_GROUPS
 from packing.jit import inlined
@@ -187,15 +187,15 @@ def tie_break(n, nodes, chosen, rest, request, gpu):
 
 
 @inlined
-def islands_cost(n, nodes, chosen, request, types, counts, prices, weights, limits, gpu):
+def islands_cost(n, nodes, chosen, request, types, counts, prices, limits, gpu):
     """What the placement costs more or less because of islands, in GPUs. 0 where they are not known."""
     if nodes.nvlink[n] == NVLINK_UNKNOWN:
         return 0.0
     peers, cost = request.amounts[PEERS], 0.0
     whole = _whole_devices(n, nodes, request) if chosen == 0 else 0
     if peers > 1:
-        cost += weights.apart * peers * _apart(n, nodes, chosen, whole, request, gpu)
+        cost += APART * peers * _apart(n, nodes, chosen, whole, request, gpu)
     if has_islands(n, nodes):
         taken = chosen if chosen != 0 else next_gpus(gpu, whole)
-        cost += weights.peers * _correction(n, taken, types, counts, prices, limits, gpu)
+        cost += PEER_SLOTS * _correction(n, taken, types, counts, prices, limits, gpu)
     return cost

@@ -39,8 +39,16 @@ of memory of each share, GPUs that must be NVLink peers, the index of the sharin
 it), how many shares of this type count on one GPU, and GPUs that should be NVLink peers, if more than one."""
 LANES = 16
 """The number of types of a mix is padded to a multiple of this, so that loops over types vectorise fully."""
-GPU_STATES = 32
-"""Size of the kernel's table of GPU states. A power of 2."""
+STEP = 0.055
+"""The cost is rounded up to multiples of it, in GPUs. Found together with ``slots.SCARCITY`` and the weights
+of the terms, on the same six traces. The optimum is flat: no rounding costs 0.1 points. Only cpu250 is
+sensitive: 0.1 costs it 0.4, no rounding 0.7."""
+PEER_SLOTS, APART = 0.4, 2 * STEP
+"""Of islands: how much that which islands hold counts for slots of several GPUs, 0 to 1; and what a GPU costs
+apart from its peers, a multiple of STEP, so that it changes no rounding where all nodes are alike.
+Found with bench/packing/islands.py, seeds 1-4: 4 x STEP gives 1 % more jobs peers, and costs 0.3 points of
+allocation more where a device plugin chooses; PEER_SLOTS 0 or 0.25 costs up to 0.1. Above 0.44,
+on a fleet of two nodes, a job for eight peers went to the degraded switch to spare the sound one."""
 _MANY, _TINY = 1e9, 1e-3
 
 
@@ -104,45 +112,25 @@ class SlotCounts(NamedTuple):
 
 class ValueTables(NamedTuple):
     """Values in GPUs: ``prices`` (T,) of one slot, and ``fill`` (K, B + 1, B + 1) of the free compute and
-    memory of a GPU with at least ``memory_mib`` (K,), ascending."""
+    memory of a GPU with at least ``memory_mib`` (K,), ascending. Then the weights of two terms of the cost,
+    and the CPU milli without which a free GPU is stranded."""
 
     prices: Float32Array
     fill: Float32Array3D
     memory_mib: Float32Array
-
-
-class Weights(NamedTuple):
-    """Constants of the inventory policy; ``cpu_per_gpu`` in milli. ``peers``: how much that which islands
-    hold counts for slots of several GPUs, 0 to 1; ``apart``: what a GPU costs apart from its peers."""
-
-    fill: Float64
-    stranding: Float64
+    fill_weight: Float64
+    stranding_weight: Float64
     cpu_per_gpu: Float64
-    step: Float64
-    peers: Float64
-    apart: Float64
-
-
-class IdenticalNodes(NamedTuple):
-    """``first`` (N,): the first node in the same state, as found at the node's generation ``since`` (N,).
-    ``table`` is scratch, a hash table whose size is a power of 2 above N."""
-
-    first: Int64Array
-    since: Int64Array
-    table: Int64Array
 
 
 class Scratch(NamedTuple):
-    """Working memory of a kernel: three of (T,), ``gpu`` (8, G), ``devices`` (R,), and a cache of lost shares
-    by GPU state: ``states`` (S, 5) and ``gone`` (S, T)."""
+    """Working memory of a kernel: three of (T,), ``gpu`` (8, G) and ``devices`` (R,)."""
 
     limits: Float32Array
     needs: Float32Array
     lost: Float32Array
     gpu: Float32Array2D
     devices: Int32Array
-    states: Float32Array2D
-    gone: Float32Array2D
 
 
 class CachedCost(NamedTuple):
@@ -167,8 +155,7 @@ def scratch_for(fleet: Fleet, types: int) -> Scratch:
     limits, needs, lost = np.zeros((3, types), np.float32)
     gpu = np.zeros((8, len(fleet.arrays.compute)), np.float32)
     devices = np.zeros(len(fleet.arrays.free_devices), np.int32)
-    states, gone = np.full((GPU_STATES, 5), -1, np.float32), np.zeros((GPU_STATES, types), np.float32)
-    return checked(Scratch(limits, needs, lost, gpu, devices, states, gone))
+    return checked(Scratch(limits, needs, lost, gpu, devices))
 
 
 def request_args(fleet: Fleet, request: Request) -> RequestArgs:

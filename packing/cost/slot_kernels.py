@@ -5,7 +5,6 @@ The loops vectorise over request types: the number of types is a multiple of ``L
 
 import numpy as np
 
-from packing.cost.identical_node_kernels import representative
 from packing.cost.kernel_args import (
     COMPUTE,
     COUNT,
@@ -16,7 +15,6 @@ from packing.cost.kernel_args import (
     SHARE_MIB,
     SHARE_MILLI,
     SHARING,
-    IdenticalNodes,
     MixTypes,
     Nodes,
     Scratch,
@@ -104,8 +102,8 @@ def _count_units(n, nodes, amounts, needs, held):
             add_units(nodes.compute[g, n], nodes.memory[g, n], needs, amounts, np.float32(1), held)
 
 
-@record_kernel(Nodes, MixTypes, SlotCounts, IdenticalNodes, Scratch)
-def count_slots(nodes, types, counts, identical, scratch):
+@record_kernel(Nodes, MixTypes, SlotCounts, Scratch)
+def count_slots(nodes, types, counts, scratch):
     """Count again on every node whose generation changed since ``counts.counted``."""
     amounts, limits, held = types.amounts, scratch.limits, scratch.lost
     scratch.devices[:] = 0
@@ -113,12 +111,6 @@ def count_slots(nodes, types, counts, identical, scratch):
         if counts.counted[n] == nodes.generation[n]:
             continue
         counts.counted[n] = nodes.generation[n]
-        same = representative(n, nodes.generation, identical)
-        if same != n:
-            for t in range(limits.size):
-                counts.totals[t] += counts.slots[same, t] - counts.slots[n, t]
-                counts.units[n, t], counts.slots[n, t] = counts.units[same, t], counts.slots[same, t]
-            continue
         _count_units(n, nodes, amounts, scratch.needs, held)
         set_limits(n, nodes.cpu[n], nodes.node_memory[n], nodes, scratch.devices, types, limits)
         open_node = nodes.blocked[n] == 0 and nodes.overcommitted[n] == 0

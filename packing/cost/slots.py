@@ -23,8 +23,7 @@ from __future__ import annotations
 import numpy as np
 
 from packing.cost.demand import Mix
-from packing.cost.identical_node_kernels import find_identical
-from packing.cost.kernel_args import LANES, IdenticalNodes, Nodes, SlotCounts, mix_types, scratch_for
+from packing.cost.kernel_args import LANES, Nodes, SlotCounts, mix_types, scratch_for
 from packing.cost.slot_kernels import count_slots
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import gpu_sizes
@@ -59,17 +58,11 @@ class Slots:
         self.types = mix_types(fleet, self.requests, width)
         units, slots = np.zeros((2, nodes, width), np.float32)
         self.counts = checked(SlotCounts(np.full(nodes, -1, np.int64), units, slots, np.zeros(width)))
-        table = np.empty(2 << nodes.bit_length(), np.int64)
-        self.identical = checked(IdenticalNodes(np.arange(nodes), np.full(nodes, -1, np.int64), table))
         self.scratch = scratch_for(fleet, width)
-
-    def find_identical(self, nodes: Nodes) -> None:
-        """Find nodes in the same state, so that only one of them is counted and priced."""
-        find_identical(nodes, self.identical)
 
     def recount(self, nodes: Nodes) -> None:
         """Count again on nodes whose generation changed."""
-        count_slots(nodes, self.types, self.counts, self.identical, self.scratch)
+        count_slots(nodes, self.types, self.counts, self.scratch)
 
     def prices(self, free_gpu: float, scarcity: float = SCARCITY, size: float = 1.0) -> Floats:
         """q (T',) in GPUs per slot; ``free_gpu`` is the free GPU of the fleet, ``size`` the power of g_t in

@@ -36,7 +36,7 @@ from packing.cost.cost_cache import CostCache, gpus_in
 from packing.cost.demand import Demand, Mix
 from packing.cost.fill_tables import NO_GPUS, FreeGpus, Tables, build_tables
 from packing.cost.inventory_kernels import inventory_cost
-from packing.cost.kernel_args import CachedCost, ValueTables, Weights, nodes_of
+from packing.cost.kernel_args import CachedCost, ValueTables, nodes_of
 from packing.cost.slots import Sizes, Slots
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
@@ -46,17 +46,10 @@ from packing.model.request import ANY, Request
 from packing.policies.interface import Due, Pause, Solve, no_pause
 from packing.policies.trial import FIRST, Sample, TermWeights, best_weights
 
-STEP = 0.055
 STRAND_MARGIN = 0.77
-"""e above. Both were found together with ``slots.SCARCITY`` and the weights, on the same six traces. The
-optimum is flat: a weight of fill of 5 or 13 instead of 8 costs 0.1 points, no stranding 0.55, no rounding
-0.1. Only cpu250 is sensitive: STEP 0.1 costs it 0.4, no rounding 0.7, and a smooth curve instead of max() in
-stranding 0.6."""
-PEERS, APART = 0.4, 2 * STEP
-"""Of ``islands``. APART is a multiple of STEP, so that it changes no rounding where all nodes are alike.
-Found with bench/packing/islands.py, seeds 1-4: 4 x STEP gives 1 % more jobs peers, and costs 0.3 points of
-allocation more where a device plugin chooses; PEERS 0 or 0.25 costs up to 0.1. Above 0.44,
-on a fleet of two nodes, a job for eight peers went to the degraded switch to spare the sound one."""
+"""e above. Found together with ``slots.SCARCITY`` and the weights, on the same six traces. The optimum is
+flat: a weight of fill of 5 or 13 instead of 8 costs 0.1 points, no stranding 0.55. A smooth curve instead of
+max() in stranding costs cpu250 0.6."""
 
 MOVED = 0.1
 """Part of the GPUs that have got into another state since the fill tables were computed for the fleet as it
@@ -195,8 +188,6 @@ class InventoryPolicy:
 
     def _costs(self, fleet: Fleet, request: Request) -> CachedCost:
         """The request's costs, computed again for the nodes that changed since its last call."""
-        if (cached := self._cache.current(fleet, request)) is not None:
-            return cached
         if self._priced is None or self._priced.layout != fleet.layout:
             self._price(fleet)
         cached, nodes, args = self._cache.outdated(fleet, request)
@@ -204,10 +195,7 @@ class InventoryPolicy:
         assert priced is not None
         slots = priced.slots
         slots.recount(nodes)
-        inventory_cost(
-            cached, nodes, args, slots.types, slots.counts, priced.values, priced.weights,
-            slots.identical, slots.scratch,
-        )  # fmt: skip
+        inventory_cost(cached, nodes, args, slots.types, slots.counts, priced.values, slots.scratch)
         return cached
 
 
@@ -222,11 +210,10 @@ class _PricedSlots:
         self.slots = slots = Slots(fleet, tables.slotted, sizes)
         prices = np.zeros_like(slots.counts.totals, np.float32)
         memory_mib = np.array(tables.memory_mib, np.float32)
-        self.values = checked(ValueTables(prices, tables.fill, memory_mib))
         rho = tables.mix.cpu_per_gpu(dict(zip(slots.requests, slots.gpus.tolist(), strict=True)))
         per_gpu = STRAND_MARGIN * rho if rho > 0 else _NO_CPU_COUNTS
         stranding = weights.stranding if rho > 0 else 0.0
-        self.weights = checked(Weights(weights.fill, stranding, per_gpu, STEP, PEERS, APART))
+        self.values = checked(ValueTables(prices, tables.fill, memory_mib, weights.fill, stranding, per_gpu))
         self.price(fleet)
 
     def has_nodes_of(self, fleet: Fleet) -> bool:
@@ -239,6 +226,5 @@ class _PricedSlots:
 
     def price(self, fleet: Fleet) -> None:
         """Count the slots again and price them."""
-        self.slots.find_identical(self._nodes)
         self.slots.recount(self._nodes)
         self.values.prices[:] = self.slots.prices(fleet.arrays.free_gpu(), size=self._size)

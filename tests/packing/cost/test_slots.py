@@ -42,7 +42,6 @@ def mix_of(kinds: list[tuple[int, int, int]]) -> Mix:
 def priced(fleet: Fleet, mix: Mix) -> tuple[list[float], list[float]]:
     """Prices and slots of each type of the mix."""
     slots = Slots(fleet, mix)
-    slots.find_identical(nodes_of(fleet))
     slots.recount(nodes_of(fleet))
     prices = slots.prices(fleet.arrays.free_gpu())
     return prices[: len(mix.requests)].tolist(), slots.counts.totals[: len(mix.requests)].tolist()

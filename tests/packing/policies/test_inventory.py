@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packing.cost.demand import Mix
-from packing.cost.kernel_args import nodes_of
+from packing.cost.kernel_args import STEP, nodes_of
 from packing.cost.slots import Slots
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
@@ -14,7 +14,7 @@ from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.interface import Due, update_now
-from packing.policies.inventory import STEP, InventoryPolicy
+from packing.policies.inventory import InventoryPolicy
 from tests.examples import examples
 
 MIB = 40_960
@@ -192,28 +192,12 @@ def test_cached_costs_equal_those_computed_for_every_node(steps, adopted):
             fleet.give_back(held.pop())
         elif np.isfinite(kept.cost(fleet, request)[row]):
             held.append(place(fleet, kept, request, row))
-    afresh._priced.slots.identical.since.fill(-1)  # compute every node by itself
     for request in MIX.requests:
         one, other = kept._costs(fleet, request), afresh._costs(fleet, request)
         assert np.array_equal(one.cost, other.cost)
         assert np.array_equal(one.gpus, other.gpus)
         fits = np.isfinite(one.cost)
         assert np.array_equal(one.terms[:, fits], other.terms[:, fits])
-
-
-@settings(max_examples=examples(60))
-@given(st.lists(st.tuples(requests, st.integers(0, 5)), max_size=12))
-def test_identical_nodes_are_those_in_the_same_state(steps):
-    fleet = fleet_of(*[node(f"a{i}") for i in range(3)], *[node(f"b{i}", gpus=2, cpu=9000) for i in range(3)])
-    policy, slots = ready(fleet), Slots(fleet, MIX)
-    for request, row in steps:
-        if np.isfinite(policy.cost(fleet, request)[row]):
-            place(fleet, policy, request, row)
-    slots.find_identical(nodes_of(fleet))
-    arrays = fleet.arrays
-    free = [arrays.cpu, arrays.node_memory, arrays.compute_capacity, arrays.compute, arrays.memory]
-    states = np.vstack(free).T.tolist()
-    assert slots.identical.first.tolist() == [states.index(state) for state in states]
 
 
 def test_a_refresh_solves_again_when_enough_gpus_are_in_another_state():

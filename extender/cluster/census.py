@@ -246,7 +246,7 @@ class CensusTaker:
             _installed(state, columns, hidden),
             Installed(int(columns.gpus[spot].sum()), float(columns.used[spot].sum())),
             self._mig_slices(),
-            _closed_nodes(state, np.flatnonzero(closed).tolist()),
+            _closed_nodes(state, closed),
             waiting,
             beside,
         )
@@ -261,8 +261,7 @@ class CensusTaker:
 
 def _has_no_gpus(state: State, name: str) -> bool:
     """Whether it is a node of which the fleet has no GPUs."""
-    row = state.fleet.rows.get(name)
-    spec = state.fleet.specs[row] if row is not None else None
+    spec = state.fleet.spec_of(name)
     return spec is not None and not spec.gpus
 
 
@@ -327,7 +326,7 @@ def _label(node: Unoffered) -> str:
     return node.model if named_model(node.model) else UNKNOWN
 
 
-def _closed_nodes(state: State, rows: list[int]) -> dict[str, int]:
-    """How many nodes are closed, by reason."""
-    specs = ((row, state.fleet.specs[row]) for row in rows)
-    return dict(Counter(closed_text(state, spec.name, row) or _OFFERS_NONE for row, spec in specs if spec))
+def _closed_nodes(state: State, closed: npt.NDArray[np.bool_]) -> dict[str, int]:
+    """How many nodes are ``closed`` (N,), by reason."""
+    specs = (state.fleet.specs[row] for row in np.flatnonzero(closed).tolist())
+    return dict(Counter(closed_text(state, spec.name) or _OFFERS_NONE for spec in specs if spec))

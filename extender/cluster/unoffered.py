@@ -45,18 +45,17 @@ class Unoffered:
     claims: bool = False
 
 
-def closed_text(state: State, name: str, row: int) -> str:
+def closed_text(state: State, name: str) -> str:
     """Why the node takes no pods: what the fleet says, or else the cluster (cordoned, not ready); "" if it
     takes some."""
-    reason = closed_reason(state.fleet.arrays, row)
+    reason = closed_reason(state.fleet.arrays, state.fleet.rows[name])
     return reason.text if reason is not Reason.FITS else state.nodes.closed.get(name, "")
 
 
 def unoffered(state: State, name: str) -> Unoffered | None:
     """The GPUs of a node, None where it offers some, or has none as far as is known."""
-    row = state.fleet.rows.get(name)
-    spec = state.fleet.specs[row] if row is not None else None
-    if row is None or spec is None or spec.gpus:
+    spec = state.fleet.spec_of(name)
+    if spec is None or spec.gpus:
         return None
     if devices := in_slices(state, name, state.devices.on_node(name, state.nodes.labels_of(name))):
         return devices
@@ -66,7 +65,7 @@ def unoffered(state: State, name: str) -> Unoffered | None:
     held = tuple(_held(state, name))
     gpus = max(count, sum(number for _, number in held))
     note = f"offers none of its {gpus} GPUs"
-    note += "" if closed_text(state, name, row) else ": its device plugin or driver may be down"
+    note += "" if closed_text(state, name) else ": its device plugin or driver may be down"
     model = _model(read_gpu_labels(state.nodes.labels_of(name)).product)
     problem = state.nodes.problems.get(name, "")
     return Unoffered(gpus, model, sum(number for _, number in held), held, 0, problem or note)
@@ -88,8 +87,7 @@ def _held(state: State, name: str) -> Iterator[tuple[str, int]]:
 
 def not_offered(state: State, name: str) -> str:
     """Which GPUs are missing of a node that offers others, "" for none."""
-    row, missing = state.fleet.rows.get(name, -1), state.nodes.unoffered.get(name, 0)
-    spec = state.fleet.specs[row] if row >= 0 else None
+    spec, missing = state.fleet.spec_of(name), state.nodes.unoffered.get(name, 0)
     if spec is None or not spec.gpus or not missing:
         return ""
     return f"offers {len(spec.gpus)} of its {len(spec.gpus) + missing} GPUs"

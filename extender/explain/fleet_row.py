@@ -83,13 +83,12 @@ class FleetRow:
 def fleet_row(state: State, name: str, count: NodeCount | None, now: float) -> FleetRow | None:
     """The row of a node, None where it is not known. ``count`` is of the census; ``now``: as for
     ``view_node``."""
-    view, row = view_node(state, name, now), state.fleet.rows.get(name)
-    spec = state.fleet.specs[row] if row is not None else None
-    if view is None or row is None or spec is None:
+    view, spec = view_node(state, name, now), state.fleet.spec_of(name)
+    if view is None or spec is None:
         return None
     keys = state.allocations.pods_on(name)
-    parts = gpu_parts(state.fleet, row, [state.allocations.allocation_of(key) for key in keys])
-    cells = _Cells(state)
+    parts = gpu_parts(state.fleet, name, [state.allocations.allocation_of(key) for key in keys])
+    cells = _RowLists(state)
     for index, gpu in enumerate(spec.gpus):
         takes = gpu.divisible or not spec.sharing_resource
         cells.gpus.append(GpuCell("", gpu.memory_mib, memory_slices(spec, index), takes))
@@ -122,7 +121,7 @@ def fleet_row(state: State, name: str, count: NodeCount | None, now: float) -> F
     )
 
 
-class _Cells:
+class _RowLists:
     """The lists of a row while it is made."""
 
     def __init__(self, state: State) -> None:

@@ -43,9 +43,9 @@ class GpuPart:
     size: int = 0
 
 
-def gpu_parts(fleet: Fleet, row: int, held: Sequence[Allocation | None]) -> list[GpuPart]:
+def gpu_parts(fleet: Fleet, name: str, held: Sequence[Allocation | None]) -> list[GpuPart]:
     """The parts of all GPUs of a node. ``held``: what each pod has there, in the order in which they came."""
-    spec = fleet.specs[row]
+    spec = fleet.spec_of(name)
     if spec is None:
         return []
     names = {number: name for name, number in fleet.names.resources.items()}

@@ -241,7 +241,8 @@ def _taints(state: State, pod: Pod) -> Iterator[str]:
     """The taints of GPU nodes that the pod does not tolerate, if it tolerates those of no GPU node."""
     refused: Counter[str] = Counter()
     for node in state.nodes.values():
-        if not _has_gpu(state, node.name):
+        spec = state.fleet.spec_of(node.name)
+        if spec is None or not spec.gpus:
             continue
         tolerations = pod.scheduling_constraints.tolerations
         taints = [taint for taint in node.taints if not tolerated((taint,), tolerations)]
@@ -256,12 +257,6 @@ def _written(taint: Taint) -> str:
     """As kubectl writes it."""
     value = f"={taint.value}" if taint.value else ""
     return shorten(f"{taint.key}{value}:{taint.effect}", KEY)
-
-
-def _has_gpu(state: State, node: str) -> bool:
-    row = state.fleet.rows.get(node)
-    spec = None if row is None else state.fleet.specs[row]
-    return spec is not None and bool(spec.gpus)
 
 
 def _models(state: State, request: Request | None) -> Iterator[str]:

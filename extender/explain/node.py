@@ -148,16 +148,15 @@ class NodeView:
 
 def view_node(state: State, name: str, now: float) -> NodeView | None:
     """The node as it is, None where it is not known. ``now``: seconds of the clock of assumed pods."""
-    row = state.fleet.rows.get(name)
-    spec = state.fleet.specs[row] if row is not None else None
-    if row is None or spec is None:
+    fleet, spec = state.fleet, state.fleet.spec_of(name)
+    if spec is None:
         return None
-    fleet = state.fleet
+    row = fleet.rows[name]
     return NodeView(
         name=name,
         model=spec.model or spec.product,
         spot=spec.spot,
-        takes_nothing=closed_text(state, name, row),
+        takes_nothing=closed_text(state, name),
         problem=state.nodes.problems.get(name, ""),
         read_from=state.nodes.sources.get(name),
         free_cpu_milli=int(fleet.arrays.free_cpu[row]),
@@ -241,7 +240,7 @@ def _slice_counters(device: Device) -> Iterator[int]:
 
 def _holders(state: State, node: str, now: float) -> Iterator[HolderView]:
     names = {index: name for name, index in state.fleet.names.resources.items()}
-    spec = state.fleet.specs[state.fleet.rows[node]]
+    spec = state.fleet.spec_of(node)
     assert spec is not None
     for key in state.allocations.pods_on(node):
         assumed = state.assumed_pods.by_key(key)

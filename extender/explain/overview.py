@@ -97,11 +97,11 @@ def unread_objects(state: State) -> tuple[str, ...]:
 def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Iterator[NodeLine]:
     """These nodes, without those that have no GPUs in the last census."""
     for name in names:
-        count, row = census.node(name), state.fleet.rows.get(name)
-        spec = None if row is None else state.fleet.specs[row]
-        if count is None or row is None or spec is None:
+        count, spec = census.node(name), state.fleet.spec_of(name)
+        if count is None or spec is None:
             continue
-        hidden, arrays, gpus = unoffered(state, name), state.fleet.arrays, len(spec.gpus)
+        row, arrays, gpus = state.fleet.rows[name], state.fleet.arrays, len(spec.gpus)
+        hidden = unoffered(state, name)
         missing = hidden.note if hidden else not_offered(state, name)
         yield NodeLine(
             node=name,
@@ -119,7 +119,7 @@ def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Itera
             pods=len(state.allocations.pods_on(name)),
             used_percent=_used_percent(state, row, gpus),
             islands=tuple(len(island) for island in spec.islands),
-            note="; ".join(filter(None, ("spot" * spec.spot, closed_text(state, name, row), missing))),
+            note="; ".join(filter(None, ("spot" * spec.spot, closed_text(state, name), missing))),
             problem=shorten(state.nodes.problems.get(name, "")),
         )
 

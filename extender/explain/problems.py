@@ -140,13 +140,9 @@ def _of_nodes(state: State) -> Iterator[Problem]:
     for name in sorted(state.nodes.unoffered.keys() - state.nodes.problems.keys()):
         if text := not_offered(state, name):
             yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
-        elif (found := unoffered(state, name)) and not (found.claims or _is_closed(state, name)):
+        elif (found := unoffered(state, name)) and not (found.claims or closed_text(state, name)):
             text = f"{found.note}; its pods hold {found.used}" if found.used else found.note
             yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
-
-
-def _is_closed(state: State, name: str) -> bool:
-    return bool(closed_text(state, name, state.fleet.rows[name]))
 
 
 def _of_pods(state: State) -> Iterator[Problem]:

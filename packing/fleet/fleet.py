@@ -70,6 +70,11 @@ class Fleet:
         """Changes when the arrays are replaced by larger ones, or a number gets a new name."""
         return id(self), self.arrays.grown, self.names.grown
 
+    def spec_of(self, name: str) -> NodeSpec | None:
+        """The node of this name, None where it is not known."""
+        row = self.rows.get(name)
+        return None if row is None else self.specs[row]
+
     def put(self, spec: NodeSpec) -> int:
         """Add a node, or replace the one of that name, and return its row. The row is empty afterwards:
         what its pods hold must be taken again.

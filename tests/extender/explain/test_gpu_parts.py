@@ -29,7 +29,7 @@ def row_of(*objects: Node | Pod) -> FleetRow:
 def parts_of(*objects: Node | Pod) -> list[GpuPart]:
     state = make_state(*objects)
     held = [state.allocations.allocation_of(key) for key in state.allocations.pods_on("a")]
-    return gpu_parts(state.fleet, state.fleet.rows["a"], held)
+    return gpu_parts(state.fleet, "a", held)
 
 
 def mig_node(gpus: int, **counts: int) -> Node:

@@ -200,7 +200,7 @@ def scattered(fleet: MixedFleet, load: float, seed: int) -> State:
     pods, arrays = RunningPods(state, ""), state.fleet.arrays
     total = float((arrays.compute_capacity > 0).sum())
     for item in fleet.pods(1000):
-        item = replace(item, rows=pods.allowed_rows(_pod_of(item)))
+        item = replace(item, rows=pods.rows_that_accept(_pod_of(item)))
         codes, _ = engine.evaluate(item)
         if (fits := np.flatnonzero((codes == 0) & item.rows)).size:
             engine.bind(item, int(rng.choice(fits)))
@@ -241,7 +241,7 @@ def departures(seed: int, policy: str, load: float, select: float) -> Placed:
     work = Work(ClusterEngine(state), running.open, OtherRoom.of(state))
     state.policy = POLICIES[policy]()
     arrivals = Arrivals(state.fleet, state.policy)
-    items = [replace(item, rows=running.allowed_rows(_pod_of(item))) for item in items]
+    items = [replace(item, rows=running.rows_that_accept(_pod_of(item))) for item in items]
     sizes = {item.key: _size(work, item) for item in items}
     rng = np.random.default_rng(seed)
     lifetimes = rng.exponential(_mean_lifetime(state.fleet, items, load), PODS)

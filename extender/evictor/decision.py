@@ -18,6 +18,7 @@ from extender.k8s.node_filter import NodeFilter, other_resources
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError, whole
 from extender.protocol.node_names import NodeNames
+from extender.source.interface import Announcement
 from extender.verbs.evaluate import evaluate, reason_on
 from extender.verbs.eviction.plan import EvictionPlan
 from packing.model.reasons import Reason
@@ -214,3 +215,23 @@ def why_evicted(state: State, plan: EvictionPlan, victim: Pod, preemptor: Pod) -
     if victim.priority < preemptor.priority:
         return f"its priority {victim.priority} is lower than {preemptor.priority}"
     return f"it ran for longer than the maximum duration of queue {state.rights.queues.name_of(victim)}"
+
+
+def announced_at(events: Iterable[Announcement]) -> float | None:
+    """When a new node was first announced for a pod (Unix seconds), None if it was not.
+
+    - cluster-autoscaler: ``TriggeredScaleUp`` (kubernetes/autoscaler, ``eventing_scale_up_processor.go`` in
+      ``cluster-autoscaler/processors/status/``).
+    - Karpenter: ``Nominated`` with the note "Pod should schedule on: nodeclaim/NAME"; it adds ", node/NAME"
+      where the node exists already (kubernetes-sigs/karpenter, ``events.go`` in
+      ``pkg/controllers/provisioning/scheduling/``). EKS Auto Mode writes the same.
+
+    Pods that consume a ProvisioningRequest are created, or no longer suspended, once it is provisioned.
+    """
+    return min((event.since for event in events if _announces(event)), default=None)
+
+
+def _announces(event: Announcement) -> bool:
+    if event.reason == "Nominated":
+        return "nodeclaim/" in event.note and " node/" not in event.note
+    return event.reason == "TriggeredScaleUp"

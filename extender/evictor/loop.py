@@ -15,15 +15,14 @@ from extender.evictor.book import Book, Hold, Recommendation
 from extender.evictor.decision import (
     Skipped,
     adopt,
+    announced_at,
     candidates,
     hold_step,
     longest_grace,
     waiting_pods,
 )
 from extender.evictor.metrics import EvictorMetrics
-from extender.evictor.planner import Asked, Planner
-from extender.evictor.replacements import replacements, to_check
-from extender.evictor.scale_up import announced_at
+from extender.evictor.planner import Asked, Planner, replacements, to_check
 from extender.k8s.objects import REQUIRED_KINDS, Pod
 from extender.settings import Settings
 from extender.source.evictor_api import EvictorApi

@@ -85,7 +85,7 @@ class ClusterSource:
             if why := why_unplanned(pod):
                 work.unplanned[pod.key] = why
             else:
-                work.waiting.append(Item(pod.key, request_of(pod), pods.allowed_rows(pod), -1, pod))
+                work.waiting.append(Item(pod.key, request_of(pod), pods.rows_that_accept(pod), -1, pod))
         return work
 
     def nodes(self) -> Mapping[str, Node]:

@@ -115,7 +115,9 @@ class RunningPods:
         elif request:
             demand = replace(request, node_set=node_requirement(pod))
             started = pod.started or pod.created
-            self.movable.append(MovablePod(pod.key, started, request, demand, self.allowed_rows(pod), held))
+            self.movable.append(
+                MovablePod(pod.key, started, request, demand, self.rows_that_accept(pod), held)
+            )
 
     def _why_it_stays(self, pod: Pod, request: Request | None, row: int) -> str | None:
         if not self.open[row]:
@@ -123,7 +125,7 @@ class RunningPods:
         why = why_it_stays(pod, self._now, must_be_created_again=self._real_moves)
         return why or (None if request else Stays.UNREADABLE)
 
-    def allowed_rows(self, pod: Pod) -> Flags:
+    def rows_that_accept(self, pod: Pod) -> Flags:
         """(N,) the rows that the pod's rules allow; pods with equal rules share the array."""
         zone = self._zone(pod.node_name) if pod.has_volume_claims and pod.node_name else None
         rules = (pod.spec.node_selector, pod.scheduling_constraints, zone)

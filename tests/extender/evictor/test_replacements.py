@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extender.cluster.reservations import Reserved
-from extender.evictor import replacements
+from extender.evictor import planner
 from extender.evictor.book import ATTEMPTS
 from packing.model.reasons import Reason
 from tests.extender.apiserver import ApiServer
@@ -141,7 +141,7 @@ async def test_a_nomination_that_fails_is_tried_a_few_times(api: ApiServer, star
 async def test_the_number_of_held_places_is_bounded(
     api: ApiServer, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replacements, "MOST_HELD", 2)
+    monkeypatch.setattr(planner, "MOST_HELD", 2)
     api.put(node("n0", gpus=8))
     for number in range(5):
         api.put(owned(f"p{number}", priority=100 + number))
@@ -192,14 +192,14 @@ async def test_a_gang_that_does_not_fit_holds_no_room(api: ApiServer, start: Sta
 async def test_a_pod_that_breaks_the_search_does_not_cost_others_their_turn(
     api: ApiServer, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = replacements.fits_on
+    real = planner.fits_on
 
     def fits_on(state: Any, one: Any, *args: Any) -> bool:
         if one.name == "high":
             raise RuntimeError("a bug")
         return real(state, one, *args)
 
-    monkeypatch.setattr(replacements, "fits_on", fits_on)
+    monkeypatch.setattr(planner, "fits_on", fits_on)
     api.put(pod("high", priority=150, nodeSelector={"pool": "other"}))
     api.put(owned("p"))
     api.put(owned("q", "j2", priority=200))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.evictor.scale_up import announced_at
+from extender.evictor.decision import announced_at
 from extender.source.interface import Announcement
 
 

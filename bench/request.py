@@ -66,8 +66,8 @@ async def _measure(nodes: int, shortlist: int) -> Costs:
 
 
 def _snapshot(nodes: int, pod: dict[str, Any]) -> Snapshot:
-    known = [NodeManifest.model_validate(node).record() for node in cluster.nodes(nodes)]
-    waiting = PodManifest.model_validate(pod).record()
+    known = [NodeManifest.from_value(node).record() for node in cluster.nodes(nodes)]
+    waiting = PodManifest.from_value(pod).record()
     return Snapshot({node.key: node for node in known}, {waiting.key: waiting})
 
 

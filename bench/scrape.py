@@ -81,10 +81,9 @@ def _snapshot(count: int) -> Snapshot:
     )
     waiting = itertools.islice(cluster.arrivals(), _WAITING)
     pods = (
-        PodManifest.model_validate(pod).record()
-        for pod in itertools.chain(cluster.bound_pods(count), waiting)
+        PodManifest.from_value(pod).record() for pod in itertools.chain(cluster.bound_pods(count), waiting)
     )
-    records = (NodeManifest.model_validate(node).record() for node in nodes)
+    records = (NodeManifest.from_value(node).record() for node in nodes)
     return Snapshot({node.key: node for node in records}, {pod.key: pod for pod in pods})
 
 

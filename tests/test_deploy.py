@@ -298,7 +298,7 @@ def example(queue: str) -> Pod:
         "priority": admitted["value"],
         "preemptionPolicy": admitted["preemptionPolicy"],
     }
-    return PodManifest.model_validate({"metadata": template.get("metadata"), "spec": spec}).record()
+    return PodManifest.from_value({"metadata": template.get("metadata"), "spec": spec}).record()
 
 
 def test_the_priority_classes_are_those_of_the_default_queues() -> None:

@@ -25,7 +25,7 @@ from extender.cli.replay_args import seed_range
 from extender.cluster.factory import state_of
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
-from extender.k8s.node_requirement import node_requirement
+from extender.k8s.node_filter import node_requirement
 from extender.k8s.objects import Pod
 from extender.replay.cluster_engine import ClusterEngine
 from extender.replay.other_room import OtherRoom

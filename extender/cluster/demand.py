@@ -14,7 +14,7 @@ import numpy as np
 from extender.cluster.node_sets import NodeSets
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.k8s.node_requirement import node_requirement
+from extender.k8s.node_filter import node_requirement
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import NAME, TAUGHT_NAMES
 from packing.cost.demand import Demand, Mix

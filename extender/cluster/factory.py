@@ -10,7 +10,7 @@ from extender.cluster.guarded_policy import GuardedPolicy
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.k8s.node_requirement import node_requirement
+from extender.k8s.node_filter import node_requirement
 from extender.k8s.objects import Container, Pod, PodSpec
 from extender.k8s.quantity import QuantityError
 from extender.queues.disruptions import DisruptionLog

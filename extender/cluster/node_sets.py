@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from extender.inventory.gpu_labels import PRODUCT_LABELS
-from extender.k8s.node_requirement import NodeRequirement
+from extender.k8s.node_filter import NodeRequirement
 from extender.k8s.objects import Node
 from packing.cost.demand import Demand, Mix
 from packing.fleet.fleet import Fleet

@@ -15,7 +15,8 @@ from extender.cluster.state import State
 from extender.dialects.pod_resources import Amounts
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.dra.pod_claims import CLASS_PREFIX, class_resources
-from extender.k8s.objects import Node, Pairs, Pod, PodSpec, peak_usage
+from extender.k8s.manifest import Pairs
+from extender.k8s.objects import Node, Pod, PodSpec, peak_usage
 from extender.k8s.quantity import QuantityError, whole
 from extender.untrusted.limits import KEY, shorten
 from packing.model.request import Request

@@ -23,7 +23,8 @@ from extender.dialects.pod_resources import (
     parse_quantities,
     requested_devices,
 )
-from extender.k8s.objects import Container, Pairs, Pod, PodSpec
+from extender.k8s.manifest import Pairs
+from extender.k8s.objects import Container, Pod, PodSpec
 from extender.untrusted.bounded_cache import weak_cache
 from extender.untrusted.limits import POD_ANNOTATION, shorten
 from packing.model.request import ANY, Request, Shares

@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
 from extender.dialects.shared_gpus import is_gpu_resource
-from extender.k8s.objects import Pairs, PodSpec, peak_usage
+from extender.k8s.manifest import Pairs
+from extender.k8s.objects import PodSpec, peak_usage
 from extender.k8s.quantity import QuantityError, device_count, milli, whole
 from extender.untrusted.limits import PROBLEM, QUOTED, shorten
 

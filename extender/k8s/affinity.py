@@ -2,14 +2,21 @@
 
 Semantics of Kubernetes v1.36: node selector terms as in k8s.io/component-helpers
 ``scheduling/corev1/nodeaffinity``; taints as ``ToleratesTaint`` of k8s.io/api ``core/v1`` and of
-k8s.io/dynamic-resource-allocation ``resourceclaim`` (v0.36.3).
+k8s.io/dynamic-resource-allocation ``resourceclaim`` (v0.36.3). What a manifest has under the same names is
+decoded right into requirements, taints and tolerations.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from extender.untrusted.bounded_cache import bounded_cache
+from extender.untrusted.limits import KEY, LABEL, SELECTOR_ITEMS
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,63}")
 """What ``Gt`` and ``Lt`` of a selector compare, as Go's ``ParseInt`` reads it; a label has at most 63
@@ -21,8 +28,8 @@ _CANONICAL = re.compile(r"0|-?[1-9][0-9]*")
 class NodeSelectorRequirement:
     """A requirement on one label of a node: ``operator`` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
 
-    key: str
-    operator: str
+    key: str = ""
+    operator: str = ""
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
@@ -75,9 +82,9 @@ class NodeSelectorTerm:
 class Taint:
     """Keeps pods off a node, or claims off a device, unless they tolerate it."""
 
-    key: str
-    value: str
-    effect: str
+    key: str = ""
+    value: str = ""
+    effect: str = ""
 
     @property
     def blocks_scheduling(self) -> bool:
@@ -98,6 +105,10 @@ class Toleration:
     operator: str = ""
     value: str = ""
     effect: str = ""
+
+    @property
+    def texts(self) -> tuple[str, str, str, str]:
+        return self.key, self.operator, self.value, self.effect
 
     def tolerates(self, taint: Taint) -> bool:
         """Whether this toleration matches the taint."""
@@ -148,3 +159,91 @@ class SchedulingConstraints:
 
 
 NO_CONSTRAINTS = SchedulingConstraints()
+
+
+class _Term(Struct, frozen=True, gc=False):
+    matchExpressions: tuple[NodeSelectorRequirement, ...] = ()
+    matchFields: tuple[NodeSelectorRequirement, ...] = ()
+
+    @property
+    def requirements(self) -> tuple[NodeSelectorRequirement, ...]:
+        return self.matchExpressions + self.matchFields
+
+    def term(self) -> NodeSelectorTerm:
+        """The term. With a value that no label can have it matches nothing, whatever the operator, as
+        ``NewRequirement`` of k8s.io/apimachinery (``pkg/labels/selector.go``) says."""
+        if not all(_IS_LABEL_VALUE(value) for one in self.matchExpressions for value in one.values):
+            return NodeSelectorTerm()
+        return NodeSelectorTerm(self.matchExpressions, self.matchFields)
+
+
+class _NodeSelector(Struct, frozen=True, gc=False):
+    nodeSelectorTerms: tuple[_Term, ...] = ()
+
+
+class _NodeAffinity(Struct, frozen=True, gc=False):
+    requiredDuringSchedulingIgnoredDuringExecution: _NodeSelector | None = None
+
+
+class AffinityManifest(Struct, frozen=True, gc=False):
+    nodeAffinity: _NodeAffinity = _NodeAffinity()
+    podAffinity: Any = None
+    podAntiAffinity: Any = None
+
+
+_IS_LABEL_VALUE = re.compile(rf"({LABEL})?").fullmatch
+_Terms: TypeAlias = tuple[_Term, ...] | None
+_Tolerations: TypeAlias = tuple[Toleration, ...]
+
+
+def parse_constraints(
+    node_selector: Mapping[str, str], affinity: AffinityManifest, tolerations: _Tolerations, owner_kind: str
+) -> SchedulingConstraints:
+    """The constraints of a pod; equal ones are one object. Beyond a limit of ``limits.py`` they have only a
+    problem."""
+    required = affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution
+    terms = None if required is None else required.nodeSelectorTerms
+    if len(node_selector) > SELECTOR_ITEMS:
+        return SchedulingConstraints(owner_kind=owner_kind, problem="node selector is too large to be read")
+    if max(len(terms or ()), len(tolerations)) > SELECTOR_ITEMS:  # not even as the key of a cache
+        return _too_large(terms, owner_kind)
+    return _constraints(terms, tolerations, owner_kind)
+
+
+def _too_large(terms: _Terms, owner: str) -> SchedulingConstraints:
+    what = "node affinity is" if _is_large(terms or ()) else "tolerations are"
+    return SchedulingConstraints(owner_kind=owner, problem=f"{what} too large to be read")
+
+
+def _is_large(terms: Sequence[_Term]) -> bool:
+    """Whether the terms have too many values (each term, and each requirement without values, counts as one
+    more) or a too long text."""
+    if len(terms) > SELECTOR_ITEMS:
+        return True
+    items = sum(1 + sum(max(1, len(one.values)) for one in term.requirements) for term in terms)
+    return items > SELECTOR_ITEMS or _longest(_texts(terms)) > KEY
+
+
+def _texts(terms: Sequence[_Term]) -> Iterator[str]:
+    requirements = (one for term in terms for one in term.requirements)
+    return (text for one in requirements for text in (one.key, one.operator, *one.values))
+
+
+def _size(terms: _Terms, tolerations: _Tolerations, owner: str) -> int:
+    """Characters of all texts, plus 16 for each text and term."""
+    texts = [*_texts(terms or ()), *(text for one in tolerations for text in one.texts)]
+    return 16 + sum(map(len, texts)) + 16 * (len(texts) + len(terms or ()))
+
+
+@bounded_cache(8192, weigh=_size)
+def _constraints(terms: _Terms, tolerations: _Tolerations, owner: str) -> SchedulingConstraints:
+    # Cached because a cluster with 30,000 pods has a few hundred templates.
+    if _is_large(terms or ()) or _longest(text for one in tolerations for text in one.texts) > KEY:
+        return _too_large(terms, owner)
+    node_affinity = None if terms is None else tuple(one.term() for one in terms)
+    constraints = SchedulingConstraints(node_affinity, tolerations, owner)
+    return NO_CONSTRAINTS if constraints == NO_CONSTRAINTS else constraints
+
+
+def _longest(texts: Iterable[str]) -> int:
+    return max(map(len, texts), default=0)

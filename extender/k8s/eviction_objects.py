@@ -1,12 +1,29 @@
-"""Records of the objects that say which pods may be evicted: PriorityClass and PodDisruptionBudget."""
+"""The objects that say which pods may be evicted: PriorityClass and PodDisruptionBudget."""
 
 from __future__ import annotations
 
+import math
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from itertools import chain
+from typing import Any, ClassVar, Literal
+
+from msgspec import Struct
 
 from extender.k8s.affinity import NodeSelectorRequirement
+from extender.k8s.manifest import Labels, Manifest
+from extender.untrusted.limits import BUDGET_SELECTOR, DISRUPTED_PODS, KEY, quoted
+
+QUEUE_LABEL = "stowage.dev/queue"
+"""A label or annotation of a pod or PriorityClass: the name of a queue."""
+_TOLERATION = "preemption-toleration.scheduling.x-k8s.io/"
+MINIMUM_PREEMPTABLE = f"{_TOLERATION}minimum-preemptable-priority"
+TOLERATION_SECONDS = f"{_TOLERATION}toleration-seconds"
+_INTEGER = re.compile(r"[-+]?[0-9]{1,19}")
+_ABOVE_ALL = 2**31
+"""No pod has this priority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +83,95 @@ class PodDisruptionBudget:
         # As kube-scheduler (filterPodsWithPDBViolation in k8s.io/kubernetes, pkg/scheduler/framework/plugins/
         # defaultpreemption): an empty selector matches nothing, and none matches a pod without labels.
         return bool(self.selector and labels) and all(one.matches(labels) for one in self.selector)
+
+
+class PriorityClassManifest(Manifest, frozen=True, gc=False):
+    value: int = 0
+    preemptionPolicy: str = ""
+
+    def record(self) -> PriorityClass:
+        """The class. A toleration that cannot be read protects its pods from every preemption."""
+        name, annotations = self.metadata.name, self.metadata.annotations
+        queue = self.metadata.labels.get(QUEUE_LABEL) or annotations.get(QUEUE_LABEL, "")
+        queue = sys.intern(queue) if len(queue) <= KEY else ""
+        value = self.value if abs(self.value) < _ABOVE_ALL else 0
+        never = self.preemptionPolicy == "Never"
+        try:
+            minimum = _integer(annotations, MINIMUM_PREEMPTABLE, 32, value + 1)
+            seconds = _integer(annotations, TOLERATION_SECONDS, 64, 0)
+        except ValueError as error:
+            return PriorityClass(name, queue, _ABOVE_ALL, math.inf, str(error), value, never)
+        toleration = math.inf if seconds < 0 else float(seconds)
+        return PriorityClass(name, queue, minimum, toleration, "", value, never)
+
+
+def _integer(annotations: Labels, name: str, bits: int, default: int) -> int:
+    text = annotations.get(name)
+    if text is None:
+        return default
+    number = int(text) if _INTEGER.fullmatch(text[:KEY]) else None
+    if number is None or not -(1 << bits - 1) <= number < 1 << bits - 1:
+        raise ValueError(f"annotation {name} cannot be read: {quoted(text)}")
+    return number
+
+
+class _Selector(Struct, frozen=True, gc=False):
+    matchLabels: Labels = {}
+    matchExpressions: tuple[NodeSelectorRequirement, ...] = ()
+
+    @property
+    def is_too_large(self) -> bool:
+        labels, expressions = self.matchLabels, self.matchExpressions
+        if len(labels) + len(expressions) > BUDGET_SELECTOR:
+            return True
+        values = [text for one in expressions for text in one.values]
+        keys = (text for one in expressions for text in (one.key, one.operator))
+        texts = chain(labels, labels.values(), values, keys)
+        return len(labels) + len(values) > BUDGET_SELECTOR or max(map(len, texts), default=0) > KEY
+
+    def requirements(self) -> tuple[NodeSelectorRequirement, ...]:
+        """The requirements, none if one is invalid: such a selector matches nothing.
+
+        Source: ``LabelSelectorAsSelector`` and ``NewRequirement`` in k8s.io/apimachinery, pkg/apis/meta/v1
+        and pkg/labels.
+        """
+        for one in self.matchExpressions:
+            if one.operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
+                return ()
+            if bool(one.values) != (one.operator in ("In", "NotIn")):
+                return ()
+        labels = sorted(self.matchLabels.items())
+        return (
+            *[NodeSelectorRequirement(key, "In", (value,)) for key, value in labels],
+            *self.matchExpressions,
+        )
+
+
+class _BudgetSpec(Struct, frozen=True, gc=False):
+    selector: _Selector = _Selector()
+
+
+class _BudgetStatus(Struct, frozen=True, gc=False):
+    disruptionsAllowed: int = 0
+    disruptedPods: dict[str, Any] = {}
+
+
+class PodDisruptionBudgetManifest(Manifest, frozen=True, gc=False):
+    spec: _BudgetSpec = _BudgetSpec()
+    status: _BudgetStatus = _BudgetStatus()
+
+    def record(self) -> PodDisruptionBudget:
+        """The budget. Its namespace is ``default`` if the manifest has none."""
+        namespace, name = self.metadata.namespace_or_default, self.metadata.name
+        selector, disrupted = self.spec.selector, self.status.disruptedPods
+        if len(disrupted) > DISRUPTED_PODS or any(len(pod) > KEY for pod in disrupted):
+            return PodDisruptionBudget(namespace, name, problem="disruptedPods is too large to be read")
+        if selector.is_too_large:
+            return PodDisruptionBudget(namespace, name, problem="selector is too large to be read")
+        return PodDisruptionBudget(
+            namespace,
+            name,
+            selector.requirements(),
+            allowed=self.status.disruptionsAllowed,
+            disrupted=frozenset(disrupted),
+        )

@@ -1,4 +1,4 @@
-"""Reads a Node from its manifest, within the limits of ``limits.py``. Any field may be absent or null."""
+"""Reads a Node from its manifest, within the limits of ``limits.py``."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from msgspec import Struct
-from pydantic import BaseModel
-from typing_extensions import TypedDict
 
 from extender.k8s.affinity import Taint
 from extender.k8s.gpu_health import is_gpu_condition
-from extender.k8s.metadata import (
-    Metadata,
-    TextMap,
+from extender.k8s.manifest import (
+    Manifest,
+    Pairs,
+    Texts,
     drop_large_entries,
     interned,
     relevant_entries,
     unix_seconds,
 )
-from extender.k8s.objects import Node, Pairs
+from extender.k8s.objects import Node
 from extender.untrusted.limits import (
     NAME,
     NODE_ANNOTATION,
@@ -31,75 +30,53 @@ from extender.untrusted.limits import (
 )
 
 
-class _Taint(TypedDict, total=False):
-    key: str | None
-    value: str | None
-    effect: str | None
+class _Spec(Struct, frozen=True, gc=False):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
 
 
-class _Spec(TypedDict, total=False):
-    unschedulable: bool | None
-    taints: list[_Taint] | None
+class _Condition(Struct, frozen=True, gc=False):
+    type: str = ""
+    status: str = ""
 
 
-class _Condition(TypedDict, total=False):
-    type: str | None
-    status: str | None
+class _Status(Struct, frozen=True, gc=False):
+    allocatable: Texts = {}
+    capacity: Texts = {}
+    conditions: tuple[_Condition, ...] = ()
 
 
-class _Status(TypedDict, total=False):
-    allocatable: TextMap
-    capacity: TextMap
-    conditions: list[_Condition] | None
-
-
-class NodeManifest(BaseModel):
-    metadata: Metadata | None = None
-    spec: _Spec | None = None
-    status: _Status | None = None
+class NodeManifest(Manifest, frozen=True, gc=False):
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
 
     def record(self) -> Node:
         """The node."""
-        return _record(self.metadata or {}, self.spec or {}, self.status or {})
+        metadata, spec, status = self.metadata, self.spec, self.status
+        raw = interned(metadata.labels), relevant_entries(metadata.annotations)
+        labels, annotations, unreadable, too_large = drop_large_entries(
+            *raw, NODE_ANNOTATION, NODE_ANNOTATIONS
+        )
+        allocatable, too_many = _allocatable(interned(status.allocatable))
+        if len(spec.taints) > NODE_TAINTS:
+            too_many = f"more than {NODE_TAINTS} taints"
+        return Node(
+            name=sys.intern(metadata.name),
+            uid=metadata.uid,
+            labels=labels,
+            annotations=annotations,
+            allocatable=allocatable,
+            capacity=_differing(status.capacity, allocatable),
+            unschedulable=spec.unschedulable,
+            taints=spec.taints[:NODE_TAINTS],
+            created=unix_seconds(metadata.creationTimestamp),
+            conditions=_gpu_conditions(status.conditions),
+            unreadable=unreadable,
+            problem=too_large or too_many,
+        )
 
 
-class NarrowNode(Struct, gc=False):
-    """The same fields for the narrow decoder (``extender/source/narrow.py``)."""
-
-    metadata: Metadata | None = None
-    spec: _Spec | None = None
-    status: _Status | None = None
-
-    def record(self) -> Node:
-        """As ``NodeManifest.record``."""
-        return _record(self.metadata or {}, self.spec or {}, self.status or {})
-
-
-def _record(metadata: Metadata, spec: _Spec, status: _Status) -> Node:
-    raw = interned(metadata.get("labels")), relevant_entries(metadata.get("annotations"))
-    labels, annotations, unreadable, problem = drop_large_entries(*raw, NODE_ANNOTATION, NODE_ANNOTATIONS)
-    allocatable, taints = interned(status.get("allocatable")), spec.get("taints") or []
-    if len(allocatable) > RESOURCES or len(taints) > NODE_TAINTS:
-        allocatable, taints, too_many = _within_limits(allocatable, taints)
-        problem = problem or too_many
-    others = _differing(status.get("capacity") or {}, allocatable)
-    return Node(
-        name=sys.intern(metadata.get("name") or ""),
-        uid=metadata.get("uid") or "",
-        labels=labels,
-        annotations=annotations,
-        allocatable=allocatable,
-        capacity=others,
-        unschedulable=bool(spec.get("unschedulable")),
-        taints=tuple([_taint(taint) for taint in taints]),
-        created=unix_seconds(metadata.get("creationTimestamp")),
-        conditions=_gpu_conditions(status.get("conditions") or ()),
-        unreadable=unreadable,
-        problem=problem,
-    )
-
-
-def _differing(capacity: Mapping[str, str | None], allocatable: Mapping[str, str]) -> Mapping[str, str]:
+def _differing(capacity: Texts, allocatable: Mapping[str, str]) -> Mapping[str, str]:
     """The extended resources of which there is another amount than ``allocatable`` says. Kubelet counts
     unhealthy devices in ``capacity`` only, and so those of a device plugin that is gone (``GetCapacity`` of
     pkg/kubelet/cm/devicemanager/manager.go in kubernetes/kubernetes)."""
@@ -107,26 +84,14 @@ def _differing(capacity: Mapping[str, str | None], allocatable: Mapping[str, str
     return interned(dict(found[:RESOURCES]))
 
 
-def _within_limits(
-    allocatable: Mapping[str, str], taints: list[_Taint]
-) -> tuple[Mapping[str, str], list[_Taint], str]:
-    """The resources and taints that are kept, and which limit they exceed."""
-    problem = ""
-    if len(allocatable) > RESOURCES:  # kubelet keeps the MIG profiles of earlier layouts, with 0 instances
-        allocatable = {name: text for name, text in allocatable.items() if text != "0"}
-    if len(allocatable) > RESOURCES:
-        allocatable, problem = {}, f"offers more than {RESOURCES} resources"
-    if len(taints) > NODE_TAINTS:
-        problem = f"more than {NODE_TAINTS} taints"
-    return allocatable, taints[:NODE_TAINTS], problem
-
-
-def _taint(taint: _Taint) -> Taint:
-    return Taint(taint.get("key") or "", taint.get("value") or "", taint.get("effect") or "")
+def _allocatable(resources: Texts) -> tuple[Texts, str]:
+    """The resources that are kept, and which limit they exceed."""
+    if len(resources) > RESOURCES:  # kubelet keeps the MIG profiles of earlier layouts, with 0 instances
+        resources = {name: text for name, text in resources.items() if text != "0"}
+    return (resources, "") if len(resources) <= RESOURCES else ({}, f"offers more than {RESOURCES} resources")
 
 
 def _gpu_conditions(conditions: Iterable[_Condition]) -> Pairs:
     """Only the conditions about GPUs: heartbeats change the others every few minutes."""
-    pairs = ((one.get("type") or "", one.get("status") or "") for one in islice(conditions, NODE_CONDITIONS))
-    about_gpus = islice((pair for pair in pairs if is_gpu_condition(pair[0])), NODE_TAINTS)
-    return tuple([(sys.intern(kind), sys.intern(status[:NAME])) for kind, status in about_gpus])
+    about_gpus = [one for one in islice(conditions, NODE_CONDITIONS) if is_gpu_condition(one.type)]
+    return tuple([(sys.intern(one.type), sys.intern(one.status[:NAME])) for one in about_gpus[:NODE_TAINTS]])

@@ -17,6 +17,7 @@ from typing import ClassVar, Literal, TypeAlias
 from extender.k8s.affinity import NO_CONSTRAINTS, SchedulingConstraints, Taint
 from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
+from extender.k8s.manifest import Pairs
 from extender.k8s.pod_groups import PodGroup, PodGroupKind
 from extender.k8s.resource_api.objects import (
     DeviceClass,
@@ -43,8 +44,6 @@ Kind: TypeAlias = (
 )
 REQUIRED_KINDS: frozenset[Kind] = frozenset({"Node", "Pod"})
 """Nothing is decided before these are listed, or while their events lag behind."""
-Pairs: TypeAlias = tuple[tuple[str, str], ...]
-"""A small hashable map from name to value, sorted by name. Quantities stay as they were written."""
 
 
 @dataclass(frozen=True, slots=True)

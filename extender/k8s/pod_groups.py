@@ -1,9 +1,19 @@
-"""The record of a PodGroup, whichever API it comes from."""
+"""PodGroups of all APIs that have such an object. Each declares how many pods run together.
+
+Sources: Kubernetes' own: k8s.io/api v0.36.3, ``scheduling/v1alpha2/types.go``; v1beta1 (1.37) writes
+``disruptionMode`` as a union, ``{all: {}}``. kubernetes-sigs/scheduler-plugins,
+``apis/scheduling/v1alpha1/types.go``, and its older group that Koordinator uses. volcano-sh/apis,
+``pkg/apis/scheduling/v1beta1/types.go``. NVIDIA/KAI-Scheduler, ``pkg/apis/scheduling/v2alpha2``.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, TypeGuard, get_args
+from typing import Any, Literal, TypeAlias, TypeGuard, get_args
+
+from msgspec import Struct
+
+from extender.k8s.manifest import Manifest
 
 PodGroupKind: TypeAlias = Literal[
     "PodGroup",
@@ -14,6 +24,21 @@ PodGroupKind: TypeAlias = Literal[
     "KaiPodGroup",
 ]
 """All these objects have the kind PodGroup. "PodGroup" is Kubernetes' own."""
+
+_KINDS: dict[str, PodGroupKind] = {
+    "scheduling.k8s.io/v1beta1": "PodGroup",
+    "scheduling.k8s.io/v1alpha2": "AlphaPodGroup",
+    "scheduling.x-k8s.io/v1alpha1": "CoschedulingPodGroup",
+    "scheduling.sigs.k8s.io/v1alpha1": "KoordinatorPodGroup",
+    "scheduling.volcano.sh/v1beta1": "VolcanoPodGroup",
+    "scheduling.run.ai/v2alpha2": "KaiPodGroup",
+}
+_MOST = (1 << 31) - 1  # all these fields are int32
+
+
+def is_pod_group(kind: str) -> TypeGuard[PodGroupKind]:
+    """Whether objects of this kind are PodGroups."""
+    return kind in get_args(PodGroupKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +60,54 @@ class PodGroup:
         return f"{self.namespace}/{self.name}"
 
 
-def is_pod_group(kind: str) -> TypeGuard[PodGroupKind]:
-    """Whether objects of this kind are PodGroups."""
-    return kind in _KINDS
+class _Gang(Struct, frozen=True, gc=False):
+    minCount: int | None = None
 
 
-_KINDS = frozenset(get_args(PodGroupKind))
+class _Policy(Struct, frozen=True, gc=False):
+    basic: dict[str, Any] | None = None
+    gang: _Gang | None = None
+
+
+class _Spec(Struct, frozen=True, gc=False):
+    schedulingPolicy: _Policy = _Policy()
+    disruptionMode: Any = None
+    minMember: int | None = None
+    minTaskMember: dict[str, int] = {}
+    subGroups: tuple[Any, ...] = ()
+
+
+class PodGroupManifest(Manifest, frozen=True, gc=False):
+    """A PodGroup of the API that ``apiVersion`` names. Items of a list have none."""
+
+    apiVersion: str = ""
+    spec: _Spec = _Spec()
+
+    def record(self, kind: PodGroupKind = "PodGroup") -> PodGroup:
+        """The group, of this kind if it does not name its API. Its namespace is ``default`` if the manifest
+        has none."""
+        kind = _KINDS.get(self.apiVersion, kind)
+        is_native = kind in ("PodGroup", "AlphaPodGroup")
+        minimum, whole = _native(self.spec) if is_native else _of_custom_resource(self.spec)
+        if minimum is not None and not 0 <= minimum <= _MOST:
+            minimum = None
+        return PodGroup(kind, self.metadata.namespace_or_default, self.metadata.name, minimum, whole)
+
+
+def _native(spec: _Spec) -> tuple[int | None, bool]:
+    policy, mode = spec.schedulingPolicy, spec.disruptionMode
+    whole = mode == "PodGroup" or (isinstance(mode, dict) and "all" in mode)
+    if policy.gang is None:
+        return (None if policy.basic is None else 0), whole
+    return policy.gang.minCount, whole
+
+
+def _of_custom_resource(spec: _Spec) -> tuple[int | None, bool]:
+    """KAI's subgroups and Volcano's tasks have minimums of their own, so that it matters which member leaves.
+    Volcano ignores those of tasks if the group's minimum is below their sum (``CheckTaskValid`` of its
+    ``pkg/scheduler/api/job_info.go``)."""
+    minimum, tasks = spec.minMember, spec.minTaskMember
+    if minimum is None:
+        minimum = None if spec.subGroups else 0  # absent in JSON where it is 0
+    whole = len(tasks) > 1 and minimum is not None and minimum >= sum(tasks.values())
+    return minimum, whole or bool(spec.subGroups)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from extender.dialects.pod_request import request_of
 from extender.dialects.shared_gpus import MIG_PREFIX
-from extender.k8s.objects import Container, Deleted, Event, Pairs, Pod, PodSpec, Upserted
+from extender.k8s.manifest import Pairs
+from extender.k8s.objects import Container, Deleted, Event, Pod, PodSpec, Upserted
 from extender.k8s.quantity import QuantityError, mib, milli
 from extender.plan.cluster import ClusterSource
 from extender.plan.source import Step

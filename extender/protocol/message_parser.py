@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-from pydantic import ValidationError
 from pydantic_core import from_json
 
 from extender.k8s.objects import Pod
-from extender.k8s.pod_manifest import PodManifest
 from extender.protocol.json_members import NotSplit, Value, whole
-from extender.protocol.messages import BadMessage
+from extender.protocol.messages import BadMessage, decode_pod
 from extender.untrusted.limits import (
     KEY,
     MESSAGE_NAMES,
@@ -24,7 +22,6 @@ from extender.untrusted.limits import (
     MESSAGE_VICTIMS,
     NODE_VICTIMS,
     shorten,
-    validation_problem,
 )
 
 
@@ -67,12 +64,7 @@ class Message:
             raise BadMessage("Pod is missing")
         if value.end - value.start > MESSAGE_POD:
             raise BadMessage(f"Pod: more than {MESSAGE_POD} bytes")
-        try:
-            return PodManifest.model_validate_json(value.json).record()
-        except ValidationError as error:
-            problem = validation_problem(error).removeprefix(": ")
-            is_path = bool(error.error_count() == 1 and error.errors(include_url=False)[0]["loc"])
-            raise BadMessage(shorten(f"Pod{'.' if is_path else ': '}{problem}")) from None
+        return decode_pod(value.json)
 
     def names(self) -> list[str] | None:
         """``NodeNames``, None where they are null."""

@@ -5,10 +5,14 @@ Importing this loads no kernels: a service says that it is not ready before it h
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, TypeVar, get_args
 
-from pydantic_core import to_json
+from msgspec import Raw
+from msgspec.json import decode, encode
 
+from extender.k8s.manifest import MALFORMED, Unreadable, decoding_problem
+from extender.k8s.objects import Pod
+from extender.k8s.pod_manifest import PodManifest
 from extender.untrusted.visible import visible
 
 Verb: TypeAlias = Literal["filter", "prioritize", "preempt", "bind"]
@@ -19,12 +23,31 @@ class BadMessage(ValueError):
     """The request is not an ``extender/v1`` message; the text can be shown in a pod's event."""
 
 
+_T = TypeVar("_T")
+
+
+def decode_message(text: bytes | Raw, kind: type[_T]) -> _T:
+    """The parts that the type names. Raises ``BadMessage``."""
+    try:
+        return decode(text, type=kind)
+    except MALFORMED as error:
+        raise BadMessage(decoding_problem(error)) from None
+
+
+def decode_pod(text: bytes | Raw) -> Pod:
+    """Raises ``BadMessage``."""
+    try:
+        return PodManifest.from_json(text).record()
+    except Unreadable as error:
+        raise BadMessage(f"Pod: {error}") from None
+
+
 def filter_error(text: str) -> bytes:
     """A filter reply that fails the scheduling attempt."""
     nothing = b'"Nodes":null,"NodeNames":null,"FailedNodes":null,"FailedAndUnresolvableNodes":null'
-    return b'{%b,"Error":%b}' % (nothing, to_json(visible(text)))
+    return b'{%b,"Error":%b}' % (nothing, encode(visible(text)))
 
 
 def bind_error(text: str) -> bytes:
     """A bind reply. An empty text means that the pod is bound."""
-    return b'{"Error":%b}' % to_json(visible(text))
+    return b'{"Error":%b}' % encode(visible(text))

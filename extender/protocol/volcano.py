@@ -17,15 +17,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import to_json
+from msgspec import Meta, Raw, Struct
+from msgspec.json import encode
 
 from extender.k8s.objects import Pod
-from extender.k8s.pod_manifest import PodManifest
-from extender.protocol.messages import BadMessage
-from extender.untrusted.limits import KEY, validation_problem
+from extender.protocol.messages import BadMessage, decode_message, decode_pod
+from extender.untrusted.limits import KEY
 from extender.untrusted.visible import visible
 
 VolcanoVerb: TypeAlias = Literal[
@@ -72,34 +71,30 @@ class Vote(IntEnum):
     PERMIT = 1
 
 
-_Text: TypeAlias = Annotated[str, Field(max_length=KEY)]
+_Text: TypeAlias = Annotated[str, Meta(max_length=KEY)]
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(extra="ignore", cache_strings="keys")
-
-
-class Task(_Message):
+class Task(Struct, frozen=True, gc=False):
     """``TaskInfo``: a pod, by its UID, and where and what it is in Volcano's session."""
 
-    UID: _Text = Field(min_length=1)
+    UID: Annotated[str, Meta(min_length=1, max_length=KEY)]
     NodeName: _Text = ""
     Status: int = 0
 
 
-class _TaskWithPod(_Message):
-    Pod: PodManifest
+class _TaskWithPod(Struct):
+    Pod: Raw
 
 
-class _Named(_Message):
+class _Named(Struct, gc=False):
     Name: str
 
 
-class _OneTask(_Message):
+class _OneTask(Struct):
     task: Task
 
 
-class _OneTaskWithPod(_Message):
+class _OneTaskWithPod(Struct):
     task: _TaskWithPod
 
 
@@ -108,19 +103,20 @@ class _OneNode(_OneTask):
 
 
 class _ManyNodes(_OneTask):
-    nodes: Annotated[list[_Named], Field(fail_fast=True)] | None
+    nodes: list[_Named] | None
 
 
-class _Eviction(_Message):
+class _Eviction(Struct):
     evictor: Task
-    evictees: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None
+    evictees: list[Task] | None
 
 
-class _Evictor(_Message):
+class _WholeEvictees(Struct):
+    evictees: list[Raw] | None
+
+
+class _Evictor(Struct):
     evictor: _TaskWithPod
-
-
-_Model = TypeVar("_Model", bound=_Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +141,11 @@ class NodesArgs:
 
 @dataclass(frozen=True, slots=True)
 class EvictionArgs:
-    """Arguments of preemptable and reclaimable. ``evictees`` are unchanged, parallel to ``candidates``."""
+    """Arguments of preemptable and reclaimable. ``evictees`` are their JSON, parallel to ``candidates``."""
 
     evictor: Task
     candidates: list[Task]
-    evictees: list[dict[str, Any]]
+    evictees: list[Raw]
     body: bytes
 
 
@@ -167,7 +163,7 @@ def parse_predicate(body: bytes) -> NodeArgs:
     if (cut := _NODE.search(body)) and (task := _task_before(body, cut.start())):
         head, counted = body[: cut.start()] + b"}", body[cut.start() :]
         return NodeArgs(task, cut[1].decode(errors="replace"), head, counted)
-    message = _read(_OneNode, body)
+    message = decode_message(body, _OneNode)
     return NodeArgs(message.task, message.node.Name, body, body)
 
 
@@ -176,30 +172,30 @@ def parse_prioritize(body: bytes) -> NodesArgs:
     if (cut := _NODES.search(body)) and (task := _task_before(body, cut.start())):
         names = dict.fromkeys(_NAMES.findall(body, cut.end()))
         return NodesArgs(task, [name.decode(errors="replace") for name in names], body[: cut.start()] + b"}")
-    message = _read(_ManyNodes, body)
+    message = decode_message(body, _ManyNodes)
     return NodesArgs(message.task, [*dict.fromkeys(node.Name for node in message.nodes or ())], body)
 
 
 def parse_eviction(body: bytes) -> EvictionArgs:
     """Raises ``BadMessage``."""
-    message = _read(_Eviction, body)
-    evictees = message.evictees or []
-    return EvictionArgs(message.evictor, [_task(one) for one in evictees], evictees, body)
+    message = decode_message(body, _Eviction)  # first, because each of them is longer than what it becomes
+    evictees = decode_message(body, _WholeEvictees).evictees or []
+    return EvictionArgs(message.evictor, message.evictees or [], evictees, body)
 
 
 def parse_event(body: bytes) -> Task:
     """The task of allocate or deallocate. Raises ``BadMessage``."""
-    return _read(_OneTask, body).task
+    return decode_message(body, _OneTask).task
 
 
 def task_pod(head: bytes) -> Pod:
     """The pod of a task, for a pod that the watch has not shown yet. Raises ``BadMessage``."""
-    return _read(_OneTaskWithPod, head).task.Pod.record()
+    return decode_pod(decode_message(head, _OneTaskWithPod).task.Pod)
 
 
 def evictor_pod(body: bytes) -> Pod:
     """The same for the pod that may evict others."""
-    return _read(_Evictor, body).evictor.Pod.record()
+    return decode_pod(decode_message(body, _Evictor).evictor.Pod)
 
 
 class NamesOnly:
@@ -241,41 +237,27 @@ class NamesOnly:
 
 def encode_predicate(text: str, code: Code) -> bytes:
     """``PredicateResponse``; an empty text means that the pod fits."""
-    return to_json({"status": visible(text), "code": int(code)})
+    return encode({"status": visible(text), "code": int(code)})
 
 
 def encode_priorities(scores: Mapping[str, float]) -> bytes:
     """``PrioritizeResponse``. Volcano fails the call if the map is null."""
-    return to_json({"nodeScore": scores, "errorMessage": ""})
+    return encode({"nodeScore": scores, "errorMessage": ""})
 
 
-def encode_victims(vote: Vote, victims: Sequence[Mapping[str, Any]]) -> bytes:
+def encode_victims(vote: Vote, victims: Sequence[Raw]) -> bytes:
     """``PreemptableResponse``. Volcano goes on with these objects, so they are whole."""
-    return to_json({"status": int(vote), "victims": victims})
+    return encode({"status": int(vote), "victims": victims})
 
 
 def encode_event(error: str = "") -> bytes:
     """``EventHandlerResponse``; an error undoes an allocation."""
-    return to_json({"errorMessage": visible(error)})
+    return encode({"errorMessage": visible(error)})
 
 
 def _task_before(body: bytes, end: int) -> Task | None:
     """The task of a message that is cut here; None where that is no message."""
     try:
-        return _OneTask.model_validate_json(body[:end] + b"}").task
-    except ValidationError:
+        return decode_message(body[:end] + b"}", _OneTask).task
+    except BadMessage:
         return None
-
-
-def _task(evictee: object) -> Task:
-    try:
-        return Task.model_validate(evictee)
-    except ValidationError as error:
-        raise BadMessage(f"evictees{validation_problem(error)}") from None
-
-
-def _read(model: type[_Model], body: bytes) -> _Model:
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise BadMessage(validation_problem(error).removeprefix(": ")) from None

@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from extender.k8s.duration import DurationError, seconds
 from extender.k8s.objects import Pod
+from extender.k8s.quantity import DurationError, seconds
 from extender.settings import Queue
 
 CHECKPOINTED_AT = "stowage.dev/checkpointed-at"

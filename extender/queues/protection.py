@@ -10,8 +10,8 @@ import math
 from enum import StrEnum
 from typing import NamedTuple
 
-from extender.k8s.duration import DurationError, seconds
 from extender.k8s.objects import Pod
+from extender.k8s.quantity import DurationError, seconds
 
 _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 _DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"

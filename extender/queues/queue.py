@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from extender.k8s.eviction_manifests import QUEUE_LABEL as QUEUE_LABEL
+from extender.k8s.eviction_objects import QUEUE_LABEL as QUEUE_LABEL
 from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
 from extender.settings import DEFAULT_QUEUES, Queue

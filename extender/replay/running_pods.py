@@ -19,8 +19,7 @@ from extender.cluster.policy_refresh import choose_node_sets_now
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.k8s.node_filter import NodeFilter
-from extender.k8s.node_requirement import node_requirement
+from extender.k8s.node_filter import NodeFilter, node_requirement
 from extender.k8s.objects import Pod
 from extender.replay.movable import Stays, moment_of, why_it_stays
 from extender.replay.traces import BadInput

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-from extender.k8s.metadata import micro_time
+from extender.k8s.manifest import micro_time
 from extender.settings import Settings
 from extender.source.interface import LeaseError, Source
 from extender.source.leader_election import Election, Lease, released

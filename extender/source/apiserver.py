@@ -14,9 +14,8 @@ from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from extender.background import Background
+from extender.k8s.manifest import Unreadable
 from extender.k8s.objects import REQUIRED_KINDS, Event, Kind, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.source.access_reviews import AccessReviews
@@ -166,12 +165,12 @@ class KubeSource(Source):
     def _look_up(self, pod: Pod) -> Pod | None:
         try:
             found = self.rest.get(pod_path(pod), self.rest.timeouts.page)
-            return PodManifest.model_validate_json(found).record()
+            return PodManifest.from_json(found).record()
         except Refused as refused:
             if refused.status == HTTPStatus.NOT_FOUND:
                 return None
             raise Unreachable(f"the pod cannot be read: {refused.message}") from None
-        except (*NO_ANSWER, ValidationError) as error:
+        except (*NO_ANSWER, Unreadable) as error:
             raise Unreachable(f"the API server did not answer: {error}") from error
 
     def _pods_on(self, node: str) -> list[Pod]:

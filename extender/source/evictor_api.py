@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-from extender.k8s.metadata import micro_time, unix_seconds
+from extender.k8s.manifest import micro_time, unix_seconds
 from extender.k8s.objects import Pod
 from extender.source.interface import Announcement, PodEvent, WriteError, WriteUnanswered
 from extender.source.rest import NO_ANSWER, Refused, RestClient, pod_path, time_to_write

@@ -11,78 +11,54 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from http import HTTPStatus
-from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
-from pydantic_core import from_json
+from msgspec import Meta, Raw, Struct, ValidationError, field
+from msgspec.json import decode
 
+from extender.k8s.manifest import MALFORMED, Unreadable, decoding_problem
 from extender.k8s.objects import Deleted, Event, Listed, Upserted
-from extender.source import narrow
-from extender.source.watched_kinds import Manifest, WatchedKind
-from extender.untrusted.limits import shorten, validation_problem
+from extender.source.watched_kinds import AnyManifest, WatchedKind
+from extender.untrusted.limits import quoted, shorten
 
 PAGE = 500  # objects; a list of 30,000 pods at once would cost 130 MB here and stall the API server
 WATCH_SECONDS = 290  # many proxies cut a connection after five minutes
 
 _log = logging.getLogger(__name__)
-_M = TypeVar("_M", bound=Manifest)
 
 
 class ProtocolError(ValueError):
     """The answer is not a list of the Kubernetes API."""
 
 
-class _ListMetadata(BaseModel):
-    version: str = Field(alias="resourceVersion", min_length=1)
-    more: str | None = Field(default=None, alias="continue")
+class _ListMetadata(Struct):
+    """``more`` is the token for the next page, "" or None after the last one."""
+
+    version: Annotated[str, Meta(min_length=1)] = field(name="resourceVersion")
+    more: str | None = field(name="continue", default=None)
 
 
-class _Versioned(BaseModel):
+class _Bookmark(Struct):
     metadata: _ListMetadata
 
 
-class _Page(_Versioned, Generic[_M]):
-    items: list[_M] | None = None
+class _Page(_Bookmark):
+    items: list[Raw] | None = None
 
 
-class _Change(BaseModel, Generic[_M]):
-    type: Literal["ADDED", "MODIFIED", "DELETED"]
-    object: _M
-
-
-class _Bookmark(BaseModel):
-    type: Literal["BOOKMARK"]
-    object: _Versioned
-
-
-class _Status(BaseModel):
+class _Status(Struct):
     code: int | None = None
     message: str | None = None
 
 
-class _Error(BaseModel):
-    type: Literal["ERROR"]
-    object: _Status
+class _Line(Struct):
+    """A line of a watch: an object that has changed, a bookmark, or an error."""
 
-
-_Line: TypeAlias = _Change[Any] | narrow.Change[Any] | _Bookmark | _Error
-_AnyListMetadata: TypeAlias = _ListMetadata | narrow.ListMetadata
-
-
-@lru_cache
-def _page_of(manifest: type[Manifest]) -> TypeAdapter[_Page[Any]]:
-    return TypeAdapter(_Page[manifest])  # type: ignore[valid-type]
-
-
-@lru_cache
-def _line_of(manifest: type[Manifest]) -> TypeAdapter[_Line]:
-    line = Annotated[_Change[manifest] | _Bookmark | _Error, Field(discriminator="type")]  # type: ignore[valid-type]
-    adapter: TypeAdapter[_Line] = TypeAdapter(line)
-    return adapter
+    type: str
+    object: Raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +79,6 @@ class ListWatch:
 
     def __init__(self, watched: WatchedKind) -> None:
         self._watched = watched
-        self._pages, self._change_lines = _page_of(watched.manifest), _line_of(watched.manifest)
-        self._narrow = narrow.decoder_of(watched.narrow) if watched.narrow else None
         self.relist()
 
     @property
@@ -138,15 +112,21 @@ class ListWatch:
 
         Raises ``ProtocolError``; then the next request asks for the same page again.
         """
-        metadata, manifests = self._parse_page(body)
-        objects = [manifest.record() for manifest in manifests]
+        try:
+            page = decode(body, type=_Page)
+        except MALFORMED as error:
+            raise ProtocolError(
+                shorten(f"not a list of {self._watched.path}: {decoding_problem(error)}")
+            ) from None
+        manifests = [self._manifest(item, "") for item in page.items or ()]
+        objects = [self._watched.record_of(manifest) for manifest in manifests if manifest]
         self._keys.update(obj.key for obj in objects)
         events: list[Event] = [Upserted(obj) for obj in objects]
-        self._continue = metadata.more or ""
+        self._continue = page.metadata.more or ""
         if not self._continue:
             events.append(Listed(self._watched.kind, frozenset(self._keys), began=began))
             self.relist()
-            self._watching, self._version = True, metadata.version
+            self._watching, self._version = True, page.metadata.version
         return events
 
     def chunk(self, data: bytes) -> list[Event]:
@@ -171,46 +151,40 @@ class ListWatch:
         self._paged = not whole
         return True
 
-    def _parse_page(self, body: bytes) -> tuple[_AnyListMetadata, Sequence[Any]]:
-        if self._narrow and (found := self._narrow.page(body)):
-            return found.metadata, found.items or ()
+    def _manifest(self, text: Raw, which: str) -> AnyManifest | None:
+        """An object; None where it cannot be read: it must not hide others."""
         try:
-            page = self._pages.validate_json(body)
-            return page.metadata, page.items or []
-        except ValidationError as error:
-            if not all(len(e["loc"]) > 1 and e["loc"][0] == "items" for e in error.errors()):
-                problem = validation_problem(error)
-                raise ProtocolError(f"not a list of {self._watched.path}: {problem}") from None
-        raw = from_json(body)  # again, item by item: one broken item must not hide the others
-        items = [manifest for item in raw["items"] if (manifest := self._parse_item(item))]
-        return _Versioned.model_validate(raw).metadata, items
-
-    def _parse_item(self, item: object) -> Manifest | None:
-        try:
-            return self._watched.manifest.model_validate(item)
-        except ValidationError as error:
-            problem = validation_problem(error)
-            _log.warning("ignored a %s that cannot be parsed: %s", self._watched.kind, problem)
+            return self._watched.manifest.from_json(text)
+        except Unreadable as error:
+            self._warn(which, error)
             return None
 
-    def _parse_line(self, line: bytes) -> list[Event]:
+    def _parse_line(self, text: bytes) -> list[Event]:
         try:
-            narrowed = self._narrow.change(line) if self._narrow else None
-            event = narrowed or self._change_lines.validate_json(line)
+            line = decode(text, type=_Line)
+            if line.type == "ERROR":
+                status = decode(line.object, type=_Status)
+                return self._restart(f"{status.code} {status.message}")
+            if line.type == "BOOKMARK":
+                self._version = decode(line.object, type=_Bookmark).metadata.version
+                return []
         except ValidationError as error:
-            if error.error_count() == 1 and error.errors()[0]["type"] == "json_invalid":
-                return self._restart("the watch sent invalid JSON")
-            problem = validation_problem(error)
-            _log.warning("ignored a change of a %s that cannot be parsed: %s", self._watched.kind, problem)
+            self._warn("change of a ", decoding_problem(error))
             return []
-        if isinstance(event, _Error):
-            return self._restart(f"{event.object.code} {event.object.message}")
-        if isinstance(event, _Bookmark):
-            self._version = event.object.metadata.version
+        except MALFORMED:
+            return self._restart("the watch sent invalid JSON")
+        if line.type not in ("ADDED", "MODIFIED", "DELETED"):
+            self._warn("change of a ", f"its type is {quoted(line.type)}")
             return []
-        self._version = (event.object.metadata or {}).get("resourceVersion") or self._version
-        obj = event.object.record()
-        return [Deleted(obj.kind, obj.key) if event.type == "DELETED" else Upserted(obj)]
+        if (manifest := self._manifest(line.object, "change of a ")) is None:
+            return []
+        self._version = manifest.metadata.resourceVersion or self._version
+        obj = self._watched.record_of(manifest)
+        return [Deleted(obj.kind, obj.key) if line.type == "DELETED" else Upserted(obj)]
+
+    def _warn(self, which: str, problem: object) -> None:
+        what = f"{which}{self._watched.kind}"
+        _log.warning("ignored a %s that cannot be parsed: %s", what, shorten(str(problem)))
 
     def _restart(self, problem: str) -> list[Event]:
         # Mostly 410. client-go relists after other errors, too.

@@ -16,16 +16,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
-from pydantic import ValidationError
-
-from extender.k8s.device_objects import MigLayouts
-from extender.k8s.mig_config import NO_LAYOUTS
+from extender.k8s.device_objects import NO_LAYOUTS, MigLayouts
+from extender.k8s.manifest import Unreadable
 from extender.k8s.objects import REQUIRED_KINDS, Event, KubernetesObject, Listed, Node, Pod, Upserted
 from extender.source.interface import Apply, BindConflict, BindError, Source, Unavailable
 from extender.source.state_dump import Header, is_dump, parse
 from extender.source.watched_kinds import AWAITED_KINDS, MANIFESTS
 from extender.untrusted.json_stream import members
-from extender.untrusted.limits import QUOTED, SNAPSHOT_OBJECT, SNAPSHOT_YAML, shorten, validation_problem
+from extender.untrusted.limits import QUOTED, SNAPSHOT_OBJECT, SNAPSHOT_YAML, shorten
 from extender.untrusted.yaml_reader import TextError, bounded_json, yaml_documents
 
 _log = logging.getLogger(__name__)
@@ -291,9 +289,9 @@ def _item(item: object, kind: str = "") -> _Item:
     if kind not in MANIFESTS:
         return None
     try:
-        record = MANIFESTS[kind].model_validate(item).record()
-    except ValidationError as error:
-        return _Broken(shorten(f"{kind} {_name(item)}: {validation_problem(error)}"))
+        record = MANIFESTS[kind].from_value(item).record()
+    except Unreadable as error:
+        return _Broken(shorten(f"{kind} {_name(item)}: {error}"))
     return record if record.name else _Broken(f"{kind} without a name")
 
 

@@ -1,6 +1,6 @@
 """The kinds of objects that Stowage watches.
 
-A new kind is one row here, a record in ``k8s.objects``, a manifest class in ``k8s`` and a case in
+A new kind is one row here, a record in ``k8s.objects``, a manifest in ``k8s`` and a case in
 ``cluster.state``.
 """
 
@@ -12,31 +12,21 @@ from functools import partial
 from http import HTTPStatus
 from typing import TypeAlias
 
-from extender.k8s.device_manifests import (
-    AlphaDeviceTaintRuleManifest,
-    BetaDeviceTaintRuleManifest,
+from extender.k8s.device_objects import PER_NODE_SELECTOR, KoordinatorDeviceManifest, MigLayoutsManifest
+from extender.k8s.eviction_objects import PodDisruptionBudgetManifest, PriorityClassManifest
+from extender.k8s.node_manifest import NodeManifest
+from extender.k8s.objects import Kind, KubernetesObject
+from extender.k8s.pod_groups import PodGroupManifest, is_pod_group
+from extender.k8s.pod_manifest import PodManifest
+from extender.k8s.resource_api.manifests import (
     DeviceClassManifest,
     DeviceTaintRuleManifest,
-    KoordinatorDeviceManifest,
-    MigLayoutsManifest,
     ResourceClaimManifest,
     ResourceSliceManifest,
 )
-from extender.k8s.eviction_manifests import PodDisruptionBudgetManifest, PriorityClassManifest
-from extender.k8s.mig_config import PER_NODE_SELECTOR
-from extender.k8s.node_manifest import NarrowNode, NodeManifest
-from extender.k8s.objects import Kind
-from extender.k8s.pod_group_manifests import (
-    AlphaPodGroupManifest,
-    CoschedulingPodGroupManifest,
-    KaiPodGroupManifest,
-    KoordinatorPodGroupManifest,
-    PodGroupManifest,
-    VolcanoPodGroupManifest,
-)
-from extender.k8s.pod_manifest import NarrowPod, PodManifest
+from extender.k8s.resource_api.objects import is_taint_rule
 
-Manifest: TypeAlias = (
+AnyManifest: TypeAlias = (
     NodeManifest
     | PodManifest
     | ResourceSliceManifest
@@ -53,20 +43,28 @@ Manifest: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class WatchedKind:
-    """A kind: the path of its list in the API, the model that parses one object, and how to list it.
+    """A kind: the path of its list in the API, the manifest of one object, and how to list it.
 
     ``optional``: 404 and 403 count as an empty list, because not every cluster serves this kind.
     ``awaited``: the service is not ready before the first list.
-    ``selector``: query parameters. ``narrow``: a type with the same fields, for kinds that change often.
+    ``selector``: query parameters.
     """
 
     kind: Kind
     path: str
-    manifest: type[Manifest]
+    manifest: type[AnyManifest]
     optional: bool = False
     awaited: bool = False
     selector: Mapping[str, str] = field(default_factory=dict)
-    narrow: type[NarrowPod] | type[NarrowNode] | None = None
+
+    def record_of(self, manifest: AnyManifest) -> KubernetesObject:
+        """What is kept of an object of this kind: several APIs have a PodGroup, and do not name themselves in
+        a list."""
+        if isinstance(manifest, PodGroupManifest) and is_pod_group(self.kind):
+            return manifest.record(self.kind)
+        if isinstance(manifest, DeviceTaintRuleManifest) and is_taint_rule(self.kind):
+            return manifest.record(self.kind)
+        return manifest.record()
 
     @property
     def resource(self) -> str:
@@ -90,30 +88,30 @@ _KOORDINATOR = "/apis/scheduling.koordinator.sh/v1alpha1"
 _dra_kind = partial(WatchedKind, optional=True, awaited=True)
 _pod_groups = partial(WatchedKind, optional=True)
 _ROWS = (
-    WatchedKind("Node", "/api/v1/nodes", NodeManifest, awaited=True, narrow=NarrowNode),
-    WatchedKind("Pod", "/api/v1/pods", PodManifest, awaited=True, narrow=NarrowPod),
+    WatchedKind("Node", "/api/v1/nodes", NodeManifest, awaited=True),
+    WatchedKind("Pod", "/api/v1/pods", PodManifest, awaited=True),
     _dra_kind("DeviceClass", f"{_DRA}/deviceclasses", DeviceClassManifest),
     _dra_kind("ResourceSlice", f"{_DRA}/resourceslices", ResourceSliceManifest),
     _dra_kind("ResourceClaim", f"{_DRA}/resourceclaims", ResourceClaimManifest),
     # v1: Kubernetes 1.37, v1beta2: 1.36, v1alpha3: 1.33 to 1.38 (k8s.io/api v0.37.1, ``resource/*/types.go``)
     _dra_kind("DeviceTaintRule", f"{_DRA}/devicetaintrules", DeviceTaintRuleManifest),
-    _dra_kind("BetaDeviceTaintRule", f"{_DRA_BETA}/devicetaintrules", BetaDeviceTaintRuleManifest),
-    _dra_kind("AlphaDeviceTaintRule", f"{_DRA_ALPHA}/devicetaintrules", AlphaDeviceTaintRuleManifest),
+    _dra_kind("BetaDeviceTaintRule", f"{_DRA_BETA}/devicetaintrules", DeviceTaintRuleManifest),
+    _dra_kind("AlphaDeviceTaintRule", f"{_DRA_ALPHA}/devicetaintrules", DeviceTaintRuleManifest),
     WatchedKind("Device", f"{_KOORDINATOR}/devices", KoordinatorDeviceManifest, optional=True),
     _pod_groups("PodGroup", "/apis/scheduling.k8s.io/v1beta1/podgroups", PodGroupManifest),
-    _pod_groups("AlphaPodGroup", "/apis/scheduling.k8s.io/v1alpha2/podgroups", AlphaPodGroupManifest),
+    _pod_groups("AlphaPodGroup", "/apis/scheduling.k8s.io/v1alpha2/podgroups", PodGroupManifest),
     _pod_groups(
         "CoschedulingPodGroup",
         "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
-        CoschedulingPodGroupManifest,
+        PodGroupManifest,
     ),
     _pod_groups(
         "KoordinatorPodGroup",
         "/apis/scheduling.sigs.k8s.io/v1alpha1/podgroups",
-        KoordinatorPodGroupManifest,
+        PodGroupManifest,
     ),
-    _pod_groups("VolcanoPodGroup", "/apis/scheduling.volcano.sh/v1beta1/podgroups", VolcanoPodGroupManifest),
-    _pod_groups("KaiPodGroup", "/apis/scheduling.run.ai/v2alpha2/podgroups", KaiPodGroupManifest),
+    _pod_groups("VolcanoPodGroup", "/apis/scheduling.volcano.sh/v1beta1/podgroups", PodGroupManifest),
+    _pod_groups("KaiPodGroup", "/apis/scheduling.run.ai/v2alpha2/podgroups", PodGroupManifest),
     WatchedKind(
         "PriorityClass",
         "/apis/scheduling.k8s.io/v1/priorityclasses",
@@ -130,11 +128,11 @@ _ROWS = (
 WATCHED_KINDS: Mapping[Kind, WatchedKind] = {row.kind: row for row in _ROWS}
 """What is watched under any settings."""
 AWAITED_KINDS = frozenset(row.kind for row in _ROWS if row.awaited)
-MANIFESTS: Mapping[str, type[Manifest]] = {
+MANIFESTS: Mapping[str, type[AnyManifest]] = {
     **{row.kind: row.manifest for row in _ROWS},  # "PodGroup" reads the apiVersion
     "ConfigMap": MigLayoutsManifest,
 }
-"""The models of all kinds that a snapshot may contain."""
+"""The manifests of all kinds that a snapshot may contain."""
 
 
 def mig_layouts(namespace: str, name: str) -> WatchedKind:

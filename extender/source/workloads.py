@@ -12,13 +12,12 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
+from extender.k8s.manifest import Unreadable
 from extender.k8s.objects import Event, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.source.interface import Unavailable
 from extender.source.snapshot import Snapshot, documents
-from extender.untrusted.limits import KEY, YAML_NODES, quoted, shorten, validation_problem
+from extender.untrusted.limits import KEY, YAML_NODES, quoted, shorten
 
 
 class Template(NamedTuple):
@@ -124,10 +123,10 @@ _STRUCTURE = frozenset({"spec", "template", "jobTemplate"})
 
 def _pod(manifest: dict[str, Any], file: str) -> Pod:
     try:
-        pod = PodManifest.model_validate(manifest).record()
-    except ValidationError as error:
+        pod = PodManifest.from_value(manifest).record()
+    except Unreadable as error:
         name = _text(_map(manifest.get("metadata")).get("name"))
-        raise ValueError(shorten(f"{file}: Pod {quoted(name)}: {validation_problem(error)}")) from None
+        raise ValueError(shorten(f"{file}: Pod {quoted(name)}: {error}")) from None
     if not pod.name:
         raise ValueError(f"{file}: a pod has no name")
     return pod

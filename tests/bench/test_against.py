@@ -31,8 +31,8 @@ NODES, PODS = 8, 6
 def test_a_cluster_is_read_as_it_is_meant(dialect: str):
     state = state_of(Settings())
     for node in cluster.nodes(NODES, dialect):
-        state.apply([Upserted(NodeManifest.model_validate(node).record())])
-    bound = [PodManifest.model_validate(pod).record() for pod in cluster.bound_pods(NODES, dialect)]
+        state.apply([Upserted(NodeManifest.from_value(node).record())])
+    bound = [PodManifest.from_value(pod).record() for pod in cluster.bound_pods(NODES, dialect)]
     state.apply([*map(Upserted, bound), Listed("Pod", frozenset(pod.key for pod in bound))])
     assert not state.problems
     assert not state.overcommitted
@@ -40,7 +40,7 @@ def test_a_cluster_is_read_as_it_is_meant(dialect: str):
     names = NodeNames.of(state.nodes)
     fitting = 0
     for manifest in itertools.islice(cluster.arrivals(dialect=dialect), PODS):
-        pod = PodManifest.model_validate(manifest).record()
+        pod = PodManifest.from_value(manifest).record()
         assert bool(request_of(pod).shares) == (dialect != "nvidia")
         fitting += bool(filter_nodes(state, FilterArgs(pod, names), Settings())[0].names)
     assert fitting >= PODS // 2
@@ -51,9 +51,9 @@ def test_bound_pods_have_the_same_gpus_in_every_dialect():
     for dialect in DIALECTS:
         state = state_of(Settings())
         for node in cluster.nodes(NODES, dialect):
-            state.apply([Upserted(NodeManifest.model_validate(node).record())])
+            state.apply([Upserted(NodeManifest.from_value(node).record())])
         for pod in cluster.bound_pods(NODES, dialect):
-            state.apply([Upserted(PodManifest.model_validate(pod).record())])
+            state.apply([Upserted(PodManifest.from_value(pod).record())])
         free[dialect] = state.fleet.arrays.free_gpu()
     assert free["hami"] == pytest.approx(free["nvidia"])
 

@@ -156,7 +156,7 @@ async def test_explain_follows_the_rules_that_kube_scheduler_checks_itself(
     assert answer["nodes"] == 5 - sum(passed_over.values())
     assert "tainted" not in {option["node"] for option in answer["best"]} or not passed_over
     pod["metadata"] = {"name": "waits", "namespace": "default", "uid": "waits"}
-    waiting = PodManifest.model_validate(pod).record()
+    waiting = PodManifest.from_value(pod).record()
     stowage.service.engine.apply([Upserted(waiting)])  # as the watch delivers it
     assert (await get(stowage, "/debug/pods/default/waits"))["now"]["passed_over"] == passed_over
 

@@ -25,7 +25,7 @@ HELD = sorted(name for name in PODS if name.endswith("held"))
 
 def pod_of(case: str, **metadata: object) -> Pod:
     manifest = PODS[case] | {"metadata": PODS[case]["metadata"] | metadata}
-    return PodManifest.model_validate(manifest).record()
+    return PodManifest.from_value(manifest).record()
 
 
 @pytest.mark.parametrize("name", PODS)
@@ -79,7 +79,7 @@ def test_a_pod_that_kueue_stops() -> None:
     manifest = PODS["a plain pod, admitted"]
     stopped = {"phase": "Running", "conditions": [condition]}
     ends = {"deletionTimestamp": "2026-11-23T03:42:44Z", "deletionGracePeriodSeconds": 30}
-    pod = PodManifest.model_validate(
+    pod = PodManifest.from_value(
         manifest
         | {"status": stopped, "metadata": manifest["metadata"] | ends}
         | {"spec": manifest["spec"] | {"nodeName": "n"}}
@@ -88,13 +88,13 @@ def test_a_pod_that_kueue_stops() -> None:
     assert pod.ends == 1795405364.0
     state = make_state(make_node("n"), pod)
     assert list(state.pods.leaving) == [pod.key]
-    state.apply([Upserted(PodManifest.model_validate(manifest | {"status": {"phase": "Failed"}}).record())])
+    state.apply([Upserted(PodManifest.from_value(manifest | {"status": {"phase": "Failed"}}).record())])
     assert not state.pods.leaving
 
 
 async def test_it_is_evicted_for_nobody_unless_a_setting_says_so(start: Start) -> None:
     manifest = PODS["a pod of a started job"]
-    victim = PodManifest.model_validate(manifest | {"spec": manifest["spec"] | {"nodeName": "n"}}).record()
+    victim = PodManifest.from_value(manifest | {"spec": manifest["spec"] | {"nodeName": "n"}}).record()
     high = {
         "metadata": {"name": "p", "namespace": "default", "uid": "uid-p"},
         "spec": {"priority": 100, "containers": PODS["a pod of a started job"]["spec"]["containers"]},

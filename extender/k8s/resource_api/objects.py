@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
-from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias, TypeGuard, get_args
 from weakref import WeakValueDictionary
 
 from pydantic import BeforeValidator, PlainSerializer
@@ -167,6 +167,10 @@ class DeviceClass:
 DeviceTaintRuleKind: TypeAlias = Literal["DeviceTaintRule", "BetaDeviceTaintRule", "AlphaDeviceTaintRule"]
 """All these objects have the kind DeviceTaintRule: of v1, v1beta2 and v1alpha3. A cluster may serve several
 versions of one object."""
+
+
+def is_taint_rule(kind: str) -> TypeGuard[DeviceTaintRuleKind]:
+    return kind in get_args(DeviceTaintRuleKind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,14 @@ GATED = make_pod("held", 2, gates=(ADMISSION, TOPOLOGY))
 
 def test_the_gates_of_a_manifest() -> None:
     gates = [{"name": ADMISSION}, {"name": "example.com/mine"}]
-    pod = PodManifest.model_validate({"spec": {"schedulingGates": gates}}).record()
+    pod = PodManifest.from_value({"spec": {"schedulingGates": gates}}).record()
     assert pod.gates == (ADMISSION, "example.com/mine")
-    assert PodManifest.model_validate({"spec": {"schedulingGates": None}}).record().gates == ()
+    assert PodManifest.from_value({"spec": {"schedulingGates": None}}).record().gates == ()
 
 
 def test_so_many_gates_are_kept() -> None:
     gates = [{"name": f"example.com/{number}"} for number in range(10 * SCHEDULING_GATES)]
-    pod = PodManifest.model_validate({"spec": {"schedulingGates": gates}}).record()
+    pod = PodManifest.from_value({"spec": {"schedulingGates": gates}}).record()
     assert len(pod.gates) == SCHEDULING_GATES
 
 

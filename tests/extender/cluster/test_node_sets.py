@@ -17,8 +17,7 @@ from extender.cluster.policy_refresh import PolicyRefresher, plan_now
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.k8s.affinity import NodeSelectorRequirement, NodeSelectorTerm, SchedulingConstraints
-from extender.k8s.node_filter import NodeFilter
-from extender.k8s.node_requirement import NodeRequirement, node_requirement
+from extender.k8s.node_filter import NodeFilter, NodeRequirement, node_requirement
 from extender.k8s.objects import Container, Deleted, Listed, Node, Pod, PodSpec, Upserted
 from extender.settings import ExpectedRequest
 from extender.untrusted.limits import TAUGHT_LABELS

@@ -32,14 +32,14 @@ def cases(key: str) -> list[str]:
 
 def node(name: str) -> Node:
     manifest = NODES[name] | {"metadata": {"name": name, **NODES[name].get("metadata", {})}}
-    return NodeManifest.model_validate(manifest).record()
+    return NodeManifest.from_value(manifest).record()
 
 
 def pod(name: str, on: str = "") -> Pod:
     manifest = PODS[name]["pod"]
     metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", **manifest.get("metadata", {})}
     spec = manifest["spec"] | ({"nodeName": on} if on else {})
-    return PodManifest.model_validate(manifest | {"metadata": metadata, "spec": spec}).record()
+    return PodManifest.from_value(manifest | {"metadata": metadata, "spec": spec}).record()
 
 
 def test_every_node_can_be_read():

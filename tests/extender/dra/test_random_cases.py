@@ -37,7 +37,7 @@ def test_no_device_is_given_twice_and_no_counter_is_overdrawn(rng):
     cache.refresh(dict(nodes).__getitem__)
     for (node, _), forecast in zip(
         nodes,
-        AllocationSimulator(cache).forecasts(PodManifest.model_validate(one.pod).record(), nodes),
+        AllocationSimulator(cache).forecasts(PodManifest.from_value(one.pod).record(), nodes),
         strict=True,
     ):
         assert forecast.cost >= 0

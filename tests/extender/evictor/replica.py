@@ -115,8 +115,8 @@ class Replica:
         await self.synced()
 
         def same() -> bool:
-            pods = [PodManifest.model_validate(one).record() for one in [*self.api.pods.objects.values()]]
-            nodes = [NodeManifest.model_validate(one).record() for one in [*self.api.nodes.objects.values()]]
+            pods = [PodManifest.from_value(one).record() for one in [*self.api.pods.objects.values()]]
+            nodes = [NodeManifest.from_value(one).record() for one in [*self.api.nodes.objects.values()]]
             return self.state.pods == {one.key: one for one in pods if not one.terminated} and (
                 self.state.nodes == {one.name: one for one in nodes}
             )

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from extender.explain.hints import hints, uncounted_resources
-from extender.k8s.metadata import is_relevant
+from extender.k8s.manifest import is_relevant
 from extender.k8s.objects import Container, PodSpec
 from extender.k8s.pod_manifest import PodManifest
 from tests.extender.builders import make_node, make_pod, make_state
@@ -31,5 +31,5 @@ def test_the_resources_of_sharing_systems_are_not_left_to_kube_scheduler() -> No
     pods = yaml.safe_load((Path(__file__).parents[1] / "data/dialects.yaml").read_text())["pods"]
     assert len(pods) > 20
     for name, case in pods.items():
-        pod = PodManifest.model_validate(case["pod"]).record()
+        pod = PodManifest.from_value(case["pod"]).record()
         assert not set(filter(is_relevant, uncounted_resources(pod))), name

@@ -12,8 +12,7 @@ import yaml
 from extender.cluster.state import State
 from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.node_inventory import inventory_of
-from extender.k8s.device_manifests import KoordinatorDeviceManifest
-from extender.k8s.device_objects import KoordinatorDevice, KoordinatorGpu
+from extender.k8s.device_objects import KoordinatorDevice, KoordinatorDeviceManifest, KoordinatorGpu
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Deleted, Listed, Node, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
@@ -57,11 +56,11 @@ MIB = 15472384 // 1024
 
 
 def device() -> KoordinatorDevice:
-    return KoordinatorDeviceManifest.model_validate(yaml.safe_load(DEVICE)).record()
+    return KoordinatorDeviceManifest.from_value(yaml.safe_load(DEVICE)).record()
 
 
 def node() -> Node:
-    return NodeManifest.model_validate(yaml.safe_load(NODE)).record()
+    return NodeManifest.from_value(yaml.safe_load(NODE)).record()
 
 
 def pod(name: str, core: int, minor: int | None = None) -> Pod:
@@ -77,7 +76,7 @@ def pod(name: str, core: int, minor: int | None = None) -> Pod:
             "scheduling.koordinator.sh/device-allocated": json.dumps(given)
         }
         manifest["spec"]["nodeName"] = "node-1"
-    return PodManifest.model_validate(manifest).record()
+    return PodManifest.from_value(manifest).record()
 
 
 def compute(state: State) -> list[int]:

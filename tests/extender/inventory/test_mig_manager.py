@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.inventory.node_inventory import inventory_of
-from extender.k8s.device_manifests import MigLayoutsManifest
-from extender.k8s.device_objects import MigLayouts
+from extender.k8s.device_objects import MigLayouts, MigLayoutsManifest
 from extender.k8s.objects import Node
 from packing.model.node_spec import NodeSpec
 from tests.extender.builders import H100, make_node
@@ -83,7 +82,7 @@ def manifest(config: str = CONFIG, node: str = "", name: str = NAME) -> dict[str
 
 
 def layouts(config: str = CONFIG, node: str = "", name: str = NAME) -> MigLayouts:
-    return MigLayoutsManifest.model_validate(manifest(config, node, name)).record()
+    return MigLayoutsManifest.from_value(manifest(config, node, name)).record()
 
 
 def mig_node(layout: str, devices: dict[str, int], *, state: str = "success", **labels: str) -> Node:

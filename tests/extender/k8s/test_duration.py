@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.k8s.duration import DurationError, seconds
+from extender.k8s.quantity import DurationError, seconds
 
 
 @pytest.mark.parametrize(

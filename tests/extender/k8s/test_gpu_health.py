@@ -44,7 +44,7 @@ def read(
             ],
         },
     }
-    return NodeManifest.model_validate(manifest).record()
+    return NodeManifest.from_value(manifest).record()
 
 
 @pytest.mark.parametrize(("kind", "bad"), gpu_health.CONDITIONS.items())

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from extender.k8s.mig_config import parse_layouts
+from extender.k8s.device_objects import parse_layouts
 from extender.untrusted.limits import MIG_CONFIG, MIG_LAYOUTS, PROBLEM
 
 

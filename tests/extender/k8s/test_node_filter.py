@@ -22,7 +22,7 @@ def affinity(*expressions, terms=1):
 
 
 def constraints_of(**spec):
-    pod = PodManifest.model_validate({"metadata": {"name": "p"}, "spec": spec})
+    pod = PodManifest.from_value({"metadata": {"name": "p"}, "spec": spec})
     return pod.record().scheduling_constraints
 
 

@@ -34,11 +34,11 @@ MODELS = constraints.MODELS
 
 
 def pod_of(manifest: dict[str, Any]) -> Pod:
-    return PodManifest.model_validate_json(json.dumps(manifest)).record()
+    return PodManifest.from_json(json.dumps(manifest)).record()
 
 
 def node_of(manifest: dict[str, Any]) -> Node:
-    return NodeManifest.model_validate_json(json.dumps(manifest)).record()
+    return NodeManifest.from_json(json.dumps(manifest)).record()
 
 
 def manifest(

@@ -26,7 +26,7 @@ def pod(requested, *, actual=None, allocated=None, reason="", **spec):
         "spec": {"nodeName": "n", "containers": [container], **spec},
         "status": {"phase": "Running", "containerStatuses": [status], "conditions": conditions},
     }
-    return PodManifest.model_validate(manifest).record()
+    return PodManifest.from_value(manifest).record()
 
 
 def held_cpu(record):

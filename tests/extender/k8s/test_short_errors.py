@@ -22,7 +22,7 @@ from tests.extender.k8s.test_object_limits import MODELS, container, manifest, p
 
 @pytest.mark.parametrize("field", ["name", "namespace", "uid"])
 def test_a_name_longer_than_the_api_allows_is_refused(field: str) -> None:
-    with pytest.raises(messages.BadMessage, match=rf"^Pod.metadata.{field}: String should have at most"):
+    with pytest.raises(messages.BadMessage, match=rf"^Pod: metadata.{field}: Expected str of length <="):
         filter_message(manifest() | {"metadata": {"name": "p"} | {field: "x" * 1000}})
 
 

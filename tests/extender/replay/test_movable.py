@@ -24,7 +24,7 @@ def pod(image: str = "trainer:1", **more: Any) -> Pod:
         "spec": {"containers": [{"name": "main", "image": image}], **in_spec},
         "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"},
     }
-    return PodManifest.model_validate(manifest).record()
+    return PodManifest.from_value(manifest).record()
 
 
 def annotated(name: str, text: str, **more: Any) -> Pod:

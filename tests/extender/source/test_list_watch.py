@@ -161,8 +161,8 @@ def test_a_broken_item_does_not_hide_the_others(caplog: pytest.LogCaptureFixture
     )
     assert pods(events) == ["a/1", "a/2"]
     assert [r.getMessage() for r in caplog.records] == [
-        "ignored a Pod that cannot be parsed: spec: Input should be an object",
-        "ignored a Pod that cannot be parsed: Input should be an object",
+        "ignored a Pod that cannot be parsed: spec: Expected object, got int",
+        "ignored a Pod that cannot be parsed: Expected object, got null",
     ]
 
 

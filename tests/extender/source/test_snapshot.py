@@ -131,7 +131,7 @@ def test_broken_items_are_reported_and_skipped(write: Callable[[Any], str]) -> N
         "file1: item 1: is not an object",
         "file1: item 2: is not an object",
         "file1: item 3: has no kind",
-        "file1: item 4: Pod bad: spec.containers: Input should be a valid list",
+        "file1: item 4: Pod bad: spec.containers: Expected array, got str",
         "file1: item 5: Node without a name",
         "file1: item 6: has no kind",
     ]

@@ -1,0 +1,235 @@
+"""How Stowage reads a Kubernetes object: one decoder for all kinds, and the metadata that every object has.
+
+A kind is a ``Manifest``: the fields that Stowage reads, under the names of the API. msgspec skips the text of
+all others, nine tenths of a pod or node, without checking more than the structure of its JSON. It takes only
+what is exactly as the types say. Anything else is read again as Go and Kubernetes read it: null is as good as
+absent, and a number may stand for a text ("cpu: 1").
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import chain, repeat
+from operator import add
+from typing import Annotated, Self, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct, inspect
+
+from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
+
+# Domains (with their subdomains) and unqualified prefixes of annotations about GPUs, queues, gangs or
+# preemption. All others are dropped: on most pods they are larger than everything that is kept.
+_DOMAINS = (
+    *(".stowage.dev", ".nvidia.com", ".hami.io", ".koordinator.sh", ".volcano.sh", ".scheduling.k8s.io"),
+    *(".kai.scheduler", ".run.ai", ".kueue.x-k8s.io", ".kwok.x-k8s.io", ".aliyun.com"),
+    *(".scheduling.x-k8s.io", ".jobset.sigs.k8s.io", ".leaderworkerset.sigs.k8s.io", ".ray.io"),
+    *(".cluster-autoscaler.kubernetes.io", ".karpenter.sh"),
+)
+_SHARED_ENTRIES = 64  # no template has as many labels
+_TIMESTAMP = 40  # characters; RFC 3339 with nanoseconds and an offset has 35
+_UNQUALIFIED_PREFIXES = ("ALIYUN_COM_GPU", "gpu-", "runai-", "pod-group-name")
+
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+"""A small hashable map from name to value, sorted by name. Quantities stay as they were written."""
+Texts: TypeAlias = dict[str, str]
+"""A map in which an entry that is null does not count, such as one of quantities."""
+Labels: TypeAlias = Annotated[Texts, Meta(extra={"null": ""})]
+"""A map in which null is an empty text."""
+Name: TypeAlias = Annotated[str, Meta(max_length=KEY)]
+"""The name of an object. The API server allows 253 characters, so it serves no object with a longer one."""
+
+
+class Unreadable(ValueError):
+    """An object has not the form of its kind. The text says where, in at most ``PROBLEM`` characters."""
+
+
+# No part of a manifest refers back to a whole, so the garbage collector need not look at any of them.
+class OwnerManifest(Struct, frozen=True, gc=False):
+    kind: str = ""
+    name: Name = ""
+    uid: Name = ""
+    controller: bool = False
+
+
+class Metadata(Struct, frozen=True, gc=False):
+    name: Name = ""
+    generateName: Name = ""
+    namespace: Name = ""
+    uid: Name = ""
+    labels: Labels = {}
+    annotations: Labels = {}
+    creationTimestamp: str | None = None
+    deletionTimestamp: str | None = None
+    resourceVersion: str = ""
+    ownerReferences: tuple[OwnerManifest, ...] = ()
+
+    @property
+    def namespace_or_default(self) -> str:
+        """One text for all objects of a namespace."""
+        return sys.intern(self.namespace or "default")
+
+    @property
+    def controller(self) -> OwnerManifest | None:
+        return next((owner for owner in self.ownerReferences if owner.controller), None)
+
+
+class Manifest(Struct, frozen=True, gc=False):
+    """The part of an object that Stowage reads. Its ``record()`` is what it keeps of it."""
+
+    metadata: Metadata = Metadata()
+
+    @classmethod
+    def from_json(cls, text: bytes | msgspec.Raw) -> Self:
+        """Raises ``Unreadable``."""
+        try:
+            try:
+                return msgspec.json.decode(text, type=cls)
+            except msgspec.ValidationError:
+                value = msgspec.json.decode(text)
+        except MALFORMED as error:
+            raise Unreadable(decoding_problem(error)) from None
+        return cls.from_value(value)
+
+    @classmethod
+    def from_value(cls, value: object) -> Self:
+        """The same of what a JSON or YAML parser has made. Raises ``Unreadable``."""
+        try:
+            return msgspec.convert(value, cls)
+        except msgspec.ValidationError:
+            pass
+        try:
+            return msgspec.convert(_as_go_reads(value, _type_info(cls)), cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise Unreadable(decoding_problem(error)) from None
+
+
+MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What the decoder raises."""
+_type_info = lru_cache(inspect.type_info)
+
+
+def _as_go_reads(value: object, expected: inspect.Type) -> object:
+    """The value without nulls, and with texts in the place of numbers where a text is expected."""
+    match value, expected:
+        case dict(), inspect.StructType(fields=fields) | inspect.DataclassType(fields=fields):
+            named = [(field.encode_name, field.type) for field in fields]
+            return {k: _as_go_reads(one, kind) for k, kind in named if (one := value.get(k)) is not None}
+        case dict(), inspect.Metadata(type=inner):  # ``Labels``
+            return _as_go_reads({k: "" if one is None else one for k, one in value.items()}, inner)
+        case dict(), inspect.DictType(value_type=inner):
+            return {key: _as_go_reads(one, inner) for key, one in value.items() if one is not None}
+        case list(), inspect.VarTupleType(item_type=inner):
+            return [_as_go_reads(one, inner) for one in value]
+        case _, inspect.UnionType(types=types):
+            return _as_go_reads(value, types[0])  # the other one is None
+        case int() | float(), inspect.StrType() if not isinstance(value, bool):
+            return str(value)
+    return value
+
+
+def decoding_problem(error: Exception) -> str:
+    """The path and what is wrong there: ``spec.containers.0: Expected object, got int``."""
+    if not isinstance(error, msgspec.ValidationError):
+        return "Invalid JSON"
+    text, _, path = str(error).replace("`", "").partition(" - at $")
+    path = path.replace("[...]", ".*").replace("[", ".").replace("]", "").lstrip(".")
+    return shorten(": ".join(filter(None, (path, text))))
+
+
+NO_ENTRIES: dict[str, str] = {}
+_last_labels: list[Mapping[str, str]] = [NO_ENTRIES]
+"""The labels that were read last."""
+
+
+def relevant_entries(entries: Labels) -> Mapping[str, str]:
+    """The annotations that Stowage may read."""
+    kept = {
+        name: text
+        for key, text in entries.items()
+        if len(key) <= KEY and (name := _relevant_name(key)) is not None
+    }
+    return kept or NO_ENTRIES
+
+
+def all_entries(entries: Labels) -> Mapping[str, str]:
+    """The labels of a pod, with one string object for equal texts of all pods. Pods of one template that are
+    read one after the other share one object."""
+    if not entries:
+        return NO_ENTRIES
+    if entries == _last_labels[0]:
+        return _last_labels[0]
+    labels = {key: text for key, text in entries.items() if len(key) <= KEY}
+    if len(entries) <= _SHARED_ENTRIES:  # more are unusual: they would fill the intern table
+        labels = _last_labels[0] = interned(labels)
+    return labels
+
+
+@lru_cache(maxsize=4096)
+def _relevant_name(key: str) -> str | None:
+    """The key as one string object for all pods, None if it is not relevant.
+
+    ``key`` has at most ``KEY`` characters, so the size of the cache is bounded.
+    """
+    return key if is_relevant(key) else None
+
+
+def is_relevant(key: str) -> bool:
+    """Whether an annotation or resource is about GPUs, queues, gangs or preemption, by its name."""
+    domain, slash, _ = f".{key}".partition("/")
+    return domain.endswith(_DOMAINS) if slash else key.startswith(_UNQUALIFIED_PREFIXES)
+
+
+def drop_large_entries(
+    labels: Mapping[str, str], annotations: Mapping[str, str], longest: int, total: int
+) -> tuple[Mapping[str, str], Mapping[str, str], tuple[str, ...], str]:
+    """Labels and annotations of at most ``longest`` characters each, and ``total`` together with their names.
+
+    Third, the names of those that were dropped (the largest are dropped first); fourth, a problem if there
+    are too many names to list, else "".
+    """
+    maps = labels, annotations
+    if sum([len("".join(m)) + len("".join(m.values())) for m in maps if m]) <= longest:  # almost always
+        return labels, annotations, (), ""
+    sizes = [map(add, map(len, entries), map(len, entries.values())) for entries in maps]
+    by_size = sorted(chain(zip(sizes[0], labels, repeat(0)), zip(sizes[1], annotations, repeat(1))))
+    kept: tuple[dict[str, str], dict[str, str]] = {}, {}
+    dropped = []
+    for place, (size, key, which) in enumerate(by_size):
+        text = maps[which][key]
+        total -= size
+        if total < 0:  # all that follow are at least as large
+            dropped += [key for _, key, _ in by_size[place:]]
+            break
+        if len(text) > longest:
+            dropped.append(key)
+        else:
+            kept[which][key] = text
+    too_many = f"more than {LISTED_NAMES} annotations and labels are too large"
+    return *kept, tuple(dropped[:LISTED_NAMES]), too_many if len(dropped) > LISTED_NAMES else ""
+
+
+def interned(entries: Mapping[str, str]) -> dict[str, str]:
+    """The entries with one string object for equal texts of all objects."""
+    return {sys.intern(key): sys.intern(text) for key, text in entries.items()}
+
+
+def unix_seconds(timestamp: str | None) -> float:
+    """A timestamp in Unix seconds; 0 if it is absent or malformed, because it only orders pods by age."""
+    return _unix_seconds(timestamp) if timestamp and len(timestamp) <= _TIMESTAMP else 0.0
+
+
+@lru_cache(maxsize=1024)  # of short texts: the times of one pod come again with each of its events
+def _unix_seconds(timestamp: str) -> float:
+    try:
+        return datetime.fromisoformat(timestamp).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def micro_time() -> str:
+    """Now as a MicroTime, the format of times in a Lease and in an Event."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

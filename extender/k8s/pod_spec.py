@@ -1,0 +1,326 @@
+"""Reads the part of a pod's spec that placement needs, within the limits of ``limits.py``.
+
+A spec beyond a limit is replaced by a summary: one container that requests what the whole pod uses, so that
+the node of a running pod is still accounted for. Pods of one template share their spec, because a cluster
+with 30,000 pods has a few hundred templates.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from extender.k8s.affinity import AffinityManifest, Toleration
+from extender.k8s.manifest import Name, Pairs, Texts, is_relevant
+from extender.k8s.objects import Container, PodClaim, PodSpec
+from extender.k8s.quantity import QuantityError, milli, whole
+from extender.untrusted.bounded_cache import BoundedMap
+from extender.untrusted.limits import (
+    CACHE,
+    CONTAINERS,
+    KEY,
+    POD_CLAIMS,
+    POD_RESOURCES,
+    RESOURCES,
+    SELECTOR_ITEMS,
+)
+
+
+class ResourcesManifest(Struct, frozen=True, gc=False):
+    requests: Texts = {}
+    limits: Texts = {}
+
+
+class _Port(Struct, frozen=True, gc=False):
+    hostPort: int = 0
+
+
+class ContainerManifest(Struct, frozen=True, gc=False):
+    name: str = ""
+    image: str = ""
+    ports: tuple[_Port, ...] = ()
+    resources: ResourcesManifest = ResourcesManifest()
+    restartPolicy: str = ""
+
+
+class ClaimManifest(Struct, frozen=True, gc=False):
+    name: str = ""
+    resourceClaimName: str = ""
+    resourceClaimTemplateName: str = ""
+
+
+class _HostPath(Struct, frozen=True, gc=False):
+    type: str = ""
+
+
+class VolumeManifest(Struct, frozen=True, gc=False):
+    persistentVolumeClaim: Any = None
+    ephemeral: Any = None
+    hostPath: _HostPath | None = None
+
+
+class _SchedulingGroup(Struct, frozen=True, gc=False):
+    podGroupName: Name = ""
+
+
+class _SchedulingGate(Struct, frozen=True, gc=False):
+    name: Name = ""
+
+
+class PodSpecManifest(Struct, frozen=True, gc=False):
+    containers: tuple[ContainerManifest, ...] = ()
+    initContainers: tuple[ContainerManifest, ...] = ()
+    resources: ResourcesManifest = ResourcesManifest()
+    overhead: Texts = {}
+    nodeSelector: Texts = {}
+    resourceClaims: tuple[ClaimManifest, ...] = ()
+    nodeName: Name = ""
+    schedulerName: str = "default-scheduler"
+    priority: int = 0
+    priorityClassName: Name = ""
+    preemptionPolicy: str = ""
+    schedulingGroup: _SchedulingGroup = _SchedulingGroup()
+    schedulingGates: tuple[_SchedulingGate, ...] = ()
+    affinity: AffinityManifest = AffinityManifest()
+    tolerations: tuple[Toleration, ...] = ()
+    topologySpreadConstraints: tuple[Any, ...] = ()
+    volumes: tuple[VolumeManifest, ...] = ()
+
+
+_Entries: TypeAlias = tuple[tuple[str, str], ...]
+_Containers: TypeAlias = tuple[tuple[str, bool, _Entries, _Entries], ...]
+_Key: TypeAlias = tuple[_Containers, _Containers, _Entries, _Entries, _Entries, _Entries, Any]
+_specs: BoundedMap[_Key, PodSpec] = BoundedMap(1024, 2 * CACHE)
+"""The specs of the last templates. To compare texts is faster than to make a spec."""
+
+
+def parse_spec(manifest: PodSpecManifest) -> tuple[PodSpec, str]:
+    """The spec, and which limit it exceeds ("" for none). Beyond a limit the spec is a summary."""
+    key = (
+        _containers_key(manifest.containers),
+        _containers_key(manifest.initContainers),
+        tuple(manifest.resources.requests.items()),
+        tuple(manifest.resources.limits.items()),
+        tuple(manifest.overhead.items()),
+        tuple(manifest.nodeSelector.items()),
+        manifest.resourceClaims,
+    )
+    if (seen := _specs.get(key)) is not None:
+        return seen, ""
+    if problem := _length_problem(manifest):
+        return _summary(manifest), problem
+    spec = PodSpec(
+        containers=tuple([_container(one) for one in manifest.containers]),
+        init_containers=tuple([_container(one) for one in manifest.initContainers]),
+        requests=_sorted(manifest.resources.requests),
+        limits=_sorted(manifest.resources.limits),
+        overhead=_sorted(manifest.overhead),
+        node_selector=_sorted(manifest.nodeSelector),
+        claims=tuple(
+            [
+                PodClaim(one.name, one.resourceClaimName, one.resourceClaimTemplateName)
+                for one in manifest.resourceClaims
+            ]
+        ),
+    )
+    if problem := _size_problem(spec):
+        return _summary(manifest), problem
+    _specs.put(key, spec, 2000 + 2 * sum(64 + len(text) for text in spec.texts()))
+    return spec, ""
+
+
+def _containers_key(containers: tuple[ContainerManifest, ...]) -> _Containers:
+    return tuple(
+        [
+            (
+                one.name,
+                one.restartPolicy == "Always",
+                tuple(one.resources.requests.items()),
+                tuple(one.resources.limits.items()),
+            )
+            for one in containers
+        ]
+    )
+
+
+def _container(container: ContainerManifest) -> Container:
+    """Without a request the limit is requested (``SetDefaults_Pod`` of k8s.io/kubernetes)."""
+    resources = container.resources
+    requests = _sorted(resources.limits | resources.requests)
+    return Container(container.name, requests, _sorted(resources.limits), container.restartPolicy == "Always")
+
+
+def _sorted(entries: Texts) -> Pairs:
+    return tuple(sorted(entries.items()))
+
+
+def _length_problem(manifest: PodSpecManifest) -> str:
+    """Which list or map of the manifest is too long to parse, "" for none."""
+    maps = manifest.resources.requests, manifest.resources.limits, manifest.overhead
+    entries = [
+        max(len(one.resources.requests), len(one.resources.limits))
+        for one in (*manifest.containers, *manifest.initContainers)
+    ]
+    return _exceeded(
+        (max(len(manifest.containers), len(manifest.initContainers)), CONTAINERS, "containers"),
+        (max(map(len, maps)), RESOURCES, "resources of the pod as a whole"),
+        (len(manifest.nodeSelector), SELECTOR_ITEMS, "entries in the node selector"),
+        (len(manifest.resourceClaims), POD_CLAIMS, "resource claims"),
+        (max(entries, default=0), RESOURCES, "resources of one container"),
+    )
+
+
+def _size_problem(spec: PodSpec) -> str:
+    """Which limit a spec exceeds although none of its lists is too long, "" for none."""
+    resources = [len(container.requests) for container in spec.all_containers]
+    return _exceeded(
+        (max(resources, default=0), RESOURCES, "resources of one container"),
+        (sum(resources), POD_RESOURCES, "resources of all containers"),
+        (max(map(len, spec.texts()), default=0), KEY, "characters in a name or quantity"),
+    )
+
+
+def _exceeded(*counts: tuple[int, int, str]) -> str:
+    """The first (count, limit, of what) that is beyond its limit, as a text; "" for none."""
+    for count, limit, what in counts:
+        if count > limit:
+            return f"more than {limit} {what}"
+    return ""
+
+
+def _summary(manifest: PodSpecManifest) -> PodSpec:
+    """A spec of one container that requests what all containers use at once, or slightly more.
+
+    There may be thousands of containers, so equal quantities are counted before they are parsed. Of more than
+    ``POD_RESOURCES`` resources, those about GPUs come first, then those with short names.
+    """
+    inits: tuple[list[ContainerManifest], list[ContainerManifest]] = [], []  # those that end, and sidecars
+    for container in manifest.initContainers:
+        inits[container.restartPolicy == "Always"].append(container)
+    main, ending, sidecars = map(_quantity_counts, (manifest.containers, *inits))
+    names = {name for name, _ in chain(main, ending, sidecars)}
+    if len(names) > POD_RESOURCES:
+        relevant = {"cpu", "memory", *filter(is_relevant, names)}
+        ordered = sorted(names & relevant, key=len) + sorted(names - relevant, key=len)
+        names = set(ordered[:POD_RESOURCES])
+    main_sums, sidecar_sums, peak = _sums(main, names), _sums(sidecars, names), Counter[str]()
+    for name, text in ending:
+        if name in names:
+            peak[name] = max(peak[name], _amount(name, text))
+    requests = {name: max(main_sums[name], peak[name]) + sidecar_sums[name] for name in names}
+    quantities = sorted((name, f"{n}m" if name == "cpu" else str(n)) for name, n in requests.items())
+    return PodSpec(
+        containers=(Container("", tuple(quantities)),),
+        requests=_cpu_and_memory(manifest.resources.requests),
+        limits=_cpu_and_memory(manifest.resources.limits),
+        overhead=_cpu_and_memory(manifest.overhead),
+    )
+
+
+def _quantity_counts(containers: Iterable[ContainerManifest]) -> Counter[tuple[str, str]]:
+    """How many containers request each quantity of each resource."""
+    resources = (one.resources for one in containers)
+    return Counter(chain.from_iterable((one.limits | one.requests).items() for one in resources))
+
+
+def _sums(counts: Mapping[tuple[str, str], int], names: Collection[str]) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for (name, text), count in counts.items():
+        if name in names:
+            sums[name] += count * _amount(name, text)
+    return sums
+
+
+def _amount(name: str, text: str) -> int:
+    """Milli-CPU, bytes of memory, or the number of anything else; 0 if it cannot be parsed."""
+    try:
+        if len(name) > KEY:
+            return 0
+        return milli(text) if name == "cpu" else whole(text)
+    except QuantityError:
+        return 0
+
+
+def _cpu_and_memory(entries: Texts) -> Pairs:
+    """CPU and memory are the only resources that a pod as a whole may request."""
+    return tuple((name, entries[name][:KEY]) for name in ("cpu", "memory") if name in entries)
+
+
+# In-place resize: what a pod with a node holds of CPU and memory, where its spec requests something else.
+
+
+class HeldManifest(Struct, frozen=True, gc=False):
+    """What a pod, or a container of it, has by its status. ``resources`` is absent before Kubernetes 1.33."""
+
+    name: str = ""
+    allocatedResources: Texts = {}
+    resources: ResourcesManifest | None = None
+
+
+_READ = {"cpu": milli, "memory": whole}
+"""What can be resized (``ValidatePodResize`` of k8s.io/kubernetes, pkg/apis/core/validation)."""
+
+
+def held_spec(
+    spec: PodSpecManifest,
+    statuses: Iterable[HeldManifest],
+    of_pod: HeldManifest,
+    is_infeasible: Callable[[], bool],
+) -> PodSpecManifest:
+    """The spec with what the pod holds in the place of what it requests; the same one where that is the same.
+
+    The rule is kube-scheduler's (``PodRequests`` with ``UseStatusResources`` of k8s.io/component-helpers,
+    resource/helpers.go): of each container and sidecar the largest of what is requested, what kubelet has
+    allocated and what the container runs with; while kubelet says that the resize is infeasible, what is
+    requested does not count. Resources of the pod as a whole likewise.
+
+    ``statuses``: of its containers and sidecars. Raises ``QuantityError``.
+    """
+    by_name = {one.name: one for one in statuses if one.resources is not None}
+
+    def held(containers: tuple[ContainerManifest, ...], only_sidecars: bool) -> tuple[ContainerManifest, ...]:
+        changed = list(containers)
+        for place, one in enumerate(containers):
+            status = by_name.get(one.name)
+            if status and (one.restartPolicy == "Always" or not only_sidecars):
+                resources = _held(one.resources, status, _READ, is_infeasible)
+                if resources is not one.resources:
+                    changed[place] = replace(one, resources=resources)
+        return tuple(changed)
+
+    resources = spec.resources
+    if of_pod.resources is not None:
+        requested = [name for name in _READ if name in resources.requests]
+        resources = _held(resources, of_pod, requested, is_infeasible)
+    containers = held(spec.containers, False), held(spec.initContainers, True)
+    if (*containers, resources) == (spec.containers, spec.initContainers, spec.resources):
+        return spec
+    return replace(spec, containers=containers[0], initContainers=containers[1], resources=resources)
+
+
+def _held(
+    resources: ResourcesManifest,
+    status: HeldManifest,
+    names: Iterable[str],
+    is_infeasible: Callable[[], bool],
+) -> ResourcesManifest:
+    """The resources with what is held of these as the request; the same ones where that is the same."""
+    actual = status.resources.requests if status.resources else {}
+    changed: dict[str, str] = {}
+    for name in names:
+        requested, runs_with = resources.requests.get(name), actual.get(name)
+        allocated = status.allocatedResources.get(name, runs_with)
+        if runs_with == requested == allocated:  # almost always
+            continue
+        requested = resources.limits.get(name) if requested is None else requested
+        known = [text for text in (runs_with, allocated) if text is not None]
+        if requested is not None and not is_infeasible():
+            known = [requested, *known]
+        if (largest := max(known, key=_READ[name], default="0")) != requested:
+            changed[name] = largest
+    return replace(resources, requests=resources.requests | changed) if changed else resources

@@ -8,9 +8,7 @@ from extender.cluster.state import State
 from extender.dra.forecast import Forecast
 from extender.explain.needs import replicas_given
 from extender.untrusted.limits import LISTED_NAMES, shorten
-from extender.verbs.evaluate import Evaluation, form_on
-from extender.verbs.separate_gpus import separation_costs
-from extender.verbs.spot import spot_costs
+from extender.verbs.evaluate import Evaluation, form_on, separation_costs, spot_costs
 
 _TERMS = {
     "slots": "takes room that other pods are expected to need",

@@ -34,9 +34,9 @@ from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import Bytes, NodeNames
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.verbs.evaluate import Evaluation, evaluate
+from extender.verbs.eviction.promising import shortfall
 from extender.verbs.gang_fit import with_gang_check
-from extender.verbs.scores import best, node_scores
-from extender.verbs.shortfall import shortfall
+from extender.verbs.scores import fitting_scores
 from packing.fleet.feasibility import fits_when_empty
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
@@ -218,8 +218,7 @@ def explain(
         passed_over = passed_over + Counter(candidates.used_up[name] for name in used_up)
         evaluation = with_gang_check(state, evaluate(state, pod, request, names))
     fits, *_ = _by_forecast(evaluation)
-    scores = np.zeros(len(names), np.uint8)
-    scores[fits] = node_scores(evaluation.cost[fits], evaluation.keys[fits])
+    scores = fitting_scores(np.where(fits, Reason.FITS, -1).astype(np.int8), evaluation.cost, evaluation.keys)
     explanation = explain_evaluation(state, names, evaluation, scores, dict(passed_over))
     others = uncounted_resources(pod) | of_classes(pod)
     uncounted: dict[str, int | str] = {shorten(name, KEY): text for name, text in others.items()}
@@ -258,8 +257,7 @@ def explain_evaluation(
     pod, request = evaluation.pod, evaluation.request
     fits, refused, unknown = _by_forecast(evaluation)
     fitting = np.flatnonzero(fits)
-    shown = fitting[best(evaluation.keys[fitting], BEST)]
-    shown = shown[np.argsort(evaluation.keys[shown])]
+    shown = fitting[np.argsort(evaluation.keys[fitting])][:BEST]
     with state.fleet_view_for(pod) as fleet:
         options = [
             option_on(state, evaluation, i, names[i], None if scores is None else int(scores[i]))

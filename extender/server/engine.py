@@ -44,11 +44,10 @@ from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import KEPT_PODS, LARGE_BODY, shorten
 from extender.verbs.bind import Binder
 from extender.verbs.evaluate import Evaluation
-from extender.verbs.eviction.named_victims import GO_FOR_ANOTHER, STILL_THERE, NamedVictims
 from extender.verbs.filter import filter_nodes
-from extender.verbs.last_filter import LastFilter
+from extender.verbs.named_victims import GO_FOR_ANOTHER, STILL_THERE, NamedVictims
 from extender.verbs.preempt import Preemption, in_words, preempt
-from extender.verbs.prioritize import Scored, prioritize, scored
+from extender.verbs.prioritize import LastFilter, Scored, prioritize, scored
 from extender.verbs.recheck import LONGEST, RefusalRecheck
 
 _log = logging.getLogger(__name__)
@@ -231,7 +230,7 @@ class Engine:
         if (continued := self._last_filter.continued(body)) is not None:
             return continued
         args = await self._parsed_filter(body)
-        return scored(args, *prioritize(self.state, args, self._last_filter.about(args.pod)))
+        return scored(args, *prioritize(self.state, args))
 
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
         args = await self._parsed(codec.parse_preempt, body)

@@ -20,11 +20,15 @@ from extender.server.metrics import Metrics
 from extender.source.interface import BEHIND, Source
 from extender.untrusted.limits import shorten
 from extender.verbs.eviction.report import in_one_line
-from extender.verbs.volcano.events import allocate, deallocate
-from extender.verbs.volcano.predicate import predicate
-from extender.verbs.volcano.prioritize import prioritize_nodes
-from extender.verbs.volcano.session import Session
-from extender.verbs.volcano.victims import Victims, victims
+from extender.verbs.volcano_verbs import (
+    VolcanoSession,
+    VolcanoVictims,
+    allocate,
+    deallocate,
+    predicate,
+    prioritize_nodes,
+    victims,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +47,7 @@ class VolcanoVerbs:
         log_decision: LogDecision,
     ) -> None:
         self._state, self._source, self._metrics, self._log_decision = state, source, metrics, log_decision
-        self.session = Session(state)
+        self.session = VolcanoSession(state)
         self.by_name: Mapping[str, Callable[[bytes], Answer]] = {
             "volcano/onSessionOpen": self._end_session,
             "volcano/onSessionClose": self._end_session,
@@ -86,7 +90,9 @@ class VolcanoVerbs:
         result = "no_opinion" if found.vote is Vote.ABSTAIN else "victims" if chosen else "no_victims"
         return codec.encode_victims(found.vote, chosen), result
 
-    def _note_victims(self, verb: VolcanoVerb, pod: Pod, found: Victims, candidates: Sequence[Task]) -> None:
+    def _note_victims(
+        self, verb: VolcanoVerb, pod: Pod, found: VolcanoVictims, candidates: Sequence[Task]
+    ) -> None:
         """Log, count and keep an answer."""
         queue_of, now = self._state.rights.queues.name_of, time.time()
         for plan in found.plans:

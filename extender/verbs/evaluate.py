@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from extender.cluster.other_resources import asked_by, is_of_dra
 from extender.cluster.state import Rows, State
@@ -17,21 +15,26 @@ from extender.dra.forecast import FIRST_AVAILABLE_PENALTY, AllocationSimulator, 
 from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
+from extender.queues.queue import is_restartable
 from extender.verbs.assignment import refuse_unassignable
-from extender.verbs.evaluation_kernels import gather
-from extender.verbs.scores import Keys, rank_keys
-from extender.verbs.separate_gpus import separation_costs
-from extender.verbs.spot import refuse_spot, spot_costs
+from extender.verbs.scores import Codes, Flags, Keys, rank_keys
 from packing.fleet.arrays import Floats
-from packing.fleet.feasibility import eviction_may_help, reason_on_row, reasons_for
+from packing.fleet.feasibility import eviction_may_help, gpu_sizes, reason_on_row, reasons_for
 from packing.fleet.fleet import Fleet
-from packing.fleet.separate_gpus import any_doubtful
+from packing.fleet.separate_gpus import any_doubtful, missing_gpus, separation
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
 # By plain numbers: numpy would look at all members of the enum in each call.
 _TEXTS = {reason.value: reason.text for reason in Reason}
-_CODES = max(_TEXTS) + 1
+
+SPOT_BIAS = 2.0
+"""What a node of the other kind costs more, in GPUs for each GPU that the pod takes. A placement costs about
+one for each on average (``packing/cost/slots.py``), so a pod goes to the kind that it prefers unless it would
+take much scarcer room there. Policies other than ``inventory`` have costs up to 100: there it only breaks
+ties."""
+MISSING_GPU_COST = 1000.0
+"""What it costs to give another part of a GPU instead of a GPU: more than all that a policy weighs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,37 +43,33 @@ class Evaluation:
 
     ``cost`` and ``keys`` mean something only where ``codes`` is 0. Row -1 is a node that is not known.
     ``forecasts`` say which devices the pod's claims would get; empty for a pod that needs no claims.
-    ``_tally``: counts of ``codes``, empty until they are known; a copy counts anew.
     """
 
     pod: Pod
     request: Request
     rows: Rows
-    codes: npt.NDArray[np.int8]
+    codes: Codes
     cost: Floats
     keys: Keys
     forecasts: tuple[Forecast, ...] = ()
-    _tally: list[int] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def tally(self) -> list[int]:
-        """How many nodes have each code, up to the highest one or beyond; at least for code 0. Not to be
-        changed."""
-        if not self._tally:
-            self._tally.extend(np.bincount(self.codes, minlength=1).tolist())
-        return self._tally
+        """How many nodes have each code, up to the highest one."""
+        tally: list[int] = np.bincount(self.codes, minlength=1).tolist()
+        return tally
 
     @property
     def fitting(self) -> int:
-        return self.tally()[0]
+        return int(np.count_nonzero(self.codes == Reason.FITS.value))
 
     def counts(self) -> dict[str, int]:
         """How many nodes there are for each reason, by its text; "fits" for those that fit."""
         return {_TEXTS[code]: count for code, count in enumerate(self.tally()) if count}
 
     @property
-    def certain(self) -> npt.NDArray[np.bool_]:
+    def certain(self) -> Flags:
         """Where the pod fits and its claims get their devices for all that is known: (N,)."""
-        fits: npt.NDArray[np.bool_] = self.codes == Reason.FITS
+        fits: Flags = self.codes == Reason.FITS
         if self.forecasts:
             fits &= np.array([not forecast.problem for forecast in self.forecasts])
         return fits
@@ -80,24 +79,12 @@ class Evaluation:
         """Whether anything is known that makes one node better than another."""
         return self.request.wants_gpu or any(forecast.devices for forecast in self.forecasts)
 
-    def only(self, which: npt.NDArray[np.bool_]) -> Evaluation:
+    def only(self, which: Flags) -> Evaluation:
         """The same of some of the nodes, (N,). Not for an evaluation with forecasts."""
         at = np.flatnonzero(which)
         if at.size == which.size:
             return self
         return replace(self, rows=self.rows[at], codes=self.codes[at], cost=self.cost[at], keys=self.keys[at])
-
-    def among(self, rows: Rows) -> Evaluation | None:
-        """The same of some of the nodes, by their rows; None if it says nothing about one of them. Not for
-        an evaluation with forecasts."""
-        if np.array_equal(rows, self.rows):
-            return self
-        places = np.full(max(int(self.rows.max(initial=0)), int(rows.max(initial=0))) + 2, -1, np.int64)
-        places[self.rows] = np.arange(self.rows.size)  # row -1 has the last place
-        at = places[rows]
-        if at.min(initial=0) < 0:
-            return None
-        return replace(self, rows=rows, codes=self.codes[at], cost=self.cost[at], keys=self.keys[at])
 
 
 def evaluate(
@@ -111,18 +98,14 @@ def evaluate(
     """Evaluate every named node with the policy in force. Whether a node fits does not depend on its cost:
     where costs or forecasts fail, nodes that fit are equal. ``simulator`` replaces the state's own."""
     rows = state.rows(names)
-    counted = _evaluate_counted(state, pod, request, (), rows)
+    codes, cost = _evaluate_counted(state, pod, request, (), rows)
     dra = dra_resources(state, pod, request, names)
     for resources in {*dra} - {()} if dra else ():
         there = np.array([offered == resources for offered in dra])
-        others = _evaluate_counted(state, pod, request, resources, rows[there])
-        counted.codes[there], counted.cost[there] = others.codes, others.cost
-        counted = _Counted(counted.codes, counted.cost)
+        codes[there], cost[there] = _evaluate_counted(state, pod, request, resources, rows[there])
     forecasts = _forecast(state, pod, names, dra, simulator or state.simulator)
-    cost, keys = _rank(state, pod, request, rows, counted, forecasts)
-    evaluation = Evaluation(pod, request, rows, counted.codes, cost, keys, forecasts)
-    evaluation._tally.extend(counted.tally)
-    return evaluation
+    cost, keys = _rank(state, pod, request, rows, cost, forecasts)
+    return Evaluation(pod, request, rows, codes, cost, keys, forecasts)
 
 
 def reason_on(state: State, pod: Pod, request: Request, node: str, *, idle: bool = False) -> Reason:
@@ -144,79 +127,67 @@ def when_idle(state: State, evaluation: Evaluation) -> Evaluation:
     plugin would be in vain."""
     busy = np.flatnonzero(evaluation.codes == Reason.PLUGIN_BUSY)
     rows, codes = evaluation.rows[busy], evaluation.codes.copy()
-    with (
-        state.fleet_view_for(evaluation.pod) as fleet,
-        fleet.plugins_idle(rows),
-    ):
+    with state.fleet_view_for(evaluation.pod) as fleet, fleet.plugins_idle(rows):
         idle = codes_for(state, fleet, evaluation.pod, evaluation.request, rows)
     codes[busy] = np.where(idle == Reason.FITS, np.int8(Reason.PLUGIN_BUSY), idle)
     return replace(evaluation, codes=codes)
 
 
-def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
+def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> Codes:
     """Reason codes for these rows of the pod's fleet view: (len(rows),). Devices of DRA do not count."""
-    codes = np.append(reasons_for(fleet, request), np.int8(state.unknown_node))[rows]  # row -1 is the last
-    codes = _refused(state, fleet, pod, request, rows, codes)
+    codes = _codes_as(state, fleet, pod, request, rows)
     if (stacked := request.stacked) is None:
         return codes
-    others = codes_for(state, fleet, pod, stacked, rows)
+    others = _codes_as(state, fleet, pod, stacked, rows)
     return np.where(_stacked_is_better(fleet, rows, codes, others), others, codes)
 
 
-def _refused(
-    state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows, codes: npt.NDArray[np.int8]
-) -> npt.NDArray[np.int8]:
-    """The codes with those of nodes that fit, but must not be given."""
+def _codes_as(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> Codes:
+    """The codes for the request in this form only."""
+    codes = np.append(reasons_for(fleet, request), np.int8(state.unknown_node.value))[rows]  # -1 is the last
     codes = refuse_unassignable(state, fleet, pod, request, rows, codes)
-    return refuse_spot(state, fleet, pod, rows, codes) if fleet.spot_rows else codes
+    return _refuse_spot(state, fleet, pod, rows, codes) if fleet.spot_rows else codes
 
 
-class _Counted(NamedTuple):
-    """Reason codes and costs of rows, (len(rows),) each. ``keys`` rank by these costs, None if they are not
-    known; ``tally``: how many rows have each code, empty if that is not known."""
-
-    codes: npt.NDArray[np.int8]
-    cost: Floats
-    keys: Keys | None = None
-    tally: Sequence[int] = ()
-
-
-def _evaluate_counted(state: State, pod: Pod, request: Request, dra: tuple[str, ...], rows: Rows) -> _Counted:
-    """These rows without the resources that are ``dra`` there."""
+def _evaluate_counted(
+    state: State, pod: Pod, request: Request, dra: tuple[str, ...], rows: Rows
+) -> tuple[Codes, Floats]:
+    """Codes and costs of these rows without the resources that are ``dra`` there."""
     if wants_only_dra(pod, request, dra):
         codes = np.where(rows < 0, state.unknown_node, _reason_of_dra(request)).astype(np.int8)
-        return _Counted(codes, np.zeros(rows.size, np.float32))
+        return codes, np.zeros(rows.size, np.float32)
     request = without_resources(request, dra)
     with state.fleet_view_for(pod) as fleet:
-        return _on_fleet(state, fleet, pod, request, rows)
+        codes, cost = _codes_as(state, fleet, pod, request, rows), _costs(state, fleet, request, rows)
+        if (stacked := request.stacked) is None:
+            return codes, cost
+        others = _codes_as(state, fleet, pod, stacked, rows)
+        better = _stacked_is_better(fleet, rows, codes, others)
+        costs = np.where(better, _costs(state, fleet, stacked, rows), cost)
+        return np.where(better, others, codes), costs
 
 
-def _on_fleet(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> _Counted:
-    counted = _on_fleet_as(state, fleet, pod, request, rows)
-    if (stacked := request.stacked) is None:
-        return counted
-    others = _on_fleet_as(state, fleet, pod, stacked, rows)
-    better = _stacked_is_better(fleet, rows, counted.codes, others.codes)
-    codes = np.where(better, others.codes, counted.codes)
-    return _Counted(codes, np.where(better, others.cost, counted.cost))
+def _costs(state: State, fleet: Fleet, request: Request, rows: Rows) -> Floats:
+    """What the placements cost by the policy, and because GPUs are not separate."""
+    cost: Floats = state.policy.cost(fleet, request)[rows]
+    if request.together > 1 and any_doubtful(fleet, request):
+        with state.failures.caught("separate_gpus"):
+            cost = cost + separation_costs(fleet, request, rows)
+    return cost
 
 
-def _stacked_is_better(
-    fleet: Fleet, rows: Rows, codes: npt.NDArray[np.int8], stacked: npt.NDArray[np.int8]
-) -> npt.NDArray[np.bool_]:
+def _stacked_is_better(fleet: Fleet, rows: Rows, codes: Codes, stacked: Codes) -> Flags:
     """Where the pod fits, or can fit after evictions, only if its containers share GPUs: by the codes of both
     forms, (len(rows),)."""
     fits = (codes != Reason.FITS) & (stacked == Reason.FITS)
     can_fit = (codes != Reason.FITS) & ~eviction_may_help(codes) & eviction_may_help(stacked)
-    better: npt.NDArray[np.bool_] = may_stack(fleet, rows) & (fits | can_fit)
+    better: Flags = may_stack(fleet, rows) & (fits | can_fit)
     return better
 
 
-def may_stack(fleet: Fleet, rows: Rows) -> npt.NDArray[np.bool_]:
+def may_stack(fleet: Fleet, rows: Rows) -> Flags:
     """(len(rows),) where containers of a pod may share a GPU. In MIG mode no instance is for several."""
-    divides: npt.NDArray[np.bool_] = np.array([mode != MIG for mode in fleet.names.modes])[
-        fleet.arrays.model[rows]
-    ]
+    divides: Flags = np.array([mode != MIG for mode in fleet.names.modes])[fleet.arrays.model[rows]]
     return divides
 
 
@@ -224,21 +195,6 @@ def form_on(fleet: Fleet, row: int, request: Request) -> Request:
     """The request in the form in which it fits on this node, where it does."""
     stacked = request.stacked
     return stacked if stacked and reason_on_row(fleet, request, row) is not Reason.FITS else request
-
-
-def _on_fleet_as(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> _Counted:
-    codes, cost = np.empty(rows.size, np.int8), np.empty(rows.size, np.float32)
-    keys, tally = np.empty(rows.size, np.int64), np.zeros(_CODES, np.int64)
-    bits = np.ascontiguousarray(state.policy.cost(fleet, request), np.float32).view(np.int32)
-    unknown = int(state.unknown_node)  # numba would look at all members of the enum in each call
-    of_rows = reasons_for(fleet, request), bits, fleet.arrays.order
-    gather(rows, *of_rows, unknown, codes, cost.view(np.int32), keys, tally)
-    counted = _Counted(codes, cost, keys, tally.tolist())
-    if request.together > 1 and any_doubtful(fleet, request):
-        with state.failures.caught("separate_gpus"):
-            counted = _Counted(codes, cost + separation_costs(fleet, request, rows), tally=counted.tally)
-    allowed = _refused(state, fleet, pod, request, rows, codes)
-    return counted if allowed is codes else _Counted(allowed, counted.cost, counted.keys)
 
 
 def dra_resources(state: State, pod: Pod, request: Request, names: Iterable[str]) -> list[tuple[str, ...]]:
@@ -250,10 +206,10 @@ def dra_resources(state: State, pod: Pod, request: Request, names: Iterable[str]
     others = [name for name in asked_by(pod) if name in known] if known else []
     if not (by_name or mapped or others):
         return []
-    return [(*_offered(state, mapped, others, name), *by_name) for name in names]
+    return [(*_dra_resources_on(state, mapped, others, name), *by_name) for name in names]
 
 
-def _offered(state: State, mapped: list[str], others: list[str], node: str) -> Iterator[str]:
+def _dra_resources_on(state: State, mapped: list[str], others: list[str], node: str) -> Iterator[str]:
     row, known = state.fleet.rows.get(node), state.nodes.get(node)
     if row is None or known is None:
         return
@@ -299,18 +255,15 @@ def _forecast(
 
 
 def _rank(
-    state: State, pod: Pod, request: Request, rows: Rows, counted: _Counted, forecasts: tuple[Forecast, ...]
+    state: State, pod: Pod, request: Request, rows: Rows, cost: Floats, forecasts: tuple[Forecast, ...]
 ) -> tuple[Floats, Keys]:
     """The costs with those of forecasts, spot nodes and gangs, and the keys to sort by; where that fails, all
     nodes are equal."""
     with state.failures.caught("rank"):
-        cost = counted.cost
         cost = cost + _forecast_costs(forecasts) if forecasts else cost
         cost = cost + spot_costs(state, pod, request, rows) if state.fleet.spot_rows else cost
         if (far := state.gang_costs(pod, request)) is not None:
             cost = cost + far[rows]
-        if counted.keys is not None and cost is counted.cost:
-            return cost, counted.keys
         return cost, rank_keys(cost, state.fleet.arrays.order[rows])
     return np.zeros(rows.size, np.float32), state.fleet.arrays.order[rows].astype(np.int64)
 
@@ -323,4 +276,33 @@ def _forecast_costs(forecasts: tuple[Forecast, ...]) -> Floats:
     cost += FIRST_AVAILABLE_PENALTY * np.array([forecast.rank for forecast in forecasts], np.float32)
     if known.any():
         cost[~known] = cost[known].mean()
+    return cost
+
+
+def _refuse_spot(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes) -> Codes:
+    """The reason codes, with ``ON_SPOT`` for all spot nodes if the pod must not get one: also where they are
+    full, because no eviction helps there. Row -1 is a node that is not known."""
+    if state.spot != "require" or is_restartable(pod, state.rights.queue_of(pod)):
+        return codes
+    refused = (fleet.arrays.spot[rows] > 0) & (rows >= 0)
+    return np.where(refused, np.int8(Reason.ON_SPOT), codes)
+
+
+def spot_costs(state: State, pod: Pod, request: Request, rows: Rows) -> Floats:
+    """What these rows cost more because they are spot nodes, or because they are not: (len(rows),), in GPUs.
+    Restartable pods prefer spot nodes, others avoid them. A pod that takes no counted GPU counts as one."""
+    if state.spot == "ignore":
+        return np.zeros(rows.size, np.float32)
+    preferred = is_restartable(pod, state.rights.queue_of(pod))
+    sizes = gpu_sizes(state.fleet, request)[rows]
+    cost = SPOT_BIAS * np.where(sizes > 0, sizes, np.float32(1))
+    return np.where((state.fleet.arrays.spot[rows] > 0) == preferred, 0, cost).astype(np.float32)
+
+
+def separation_costs(fleet: Fleet, request: Request, rows: Rows) -> Floats:
+    """What these rows cost more because they would give a container several parts of one GPU:
+    (len(rows),)."""
+    if separation(fleet, request) == "ignore":
+        return np.zeros(rows.size, np.float32)
+    cost: Floats = np.float32(MISSING_GPU_COST) * missing_gpus(fleet, request, rows)
     return cost

@@ -9,34 +9,12 @@ import numpy as np
 from packing.jit import F4, I1, I4, I8, U1, U4, inlined, kernel, read, write
 
 
-@inlined
-def _key(bits, order):
-    """See ``scores.rank_keys``. ``bits``: of the cost."""
-    cost = I8(bits)
-    return ((cost ^ ((cost >> I8(31)) & I8(0x7FFFFFFF))) << I8(32)) | I8(order)
-
-
-@kernel(
-    read(I8, 1), read(I1, 1), read(I4, 1), read(U4, 1), I8, write(I1, 1), write(I4, 1), write(I8, 1),
-    write(I8, 1),
-)  # fmt: skip
-def gather(rows, row_codes, row_bits, row_order, unknown, codes, bits, keys, tally):
-    """Fill ``codes``, the ``bits`` of the costs and ``keys`` with those of these rows, and count each code.
-    Row -1 has the code ``unknown``, and otherwise the values of the last row."""
-    last = row_codes.size - 1
-    for i in range(rows.size):
-        row = rows[i] if rows[i] >= 0 else last
-        codes[i] = row_codes[row] if rows[i] >= 0 else unknown
-        bits[i] = row_bits[row]
-        keys[i] = _key(row_bits[row], row_order[row])
-        tally[codes[i]] += 1
-
-
 @kernel(read(I4, 1), read(U4, 1), write(I8, 1))
 def sort_keys(bits, order, keys):
     """Fill ``keys``: see ``scores.rank_keys``. ``bits``: of the costs."""
     for i in range(keys.size):
-        keys[i] = _key(bits[i], order[i])
+        cost = I8(bits[i])
+        keys[i] = ((cost ^ ((cost >> I8(31)) & I8(0x7FFFFFFF))) << I8(32)) | I8(order[i])
 
 
 @inlined
@@ -86,7 +64,7 @@ def mark_lowest(codes, keys, heap, chosen):
 
 @kernel(read(I1, 1), read(F4, 1), read(I8, 1), I8, write(U1, 1))
 def fill_scores(codes, cost, keys, most, scores):
-    """Fill ``scores`` where the code is 0, as ``scores.node_scores`` says; 0 for all others."""
+    """Fill ``scores`` where the code is 0, as ``scores.fitting_scores`` says."""
     low, high, first = np.float64(np.inf), np.float64(-np.inf), -1
     for i in range(codes.size):
         scores[i] = 0

@@ -8,20 +8,21 @@ where it found no victims, because only an extender refused. docs/preemption.md 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from extender.cluster.other_resources import takes_another_pod
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.k8s.node_filter import has_unknown_filters
+from extender.k8s.node_filter import NodeFilter, has_unknown_filters
 from extender.k8s.objects import Pod
 from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
+from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import LISTED_NAMES
-from extender.verbs.evaluate import dra_resources, wants_only_dra
-from extender.verbs.eviction.coming_room import room_is_coming
+from extender.verbs.evaluate import dra_resources, evaluate, wants_only_dra
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
+from extender.verbs.eviction.promising import MOST_NODES
 from extender.verbs.eviction.report import in_one_line
 from extender.verbs.gang_fit import gang_may_fit
 from packing.model.reasons import Reason
@@ -29,6 +30,12 @@ from packing.model.request import Request
 
 NO_EVICTIONS_HELP = "no evictions make the pod fit"
 ROOM_IS_COMING = "pods that leave already make room for the pod"
+OVERDUE = 30.0
+"""Seconds after the end of its grace period for which a pod still counts as about to go: kubelet and the
+controllers that wait for its end need a moment. One that is still there later may be stuck."""
+LONGEST_EXPECTED = 60.0
+"""Seconds for which one pod is told to wait for such room: a node on which pods end all the time could keep
+it waiting for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,7 @@ def preempt(state: State, args: PreemptArgs, now: float, *, most: int = 1) -> Pr
         proposed={node: {pod.uid for pod in victims} for node, victims in proposed.items()},
     )
     chosen = ([plan for plan in plans if not plan.pdb_violations] or plans)[:most]
-    if chosen and chosen[0].to_evict and room_is_coming(state, args.pod, now, proposed):
+    if chosen and chosen[0].to_evict and _room_is_coming(state, args.pod, now, proposed):
         return Preemption(empty=ROOM_IS_COMING)  # kube-scheduler tries the pod again when that room is there
     if not chosen:
         return Preemption(
@@ -139,3 +146,41 @@ def _victims(state: State, node: str, candidate: Candidate) -> list[Pod] | None:
     if not victims.keys() <= on_node.keys():
         return None
     return sorted((on_node[uid] for uid in victims), key=lambda pod: -pod.priority)
+
+
+def _room_is_coming(state: State, pod: Pod, now: float, besides: Collection[str] = ()) -> bool:
+    """Whether the pod fits without any eviction where pods have just ended, or on some node once the pods
+    have gone that terminate there, whoever ended them.
+
+    kube-scheduler proposes only nodes with pods of lower priority. Kueue has priorities of its own: a pod
+    that it evicts may have the same priority as the pod that gets its quota, so kube-scheduler does not
+    propose that node, and would evict somebody else a moment before the room is there. It would also do so in
+    the moment when Stowage has seen the end of a pod, and kube-scheduler has not.
+
+    ``besides``: nodes where pods that terminate do not count. ``now`` in Unix seconds. False where
+    kube-scheduler may refuse a node for what Stowage does not compute.
+    """
+    if has_unknown_filters(pod) or pod.spec.claims:
+        return False
+    since = state.pods.expects.get(pod.uid, now)
+    if now - since < LONGEST_EXPECTED and _has_just_come(state, pod, now):
+        state.pods.expects[pod.uid] = since
+        return True
+    leaving = (state.pods[key] for key in state.pods.leaving)
+    nodes = dict.fromkeys(one.node_name for one in leaving if not one.ends or now < one.ends + OVERDUE)
+    chosen = [node for node in nodes if node not in besides][:MOST_NODES]
+    evicts_nobody = replace(pod, never_preempts=True)
+    plans = plan_evictions(state, evicts_nobody, chosen, now)
+    return bool(plans)
+
+
+def _has_just_come(state: State, pod: Pod, now: float) -> bool:
+    """Whether the pod fits on a node where a pod has just ended."""
+    rejection = NodeFilter(pod).rejection
+    ended = [
+        node
+        for node in state.pods.just_ended(now)
+        if node in state.nodes and not rejection(state.nodes[node])
+    ]
+    names = NodeNames.of(ended[:MOST_NODES])
+    return bool(ended) and bool(evaluate(state, pod, request_of(pod), names).certain.any())

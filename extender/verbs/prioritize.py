@@ -1,4 +1,7 @@
-"""prioritize: scores 0 to 10 for nodes that fit. Only the best node has 10, so that there is no tie."""
+"""prioritize: scores 0 to 10 for nodes that fit. Only the best node has 10, so that there is no tie.
+
+kube-scheduler calls it for the same pod right after filter, so what filter has found is kept until then.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from extender.cluster.other_resources import wants_devices
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.protocol.codec import FilterArgs, encode_priorities
+from extender.protocol.codec import FilterArgs, FilterResult, encode_priorities, has_names
 from extender.protocol.node_names import Bytes
 from extender.verbs.evaluate import Evaluation, evaluate
-from extender.verbs.scores import MAX_SCORE, fitting_scores
+from extender.verbs.scores import MAX_SCORE, Flags, fitting_scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +38,8 @@ def scored(args: FilterArgs, scores: Bytes, evaluation: Evaluation | None) -> Sc
     return Scored(args, scores, evaluation, name, encode_priorities(args.names, scores))
 
 
-def prioritize(
-    state: State,
-    args: FilterArgs,
-    filtered: Evaluation | None = None,
-) -> tuple[Bytes, Evaluation | None]:
+def prioritize(state: State, args: FilterArgs) -> tuple[Bytes, Evaluation | None]:
     """A score for each name (len(names),), in the order asked; 0 for a node that does not fit (any more).
-
-    ``filtered``: what filter has found about this pod, unless anything has changed since (``LastFilter``).
 
     All scores are 0 for a pod that asks for no GPU, for one whose request cannot be read, and for one with
     nothing but claims where no forecast is known.
@@ -53,9 +50,7 @@ def prioritize(
         return np.zeros(len(args.names), np.uint8), None
     if not wants_devices(state, args.pod, request):
         return np.zeros(len(args.names), np.uint8), None
-    evaluation = filtered and filtered.among(state.rows(args.names))
-    if evaluation is None:
-        evaluation = evaluate(state, args.pod, request, args.names)
+    evaluation = evaluate(state, args.pod, request, args.names)
     return scores_of(evaluation), evaluation
 
 
@@ -64,3 +59,56 @@ def scores_of(evaluation: Evaluation) -> Bytes:
     if not evaluation.tells_apart:
         return np.zeros(evaluation.codes.size, np.uint8)
     return fitting_scores(evaluation.codes, evaluation.cost, evaluation.keys)
+
+
+class LastFilter:
+    """The last evaluation of filter, until anything has changed on which it depends: the state, unless it has
+    forecasts, which search with limits of their own."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._kept: tuple[FilterArgs, Evaluation, Flags, object] | None = None
+        self._prepared: Scored | None = None
+        self._asked = True  # whether prioritize was asked about the last nodes that filter returned
+
+    def keep(self, evaluation: Evaluation | None, args: FilterArgs, result: FilterResult) -> None:
+        """filter has found this just now, and answered with ``result``."""
+        if self._prepared is not None:
+            self._asked, self._prepared = False, None
+        self._kept = None
+        if evaluation is None or evaluation.forecasts or not evaluation.fitting:
+            return  # a gang that does not fit is the reason of filter alone
+        if args.head and result.which is not None:
+            returned = FilterArgs(args.pod, result.names, head=args.head)
+            self._kept = returned, evaluation, result.which, self._version()
+
+    def prepare(self) -> None:
+        """Score and encode the nodes that filter has returned, while kube-scheduler reads its answer. Not
+        where prioritize was not asked the last time: it is not for a single node, or without this verb."""
+        if self._kept is not None and self._asked and len(self._kept[0].names) > 1:
+            self._prepared = _scored_again(*self._kept[:3])
+
+    def continued(self, body: bytes) -> Scored | None:
+        """The answer to a message that asks about the same pod and exactly the nodes that filter has
+        returned, as kube-scheduler does. None for any other message, and unless ``evaluate`` would find the
+        same again.
+
+        To compare bytes costs a tenth of parsing them and looking up the names."""
+        if self._kept is None:
+            return None
+        args, evaluation, which, version = self._kept
+        if version != self._version() or not has_names(body, args.head, args.names):
+            return None
+        answer = self._prepared or _scored_again(args, evaluation, which)
+        self._asked, self._prepared = True, None
+        return answer
+
+    def _version(self) -> object:
+        state = self._state
+        return state.revision, state.room_version, state.fleet.changes, state.fleet.layout
+
+
+def _scored_again(args: FilterArgs, evaluation: Evaluation, which: Flags) -> Scored:
+    """The answer for the nodes that filter has returned."""
+    evaluation = evaluation.only(which)
+    return scored(args, scores_of(evaluation), evaluation)

@@ -13,6 +13,7 @@ MAX_SCORE = 10
 
 Keys = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int8]
+Flags = npt.NDArray[np.bool_]
 
 
 def rank_keys(cost: Floats, order: npt.NDArray[np.uint32]) -> Keys:
@@ -26,10 +27,10 @@ def rank_keys(cost: Floats, order: npt.NDArray[np.uint32]) -> Keys:
     return keys
 
 
-def shortlist(codes: Codes, keys: Keys, count: int, fitting: int) -> npt.NDArray[np.bool_]:
-    """Which nodes are the ``best`` of the ``fitting`` ones (code 0): (N,), at most ``count`` of them."""
+def shortlist(codes: Codes, keys: Keys, count: int, fitting: int) -> Flags:
+    """Which nodes have the lowest keys of the ``fitting`` ones (code 0): (N,), at most ``count`` of them."""
     if fitting <= count:
-        fits: npt.NDArray[np.bool_] = codes == 0
+        fits: Flags = codes == 0
         return fits
     chosen = np.empty(codes.size, np.uint8)
     kernels.mark_lowest(codes, keys, np.empty(count, np.int64), chosen)
@@ -37,27 +38,8 @@ def shortlist(codes: Codes, keys: Keys, count: int, fitting: int) -> npt.NDArray
 
 
 def fitting_scores(codes: Codes, cost: Floats, keys: Keys) -> npt.NDArray[np.uint8]:
-    """The ``node_scores`` of the nodes that fit (code 0), and 0 for all others: (N,)."""
+    """Scores 0 to 10, (N,). Of the nodes that fit (code 0) only the one with the lowest key has 10, and the
+    others fall linearly with cost from 9 to 0; all others have 0."""
     scores = np.empty(codes.size, np.uint8)
     kernels.fill_scores(codes, cost, keys, MAX_SCORE, scores)
-    return scores
-
-
-def best(keys: Keys, count: int) -> npt.NDArray[np.intp]:
-    """Indices of the ``count`` lowest keys, in no particular order."""
-    if count >= keys.size:
-        return np.arange(keys.size)
-    return np.argpartition(keys, count - 1)[:count]
-
-
-def node_scores(cost: Floats, keys: Keys) -> npt.NDArray[np.int64]:
-    """Scores 0 to 10, (N,): only the lowest key has 10, the others fall linearly with cost from 9 to 0."""
-    if not cost.size:
-        return np.zeros(0, np.int64)
-    low, high = float(cost.min()), float(cost.max())
-    span = high - low or 1.0
-    scores = np.floor((MAX_SCORE - 1) * (high - cost.astype(np.float64)) / span).astype(np.int64)
-    if high == low:
-        scores[:] = MAX_SCORE - 1
-    scores[np.argmin(keys)] = MAX_SCORE
     return scores

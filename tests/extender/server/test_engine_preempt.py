@@ -8,7 +8,7 @@ import pytest
 from extender.k8s.objects import Deleted, Upserted
 from extender.server import engine as engine_module
 from extender.server.engine import Engine
-from extender.verbs.eviction.named_victims import GO_FOR_ANOTHER, JUST_NOW, LONGEST, STILL_THERE
+from extender.verbs.named_victims import GO_FOR_ANOTHER, JUST_NOW, LONGEST, STILL_THERE
 from extender.verbs.preempt import NO_EVICTIONS_HELP, ROOM_IS_COMING
 from tests.extender.builders import make_node, make_pod
 from tests.extender.engines import SYNCED, make_engine, nodes_for, victims_for

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,11 +18,10 @@ from extender.protocol.codec import FilterArgs, encode_priorities
 from extender.protocol.node_names import NodeNames
 from extender.queues.queue import RESTARTABLE
 from extender.settings import Settings
-from extender.verbs import last_filter
+from extender.verbs import prioritize as module
 from extender.verbs.evaluate import Evaluation
 from extender.verbs.filter import filter_nodes
-from extender.verbs.last_filter import LastFilter, scored
-from extender.verbs.prioritize import prioritize
+from extender.verbs.prioritize import LastFilter, prioritize, scored
 from extender.verbs.scores import MAX_SCORE
 from tests.examples import examples
 from tests.extender.builders import make_node, make_pod
@@ -145,12 +143,6 @@ def test_the_same_scores(rounds):
             assert_equal(continued.evaluation, expected)
         for other in (HEAD + NodeNames.of([*few, "other"]).json() + b"}", body + b" ", body[:-1], body[1:]):
             assert last.continued(other) is None
-        for names in (NodeNames.of(NODES), filtered.names, NodeNames.of(few)):
-            args = FilterArgs(pod, names)
-            known, found = prioritize(state, args, filtered=last.about(pod))
-            anew, expected = prioritize(state, args)
-            assert known.tolist() == anew.tolist()
-            assert_equal(found, expected)
 
 
 def assert_equal(found: Evaluation | None, expected: Evaluation | None) -> None:
@@ -169,17 +161,14 @@ def test_it_is_used_until_anything_changes():
         result, evaluation = filter_nodes(state, args, Settings())
         last.keep(evaluation, args, result)
         body = HEAD + result.names.json() + b"}"
-        assert last.about(pod) is evaluation
         assert last.continued(body) is not None
-        assert last.about(replace(pod)) is None  # an equal record may have come with another message
         step(state, 3)
-        assert (last.about(pod) is None) == (step is not nothing), step
         assert (last.continued(body) is None) == (step is not nothing), step
 
 
 def test_it_is_prepared_only_where_prioritize_is_asked(monkeypatch):
     state, encoded = start(), []
-    monkeypatch.setattr(last_filter, "scored", lambda *args: encoded.append(1) or scored(*args))
+    monkeypatch.setattr(module, "scored", lambda *args: encoded.append(1) or scored(*args))
     last, args = LastFilter(state), FilterArgs(ASKING[0], NodeNames.of(NODES), head=HEAD)
     result, evaluation = filter_nodes(state, args, Settings())
     body = HEAD + result.names.json() + b"}"

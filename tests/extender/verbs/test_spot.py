@@ -18,8 +18,7 @@ from extender.k8s.objects import Deleted, Node, Pod, Upserted
 from extender.protocol.node_names import NodeNames
 from extender.queues.queue import RESTARTABLE
 from extender.verbs import evaluate as evaluate_module
-from extender.verbs.evaluate import evaluate, reason_on
-from extender.verbs.spot import SPOT_BIAS
+from extender.verbs.evaluate import SPOT_BIAS, evaluate, reason_on
 from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
 from tests.examples import examples

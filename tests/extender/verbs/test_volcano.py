@@ -10,11 +10,15 @@ from extender.k8s.objects import Deleted, Node, Pod, Upserted
 from extender.protocol.volcano import Code, Task, TaskStatus, Vote
 from extender.server.assumed_pod_expiry import expire_assumed
 from extender.source.snapshot import Snapshot, SnapshotSource
-from extender.verbs.volcano.events import allocate, deallocate
-from extender.verbs.volcano.predicate import predicate
-from extender.verbs.volcano.prioritize import POINTS, prioritize_nodes
-from extender.verbs.volcano.session import Session
-from extender.verbs.volcano.victims import victims
+from extender.verbs.volcano_verbs import (
+    POINTS,
+    VolcanoSession,
+    allocate,
+    deallocate,
+    predicate,
+    prioritize_nodes,
+    victims,
+)
 from packing.model.reasons import Reason
 from tests.extender.builders import make_node, make_pod, make_state
 
@@ -35,7 +39,7 @@ class Volcano:
     def __init__(self, *objects: Node | Pod) -> None:
         self.clock = Clock()
         self.state: State = make_state(*objects)
-        self.session = Session(self.state, clock=self.clock)
+        self.session = VolcanoSession(self.state, clock=self.clock)
         self.there: set[str] = set()
 
     def predicate(self, pod: Pod, node: str = "a") -> tuple[str, Code]:

@@ -1,0 +1,324 @@
+"""The verbs of Volcano's extender plugin, and what Volcano has decided in memory and not yet done: a session.
+
+Volcano decides about many pods before it binds the first one. It reports each place that it takes (allocate)
+and gives up (deallocate), also those of trials, and it reports evictions and the end of trials by the same
+calls (``pkg/scheduler/framework/statement.go`` at ed72c7c8). Stowage counts
+
+- a pod that Volcano is about to bind as an assumed pod, until the watch shows it bound;
+- a pod that waits for others to leave (pipelined) as nominated to its node;
+- an evicted pod as one that leaves: its room counts for pods that wait for it, and for no other.
+
+Nothing here outlives a Volcano that dies: assumed pods expire, nominations end with the session, and evicted
+pods count as such for a minute at most.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from extender.cluster.reservations import TIME_TO_LIVE, Reserved
+from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
+from extender.k8s.objects import Pod
+from extender.protocol.codec import FilterArgs
+from extender.protocol.node_names import Bytes, NodeNames
+from extender.protocol.volcano import Code, Task, TaskStatus, Vote
+from extender.untrusted.limits import VOLCANO_NODES, shorten
+from extender.verbs.evaluate import Evaluation, reason_on
+from extender.verbs.eviction.plan import EvictionPlan, plan_evictions, rules_for
+from extender.verbs.prioritize import prioritize
+from extender.verbs.scores import MAX_SCORE
+from packing.fleet.node_usage import Allocation
+from packing.model.reasons import Reason
+from packing.model.request import Request
+
+UNKNOWN_POD = "Stowage has not seen this pod yet"
+POINTS = 2000.0
+"""For one of ten levels of a score, as in scheduler-config/ (weight 200): Volcano has no weight for an
+extender. Its own scores for nodes (nodeorder) add up to 1,200 by default, so packing decides."""
+_ELSEWHERE = "pod is bound to another node"
+_PRUNED_FROM = 256  # holds or evictions
+
+
+@dataclass(slots=True)
+class _Hold:
+    """A place that Volcano has taken for a pod. ``waits``: for others to leave. ``of_earlier``: in a session
+    that is over; Volcano may have given it up without a call."""
+
+    pod: Pod
+    node: str
+    waits: bool
+    of_earlier: bool = False
+
+
+class VolcanoSession:
+    """The holds and evictions of Volcano in one cluster state. ``clock`` in monotonic seconds."""
+
+    def __init__(
+        self,
+        state: State,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.state, self.clock = state, clock
+        self._holds: dict[str, _Hold] = {}
+        self._evicted: dict[str, float] = {}
+        self._prune_at = _PRUNED_FROM
+
+    def __len__(self) -> int:
+        """Pods that are held."""
+        return len(self._holds)
+
+    def hold(self, pod: Pod, node: str, *, waits: bool) -> None:
+        """Volcano has taken a place for a pod that the watch shows without a node."""
+        self.release(pod.uid)
+        if waits:
+            self.state.reservations.reserve(pod.uid, Reserved.NOMINATING, node)
+        else:
+            # Volcano says nothing of the outcome. The watch does, or the pod is looked up when it is overdue.
+            now = self.clock()
+            assumed = self.state.assume(pod, node, {}, now)
+            self.state.binding_failed(assumed.pod, now, outcome_unknown=True)
+        self._holds[pod.uid] = _Hold(pod, node, waits)
+        if len(self._holds) >= self._prune_at:
+            self._prune()
+
+    def release(self, uid: str) -> None:
+        """Volcano has given the place of this pod up."""
+        hold = self._holds.pop(uid, None)
+        if hold is None:
+            return
+        if hold.waits:
+            self.state.reservations.release(uid, Reserved.NOMINATING)
+        elif (known := self.state.pods.by_uid(uid)) is None or not known.node_name:
+            self.state.reconcile(hold.pod, None, self.clock())
+
+    def evict(self, uid: str) -> None:
+        """Volcano will evict this pod, or tries what is then possible."""
+        if self.state.pods.is_bound(uid):
+            self._evicted[uid] = self.clock() + TIME_TO_LIVE
+        if len(self._evicted) >= self._prune_at:
+            self._prune()
+
+    def keep_running(self, uid: str) -> None:
+        """Volcano will not evict it."""
+        self._evicted.pop(uid, None)
+
+    def end(self) -> None:
+        """A session is over, or the next one begins, which knows nothing of pods that waited for room.
+
+        Places of other pods stay: Volcano is binding them. Where it is not, ``forget_given_up`` finds out.
+        """
+        for uid in [uid for uid, hold in self._holds.items() if hold.waits]:
+            self.release(uid)
+        self._prune()
+        for hold in self._holds.values():
+            hold.of_earlier = True
+
+    def forget_given_up(self, asked: str, node: str, counted: bytes) -> None:
+        """Release what an earlier session held on a node and Volcano does not count there any more.
+
+        ``counted``: the node as Volcano sends it with its tasks. ``asked``: the UID of the pod that Volcano
+        asks about now, which therefore has no place.
+        """
+        for uid, hold in list(self._holds.items()):
+            if hold.of_earlier and (
+                uid == asked or (hold.node == node and b'"%b"' % uid.encode() not in counted)
+            ):
+                self.release(uid)
+
+    def reason(self, pod: Pod, request: Request, node: str, *, later: bool) -> Reason:
+        """Whether the pod fits on the node: now, or ``later``, once all that leave have left."""
+        now = reason_on(self.state, pod, request, node)
+        if not later or not now.eviction_helps or not (leaving := self.leaving_on(node)):
+            return now
+        with self.state.fleet.without(leaving):
+            return reason_on(self.state, pod, request, node, idle=True)
+
+    def leaving_on(self, node: str) -> list[Allocation]:
+        """What pods of a node hold that terminate already, or that Volcano evicts."""
+        row = self.state.fleet.rows.get(node)
+        if row is None:
+            return []
+        leaving = [pod for pod in self.state.pods.on_node(node) if self.leaves(pod)]
+        return [held for pod in leaving for held in self.state.pods.allocations_of(pod) if held.row == row]
+
+    def leaves(self, pod: Pod) -> bool:
+        """Whether the pod terminates already, or Volcano evicts it."""
+        return pod.deleting or self._evicted.get(pod.uid, 0.0) > self.clock()
+
+    def _prune(self) -> None:
+        """Forget holds that the watch has confirmed or that expired, and evictions that are over."""
+        pods, assumed = self.state.pods, self.state.assumed_pods
+        self._holds = {
+            uid: hold
+            for uid, hold in self._holds.items()
+            if (hold.waits and pods.by_uid(uid)) or assumed.on_node(uid, hold.node)
+        }
+        now = self.clock()
+        self._evicted = {uid: end for uid, end in self._evicted.items() if end > now and pods.by_uid(uid)}
+        self._prune_at = max(_PRUNED_FROM, 2 * len(self._holds), 2 * len(self._evicted))
+
+
+def predicate(session: VolcanoSession, pod: Pod, node: str, counted: bytes) -> tuple[str, Code]:
+    """Why the pod does not fit on the node, "" if it does, and whether evictions could help. ``counted``: see
+    ``forget_given_up``.
+
+    Volcano asks once for each node, and counts CPU, memory and whole devices itself. It then takes the node
+    at once where these are idle, and otherwise waits there for pods that leave. So a pod fits, too, where it
+    fits once others have left: allocate says whether it must wait.
+    """
+    try:
+        request = request_of(pod)
+    except RequestError as error:
+        return shorten(str(error)), Code.UNRESOLVABLE
+    if not request.wants_gpu:
+        return "", Code.SUCCESS
+    session.forget_given_up(pod.uid, node, counted)
+    reason = session.reason(pod, request, node, later=True)
+    if reason is Reason.FITS:
+        return "", Code.SUCCESS
+    return reason.text, Code.UNSCHEDULABLE if reason.eviction_helps else Code.UNRESOLVABLE
+
+
+def prioritize_nodes(session: VolcanoSession, pod: Pod, nodes: Sequence[str]) -> dict[str, float]:
+    """Points by node; none for a pod that asks for no GPU.
+
+    Volcano asks, too, before it looks for victims: then no node fits, and the best one is that of the
+    cheapest eviction plan, because Volcano tries the nodes in the order of their scores.
+    """
+    args = FilterArgs(pod, NodeNames.of(nodes))
+    scores, evaluation = prioritize(session.state, args)
+    if evaluation is None:
+        return {}
+    if not _any_fits(evaluation):
+        scores = _scores_once_others_left(session, args, nodes)
+    return {node: POINTS * score for node, score in zip(nodes, scores.tolist(), strict=True)}
+
+
+def _scores_once_others_left(session: VolcanoSession, args: FilterArgs, nodes: Sequence[str]) -> Bytes:
+    """Where the pod fits once those have left that leave already; otherwise, where evictions cost least."""
+    state = session.state
+    leaving = [held for node in nodes for held in session.leaving_on(node)]
+    with state.fleet.without(leaving):
+        scores, evaluation = prioritize(state, args)
+        if evaluation is None or _any_fits(evaluation):
+            return scores
+        return _scores_of_plans(state, args.pod, nodes, session)
+
+
+def _scores_of_plans(state: State, pod: Pod, nodes: Sequence[str], session: VolcanoSession) -> Bytes:
+    scores = np.zeros(len(nodes), np.uint8)
+    plans = plan_evictions(state, pod, nodes, time.time())
+    rank = {plan.node: place for place, plan in enumerate(plans)}
+    for index, node in enumerate(nodes):
+        if node in rank:
+            scores[index] = max(MAX_SCORE - rank[node], 1)
+    return scores
+
+
+def _any_fits(evaluation: Evaluation) -> bool:
+    return bool((evaluation.codes == Reason.FITS).any())
+
+
+@dataclass(frozen=True, slots=True)
+class VolcanoVictims:
+    """The vote, the UIDs of the pods that may be evicted, and the plans that say so."""
+
+    vote: Vote
+    uids: frozenset[str] = frozenset()
+    plans: tuple[EvictionPlan, ...] = ()
+
+
+def victims(session: VolcanoSession, pod: Pod, candidates: Sequence[Task]) -> VolcanoVictims:
+    """preemptable and reclaimable: of these candidates, those to evict for the pod.
+
+    Volcano proposes pods (preemptable: of the same queue, reclaimable: of other queues), takes those that all
+    plugins of a tier agree on, and evicts them one after another, those of lowest priority first, until the
+    pod fits. So the answer is the cheapest plan with these pods.
+
+    Where the pod fits without evictions, Volcano wants to evict for a reason that Stowage does not know, such
+    as the bounds of a queue: then all whose eviction the rules allow. A pod without GPUs: no opinion.
+    """
+    try:
+        request = request_of(pod)
+    except RequestError:
+        return VolcanoVictims(Vote.REJECT)
+    if not request.wants_gpu:
+        return VolcanoVictims(Vote.ABSTAIN)
+    uids: set[str] = set()
+    plans: list[EvictionPlan] = []
+    for node, proposed in _by_node(candidates).items():
+        known = _running(session, node, proposed)
+        if session.reason(pod, request, node, later=True) is Reason.FITS:
+            reasons = rules_for(session.state, pod, time.time()).why_not([*known.values()])
+            uids |= {uid for uid, why in zip(known, reasons, strict=True) if not why}
+        else:
+            plans += _plans(session, pod, node, known.keys())
+    uids |= {one.uid for plan in plans for one in plan.victims if not session.leaves(one)}
+    return VolcanoVictims(Vote.PERMIT if uids else Vote.REJECT, frozenset(uids), tuple(plans))
+
+
+def _by_node(candidates: Sequence[Task]) -> dict[str, set[str]]:
+    """The UIDs of the candidates by node, for the first nodes."""
+    by_node: dict[str, set[str]] = {}
+    for one in candidates:
+        if one.NodeName in by_node or len(by_node) < VOLCANO_NODES:
+            by_node.setdefault(one.NodeName, set()).add(one.UID)
+    return by_node
+
+
+def _running(session: VolcanoSession, node: str, uids: Collection[str]) -> dict[str, Pod]:
+    """The pods of these UIDs that run on the node and do not leave it."""
+    if node not in session.state.nodes:
+        return {}
+    on_node = session.state.pods.on_node(node)
+    return {pod.uid: pod for pod in on_node if pod.uid in uids and not session.leaves(pod)}
+
+
+def _plans(session: VolcanoSession, pod: Pod, node: str, uids: Collection[str]) -> list[EvictionPlan]:
+    """The cheapest plan that evicts none but these pods."""
+    if not uids:
+        return []
+    with session.state.fleet.without(session.leaving_on(node)):
+        return plan_evictions(session.state, pod, [node], time.time(), only=uids)
+
+
+def allocate(session: VolcanoSession, task: Task, pod: Pod | None) -> str:
+    """Hold the task's place; "" is success. An error undoes the allocation, and Volcano tries the pod again
+    in its next session. ``pod``: as the watch shows it, None if it does not.
+
+    A place for now must be free now, for all that is known: what is about to leave is still there. So nothing
+    that Volcano binds is over-committed, whatever came before.
+    """
+    if task.Status not in (TaskStatus.ALLOCATED, TaskStatus.PIPELINED):
+        session.keep_running(task.UID)  # a pod that runs: its eviction was only tried, or failed
+        return ""
+    if pod is None:
+        return UNKNOWN_POD
+    if pod.node_name:
+        return "" if pod.node_name == task.NodeName else _ELSEWHERE
+    try:
+        request = request_of(pod)
+    except RequestError as error:
+        return shorten(str(error))
+    if not request.wants_gpu:
+        return ""
+    waits = task.Status == TaskStatus.PIPELINED
+    reason = session.reason(pod, request, task.NodeName, later=waits)
+    if reason is not Reason.FITS:
+        return reason.text
+    session.hold(pod, task.NodeName, waits=waits)
+    return ""
+
+
+def deallocate(session: VolcanoSession, task: Task) -> None:
+    """Release the task's place, or count the pod as one that leaves. Volcano reads no answer."""
+    if task.Status == TaskStatus.RELEASING:
+        session.evict(task.UID)
+    else:
+        session.release(task.UID)

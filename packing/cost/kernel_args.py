@@ -49,6 +49,8 @@ apart from its peers, a multiple of STEP, so that it changes no rounding where a
 Found with bench/packing/islands.py, seeds 1-4: 4 x STEP gives 1 % more jobs peers, and costs 0.3 points of
 allocation more where a device plugin chooses; PEER_SLOTS 0 or 0.25 costs up to 0.1. Above 0.44,
 on a fleet of two nodes, a job for eight peers went to the degraded switch to spare the sound one."""
+GPU_ROWS = 8
+"""Rows of ``gpu`` in the kernels, the GPUs of one node (see ``node_kernels``)."""
 _MANY, _TINY = 1e9, 1e-3
 
 
@@ -124,7 +126,7 @@ class ValueTables(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory of a kernel: three of (T,), ``gpu`` (8, G) and ``devices`` (R,)."""
+    """Working memory of a kernel: three of (T,), ``gpu`` (GPU_ROWS, G) and ``devices`` (R,)."""
 
     limits: Float32Array
     needs: Float32Array
@@ -153,7 +155,7 @@ def nodes_of(fleet: Fleet) -> Nodes:
 def scratch_for(fleet: Fleet, types: int) -> Scratch:
     """Working memory for kernels over this fleet and so many types."""
     limits, needs, lost = np.zeros((3, types), np.float32)
-    gpu = np.zeros((8, len(fleet.arrays.compute)), np.float32)
+    gpu = np.zeros((GPU_ROWS, len(fleet.arrays.compute)), np.float32)
     devices = np.zeros(len(fleet.arrays.free_devices), np.int32)
     return checked(Scratch(limits, needs, lost, gpu, devices))
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from packing.cost.cost_cache import CostCache, gpus_in
 from packing.cost.demand import Demand, Mix, by_pods
-from packing.cost.kernel_args import CachedCost, mix_types
+from packing.cost.kernel_args import GPU_ROWS, CachedCost, mix_types
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import tightest
@@ -80,5 +80,5 @@ class _FleetMix:
     def __init__(self, fleet: Fleet, mix: Mix) -> None:
         self.layout = fleet.layout
         self.types = mix_types(fleet, mix.requests)
-        gpu = np.zeros((5, len(fleet.arrays.compute)), np.float32)
+        gpu = np.zeros((GPU_ROWS, len(fleet.arrays.compute)), np.float32)
         self.weights = checked(MixWeights(np.array(mix.frequency, np.float32), gpu))

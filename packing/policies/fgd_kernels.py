@@ -35,7 +35,7 @@ from packing.jit import Float32Array, Float32Array2D, inlined, record_kernel
 
 
 class MixWeights(NamedTuple):
-    """How often each type of a mix comes, ``frequency`` (T,); ``gpu`` (5, G) is scratch."""
+    """How often each type of a mix comes, ``frequency`` (T,); ``gpu`` (GPU_ROWS, G) is scratch."""
 
     frequency: Float32Array
     gpu: Float32Array2D

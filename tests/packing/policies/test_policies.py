@@ -123,6 +123,14 @@ def test_fgd_agrees_with_its_definition(taken, cpu, milli):
         assert 100 - best - 1e-3 <= cost <= 101 - best + 1e-3
 
 
+def test_fgd_takes_the_first_of_equal_gpus():
+    """Its working memory had too few rows, and what was behind them told equal GPUs apart."""
+    for milli in range(100, 1001, 50):
+        fleet, policy = fleet_of(4), Fgd(Mix.of({share(milli): 1}))
+        assert policy.choose(fleet, share(milli, count=3), 0) == (0, 1, 2)
+        assert policy.choose(fleet, share(milli), 0) == (0,)
+
+
 def test_best_fit_takes_the_tightest_node_and_gpu():
     fleet = fleet_of(4, 4)
     take(fleet, 1, 300, gpu=1)

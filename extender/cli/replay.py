@@ -110,7 +110,7 @@ def _rows(work: str, args: argparse.Namespace, settings: Settings) -> Iterator[d
     from extender.replay.queues import replay_queues
     from extender.replay.repack import replay_snapshot
     from extender.replay.runs import replay_timeline, replay_trace
-    from packing.model.gpu_values import GpuValues
+    from packing.model.gpu_catalogue import GpuValues
 
     sample, progress = args.sample, show_progress
     if work == "snapshot":

@@ -307,7 +307,7 @@ def _with_node(sums: Fragmentation, node: Unoffered) -> Fragmentation:
 
 def _installed(state: State, columns: _Columns, hidden: Mapping[str, Unoffered]) -> dict[str, Installed]:
     """By model, with the GPUs that nodes do not offer."""
-    names = [name or UNKNOWN for name in state.fleet.names.model_names]
+    names = [kind.model or UNKNOWN for kind in state.fleet.names.kinds]
     model = state.fleet.arrays.model.astype(np.int64)
     for name, one in hidden.items():
         names.append(_label(one))

@@ -19,7 +19,7 @@ from extender.queues.rights import Rights
 from extender.settings import ExpectedRequest, Settings, SettingsError
 from extender.source.state_dump import Header
 from packing.cost.demand import Mix
-from packing.model.gpu_values import GpuValues
+from packing.model.gpu_catalogue import GpuValues
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.policies.registry import POLICIES

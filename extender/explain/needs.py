@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extender.untrusted.limits import KEY, LISTED_NAMES, NAME, shorten
+from packing.fleet.feasibility import idle_gpus, separation
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import fitting_gpus, share_mib
-from packing.fleet.separate_gpus import idle_gpus, separation
 from packing.model.node_spec import NodeSpec, resolve_on
 from packing.model.request import Request, Shares
 

@@ -7,8 +7,8 @@
     spot: 0.4
 
 The instance type of a node (label ``node.kubernetes.io/instance-type``) comes first. Else the node costs the
-price of its GPU model times its GPUs (``gpu_values.number_for``, as for the setting ``gpu_values``). A spot
-node costs the part ``spot`` of that; without that figure its price is not known.
+price of its GPU model times its GPUs (``number_for``, as for the setting ``gpu_values``). A spot node costs
+the part ``spot`` of that; without that figure its price is not known.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from extender.k8s.objects import Node
 from extender.replay.traces import BadInput
 from extender.untrusted.limits import YAML_NODES, quoted, validation_problem
 from extender.untrusted.yaml_reader import TextError, yaml_documents
-from packing.model.gpu_values import number_for
+from packing.model.gpu_catalogue import number_for
 from packing.model.node_spec import NodeSpec
 
 HOURS = 730.0

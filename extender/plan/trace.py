@@ -22,7 +22,7 @@ from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of
-from packing.model.gpu_values import GpuValues
+from packing.model.gpu_catalogue import GpuValues
 from packing.policies.interface import Policy, update_now
 from packing.policies.registry import POLICIES
 from packing.replay.trace import build_fleet, gpus_of

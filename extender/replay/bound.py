@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from extender.replay.work import Flags, Item, Work, blockers
 from packing.fleet.arrays import ALMOST_WHOLE, Doubles, Longs
-from packing.fleet.separate_gpus import separation
+from packing.fleet.feasibility import separation
 from packing.fleet.stranded import whole_gpus
 from packing.model.node_spec import resolve_on
 from packing.model.request import WHOLE

@@ -16,7 +16,7 @@ from extender.replay.traces import BadInput, read_nodes, read_pods
 from extender.untrusted.limits import quoted
 from packing.cost.demand import Mix, by_pods
 from packing.fleet.arrays import Doubles
-from packing.model.gpu_values import GpuValues
+from packing.model.gpu_catalogue import GpuValues
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 from packing.policies.placer import Placer

@@ -19,9 +19,16 @@ from extender.queues.queue import is_restartable
 from extender.verbs.assignment import refuse_unassignable
 from extender.verbs.scores import Codes, Flags, Keys, rank_keys
 from packing.fleet.arrays import Floats
-from packing.fleet.feasibility import eviction_may_help, gpu_sizes, reason_on_row, reasons_for
+from packing.fleet.feasibility import (
+    any_doubtful,
+    eviction_may_help,
+    gpu_sizes,
+    missing_gpus,
+    reason_on_row,
+    reasons_for,
+    separation,
+)
 from packing.fleet.fleet import Fleet
-from packing.fleet.separate_gpus import any_doubtful, missing_gpus, separation
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -187,7 +194,7 @@ def _stacked_is_better(fleet: Fleet, rows: Rows, codes: Codes, stacked: Codes) -
 
 def may_stack(fleet: Fleet, rows: Rows) -> Flags:
     """(len(rows),) where containers of a pod may share a GPU. In MIG mode no instance is for several."""
-    divides: Flags = np.array([mode != MIG for mode in fleet.names.modes])[fleet.arrays.model[rows]]
+    divides: Flags = np.array([kind.mode != MIG for kind in fleet.names.kinds])[fleet.arrays.model[rows]]
     return divides
 
 

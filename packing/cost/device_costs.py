@@ -6,7 +6,7 @@ names no model gets the least that serves it: what a node gives it costs, in GPU
     s (SIZE + VALUE v / (1 + v))
 
 less the least of this on any node. s is the size of the devices in GPUs (the mean of their parts of compute
-and memory), v the value of the GPU, an A100 being 1 (``packing.model.gpu_values``).
+and memory), v the value of the GPU, an A100 being 1 (``packing.model.gpu_catalogue``).
 
 SIZE counts for counted devices only. How much of a GPU a share takes is its own wish, the same on every node,
 and slots and fill price it. What a counted device is, the node decides.

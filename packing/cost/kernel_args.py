@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from packing.fleet.arrays import Floats
+from packing.fleet.feasibility import separation
 from packing.fleet.fleet import Fleet
-from packing.fleet.separate_gpus import separation
 from packing.jit import (
     Float32Array,
     Float32Array2D,
@@ -163,7 +163,7 @@ def scratch_for(fleet: Fleet, types: int) -> Scratch:
 def request_args(fleet: Fleet, request: Request) -> RequestArgs:
     """A request against the models and resources of this fleet."""
     devices, known = _devices_of(fleet, request)
-    allowed = fleet.names.allowed(request) if known else np.zeros(len(fleet.names.model_names), np.uint8)
+    allowed = fleet.names.allowed(request) if known else np.zeros(len(fleet.names.kinds), np.uint8)
     exact = np.array([request.cpu_milli, request.memory_bytes], np.int64)
     return checked(RequestArgs(exact, _amounts_of(fleet, [request])[:, 0].copy(), allowed, devices))
 
@@ -172,7 +172,7 @@ def mix_types(fleet: Fleet, requests: Sequence[Request], width: int = 0) -> MixT
     """Request types against the models, resources and sharing resources of a fleet, and further types up to
     ``width``, which no model is allowed to take."""
     amounts = _amounts_of(fleet, requests)
-    allowed = np.zeros((len(fleet.names.model_names), len(requests)), np.float32)
+    allowed = np.zeros((len(fleet.names.kinds), len(requests)), np.float32)
     devices = np.zeros((len(fleet.arrays.free_devices), len(requests)), np.float32)
     for t, request in enumerate(requests):
         devices[:, t], known = _devices_of(fleet, request)

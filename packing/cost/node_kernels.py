@@ -6,14 +6,14 @@ They are compiled into the kernels of other files, so clear the cache of those a
 import numpy as np
 
 from packing.cost.kernel_args import COMPUTE, COUNT, GPU_ROWS, ISLAND, SHARE_MIB, SHARE_MILLI, SHARING
-from packing.fleet.fit_kernels import enough, share_fits, share_mib
+from packing.fleet.feasibility_kernels import enough, share_fits, share_mib
 from packing.jit import inlined
 
 FREE_COMPUTE, FREE_MEMORY, CAPACITY, TAKES, FREE, GROUP, UNTOUCHED, ELIGIBLE = range(GPU_ROWS)
-"""Rows of ``gpu`` (GPU_ROWS, G), the GPUs of one node: free milli, free MiB, MiB in all, MiB that a share takes (-1:
-it does not fit), and the free part of the GPU, the mean of compute and memory. Then, on a node with several
-NVLink islands, the first GPU of the GPU's island, how many GPUs of the island nobody uses, and whether it may
-be chosen."""
+"""Rows of ``gpu`` (GPU_ROWS, G), the GPUs of one node: free milli, free MiB, MiB in all, MiB that a share
+takes (-1: it does not fit), and the free part of the GPU, the mean of compute and memory. Then, on a node
+with several NVLink islands, the first GPU of the GPU's island, how many GPUs of the island nobody uses, and
+whether it may be chosen."""
 
 
 @inlined

@@ -26,9 +26,8 @@ from packing.cost.demand import Mix
 from packing.cost.kernel_args import LANES, Nodes, SlotCounts, mix_types, scratch_for
 from packing.cost.slot_kernels import count_slots
 from packing.fleet.arrays import Floats
-from packing.fleet.feasibility import gpu_sizes
+from packing.fleet.feasibility import gives_separate, gpu_sizes
 from packing.fleet.fleet import Fleet
-from packing.fleet.separate_gpus import gives_separate
 from packing.jit import checked
 from packing.model.request import Request
 

@@ -24,7 +24,7 @@ from packing.fleet import feasibility_kernels as kernels
 from packing.fleet.arrays import NodeArrays
 from packing.fleet.names import MOST_KINDS, Names, NodeKind, TooMany
 from packing.fleet.node_usage import Allocation, NodeUsage
-from packing.model.gpu_values import GpuValues
+from packing.model.gpu_catalogue import GpuValues
 from packing.model.node_spec import MOST_GPUS, NodeSpec
 from packing.model.reasons import Reason
 from packing.model.request import Request, SeparateGpus
@@ -174,14 +174,12 @@ class Fleet:
 
     def take_all(self, row: int, held: Sequence[Allocation]) -> None:
         """``take`` these allocations of one node: faster than one after the other, with the same result."""
-        self._move(row, held, +1)
-        self._note_overcommitment(row)
+        self._change(row, held, +1)
 
     def give_back(self, held: Allocation, *, leaves: bool = True) -> None:
         """Undo ``take``: every array is again what it was before. A pod that only holds something else from
         now on does not leave."""
-        self._move(held.row, [held], -1)
-        self._note_overcommitment(held.row)
+        self._change(held.row, [held], -1)
         self.left += leaves and bool(held.devices or held.shares)
 
     @contextmanager
@@ -191,24 +189,12 @@ class Fleet:
         for allocation in held:
             by_row[allocation.row].append(allocation)
         for row, on_row in by_row.items():
-            self._move(row, on_row, -1)
-            self._note_overcommitment(row)
+            self._change(row, on_row, -1)
         try:
             yield
         finally:
             for row, on_row in by_row.items():
-                self._move(row, on_row, +1)
-                self._note_overcommitment(row)
-
-    @contextmanager
-    def without_nominated(self, row: int) -> Iterator[NodeUsage]:
-        """What is taken of a node apart from nominated pods, inside the block. The arrays do not change."""
-        usage = self.usage[row]
-        usage.add(self._assumed[row], -1)
-        try:
-            yield usage
-        finally:
-            usage.add(self._assumed[row], +1)
+                self._change(row, on_row, +1)
 
     @contextmanager
     def holding(self, held: Iterable[Allocation]) -> Iterator[None]:
@@ -254,6 +240,17 @@ class Fleet:
         self.replaced += 1
         self.touch(row)
 
+    def _change(self, row: int, held: Sequence[Allocation], sign: int) -> None:
+        """``_move``, and note whether more of a GPU or a pool is taken than there is, apart from nominated
+        pods."""
+        self._move(row, held, sign)
+        assumed, a = self._assumed[row], self.arrays
+        if assumed:
+            self._move(row, assumed, -1)
+        kernels.note_overcommitment(row, a.compute, a.memory, a.free_devices, a.overcommitted)
+        if assumed:
+            self._move(row, assumed, +1)
+
     def _move(self, row: int, held: Sequence[Allocation], sign: int) -> None:
         """Take (sign 1) or give back (-1) all these allocations of one node, and write its arrays once."""
         arrays, usage = self.arrays, self.usage[row]
@@ -290,16 +287,7 @@ class Fleet:
                 whole = int(untouched[list(pool.gpus)].sum())
                 arrays.free_devices[self.names.resources[pool.resource], row] = min(whole, pool.total)
 
-    def _note_overcommitment(self, row: int) -> None:
-        """Note whether more of a GPU or a pool is taken than there is, apart from nominated pods."""
-        assumed, a = self._assumed[row], self.arrays
-        if assumed:
-            self._move(row, assumed, -1)
-        kernels.note_overcommitment(row, a.compute, a.memory, a.free_devices, a.overcommitted)
-        if assumed:
-            self._move(row, assumed, +1)
-
 
 def _node_kind(spec: NodeSpec, sets: int) -> NodeKind:
     products = sorted({gpu.product for gpu in spec.gpus} - {""})
-    return spec.model, "\n".join(products) or spec.product, spec.mode, sets
+    return NodeKind(spec.model, "\n".join(products) or spec.product, spec.mode, sets)

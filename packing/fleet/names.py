@@ -7,6 +7,7 @@ forgotten when a bound is reached.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +23,15 @@ MOST_SHARING_RESOURCES = 255
 _MOST_ALLOWED_BYTES = 1 << 20
 """Memory, roughly, of the texts that the answers of ``Names.allowed`` keep alive."""
 
-NodeKind = tuple[str | None, str, str, int]
-"""(model, products, mode) of a node's GPUs, and a mask of the sets that the node is in. There is a line for
-each product if there are several."""
+
+class NodeKind(NamedTuple):
+    """What of a node decides whether a request may run there: model, products (a line for each if there are
+    several) and mode of its GPUs, and a mask of the sets that the node is in."""
+
+    model: str | None = None
+    products: str = ""
+    mode: str = ""
+    sets: int = 0
 
 
 class TooMany(ValueError):
@@ -33,10 +40,9 @@ class TooMany(ValueError):
 
 class Names:
     """Numbers of the extended resources (``resources``), of the resources that count shares of GPUs
-    (``sharing_resources``), and of kinds of nodes (places in ``model_names``, ``products``, ``modes`` and
-    ``sets``).
+    (``sharing_resources``), and of kinds of nodes (places in ``kinds``).
 
-    ``node_sets`` are the sets of nodes that are told apart, each with its bit in the masks of ``sets``; equal
+    ``node_sets`` are the sets of nodes that are told apart, each with its bit in ``NodeKind.sets``; equal
     sets with different names have the same bit.
     """
 
@@ -46,12 +52,8 @@ class Names:
         self.resources: dict[str, int] = {}
         self.resource_count = 0
         self.sharing_resources: dict[str, int] = {"": 0}
-        self.model_names: list[str | None]
-        self.products: list[str]
-        self.modes: list[str]
-        self.sets: list[int]
-        self._kinds: dict[NodeKind, int]
-        self._forget_kinds()
+        self.kinds = [NodeKind()]
+        self._numbers = {NodeKind(): 0}
         self.node_sets: Mapping[Hashable, int] = {}
         self._set_names: dict[int, Hashable] = {}
         self._allowed: dict[tuple[object, ...], npt.NDArray[np.uint8]] = {}
@@ -85,17 +87,15 @@ class Names:
 
     def number_kind(self, kind: NodeKind, in_use: Callable[[], set[int]]) -> int:
         """The number of a kind of node; ``in_use`` are the numbers that nodes have. Raises TooMany."""
-        if kind not in self._kinds:
-            if len(self._kinds) >= MOST_KINDS:
+        if kind not in self._numbers:
+            if len(self._numbers) >= MOST_KINDS:
                 if len(keep := in_use() | {0}) >= MOST_KINDS:
                     raise TooMany(f"nodes have more than {MOST_KINDS} different GPUs or sets")
-                self._kinds = {kind: index for kind, index in self._kinds.items() if index in keep}
-            self._kinds[kind] = index = min(set(range(len(self._kinds) + 1)) - {*self._kinds.values()})
-            at = slice(index, index + 1)  # the place of a forgotten kind, or the end
-            self.model_names[at], self.products[at], self.modes[at] = [kind[0]], [kind[1]], [kind[2]]
-            self.sets[at] = [kind[3]]
+                self._numbers = {kind: index for kind, index in self._numbers.items() if index in keep}
+            self._numbers[kind] = index = min(set(range(len(self._numbers) + 1)) - {*self._numbers.values()})
+            self.kinds[index : index + 1] = [kind]  # the place of a forgotten kind, or the end
             self.grown += 1
-        return self._kinds[kind]
+        return self._numbers[kind]
 
     def tell_apart(self, node_sets: Mapping[Hashable, int], *, renamed: bool) -> None:
         """Replace ``node_sets``. Unless the sets are only ``renamed``, all kinds of nodes are forgotten: each
@@ -104,12 +104,8 @@ class Names:
         for name, number in node_sets.items():
             self._set_names.setdefault(number, name)
         if not renamed:
-            self._forget_kinds()
+            self.kinds, self._numbers = [NodeKind()], {NodeKind(): 0}
             self.grown += 1
-
-    def _forget_kinds(self) -> None:
-        self.model_names, self.products, self.modes, self.sets = [None], [""], [""], [0]
-        self._kinds = {(None, "", "", 0): 0}
 
     def known_set(self, node_set: Hashable | None) -> Hashable | None:
         """The set if it is told apart, always by the first of its names; None if not."""
@@ -126,19 +122,19 @@ class Names:
             if self._allowed_bytes > _MOST_ALLOWED_BYTES:
                 self._allowed.clear()
                 self._allowed_bytes = _size(request)
-            kinds = zip(self.model_names, self.products, self.modes, strict=True)
-            found = np.array([_allows(request, *kind) for kind in kinds], np.uint8)
+            found = np.array([_allows(request, kind) for kind in self.kinds], np.uint8)
             if number is not None:
-                found &= np.array([mask >> number & 1 for mask in self.sets], np.uint8)
+                found &= np.array([kind.sets >> number & 1 for kind in self.kinds], np.uint8)
             self._allowed[key] = found
         return found
 
 
-def _allows(request: Request, model: str | None, product: str, mode: str) -> bool:
+def _allows(request: Request, kind: NodeKind) -> bool:
+    names = [" ".join(filter(None, (kind.model, product))) for product in kind.products.split("\n")]
     return (
-        (request.models is None or model in request.models)
-        and any(request.products.permits(" ".join(filter(None, (model, one)))) for one in product.split("\n"))
-        and (not (request.mode and mode) or mode in request.mode)
+        (request.models is None or kind.model in request.models)
+        and any(map(request.products.permits, names))
+        and (not (request.mode and kind.mode) or kind.mode in request.mode)
     )
 
 

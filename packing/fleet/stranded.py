@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from packing.model.reasons import Reason
 from packing.model.request import WHOLE
 
 Bools = npt.NDArray[np.bool_]
+_Figures = dict[str, npt.NDArray[Any]]
 GONE = 50
 """Thousandths of a GPU's compute or memory. Less than that, or than the fleet's smallest share, counts as
 nothing left."""
@@ -98,56 +100,28 @@ def fragmentation(
 ) -> tuple[Fragmentation, dict[str, Fragmentation]]:
     """Of all nodes that are ``offered`` (N,), and by GPU model ("" for unknown ones)."""
     names, model = _models(fleet)
-    figures = _by_node(fleet, offered, beside)
-    by_model = [np.bincount(model, figure, len(names)) for figure in figures.sums]
-    largest = np.zeros((len(figures.maxima), len(names)), np.int64)
-    for of_models, of_nodes in zip(largest, figures.maxima, strict=True):
-        np.maximum.at(of_models, model, of_nodes)
-    table = np.array([*by_model, *largest])  # (figures, models)
-    if not table.any():
-        return NOTHING, {}
-    sums = len(by_model)
-    total = _named(np.append(table[:sums].sum(axis=1), table[sums:].max(axis=1)))
-    return total, {name: _named(table[:, i]) for i, name in enumerate(names) if table[0, i]}
+    sums, largest = _by_node(fleet, offered, beside)
+
+    def figures(nodes: Bools) -> Fragmentation:
+        summed = {name: figure[nodes].sum().item() for name, figure in sums.items()}
+        most = {name: int(figure[nodes].max(initial=0)) for name, figure in largest.items()}
+        return Fragmentation(**summed, **most)
+
+    by_model = {name: figures(model == i) for i, name in enumerate(names)}
+    return figures(np.ones_like(offered)), {name: one for name, one in by_model.items() if one.nodes}
 
 
 def _models(fleet: Fleet) -> tuple[list[str], npt.NDArray[np.int64]]:
     """The names of models, "" for unknown ones, and (N,) the place of each node's model among them."""
-    names = sorted({name or "" for name in fleet.names.model_names})
-    place = {name: i for i, name in enumerate(names)}
-    of_kind = np.array([place[name or ""] for name in fleet.names.model_names], np.int64)
-    of_node: npt.NDArray[np.int64] = of_kind[fleet.arrays.model]
-    return names, of_node
+    of_kind = [kind.model or "" for kind in fleet.names.kinds]
+    names, place = np.unique(of_kind, return_inverse=True)
+    of_node: npt.NDArray[np.int64] = place[fleet.arrays.model]
+    return names.tolist(), of_node
 
 
-@dataclass(frozen=True, slots=True)
-class _ByNode:
-    """(N,) arrays: figures that add up over nodes, and those of which the largest counts."""
-
-    sums: tuple[npt.NDArray[np.generic], ...]
-    maxima: tuple[npt.NDArray[np.int64], ...]
-
-
-def _named(column: Doubles) -> Fragmentation:
-    nodes, gpus, free, whole, empty, compute, memory, cpu, host_memory, *largest = column.tolist()
-    request, island, node = map(int, largest)
-    return Fragmentation(
-        nodes=int(nodes),
-        gpus=int(gpus),
-        free=free,
-        whole=int(whole),
-        whole_nodes=int(empty),
-        largest_request=request,
-        largest_island=island,
-        largest_node=node,
-        stranded_compute=compute,
-        stranded_memory_mib=int(memory),
-        stranded_by_cpu=cpu,
-        stranded_by_host_memory=host_memory,
-    )
-
-
-def _by_node(fleet: Fleet, offered: Bools, beside: Beside) -> _ByNode:
+def _by_node(fleet: Fleet, offered: Bools, beside: Beside) -> tuple[_Figures, _Figures]:
+    """Figures of ``Fragmentation``, (N,) each: those that add up over nodes, and those of which the largest
+    counts."""
     arrays = fleet.arrays
     in_use = (arrays.offered > 0) & offered  # (G, N)
     compute, memory = np.maximum(arrays.compute, 0), np.maximum(arrays.memory, 0)
@@ -159,19 +133,23 @@ def _by_node(fleet: Fleet, offered: Bools, beside: Beside) -> _ByNode:
     full = arrays.divisible == 0
     no_compute = full | (compute < gone * WHOLE)
     no_memory = full | (memory < np.float32(gone) * arrays.memory_capacity)
-    sums = (
-        gpus > 0,
-        gpus,
-        free,
-        whole_count,
-        whole_nodes(arrays, whole),
-        np.where(parts & no_memory, compute, 0).sum(axis=0, dtype=np.float64) / WHOLE,
-        np.where(parts & no_compute, memory, 0).sum(axis=0, dtype=np.float64),
-        _lacking(free, arrays.free_cpu, beside.cpu_milli),
-        _lacking(free, arrays.free_memory / (1 << 20), beside.memory_mib),
-    )
-    whole_when_empty = ((arrays.offered == WHOLE_GPU) & offered).sum(axis=0)
-    return _ByNode(sums, (whole_count, _largest_islands(arrays, whole, offered), whole_when_empty))
+    sums = {
+        "nodes": gpus > 0,
+        "gpus": gpus,
+        "free": free,
+        "whole": whole_count,
+        "whole_nodes": whole_nodes(arrays, whole),
+        "stranded_compute": np.where(parts & no_memory, compute, 0).sum(axis=0, dtype=np.float64) / WHOLE,
+        "stranded_memory_mib": np.where(parts & no_compute, memory, 0).sum(axis=0).astype(np.int64),
+        "stranded_by_cpu": _lacking(free, arrays.free_cpu, beside.cpu_milli),
+        "stranded_by_host_memory": _lacking(free, arrays.free_memory / (1 << 20), beside.memory_mib),
+    }
+    largest = {
+        "largest_request": whole_count,
+        "largest_island": _largest_islands(arrays, whole, offered),
+        "largest_node": ((arrays.offered == WHOLE_GPU) & offered).sum(axis=0),
+    }
+    return sums, largest
 
 
 def _lacking(free_gpus: Doubles, free: npt.NDArray[np.generic], beside_one: float) -> Doubles:

@@ -1,16 +1,19 @@
 """GPU models and MIG geometry, read from ``data/gpus.json`` (each entry names its sources).
 
 The catalogue provides what a node's labels leave out. A label overrides it. For an unknown model the answer
-is ``None``, never an error.
+is ``None``, never an error. It also says what a GPU is worth beside others, an A100 with 80 GB being 1
+(``GpuValues``).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib import resources
+from statistics import geometric_mean
 from typing import Any
 
 _PROFILE = re.compile(r"(\d{1,2})g\.(\d{1,4})gb([\w.+-]{0,32})", re.ASCII)
@@ -141,3 +144,51 @@ def models() -> tuple[Model, ...]:
 def _geometry(entry: dict[str, Any]) -> Geometry:
     placements = tuple(Placement(p["compute"], p["size"], tuple(p["starts"])) for p in entry["placements"])
     return Geometry(entry["compute_slices"], entry["memory_slices"], placements)
+
+
+_FP16, _MIB = 312.0, 81920.0
+"""Dense FP16 rate in TFLOPS and memory of an A100 with 80 GB."""
+UNKNOWN_VALUE = 1.0
+"""The value of a GPU of a model that nothing is known of."""
+
+
+def catalogue_value(model: Model) -> float:
+    """The mean of dense FP16 rate and memory, each as a multiple of that of an A100 with 80 GB: it orders
+    models roughly as their prices do."""
+    return (model.fp16_tflops / _FP16 + model.memory_mib / _MIB) / 2
+
+
+def number_for(numbers: Mapping[str, float], model: str | None, product: str) -> float | None:
+    """The number of the longest name whose words are all among the words of the model and the product
+    label; None if there is none. Letter case, hyphens and spaces do not count."""
+    words = set(_words(f"{model or ''} {product}"))
+    found = [name for name in numbers if (wanted := _words(name)) and set(wanted) <= words]
+    return numbers[max(found, key=len)] if found else None
+
+
+def _words(text: str) -> list[str]:
+    return text.lower().replace("-", " ").split()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuValues:
+    """``given`` numbers by name, such as prices (above 0), in any unit; the catalogue's for other models."""
+
+    given: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, model: str | None, product: str) -> float:
+        """The value of one GPU, above 0, an A100 with 80 GB being about 1; ``UNKNOWN_VALUE`` where neither
+        the given names nor the catalogue know the model."""
+        if (number := number_for(self.given, model, product)) is not None:
+            return number / _unit(tuple(self.given.items()))
+        known = named_model(model)
+        return catalogue_value(known) if known else UNKNOWN_VALUE
+
+
+@lru_cache(maxsize=16)
+def _unit(given: tuple[tuple[str, float], ...]) -> float:
+    """The given number that is worth 1: the mean ratio to the catalogue's values, so that models without a
+    given number keep their relation to those with one."""
+    named = [(number_for(dict(given), model.name, ""), catalogue_value(model)) for model in models()]
+    ratios = [number / value for number, value in named if number is not None]
+    return geometric_mean(ratios) if ratios else 1.0

@@ -24,7 +24,7 @@ from packing.cost.slots import SCARCITY, Sizes
 from packing.fleet.arrays import Doubles, Floats
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
-from packing.model.gpu_values import GpuValues
+from packing.model.gpu_catalogue import GpuValues
 from packing.model.node_spec import NodeSpec
 from packing.model.request import SeparateGpus
 from packing.policies.interface import Pause, Policy, no_pause

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from packing.fleet.arrays import Doubles, Longs
 from packing.fleet.fleet import Fleet
-from packing.model.gpu_values import GpuValues
+from packing.model.gpu_catalogue import GpuValues
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 from packing.policies.placer import Placer

@@ -20,10 +20,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from packing.fleet.arrays import Doubles
-from packing.fleet.feasibility import permitted_gpus
+from packing.fleet.feasibility import permitted_gpus, separation
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
-from packing.fleet.separate_gpus import separation
 from packing.jit import Float64Array, Int64Array, Int64Array2D
 from packing.model.mig_instances import Instances, every_slice
 from packing.model.node_spec import NodeSpec

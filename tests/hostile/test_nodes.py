@@ -218,4 +218,4 @@ def test_nodes_of_many_models_and_resources(runner: asyncio.Runner) -> None:
     assert budget.of_verbs(usual_pod("n")) == ""
     fleet = cluster.engine.state.fleet
     assert len(fleet.names.resources) < 150
-    assert len(fleet.names.model_names) < 150
+    assert len(fleet.names.kinds) < 150

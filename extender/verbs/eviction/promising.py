@@ -13,9 +13,8 @@ from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.evaluate import codes_for, dra_resources, may_stack, without_resources
-from packing.fleet.feasibility import eviction_may_help, fits_when_empty
+from packing.fleet.feasibility import eviction_may_help, fits_when_empty, idle_gpus, separation
 from packing.fleet.fleet import Fleet
-from packing.fleet.separate_gpus import idle_gpus, separation
 from packing.model.reasons import Reason
 from packing.model.request import Request
 

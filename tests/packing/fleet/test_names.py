@@ -49,7 +49,7 @@ def test_kinds_of_gpus_are_bounded_and_those_that_no_node_has_are_forgotten():
     for i in range(2 * MOST_KINDS):
         fleet.put(counted_node("rogue", product=f"product {i}"))
         assert (why(fleet, only, "honest"), why(fleet, only, "rogue")) == (Reason.FITS, Reason.WRONG_MODEL)
-    assert len(fleet.names.products) <= MOST_KINDS
+    assert len(fleet.names.kinds) <= MOST_KINDS
     for i in range(MOST_KINDS):
         try:
             fleet.put(counted_node(f"rogue {i}", product=f"product {i}"))
@@ -57,7 +57,7 @@ def test_kinds_of_gpus_are_bounded_and_those_that_no_node_has_are_forgotten():
             break
     else:
         pytest.fail("there is no bound")
-    assert len(fleet.names.products) <= MOST_KINDS
+    assert len(fleet.names.kinds) <= MOST_KINDS
     assert why(fleet, only, "honest") is Reason.FITS
 
 
@@ -83,5 +83,5 @@ def test_nodes_are_taken_though_their_sets_have_no_number_left():
     fleet.sets_of_node = masks
     for name in masks:
         fleet.put(counted_node(name))
-    assert len(fleet.names.sets) <= MOST_KINDS
+    assert len(fleet.names.kinds) <= MOST_KINDS
     assert why(fleet, Request(devices=((GPU, 1),)), f"n{MOST_KINDS + 7}") is Reason.FITS

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from packing.cost.demand import Mix
 from packing.cost.kernel_args import nodes_of
 from packing.cost.slots import Slots
-from packing.fleet.feasibility import copies_that_fit, could_host
+from packing.fleet.feasibility import copies_that_fit, could_host, missing_gpus
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of
-from packing.fleet.separate_gpus import missing_gpus
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import Request, SeparateGpus

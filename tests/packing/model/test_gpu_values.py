@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.model.gpu_catalogue import models
-from packing.model.gpu_values import UNKNOWN, GpuValues, number_for
+from packing.model.gpu_catalogue import UNKNOWN_VALUE, GpuValues, models, number_for
 
 BY_PRICE = [
     *["T4", "A10G", "L4", "A30", "L40", "A100 SXM4 40GB", "A100 SXM4 80GB", "H100 PCIe 80GB"],
@@ -26,7 +25,7 @@ def test_every_model_of_the_catalogue_has_a_value():
 
 
 def test_an_unknown_model_is_worth_as_much_as_an_a100():
-    assert GpuValues().of(None, "") == GpuValues().of("no such model", "X") == UNKNOWN == 1
+    assert GpuValues().of(None, "") == GpuValues().of("no such model", "X") == UNKNOWN_VALUE == 1
 
 
 def test_of_several_names_the_longest_counts():

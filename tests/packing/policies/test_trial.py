@@ -89,7 +89,9 @@ class TestSample:
         fleet = fleet_of(4)
         fleet.tell_apart({"zone a": 0}, {"n1": 1, "n2": 1})
         sampled = Sample.of(fleet).fleet()
-        kinds = {name: sampled.names.sets[sampled.arrays.model[row]] for name, row in sampled.rows.items()}
+        kinds = {
+            name: sampled.names.kinds[sampled.arrays.model[row]].sets for name, row in sampled.rows.items()
+        }
         assert kinds == {"n0": 0, "n1": 1, "n2": 1, "n3": 0}
 
     def test_a_part_has_at_least_one_node(self):

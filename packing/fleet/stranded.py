@@ -140,7 +140,7 @@ def _by_node(fleet: Fleet, offered: Bools, beside: Beside) -> tuple[_Figures, _F
         "whole": whole_count,
         "whole_nodes": whole_nodes(arrays, whole),
         "stranded_compute": np.where(parts & no_memory, compute, 0).sum(axis=0, dtype=np.float64) / WHOLE,
-        "stranded_memory_mib": np.where(parts & no_compute, memory, 0).sum(axis=0).astype(np.int64),
+        "stranded_memory_mib": np.where(parts & no_compute, memory, 0).sum(axis=0, dtype=np.int64),
         "stranded_by_cpu": _lacking(free, arrays.free_cpu, beside.cpu_milli),
         "stranded_by_host_memory": _lacking(free, arrays.free_memory / (1 << 20), beside.memory_mib),
     }

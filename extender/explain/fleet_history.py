@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import astuple, dataclass, fields
 
-from extender.cluster.census import CensusTaker
+from extender.cluster.census import Census, CensusTaker
 
 INTERVAL = 10.0
 """Seconds between two samples."""
 _RECENT, _EVERY, _OLDER = 90, 6, 720
 """Samples that are all kept (15 minutes); of older ones each sixth is kept, one a minute for 12 hours."""
-
-
-@dataclass(frozen=True, slots=True)
-class FleetSample:
-    """The fleet at a moment ``at`` (Unix seconds), as ``Totals`` and ``Fragmentation`` say it."""
-
-    at: float
-    gpus: int
-    used: float
-    waiting: int
-    whole_gpus: int
-    whole_nodes: int
-    largest_request: int
-    largest_island: int
-    stranded_compute: float
-    stranded_by_cpu: float
-    stranded_by_host_memory: float
+_TOTALS = "gpus", "used", "waiting", "whole", "whole_nodes"
+_ON_OFFER = (
+    "largest_request",
+    "largest_island",
+    "stranded_compute",
+    "stranded_by_cpu",
+    "stranded_by_host_memory",
+)
+"""Columns, which are fields of ``Totals`` and of ``Fragmentation``."""
+_COLUMNS = "at", *_TOTALS, *_ON_OFFER, "stranded"
 
 
 class FleetHistory:
@@ -35,28 +27,13 @@ class FleetHistory:
 
     def __init__(self, census: CensusTaker) -> None:
         self._census = census
-        self._recent: deque[FleetSample] = deque()
-        self._older: deque[FleetSample] = deque(maxlen=_OLDER)
+        self._recent: deque[tuple[float, ...]] = deque()
+        self._older: deque[tuple[float, ...]] = deque(maxlen=_OLDER)
         self._moved = 0
 
     async def sample(self, at: float) -> None:
-        """Add a sample of this moment."""
-        census = await self._census.take()
-        totals, found = census.totals, census.fleet
-        sample = FleetSample(
-            at=round(at, 1),
-            gpus=totals.gpus,
-            used=round(totals.used, 2),
-            waiting=totals.waiting,
-            whole_gpus=totals.whole,
-            whole_nodes=totals.whole_nodes,
-            largest_request=found.largest_request,
-            largest_island=found.largest_island,
-            stranded_compute=round(found.stranded_compute, 2),
-            stranded_by_cpu=round(found.stranded_by_cpu, 2),
-            stranded_by_host_memory=round(found.stranded_by_host_memory, 2),
-        )
-        self._recent.append(sample)
+        """Add a sample of this moment, in Unix seconds."""
+        self._recent.append((round(at, 1), *_figures(await self._census.take())))
         if len(self._recent) > _RECENT:
             oldest = self._recent.popleft()
             if self._moved % _EVERY == 0:
@@ -64,6 +41,15 @@ class FleetHistory:
             self._moved += 1
 
     def columns(self) -> dict[str, list[float]]:
-        """By field of ``FleetSample``, the values from the oldest to the newest."""
-        rows = [astuple(sample) for sample in (*self._older, *self._recent)]
-        return {field.name: [row[i] for row in rows] for i, field in enumerate(fields(FleetSample))}
+        """By name, the values from the oldest to the newest. ``stranded`` is compute for which GPU memory, or
+        the more of CPU and host memory, is lacking."""
+        rows = [*self._older, *self._recent]
+        return {name: [row[place] for row in rows] for place, name in enumerate(_COLUMNS)}
+
+
+def _figures(census: Census) -> list[float]:
+    fleet = census.fleet
+    figures = [getattr(census.totals, field) for field in _TOTALS]
+    figures += [getattr(fleet, field) for field in _ON_OFFER]
+    stranded = fleet.stranded_compute + max(fleet.stranded_by_cpu, fleet.stranded_by_host_memory)
+    return [round(figure, 2) for figure in (*figures, stranded)]

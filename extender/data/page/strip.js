@@ -8,7 +8,7 @@ const HEIGHT = 30;
 /** [field, label, text of a value, most: the top of the axis]. */
 const FIGURES = [
   { field: "used", live: true, label: "GPUs in use", most: "gpus", of: (row) => `${percent(row.used, row.gpus)} of ${number(row.gpus)}` },
-  { field: "whole_gpus", live: true, label: "GPUs entirely free" },
+  { field: "whole", live: true, label: "GPUs entirely free" },
   { field: "whole_nodes", live: true, label: "Nodes entirely free" },
   { field: "largest_island", label: "Largest NVLink request", of: (row) => `of ${row.largest_request} free on one node` },
   { field: "stranded", label: "GPUs stranded", of: stranded, places: 1 },
@@ -48,8 +48,7 @@ export class Strip {
 
   /** `columns`: an answer of /debug/fleet/history. */
   show(columns) {
-    const both = columns.at.map((_, i) => Math.max(columns.stranded_by_cpu[i], columns.stranded_by_host_memory[i]));
-    this.#columns = { ...columns, stranded: both.map((gpus, i) => gpus + columns.stranded_compute[i]) };
+    this.#columns = columns;
     const last = columns.at.length - 1;
     if (last < 0) return;
     for (const { figure, value, picture } of this.#cards) {
@@ -63,8 +62,7 @@ export class Strip {
 
   /** The figures of this moment: the fleet is read more often than its history. */
   now(totals) {
-    const row = { ...totals, whole_gpus: totals.whole };
-    for (const { figure, value } of this.#cards) if (figure.field in row) this.#write(figure, value, row);
+    for (const { figure, value } of this.#cards) if (figure.field in totals) this.#write(figure, value, totals);
   }
 
   #write(figure, value, row) {

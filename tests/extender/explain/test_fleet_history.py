@@ -16,13 +16,13 @@ async def test_a_sample_has_the_figures_of_the_moment() -> None:
     history = FleetHistory(CensusTaker(state))
     await history.sample(5.0)
     columns = history.columns()
-    shown = {name: columns[name] for name in ("at", "gpus", "used", "waiting", "whole_gpus", "whole_nodes")}
+    shown = {name: columns[name] for name in ("at", "gpus", "used", "waiting", "whole", "whole_nodes")}
     assert shown == {
         "at": [5.0],
         "gpus": [12],
         "used": [3.0],
         "waiting": [1],
-        "whole_gpus": [9],
+        "whole": [9],
         "whole_nodes": [1],
     }
 

@@ -27,7 +27,7 @@ def note_disruptions(
     for pod, reason in disrupted_pods(event, pods, nodes):
         queue, row = queues.queue_of(pod), fleet.rows.get(pod.node_name)
         gpus = 0.0 if row is None else float(gpu_sizes(fleet, bound_request(pod).request)[row])
-        log.note(pod, queues.name_of(pod), reason, gpus, partial(lost_seconds, pod, queue))
+        log.record_loss(pod, queues.name_of(pod), reason, gpus, partial(lost_seconds, pod, queue))
 
 
 def disrupted_pods(event: Event, pods: Mapping[str, Pod], nodes: Mapping[str, Node]) -> list[tuple[Pod, str]]:

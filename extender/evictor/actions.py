@@ -20,8 +20,7 @@ from extender.evictor.metrics import EvictorMetrics
 from extender.k8s.objects import Pod
 from extender.source.evictor_api import EvictorApi
 from extender.source.interface import NOT_LEADER, PodEvent, WriteError, WriteUnanswered
-from extender.verbs.eviction.plan import EvictionPlan
-from extender.verbs.eviction.report import count_of_pods, named
+from extender.verbs.eviction.plan import EvictionPlan, count_of_pods, named
 
 _LEAVES = ("evicted", "gone")
 _log = logging.getLogger(__name__)

@@ -17,9 +17,8 @@ from extender.k8s.quantity import QuantityError, milli, whole
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.verbs.evaluate import dra_resources
-from extender.verbs.eviction.plan import EvictionPlan, plan_evictions, rules_for
+from extender.verbs.eviction.plan import EvictionPlan, gpu_hours, losses, plan_evictions, rules_for
 from extender.verbs.eviction.promising import promising_nodes
-from extender.verbs.eviction.report import gpu_hours, losses
 from extender.verbs.gang_fit import gang_may_fit
 from packing.model.reasons import Reason
 

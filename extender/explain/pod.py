@@ -33,10 +33,9 @@ from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import Bytes, NodeNames
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
-from extender.verbs.evaluate import Evaluation, evaluate
+from extender.verbs.evaluate import Evaluation, evaluate, fitting_scores
 from extender.verbs.eviction.promising import shortfall
 from extender.verbs.gang_fit import with_gang_check
-from extender.verbs.scores import fitting_scores
 from packing.fleet.feasibility import fits_when_empty
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason

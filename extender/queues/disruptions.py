@@ -87,7 +87,9 @@ class DisruptionLog:
         self._preemptions: dict[str, list[float]] = {}  # times, by queue
         self._forgotten = -math.inf  # the time of the latest disruption that was dropped
 
-    def note(self, pod: Pod, queue: str, reason: str, gpus: float, lost: Callable[[float], float]) -> None:
+    def record_loss(
+        self, pod: Pod, queue: str, reason: str, gpus: float, lost: Callable[[float], float]
+    ) -> None:
         """Note a disrupted pod of this queue; a known one and one that is too old are ignored.
 
         ``reason``: one of ``REASONS``. ``gpus``: how many GPUs it had. ``lost``: the seconds of work lost if

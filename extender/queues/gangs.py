@@ -183,7 +183,7 @@ class GangTable:
                     del self._pod_groups[gone]
                 self._pod_groups_changed()
 
-    def _note(self, key: str) -> None:
+    def _gang_changed(self, key: str) -> None:
         self.changes += 1
         self._changed.add(key)
 
@@ -210,7 +210,7 @@ class GangTable:
             return
         self._pods[key] = _Member(pod, gang, words)
         self._gangs.setdefault(gang, _Members()).add(pod, words)
-        self._note(gang)
+        self._gang_changed(gang)
 
     def _count_succeeded(self, gang: str, change: int) -> None:
         self._succeeded[gang] += change
@@ -218,7 +218,7 @@ class GangTable:
             del self._succeeded[gang]
         if members := self._gangs.get(gang):
             members.gang = -1, None
-        self._note(gang)
+        self._gang_changed(gang)
 
     def _remove(self, key: str) -> None:
         if ended := self._ended.pop(key, ""):
@@ -228,7 +228,7 @@ class GangTable:
             return
         members = self._gangs[member.gang]
         members.remove(member.pod, member.words)
-        self._note(member.gang)
+        self._gang_changed(member.gang)
         if not members.pods:
             del self._gangs[member.gang]
 

@@ -45,8 +45,7 @@ from extender.untrusted.limits import KEPT_PODS, LARGE_BODY, shorten
 from extender.verbs.bind import Binder
 from extender.verbs.evaluate import Evaluation
 from extender.verbs.filter import filter_nodes
-from extender.verbs.named_victims import GO_FOR_ANOTHER, STILL_THERE, NamedVictims
-from extender.verbs.preempt import Preemption, in_words, preempt
+from extender.verbs.preempt import GO_FOR_ANOTHER, STILL_THERE, NamedVictims, Preemption, in_words, preempt
 from extender.verbs.prioritize import LastFilter, Scored, prioritize, scored
 from extender.verbs.recheck import LONGEST, RefusalRecheck
 
@@ -243,7 +242,7 @@ class Engine:
             result = Preemption(empty=GO_FOR_ANOTHER)
         if len(result.plans) == 1:
             self.state.reservations.reserve(uid, Reserved.NOMINATING, result.plans[0].node)
-        self._named_victims.note(uid, result.candidates, now)
+        self._named_victims.remember_named(uid, result.candidates, now)
         self._log_preemption(args.pod, result, len(args.candidates))
         return codec.encode_preempt(result), "victims" if result.candidates else "no_victims"
 

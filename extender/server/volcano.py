@@ -19,7 +19,7 @@ from extender.protocol.volcano import Code, Task, VolcanoVerb, Vote
 from extender.server.metrics import Metrics
 from extender.source.interface import BEHIND, Source
 from extender.untrusted.limits import shorten
-from extender.verbs.eviction.report import in_one_line
+from extender.verbs.eviction.plan import in_one_line
 from extender.verbs.volcano_verbs import (
     VolcanoSession,
     VolcanoVictims,

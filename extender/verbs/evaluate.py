@@ -1,4 +1,7 @@
-"""Evaluates a pod against named nodes: a reason code and a cost for each, for every verb and for explain."""
+"""Evaluates a pod against named nodes: a reason code and a cost for each, for every verb and for explain.
+
+From the costs follow a strict order of the nodes, and scores of which only the best node gets 10.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 
 import numpy as np
+import numpy.typing as npt
 
 from extender.cluster.other_resources import asked_by, is_of_dra
 from extender.cluster.state import Rows, State
@@ -16,8 +20,8 @@ from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.queues.queue import is_restartable
+from extender.verbs import evaluation_kernels as kernels
 from extender.verbs.assignment import refuse_unassignable
-from extender.verbs.scores import Codes, Flags, Keys, rank_keys
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import (
     any_doubtful,
@@ -32,6 +36,12 @@ from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
+Keys = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int8]
+Flags = npt.NDArray[np.bool_]
+
+MAX_SCORE = 10
+"""kube-scheduler's highest score of an extender (``MaxExtenderPriority``)."""
 # By plain numbers: numpy would look at all members of the enum in each call.
 _TEXTS = {reason.value: reason.text for reason in Reason}
 
@@ -313,3 +323,32 @@ def separation_costs(fleet: Fleet, request: Request, rows: Rows) -> Floats:
         return np.zeros(rows.size, np.float32)
     cost: Floats = np.float32(MISSING_GPU_COST) * missing_gpus(fleet, request, rows)
     return cost
+
+
+def rank_keys(cost: Floats, order: npt.NDArray[np.uint32]) -> Keys:
+    """Sortable keys, (N,) int64, lower is better: by cost, equal costs by ``order``.
+
+    The bits of a float, read as a signed integer, sort like the float once all bits but the sign of negative
+    floats are inverted.
+    """
+    keys = np.empty(cost.size, np.int64)
+    kernels.sort_keys(np.ascontiguousarray(cost, np.float32).view(np.int32), order, keys)
+    return keys
+
+
+def shortlist(codes: Codes, keys: Keys, count: int, fitting: int) -> Flags:
+    """Which nodes have the lowest keys of the ``fitting`` ones (code 0): (N,), at most ``count`` of them."""
+    if fitting <= count:
+        fits: Flags = codes == 0
+        return fits
+    chosen = np.empty(codes.size, np.uint8)
+    kernels.mark_lowest(codes, keys, np.empty(count, np.int64), chosen)
+    return chosen.view(np.bool_)
+
+
+def fitting_scores(codes: Codes, cost: Floats, keys: Keys) -> npt.NDArray[np.uint8]:
+    """Scores 0 to 10, (N,). Of the nodes that fit (code 0) only the one with the lowest key has 10, and the
+    others fall linearly with cost from 9 to 0; all others have 0."""
+    scores = np.empty(codes.size, np.uint8)
+    kernels.fill_scores(codes, cost, keys, MAX_SCORE, scores)
+    return scores

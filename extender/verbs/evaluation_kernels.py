@@ -11,7 +11,7 @@ from packing.jit import F4, I1, I4, I8, U1, U4, inlined, kernel, read, write
 
 @kernel(read(I4, 1), read(U4, 1), write(I8, 1))
 def sort_keys(bits, order, keys):
-    """Fill ``keys``: see ``scores.rank_keys``. ``bits``: of the costs."""
+    """Fill ``keys``: see ``evaluate.rank_keys``. ``bits``: of the costs."""
     for i in range(keys.size):
         cost = I8(bits[i])
         keys[i] = ((cost ^ ((cost >> I8(31)) & I8(0x7FFFFFFF))) << I8(32)) | I8(order[i])
@@ -64,7 +64,7 @@ def mark_lowest(codes, keys, heap, chosen):
 
 @kernel(read(I1, 1), read(F4, 1), read(I8, 1), I8, write(U1, 1))
 def fill_scores(codes, cost, keys, most, scores):
-    """Fill ``scores`` where the code is 0, as ``scores.fitting_scores`` says."""
+    """Fill ``scores`` where the code is 0, as ``evaluate.fitting_scores`` says."""
     low, high, first = np.float64(np.inf), np.float64(-np.inf), -1
     for i in range(codes.size):
         scores[i] = 0

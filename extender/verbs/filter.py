@@ -17,9 +17,8 @@ from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import shorten
 from extender.verbs.assignment import renaming_nodes
-from extender.verbs.evaluate import Evaluation, evaluate, when_idle
+from extender.verbs.evaluate import Evaluation, evaluate, shortlist, when_idle
 from extender.verbs.gang_fit import with_gang_check
-from extender.verbs.scores import shortlist
 from packing.model.reasons import Reason
 
 

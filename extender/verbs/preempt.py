@@ -8,10 +8,11 @@ where it found no victims, because only an extender refused. docs/preemption.md 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.cluster.other_resources import takes_another_pod
+from extender.cluster.pod_table import PodTable
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -19,17 +20,27 @@ from extender.k8s.node_filter import NodeFilter, has_unknown_filters
 from extender.k8s.objects import Pod
 from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
 from extender.protocol.node_names import NodeNames
+from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import LISTED_NAMES
 from extender.verbs.evaluate import dra_resources, evaluate, wants_only_dra
-from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
+from extender.verbs.eviction.plan import EvictionPlan, in_one_line, plan_evictions
 from extender.verbs.eviction.promising import MOST_NODES
-from extender.verbs.eviction.report import in_one_line
 from extender.verbs.gang_fit import gang_may_fit
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
 NO_EVICTIONS_HELP = "no evictions make the pod fit"
 ROOM_IS_COMING = "pods that leave already make room for the pod"
+STILL_THERE = "nothing fits, and the pods to be evicted for it have not been seen to go yet"
+GO_FOR_ANOTHER = "the pods to evict were named for another pod just now"
+
+LONGEST_NAMED = 30.0
+"""Seconds for which victims are expected to go: a watch that is cut off looks open for at most 25. Where
+kube-scheduler could not evict them, it may look for victims again after that."""
+JUST_NOW = 2.0
+"""Seconds after which victims that were named for another pod, and are still there, may be named again."""
+_KEPT = 4096
+"""Pods whose victims are kept, and victims."""
 OVERDUE = 30.0
 """Seconds after the end of its grace period for which a pod still counts as about to go: kubelet and the
 controllers that wait for its end need a moment. One that is still there later may be stuck."""
@@ -184,3 +195,61 @@ def _has_just_come(state: State, pod: Pod, now: float) -> bool:
     ]
     names = NodeNames.of(ended[:MOST_NODES])
     return bool(ended) and bool(evaluate(state, pod, request_of(pod), names).certain.any())
+
+
+class NamedVictims:
+    """The victims that preempt has named for each of the last pods, until the watch shows that they go.
+
+    kube-scheduler evicts them at once, and tries the pod again when they are gone. A watch that is late, or
+    cut off without a word, still shows them then. The pod would be refused once more, kube-scheduler would
+    look for other victims, and so on from node to node: in a soak victims were named on 27 nodes for one pod
+    in three seconds.
+
+    Nor are they named for a second pod meanwhile. kube-scheduler 1.36 evicts in the background, and holds the
+    pod back for a moment when it begins. If the victims end in that moment, because they were evicted for the
+    first pod, nothing wakes the second one (seen in tests/e2e/test_contest.py, beside a free GPU).
+    """
+
+    def __init__(self) -> None:
+        self._named: BoundedMap[str, tuple[list[list[str]], float]] = BoundedMap(_KEPT)
+        self._named_for: BoundedMap[str, tuple[str, float]] = BoundedMap(_KEPT)
+
+    def remember_named(self, uid: str, candidates: Mapping[str, Candidate], now: float) -> None:
+        """preempt has answered with these nodes and victims for the pod of this UID. ``now`` in seconds."""
+        victims = [candidate.victims for candidate in candidates.values()]
+        if victims:
+            self._named.put(uid, (victims, now), sum(64 + len(one) for on_node in victims for one in on_node))
+        for victim in victims[0] if len(victims) == 1 else ():  # of several nodes kube-scheduler chooses one
+            self._named_for.put(victim, (uid, now), 64 + len(victim) + len(uid))
+
+    def go_for_another(
+        self, uid: str, candidates: Mapping[str, Candidate], pods: PodTable, now: float
+    ) -> bool:
+        """Whether all these victims were named just now for another pod, which is nominated, and have not
+        been seen to go yet. Their end wakes this pod, too."""
+        victims = [victim for candidate in candidates.values() for victim in candidate.victims]
+        return bool(victims) and all(
+            (named := self._named_for.get(victim)) is not None
+            and named[0] != uid
+            and now - named[1] <= JUST_NOW
+            and pods.reservations.node_of(named[0])
+            and not _goes(pods, victim)
+            for victim in victims
+        )
+
+    def still_there(self, uid: str, pods: PodTable, now: float) -> bool:
+        """Whether on each node that was named for the pod at least one victim is neither gone nor going."""
+        if (named := self._named.get(uid)) is None:
+            return False
+        victims, at = named
+        if now - at > LONGEST_NAMED or any(
+            all(_goes(pods, victim) for victim in on_node) for on_node in victims
+        ):
+            self._named.pop(uid)
+            return False
+        return True
+
+
+def _goes(pods: PodTable, uid: str) -> bool:
+    known = pods.by_uid(uid)
+    return known is None or known.deleting

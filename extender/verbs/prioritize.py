@@ -15,8 +15,7 @@ from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.protocol.codec import FilterArgs, FilterResult, encode_priorities, has_names
 from extender.protocol.node_names import Bytes
-from extender.verbs.evaluate import Evaluation, evaluate
-from extender.verbs.scores import MAX_SCORE, Flags, fitting_scores
+from extender.verbs.evaluate import MAX_SCORE, Evaluation, Flags, evaluate, fitting_scores
 
 
 @dataclass(frozen=True, slots=True)

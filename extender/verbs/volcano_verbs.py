@@ -29,10 +29,9 @@ from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import Bytes, NodeNames
 from extender.protocol.volcano import Code, Task, TaskStatus, Vote
 from extender.untrusted.limits import VOLCANO_NODES, shorten
-from extender.verbs.evaluate import Evaluation, reason_on
+from extender.verbs.evaluate import MAX_SCORE, Evaluation, reason_on
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions, rules_for
 from extender.verbs.prioritize import prioritize
-from extender.verbs.scores import MAX_SCORE
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request

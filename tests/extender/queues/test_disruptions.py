@@ -50,7 +50,7 @@ def disrupted(pod: Pod, reason: str = PREEMPTED, at: float = T0 + 10) -> Pod:
 
 
 def note(log: DisruptionLog, pod: Pod, reason: str = PREEMPTED, queue: str = "batch") -> None:
-    log.note(pod, queue, reason, 2.0, lambda at: 3600.0)
+    log.record_loss(pod, queue, reason, 2.0, lambda at: 3600.0)
 
 
 def state_at(clock: Clock, *pods: Pod, taints: tuple[Taint, ...] = ()):

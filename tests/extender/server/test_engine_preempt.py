@@ -8,8 +8,14 @@ import pytest
 from extender.k8s.objects import Deleted, Upserted
 from extender.server import engine as engine_module
 from extender.server.engine import Engine
-from extender.verbs.named_victims import GO_FOR_ANOTHER, JUST_NOW, LONGEST, STILL_THERE
-from extender.verbs.preempt import NO_EVICTIONS_HELP, ROOM_IS_COMING
+from extender.verbs.preempt import (
+    GO_FOR_ANOTHER,
+    JUST_NOW,
+    LONGEST_NAMED,
+    NO_EVICTIONS_HELP,
+    ROOM_IS_COMING,
+    STILL_THERE,
+)
 from tests.extender.builders import make_node, make_pod
 from tests.extender.engines import SYNCED, make_engine, nodes_for, victims_for
 
@@ -81,7 +87,7 @@ async def test_victims_that_are_not_evicted_are_not_waited_for_for_ever(
     engine = make_engine()
     engine.apply([*SYNCED, Upserted(make_node("a", 4)), Upserted(make_pod("one", 4, node_name="a"))])
     assert await victims_for(engine, gpus=4, nodes={"a": "one"})
-    later = time.monotonic() + LONGEST + 1
+    later = time.monotonic() + LONGEST_NAMED + 1
     monkeypatch.setattr(engine_module.time, "monotonic", lambda: later)
     assert (await nodes_for(engine, "v", gpus=4))[1] == ""
 

@@ -19,10 +19,9 @@ from extender.protocol.node_names import NodeNames
 from extender.queues.queue import RESTARTABLE
 from extender.settings import Settings
 from extender.verbs import prioritize as module
-from extender.verbs.evaluate import Evaluation
+from extender.verbs.evaluate import MAX_SCORE, Evaluation
 from extender.verbs.filter import filter_nodes
 from extender.verbs.prioritize import LastFilter, prioritize, scored
-from extender.verbs.scores import MAX_SCORE
 from tests.examples import examples
 from tests.extender.builders import make_node, make_pod
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.verbs.scores import MAX_SCORE, fitting_scores, rank_keys, shortlist
+from extender.verbs.evaluate import MAX_SCORE, fitting_scores, rank_keys, shortlist
 
 costs = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40)
 

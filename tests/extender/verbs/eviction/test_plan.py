@@ -53,7 +53,7 @@ def in_gang(name: str, minimum: int) -> dict[str, str]:
 def preempted(state, pod: Pod) -> None:
     """The job of the pod has just lost another pod."""
     state.disruptions = DisruptionLog(now=lambda: NOW)
-    state.disruptions.note(replace(pod, uid="before"), "", "PreemptionByScheduler", 1, lambda at: 0.0)
+    state.disruptions.record_loss(replace(pod, uid="before"), "", "PreemptionByScheduler", 1, lambda at: 0.0)
 
 
 def test_pods_that_terminate_already_are_not_evicted_again():
@@ -287,7 +287,7 @@ def test_each_take_over_doubles_the_time_until_the_next():
     assert plans(state, waits, to_equals=True) == {"n": ["old"]}
     state.disruptions = DisruptionLog(now=lambda: NOW - 8 * HOUR)
     for uid in ("first", "second"):  # two pods of its job were lost at once
-        state.disruptions.note(replace(old, uid=uid), "", "EvictionByEvictionAPI", 1, lambda at: 0.0)
+        state.disruptions.record_loss(replace(old, uid=uid), "", "EvictionByEvictionAPI", 1, lambda at: 0.0)
     assert plans(state, waits, to_equals=True) == {}
     [plan] = plan_evictions(state, waits, ["n"], NOW + HOUR + 1, to_equals=True)
     assert victims(plan) == ["old"]

@@ -260,5 +260,7 @@ def apply_change(state: State, pod: Pod, change: str) -> None:
             state.apply([Upserted(replace(pod, spec=make_pod("x", 1, cpu="3").spec))])
         case "lose":
             state.disruptions = DisruptionLog(now=lambda: NOW)
-            state.disruptions.note(replace(pod, uid="x"), "", "PreemptionByScheduler", 1, lambda at: 0.0)
+            state.disruptions.record_loss(
+                replace(pod, uid="x"), "", "PreemptionByScheduler", 1, lambda at: 0.0
+            )
             state.apply([Upserted(replace(pod, created=NOW))])

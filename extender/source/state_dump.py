@@ -7,8 +7,9 @@ last line is incomplete, and is refused.
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args
 
@@ -31,7 +32,7 @@ from extender.source.interface import Unavailable
 from extender.untrusted.limits import shorten, validation_problem
 from packing.model.request import Request
 
-_START = '{"kind":"StowageState"'
+_START = b'{"kind":"StowageState"'
 FORMAT = 1
 _RECORDS: Mapping[str, type[KubernetesObject]] = {
     "Node": Node,
@@ -98,12 +99,12 @@ def end_line(records: int) -> bytes:
     return to_json({"kind": "End", "records": records}) + b"\n"
 
 
-def is_dump(text: str) -> bool:
+def is_dump(text: bytes) -> bool:
     return text.startswith(_START)
 
 
-def parse(text: Iterable[str], file: str) -> tuple[Header, list[KubernetesObject]]:
-    """Header and records of these lines. Raises ``Unavailable`` with the file and the problem."""
+def parse_dump(text: bytes, file: str) -> tuple[Header, list[KubernetesObject]]:
+    """Header and records of a dump. Raises ``Unavailable`` with the file and the problem."""
     lines = _lines(text, file)
     first = next(lines)
     if first.pop("format", None) != FORMAT:
@@ -123,8 +124,8 @@ def parse(text: Iterable[str], file: str) -> tuple[Header, list[KubernetesObject
     raise Unavailable(f"{file}: is incomplete: the dump ended after {len(records)} records")
 
 
-def _lines(text: Iterable[str], file: str) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(text, 1):
+def _lines(text: bytes, file: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(io.BytesIO(text), 1):
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):
@@ -154,10 +155,9 @@ def _with_node_sets(fields: object) -> object:
 
 
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    known = _ADAPTERS.get(kind)
-    if known is None:
-        known = _ADAPTERS[kind] = TypeAdapter(kind)
-    return known
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from extender.k8s.manifest import Unreadable
-from extender.k8s.objects import Event, Pod, Upserted
+from extender.k8s.objects import Event, Node, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.source.interface import Unavailable
-from extender.source.snapshot import Snapshot, documents
+from extender.source.object_texts import Broken, documents, objects_of_manifest
 from extender.untrusted.limits import KEY, YAML_NODES, quoted, shorten
 
 
@@ -56,9 +56,8 @@ def parse_templates(text: str, name: str) -> list[Template]:
 def beside_pods(text: str, name: str) -> list[Event]:
     """The other objects of a manifest that matter to its pods, such as a PodGroup or a ResourceClaim. Nodes
     and pods do not count: they are not in the cluster."""
-    snapshot = Snapshot()
-    snapshot.add(text, name, YAML_NODES)
-    return [Upserted(one) for one in snapshot.others.values()]
+    found = objects_of_manifest(text, name, YAML_NODES)
+    return [Upserted(one) for one in found if not (one is None or isinstance(one, Broken | Node | Pod))]
 
 
 def _objects(document: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 (whatever the text holds)

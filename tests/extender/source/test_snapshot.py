@@ -155,7 +155,7 @@ def test_of_two_objects_with_the_same_name_the_later_counts() -> None:
         ('{"kind": "List", "items": [', "is not JSON"),
         ('{"kind": "List"} {"kind": "List"}', "is not JSON"),
         ("[" * 100_000, "is not JSON"),
-        ('{"kind": ' + "9" * 5000 + "}", "is not JSON"),
+        ('{"kind": ' + "9" * 5000 + "}", "holds no Kubernetes objects"),
         ("a: [b", "is not YAML"),
         ("a: !!python/object:os.system b", "is not YAML"),
         ("Error from server: no", "holds no Kubernetes objects"),

@@ -29,7 +29,7 @@ from extender.k8s.resource_api.objects import (
 )
 from extender.source.interface import Unavailable
 from extender.source.snapshot import read
-from extender.source.state_dump import Header, Learnt, end_line, header_line, parse, record_line
+from extender.source.state_dump import Header, Learnt, end_line, header_line, parse_dump, record_line
 from packing.model.request import ModelName, Models, NameFilter, Request, Shares
 
 DEVICE = Device(
@@ -84,7 +84,7 @@ def same(one: object, other: object) -> bool:
 
 
 def test_all_that_was_written_is_read() -> None:
-    header, records = parse(text(*RECORDS).splitlines(), "f")
+    header, records = parse_dump(text(*RECORDS).encode(), "f")
     assert header == HEADER
     assert all(map(same, records, RECORDS))
     assert len(records) == len(RECORDS)

@@ -1,0 +1,173 @@
+"""The objects in a text as kubectl prints it: JSON, or YAML of one or several documents.
+
+A text contains a List, a NodeList or PodList, an array, or single objects. Objects of other kinds are left
+out, broken ones have a reason. Of JSON only one object is decoded at a time, because the dicts of 30,000 pods
+take a gigabyte. YAML is parsed as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from msgspec import Raw, Struct, ValidationError
+from msgspec.json import decode
+
+from extender.k8s.device_objects import NO_LAYOUTS, MigLayouts
+from extender.k8s.manifest import MALFORMED, Unreadable, decoding_problem
+from extender.k8s.objects import KubernetesObject
+from extender.source.interface import Unavailable
+from extender.source.watched_kinds import MANIFESTS
+from extender.untrusted.limits import QUOTED, SNAPSHOT_OBJECT, SNAPSHOT_YAML, shorten
+from extender.untrusted.yaml_reader import TextError, bounded_json, yaml_documents
+
+_NO_OBJECTS = "holds no Kubernetes objects"
+_LISTS = {"List": "", **{f"{kind}List": kind for kind in MANIFESTS}}
+"""The kind of the items of each kind of list, for items that do not name their kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """An object that cannot be read, and why."""
+
+    reason: str
+
+
+_Read: TypeAlias = KubernetesObject | Broken
+Item: TypeAlias = _Read | None
+"""None: an object of a kind that is ignored."""
+
+
+class _Object(Struct):
+    """What is decoded first of an object, or of a list of objects."""
+
+    kind: str = ""
+    items: list[Raw] | None = None
+
+
+class _Kind(Struct):
+    kind: str = ""
+
+
+def objects_of(text: bytes, file: str) -> Iterable[Item]:
+    """The objects of a file. Raises ``Unavailable`` if it is neither JSON nor YAML, or has none, and
+    ``UnicodeDecodeError``."""
+    if text.lstrip().startswith((b"{", b"[")):
+        return _of_json(text, file)
+    if len(text) > SNAPSHOT_YAML:
+        limit = f"{SNAPSHOT_YAML >> 20} MiB of YAML"
+        raise Unavailable(f"{file}: is more than {limit}: use JSON ('kubectl get ... -o json')")
+    return _of_documents(_yaml(text.decode(), file, None, _parse_early), file)
+
+
+def objects_of_manifest(text: str, file: str, nodes: int) -> Iterable[Item]:
+    """The objects of a text from a request, with at most so many scalars, lists and maps. Raises
+    ``Unavailable``."""
+    return _of_documents(documents(text, file, nodes), file)
+
+
+def documents(text: str, file: str, nodes: int) -> list[Any]:
+    """The documents of such a text, at least one. Raises ``Unavailable``."""
+    if not text.lstrip().startswith(("{", "[")):
+        return _yaml(text, file, nodes)
+    try:
+        return [bounded_json(text, nodes)]
+    except TextError as error:
+        raise Unavailable(f"{file}: is not JSON: {error}") from None
+
+
+def _yaml(
+    text: str, file: str, nodes: int | None, hook: Callable[[dict[str, Any]], object] | None = None
+) -> list[Any]:
+    try:
+        read = yaml_documents(text, nodes=nodes, hook=hook)
+    except TextError as error:
+        raise Unavailable(f"{file}: is not YAML: {error}") from None
+    if not_empty := [document for document in read if document is not None]:
+        return not_empty
+    raise Unavailable(f"{file}: is empty")
+
+
+def _of_documents(read: Iterable[Any], file: str) -> Iterator[Item]:
+    for document in read:
+        kind = _kind(document)
+        items = (document.get("items") or []) if kind in _LISTS else document
+        if isinstance(items, list):
+            yield from (_item(item, _LISTS.get(kind, "")) for item in items)
+        elif isinstance(items, _Read) or _kind(items):
+            yield _item(items)
+        else:
+            raise Unavailable(f"{file}: {_NO_OBJECTS}")
+
+
+def _of_json(text: bytes, file: str) -> Iterator[Item]:
+    try:
+        found = decode(text, type=list[Raw] | _Object)
+    except ValidationError:
+        raise Unavailable(f"{file}: {_NO_OBJECTS}") from None
+    except MALFORMED as error:
+        raise Unavailable(f"{file}: is not JSON: {shorten(str(error), 100)}") from None
+    kind, items = ("", found) if isinstance(found, list) else (found.kind, found.items)
+    if items is None and kind not in _LISTS:
+        if not kind:
+            raise Unavailable(f"{file}: {_NO_OBJECTS}")
+        yield _json_item(Raw(text), "", file)
+    for item in items or ():
+        yield _json_item(item, _LISTS.get(kind, kind), file)
+
+
+def _json_item(text: Raw, kind: str, file: str) -> Item:
+    if memoryview(text).nbytes > SNAPSHOT_OBJECT:
+        raise Unavailable(f"{file}: a value has more than {SNAPSHOT_OBJECT} characters")
+    try:
+        kind = decode(text, type=_Kind).kind or kind
+        if kind and kind not in MANIFESTS:
+            return None
+        if kind and (record := MANIFESTS[kind].from_json(text).record()).name:
+            return _unless_ignored(record)
+    except MALFORMED:
+        pass
+    try:
+        return _item(decode(text), kind)  # says what is wrong
+    except MALFORMED as error:
+        return Broken(decoding_problem(error))
+
+
+def _parse_early(obj: dict[str, Any]) -> object:
+    # Called while the rest is still being decoded: the dicts of 30,000 pods take a gigabyte, their records do
+    # not. An ownerReference has a kind, too, but no metadata.
+    return _item(obj) if _kind(obj) in MANIFESTS and "metadata" in obj else obj
+
+
+def _item(item: object, kind: str = "") -> Item:
+    if isinstance(item, _Read):
+        return item
+    if not isinstance(item, dict):
+        return Broken("is not an object")
+    kind = _kind(item) or kind
+    if not kind:
+        return Broken("has no kind")
+    if kind not in MANIFESTS:
+        return None
+    try:
+        record = MANIFESTS[kind].from_value(item).record()
+    except Unreadable as error:
+        return Broken(shorten(f"{kind} {_name(item)}: {error}"))
+    return _unless_ignored(record) if record.name else Broken(f"{kind} without a name")
+
+
+def _unless_ignored(record: KubernetesObject) -> KubernetesObject | None:
+    """Without ConfigMaps that have other data than MIG layouts."""
+    return None if isinstance(record, MigLayouts) and record.problem == NO_LAYOUTS else record
+
+
+def _kind(obj: object) -> str:
+    kind = obj.get("kind") if isinstance(obj, dict) else None
+    return kind if isinstance(kind, str) else ""
+
+
+def _name(item: dict[str, Any]) -> str:
+    metadata = item.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return shorten(str(name), QUOTED) if name else "without a name"

@@ -23,8 +23,7 @@ from typing import Any, Literal
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.objects import Pod, PodClaim, PodSpec
-from extender.k8s.resource_api.claim_parser import parse_claim
-from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
+from extender.k8s.resource_api.manifests import parse_claim, parse_class, parse_slice
 from tests.e2e.dra_cases import classes
 from tests.e2e.dra_devices import divided_node
 

@@ -25,8 +25,14 @@ from extender.dra.device_slots import LostSlots, lost_slots
 from extender.dra.node_devices import NodeDevices
 from extender.dra.pod_claims import DeviceClaims
 from extender.k8s.affinity import tolerated
-from extender.k8s.resource_api.fields import Amount, Version
-from extender.k8s.resource_api.objects import DeviceClaim, DeviceConstraint, DeviceId, DeviceSubRequest
+from extender.k8s.resource_api.objects import (
+    Amount,
+    DeviceClaim,
+    DeviceConstraint,
+    DeviceId,
+    DeviceSubRequest,
+    Version,
+)
 from extender.untrusted.limits import quoted, shorten
 
 HOLDINGS_UNKNOWN = "a claim whose allocation cannot be read may hold the devices"

@@ -87,6 +87,10 @@ class Taint:
     effect: str = ""
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        return self.key, self.value, self.effect
+
+    @property
     def blocks_scheduling(self) -> bool:
         """Whether the effect is more than a preference."""
         return self.effect in ("NoSchedule", "NoExecute")
@@ -107,7 +111,7 @@ class Toleration:
     effect: str = ""
 
     @property
-    def texts(self) -> tuple[str, str, str, str]:
+    def texts(self) -> tuple[str, ...]:
         return self.key, self.operator, self.value, self.effect
 
     def tolerates(self, taint: Taint) -> bool:
@@ -177,12 +181,32 @@ class _Term(Struct, frozen=True, gc=False):
         return NodeSelectorTerm(self.matchExpressions, self.matchFields)
 
 
-class _NodeSelector(Struct, frozen=True, gc=False):
+class NodeSelectorManifest(Struct, frozen=True, gc=False):
     nodeSelectorTerms: tuple[_Term, ...] = ()
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether it has too many values (each term, and each requirement without values, counts as one
+        more) or a too long text."""
+        terms = self.nodeSelectorTerms
+        if len(terms) > SELECTOR_ITEMS:
+            return True
+        items = sum(1 + sum(max(1, len(one.values)) for one in term.requirements) for term in terms)
+        return items > SELECTOR_ITEMS or longest(self.texts()) > KEY
+
+    def texts(self) -> Iterator[str]:
+        requirements = (one for term in self.nodeSelectorTerms for one in term.requirements)
+        return (text for one in requirements for text in (one.key, one.operator, *one.values))
+
+    def terms(self) -> tuple[NodeSelectorTerm, ...]:
+        return tuple(one.term() for one in self.nodeSelectorTerms)
+
+
+_EMPTY = NodeSelectorManifest()
 
 
 class _NodeAffinity(Struct, frozen=True, gc=False):
-    requiredDuringSchedulingIgnoredDuringExecution: _NodeSelector | None = None
+    requiredDuringSchedulingIgnoredDuringExecution: NodeSelectorManifest | None = None
 
 
 class AffinityManifest(Struct, frozen=True, gc=False):
@@ -192,7 +216,6 @@ class AffinityManifest(Struct, frozen=True, gc=False):
 
 
 _IS_LABEL_VALUE = re.compile(rf"({LABEL})?").fullmatch
-_Terms: TypeAlias = tuple[_Term, ...] | None
 _Tolerations: TypeAlias = tuple[Toleration, ...]
 
 
@@ -202,48 +225,40 @@ def parse_constraints(
     """The constraints of a pod; equal ones are one object. Beyond a limit of ``limits.py`` they have only a
     problem."""
     required = affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution
-    terms = None if required is None else required.nodeSelectorTerms
     if len(node_selector) > SELECTOR_ITEMS:
         return SchedulingConstraints(owner_kind=owner_kind, problem="node selector is too large to be read")
-    if max(len(terms or ()), len(tolerations)) > SELECTOR_ITEMS:  # not even as the key of a cache
-        return _too_large(terms, owner_kind)
-    return _constraints(terms, tolerations, owner_kind)
+    if max(len((required or _EMPTY).nodeSelectorTerms), len(tolerations)) > SELECTOR_ITEMS:
+        return _too_large(required, owner_kind)  # not even as the key of a cache
+    return _constraints(required, tolerations, owner_kind)
 
 
-def _too_large(terms: _Terms, owner: str) -> SchedulingConstraints:
-    what = "node affinity is" if _is_large(terms or ()) else "tolerations are"
+def _too_large(required: NodeSelectorManifest | None, owner: str) -> SchedulingConstraints:
+    what = "node affinity is" if required and required.is_too_large else "tolerations are"
     return SchedulingConstraints(owner_kind=owner, problem=f"{what} too large to be read")
 
 
-def _is_large(terms: Sequence[_Term]) -> bool:
-    """Whether the terms have too many values (each term, and each requirement without values, counts as one
-    more) or a too long text."""
-    if len(terms) > SELECTOR_ITEMS:
-        return True
-    items = sum(1 + sum(max(1, len(one.values)) for one in term.requirements) for term in terms)
-    return items > SELECTOR_ITEMS or _longest(_texts(terms)) > KEY
-
-
-def _texts(terms: Sequence[_Term]) -> Iterator[str]:
-    requirements = (one for term in terms for one in term.requirements)
-    return (text for one in requirements for text in (one.key, one.operator, *one.values))
-
-
-def _size(terms: _Terms, tolerations: _Tolerations, owner: str) -> int:
+def _size(required: NodeSelectorManifest | None, tolerations: _Tolerations, owner: str) -> int:
     """Characters of all texts, plus 16 for each text and term."""
-    texts = [*_texts(terms or ()), *(text for one in tolerations for text in one.texts)]
-    return 16 + sum(map(len, texts)) + 16 * (len(texts) + len(terms or ()))
+    selector = required or _EMPTY
+    texts = [*selector.texts(), *(text for one in tolerations for text in one.texts)]
+    return 16 + sum(map(len, texts)) + 16 * (len(texts) + len(selector.nodeSelectorTerms))
 
 
 @bounded_cache(8192, weigh=_size)
-def _constraints(terms: _Terms, tolerations: _Tolerations, owner: str) -> SchedulingConstraints:
+def _constraints(
+    required: NodeSelectorManifest | None, tolerations: _Tolerations, owner: str
+) -> SchedulingConstraints:
     # Cached because a cluster with 30,000 pods has a few hundred templates.
-    if _is_large(terms or ()) or _longest(text for one in tolerations for text in one.texts) > KEY:
-        return _too_large(terms, owner)
-    node_affinity = None if terms is None else tuple(one.term() for one in terms)
-    constraints = SchedulingConstraints(node_affinity, tolerations, owner)
+    if (required or _EMPTY).is_too_large or longest_text(tolerations) > KEY:
+        return _too_large(required, owner)
+    constraints = SchedulingConstraints(required.terms() if required else None, tolerations, owner)
     return NO_CONSTRAINTS if constraints == NO_CONSTRAINTS else constraints
 
 
-def _longest(texts: Iterable[str]) -> int:
+def longest_text(parts: Iterable[Taint | Toleration]) -> int:
+    """The characters of the longest text in them."""
+    return longest(text for one in parts for text in one.texts)
+
+
+def longest(texts: Iterable[str]) -> int:
     return max(map(len, texts), default=0)

@@ -9,17 +9,20 @@ absent, and a number may stand for a text ("cpu: 1").
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import chain, repeat
 from operator import add
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, Self, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, inspect
 
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
+from extender.untrusted.visible import visible
+
+_T = TypeVar("_T")
 
 # Domains (with their subdomains) and unqualified prefixes of annotations about GPUs, queues, gangs or
 # preemption. All others are dropped: on most pods they are larger than everything that is kept.
@@ -30,6 +33,7 @@ _DOMAINS = (
     *(".cluster-autoscaler.kubernetes.io", ".karpenter.sh"),
 )
 _SHARED_ENTRIES = 64  # no template has as many labels
+_LARGEST = 1 << 63
 _TIMESTAMP = 40  # characters; RFC 3339 with nanoseconds and an offset has 35
 _UNQUALIFIED_PREFIXES = ("ALIYUN_COM_GPU", "gpu-", "runai-", "pod-group-name")
 
@@ -92,41 +96,52 @@ class Manifest(Struct, frozen=True, gc=False):
                 value = msgspec.json.decode(text)
         except MALFORMED as error:
             raise Unreadable(decoding_problem(error)) from None
-        return cls.from_value(value)
+        return read_value(value, cls)
 
     @classmethod
     def from_value(cls, value: object) -> Self:
         """The same of what a JSON or YAML parser has made. Raises ``Unreadable``."""
-        try:
-            return msgspec.convert(value, cls)
-        except msgspec.ValidationError:
-            pass
-        try:
-            return msgspec.convert(_as_go_reads(value, _type_info(cls)), cls, strict=False)
-        except msgspec.ValidationError as error:
-            raise Unreadable(decoding_problem(error)) from None
+        return read_value(value, cls)
 
 
 MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError)
 """What the decoder raises."""
-_type_info = lru_cache(inspect.type_info)
+
+
+_type_info: Callable[[object], inspect.Type] = lru_cache(inspect.type_info)
+
+
+def read_value(value: object, kind: type[_T]) -> _T:
+    """A part of a manifest, of what a JSON or YAML parser has made. Raises ``Unreadable``."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        pass
+    try:
+        return msgspec.convert(_as_go_reads(value, _type_info(kind)), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Unreadable(decoding_problem(error)) from None
 
 
 def _as_go_reads(value: object, expected: inspect.Type) -> object:
     """The value without nulls, and with texts in the place of numbers where a text is expected."""
+    most = getattr(expected, "max_length", None)
+    if most is not None and isinstance(value, dict | list) and len(value) > most:
+        return value  # it will be refused as a whole
     match value, expected:
         case dict(), inspect.StructType(fields=fields) | inspect.DataclassType(fields=fields):
-            named = [(field.encode_name, field.type) for field in fields]
-            return {k: _as_go_reads(one, kind) for k, kind in named if (one := value.get(k)) is not None}
+            types = {field.encode_name: field.type for field in fields}
+            present = {key: one for key, one in value.items() if one is not None}
+            return {k: _as_go_reads(one, types[k]) if k in types else one for k, one in present.items()}
         case dict(), inspect.Metadata(type=inner):  # ``Labels``
             return _as_go_reads({k: "" if one is None else one for k, one in value.items()}, inner)
         case dict(), inspect.DictType(value_type=inner):
             return {key: _as_go_reads(one, inner) for key, one in value.items() if one is not None}
-        case list(), inspect.VarTupleType(item_type=inner):
+        case list(), inspect.ListType(item_type=inner) | inspect.VarTupleType(item_type=inner):
             return [_as_go_reads(one, inner) for one in value]
         case _, inspect.UnionType(types=types):
             return _as_go_reads(value, types[0])  # the other one is None
-        case int() | float(), inspect.StrType() if not isinstance(value, bool):
+        case int() | float(), inspect.StrType() if not isinstance(value, bool) and abs(value) < _LARGEST:
             return str(value)
     return value
 
@@ -135,7 +150,8 @@ def decoding_problem(error: Exception) -> str:
     """The path and what is wrong there: ``spec.containers.0: Expected object, got int``."""
     if not isinstance(error, msgspec.ValidationError):
         return "Invalid JSON"
-    text, _, path = str(error).replace("`", "").partition(" - at $")
+    text = visible(str(error).replace("`", "").replace(" - at key in $", " - at $"))
+    text, _, path = text.partition(" - at $")
     path = path.replace("[...]", ".*").replace("[", ".").replace("]", "").lstrip(".")
     return shorten(": ".join(filter(None, (path, text))))
 

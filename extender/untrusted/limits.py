@@ -34,7 +34,9 @@ RESOURCES = 64  # resources that one container requests, or that a node offers
 POD_RESOURCES = 384
 """Resources that all containers of a pod request together. Six containers request about 20."""
 REPORTED_DEVICES = 1024  # devices that kubelet reports for one pod
-SELECTOR_ITEMS = 256  # of one pod: entries of the node selector, values in the node affinity, and tolerations
+SELECTOR_ITEMS = 256
+"""Of one pod: entries of the node selector, values in the node affinity, and tolerations. Also values in the
+node selector of a ResourceSlice, a device or an allocation."""
 GPUS_PER_NODE = 64  # GPUs of one node. No machine has more
 DEVICES_PER_NODE = 1 << 20  # devices of one resource on one node. No machine has more
 GPU_MIB = (1 << 24) - 1  # MiB of one GPU (16 TiB). Some sharing systems multiply the real memory by a factor
@@ -92,7 +94,6 @@ DEVICE_TAINTS = 16  # taints of a device
 COUNTER_SETS = 64  # counter sets of a ResourceSlice, and counter sets that one device consumes from
 COUNTERS = 64  # counters of one set
 POLICY_VALUES = 64  # valid values in the request policy of a capacity
-SELECTOR_TERMS = 16  # terms in the node selector of a ResourceSlice or device, and requirements of a term
 OBJECT_NAME = 253  # characters of the name of a device class, driver, pool, device, request or counter
 ATTRIBUTE = 64  # characters of the value of an attribute
 

@@ -13,8 +13,7 @@ from extender.k8s.affinity import Taint
 from extender.k8s.node_filter import NOT_TOLERATED as TAINT
 from extender.k8s.objects import Deleted, Node, Upserted
 from extender.k8s.pod_manifest import PodManifest
-from extender.k8s.resource_api.claim_parser import parse_claim
-from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
+from extender.k8s.resource_api.manifests import parse_claim, parse_class, parse_slice
 from extender.untrusted.limits import PROBLEM, SELECTOR_ITEMS
 from tests.contract.conftest import GPU, Start, manifest
 from tests.contract.test_debug import CLUSTER, get

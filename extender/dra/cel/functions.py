@@ -24,7 +24,7 @@ from extender.dra.cel.program import (
     no_overload,
 )
 from extender.k8s.quantity import QuantityError
-from extender.k8s.resource_api.fields import Amount, Version, parse_amount, parse_version
+from extender.k8s.resource_api.objects import Amount, Version, parse_amount, parse_version
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import quoted
 

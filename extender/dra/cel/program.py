@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from extender.k8s.resource_api.fields import Amount, Version
+from extender.k8s.resource_api.objects import Amount, Version
 from extender.untrusted.limits import MOST_STEPS, SELECTOR_DEPTH, SELECTOR_STEPS, STEP_TEXT, quoted
 
 Result: TypeAlias = Any

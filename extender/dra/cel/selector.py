@@ -31,7 +31,7 @@ from extender.dra.cel.program import (
     Variables,
     fail,
 )
-from extender.k8s.resource_api.fields import Amount
+from extender.k8s.resource_api.objects import Amount
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import SELECTOR, STEP_TEXT
 

@@ -1,1 +1,1 @@
-"""ResourceSlice, DeviceClass and ResourceClaim of ``resource.k8s.io``, and their parsers."""
+"""The objects of ``resource.k8s.io``."""

@@ -3,9 +3,11 @@ depends on them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil
 from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias, TypeGuard, get_args
 from weakref import WeakValueDictionary
@@ -13,7 +15,61 @@ from weakref import WeakValueDictionary
 from pydantic import BeforeValidator, PlainSerializer
 
 from extender.k8s.affinity import NodeSelectorTerm, Taint, Toleration
-from extender.k8s.resource_api.fields import Amount, Value
+from extender.k8s.quantity import QuantityError, exact
+
+INT64_MAX = 2**63 - 1
+_SEMVER = re.compile(
+    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?(?:\+[0-9A-Za-z.-]+)?",
+    re.ASCII,
+)
+_MAX_VERSION = 64  # characters, by the API
+_LARGE_EXPONENT = re.compile(r"[eE][+-]?\d{3}")
+"""Such numbers may have thousands of digits; kube-scheduler rounds them to billionths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A Kubernetes quantity, exact. Its own type, because CEL tells quantities from numbers."""
+
+    number: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A semantic version 2.0.0: its text, and a key that sorts as versions do."""
+
+    text: str
+    key: tuple[int, int, int, int, tuple[tuple[int, int, str], ...]]
+
+
+Value: TypeAlias = bool | int | str | Version
+"""An attribute. In Python ``bool`` is an ``int``, in CEL it is not: test for ``bool`` first."""
+
+
+def parse_version(text: str) -> Version | None:
+    return _parse_version(text) if len(text) <= _MAX_VERSION else None
+
+
+@lru_cache(maxsize=4096)
+def _parse_version(text: str) -> Version | None:
+    match = _SEMVER.fullmatch(text)
+    if match is None:
+        return None
+    major, minor, patch, pre_release = match.groups()
+    # Numbers sort before words, and by value (semver.org, item 11).
+    identifiers = tuple(
+        (0, int(one), "") if one.isdecimal() else (1, 0, one)
+        for one in (pre_release.split(".") if pre_release else ())
+    )
+    return Version(text, (int(major), int(minor), int(patch), 0 if pre_release else 1, identifiers))
+
+
+def parse_amount(text: str) -> Amount:
+    """Raises ``QuantityError``."""
+    if _LARGE_EXPONENT.search(text[:64]):
+        raise QuantityError("quantity has an exponent of three digits")
+    return Amount(exact(text))
+
 
 Number: TypeAlias = int | Fraction
 _PAIRS = (

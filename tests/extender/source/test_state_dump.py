@@ -15,9 +15,9 @@ from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.node_filter import NodeRequirement
 from extender.k8s.objects import KubernetesObject, Node, Pod
 from extender.k8s.pod_groups import PodGroup
-from extender.k8s.resource_api.fields import Amount, parse_version
 from extender.k8s.resource_api.objects import (
     AllocationResult,
+    Amount,
     CapacityRequestPolicy,
     Device,
     DeviceClass,
@@ -26,6 +26,7 @@ from extender.k8s.resource_api.objects import (
     NodeScope,
     ResourceClaim,
     ResourceSlice,
+    parse_version,
 )
 from extender.source.interface import Unavailable
 from extender.source.snapshot import read

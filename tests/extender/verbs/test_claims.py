@@ -11,8 +11,7 @@ from extender.dra.forecast import Forecast
 from extender.explain.node import view_node
 from extender.explain.pod import NO_DEVICES, explain
 from extender.k8s.objects import Deleted, Listed, PodClaim, PodSpec, Upserted
-from extender.k8s.resource_api.claim_parser import parse_claim
-from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
+from extender.k8s.resource_api.manifests import parse_claim, parse_class, parse_slice
 from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
 from extender.protocol.node_names import NodeNames
 from extender.source.snapshot import Snapshot, SnapshotSource

@@ -12,8 +12,7 @@ from extender.dialects.pod_resources import RequestError
 from extender.evictor.decision import needs_no_plan
 from extender.explain.pod import NO_DEVICES, explain
 from extender.k8s.objects import Container, PodClaim, PodSpec, Upserted
-from extender.k8s.resource_api.claim_parser import parse_claim
-from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
+from extender.k8s.resource_api.manifests import parse_claim, parse_class, parse_slice
 from extender.protocol.codec import Candidate, PreemptArgs
 from extender.replay.cluster_engine import ClusterEngine
 from extender.replay.work import Item

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from extender.k8s.resource_api.claim_parser import parse_claim
-from extender.k8s.resource_api.slice_parser import parse_class
+from extender.k8s.resource_api.manifests import parse_claim, parse_class
 from extender.untrusted.limits import PROBLEM
 from tests.extender.dra.claims import allocated, many, request, selectors
 from tests.extender.dra.nvidia import cluster, device_cache, forecast_for, gpu, names, spec
@@ -152,6 +151,6 @@ def test_a_claim_beyond_the_limits_is_not_supported(claim):
 def test_a_class_beyond_the_limits_is_a_problem():
     cache = device_cache(spec(gpu(0), node="n0"))
     cache.put(parse_class("gpu.nvidia.com", selectors(*["true"] * 33)))
-    assert "more than 32" in cache.problems["DeviceClass gpu.nvidia.com"]
+    assert "length <= 32" in cache.problems["DeviceClass gpu.nvidia.com"]
     found = forecast_for(cache, many(request()), "n0")
     assert (found.devices, found.refused) == ((), False)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.k8s.objects import PodClaim, PodSpec, Upserted
-from extender.k8s.resource_api.claim_parser import parse_claim
-from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
+from extender.k8s.resource_api.manifests import parse_claim, parse_class, parse_slice
 from extender.verbs.evaluate import evaluate
 from extender.verbs.eviction import plan as planner
 from extender.verbs.eviction.plan import plan_evictions

@@ -28,10 +28,9 @@ from extender.dialects.pod_request import request_of
 from extender.k8s.node_filter import node_requirement
 from extender.k8s.objects import Pod
 from extender.replay.cluster_engine import ClusterEngine
-from extender.replay.other_room import OtherRoom
+from extender.replay.cluster_pods import PermittedRows, cluster_simulation
 from extender.replay.repack import SnapshotReplay
-from extender.replay.running_pods import RunningPods
-from extender.replay.work import Item, Work
+from extender.replay.simulation import Item, Simulation
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
 from packing.fleet.arrays import WHOLE_GPU
@@ -197,10 +196,10 @@ def scattered(fleet: MixedFleet, load: float, seed: int) -> State:
     """The fleet with pods on random nodes, until ``load`` of its GPUs is taken."""
     rng, state = np.random.default_rng(seed), fleet.state()
     engine = ClusterEngine(state)
-    pods, arrays = RunningPods(state, ""), state.fleet.arrays
+    permitted, arrays = PermittedRows(state), state.fleet.arrays
     total = float((arrays.compute_capacity > 0).sum())
     for item in fleet.pods(1000):
-        item = replace(item, rows=pods.rows_that_accept(_pod_of(item)))
+        item = replace(item, rows=permitted.rows_that_accept(_pod_of(item)))
         codes, _ = engine.evaluate(item)
         if (fits := np.flatnonzero((codes == 0) & item.rows)).size:
             engine.bind(item, int(rng.choice(fits)))
@@ -212,7 +211,7 @@ def scattered(fleet: MixedFleet, load: float, seed: int) -> State:
 def static(seed: int, *, allow_downgrade: bool, program: bool) -> dict[str, tuple[int, int]]:
     """Whole GPUs and nodes free, by policy."""
     state = scattered(MixedFleet(seed), 0.45, seed)
-    replay = SnapshotReplay(RunningPods(state, str(seed)), 0, allow_downgrade=allow_downgrade)
+    replay = SnapshotReplay(state, str(seed), 0, allow_downgrade=allow_downgrade)
     rows = [replay.row("today")]
     for name in ("inventory", *RIVALS):
         rows.append(replay.repacked(name, POLICIES[name], lambda part: None))
@@ -237,22 +236,21 @@ def departures(seed: int, policy: str, load: float, select: float) -> Placed:
     fleet = MixedFleet(seed, select)
     state = fleet.state()
     items = fleet.pods(PODS)
-    running = RunningPods(state, "")
-    work = Work(ClusterEngine(state), running.open, OtherRoom.of(state))
+    sim, permitted = cluster_simulation(state, ""), PermittedRows(state)
     state.policy = POLICIES[policy]()
     arrivals = Arrivals(state.fleet, state.policy)
-    items = [replace(item, rows=running.rows_that_accept(_pod_of(item))) for item in items]
-    sizes = {item.key: _size(work, item) for item in items}
+    items = [replace(item, rows=permitted.rows_that_accept(_pod_of(item))) for item in items]
+    sizes = {item.key: _size(sim, item) for item in items}
     rng = np.random.default_rng(seed)
     lifetimes = rng.exponential(_mean_lifetime(state.fleet, items, load), PODS)
     leaving: list[tuple[float, int]] = []
     figures = defaultdict[str, float](float)
     for number, item in enumerate(items):
         while leaving and leaving[0][0] <= number:
-            work.lift(items[heapq.heappop(leaving)[1]])
+            sim.evict(items[heapq.heappop(leaving)[1]])
             state.fleet.left += 1
         arrivals.arrive(replace(item.request, node_set=node_requirement(_pod_of(item))))
-        placed = work.place(item)
+        placed = sim.place(item)
         if placed:
             heapq.heappush(leaving, (number + lifetimes[number], number))
         if number < WARM:
@@ -262,7 +260,7 @@ def departures(seed: int, policy: str, load: float, select: float) -> Placed:
         figures["large"] += large
         figures["dropped"] += large and not placed
         figures["placed"] += placed * hours
-        figures["free"] += _free_worth(work)
+        figures["free"] += _free_worth(sim)
     total = float((state.fleet.arrays.gpu_value * (state.fleet.arrays.compute_capacity > 0)).sum())
     return Placed(
         100 * figures["placed"] / figures["asked"],
@@ -283,14 +281,14 @@ def _mean_lifetime(fleet: Fleet, items: Sequence[Item], load: float) -> float:
     return float(min(load * whole.sum() / several, (load * whole.sum() + parts) / (several + single)))
 
 
-def _size(work: Work, item: Item) -> float:
+def _size(sim: Simulation, item: Item) -> float:
     """GPUs that a pod takes, the mean over the nodes where it may go."""
-    sizes = gpu_sizes(work.fleet, item.request)[item.rows]
+    sizes = gpu_sizes(sim.fleet, item.request)[item.rows]
     return float(sizes[sizes > 0].mean()) if (sizes > 0).any() else 0.0
 
 
-def _free_worth(work: Work) -> float:
-    return float((work.fleet.arrays.free_parts().clip(min=0) * work.fleet.arrays.gpu_value).sum())
+def _free_worth(sim: Simulation) -> float:
+    return float((sim.fleet.arrays.free_parts().clip(min=0) * sim.fleet.arrays.gpu_value).sum())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -102,14 +102,15 @@ def run(args: argparse.Namespace) -> int:
         if cluster and args.output == "table":  # before the kernels are loaded, which takes longer
             print(f"Reading {cluster.describe()}", flush=True)
         with loading_kernels():
-            from extender.cli.plan_run import first_line, source_of, work_out
+            from extender.cli.plan_run import source_of, work_out
+            from extender.plan.report import size_of
             from extender.replay.traces import BadInput
         try:
             source = source_of(args, cluster)
-            work = source.fresh()
+            sim = source.simulation()
             if args.output == "table":
-                print(first_line(work, source.name), flush=True)
-            report = work_out(args, source, work, show_progress)
+                print(size_of(sim, source.name), flush=True)
+            report = work_out(args, source, sim, show_progress)
         except BadInput as error:
             print(f"stowage plan: {error}", file=sys.stderr)
             return 2

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
 
 from extender.cli import source_args
 from extender.k8s.objects import Node, Upserted
-from extender.plan.answers import drain_report, size_of
-from extender.plan.change import added_nodes
-from extender.plan.change_report import change_report
-from extender.plan.cluster import ClusterSource
-from extender.plan.mig_report import mig_report
+from extender.plan.change import added_nodes, change_report
+from extender.plan.drain import drain_report, summary_report
+from extender.plan.mig import mig_report
 from extender.plan.moves import moves_report
 from extender.plan.prices import NO_COSTS, NodeCosts, costs_of, read_prices
-from extender.plan.report import Report
-from extender.plan.slices_report import slices_report
-from extender.plan.source import PlanSource
-from extender.plan.summary import summary_report
+from extender.plan.report import Progress, Report
+from extender.plan.slices import slices_report
+from extender.plan.source import ClusterSource, PlanSource
 from extender.plan.trace import TraceSource
+from extender.replay.simulation import Simulation
 from extender.replay.traces import BadInput
-from extender.replay.work import Work
 from extender.settings_file import load
 from extender.source.interface import Source
 from extender.source.prometheus import measured_use
 
-Progress = Callable[[str, float], None]
 _OF_PLAN = {"add": "change", "remove": "change", "prometheus": "slices"}
 
 
@@ -62,27 +57,22 @@ def _name(args: argparse.Namespace) -> str:
     return "example" if args.example else "cluster"
 
 
-def first_line(work: Work, name: str) -> str:
-    """What is known before anything is searched."""
-    return size_of(work, name)
-
-
-def work_out(args: argparse.Namespace, source: PlanSource, work: Work, progress: Progress) -> Report:
+def work_out(args: argparse.Namespace, source: PlanSource, sim: Simulation, progress: Progress) -> Report:
     """The report that was asked for. Raises ``BadInput``."""
     if args.what == "change":
         return _change(args, source, progress)
-    costs = _costs(args, source, work)
+    costs = _costs(args, source, sim)
     if args.what == "summary":
-        return summary_report(source, work, costs, progress)
+        return summary_report(source, sim, costs, progress)
     if args.what == "mig":
         cluster, options = _cluster(source), (args.layouts, args.growth, args.repartition_seconds)
-        return mig_report(cluster, work, *options, progress)
+        return mig_report(cluster, sim, *options, progress)
     if args.what == "slices":
         measured = measured_use(args.prometheus, args.window, args.quantile) if args.prometheus else {}
-        return slices_report(_cluster(source), work, measured, args.margin, progress)
+        return slices_report(_cluster(source), sim, measured, args.margin, progress)
     if args.what == "moves":
-        return moves_report(source, work, args.moves, args.free, progress)
-    return drain_report(source, work, costs, progress, keep_room=not args.ignore_waiting)
+        return moves_report(source, sim, args.moves, args.free, progress)
+    return drain_report(source, sim, costs, progress, keep_room=not args.ignore_waiting)
 
 
 def _change(args: argparse.Namespace, source: PlanSource, progress: Progress) -> Report:
@@ -93,7 +83,7 @@ def _change(args: argparse.Namespace, source: PlanSource, progress: Progress) ->
         added += added_nodes(text, nodes, [node.name for node in added])
     costs = NO_COSTS
     if args.prices:
-        changed = source.changed(map(Upserted, added)).state()
+        changed = source.state(map(Upserted, added))
         costs = costs_of(read_prices(args.prices), filter(None, changed.fleet.specs), changed.nodes)
     return change_report(source, added, args.remove, costs, progress)
 
@@ -104,8 +94,8 @@ def _cluster(source: PlanSource) -> ClusterSource:
     return source
 
 
-def _costs(args: argparse.Namespace, source: PlanSource, work: Work) -> NodeCosts:
+def _costs(args: argparse.Namespace, source: PlanSource, sim: Simulation) -> NodeCosts:
     if not args.prices:
         return NO_COSTS
-    specs = [spec for spec in work.fleet.specs if spec]
+    specs = [spec for spec in sim.fleet.specs if spec]
     return costs_of(read_prices(args.prices), specs, source.nodes())

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.inventory.cloud_labels import INSTANCE_TYPE
 from extender.inventory.gfd_labels import PRODUCT
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
-from extender.plan.cluster import ClusterSource
-from extender.plan.source import Step
+from extender.plan.prices import NodeCosts
+from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table, figure_gains, many
+from extender.plan.source import ClusterSource
 from extender.replay.cluster_engine import as_new
-from extender.replay.movable import Stays
+from extender.replay.cluster_pods import Stays
+from extender.replay.steps import Outcome, Step, carry_out
 from extender.replay.traces import BadInput
 from extender.untrusted.limits import quoted
 from packing.fleet.stranded import Fragmentation
@@ -31,68 +33,54 @@ _EXPECTED = "expected COUNTxTYPE, such as 4xH100, 2xNODE, or 2xB200:gpus=8,cpu=1
 
 @dataclass(slots=True)
 class Change:
-    """``starts``: waiting pods that fit after the change, with their node, and ``started``: those that fit
-    without it. ``waits``: those that fit nowhere afterwards, and why. ``moved``: where the pods of lost
-    nodes go; ``ends``: pods that end with their node, and why. ``before`` and ``after``: what is free once
-    all pods that fit have started."""
+    """``events``: what happens to the cluster. ``starts``: waiting pods that fit after the change, with their
+    node, and ``started``: those that fit without it. ``waits``: those that fit nowhere afterwards, and why.
+    ``moved``: where the pods of lost nodes go, ``homeless``: those that find no place, and why; ``ends``:
+    those that end with their node, and why. ``before`` and ``after``: what is free once all pods that fit
+    have started."""
 
     before: Fragmentation
     after: Fragmentation
+    events: Sequence[Event]
     started: dict[str, str]
+    ends: dict[str, str]
     starts: dict[str, str] = field(default_factory=dict)
     waits: dict[str, str] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
     homeless: dict[str, str] = field(default_factory=dict)
-    ends: dict[str, str] = field(default_factory=dict)
 
     def steps(self) -> list[Step]:
         """On the changed cluster: each pod to the place that was found for it, in the order of the queue."""
         return [Step("place", pod, node) for pod, node in (self.moved | self.starts).items()]
 
 
-def plan_change(
-    source: ClusterSource, added: Sequence[Node], removed: Sequence[str]
-) -> tuple[Change, ClusterSource]:
-    """The change, and the cluster after it. Raises ``BadInput`` for a node that is not there."""
-    today = source.fresh()
+def plan_change(source: ClusterSource, added: Sequence[Node], removed: Sequence[str]) -> Change:
+    """Raises ``BadInput`` for a node that is not there."""
     state = source.state()
     if unknown := [name for name in removed if name not in state.nodes]:
         raise BadInput(f"there is no node {unknown[0]}")
     ends: dict[str, str] = {}
-    lost: dict[str, str] = {}
-    events = [*map(Upserted, added), *_removals(source, state.pods.on_node, removed, ends, lost)]
-    changed = source.changed(events)
-    work = changed.fresh()
-    before = today.place_waiting()
-    found = work.place_waiting()
-    change = Change(today.figures(), work.figures(), before, ends=ends)
-    for key, node in found.items():
-        (change.moved if key in lost else change.starts)[key] = node
-    for item in work.waiting:
-        if item.key not in found:
-            (change.homeless if item.key in lost else change.waits)[item.key] = work.why_nowhere(item)
-    change.waits |= work.unplanned
-    return change, changed
-
-
-def _removals(
-    source: ClusterSource,
-    pods_on: Callable[[str], Iterable[Pod]],
-    removed: Iterable[str],
-    ends: dict[str, str],
-    lost: dict[str, str],
-) -> Iterator[Event]:
-    """Notes which pods end, and which wait again."""
+    lost: set[str] = set()
+    events: list[Event] = [Upserted(node) for node in added]
     for name in removed:
-        for pod in pods_on(name):
+        for pod in state.pods.on_node(name):
+            events.append(Deleted("Pod", pod.key))
             if why := _why_it_ends(pod, bare_pods=source.bare_pods):
                 ends[pod.key] = why
-                yield Deleted("Pod", pod.key)
             else:
-                lost[pod.key] = name
-                yield Deleted("Pod", pod.key)
-                yield Upserted(as_new(pod))
-        yield Deleted("Node", name)
+                lost.add(pod.key)
+                events.append(Upserted(as_new(pod)))
+        events.append(Deleted("Node", name))
+    today, then = source.simulation(), source.simulation(events)
+    started, found = today.place_waiting(), then.place_waiting()
+    change = Change(today.figures(), then.figures(), events, started, ends)
+    for item in then.waiting:
+        if item.key in found:
+            (change.moved if item.key in lost else change.starts)[item.key] = found[item.key]
+        else:
+            (change.homeless if item.key in lost else change.waits)[item.key] = then.why_nowhere(item)
+    change.waits |= then.unplanned
+    return change
 
 
 def _why_it_ends(pod: Pod, *, bare_pods: bool) -> str:
@@ -101,6 +89,81 @@ def _why_it_ends(pod: Pod, *, bare_pods: bool) -> str:
     if pod.scheduling_constraints.pinned_to_node:
         return Stays.PINNED
     return Stays.NO_CONTROLLER if pod.owner is None and not bare_pods else ""
+
+
+def change_report(
+    source: ClusterSource,
+    added: Sequence[Node],
+    removed: Sequence[str],
+    costs: NodeCosts,
+    progress: Progress,
+) -> Report:
+    """What these nodes would change, waiting pods included. ``costs``: with those of the added ones. Raises
+    ``BadInput``."""
+    progress("placing the pods", 0.0)
+    change = plan_change(source, added, removed)
+    progress("carrying out the plan", 0.5)
+    outcome = carry_out(source.simulation(change.events), change.steps())
+    progress("carrying out the plan", 1.0)
+    placed, found = (sum(pod in outcome.placed for pod in pods) for pods in (change.starts, change.moved))
+    gains = [Gain("waiting pods that fit", len(change.started), len(change.starts), placed)]
+    if moved := len(change.moved):
+        gains.append(Gain("pods of lost nodes that run", moved, moved, found))
+    return Report(
+        _title(source.name, added, removed),
+        [*_sentences(change), *_cost(added, removed, costs)],
+        [_waiting(change, outcome), _moved(change, outcome), _ends(change)],
+        [*gains, *figure_gains(change.before, change.after, outcome.figures)],
+        outcome.problems,
+        [*filter(None, [costs.note()]), "today: once the waiting pods that fit have started. " + UNKNOWN],
+    )
+
+
+def _title(name: str, added: Sequence[Node], removed: Sequence[str]) -> str:
+    kinds = Counter(node.name.rpartition("-")[0].removeprefix("added-") for node in added)
+    parts = [f"{many(count, 'more node')} like {kind}" for kind, count in kinds.items()]
+    parts += [f"without {', '.join(removed)}"] if removed else []
+    return f"{name}: {' and '.join(parts)}"
+
+
+def _sentences(change: Change) -> list[str]:
+    newly = len(change.starts.keys() - change.started.keys())
+    no_longer = len(change.started.keys() - change.starts.keys())
+    only_then = f", {newly} of them only then" if newly else ""
+    fit = many(len(change.starts), "waiting pod")
+    said = [f"{fit} fit ({len(change.started)} without the change){only_then}."]
+    if no_longer:
+        said.append(f"{no_longer} waiting pods that would fit today do not fit any more.")
+    if total := len(change.moved) + len(change.homeless):
+        said.append(f"{len(change.moved)} of {total} pods of the lost nodes find another place.")
+    return said
+
+
+def _cost(added: Sequence[Node], removed: Sequence[str], costs: NodeCosts) -> list[str]:
+    if not costs.per_month:
+        return []
+    before, after = costs.total - costs.of(node.name for node in added), costs.total - costs.of(removed)
+    change = f"{before:,.0f} {costs.currency} today, {after:,.0f} then ({after - before:+,.0f})"
+    return [f"Cost per month: {change}."]
+
+
+def _waiting(change: Change, outcome: Outcome) -> Table:
+    rows = [
+        (pod, change.started.get(pod, "-"), node, outcome.placed.get(pod, "no place"), "")
+        for pod, node in change.starts.items()
+    ]
+    rows += [(pod, change.started.get(pod, "-"), "-", "-", why) for pod, why in change.waits.items()]
+    return Table("waiting", "Waiting pods", ("pod", "fits today on", "then on", "replayed", "why not"), rows)
+
+
+def _moved(change: Change, outcome: Outcome) -> Table:
+    rows = [(pod, node, outcome.placed.get(pod, "no place"), "") for pod, node in change.moved.items()]
+    rows += [(pod, "-", "-", why) for pod, why in change.homeless.items()]
+    return Table("moved", "Pods of the lost nodes", ("pod", "goes to", "replayed", "why not"), rows)
+
+
+def _ends(change: Change) -> Table:
+    return Table("ends", "Pods that end with their node", ("pod", "why"), [*change.ends.items()])
 
 
 def added_nodes(text: str, nodes: Mapping[str, Node], taken: Iterable[str] = ()) -> list[Node]:

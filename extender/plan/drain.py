@@ -7,15 +7,20 @@ that frees the most is the plan. ``at_least`` is a bound that no plan can beat.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
-from extender.plan.source import Step
+from extender.plan.prices import NodeCosts
+from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table, many
+from extender.plan.source import PlanSource
 from extender.replay.bound import at_least
-from extender.replay.work import Item, Work, blockers, weight
-from packing.fleet.node_usage import Allocation
+from extender.replay.simulation import ONLY_WEAKER, Simulation, largest_first
+from extender.replay.steps import Outcome, Step, carry_out
+from packing.fleet.stranded import Beside, Fragmentation, fragmentation
 
-Progress = Callable[[str, float], None]
+_NEXT = "More: stowage plan drain | change --add 4xTYPE | change --remove NODE | moves | mig | slices"
 
 
 @dataclass(slots=True)
@@ -37,6 +42,10 @@ class Drain:
     def kept(self) -> int:
         return len(self.stays)
 
+    @property
+    def nodes(self) -> int:
+        return len(self.goes) + self.kept
+
     def steps(self) -> list[Step]:
         """What somebody would do: let the waiting pods start, cordon all nodes that go, and drain them one
         after the other. Where the pods go is left to the scheduler."""
@@ -50,111 +59,235 @@ class Drain:
 
 
 def plan_drain(
-    work: Work, progress: Progress, prices: Mapping[str, float] | None = None, *, keep_room: bool = True
+    sim: Simulation,
+    progress: Progress,
+    prices: Mapping[str, float] | None = None,
+    *,
+    keep_room: bool = True,
 ) -> Drain:
     """The best plan of several orders. ``keep_room``: waiting pods that fit start first. ``prices`` per hour
     by node: of equally loaded nodes the dearest go first."""
-    plan = Drain()
+    started, waiting = {}, {}
     if keep_room:
-        plan.started = work.place_waiting()
-        plan.waiting = {
-            item.key: work.why_nowhere(item) for item in work.waiting if item.key not in plan.started
-        } | work.unplanned
-    plan.at_least = _bound(work)
-    homes = {key: work.name(held.row) for key, held in work.at.items()}
-    best: _Attempt | None = None
-    orders = _orders(work, prices or {})
+        started = sim.place_waiting()
+        waiting = {one.key: sim.why_nowhere(one) for one in sim.waiting if one.key not in started}
+        waiting |= sim.unplanned
+    bound = _bound(sim)
+    origin = {key: sim.node_of(key) for key in sim.held}
+    best: Drain | None = None
+    orders = _orders(sim, prices or {})
+    now = sim.savepoint()
     for number, order in enumerate(orders):
-        attempt = _Attempt(work)
-        attempt.run(order, lambda part, n=number: progress("nodes that can go", (n + part) / len(orders)))  # type: ignore[misc]
-        moves = sum(map(len, attempt.goes.values()))
-        if best is None or (len(attempt.goes), -moves) > (len(best.goes), -sum(map(len, best.goes.values()))):
-            best = attempt
-        attempt.undo()
-        if plan.at_least is not None and len(best.stays) <= plan.at_least:
+        plan = _drain_in(order, sim, partial(_report, progress, number, len(orders)))
+        sim.undo_to(now)
+        if best is None or (len(plan.goes), -len(plan.target)) > (len(best.goes), -len(best.target)):
+            best = plan
+        if bound is not None and best.kept <= bound:
             break
     progress("nodes that can go", 1.0)
     assert best is not None
-    plan.goes, plan.stays, plan.target = best.goes, best.stays, best.target
-    for key in plan.started.keys() & plan.target.keys():  # they start where they end
-        plan.goes[homes[key]].remove(key)
-        plan.started[key] = plan.target.pop(key)
-    plan.origin = {key: homes[key] for key in plan.target}
-    return plan
+    for key in started.keys() & best.target.keys():  # they start where they end
+        best.goes[origin[key]].remove(key)
+        started[key] = best.target.pop(key)
+    best.origin = {key: origin[key] for key in best.target}
+    best.started, best.waiting, best.at_least = started, waiting, bound
+    return best
 
 
-def _bound(work: Work) -> int | None:
-    items = list(work.movable.values())
-    held = [(item, work.lift(item)) for item in items]
-    # A pod may run where its rules would not let it go any more. Without it the bound is still one.
-    bound = at_least(work, [item for item in items if item.home < 0 or work.fits(item)[item.home]])
-    for item, allocation in held:
-        work.restore(item, allocation)
+def _report(progress: Progress, order: int, orders: int, part: float) -> None:
+    progress("nodes that can go", (order + part) / orders)
+
+
+def _bound(sim: Simulation) -> int | None:
+    now, items = sim.savepoint(), list(sim.movable.values())
+    for item in items:
+        sim.evict(item)
+    # A pod may run where it would not fit any more. Without it the bound is still one.
+    bound = at_least(sim, [item for item in items if item.home < 0 or sim.fits(item)[item.home]])
+    sim.undo_to(now)
     return bound
 
 
-def _orders(work: Work, prices: Mapping[str, float]) -> list[list[int]]:
+def _orders(sim: Simulation, prices: Mapping[str, float]) -> list[list[int]]:
     """Orders in which nodes are tried: those with the least work first, by GPUs, by pods, and by price."""
-    load = {row: sum(weight(item) for item in work.items_on(row)) for row in work.gpu_rows}
-    pods = {row: len(work.items_on(row)) for row in work.gpu_rows}
-    dear = {row: -prices.get(work.name(row), 0.0) for row in work.gpu_rows}
-    empty = {row: pods[row] > 0 for row in work.gpu_rows}
+    rows = sim.gpu_rows
+    load = {row: sum(item.gpus for item in sim.items_on(row)) for row in rows}
+    pods = {row: len(sim.items_on(row)) for row in rows}
+    dear = {row: -prices.get(sim.name(row), 0.0) for row in rows}
     keys: list[Callable[[int], tuple[float, ...]]] = [
-        lambda row: (empty[row], load[row], dear[row]),
-        lambda row: (empty[row], pods[row], load[row]),
-        lambda row: (empty[row], dear[row], load[row]),
+        lambda row: (pods[row] > 0, load[row], dear[row]),
+        lambda row: (pods[row] > 0, pods[row], load[row]),
+        lambda row: (pods[row] > 0, dear[row], load[row]),
     ]
-    orders = [sorted(work.gpu_rows, key=lambda row: (*key(row), work.name(row))) for key in keys]
+    orders = [sorted(rows, key=key) for key in keys]  # of equal nodes by name
     return [order for n, order in enumerate(orders) if order not in orders[:n]]
 
 
-class _Attempt:
-    """One order of nodes, tried on the fleet. ``undo`` restores the fleet."""
+def _drain_in(order: list[int], sim: Simulation, progress: Callable[[float], None]) -> Drain:
+    """Drain the nodes of these rows, those for which that is possible."""
+    plan, before = Drain(), dict(sim.held)
+    for number, row in enumerate(order):
+        progress(number / len(order))
+        if why := _why_it_stays(sim, row):
+            plan.stays[sim.name(row)] = why
+        else:
+            plan.goes[sim.name(row)] = []
+    for key, held in sim.held.items():
+        if held != before[key]:
+            plan.goes[sim.name(before[key].row)].append(key)
+            plan.target[key] = sim.node_of(key)
+    return plan
 
-    def __init__(self, work: Work) -> None:
-        self._work, self._before = work, dict(work.at)
-        self._closed: list[int] = []
-        self.goes: dict[str, list[str]] = {}
-        self.stays: dict[str, str] = {}
-        self.target: dict[str, str] = {}
-        self._home: dict[str, str] = {key: work.name(held.row) for key, held in work.at.items()}
 
-    def run(self, order: list[int], progress: Callable[[float], None]) -> None:
-        for number, row in enumerate(order):
-            progress(number / len(order))
-            name = self._work.name(row)
-            if why := self._why_not(row):
-                self.stays[name] = why
-            else:
-                self.goes[name] = []
-        for key, held in self._work.at.items():
-            if held != self._before[key]:
-                home, end = self._home[key], self._work.name(held.row)
-                self.goes[home].append(key)
-                self.target[key] = end
-
-    def _why_not(self, row: int) -> str:
-        """Drain the node if that is possible, else say why not."""
-        work = self._work
-        if keep := blockers(work, row):
-            key, why = next(iter(sorted(keep.items())))
-            more = f" (and {len(keep) - 1} more)" if len(keep) > 1 else ""
-            return f"{key}: {why}{more}"
-        work.open[row] = False
-        problem = work.move_all(work.items_on(row))
-        if problem:
-            work.open[row] = True
+def _why_it_stays(sim: Simulation, row: int) -> str:
+    """Drain the node if that is possible, else say why not."""
+    if keep := sim.blockers(row):
+        key, why = min(keep.items())
+        more = f" (and {len(keep) - 1} more)" if len(keep) > 1 else ""
+        return f"{key}: {why}{more}"
+    now, items = sim.savepoint(), sim.items_on(row)
+    sim.cordon(row)
+    for item in items:
+        sim.evict(item)
+    for item in largest_first(items):
+        if not sim.place(item):
+            problem = f"{item.key}: {sim.why_nowhere(item)}"
+            sim.undo_to(now)
             return problem
-        self._closed.append(row)
-        return ""
+    return ""
 
-    def undo(self) -> None:
-        work = self._work
-        work.open[self._closed] = True
-        moved = [key for key, held in work.at.items() if held != self._before[key]]
-        items: list[Item] = [work.movable[key] for key in moved]
-        for item in items:
-            work.lift(item)
-        before: list[tuple[Item, Allocation]] = [(item, self._before[item.key]) for item in items]
-        for item, held in before:
-            work.restore(item, held)
+
+def drain_report(
+    source: PlanSource, sim: Simulation, costs: NodeCosts, progress: Progress, *, keep_room: bool = True
+) -> Report:
+    """Which nodes could go. ``sim`` is used up."""
+    today = sim.figures()
+    plan = plan_drain(sim, progress, costs.per_month, keep_room=keep_room)
+    progress("carrying out the plan", 0.0)
+    outcome = carry_out(source.simulation(), plan.steps())
+    progress("carrying out the plan", 1.0)
+    moved = sum(pod in outcome.placed for pod in plan.origin)
+    return Report(
+        f"The fewest nodes for this work: {source.name}",
+        _sentences(plan),
+        [_nodes(plan, outcome), _moves(plan, outcome), _stays(plan), _waiting(plan)],
+        [
+            _nodes_gain(plan, outcome),
+            Gain("nodes that can go", 0, len(plan.goes), len(outcome.removed)),
+            Gain("pods that run", len(plan.origin), len(plan.origin), moved),
+            *_cost_gains(costs, plan, outcome),
+            Gain("whole GPUs free on the rest", today.whole, None, outcome.figures.whole),
+        ],
+        outcome.problems,
+        [*filter(None, [costs.note(), _weaker_note(outcome)]), UNKNOWN],
+    )
+
+
+def _weaker_note(outcome: Outcome) -> str:
+    """What a plan assumes of pods that the scheduler would give a weaker device, "" without any."""
+    if not outcome.held_back:
+        return ""
+    pods = many(len(outcome.held_back), "pod")
+    return (
+        f"{pods} (such as {outcome.held_back[0]}) would get a weaker device from the scheduler, because no "
+        "selector names the GPU model. The plan keeps devices as good as today's: name the model before you "
+        "evict, or plan with --allow-downgrade."
+    )
+
+
+def _nodes_gain(plan: Drain, outcome: Outcome) -> Gain:
+    return Gain("nodes that hold the work", plan.nodes, plan.kept, plan.nodes - len(outcome.removed))
+
+
+def _cost_gains(costs: NodeCosts, plan: Drain, outcome: Outcome) -> list[Gain]:
+    if not costs.per_month:
+        return []
+    after = costs.total - costs.of(plan.goes), costs.total - costs.of(outcome.removed)
+    return [Gain(f"cost per month {costs.currency}".strip(), costs.total, *after)]
+
+
+def _sentences(plan: Drain) -> list[str]:
+    goes = len(plan.goes)
+    empty = sum(not pods for pods in plan.goes.values())
+    said = [
+        f"{goes} of {many(plan.nodes, 'node')} with GPUs can go: {empty} without work, and {goes - empty} "
+        f"from which {many(len(plan.target), 'pod')} would move. {many(plan.kept, 'node')} would stay."
+    ]
+    if plan.at_least is not None and plan.at_least >= plan.kept:
+        said.append(f"No plan keeps fewer than {plan.kept}.")
+    elif plan.at_least is not None:
+        said.append(f"At least {plan.at_least} are needed, whatever moves where.")
+    if weaker := sum(ONLY_WEAKER in why for why in plan.stays.values()):
+        said.append(f"{many(weaker, 'node')} stay because their pods would get weaker devices elsewhere.")
+    if plan.started:
+        said.append(f"Room is left for {many(len(plan.started), 'waiting pod')} that can start now.")
+    return said
+
+
+def _nodes(plan: Drain, outcome: Outcome) -> Table:
+    rows = [
+        (number, name, len(pods), "yes" if name in outcome.removed else "no")
+        for number, (name, pods) in enumerate(plan.goes.items(), 1)
+    ]
+    title = "Order of drain (cordon all of them first)"
+    return Table("order", title, ("step", "node", "pods to move", "replayed"), rows)
+
+
+def _moves(plan: Drain, outcome: Outcome) -> Table:
+    rows = [
+        (pod, node, plan.target[pod], outcome.placed.get(pod, "no place"))
+        for node, pods in plan.goes.items()
+        for pod in pods
+    ]
+    title = "What moves (to: in the plan; replayed: where the scheduler puts it)"
+    return Table("moves", title, ("pod", "from", "to", "replayed"), rows)
+
+
+def _stays(plan: Drain) -> Table:
+    return Table("stays", "What stays, and why", ("node", "why"), sorted(plan.stays.items()))
+
+
+def _waiting(plan: Drain) -> Table:
+    rows = [(pod, node, "") for pod, node in plan.started.items()]
+    rows += [(pod, "-", why) for pod, why in plan.waiting.items()]
+    return Table("waiting", "Waiting pods", ("pod", "starts on", "why not"), rows)
+
+
+def summary_report(source: PlanSource, sim: Simulation, costs: NodeCosts, progress: Progress) -> Report:
+    """``stowage plan`` without more: by GPU model the nodes, the GPUs, what is free, and which nodes could
+    go. ``sim`` is used up."""
+    by_model = fragmentation(sim.fleet, sim.offered(), Beside())[1]
+    specs = {sim.name(row): sim.fleet.specs[row] for row in sim.gpu_rows}
+    models = {name: (spec.model or "") if spec else "" for name, spec in specs.items()}
+    waiting = len(sim.waiting) + len(sim.unplanned)
+    plan = plan_drain(sim, progress, costs.per_month)
+    outcome = carry_out(source.simulation(), plan.steps())
+    bound = f" (no plan keeps fewer than {plan.at_least})" if plan.at_least is not None else ""
+    return Report(
+        f"Summary: {source.name}",
+        [
+            f"{many(waiting, 'pod')} wait for a GPU; {len(plan.started)} of them fit now.",
+            f"{plan.kept} of {plan.nodes} nodes with GPUs hold the work{bound}; "
+            f"{len(plan.goes)} can go, and {many(len(plan.target), 'pod')} would move for that.",
+        ],
+        [_models(by_model, models, plan, costs)],
+        [_nodes_gain(plan, outcome), *_cost_gains(costs, plan, outcome)],
+        outcome.problems,
+        [*filter(None, [costs.note()]), _NEXT],
+    )
+
+
+def _models(
+    by_model: Mapping[str, Fragmentation], models: Mapping[str, str], plan: Drain, costs: NodeCosts
+) -> Table:
+    """``models``: that of each node with GPUs, by name."""
+    going = Counter(models[name] for name in plan.goes)
+    head = ["model", "nodes", "GPUs", "GPUs free whole", "nodes free", "largest island", "nodes that can go"]
+    head += ["cost per month"] if costs.per_month else []
+    rows: list[tuple[Cell, ...]] = []
+    for model, one in by_model.items():
+        row = [one.nodes, one.gpus, one.whole, one.whole_nodes, one.largest_island, going[model]]
+        cost = round(costs.of(name for name, known in models.items() if known == model), 2)
+        if one.gpus:
+            rows.append((model or "unknown", *row, *([cost] if costs.per_month else [])))
+    return Table("models", "By GPU model", tuple(head), rows)

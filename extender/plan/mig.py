@@ -18,10 +18,10 @@ import numpy as np
 from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.inventory.mig_manager import LAYOUT_LABEL, STATE_LABEL
 from extender.k8s.objects import Deleted, Event, Node, Upserted
-from extender.plan.cluster import ClusterSource
-from extender.plan.source import Step
-from extender.replay.cluster_engine import as_new
-from extender.replay.work import Item, Work
+from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table, many
+from extender.plan.source import ClusterSource
+from extender.replay.simulation import Item, Simulation
+from extender.replay.steps import Step, carry_out
 from packing.model.gpu_catalogue import Placement, named_model, parse_profile, placement_of
 from packing.model.node_spec import NodeSpec
 from packing.plan.mig_layouts import Choice, Demand, Pool, choose_layouts, layouts
@@ -49,11 +49,12 @@ class MigPool:
 
 @dataclass(slots=True)
 class MigPlan:
-    """``layout``: the new layout of one GPU by node that changes; ``moves``: the pods that leave each such
-    node for it; ``running``, ``waiting``, ``wanted`` (with growth) and ``served``: instances by resource."""
+    """``then``: what each node that changes has afterwards, ``moves``: the pods that leave it for that.
+    ``running``, ``waiting``, ``wanted`` (with growth) and ``served``: instances by resource."""
 
     pool: MigPool
     layout: dict[str, dict[str, int]]
+    then: dict[str, Amounts]
     moves: dict[str, list[str]]
     running: Amounts
     waiting: Amounts
@@ -61,25 +62,15 @@ class MigPlan:
     served: Amounts
     is_best: bool
 
-    def has(self, *, changed: bool) -> Amounts:
-        """What all nodes have, today or once they have changed."""
-        total: Amounts = Counter()
-        for name, today in self.pool.nodes.items():
-            if changed and name in self.layout:
-                total.update({r: n * self.pool.gpus[name] for r, n in self.layout[name].items()})
-            else:
-                total.update(today)
-        return total
 
-
-def pools_of(work: Work) -> list[MigPool]:
+def pools_of(sim: Simulation) -> list[MigPool]:
     """The pools of a fleet, by model."""
     found: defaultdict[str, list[int]] = defaultdict(list)
-    for row in work.gpu_rows:
-        spec = work.fleet.specs[row]
+    for row in sim.gpu_rows:
+        spec = sim.fleet.specs[row]
         if spec and spec.model and _is_mixed(spec):
             found[spec.model].append(row)
-    return [_pool(work, model, rows) for model, rows in sorted(found.items())]
+    return [_pool(sim, model, rows) for model, rows in sorted(found.items())]
 
 
 def _is_mixed(spec: NodeSpec) -> bool:
@@ -88,26 +79,25 @@ def _is_mixed(spec: NodeSpec) -> bool:
     return bool(profiles) and all(profiles) and not spec.sharing_resource
 
 
-def _pool(work: Work, model: str, rows: list[int]) -> MigPool:
-    nodes: dict[str, Amounts] = {}
-    gpus: dict[str, int] = {}
-    asked = {name for item in _items(work) for name, _ in item.request.devices if name.startswith(MIG_PREFIX)}
-    for row in rows:
-        spec = work.fleet.specs[row]
-        assert spec is not None
-        nodes[spec.name] = Counter({pool.resource: pool.total for pool in spec.pools if pool.total})
-        gpus[spec.name] = len(spec.gpus)
-        asked |= {pool.resource for pool in spec.pools if pool.profile}
+def _pool(sim: Simulation, model: str, rows: list[int]) -> MigPool:
+    specs = [spec for row in rows if (spec := sim.fleet.specs[row])]
+    items = [*sim.movable.values(), *sim.waiting]
+    asked = {name for item in items for name, _ in item.request.devices if name.startswith(MIG_PREFIX)}
+    asked |= {pool.resource for spec in specs for pool in spec.pools if pool.profile}
     placements = dict(_placements(model, asked))
-    possible = [*layouts(placements), {WHOLE: 1}]
-    sizes = {resource: one.size for resource, one in placements.items()} | {WHOLE: _slices(model)}
-    stuck = {work.name(row): why for row in rows if (why := _stuck(work, row))}
-    return MigPool(model, nodes, gpus, possible, sizes, stuck)
-
-
-def _items(work: Work) -> Iterator[Item]:
-    yield from work.movable.values()
-    yield from work.waiting
+    known = named_model(model)
+    slices = known.geometry.memory_slices if known and known.geometry else 8
+    return MigPool(
+        model,
+        {
+            spec.name: Counter({pool.resource: pool.total for pool in spec.pools if pool.total})
+            for spec in specs
+        },
+        {spec.name: len(spec.gpus) for spec in specs},
+        [*layouts(placements), {WHOLE: 1}],
+        {resource: one.size for resource, one in placements.items()} | {WHOLE: slices},
+        {sim.name(row): why for row in rows if (why := _stuck(sim, row))},
+    )
 
 
 def _placements(model: str, resources: set[str]) -> Iterator[tuple[str, Placement]]:
@@ -122,29 +112,25 @@ def _placements(model: str, resources: set[str]) -> Iterator[tuple[str, Placemen
                 yield resource, placement
 
 
-def _slices(model: str) -> int:
-    known = named_model(model)
-    return known.geometry.memory_slices if known and known.geometry else 8
-
-
-def _stuck(work: Work, row: int) -> str:
+def _stuck(sim: Simulation, row: int) -> str:
     """Why the node cannot change: the first pod that holds a GPU there and cannot move."""
-    for key, one in sorted(work.staying_on.get(row, {}).items()):
+    for key, one in sorted(sim.staying_on[row].items()):
         if one.held and (one.held.devices or one.held.shares):
             return f"{key}: {one.why}"
     return ""
 
 
-def plan_layouts(work: Work, pool: MigPool, most: int, growth: float, taken: set[str]) -> MigPlan:
+def plan_layouts(sim: Simulation, pool: MigPool, most: int, growth: float, taken: set[str]) -> MigPlan:
     """The best choice of at most ``most`` new layouts for ``growth`` times the demand. ``taken``: waiting
     pods that count in another pool; those of this one are added."""
-    rows = {work.fleet.rows[name] for name in pool.nodes}
-    running, waiting = in_use(work, rows), _waiting(work, pool, rows, taken)
+    rows = {sim.fleet.rows[name] for name in pool.nodes}
+    running, waiting = in_use(sim, rows), _waiting(sim, pool, rows, taken)
     resources = sorted(pool.sizes.keys() | running.keys())
     groups: defaultdict[object, list[str]] = defaultdict(list)
     for name, today in pool.nodes.items():
         groups[tuple(sorted(today.items())), pool.gpus[name], name in pool.stuck].append(name)
-    members = [sorted(names, key=lambda name: len(_on(work, name))) for names in groups.values()]
+    on = {name: _items_on(sim, name) for name in pool.nodes}
+    members = [sorted(names, key=lambda name: len(on[name])) for names in groups.values()]
     firsts = [names[0] for names in members]
     with_layout = [
         [[one.get(r, 0) * pool.gpus[name] for r in resources] for one in pool.possible] for name in firsts
@@ -165,9 +151,17 @@ def plan_layouts(work: Work, pool: MigPool, most: int, growth: float, taken: set
         most,
     )
     layout = dict(_assigned(pool, members, choice))
-    moves = {name: [item.key for item in _on(work, name)] for name in layout}
-    served = Counter(dict(zip(resources, choice.served.tolist(), strict=True)))
-    return MigPlan(pool, layout, moves, running, waiting, Counter(wanted), served, choice.is_best)
+    return MigPlan(
+        pool,
+        layout,
+        {name: Counter({r: n * pool.gpus[name] for r, n in one.items()}) for name, one in layout.items()},
+        {name: [item.key for item in on[name]] for name in layout},
+        running,
+        waiting,
+        Counter(wanted),
+        Counter(dict(zip(resources, choice.served.tolist(), strict=True))),
+        choice.is_best,
+    )
 
 
 def _assigned(
@@ -180,27 +174,27 @@ def _assigned(
             yield from ((next(left), layout) for _ in range(count))
 
 
-def _on(work: Work, name: str) -> list[Item]:
+def _items_on(sim: Simulation, name: str) -> list[Item]:
     """The movable pods with GPUs on a node."""
-    return [item for item in work.items_on(work.fleet.rows[name]) if item.request.wants_gpu]
+    return [item for item in sim.items_on(sim.fleet.rows[name]) if item.request.wants_gpu]
 
 
-def in_use(work: Work, rows: Collection[int] | None = None) -> Amounts:
+def in_use(sim: Simulation, rows: Collection[int] | None = None) -> Amounts:
     """Counted devices that pods hold on these rows (None: all), by resource."""
-    names = {number: name for name, number in work.fleet.names.resources.items()}
+    names = {number: name for name, number in sim.fleet.names.resources.items()}
     total: Amounts = Counter()
-    staying = (one.held for one in work.staying.values() if one.held)
-    for held in (*work.at.values(), *staying):
+    staying = (one.held for one in sim.staying.values() if one.held)
+    for held in (*sim.held.values(), *staying):
         if rows is None or held.row in rows:
             for number, count in held.devices:
                 total[names[number]] += count
     return total
 
 
-def _waiting(work: Work, pool: MigPool, rows: set[int], taken: set[str]) -> Amounts:
+def _waiting(sim: Simulation, pool: MigPool, rows: set[int], taken: set[str]) -> Amounts:
     """MIG instances that waiting pods ask for which may run in the pool."""
     total: Amounts = Counter()
-    for item in work.waiting:
+    for item in sim.waiting:
         asked = [(name, n) for name, n in item.request.devices if name.startswith(MIG_PREFIX)]
         known = asked and all(name in pool.sizes for name, _ in asked)
         if known and item.key not in taken and item.rows[list(rows)].any():
@@ -209,19 +203,23 @@ def _waiting(work: Work, pool: MigPool, rows: set[int], taken: set[str]) -> Amou
     return total
 
 
-def carried_out(source: ClusterSource, plan: MigPlan) -> tuple[ClusterSource, list[Step]]:
-    """The cluster once the nodes have changed and their pods wait, and the steps: these pods first, then the
-    others that wait. The scheduler chooses the nodes."""
-    state, nodes = source.state(), source.nodes()
-    events: list[Event] = []
-    moved = [key for keys in plan.moves.values() for key in keys]
+def _carried_out(source: ClusterSource, sim: Simulation, plans: list[MigPlan]) -> tuple[Amounts, list[str]]:
+    """What is in use, by resource, once the nodes have changed, and which pods ran and find no place then.
+    The pods that left their nodes are placed first, then the others that wait."""
+    nodes, events = source.nodes(), list[Event]()
+    moved = [key for plan in plans for keys in plan.moves.values() for key in keys]
     for key in moved:
-        events += [Deleted("Pod", key), Upserted(as_new(state.pods[key]))]
-    for name, layout in plan.layout.items():
-        total = {resource: n * plan.pool.gpus[name] for resource, n in layout.items()}
-        events.append(Upserted(_repartitioned(nodes[name], total)))
-    waiting = [item.key for item in source.work_of(state).waiting]
-    return source.changed(events), [Step("place", key) for key in (*moved, *waiting)]
+        pod = sim.movable[key].pod
+        assert pod is not None
+        events += [Deleted("Pod", key), Upserted(pod)]
+    events += [
+        Upserted(_repartitioned(nodes[name], has)) for plan in plans for name, has in plan.then.items()
+    ]
+    then = source.simulation(events)
+    waiting = (item.key for item in sim.waiting)
+    outcome = carry_out(then, [Step("place", key) for key in (*moved, *waiting)])
+    lost = sorted(set(moved) - outcome.placed.keys())
+    return in_use(then), [f"{key} ran, and finds no place in the new layouts" for key in lost]
 
 
 def _repartitioned(node: Node, has: Mapping[str, int]) -> Node:
@@ -234,3 +232,104 @@ def _repartitioned(node: Node, has: Mapping[str, int]) -> Node:
     labels = {key: text for key, text in node.labels.items() if key not in (LAYOUT_LABEL, STATE_LABEL)}
     devices = {name: str(count) for name, count in has.items()}
     return replace(node, labels=labels, allocatable={**kept, WHOLE: "0", **devices})
+
+
+def mig_report(
+    source: ClusterSource, sim: Simulation, most: int, growth: float, seconds: float, progress: Progress
+) -> Report:
+    """The best layouts of each pool. ``seconds``: that a node takes to re-partition."""
+    report = Report(f"MIG layouts for {growth:g} times the demand of today: {source.name}")
+    pools = pools_of(sim)
+    if not pools:
+        report.sentences = [
+            "No node that takes pods has MIG instances behind a device plugin (mixed strategy) on GPUs of a "
+            "model whose geometry is known."
+        ]
+        return report
+    plans, taken = [], set[str]()
+    for number, pool in enumerate(pools):
+        progress("layouts", number / len(pools))
+        plans.append(plan_layouts(sim, pool, most, growth, taken))
+    after, report.differences = _carried_out(source, sim, plans)
+    running = in_use(sim)
+    sim.place_waiting()
+    progress("layouts", 1.0)
+    report.sentences = [text for plan in plans for text in _sentences(plan, seconds)]
+    report.gains = _gains(plans, running, in_use(sim), after)
+    report.tables = [_nodes(plans), _profiles(plans)]
+    report.notes = [
+        f"Re-partitioning: {seconds:g} s a node (--repartition-seconds: a reboot takes longer) "
+        "and a drain of its GPU pods. The layouts must be in the MIG manager's ConfigMap.",
+        UNKNOWN,
+    ]
+    return report
+
+
+def _sentences(plan: MigPlan, seconds: float) -> list[str]:
+    pool = f"{plan.pool.model} ({len(plan.pool.nodes)} nodes)"
+    if not plan.layout:
+        return [f"{pool}: today's layouts serve the demand as well as any others."]
+    kinds = Counter(shown(layout) for layout in plan.layout.values())
+    said = ", ".join(f"{many(count, 'node')} with {layout} on each GPU" for layout, count in kinds.items())
+    pods, minutes = sum(map(len, plan.moves.values())), len(plan.layout) * seconds / 60
+    best = "No choice serves more." if plan.is_best else "Whether another choice serves more is not known."
+    return [
+        f"{pool}: change {said}. {best}",
+        f"Price: {many(len(plan.layout), 'node')}, {minutes:.1f} minutes one after the other; "
+        f"{many(pods, 'pod')} restart.",
+    ]
+
+
+def _gains(plans: list[MigPlan], running: Amounts, today: Amounts, after: Amounts) -> list[Gain]:
+    """By profile, instances in use once the waiting pods that fit have started. Instances of nodes outside
+    the pools stay in use."""
+    promised: Amounts = Counter(running)
+    for plan in plans:
+        for resource, served in plan.served.items():
+            asked = plan.running[resource] + plan.waiting[resource]
+            promised[resource] += min(served, asked) - plan.running[resource]
+    names = sorted({name for plan in plans for name in plan.pool.sizes if name.startswith(MIG_PREFIX)})
+    return [
+        Gain(f"{short(name)} in use", today[name], promised[name], after[name])
+        for name in names
+        if promised[name] or after[name]
+    ]
+
+
+def _nodes(plans: list[MigPlan]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for plan in plans:
+        for name, today in sorted(plan.pool.nodes.items()):
+            if name in plan.then:
+                rows.append((name, shown(today), shown(plan.then[name]), len(plan.moves[name]), ""))
+            else:
+                rows.append((name, shown(today), "as today", 0, plan.pool.stuck.get(name, "")))
+    return Table("nodes", "Layouts", ("node", "today", "then", "pods to move", "cannot change"), rows)
+
+
+def _profiles(plans: list[MigPlan]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for plan in plans:
+        has, then = _sum(plan.pool.nodes), _sum(plan.pool.nodes | plan.then)
+        for r in sorted(plan.pool.sizes.keys() & (has.keys() | then.keys() | plan.waiting.keys())):
+            figures = plan.running[r], plan.waiting[r], plan.wanted[r], has[r], then[r], plan.served[r]
+            rows.append((plan.pool.model, short(r), *figures))
+    head = ("model", "profile", "run", "wait", "planned for", "instances today", "then", "served")
+    return Table("profiles", "Instances", head, rows)
+
+
+def _sum(of_nodes: Mapping[str, Amounts]) -> Amounts:
+    total: Amounts = Counter()
+    for amounts in of_nodes.values():
+        total.update(amounts)
+    return total
+
+
+def short(resource: str) -> str:
+    """A profile, or ``gpu``."""
+    return resource.removeprefix(MIG_PREFIX).removeprefix("nvidia.com/")
+
+
+def shown(has: Mapping[str, int]) -> str:
+    """``2x 1g.10gb + 1x 3g.40gb``."""
+    return " + ".join(f"{count}x {short(resource)}" for resource, count in sorted(has.items()) if count)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 
+from extender.replay.simulation import Simulation
 from extender.untrusted.visible import columns, csv_text, joined
+from packing.fleet.stranded import Fragmentation
 
+Progress = Callable[[str, float], None]
 Cell = str | int | float | None
 SHOWN = 40
 """Rows of a table that people read; JSON has all."""
 _WIDTH = 110
+UNKNOWN = (
+    "Not known, and ignored: affinity and spread between pods, volumes bound to a node, host ports, quotas, "
+    "gangs. Check these before you act."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +28,7 @@ class Table:
     name: str
     title: str
     head: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: Sequence[tuple[Cell, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,7 @@ class Report:
     sentences: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     gains: list[Gain] = field(default_factory=list)
-    differences: list[str] = field(default_factory=list)
+    differences: Sequence[str] = ()
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -66,10 +73,7 @@ def as_values(report: Report) -> dict[str, object]:
             table.name: [dict(zip(map(key_of, table.head), row, strict=True)) for row in table.rows]
             for table in report.tables
         },
-        "check": [
-            {"what": gain.what, "today": gain.today, "promised": gain.promised, "replayed": gain.replayed}
-            for gain in report.gains
-        ],
+        "check": [asdict(gain) for gain in report.gains],
         "agrees": report.agrees,
         "differences": report.differences,
         "notes": report.notes,
@@ -88,24 +92,19 @@ def as_csv(report: Report) -> str:
 
 def as_text(report: Report) -> str:
     """For a terminal."""
-    lines = [report.title, "", *wrapped(report.sentences)]
+    lines = [report.title, "", *_wrapped(report.sentences)]
     for table in report.tables:
         if table.rows:
             lines += ["", f"{table.title}:", *aligned([table.head, *table.rows[:SHOWN]])]
-            if more := len(table.rows) - SHOWN if len(table.rows) > SHOWN else 0:
-                lines.append(f"  and {more:,} more (-o json has all)")
+            if len(table.rows) > SHOWN:
+                lines.append(f"  and {len(table.rows) - SHOWN:,} more (-o json has all)")
     if report.gains:
         head = ("", "today", "promised", "replayed", "")
         rows = [_gain_row(gain) for gain in report.gains]
         lines += ["", "The plan, carried out on the engine:", *aligned([head, *rows])]
     if report.differences:
         lines += ["", "The replay differs from the plan:", *(f"  {text}" for text in report.differences)]
-    return joined([*lines, *(["", *wrapped(report.notes)] if report.notes else [])])
-
-
-def wrapped(texts: Sequence[str]) -> list[str]:
-    """The texts as lines of a width that people read."""
-    return [line for text in texts for line in textwrap.wrap(text, _WIDTH, break_long_words=False)]
+    return joined([*lines, *(["", *_wrapped(report.notes)] if report.notes else [])])
 
 
 def many(count: int, noun: str) -> str:
@@ -113,14 +112,35 @@ def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def size_of(sim: Simulation, name: str) -> str:
+    """One line on what there is."""
+    figures = sim.figures()
+    running, waiting = len(sim.movable) + len(sim.staying), len(sim.waiting) + len(sim.unplanned)
+    return (
+        f"{name}: {figures.nodes} nodes with {figures.gpus} GPUs take pods; {figures.whole} GPUs and "
+        f"{figures.whole_nodes} nodes are entirely free; {running} pods run, {waiting} wait for a GPU"
+    )
+
+
+def figure_gains(*figures: Fragmentation) -> list[Gain]:
+    """The figures of fragmentation today, promised and replayed."""
+    names = {
+        "whole GPUs free": "whole",
+        "whole nodes free": "whole_nodes",
+        "most whole GPUs on one node": "largest_request",
+        "largest NVLink island request": "largest_island",
+    }
+    return [Gain(what, *(getattr(one, name) for one in figures)) for what, name in names.items()]
+
+
+def _wrapped(texts: Sequence[str]) -> list[str]:
+    """As lines of a width that people read."""
+    return [line for text in texts for line in textwrap.wrap(text, _WIDTH, break_long_words=False)]
+
+
 def _gain_row(gain: Gain) -> tuple[Cell, ...]:
-    promised = "-" if gain.promised is None else number(gain.promised)
-    return gain.what, number(gain.today), promised, number(gain.replayed), "" if gain.agrees else "differs"
-
-
-def number(value: float) -> str:
-    """With thousands, and two places at most."""
-    return f"{value:,.2f}".rstrip("0").rstrip(".")
+    figures = (_text(figure) for figure in (gain.today, gain.promised, gain.replayed))
+    return gain.what, *figures, "" if gain.agrees else "differs"
 
 
 def aligned(rows: Sequence[Sequence[Cell]]) -> list[str]:
@@ -134,6 +154,7 @@ def aligned(rows: Sequence[Sequence[Cell]]) -> list[str]:
 
 
 def _text(cell: Cell) -> str:
+    """A number with thousands, and two places at most."""
     if cell is None:
         return "-"
-    return number(cell) if isinstance(cell, int | float) else cell
+    return f"{cell:,.2f}".rstrip("0").rstrip(".") if isinstance(cell, int | float) else cell

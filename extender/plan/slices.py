@@ -13,17 +13,22 @@ from dataclasses import dataclass, replace
 from extender.dialects.pod_request import request_of
 from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.k8s.manifest import Pairs
-from extender.k8s.objects import Container, Deleted, Event, Pod, PodSpec, Upserted
+from extender.k8s.objects import Container, Deleted, Event, Pod, Upserted
 from extender.k8s.quantity import QuantityError, mib, milli
-from extender.plan.cluster import ClusterSource
-from extender.plan.source import Step
-from extender.replay.cluster_engine import as_new
-from extender.replay.work import Item, Work
+from extender.plan.mig import short
+from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table
+from extender.plan.source import ClusterSource
+from extender.replay.simulation import Item, Simulation
+from extender.replay.steps import Outcome, Step, carry_out
 from extender.source.prometheus import Use
 from packing.fleet.arrays import ALMOST_WHOLE
 from packing.model.request import WHOLE
 
 GPU = "nvidia.com/gpu"
+_BUSY = (
+    "Activity is the part of the time in which a GPU was busy, not the part of it that was used: a pod that "
+    "is busy for a third of the time may run longer on a third of a GPU."
+)
 PEAK_MEMORY, PEAK_COMPUTE = "stowage.dev/peak-gpu-memory", "stowage.dev/peak-gpu-compute"
 
 
@@ -41,7 +46,7 @@ class Candidate:
     """A pod that has one whole GPU: what it uses and how that is known, the smallest slice that is large
     enough (None: none is), and the node where one is free ("": nowhere)."""
 
-    pod: str
+    item: Item
     node: str
     use: Use
     source: str
@@ -63,39 +68,41 @@ class SlicePlan:
         return [one for one in self.candidates if one.target]
 
 
-def plan_slices(work: Work, measured: Mapping[str, Use], margin: float) -> SlicePlan:
+def plan_slices(sim: Simulation, measured: Mapping[str, Use], margin: float) -> SlicePlan:
     """The pods that would fit a slice with ``margin`` times what they use, largest first. The fleet has
     those that find a free one on it afterwards."""
     plan = SlicePlan([], [], {})
-    slices = sorted(_slices(work), key=lambda one: (one.memory_mib, one.compute_milli, one.resource))
-    items = [item for item in work.movable.values() if _has_whole_gpu(work, item)]
-    for item in items:
+    slices = sorted(_slices(sim), key=lambda one: (one.memory_mib, one.compute_milli, one.resource))
+    for item in sim.movable.values():
+        if not _has_whole_gpu(sim, item):
+            continue
         use, source = _use_of(item, measured, plan.problems)
         if use.memory_mib is None or use.active is None:
             plan.unknown.append(item.key)
-            continue
-        node = work.name(item.home)
-        enough = _smallest(slices, use, margin)
-        plan.candidates.append(Candidate(item.key, node, use, source, enough))
-    plan.candidates.sort(key=lambda one: (-(one.use.memory_mib or 0), one.pod))
-    plan.candidates = [_placed(work, one, slices, margin) for one in plan.candidates]
+        else:
+            plan.candidates.append(Candidate(item, sim.name(item.home), use, source))
+    plan.candidates.sort(key=lambda one: (-(one.use.memory_mib or 0), one.item.key))
+    plan.candidates = [
+        _placed(sim, one, [size for size in slices if _is_enough(size, one.use, margin)])
+        for one in plan.candidates
+    ]
     return plan
 
 
-def _slices(work: Work) -> Iterator[Slice]:
+def _slices(sim: Simulation) -> Iterator[Slice]:
     """The kinds of MIG instances of nodes that take pods."""
-    specs = [spec for row in work.gpu_rows if (spec := work.fleet.specs[row])]
+    specs = [spec for row in sim.gpu_rows if (spec := sim.fleet.specs[row])]
     pools = (pool for spec in specs for pool in spec.pools if pool.profile)
     found = {(p.resource, p.compute_milli, p.memory_mib) for p in pools if p.resource.startswith(MIG_PREFIX)}
     yield from (Slice(*one) for one in sorted(found))
 
 
-def _has_whole_gpu(work: Work, item: Item) -> bool:
+def _has_whole_gpu(sim: Simulation, item: Item) -> bool:
     """Whether the pod runs, and asks for exactly one counted GPU that is a whole one on its node."""
-    number = work.fleet.names.resources.get(GPU)
+    number = sim.fleet.names.resources.get(GPU)
     if item.home < 0 or item.request.devices != ((GPU, 1),) or number is None:
         return False
-    return float(work.fleet.arrays.device_gpu[number, item.home]) > ALMOST_WHOLE
+    return float(sim.fleet.arrays.device_gpu[number, item.home]) > ALMOST_WHOLE
 
 
 def _use_of(item: Item, measured: Mapping[str, Use], problems: dict[str, str]) -> tuple[Use, str]:
@@ -125,10 +132,6 @@ def _declared(pod: Pod) -> Use:
     return Use(None if memory is None else float(mib(memory)), part)
 
 
-def _smallest(slices: list[Slice], use: Use, margin: float) -> Slice | None:
-    return next((one for one in slices if _is_enough(one, use, margin)), None)
-
-
 def _is_enough(one: Slice, use: Use, margin: float) -> bool:
     assert use.memory_mib is not None
     assert use.active is not None
@@ -136,35 +139,22 @@ def _is_enough(one: Slice, use: Use, margin: float) -> bool:
     return one.memory_mib >= memory and one.compute_milli >= compute
 
 
-def _placed(work: Work, one: Candidate, slices: list[Slice], margin: float) -> Candidate:
+def _placed(sim: Simulation, one: Candidate, enough: list[Slice]) -> Candidate:
     """The candidate on the smallest slice that is free now, if any is; its GPU is then free."""
-    item = work.movable[one.pod]
-    for size in slices:
-        if not _is_enough(size, one.use, margin):
-            continue
-        assert item.pod is not None
-        pod = replace(item.pod, spec=_asking_for(item.pod.spec, size.resource))
-        held = work.lift(item)
-        if work.place(Item(item.key, request_of(pod), item.rows, pod=pod)):
-            return replace(one, slice=size, target=work.name(work.at[one.pod].row))
-        work.restore(item, held)
-    return one
+    now = sim.savepoint()
+    for size in enough:
+        pod = _asking_for(one.item, size.resource)
+        sim.evict(one.item)
+        if sim.place(Item(pod.key, request_of(pod), one.item.rows, pod=pod)):
+            return replace(one, slice=size, target=sim.node_of(pod.key))
+        sim.undo_to(now)
+    return replace(one, slice=enough[0]) if enough else one
 
 
-def carried_out(source: ClusterSource, plan: SlicePlan) -> tuple[ClusterSource, list[Step]]:
-    """The cluster once these pods ask for their slice and wait, and the steps: the scheduler places them."""
-    state = source.state()
-    events: list[Event] = []
-    for one in plan.moves:
-        assert one.slice is not None
-        pod = state.pods[one.pod]
-        spec = _asking_for(pod.spec, one.slice.resource)
-        events += [Deleted("Pod", pod.key), Upserted(replace(as_new(pod), spec=spec))]
-    return source.changed(events), [Step("place", one.pod) for one in plan.moves]
-
-
-def _asking_for(spec: PodSpec, resource: str) -> PodSpec:
-    """The spec with this resource in the place of whole GPUs."""
+def _asking_for(item: Item, resource: str) -> Pod:
+    """The pod with this resource in the place of whole GPUs."""
+    assert item.pod is not None
+    spec = item.pod.spec
 
     def swapped(pairs: Pairs) -> Pairs:
         return tuple(sorted((resource if name == GPU else name, text) for name, text in pairs))
@@ -172,6 +162,72 @@ def _asking_for(spec: PodSpec, resource: str) -> PodSpec:
     def containers(all_of_them: tuple[Container, ...]) -> tuple[Container, ...]:
         return tuple(replace(c, requests=swapped(c.requests), limits=swapped(c.limits)) for c in all_of_them)
 
-    return replace(
-        spec, containers=containers(spec.containers), init_containers=containers(spec.init_containers)
+    init = containers(spec.init_containers)
+    return replace(item.pod, spec=replace(spec, containers=containers(spec.containers), init_containers=init))
+
+
+def slices_report(
+    source: ClusterSource, sim: Simulation, measured: Mapping[str, Use], margin: float, progress: Progress
+) -> Report:
+    """Which pods with a whole GPU would fit a slice. ``sim`` is used up."""
+    progress("slices", 0.0)
+    today = sim.figures().whole
+    plan = plan_slices(sim, measured, margin)
+    outcome = _carried_out(source, plan.moves)
+    progress("slices", 1.0)
+    moves = len(plan.moves)
+    return Report(
+        f"Pods with a whole GPU that would fit a slice: {source.name}",
+        _sentences(plan, margin),
+        [_table(plan, outcome)],
+        [
+            Gain("whole GPUs free", today, today + moves, outcome.figures.whole),
+            Gain("pods on a slice", 0, moves, len(outcome.placed)),
+        ],
+        outcome.problems,
+        [_BUSY, UNKNOWN],
     )
+
+
+def _carried_out(source: ClusterSource, moves: list[Candidate]) -> Outcome:
+    """These pods ask for their slice and wait; the scheduler places them."""
+    events: list[Event] = []
+    for one in moves:
+        assert one.slice is not None
+        pod = _asking_for(one.item, one.slice.resource)
+        events += [Deleted("Pod", pod.key), Upserted(pod)]
+    return carry_out(source.simulation(events), [Step("place", one.item.key) for one in moves])
+
+
+def _sentences(plan: SlicePlan, margin: float) -> list[str]:
+    fit = sum(one.slice is not None for one in plan.candidates)
+    said = [
+        f"{fit} pods would fit a slice with {margin:g} times what they use; for {len(plan.moves)} of "
+        "them one is free today."
+    ]
+    if large := len(plan.candidates) - fit:
+        said.append(f"{large} pods use more than the largest slice that any node has.")
+    if plan.unknown:
+        said.append(
+            f"Of {len(plan.unknown)} pods with one whole GPU the use is not known: no --prometheus, no "
+            f"samples, and no annotations {PEAK_MEMORY} and {PEAK_COMPUTE}."
+        )
+    return [*said, *(f"{pod}: {problem}" for pod, problem in list(plan.problems.items())[:5])]
+
+
+def _table(plan: SlicePlan, outcome: Outcome) -> Table:
+    rows = [
+        (
+            one.item.key,
+            one.node,
+            round((one.use.memory_mib or 0) / 1024, 1),
+            round(100 * (one.use.active or 0)),
+            one.source,
+            short(one.slice.resource) if one.slice else "none is large enough",
+            one.target or "-",
+            outcome.placed.get(one.item.key, "-"),
+        )
+        for one in plan.candidates
+    ]
+    head = ("pod", "node", "memory GiB", "active %", "known", "slice", "free on", "replayed")
+    return Table("slices", "Pods with one whole GPU", head, rows)

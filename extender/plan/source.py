@@ -1,41 +1,16 @@
-"""What a plan is made for: a cluster (a snapshot or live) or a trace, as often from the start as needed; and
-how the steps of a plan are carried out there."""
+"""What a plan is made for: a cluster (a snapshot or live) or a trace, as often from the start as needed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
-import numpy as np
-
-from extender.k8s.objects import Node
-from extender.replay.work import Work, blockers, free_nodes, overcommitted
-from packing.fleet.stranded import Fragmentation, on_offer
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One thing that somebody would do. ``node`` of ``place`` may be "": the policy chooses among all nodes
-    that take pods, as kube-scheduler does with Stowage."""
-
-    what: Literal["cordon", "evict", "place", "remove"]
-    pod: str = ""
-    node: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A plan as it was carried out, step by step: where each placed pod is, what did not work, the nodes that
-    are gone, what is free then (cordoned nodes do not count), and nodes of whose GPUs nothing is taken.
-    ``held_back``: pods that the scheduler would have given a weaker device."""
-
-    placed: dict[str, str]
-    problems: tuple[str, ...]
-    removed: tuple[str, ...]
-    figures: Fragmentation
-    free_nodes: int
-    held_back: tuple[str, ...] = ()
+from extender.cluster.factory import state_of
+from extender.cluster.state import State
+from extender.k8s.objects import Event, Node, Upserted
+from extender.replay.cluster_pods import cluster_simulation
+from extender.replay.simulation import Simulation
+from extender.settings import Settings
 
 
 class PlanSource(Protocol):
@@ -43,44 +18,47 @@ class PlanSource(Protocol):
 
     name: str
 
-    def fresh(self) -> Work:
-        """The work as it is, on a fleet of its own."""
+    def simulation(self) -> Simulation:
+        """The pods as they are, on a fleet of their own."""
 
     def nodes(self) -> Mapping[str, Node]:
         """The nodes by name; none in a trace."""
 
 
-def carry_out(source: PlanSource, steps: Sequence[Step]) -> Outcome:
-    """The steps, one after the other, from the start. What does not work is a problem, and left out."""
-    work = source.fresh()
-    items = {item.key: item for item in (*work.movable.values(), *work.waiting)}
-    before = overcommitted(work.fleet)
-    problems: list[str] = []
-    placed: dict[str, str] = {}
-    removed: list[str] = []
-    evicted: dict[str, None] = {}
-    for step in steps:
-        row = work.fleet.rows.get(step.node, -1)
-        match step.what:
-            case "cordon":
-                work.open[row] = False
-            case "evict":
-                work.lift(items[step.pod])
-                evicted[step.pod] = None
-            case "place":
-                among = np.arange(work.open.size) == row if step.node else None
-                if work.place(items[step.pod], among):
-                    placed[step.pod] = work.name(work.at[step.pod].row)
-                    evicted.pop(step.pod, None)
-                else:
-                    problems.append(f"{step.pod} finds no place{' on ' + step.node if step.node else ''}")
-            case "remove":
-                left = sorted([item.key for item in work.items_on(row)] + [*blockers(work, row)])
-                problems += [f"{key} is still on {step.node}" for key in left]
-                removed += [] if left else [step.node]
-    problems += [f"{key} was evicted and has no node" for key in evicted]
-    problems += [f"{name} is over-committed" for name in sorted(overcommitted(work.fleet) - before)]
-    offered = on_offer(work.fleet, np.flatnonzero(~work.open).tolist())
-    free = free_nodes(work.fleet, offered)
-    held_back = tuple(sorted(work.held_back))
-    return Outcome(placed, tuple(problems), tuple(removed), work.figures(), free, held_back)
+class ClusterSource:
+    """The events of a cluster, and the settings that the service would have. ``bare_pods``: pods without a
+    controller may move, too. ``changes`` are events after those of the cluster."""
+
+    def __init__(
+        self,
+        name: str,
+        events: Sequence[Event],
+        settings: Settings,
+        *,
+        bare_pods: bool = False,
+        allow_downgrade: bool = False,
+    ) -> None:
+        self.name, self.bare_pods = name, bare_pods
+        self._events, self._settings, self._allow_downgrade = events, settings, allow_downgrade
+
+    def state(self, changes: Iterable[Event] = ()) -> State:
+        """A state of its own, whose policy has not planned yet."""
+        state = state_of(self._settings)
+        state.binds = self._settings.bind
+        state.apply(self._events)
+        state.apply([*changes])
+        return state
+
+    def simulation(self, changes: Iterable[Event] = ()) -> Simulation:
+        """Raises ``BadInput`` where no node that takes pods has a GPU."""
+        return cluster_simulation(
+            self.state(changes),
+            self.name,
+            real_moves=True,
+            bare_pods=self.bare_pods,
+            allow_downgrade=self._allow_downgrade,
+        )
+
+    def nodes(self) -> Mapping[str, Node]:
+        objects = (event.obj for event in self._events if isinstance(event, Upserted))
+        return {one.name: one for one in objects if isinstance(one, Node)}

@@ -7,6 +7,7 @@ fit nowhere wait. Without times all pods of the file exist at once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +15,8 @@ import numpy as np
 
 from extender.k8s.objects import Node
 from extender.replay.other_room import OtherRoom
+from extender.replay.simulation import Answer, Item, Simulation
 from extender.replay.traces import Arrival, read_nodes, read_pods
-from extender.replay.work import Answer, Item, Work
 from extender.settings import Settings
 from packing.cost.demand import Mix
 from packing.fleet.feasibility import reasons_for
@@ -38,50 +39,32 @@ class TraceSource:
         self._settings, self._allow_downgrade = settings, allow_downgrade
         self._held: dict[str, Allocation] | None = None
 
-    def fresh(self) -> Work:
-        work = self._empty()
-        if self._held is None:
-            self._held = self._packed(work)
-            return work
-        for item in self._items(work):
-            if (held := self._held.get(item.key)) is not None:
-                self._take(work, item, held)
+    def simulation(self) -> Simulation:
+        fleet = build_fleet(self._specs, GpuValues(self._settings.gpu_values))
+        mix, minimum = Mix.of({one.request: 1.0 for one in self._pods}), self._settings.minimum_slice_milli
+        policy: Policy = POLICIES[self._settings.policy](mix, minimum_milli=minimum)
+        rows = np.zeros(fleet.arrays.capacity, bool)
+        rows[[*fleet.rows.values()]] = True
+        learn, allow = partial(update_now, policy, fleet), self._allow_downgrade
+        engine = _TraceEngine(fleet, policy)
+        sim = Simulation(engine, rows, OtherRoom(rows.size), learn, allow_downgrade=allow)
+        everywhere = rows.copy()
+        items = [Item(one.name, one.request, everywhere) for one in self._pods]
+        if self._held is None:  # the first time; from then on every pod is where it was
+            self._held = {item.key: sim.held[item.key] for item in items if sim.place(item)}
+        else:
+            for item in items:
+                if item.key in self._held:
+                    sim.restore(item, self._held[item.key])
+        for item in items:
+            if (held := self._held.get(item.key)) is None:
+                sim.waiting.append(item)
             else:
-                work.waiting.append(item)
-        return work
+                sim.movable[item.key] = replace(item, home=held.row)
+        return sim
 
     def nodes(self) -> Mapping[str, Node]:
         return {}
-
-    def _empty(self) -> Work:
-        fleet = build_fleet(self._specs, GpuValues(self._settings.gpu_values))
-        mix = Mix.of({one.request: 1.0 for one in self._pods})
-        policy: Policy = POLICIES[self._settings.policy](
-            mix, minimum_milli=self._settings.minimum_slice_milli
-        )
-        rows = np.zeros(fleet.arrays.capacity, bool)
-        rows[[*fleet.rows.values()]] = True
-        engine = _TraceEngine(fleet, policy)
-        learn = partial(update_now, policy, fleet)
-        return Work(engine, rows, OtherRoom(rows.size), learn, allow_downgrade=self._allow_downgrade)
-
-    def _items(self, work: Work) -> list[Item]:
-        rows = work.open.copy()
-        return [Item(one.name, one.request, rows) for one in self._pods]
-
-    def _packed(self, work: Work) -> dict[str, Allocation]:
-        """Place all pods; returns what each of those that fit holds."""
-        for item in self._items(work):
-            if work.place(item):
-                held = work.at[item.key]
-                work.movable[item.key] = Item(item.key, item.request, item.rows, held.row)
-            else:
-                work.waiting.append(item)
-        return dict(work.at)
-
-    def _take(self, work: Work, item: Item, held: Allocation) -> None:
-        work.restore(item, held)
-        work.movable[item.key] = Item(item.key, item.request, item.rows, held.row)
 
 
 class _TraceEngine:

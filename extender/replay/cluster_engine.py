@@ -19,7 +19,7 @@ from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS, WRITERS
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Deleted, Event, Pod, Upserted
 from extender.protocol.node_names import NodeNames
-from extender.replay.work import Answer, Item
+from extender.replay.simulation import Answer, Item
 from extender.verbs.assignment import annotations_for
 from extender.verbs.evaluate import evaluate, form_on
 from packing.fleet.fleet import Fleet

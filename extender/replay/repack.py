@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from extender.cluster.factory import prior_of
+from extender.cluster.factory import prior_of, state_of
+from extender.cluster.state import State
+from extender.k8s.node_filter import node_requirement
 from extender.replay.bound import most_whole_gpus
-from extender.replay.cluster_engine import ClusterEngine, as_new
-from extender.replay.movable import counted
-from extender.replay.other_room import OtherRoom
-from extender.replay.running_pods import RunningPods
+from extender.replay.cluster_pods import cluster_simulation
 from extender.replay.runs import Progress
-from extender.replay.work import Item, Work
+from extender.replay.simulation import Item
+from extender.replay.steps import Step, carry_out
+from extender.replay.traces import BadInput
 from extender.settings import Settings
-from packing.fleet.node_usage import Allocation
+from extender.source.snapshot import SnapshotSource, read
 from packing.fleet.stranded import whole_gpus, whole_nodes
 from packing.policies.interface import Policy
 from packing.policies.placer import Arrivals
@@ -56,121 +58,113 @@ def replay_snapshot(
 
     Raises ``BadInput``, ``Unavailable`` and ``SettingsError``.
     """
-    replay = SnapshotReplay(RunningPods.of_files(paths, settings), sample, allow_downgrade=allow_downgrade)
+    state, name = state_of(settings), paths[0].stem
+    SnapshotSource(read(paths), name).start(state.apply)
+    try:
+        replay = SnapshotReplay(state, name, sample, allow_downgrade=allow_downgrade)
+    except BadInput as error:
+        _, _, problem = str(error).partition(": ")
+        raise BadInput(f"{', '.join(map(str, paths))}: {problem}") from None
     today = replay.row(TODAY)
     bound = replay.most_whole_gpus_free()
     yield today | {"most_whole_gpus_free": bound}
     prior, minimum = prior_of(settings.demand), settings.minimum_slice_milli
-    for name in policies:
-        new_policy = partial(POLICIES[name], prior=prior, minimum_milli=minimum)
-        row = replay.repacked(name, new_policy, partial(progress, f"{replay.pods.name} {name}"))
+    for policy in policies:
+        new_policy = partial(POLICIES[policy], prior=prior, minimum_milli=minimum)
+        row = replay.repacked(policy, new_policy, partial(progress, f"{name} {policy}"))
         yield row | {"most_whole_gpus_free": bound}
 
 
 class SnapshotReplay:
     """The pods of a cluster that are placed again. Between calls all of them are where they run."""
 
-    def __init__(self, pods: RunningPods, sample: int, *, allow_downgrade: bool) -> None:
-        self.pods, self._state = pods, pods.state
-        self._work = work = Work(
-            ClusterEngine(pods.state),
-            pods.open,
-            OtherRoom.of(pods.state),
-            sample=sample,
-            allow_downgrade=allow_downgrade,
-        )
-        for pod in pods.movable:
-            item = Item(pod.key, pod.request, pod.allowed(), pod.home, as_new(pods.state.pods[pod.key]))
-            work.movable[pod.key] = item
-            work.runs(item, pod.held)
+    def __init__(self, state: State, name: str, sample: int, *, allow_downgrade: bool) -> None:
+        self._name, self._state = name, state
+        self._sim = sim = cluster_simulation(state, name, sample=sample, allow_downgrade=allow_downgrade)
+        self._gpus = (sim.fleet.arrays.compute_capacity > 0) & sim.open  # (G, N)
+        self._today = sim.savepoint()
 
     def repacked(
         self, policy: str, new_policy: Callable[[], Policy], report: Callable[[float], None]
     ) -> dict[str, Any]:
         """The row of a policy."""
         started = time.perf_counter()
-        movable, kept = self._work.movable, dict[str, str]()
-        homes = self._lifted(movable)
+        kept = dict[str, str]()
         for _ in range(_ROUNDS):
-            self._restored({key: homes[key] for key in kept})
             no_place = self._place_all(new_policy(), kept, report)
             if not no_place:
                 break
-            self._lifted(self._work.at)
+            self._sim.undo_to(self._today)
             kept |= no_place
         else:
-            self._restored(homes)
-            kept = {key: kept.get(key, "others found no place") for key in movable}
+            kept = {key: kept.get(key, "others found no place") for key in self._sim.movable}
         row = self.row(policy, kept) | {"seconds": round(time.perf_counter() - started, 3)}
-        self._lifted(self._work.at)
-        self._restored(homes)
+        self._sim.undo_to(self._today)
         return row
 
     def _place_all(
-        self, policy: Policy, kept: dict[str, str], report: Callable[[float], None]
+        self, policy: Policy, kept: Mapping[str, str], report: Callable[[float], None]
     ) -> dict[str, str]:
-        """Place each pod but the ``kept`` ones in turn; by key, why the others fit nowhere."""
-        work, no_place = self._work, dict[str, str]()
+        """Place each pod but the ``kept`` ones anew, in turn; by key, why the others fit nowhere."""
+        sim = self._sim
         self._state.policy = policy
-        arrivals = Arrivals(work.fleet, policy)
-        work.held_back.clear()
-        for number, pod in enumerate(self.pods.movable):
-            report(number / len(self.pods.movable))
-            if pod.key in kept:
-                continue
-            arrivals.arrive(pod.demand)
-            if not work.place(item := work.movable[pod.key]):
-                no_place[pod.key] = work.why_nowhere(item)
+        arrivals = Arrivals(sim.fleet, policy)
+        sim.held_back.clear()
+        moving = [key for key in sim.movable if key not in kept]
+        number = {key: number for number, key in enumerate(sim.movable)}
+
+        def arrive(item: Item) -> None:
+            report(number[item.key] / len(number))
+            assert item.pod is not None
+            arrivals.arrive(replace(item.request, node_set=node_requirement(item.pod)))
+
+        steps = [*(Step("evict", key) for key in moving), *(Step("place", key) for key in moving)]
+        no_place = carry_out(sim, steps, arrive).unplaced
         report(1.0)
         return no_place
 
-    def _lifted(self, keys: Iterable[str]) -> dict[str, Allocation]:
-        return {key: self._work.lift(self._work.movable[key]) for key in [*keys]}
-
-    def _restored(self, held: Mapping[str, Allocation]) -> None:
-        for key, allocation in held.items():
-            self._work.restore(self._work.movable[key], allocation)
-
     def most_whole_gpus_free(self, *, by_node: bool = False) -> int:
         """A bound: no placement of the movable pods leaves more GPUs whole and free (``most_whole_gpus``)."""
-        held = self._lifted(self._work.movable)
-        bound = most_whole_gpus(self._work, [*self._work.movable.values()], self.pods.gpus, by_node=by_node)
-        self._restored(held)
+        items = [*self._sim.movable.values()]
+        for item in items:
+            self._sim.evict(item)
+        bound = most_whole_gpus(self._sim, items, self._gpus, by_node=by_node)
+        self._sim.undo_to(self._today)
         return bound
 
     def row(self, policy: str, kept: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The figures of the fleet as it is now."""
-        arrays, counted_gpus, kept = self._work.fleet.arrays, self.pods.gpus, kept or {}
-        whole = whole_gpus(arrays) & counted_gpus
+        sim, arrays, kept = self._sim, self._sim.fleet.arrays, kept or {}
+        whole = whole_gpus(arrays) & self._gpus
         on_node, nodes = whole.sum(axis=0), whole_nodes(arrays, whole)
-        free = np.where(counted_gpus, self._work.fleet.arrays.free_parts(), 0).clip(min=0)
-        homes = self._work.movable
+        free = np.where(self._gpus, sim.fleet.arrays.free_parts(), 0).clip(min=0)
+        pinned = sorted(Counter(one.why for one in sim.staying.values()).items(), key=lambda p: (-p[1], p[0]))
         return {
-            "trace": self.pods.name,
+            "trace": self._name,
             "policy": policy,
-            "nodes": int(counted_gpus.any(axis=0).sum()),
-            "gpus": int(counted_gpus.sum()),
+            "nodes": int(self._gpus.any(axis=0).sum()),
+            "gpus": int(self._gpus.sum()),
             "whole_gpus_free": int(whole.sum()),
             "whole_nodes_free": int(nodes.sum()),
             "could_start": {str(size): int((on_node // size).sum()) for size in JOBS},
             "whole_by_model": self._by_model(on_node),
             "nodes_by_model": self._by_model(nodes),
             "free_worth": round(float((free * arrays.gpu_value).sum()), 1),
-            "pods": len(homes),
-            "moved_pods": sum(homes[key].home != held.row for key, held in self._work.at.items()),
-            "placed": {key: self._work.name(held.row) for key, held in sorted(self._work.at.items())},
+            "pods": len(sim.movable),
+            "moved_pods": sum(sim.movable[key].home != held.row for key, held in sim.held.items()),
+            "placed": {key: sim.node_of(key) for key in sorted(sim.held)},
             "kept_pods": len(kept),
             "kept": dict(kept),
-            "held_back": len(self._work.held_back) if policy != TODAY else 0,
-            "pinned_pods": len(self.pods.staying),
-            "pinned": counted(self.pods.staying.values()),
+            "held_back": len(sim.held_back) if policy != TODAY else 0,
+            "pinned_pods": len(sim.staying),
+            "pinned": dict(pinned),
             "seconds": 0.0,
         }
 
     def _by_model(self, figures: npt.NDArray[Any]) -> dict[str, int]:
         """The sum of a figure (N,) over the nodes of each GPU model, without models that have none."""
         found: Counter[str] = Counter()
-        for row, spec in enumerate(self._work.fleet.specs):
+        for row, spec in enumerate(self._sim.fleet.specs):
             if spec and figures[row]:
                 found[spec.model or spec.product or "unknown"] += int(figures[row])
         return dict(sorted(found.items()))

@@ -11,7 +11,6 @@ from extender.cluster.state import State
 from extender.explain.pod import explain
 from extender.k8s.objects import Listed, Upserted
 from extender.k8s.pod_manifest import PodManifest
-from extender.plan.cluster import why_unplanned
 from extender.untrusted.limits import SCHEDULING_GATES
 from packing.policies.registry import POLICIES
 from tests.extender.builders import NOW, make_node, make_pod, make_state
@@ -39,7 +38,6 @@ def test_it_counts_as_waiting_once_the_last_gate_is_gone() -> None:
     for gates, waits in (((ADMISSION, TOPOLOGY), 0), ((TOPOLOGY,), 0), ((), 1)):
         state.apply([Upserted(replace(GATED, gates=gates, unscheduled="SchedulingGated"))])
         assert len(waiting_pods(state)) == waits
-        assert bool(why_unplanned(state.pods[GATED.key])) == (not waits)
 
 
 @pytest.mark.parametrize("nodes_first", [True, False])

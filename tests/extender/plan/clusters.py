@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from extender.plan.cluster import ClusterSource
+from extender.plan.source import ClusterSource
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.plan.change import added_nodes
-from extender.plan.change_report import change_report
+from extender.plan.change import added_nodes, change_report
 from extender.plan.prices import NO_COSTS
 from extender.replay.traces import BadInput
 from tests.extender.plan.clusters import node, pod, source_of
@@ -35,7 +34,7 @@ def test_pods_of_a_lost_node_go_elsewhere_or_not():
     report = report_of(source_of(*items, pod("agent", "b", 0, owner="DaemonSet")), remove=["b"])
     assert report.sentences[1] == "0 of 1 pods of the lost nodes find another place."
     moved, ends = report.tables[1], report.tables[2]
-    assert moved.rows == (("ml/y", "-", "-", "not enough free GPUs"),)
+    assert list(moved.rows) == [("ml/y", "-", "-", "not enough free GPUs")]
     assert dict(ends.rows) == {
         "ml/agent": "it is a static pod or belongs to a DaemonSet",
         "ml/bare": "no controller would create it again",

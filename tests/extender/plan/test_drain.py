@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from extender.plan.answers import drain_report
-from extender.plan.drain import Drain, plan_drain
+from extender.plan.drain import Drain, drain_report, plan_drain
 from extender.plan.prices import NO_COSTS
-from extender.plan.source import Step, carry_out
+from extender.replay.steps import Step, carry_out
 from tests.extender.plan.clusters import budget, node, pod, source_of
 from tests.extender.plan.test_property import quiet
 
@@ -17,7 +16,7 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 
 def planned(*items: Any, **settings: Any) -> Drain:
-    return plan_drain(source_of(*items, **settings).fresh(), quiet)
+    return plan_drain(source_of(*items, **settings).simulation(), quiet)
 
 
 def test_empty_nodes_go_first_then_those_with_the_least_work():
@@ -100,30 +99,32 @@ def test_pods_without_gpu_have_to_move_too():
 
 def test_room_is_left_for_pods_that_wait():
     items = node("a"), node("b"), pod("x", "a", 3), pod("waits", gpus=2), pod("huge", gpus=9)
+    items = *items, pod("held", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
     source = source_of(*items)
-    plan = plan_drain(source.fresh(), quiet)
+    plan = plan_drain(source.simulation(), quiet)
     assert not plan.goes
     assert plan.started == {"ml/waits": "b"}
-    assert plan.waiting == {"ml/huge": "node has fewer GPUs than requested"}
-    ignoring = plan_drain(source.fresh(), quiet, keep_room=False)
+    held = {"ml/held": "it has scheduling gates"}
+    assert plan.waiting == {"ml/huge": "node has fewer GPUs than requested"} | held
+    ignoring = plan_drain(source.simulation(), quiet, keep_room=False)
     assert list(ignoring.goes) == ["b"]
 
 
 def test_a_pod_that_starts_is_not_moved_again():
     items = node("a"), node("b"), node("c"), pod("x", "a", 1), pod("y", "b", 1), pod("waits", gpus=1)
     source = source_of(*items)
-    plan = plan_drain(source.fresh(), quiet)
+    plan = plan_drain(source.simulation(), quiet)
     kept = next(iter(plan.stays))
     assert plan.started == {"ml/waits": kept}
     assert "ml/waits" not in plan.target
-    assert carry_out(source, plan.steps()).problems == ()
+    assert carry_out(source.simulation(), plan.steps()).problems == ()
 
 
 def test_the_most_expensive_of_equal_nodes_goes():
     items = node("a"), node("b"), pod("x", "a", 2), pod("y", "b", 2)
-    work = source_of(*items).fresh()
+    work = source_of(*items).simulation()
     assert list(plan_drain(work, quiet, {"a": 1.0, "b": 2.0}).goes) == ["b"]
-    work = source_of(*items).fresh()
+    work = source_of(*items).simulation()
     assert list(plan_drain(work, quiet, {"a": 2.0, "b": 1.0}).goes) == ["a"]
 
 
@@ -141,15 +142,17 @@ def test_kubelet_takes_no_more_pods_than_it_says():
 
 def test_a_step_that_does_not_work_is_a_problem():
     source = source_of(node("a"), node("b"), pod("x", "a", 4), pod("y", "b", 1))
-    outcome = carry_out(source, [Step("cordon", node="b"), Step("evict", "ml/y"), Step("place", "ml/y")])
+    outcome = carry_out(
+        source.simulation(), [Step("cordon", node="b"), Step("evict", "ml/y"), Step("place", "ml/y")]
+    )
     assert outcome.problems == ("ml/y finds no place", "ml/y was evicted and has no node")
-    outcome = carry_out(source, [Step("remove", node="b")])
+    outcome = carry_out(source.simulation(), [Step("remove", node="b")])
     assert (outcome.problems, outcome.removed) == (("ml/y is still on b",), ())
 
 
 def test_the_report_says_where_the_replay_differs():
     source = source_of(node("a"), node("b"), pod("x", "a", 2), pod("y", "b", 1))
-    report = drain_report(source, source.fresh(), NO_COSTS, quiet)
+    report = drain_report(source, source.simulation(), NO_COSTS, quiet)
     assert report.agrees
     report.differences = ["ml/y finds no place"]
     assert not report.agrees
@@ -165,22 +168,22 @@ def with_time_slices() -> list[dict[str, Any]]:
 
 
 def test_no_plan_gives_a_pod_a_weaker_device():
-    plan = plan_drain(source_of(*with_time_slices()).fresh(), quiet)
+    plan = plan_drain(source_of(*with_time_slices()).simulation(), quiet)
     assert plan.goes == {"l40s": ["ml/b"]}  # to the H100, which is more than it has
     assert "only weaker devices are free for it (--allow-downgrade)" in plan.stays["h100"]
 
 
 def test_a_weaker_device_may_be_allowed():
     source = source_of(*with_time_slices(), allow_downgrade=True)
-    plan = plan_drain(source.fresh(), quiet)
+    plan = plan_drain(source.simulation(), quiet)
     assert plan.goes == {"h100": ["ml/a"]}
-    assert carry_out(source, plan.steps()).placed == {"ml/a": "l40s"}
+    assert carry_out(source.simulation(), plan.steps()).placed == {"ml/a": "l40s"}
 
 
 def test_a_plan_says_which_pods_the_scheduler_would_give_a_weaker_device():
     items = [node("x"), node("y"), node("l40s", 16, labels=SLICED), pod("a", "x"), pod("b", "y", 2)]
     items.append(pod("c", "l40s"))
-    outcome = carry_out(source_of(*items), [Step("evict", "ml/a"), Step("place", "ml/a")])
+    outcome = carry_out(source_of(*items).simulation(), [Step("evict", "ml/a"), Step("place", "ml/a")])
     assert (outcome.placed, outcome.held_back) == ({"ml/a": "y"}, ("ml/a",))
 
 
@@ -188,5 +191,5 @@ def test_the_bound_knows_that_equal_pods_have_different_devices():
     """The first pod may not leave its H100; the others ask for the same and share a node with time slices."""
     sliced = [node(f"l40s-{n}", 16, labels=SLICED) for n in (1, 2)]
     items = [node("h100", 1), *sliced, pod("a", "h100"), pod("b", "l40s-1"), pod("c", "l40s-2")]
-    plan = plan_drain(source_of(*items).fresh(), quiet)
+    plan = plan_drain(source_of(*items).simulation(), quiet)
     assert (plan.at_least, plan.kept) == (2, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from extender.plan.mig_report import mig_report
+from extender.plan.mig import mig_report
 from extender.plan.report import Report
 from tests.extender.plan.clusters import GPU, bad_mig_layout, node, pod, source_of
 from tests.extender.plan.test_property import quiet
@@ -14,7 +14,7 @@ SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 
 def report_of(*items: Any, most: int = 3, growth: float = 1.0, **settings: Any) -> Report:
     source = source_of(*items, **settings)
-    return mig_report(source, source.fresh(), most, growth, 90.0, quiet)
+    return mig_report(source, source.simulation(), most, growth, 90.0, quiet)
 
 
 def gains(report: Report) -> dict[str, tuple[float, float | None, float]]:

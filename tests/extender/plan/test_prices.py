@@ -28,7 +28,7 @@ def test_the_instance_type_comes_before_the_gpu(tmp_path):
     source = source_of(
         node("a", 4, labels={"node.kubernetes.io/instance-type": "p5"}), node("b", 4), node("c", 0)
     )
-    specs = [spec for spec in source.fresh().fleet.specs if spec]
+    specs = [spec for spec in source.simulation().fleet.specs if spec]
     costs = costs_of(prices, specs, source.nodes())
     assert dict(costs.per_month) == {"a": 1000.0, "b": 1200.0}  # the longest name counts, for each GPU
     assert (costs.total, costs.of(["b", "nobody"]), costs.currency, costs.note()) == (

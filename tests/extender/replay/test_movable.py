@@ -9,7 +9,7 @@ import pytest
 from extender.k8s.objects import Pod
 from extender.k8s.pod_manifest import PodManifest
 from extender.queues.protection import WhyNot
-from extender.replay.movable import Stays, counted, moment_of, why_it_stays
+from extender.replay.cluster_pods import Stays, moment_of, why_it_stays
 
 STARTED = 1_767_225_600.0  # 2026-01-01
 HOST = {"hostPath": {"path": "/data", "type": "Directory"}}
@@ -76,8 +76,3 @@ def test_a_real_move_needs_a_controller() -> None:
 def test_a_snapshot_is_not_older_than_its_pods() -> None:
     assert moment_of([pod(creationTimestamp="2025-01-01T00:00:00Z"), pod()]) == STARTED
     assert moment_of([]) == 0
-
-
-def test_the_most_frequent_reason_comes_first() -> None:
-    reasons = [Stays.PINNED, WhyNot.SAFE_TO_EVICT, WhyNot.SAFE_TO_EVICT]
-    assert list(counted(reasons).items()) == [(str(WhyNot.SAFE_TO_EVICT), 2), (str(Stays.PINNED), 1)]

@@ -10,10 +10,9 @@ import pytest
 
 from extender.cli import main as cli
 from extender.data import CLUSTER
-from extender.replay.movable import Stays
+from extender.replay.cluster_pods import ZONE, Stays
 from extender.replay.repack import replay_snapshot
 from extender.replay.report import snapshot_table
-from extender.replay.running_pods import ZONE
 from extender.replay.traces import BadInput
 from extender.settings import ExpectedRequest, Settings
 from extender.source.interface import Unavailable

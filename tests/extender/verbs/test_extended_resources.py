@@ -15,7 +15,7 @@ from extender.k8s.objects import Container, PodClaim, PodSpec, Upserted
 from extender.k8s.resource_api.manifests import parse_claim, parse_class, parse_slice
 from extender.protocol.codec import Candidate, PreemptArgs
 from extender.replay.cluster_engine import ClusterEngine
-from extender.replay.work import Item
+from extender.replay.simulation import Item
 from extender.verbs.evaluate import reason_on
 from extender.verbs.preempt import preempt
 from packing.model.reasons import Reason

@@ -1,13 +1,13 @@
-"""The work of a fleet as a replay or a plan sees it: pods that may move, pods that stay, pods that wait.
+"""Pods that come and go on a fleet, as a replay or a plan tries it: some may move, some stay, some wait.
 
-Where a pod fits and what that costs is always the engine's answer, never a rule of its own. Moves are tried
-on the engine's fleet and taken back.
+Where a pod fits and what that costs is always the engine's answer, never a rule of its own. What has been
+tried can be undone.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -43,12 +43,24 @@ class Item:
     home: int = -1
     pod: Pod | None = None
 
+    @property
+    def gpus(self) -> float:
+        """GPUs, with CPU as a tie-breaker."""
+        shares = self.request.shares
+        gpus = shares.count * max(shares.compute_milli, shares.memory_milli) / 1000 if shares else 0.0
+        counted = sum(count for _, count in self.request.devices)
+        return gpus + counted + self.request.cpu_milli / 1e9
+
+
+def largest_first(items: Iterable[Item]) -> list[Item]:
+    """In the order in which they are placed."""
+    return sorted(items, key=lambda item: (-item.gpus, item.key))
+
 
 @dataclass(frozen=True, slots=True)
 class Staying:
     """Why a pod cannot leave its node, and what it holds. ``ends_with_node``: it goes when the node goes."""
 
-    row: int
     why: str
     ends_with_node: bool = False
     held: Allocation | None = None
@@ -82,10 +94,17 @@ class Engine(Protocol):
         """Take a pod off its node."""
 
 
-class Work:
-    """``open`` (N,): nodes that take pods; ``other_room``: what they have left of the rest.
+class Savepoint(NamedTuple):
+    """What ``Simulation.undo_to`` goes back to."""
 
-    ``at``: what each movable or placed pod holds now. ``unplanned``: waiting pods that no plan places, and
+    done: int
+    open: Flags
+
+
+class Simulation:
+    """``open`` (N,): nodes that take pods; ``other_room``: what they have left beside what Stowage counts.
+
+    ``held``: what each movable or placed pod holds now. ``unplanned``: waiting pods that no plan places, and
     why. ``learn`` lets the policy learn from the pods before it is used for the first time. ``sample``: the
     number of fitting nodes that are looked at, 0 for all.
 
@@ -98,22 +117,22 @@ class Work:
         engine: Engine,
         open_rows: Flags,
         other_room: OtherRoom,
-        learn: Callable[[], None] = lambda: None,
+        learn: Callable[[], None] | None = None,
         *,
         sample: int = 0,
         allow_downgrade: bool = False,
     ) -> None:
-        self.engine, self.fleet = engine, engine.fleet
-        self._learn: Callable[[], None] | None = learn
+        self.engine, self.fleet, self._learn = engine, engine.fleet, learn
         self.open, self.other_room = open_rows, other_room
         self.movable: dict[str, Item] = {}
-        self.staying: dict[str, Staying] = {}
         self.waiting: list[Item] = []
         self.unplanned: dict[str, str] = {}
-        self.at: dict[str, Allocation] = {}
+        self.held: dict[str, Allocation] = {}
         self.staying_on: defaultdict[int, dict[str, Staying]] = defaultdict(dict)
+        """By row and key."""
         self.held_back: set[str] = set()
-        self._on_row: defaultdict[int, dict[str, None]] = defaultdict(dict)
+        self._keys_on: defaultdict[int, set[str]] = defaultdict(set)
+        self._journal: list[tuple[Item, Allocation | None]] = []  # what pods held before each change
         self._pick = NodePicker(np.argsort(self.fleet.arrays.order, kind="stable"), sample=sample)
         self._allow_downgrade = allow_downgrade
         self._nowhere: Flags = np.zeros(open_rows.size, bool)
@@ -124,12 +143,28 @@ class Work:
         spec = self.fleet.specs[row]
         return spec.name if spec else ""
 
+    def node_of(self, key: str) -> str:
+        """The node of a pod that has one."""
+        return self.name(self.held[key].row)
+
     @property
     def gpu_rows(self) -> list[int]:
         """The rows of nodes with GPUs that take pods, by name."""
         specs = enumerate(self.fleet.specs)
-        found = [(spec.name, row) for row, spec in specs if spec and spec.gpus and self.open[row]]
-        return [row for _, row in sorted(found)]
+        return sorted((row for row, spec in specs if spec and spec.gpus and self.open[row]), key=self.name)
+
+    @property
+    def staying(self) -> dict[str, Staying]:
+        """All pods that stay, by key."""
+        return {key: one for on_row in self.staying_on.values() for key, one in on_row.items()}
+
+    def blockers(self, row: int) -> dict[str, str]:
+        """The pods that keep a node from going, and why, by key."""
+        return {key: one.why for key, one in self.staying_on[row].items() if not one.ends_with_node}
+
+    def items_on(self, row: int) -> list[Item]:
+        """The pods of a node that can leave it, by key."""
+        return [self.movable[key] for key in sorted(self._keys_on[row]) if key in self.movable]
 
     def fits(self, item: Item) -> Flags:
         """(N,) where the pod fits now and may go."""
@@ -138,7 +173,7 @@ class Work:
     def costs(self, item: Item) -> Floats:
         """(N,) what placing the pod costs on each node, infinite where it does not fit or would get a weaker
         device than it has."""
-        return self._without_weaker(item, self._costs(item))
+        return np.where(self.weaker(item), np.float32(np.inf), self._costs(item))
 
     def _costs(self, item: Item) -> Floats:
         """The same with weaker devices."""
@@ -152,9 +187,6 @@ class Work:
         fits: Flags = (codes == Reason.FITS) & item.rows & self.open & self.other_room.fits(item.pod)
         return fits
 
-    def _without_weaker(self, item: Item, cost: Floats) -> Floats:
-        return np.where(self.weaker(item), np.float32(np.inf), cost)
-
     def weaker(self, item: Item) -> Flags:
         """(N,) the nodes where the pod may not go because their devices are weaker than those that it has."""
         runs = item.home >= 0 and not self._allow_downgrade
@@ -166,62 +198,73 @@ class Work:
             self._weaker[kind] = weaker_rows(self.fleet, *kind)
         return self._weaker[kind]
 
-    def place(self, item: Item, among: Flags | None = None) -> bool:
-        """Place the pod where the engine likes it best; False if it fits nowhere ``among`` these rows."""
+    def place(self, item: Item, node: str = "") -> bool:
+        """Place the pod on this node, or where the engine likes it best; False if it fits nowhere there."""
         everywhere = self._costs(item)
-        if among is not None:
+        if node:
+            among = np.arange(everywhere.size) == self.fleet.rows.get(node, -1)
             everywhere = np.where(among, everywhere, np.float32(np.inf))
-        cost = self._without_weaker(item, everywhere)
+        weaker = self.weaker(item)
+        cost = np.where(weaker, np.float32(np.inf), everywhere)
         if not np.isfinite(cost).any():
             return False
-        if self.weaker(item)[np.argmin(everywhere)]:
+        if weaker[np.argmin(everywhere)]:
             self.held_back.add(item.key)
-        return self.put(item, self._pick(cost))
+        return self.place_on(item, self._pick(cost))
 
-    def put(self, item: Item, row: int) -> bool:
+    def place_on(self, item: Item, row: int) -> bool:
         """Place the pod on a node where it fits; False if it cannot be assigned its GPUs there."""
         if (held := self.engine.bind(item, row)) is None:
             return False
+        self._journal.append((item, None))
         self._took(item, held)
         return True
+
+    def runs(self, item: Item, held: Allocation) -> None:
+        """The pod holds this on the fleet already."""
+        self.held[item.key] = held
+        self._keys_on[held.row].add(item.key)
 
     def restore(self, item: Item, held: Allocation) -> None:
         """Give the pod what it held before."""
         self._took(item, self.engine.bind_again(item, held))
 
+    def evict(self, item: Item) -> None:
+        """Take the pod off its node."""
+        self._journal.append((item, self.held[item.key]))
+        self._leave(item)
+
+    def cordon(self, row: int) -> None:
+        """The node takes no more pods."""
+        self.open[row] = False
+
+    def savepoint(self) -> Savepoint:
+        """Now, for ``undo_to``."""
+        return Savepoint(len(self._journal), self.open.copy())
+
+    def undo_to(self, savepoint: Savepoint) -> None:
+        """Every pod has what it held at that time, and every node is as open as it was."""
+        before: dict[str, tuple[Item, Allocation | None]] = {}
+        for item, held in self._journal[savepoint.done :]:
+            before.setdefault(item.key, (item, held))
+        del self._journal[savepoint.done :]
+        for item, _ in before.values():
+            if item.key in self.held:
+                self._leave(item)
+        for item, held in before.values():
+            if held is not None:
+                self.restore(item, held)
+        self.open[:] = savepoint.open
+
     def _took(self, item: Item, held: Allocation) -> None:
         self.other_room.take(item.pod, held.row)
         self.runs(item, held)
 
-    def runs(self, item: Item, held: Allocation) -> None:
-        """The pod holds this on the fleet already."""
-        self.at[item.key] = held
-        self._on_row[held.row][item.key] = None
-
-    def lift(self, item: Item) -> Allocation:
-        """Take the pod off its node; returns what it held."""
-        held = self.at.pop(item.key)
-        del self._on_row[held.row][item.key]
+    def _leave(self, item: Item) -> None:
+        held = self.held.pop(item.key)
+        self._keys_on[held.row].remove(item.key)
         self.engine.unbind(item)
         self.other_room.take(item.pod, held.row, times=-1)
-        return held
-
-    def move_all(self, items: Sequence[Item], among: Flags | None = None) -> str:
-        """Move pods to other nodes ``among`` these rows. Returns "", or which pod finds no place and why;
-        then everything is as before."""
-        before = [(item, self.lift(item)) for item in items]
-        placed: list[Item] = []
-        for item in sorted(items, key=lambda one: (-weight(one), one.key)):
-            if self.place(item, among):
-                placed.append(item)
-                continue
-            problem = f"{item.key}: {self.why_nowhere(item)}"
-            for one in placed:
-                self.lift(one)
-            for one, held in before:
-                self.restore(one, held)
-            return problem
-        return ""
 
     def why_nowhere(self, item: Item) -> str:
         """The most frequent reason of the nodes that the pod's rules allow and that take pods; first of all
@@ -237,53 +280,24 @@ class Work:
         counts = np.bincount(codes[lacks_room] if lacks_room.any() else codes, minlength=1)
         return Reason(int(counts.argmax())).text if counts.any() else _NO_PLACE
 
-    def items_on(self, row: int) -> list[Item]:
-        """The pods of a node that can leave it, by key."""
-        return [self.movable[key] for key in sorted(self._on_row.get(row, ())) if key in self.movable]
-
     def place_waiting(self) -> dict[str, str]:
         """Place the waiting pods in kube-scheduler's order; returns the node of each that fits. Those placed
         can move like the others."""
-        found: dict[str, str] = {}
-        for item in self.waiting:
-            if self.place(item):
-                self.movable[item.key] = item
-                found[item.key] = self.name(self.at[item.key].row)
-        return found
+        placed = [item for item in self.waiting if self.place(item)]
+        self.movable |= {item.key: item for item in placed}
+        return {item.key: self.node_of(item.key) for item in placed}
 
-    def figures(self, gone: Iterable[int] = ()) -> Fragmentation:
-        """What is free and whole, without the nodes that are ``gone``."""
-        closed = {*np.flatnonzero(~self.open).tolist(), *gone}
-        return fragmentation(self.fleet, on_offer(self.fleet, closed), Beside())[0]
+    def offered(self) -> Flags:
+        """(N,) the nodes on offer that take pods."""
+        return on_offer(self.fleet, np.flatnonzero(~self.open).tolist())
 
+    def figures(self) -> Fragmentation:
+        """What is free and whole."""
+        return fragmentation(self.fleet, self.offered(), Beside())[0]
 
-def add_staying(work: Work, key: str, one: Staying) -> None:
-    """Note a pod that cannot move."""
-    work.staying[key] = work.staying_on[one.row][key] = one
-
-
-def blockers(work: Work, row: int) -> dict[str, str]:
-    """The pods that keep a node from going, and why, by key."""
-    return {key: one.why for key, one in work.staying_on.get(row, {}).items() if not one.ends_with_node}
-
-
-def overcommitted(fleet: Fleet) -> set[str]:
-    """The nodes where more GPU is taken than there is, by the engine's own count."""
-    specs = (fleet.specs[row] for row in np.flatnonzero(fleet.arrays.overcommitted).tolist())
-    return {spec.name for spec in specs if spec}
-
-
-def free_nodes(fleet: Fleet, offered: Flags) -> int:
-    """Of the ``offered`` nodes (N,) those with GPUs of which nothing is taken."""
-    arrays = fleet.arrays
-    has = arrays.compute_capacity > 0
-    idle = (arrays.compute == arrays.compute_capacity) & (arrays.memory == arrays.memory_capacity)
-    return int(((idle | ~has).all(axis=0) & has.any(axis=0) & offered).sum())
-
-
-def weight(item: Item) -> float:
-    """GPUs, with CPU as a tie-breaker: large pods are placed first."""
-    shares = item.request.shares
-    gpus = shares.count * max(shares.compute_milli, shares.memory_milli) / 1000 if shares else 0.0
-    counted = sum(count for _, count in item.request.devices)
-    return gpus + counted + item.request.cpu_milli / 1e9
+    def free_nodes(self) -> int:
+        """Nodes on offer with GPUs of which nothing is taken."""
+        arrays = self.fleet.arrays
+        has = arrays.compute_capacity > 0
+        idle = (arrays.compute == arrays.compute_capacity) & (arrays.memory == arrays.memory_capacity)
+        return int(((idle | ~has).all(axis=0) & has.any(axis=0) & self.offered()).sum())

@@ -1,0 +1,203 @@
+"""The pods of a cluster as a simulation sees them: those that may move, those that stay and why, and those
+that wait.
+
+A pod goes where its node selector, its required node affinity and its tolerations allow, with volume claims
+only within its zone, or back to its own node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import partial
+
+import numpy as np
+
+from extender.cluster.other_resources import wants_devices
+from extender.cluster.policy_refresh import choose_node_sets_now, plan_now
+from extender.cluster.state import State
+from extender.dialects import kai
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
+from extender.k8s.node_filter import NodeFilter
+from extender.k8s.objects import Pod
+from extender.queues.protection import WhyNot, declares_movable, protection_of
+from extender.replay.cluster_engine import ClusterEngine, as_new
+from extender.replay.other_room import OtherRoom
+from extender.replay.simulation import Flags, Item, Simulation, Staying
+from extender.replay.traces import BadInput
+from packing.fleet.node_usage import Allocation
+from packing.model.request import Request
+
+ZONE = "topology.kubernetes.io/zone"
+_BUDGET = "a PodDisruptionBudget allows no eviction now"
+
+
+class Stays(StrEnum):
+    """Why a pod stays on its node, apart from the words of ``WhyNot`` by which it protects itself."""
+
+    CLOSED_NODE = "its node takes no pods (cordoned, MIG reconfiguration in progress, not readable)"
+    TERMINATING = "it is terminating"
+    PINNED = "it is a static pod or belongs to a DaemonSet"
+    RESERVATION = "it only reserves a GPU (placeholder or reservation pod)"
+    CLAIMS = "it has ResourceClaims"
+    LOCAL_DATA = "it has data on its node (hostPath)"
+    UNREADABLE = "its request cannot be read"
+    NO_CONTROLLER = "no controller would create it again"
+
+
+_ENDS_WITH_NODE = {Stays.PINNED, Stays.TERMINATING}
+
+
+def why_it_stays(pod: Pod, now: float, *, must_be_created_again: bool = False) -> Stays | WhyNot | None:
+    """Why this pod cannot move to another node at ``now`` (Unix seconds), None if it can. This looks at the
+    pod alone: neither at its request nor at its node.
+
+    ``must_be_created_again``: for a real move, which evicts the pod; then a pod without a controller stays.
+    """
+    if pod.scheduling_constraints.pinned_to_node:
+        return Stays.PINNED
+    if reserves_only(pod):
+        return Stays.RESERVATION
+    if pod.spec.claims:
+        return Stays.CLAIMS
+    if pod.deleting:
+        return Stays.TERMINATING
+    protection = protection_of(pod)
+    if protection.reason and now < protection.until:
+        return protection.reason
+    if pod.has_local_data and not declares_movable(pod):
+        return Stays.LOCAL_DATA
+    return Stays.NO_CONTROLLER if must_be_created_again and pod.owner is None else None
+
+
+def reserves_only(pod: Pod) -> bool:
+    """Whether the pod does no work: its GPUs are kept for others.
+
+    Pods whose containers only pause keep room for an autoscaler (kubernetes.io/docs, "Overprovision Node
+    Capacity For A Cluster"), and KAI holds a GPU that it shares with a pod of its own.
+    """
+    return pod.only_pauses or kai.is_reservation(pod)
+
+
+def moment_of(pods: Iterable[Pod]) -> float:
+    """The earliest time at which a snapshot with these pods can have been taken, in Unix seconds."""
+    return max((max(pod.created, pod.started, pod.disrupted) for pod in pods), default=0.0)
+
+
+class PermittedRows:
+    """Where the rules of the pods of a state let them go, among the ``open`` (N,) nodes, which take pods."""
+
+    def __init__(self, state: State) -> None:
+        self._state, fleet = state, state.fleet
+        self.open: Flags = fleet.arrays.blocked == 0
+        self.open[[fleet.rows[node.name] for node in state.nodes.values() if node.unschedulable]] = False
+        self._by_rules: dict[object, Flags] = {}
+
+    def rows_that_accept(self, pod: Pod) -> Flags:
+        """(N,) the rows; pods with equal rules share the array."""
+        zone = self._zone(pod.node_name) if pod.has_volume_claims and pod.node_name else None
+        rules = (pod.spec.node_selector, pod.scheduling_constraints, zone)
+        permitted = self._by_rules.get(rules)
+        if permitted is None:
+            fleet, node_filter = self._state.fleet, NodeFilter(pod)
+            permitted = np.zeros(fleet.arrays.capacity, bool)
+            for node in self._state.nodes.values():
+                fits = not node_filter.rejection(node) and zone in (None, self._zone(node.name))
+                permitted[fleet.rows[node.name]] = fits
+            permitted &= self.open
+            self._by_rules[rules] = permitted
+        return permitted
+
+    def _zone(self, node: str) -> str:
+        return self._state.nodes[node].labels.get(ZONE, "")
+
+
+def cluster_simulation(
+    state: State,
+    name: str,
+    *,
+    real_moves: bool = False,
+    bare_pods: bool = False,
+    sample: int = 0,
+    allow_downgrade: bool = False,
+) -> Simulation:
+    """The pods of a state, which nobody else uses: those that run by the time of their start (the largest
+    first of those that started in the same second), those that wait in kube-scheduler's order.
+
+    ``real_moves``: pods, those without a GPU, too, are evicted and created again. Then disruption budgets
+    count, and pods without a controller stay unless ``bare_pods``. Else only the running GPU pods are moved,
+    on paper. Raises ``BadInput`` where no node that takes pods has a GPU.
+    """
+    permitted = PermittedRows(state)
+    if not ((state.fleet.arrays.compute_capacity > 0) & permitted.open).any():
+        raise BadInput(f"{name}: no node that accepts pods has a GPU")
+    choose_node_sets_now(state)
+    sim = Simulation(
+        ClusterEngine(state),
+        permitted.open,
+        OtherRoom.of(state),
+        partial(plan_now, state) if real_moves else None,
+        sample=sample,
+        allow_downgrade=allow_downgrade,
+    )
+    now = moment_of(state.pods.values())
+    moving: list[tuple[Pod, Request, Allocation]] = []
+    for pod in state.pods.values():
+        held, request = state.allocations.allocation_of(pod.key), _request(pod)
+        if held is None or not (real_moves or _has_gpu(pod, request, held)):
+            continue
+        why: str | None = Stays.CLOSED_NODE
+        if sim.open[held.row]:
+            why = why_it_stays(pod, now, must_be_created_again=real_moves and not bare_pods)
+        if why is None and request is not None and real_moves and state.budgets.violations([pod])[0]:
+            why = _BUDGET
+        if why is None and request is not None:
+            moving.append((pod, request, held))
+        else:
+            why = why or Stays.UNREADABLE
+            sim.staying_on[held.row][pod.key] = Staying(str(why), why in _ENDS_WITH_NODE, held)
+    moving.sort(key=lambda one: (one[0].started or one[0].created, -one[1].gpus, one[0].key))
+    for pod, request, held in moving:
+        rows = permitted.rows_that_accept(pod)
+        if not rows[held.row]:
+            rows = rows.copy()
+            rows[held.row] = True
+        sim.movable[pod.key] = item = Item(pod.key, request, rows, held.row, as_new(pod))
+        sim.runs(item, held)
+    if real_moves:
+        _add_waiting(sim, state, permitted)
+    return sim
+
+
+def _request(pod: Pod) -> Request | None:
+    """What the pod asks for, None if that cannot be read."""
+    try:
+        return request_of(pod)
+    except RequestError:
+        return None
+
+
+def _has_gpu(pod: Pod, request: Request | None, held: Allocation) -> bool:
+    if pod.spec.claims:
+        return True
+    return request.wants_gpu if request else bool(held.devices or held.shares or held.slices)
+
+
+def _add_waiting(sim: Simulation, state: State, permitted: PermittedRows) -> None:
+    """Pods without a node that ask for a GPU."""
+    waiting = [pod for key in state.pods.waiting if not (pod := state.pods[key]).deleting]
+    for pod in sorted(waiting, key=lambda pod: (-pod.priority, pod.created, pod.key)):
+        try:
+            request = request_of(pod)
+        except RequestError as error:
+            sim.unplanned[pod.key] = f"its request cannot be read: {error}"
+            continue
+        if not wants_devices(state, pod, request):
+            continue
+        if pod.gates:
+            sim.unplanned[pod.key] = "it has scheduling gates"
+        elif pod.spec.claims or not request.wants_gpu:
+            sim.unplanned[pod.key] = "it asks for devices of DRA, and kube-scheduler chooses them"
+        else:
+            sim.waiting.append(Item(pod.key, request, permitted.rows_that_accept(pod), pod=pod))

@@ -1,0 +1,89 @@
+"""The steps of plans and replays, and what carries them out: one after the other, on a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from extender.replay.simulation import Item, Simulation
+from packing.fleet.fleet import Fleet
+from packing.fleet.stranded import Fragmentation
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that somebody would do. ``node`` of ``place`` may be "": the policy chooses among all nodes
+    that take pods, as kube-scheduler does with Stowage."""
+
+    what: Literal["cordon", "evict", "place", "remove"]
+    pod: str = ""
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Steps as they were carried out: where each placed pod is, why each other one found no place, what did
+    not work, the nodes that are gone, what is free then (cordoned nodes do not count), and nodes of whose
+    GPUs nothing is taken. ``held_back``: pods that the scheduler would have given a weaker device."""
+
+    placed: dict[str, str]
+    unplaced: dict[str, str]
+    problems: tuple[str, ...]
+    removed: tuple[str, ...]
+    figures: Fragmentation
+    free_nodes: int
+    held_back: tuple[str, ...] = ()
+
+
+def carry_out(
+    sim: Simulation, steps: Iterable[Step], before_place: Callable[[Item], None] = lambda item: None
+) -> Outcome:
+    """The steps, in their order. What does not work is a problem, and left out."""
+    items = sim.movable | {item.key: item for item in sim.waiting}
+    before = _overcommitted(sim.fleet)
+    problems: list[str] = []
+    placed: dict[str, str] = {}
+    unplaced: dict[str, str] = {}
+    removed: list[str] = []
+    evicted: dict[str, None] = {}
+    for step in steps:
+        row = sim.fleet.rows.get(step.node, -1)
+        match step.what:
+            case "cordon":
+                sim.cordon(row)
+            case "evict":
+                sim.evict(items[step.pod])
+                evicted[step.pod] = None
+            case "place":
+                item = items[step.pod]
+                before_place(item)
+                if sim.place(item, step.node):
+                    placed[step.pod] = sim.node_of(step.pod)
+                    evicted.pop(step.pod, None)
+                else:
+                    unplaced[step.pod] = sim.why_nowhere(item)
+                    problems.append(f"{step.pod} finds no place{' on ' + step.node if step.node else ''}")
+            case "remove":
+                left = sorted([*(item.key for item in sim.items_on(row)), *sim.blockers(row)])
+                problems += [f"{key} is still on {step.node}" for key in left]
+                removed += [] if left else [step.node]
+    problems += [f"{key} was evicted and has no node" for key in evicted]
+    problems += [f"{name} is over-committed" for name in sorted(_overcommitted(sim.fleet) - before)]
+    return Outcome(
+        placed,
+        unplaced,
+        tuple(problems),
+        tuple(removed),
+        sim.figures(),
+        sim.free_nodes(),
+        tuple(sorted(sim.held_back)),
+    )
+
+
+def _overcommitted(fleet: Fleet) -> set[str]:
+    """The nodes where more GPU is taken than there is, by the engine's own count."""
+    specs = (fleet.specs[row] for row in np.flatnonzero(fleet.arrays.overcommitted).tolist())
+    return {spec.name for spec in specs if spec}

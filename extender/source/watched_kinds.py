@@ -83,10 +83,16 @@ class WatchedKind:
 
 
 _DRA = "/apis/resource.k8s.io/v1"
-_DRA_BETA, _DRA_ALPHA = f"{_DRA}beta2", f"{_DRA}alpha3"
-_KOORDINATOR = "/apis/scheduling.koordinator.sh/v1alpha1"
+_POD_GROUPS: Mapping[Kind, str] = {
+    "PodGroup": "scheduling.k8s.io/v1beta1",
+    "AlphaPodGroup": "scheduling.k8s.io/v1alpha2",
+    "CoschedulingPodGroup": "scheduling.x-k8s.io/v1alpha1",
+    "KoordinatorPodGroup": "scheduling.sigs.k8s.io/v1alpha1",
+    "VolcanoPodGroup": "scheduling.volcano.sh/v1beta1",
+    "KaiPodGroup": "scheduling.run.ai/v2alpha2",
+}
 _dra_kind = partial(WatchedKind, optional=True, awaited=True)
-_pod_groups = partial(WatchedKind, optional=True)
+_optional = partial(WatchedKind, optional=True)
 _ROWS = (
     WatchedKind("Node", "/api/v1/nodes", NodeManifest, awaited=True),
     WatchedKind("Pod", "/api/v1/pods", PodManifest, awaited=True),
@@ -95,35 +101,12 @@ _ROWS = (
     _dra_kind("ResourceClaim", f"{_DRA}/resourceclaims", ResourceClaimManifest),
     # v1: Kubernetes 1.37, v1beta2: 1.36, v1alpha3: 1.33 to 1.38 (k8s.io/api v0.37.1, ``resource/*/types.go``)
     _dra_kind("DeviceTaintRule", f"{_DRA}/devicetaintrules", DeviceTaintRuleManifest),
-    _dra_kind("BetaDeviceTaintRule", f"{_DRA_BETA}/devicetaintrules", DeviceTaintRuleManifest),
-    _dra_kind("AlphaDeviceTaintRule", f"{_DRA_ALPHA}/devicetaintrules", DeviceTaintRuleManifest),
-    WatchedKind("Device", f"{_KOORDINATOR}/devices", KoordinatorDeviceManifest, optional=True),
-    _pod_groups("PodGroup", "/apis/scheduling.k8s.io/v1beta1/podgroups", PodGroupManifest),
-    _pod_groups("AlphaPodGroup", "/apis/scheduling.k8s.io/v1alpha2/podgroups", PodGroupManifest),
-    _pod_groups(
-        "CoschedulingPodGroup",
-        "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
-        PodGroupManifest,
-    ),
-    _pod_groups(
-        "KoordinatorPodGroup",
-        "/apis/scheduling.sigs.k8s.io/v1alpha1/podgroups",
-        PodGroupManifest,
-    ),
-    _pod_groups("VolcanoPodGroup", "/apis/scheduling.volcano.sh/v1beta1/podgroups", PodGroupManifest),
-    _pod_groups("KaiPodGroup", "/apis/scheduling.run.ai/v2alpha2/podgroups", PodGroupManifest),
-    WatchedKind(
-        "PriorityClass",
-        "/apis/scheduling.k8s.io/v1/priorityclasses",
-        PriorityClassManifest,
-        optional=True,
-    ),
-    WatchedKind(
-        "PodDisruptionBudget",
-        "/apis/policy/v1/poddisruptionbudgets",
-        PodDisruptionBudgetManifest,
-        optional=True,
-    ),
+    _dra_kind("BetaDeviceTaintRule", f"{_DRA}beta2/devicetaintrules", DeviceTaintRuleManifest),
+    _dra_kind("AlphaDeviceTaintRule", f"{_DRA}alpha3/devicetaintrules", DeviceTaintRuleManifest),
+    _optional("Device", "/apis/scheduling.koordinator.sh/v1alpha1/devices", KoordinatorDeviceManifest),
+    *(_optional(kind, f"/apis/{api}/podgroups", PodGroupManifest) for kind, api in _POD_GROUPS.items()),
+    _optional("PriorityClass", "/apis/scheduling.k8s.io/v1/priorityclasses", PriorityClassManifest),
+    _optional("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets", PodDisruptionBudgetManifest),
 )
 WATCHED_KINDS: Mapping[Kind, WatchedKind] = {row.kind: row for row in _ROWS}
 """What is watched under any settings."""

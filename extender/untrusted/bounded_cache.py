@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from copy import copy
 from functools import wraps
 from typing import Concatenate, Generic, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 from extender.untrusted.limits import CACHE
 
@@ -79,26 +79,6 @@ def bounded_cache(
         return cached
 
     return decorate
-
-
-class WeakInterner(Generic[K]):
-    """Replaces equal objects by one of them, for as long as something refers to that one."""
-
-    def __init__(self) -> None:
-        self._objects: WeakKeyDictionary[K, ref[K]] = WeakKeyDictionary()
-
-    def __len__(self) -> int:
-        return len(self._objects)
-
-    def find(self, obj: K) -> K | None:
-        """The object that was added and equals this one, None if there is none."""
-        known = self._objects.get(obj)
-        return known() if known is not None else None
-
-    def add(self, obj: K) -> K:
-        """Add the object, for later ones that equal it."""
-        self._objects[obj] = ref(obj)
-        return obj
 
 
 def weak_cache(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.untrusted.bounded_cache import BoundedMap, WeakInterner, bounded_cache, weak_cache
+from extender.untrusted.bounded_cache import BoundedMap, bounded_cache, weak_cache
 from extender.untrusted.limits import PROBLEM, QUOTED, quoted, shorten
 
 
@@ -56,17 +56,6 @@ class Owner:
 
     def __hash__(self) -> int:
         return hash(self.name)
-
-
-def test_equal_objects_are_replaced_by_one_while_it_is_referred_to() -> None:
-    shared: WeakInterner[Owner] = WeakInterner()
-    first = shared.add(Owner("a"))
-    assert shared.find(Owner("a")) is first
-    assert shared.find(Owner("b")) is None
-    del first
-    gc.collect()
-    assert len(shared) == 0
-    assert shared.find(Owner("a")) is None
 
 
 def test_results_and_errors_live_as_long_as_their_owner() -> None:

@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from pydantic_core import to_json
+from msgspec.json import encode
 
 from extender.k8s.objects import Pod
-from extender.protocol.json_members import Value
-from extender.protocol.message_parser import Message, node_name
+from extender.protocol.message_parser import Message, PodReader, Value, node_name
 from extender.protocol.messages import BadMessage, filter_error
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
-from extender.protocol.pod_reader import PodReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ def parse_filter(body: bytes, pods: PodReader | None = None) -> FilterArgs:
     pod = message.pod()
     if names is not None:
         if pods is not None:
-            pods.keep(rest, pod)
+            pods.keep_parsed(rest, pod)
         return FilterArgs(pod, names, head=head)
     if (listed := message.names()) is not None:
         return FilterArgs(pod, NodeNames.of(listed))
@@ -187,4 +185,4 @@ def _reasons(refused: Mapping[str, NodeNames]) -> bytes:
 
 
 def _dump(value: object) -> bytes:
-    return to_json(value, inf_nan_mode="null")
+    return encode(value)

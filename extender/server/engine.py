@@ -28,9 +28,9 @@ from extender.explain.pod import explain_evaluation
 from extender.k8s.node_filter import has_unknown_filters
 from extender.k8s.objects import REQUIRED_KINDS, Event, Pod
 from extender.protocol import codec
+from extender.protocol.message_parser import PodReader
 from extender.protocol.messages import bind_error, filter_error
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
-from extender.protocol.pod_reader import PodReader
 from extender.server.after_answer import AfterAnswer
 from extender.server.assumed_pod_expiry import expire_forever
 from extender.server.gauges import Gauges

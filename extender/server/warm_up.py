@@ -11,7 +11,7 @@ import logging
 from extender.cluster.state import State
 from extender.explain.pod import explain_evaluation
 from extender.protocol import codec
-from extender.protocol.pod_reader import PodReader
+from extender.protocol.message_parser import PodReader
 from extender.settings import Settings
 from extender.verbs.filter import filter_nodes
 from extender.verbs.prioritize import prioritize

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from extender.k8s.objects import Pod
 from extender.k8s.pod_manifest import PodManifest
 from extender.protocol import codec as wire
+from extender.protocol.message_parser import PodReader
 from extender.protocol.messages import BadMessage, bind_error
 from extender.protocol.node_names import NodeNames
-from extender.protocol.pod_reader import PodReader
 
 POD: dict[str, Any] = {
     "metadata": {"name": "train", "namespace": "team", "uid": "u1"},
@@ -132,7 +132,7 @@ def test_missing_fields_are_null() -> None:
         (wire.parse_filter, b"null", "expected an object"),
         (wire.parse_filter, b"{}", "Pod is missing"),
         (wire.parse_filter, dump({"Pod": POD}), "expected NodeNames or Nodes"),
-        (wire.parse_filter, dump({**FILTER, "NodeNames": ["node-1", 7]}), "NodeNames.1: Input should be"),
+        (wire.parse_filter, dump({**FILTER, "NodeNames": ["node-1", 7]}), "NodeNames: 1: Expected str"),
         (wire.parse_filter, dump({**FILTER, "Pod": "train"}), "Pod: Expected object"),
         (
             wire.parse_filter,
@@ -153,7 +153,7 @@ def test_missing_fields_are_null() -> None:
         (
             wire.parse_preempt,
             dump({"Pod": POD, "NodeNameToMetaVictims": {"n": {"Pods": [{}]}}}),
-            "UID: Input",
+            "a victim has no UID",
         ),
         (wire.parse_preempt, dump({"Pod": None}), "Pod is missing"),
         (wire.parse_bind, dump({**BIND, "Node": ""}), "Node is missing"),

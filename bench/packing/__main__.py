@@ -32,7 +32,7 @@ from extender.replay.queues import QUEUE_OF_QOS, QueueOptions, replay_queues
 from extender.replay.report import aligned, table, wait_table
 from extender.replay.traces import read_nodes
 from extender.settings import DEFAULT_QUEUES
-from packing.replay.spot_nodes import SpotMarket
+from packing.replay.timed_pods import SpotMarket
 
 HERE = Path(__file__).parent
 TRACES = [

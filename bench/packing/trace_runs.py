@@ -21,9 +21,17 @@ from packing.cost.demand import Mix, by_pods
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 from packing.policies.placer import Placer
-from packing.replay.fragmentation import unusable_gpu
 from packing.replay.pick_node import NodePicker
-from packing.replay.trace import ARRIVING, Filling, arrivals, arrivals_at, build_fleet, fill, gpus_of
+from packing.replay.trace import (
+    ARRIVING,
+    Filling,
+    arrivals,
+    arrivals_at,
+    build_fleet,
+    fill,
+    gpus_of,
+    unusable_gpu,
+)
 
 Rows = list[dict[str, Any]]
 Curve = tuple[list[float], list[float]]

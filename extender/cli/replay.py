@@ -131,7 +131,7 @@ def _rows(work: str, args: argparse.Namespace, settings: Settings) -> Iterator[d
 
 def _queue_options(args: argparse.Namespace, settings: Settings) -> QueueOptions:
     from extender.replay.queues import QUEUE_OF_QOS, QueueOptions
-    from packing.replay.spot_nodes import SpotMarket
+    from packing.replay.timed_pods import SpotMarket
 
     return QueueOptions(
         args.queues or QUEUE_OF_QOS,

@@ -24,11 +24,9 @@ from packing.policies.placer import Placer
 from packing.policies.registry import POLICIES
 from packing.replay.eviction_rules import SHIELD, CheapestVictims, EvictionRule, KubeScheduler
 from packing.replay.pick_node import NodePicker
-from packing.replay.queue_rules import QueueRules
 from packing.replay.queued_timeline import QueuedTimeline
-from packing.replay.run import Run, TimedPod
-from packing.replay.spot_nodes import SpotMarket, SpotRows
-from packing.replay.timeline import Figures, NodePrices, queue_figures
+from packing.replay.timed_pods import QueueRules, Run, SpotMarket, SpotRows, TimedPod
+from packing.replay.timeline_figures import Figures, NodePrices, queue_figures
 from packing.replay.trace import build_fleet, gpus_of
 
 QUEUE_OF_QOS: Mapping[str, str] = {
@@ -140,14 +138,8 @@ def _rules(name: str, queue: Queue, priority: int, checkpoint: float | None) -> 
 def _timed_pods(
     trace: Path, specs: Sequence[NodeSpec], rules: Mapping[str, QueueRules], queue_of: Mapping[str, str]
 ) -> Iterator[TimedPod]:
-    for pod in read_pods(trace, specs):
-        if pod.created is None:
-            raise BadInput(f"{trace}, line {pod.line}: pod {quoted(pod.name)} has no creation_time")
-        yield TimedPod(pod.request, pod.created, _duration(pod), _queue(trace, pod, rules, queue_of))
-
-
-def _duration(pod: Arrival) -> float:
-    return math.inf if pod.deleted is None or pod.created is None else pod.deleted - pod.created
+    for pod in read_pods(trace, specs, timed=True):
+        yield TimedPod(pod.request, pod.created or 0.0, pod.duration, _queue(trace, pod, rules, queue_of))
 
 
 def _queue(

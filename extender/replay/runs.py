@@ -12,19 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from extender.replay.traces import BadInput, read_nodes, read_pods
-from extender.untrusted.limits import quoted
+from extender.replay.traces import read_nodes, read_pods
 from packing.cost.demand import Mix, by_pods
-from packing.fleet.arrays import Doubles
 from packing.model.gpu_catalogue import GpuValues
-from packing.model.node_spec import NodeSpec
-from packing.model.request import Request
 from packing.policies.placer import Placer
 from packing.policies.registry import POLICIES
-from packing.replay.fragmentation import unusable_gpu
 from packing.replay.pick_node import NodePicker
-from packing.replay.timeline import replay_times
-from packing.replay.trace import ARRIVING, arrivals, build_fleet, fill
+from packing.replay.queued_timeline import QueuedTimeline
+from packing.replay.timed_pods import TimedPod
+from packing.replay.timeline_figures import timeline_figures
+from packing.replay.trace import ARRIVING, arrivals, build_fleet, fill, unusable_gpu
 
 Progress = Callable[[str, float], None]
 Row = dict[str, Any]
@@ -68,25 +65,17 @@ def replay_timeline(
     """Rows, one per trace and policy: utilisation and waiting times with the trace's times. Raises
     ``BadInput``."""
     specs = read_nodes(nodes)
-    read = [(trace, *_with_times(trace, specs)) for trace in traces]
-    for (trace, requests, created, deleted), policy in product(read, policies):
-        picker = NodePicker(np.arange(len(specs)), sample=sample)
-        figures = replay_times(
-            Placer(build_fleet(specs), POLICIES[policy](), picker),
-            requests,
-            created,
-            deleted,
-            partial(progress, f"{trace.stem} {policy}"),
+    capacity = float(sum(len(spec.gpus) for spec in specs))
+    read = [
+        (
+            trace,
+            [TimedPod(p.request, p.created or 0.0, p.duration) for p in read_pods(trace, specs, timed=True)],
         )
-        yield {"trace": trace.stem, "policy": policy, **figures}
-
-
-def _with_times(trace: Path, specs: Sequence[NodeSpec]) -> tuple[list[Request], Doubles, Doubles]:
-    """Requests, and when the pods were created and deleted, (P,) in seconds; infinite where they remain."""
-    pods = read_pods(trace, specs)
-    for pod in pods:
-        if pod.created is None:
-            raise BadInput(f"{trace}, line {pod.line}: pod {quoted(pod.name)} has no creation_time")
-    created = np.array([pod.created for pod in pods], float)
-    deleted = np.array([np.inf if pod.deleted is None else pod.deleted for pod in pods])
-    return [pod.request for pod in pods], created, deleted
+        for trace in traces
+    ]
+    for (trace, pods), policy in product(read, policies):
+        placer = Placer(
+            build_fleet(specs), POLICIES[policy](), NodePicker(np.arange(len(specs)), sample=sample)
+        )
+        runs = QueuedTimeline(placer, pods).replay(partial(progress, f"{trace.stem} {policy}"))
+        yield {"trace": trace.stem, "policy": policy, **timeline_figures(runs, pods, capacity)}

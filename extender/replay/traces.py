@@ -43,6 +43,11 @@ class Arrival:
     qos: str = ""
     line: int = 0
 
+    @property
+    def duration(self) -> float:
+        """Seconds, infinite if it remains."""
+        return math.inf if self.deleted is None or self.created is None else self.deleted - self.created
+
 
 def read_nodes(path: Path) -> list[NodeSpec]:
     """The nodes, in the order of the file; at least one has a GPU. Raises ``BadInput``."""
@@ -57,9 +62,10 @@ def read_nodes(path: Path) -> list[NodeSpec]:
     return nodes
 
 
-def read_pods(path: Path, nodes: Sequence[NodeSpec] = ()) -> list[Arrival]:
+def read_pods(path: Path, nodes: Sequence[NodeSpec] = (), *, timed: bool = False) -> list[Arrival]:
     """The pods, in the order of the file; at least one asks for GPU. Equal requests are one object. If
-    ``nodes`` are given, each pod allows a model of theirs. Raises ``BadInput``."""
+    ``nodes`` are given, each pod allows a model of theirs; if ``timed``, each was created at some time.
+    Raises ``BadInput``."""
     known: dict[Request, Request] = {}
     lines: dict[str, int] = {}
     models = {node.model for node in nodes if node.model and node.gpus}
@@ -77,6 +83,8 @@ def read_pods(path: Path, nodes: Sequence[NodeSpec] = ()) -> list[Arrival]:
     pods = list(_rows(path, _POD_COLUMNS, parse))
     if not any(pod.request.shares for pod in pods):
         raise BadInput(f"{path}: no pod asks for GPU")
+    if untimed := [pod for pod in pods if timed and pod.created is None]:
+        raise BadInput(f"{path}, line {untimed[0].line}: pod {quoted(untimed[0].name)} has no creation_time")
     return pods
 
 

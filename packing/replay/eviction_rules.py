@@ -13,7 +13,7 @@ from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
-from packing.replay.queue_rules import QueueRules
+from packing.replay.timed_pods import QueueRules
 from packing.victims.amounts import Holdings
 from packing.victims.rights import (
     ROOM_SECONDS,

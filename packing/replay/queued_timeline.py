@@ -22,8 +22,7 @@ from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.policies.placer import Placer
 from packing.replay.eviction_rules import EvictionRule, Found, RunningPod, could_make_room
-from packing.replay.run import Ended, Run, TimedPod
-from packing.replay.spot_nodes import SpotRows
+from packing.replay.timed_pods import Ended, Run, SpotRows, TimedPod
 from packing.replay.trace import gpus_of
 from packing.victims.rights import Standing, rounds_of
 

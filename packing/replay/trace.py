@@ -9,17 +9,19 @@ nowhere is dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from packing.cost.demand import Mix
 from packing.fleet.arrays import Doubles, Longs
+from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
 from packing.model.gpu_catalogue import GpuValues
 from packing.model.node_spec import NodeSpec
-from packing.model.request import Request
+from packing.model.request import WHOLE, Request
 from packing.policies.placer import Placer
 
 ARRIVING = 1.3
@@ -111,6 +113,23 @@ def fill(
             rows[i] = allocation.row
     progress(1.0)
     return Filling(rows, np.array([gpus_of(request) for request in requests]))
+
+
+def unusable_gpu(fleet: Fleet, mix: Mix) -> float:
+    """Free GPU, in GPUs, that the next request of the mix is expected not to be able to use: F as defined in
+    ``packing.policies.fgd``, summed over the nodes: the measure of fragmentation of
+    the same paper."""
+    parts = fleet.arrays.free_parts()
+    free = parts.sum(axis=0)
+    expected = 0.0
+    for request, frequency in zip(mix.requests, mix.frequency, strict=True):
+        shares = request.shares
+        fits = reasons_for(fleet, replace(request, memory_bytes=0)) == 0
+        too_small = free
+        if shares:
+            too_small = np.where(parts + 1e-6 >= shares.compute_milli / WHOLE, 0, parts).sum(axis=0)
+        expected += frequency * float(np.where(fits, too_small, free).sum())
+    return expected
 
 
 def build_fleet(nodes: Sequence[NodeSpec], values: GpuValues | None = None) -> Fleet:

@@ -9,7 +9,7 @@ from extender.replay.traces import BadInput
 from extender.settings import DEFAULT_QUEUES, Queue, Settings
 from packing.model.request import Request, whole_gpus
 from packing.replay.eviction_rules import SHIELD
-from packing.replay.spot_nodes import SpotMarket
+from packing.replay.timed_pods import SpotMarket
 from tests.packing.replay.test_trace import nodes, share
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,2,T4\nb,64000,262144,2,T4\n"

@@ -15,10 +15,8 @@ from packing.model.request import Request, whole_gpus
 from packing.policies.placer import Placer
 from packing.replay.eviction_rules import CheapestVictims, KubeScheduler, RunningPod, could_make_room
 from packing.replay.pick_node import NodePicker
-from packing.replay.queue_rules import ONE_QUEUE, QueueRules
 from packing.replay.queued_timeline import QueuedTimeline
-from packing.replay.run import Ended, TimedPod
-from packing.replay.spot_nodes import SpotRows
+from packing.replay.timed_pods import ONE_QUEUE, Ended, QueueRules, SpotRows, TimedPod
 from packing.replay.trace import build_fleet, gpus_of
 from tests.examples import examples
 from tests.packing.replay.test_trace import nodes, share

@@ -10,7 +10,9 @@ from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.inventory import InventoryPolicy
 from packing.policies.placer import Placer
 from packing.replay.pick_node import NodePicker
-from packing.replay.timeline import replay_times
+from packing.replay.queued_timeline import QueuedTimeline
+from packing.replay.timed_pods import TimedPod
+from packing.replay.timeline_figures import timeline_figures
 from packing.replay.trace import Filling, arrivals, build_fleet, fill, gpus_of
 
 
@@ -125,8 +127,9 @@ def test_a_mix_has_what_few_pods_ask_much_of():
 def test_a_timeline_queues_what_does_not_fit_and_counts_its_wait():
     requests = [Request(shares=whole_gpus(4)), Request(shares=whole_gpus(4)), share(500)]
     placer = Placer(build_fleet(nodes(1)), FirstFit(), NodePicker(np.arange(1)))
-    created, deleted = np.array([0.0, 10.0, 20.0]), np.array([100.0, 60.0, 30.0])
-    figures = replay_times(placer, requests, created, deleted)
+    times = (0.0, 100.0), (10.0, 50.0), (20.0, 10.0)
+    pods = [TimedPod(request, *time) for request, time in zip(requests, times, strict=True)]
+    figures = timeline_figures(QueuedTimeline(placer, pods).replay(), pods, 4.0)
     assert figures["wait_p50_2_to_7_gpus"] == 45.0  # one of nothing, one of 90 seconds
     assert figures["wait_p50_share"] == 130.0  # behind both
     assert figures["wait_p50_8_gpus"] is None

@@ -1,49 +1,50 @@
-"""Figures of a replay with times: utilisation, waiting times, what evictions and nodes cost."""
+"""Figures of a timeline: utilisation, waiting times, what evictions and nodes cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from packing.fleet.arrays import Doubles
-from packing.model.request import Request
-from packing.policies.placer import Placer
-from packing.replay.queued_timeline import QueuedTimeline
-from packing.replay.run import Ended, Run, TimedPod
+from packing.replay.timed_pods import Ended, Run, TimedPod
 from packing.replay.trace import gpus_of
 
 Figures = dict[str, float | None]
 _HOUR = 3600.0
+_WAITS: Mapping[str, Callable[[Doubles], Any]] = {
+    "p50": partial(np.percentile, q=50),
+    "p95": partial(np.percentile, q=95),
+    "mean": np.mean,
+}
 
 
-def replay_times(
-    placer: Placer,
-    requests: Sequence[Request],
-    created: Doubles,
-    deleted: Doubles,
-    progress: Callable[[float], None] = lambda part: None,
-) -> dict[str, float | None]:
-    """Mean GPU utilisation in per cent from the first to the last arrival, the same if no pod had to wait
-    (``asked``, which nothing exceeds), waiting times in seconds (p50 and p95 per class of request), and the
-    number of pods that never started. A pod runs for as long as it existed in the trace; all times in
-    seconds."""
-    durations = (deleted - created).tolist()
-    pods = [TimedPod(*pod) for pod in zip(requests, created.tolist(), durations, strict=True)]
-    runs = QueuedTimeline(placer, pods).replay(progress)
-    gpus = np.array([gpus_of(request) for request in requests])
-    capacity = float((placer.fleet.arrays.compute_capacity > 0).sum())
-    window = float(created.min()), float(created.max())
-    waited = waiting_times(runs, len(pods))
+def timeline_figures(runs: Sequence[Run], pods: Sequence[TimedPod], capacity: float) -> Figures:
+    """Mean GPU utilisation in per cent of the capacity (GPUs) from the first to the last arrival, the same if
+    no pod had to wait (``asked``, which nothing exceeds), waiting times in seconds (p50 and p95 per class of
+    request; None without pods that started), and the number of pods that never started."""
+    gpus = np.array([gpus_of(pod.request) for pod in pods])
+    created = [pod.created for pod in pods]
+    window = min(created), max(created)
     at_once = [Run(i, -1, pod.created, pod.created, pod.created + pod.duration) for i, pod in enumerate(pods)]
-    return {
+    waited = waiting_times(runs, len(pods))
+    classes = {
+        "cpu": gpus == 0,
+        "share": (gpus > 0) & (gpus < 1),
+        "1_gpu": gpus == 1,
+        "2_to_7_gpus": (gpus > 1) & (gpus < 8),
+        "8_gpus": gpus >= 8,
+    }
+    figures: Figures = {
         "utilisation": round(100 * mean_gpus(runs, gpus, window) / capacity, 3),
         "asked": round(100 * mean_gpus(at_once, gpus, window) / capacity, 3),
-        **_waits_by_size(gpus, waited),
-        "never_started": float(np.isnan(waited).sum()),
     }
+    for name, members in classes.items():
+        figures |= _waits(name, waited[members], ("p50", "p95"))
+    return figures | {"never_started": float(np.isnan(waited).sum())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,28 +131,9 @@ def _covered(spans: Sequence[tuple[float, float]]) -> float:
     return total
 
 
-def _waits_by_size(gpus: Doubles, waited: Doubles) -> Figures:
-    """Percentiles of the waiting times by what pods ask for; None for a class without pods that started."""
-    classes: dict[str, npt.NDArray[np.bool_]] = {
-        "cpu": gpus == 0,
-        "share": (gpus > 0) & (gpus < 1),
-        "1_gpu": gpus == 1,
-        "2_to_7_gpus": (gpus > 1) & (gpus < 8),
-        "8_gpus": gpus >= 8,
-    }
-    figures: Figures = {}
-    for name, members in classes.items():
-        figures |= {key: wait for key, wait in _waits(name, waited[members]).items() if "mean" not in key}
-    return figures
-
-
-def _waits(name: str, waited: Doubles) -> Figures:
+def _waits(name: str, waited: Doubles, figures: Sequence[str] = tuple(_WAITS)) -> Figures:
     known = waited[~np.isnan(waited)]
-    if not known.size:
-        return {f"wait_{figure}_{name}": None for figure in ("p50", "p95", "mean")}
-    p50, p95 = np.percentile(known, [50, 95]).tolist()
     return {
-        f"wait_p50_{name}": round(p50, 1),
-        f"wait_p95_{name}": round(p95, 1),
-        f"wait_mean_{name}": round(float(known.mean()), 1),
+        f"wait_{figure}_{name}": round(float(_WAITS[figure](known)), 1) if known.size else None
+        for figure in figures
     }

@@ -8,13 +8,14 @@ the label ``nvidia.com/node-name`` (``cmd/nvidia-mig-manager/main.go``).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert, field
 
-from extender.k8s.manifest import Manifest, Pairs, Texts
+from extender.k8s.manifest import Manifest, Pairs, Texts, Unreadable, decoding_problem
 from extender.untrusted.bounded_cache import bounded_cache
 from extender.untrusted.limits import (
     GPUS_PER_NODE,
@@ -88,7 +89,7 @@ class MigLayouts:
     kind: ClassVar[Literal["ConfigMap"]] = "ConfigMap"
     name: str
     node: str = ""  # "" for all nodes without a ConfigMap of their own
-    layouts: Mapping[str, MigLayout] = field(default_factory=dict)
+    layouts: Mapping[str, MigLayout] = dataclasses.field(default_factory=dict)
     problem: str = ""
 
     @property
@@ -136,8 +137,33 @@ class MigLayoutsManifest(Manifest, frozen=True, gc=False):
         return MigLayouts(name, node, *parse_layouts(self.data.get(CONFIG_KEY, "")))
 
 
-class _Malformed(ValueError):
-    """The MIG manager would not accept this entry."""
+_ModelName: TypeAlias = Annotated[str, Meta(max_length=NAME)]
+_Index: TypeAlias = Annotated[int, Meta(ge=0, lt=GPUS_PER_NODE)]
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=MIG_PROFILES)]
+
+
+class _Group(Struct, frozen=True, gc=False):
+    enabled: bool = field(name="mig-enabled")
+    devices: Literal["all"] | Annotated[list[_Index], Meta(max_length=GPUS_PER_NODE)]
+    instances: Annotated[dict[_ModelName, _Count], Meta(max_length=MIG_PROFILES)] | None = field(
+        name="mig-devices", default=None
+    )
+    models: _ModelName | Annotated[list[_ModelName], Meta(max_length=LISTED_NAMES)] | None = field(
+        name="device-filter", default=None
+    )
+
+    def record(self) -> MigGroup:
+        if self.instances and not self.enabled:
+            raise Unreadable("mig-devices while mig-enabled is false")
+        models = [self.models] if isinstance(self.models, str) and self.models else self.models or []
+        return MigGroup(
+            None if self.devices == "all" else tuple(self.devices),
+            tuple(model.lower() for model in models),
+            tuple((self.instances or {}).items()) if self.enabled else None,
+        )
+
+
+_Layout: TypeAlias = Annotated[list[_Group], Meta(max_length=GPUS_PER_NODE)]
 
 
 @bounded_cache(16, weigh=lambda text: len(text))
@@ -163,63 +189,11 @@ def parse_layouts(text: str) -> tuple[Mapping[str, MigLayout], str]:
     layouts, problems = {}, []
     for name, entries in configs.items():
         try:
-            layouts[_name(name)] = tuple([_group(entry) for entry in _list(entries, GPUS_PER_NODE)])
-        except _Malformed as error:
+            if len(name) > NAME:
+                raise Unreadable(f"its name has more than {NAME} characters")
+            layouts[name] = tuple([group.record() for group in convert(entries, _Layout)])
+        except Unreadable as error:
             problems.append(f"layout {quoted(name)} is left out: {error}")
+        except ValidationError as error:
+            problems.append(f"layout {quoted(name)} is left out: {decoding_problem(error)}")
     return layouts, shorten("; ".join(problems[:3]))
-
-
-def _group(entry: object) -> MigGroup:
-    if not isinstance(entry, dict):
-        raise _Malformed("an entry is not a map")
-    enabled, instances = entry.get("mig-enabled"), entry.get("mig-devices") or {}
-    if not isinstance(enabled, bool) or not isinstance(instances, dict):
-        raise _Malformed("mig-enabled must be true or false, mig-devices a map")
-    if len(instances) > MIG_PROFILES:
-        raise _Malformed(f"mig-devices has {len(instances)} entries: at most {MIG_PROFILES} are read")
-    counts = {_name(name): _number(n, MIG_PROFILES, _shown(name)) for name, n in instances.items()}
-    if counts and not enabled:
-        raise _Malformed("mig-devices while mig-enabled is false")
-    device_filter = entry.get("device-filter") or []
-    models = [device_filter] if isinstance(device_filter, str) else _list(device_filter, LISTED_NAMES)
-    return MigGroup(
-        _indices(entry.get("devices")),
-        tuple(_name(model).lower() for model in models),
-        tuple(counts.items()) if enabled else None,
-    )
-
-
-def _indices(devices: object) -> tuple[int, ...] | None:
-    if devices == "all":
-        return None
-    listed = _list(devices, GPUS_PER_NODE)
-    return tuple([_number(index, GPUS_PER_NODE - 1, "the index of a GPU") for index in listed])
-
-
-def _list(value: object, most: int) -> list[object]:
-    if not isinstance(value, list):
-        raise _Malformed(f"{quoted(_shown(value))} is not a list")
-    if len(value) > most:
-        raise _Malformed(f"a list has {len(value)} entries: at most {most} are read")
-    return value
-
-
-def _name(value: object) -> str:
-    text = _shown(value)
-    if len(text) > NAME:
-        raise _Malformed(f"a name has more than {NAME} characters")
-    return text
-
-
-def _number(value: object, most: int, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        number = shorten(_shown(value), 63)
-        raise _Malformed(f"{shorten(what, 63)} must be a whole number from 0 to {most}, not {number}")
-    return value
-
-
-def _shown(value: object) -> str:
-    """A value as text. For a list, a map or a large number its type, because the text may be very long."""
-    if isinstance(value, int) and abs(value) < 1 << 63:
-        return str(value)
-    return value if isinstance(value, str) else f"a {type(value).__name__}"

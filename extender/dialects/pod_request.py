@@ -11,6 +11,7 @@ the same value for all nodes, and ``packing.model.node_spec`` resolves it on a n
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 
 from extender.dialects import constraints, gpushare, hami, kai, koordinator, stowage, vgpu_manager, volcano
@@ -25,7 +26,7 @@ from extender.dialects.pod_resources import (
 )
 from extender.k8s.manifest import Pairs
 from extender.k8s.objects import Container, Pod, PodSpec
-from extender.untrusted.bounded_cache import weak_cache
+from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import POD_ANNOTATION, shorten
 from packing.model.request import ANY, Request, Shares
 
@@ -38,6 +39,10 @@ REQUEST_LABELS = gpushare.REQUEST_LABELS | koordinator.REQUEST_LABELS
 """The labels that change what a pod requests."""
 ASSIGNMENT_ANNOTATIONS = frozenset[str]().union(*(dialect.ASSIGNMENT_ANNOTATIONS for dialect in DIALECTS))
 """The annotations that say what a pod has been given."""
+
+
+_REQUESTS_OF_SPEC = 4096
+"""Requests that are remembered with one spec: as many as there are different annotations."""
 
 
 def request_of(pod: Pod) -> Request:
@@ -60,9 +65,24 @@ def _read_request(pod: Pod) -> Request:
     return _request(pod.spec, tuple(sorted(metadata.items())))
 
 
-@weak_cache(weigh=lambda pairs: 64 + sum(64 + len(key) + len(text) for key, text in pairs))
 def _request(spec: PodSpec, pairs: Pairs) -> Request:
-    # Pods come from few templates and share their specs, so for most pods this is one look-up.
+    """Pods come from few templates and share their specs, so for most pods this is one look-up."""
+    known: BoundedMap[Pairs, Request | ValueError] | None = getattr(spec, "requests_memo", None)
+    if known is None:
+        known = BoundedMap(_REQUESTS_OF_SPEC)
+        object.__setattr__(spec, "requests_memo", known)
+    if (found := known.get(pairs)) is None:
+        try:
+            found = _parsed_request(spec, pairs)
+        except ValueError as error:
+            found = copy(error)  # without the traceback, whose frames refer to the spec
+        known.put(pairs, found, 64 + sum(64 + len(key) + len(text) for key, text in pairs))
+    if isinstance(found, ValueError):
+        raise copy(found)
+    return found
+
+
+def _parsed_request(spec: PodSpec, pairs: Pairs) -> Request:
     resources, metadata = effective_requests(spec), dict(pairs)
     cpu, memory = resources.pop("cpu", 0), resources.pop("memory", 0)
     shares = _requested_shares(spec, resources, metadata)

@@ -96,14 +96,15 @@ class PodClaim:
 
 class _SpecMemo:
     """Slots for the hash of a large record that is looked up several times for each event, and for what
-    ``other_resources`` derives from it. Not a part of the record."""
+    ``other_resources`` and ``pod_request`` derive from it. Not a part of the record."""
 
-    __slots__ = ("_hash", "asked_memo")
+    __slots__ = ("_hash", "asked_memo", "requests_memo")
     _hash: int
     asked_memo: object
+    requests_memo: object
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class PodSpec(_SpecMemo):
     """The part of a pod's spec that placement needs and that never changes. Equal specs are one object.
 

@@ -1,17 +1,15 @@
 """Caches that are bounded by the size of their entries, not only by their number.
 
 The entries come from texts that others wrote, so a bound on their number is not enough: 1,000 pods may have
-250 MiB. Where possible, entries live only as long as the object of the cluster that they belong to.
+250 MiB.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from copy import copy
 from functools import wraps
-from typing import Concatenate, Generic, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Generic, ParamSpec, TypeVar
 
 from extender.untrusted.limits import CACHE
 
@@ -77,38 +75,5 @@ def bounded_cache(
             return result
 
         return cached
-
-    return decorate
-
-
-def weak_cache(
-    weigh: Callable[P, int], size: int = CACHE
-) -> Callable[[Callable[Concatenate[K, P], R]], Callable[Concatenate[K, P], R]]:
-    """Caches results for as long as something refers to the first argument, or to the first one equal to it.
-
-    The results for one first argument have at most ``size`` together, where ``weigh`` gives the size of the
-    other arguments. A ``ValueError`` is cached as well. A result must not refer to the first argument.
-    """
-
-    def decorate(function: Callable[Concatenate[K, P], R]) -> Callable[Concatenate[K, P], R]:
-        by_owner: WeakKeyDictionary[K, BoundedMap[tuple[object, ...], R | ValueError]] = WeakKeyDictionary()
-
-        @wraps(function)
-        def cached(owner: K, *args: P.args, **kwargs: P.kwargs) -> R:
-            results = by_owner.get(owner)
-            if results is None:
-                results = by_owner[owner] = BoundedMap(size, size)
-            result = results.get(args)
-            if result is None:
-                try:
-                    result = function(owner, *args, **kwargs)
-                except ValueError as error:
-                    result = copy(error)  # without the traceback, whose frames refer to the owner
-                results.put(args, result, weigh(*args, **kwargs))
-            if isinstance(result, ValueError):
-                raise copy(result)
-            return result
-
-        return cached  # type: ignore[return-value]  # the first argument is positional
 
     return decorate

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-from weakref import ref
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.untrusted.bounded_cache import BoundedMap, bounded_cache, weak_cache
+from extender.untrusted.bounded_cache import BoundedMap, bounded_cache
 from extender.untrusted.limits import PROBLEM, QUOTED, quoted, shorten
 
 
@@ -43,43 +39,3 @@ def test_untrusted_text_is_cut_and_escaped() -> None:
     assert shorten("x" * 1000).endswith("...")
     assert quoted("a\n") == r"'a\n'"
     assert len(quoted("x" * 1000)) == QUOTED + 2
-
-
-class Owner:
-    """Something that lives and dies; equal by its name."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Owner) and self.name == other.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-
-def test_results_and_errors_live_as_long_as_their_owner() -> None:
-    asked: list[str] = []
-
-    @weak_cache(weigh=len, size=160)
-    def joined(owner: Owner, text: str) -> str:
-        asked.append(text)
-        if text == "bad":
-            raise ValueError(f"{owner.name} is {text}")
-        return owner.name + text
-
-    owner = Owner("a")
-    for text in ("b", "x" * 11, "b", "x" * 11):
-        assert joined(owner, text) == "a" + text
-    assert joined(Owner("a"), "b") == "ab"
-    assert asked == ["b", "x" * 11, "x" * 11]  # what is large is not kept
-    for _ in range(2):
-        with pytest.raises(ValueError, match=r"^a is bad$"):
-            joined(owner, "bad")
-    assert asked[3:] == ["bad"]
-    here = ref(owner)
-    del owner
-    gc.collect()
-    assert here() is None
-    assert joined(Owner("a"), "b") == "ab"
-    assert asked[4:] == ["b"]

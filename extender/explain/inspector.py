@@ -50,10 +50,8 @@ class PodReport:
 
 @dataclass(frozen=True, slots=True)
 class PodAnswer:
-    """The explanation of one pod of a manifest; ``workload``: what makes it, "" for a pod of its own.
-
-    ``nodes``: what each node says, where that was asked instead.
-    """
+    """The explanation of one pod of a manifest, or what each of the ``nodes`` says, where that was asked;
+    ``workload``: what makes the pod, "" for a pod of its own."""
 
     workload: str
     pod: str
@@ -65,14 +63,9 @@ class Inspector:
     """Reads the state and the decisions, and changes neither of them. ``replica`` says which one this is;
     ``fleet`` and ``history`` are what the page at ``/`` shows."""
 
-    def __init__(
-        self,
-        state: State,
-        decisions: Decisions,
-        evictor: EvictorMode = "unknown",
-    ) -> None:
-        self._evictor: EvictorMode = evictor
+    def __init__(self, state: State, decisions: Decisions, evictor: EvictorMode = "unknown") -> None:
         self._state, self._decisions = state, decisions
+        self._evictor: EvictorMode = evictor
         self.replica: Callable[[], Replica] = lambda: Replica("")
         self.census = CensusTaker(state)
         self.fleet, self.history = FleetFeed(state, self.census), FleetHistory(self.census)

@@ -1,6 +1,6 @@
 """Slots and fill of a GPU in MIG mode, by its occupancy mask.
 
-*Fill* is that of ``packing.cost.fill_value``, with sets of windows as patterns:
+*Fill* is that of ``packing.cost.fill_tables``, with sets of windows as patterns:
 
     phi(mask) = max over sets of free windows of sum_t n_t w_t,
 
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bench.packing.mig_masks import MigMasks
-from packing.cost.fill_value import OVERLOAD
+from packing.cost.fill_tables import OVERLOAD
 from packing.cost.pattern_lp import worth_by_patterns
 from packing.fleet.arrays import Doubles
 

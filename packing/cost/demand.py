@@ -1,6 +1,6 @@
 """The demand mix: which requests come, and how often. It is known beforehand or learnt from arrivals.
 
-The slots of ``slots.py`` and the pattern LP of ``fill_value.py`` are weighted with it.
+The slots of ``slots.py`` and the pattern LP of ``fill_tables.py`` are weighted with it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The knapsack behind the fill tables of ``fill_value.py``."""
+"""The knapsack behind the fill tables of ``fill_tables.py``."""
 
 from packing.jit import F8, I8, kernel, read, write
 

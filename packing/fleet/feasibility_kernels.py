@@ -208,17 +208,6 @@ def note_untouched(
         untouched[g] = divisible[g, row] != 0 and whole
 
 
-@kernel(I8, *[read(F4, 2)] * 2, read(I4, 2), write(U1, 1))
-def note_overcommitment(row, compute, memory, free, overcommitted):
-    """Set ``overcommitted`` (N,) of the node ``row``: 1 if more of a GPU or a pool is taken than it has."""
-    below = False
-    for g in range(compute.shape[0]):
-        below = below or compute[g, row] < 0 or memory[g, row] < 0
-    for r in range(free.shape[0]):
-        below = below or free[r, row] < 0
-    overcommitted[row] = below
-
-
 @kernel(I8, *[read(F4, 2)] * 3, read(U1, 2), F4, F4, F4, write(U1, 1))
 def note_fitting(
     row, compute, memory, memory_capacity, divisible, compute_milli, memory_mib, memory_milli, fits

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet import feasibility_kernels as kernels
 from packing.fleet.arrays import NodeArrays
+from packing.fleet.feasibility_kernels import note_untouched
 from packing.fleet.names import MOST_KINDS, Names, NodeKind, TooMany
 from packing.fleet.node_usage import Allocation, NodeUsage
 from packing.model.gpu_catalogue import GpuValues
@@ -247,7 +247,8 @@ class Fleet:
         assumed, a = self._assumed[row], self.arrays
         if assumed:
             self._move(row, assumed, -1)
-        kernels.note_overcommitment(row, a.compute, a.memory, a.free_devices, a.overcommitted)
+        free = a.compute[:, row], a.memory[:, row], a.free_devices[:, row]
+        a.overcommitted[row] = any(amounts.min(initial=0) < 0 for amounts in free)
         if assumed:
             self._move(row, assumed, +1)
 
@@ -278,7 +279,7 @@ class Fleet:
         arrays, spec = self.arrays, self.specs[row]
         assert spec is not None
         untouched = np.empty(len(arrays.compute), np.uint8)
-        kernels.note_untouched(
+        note_untouched(
             row, arrays.compute, arrays.memory, arrays.compute_capacity, arrays.memory_capacity,
             arrays.shareable, arrays.share_slots, arrays.divisible, untouched,
         )  # fmt: skip

@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import reduce
 from itertools import accumulate
 from operator import or_
-from typing import Literal
+from typing import Literal, NamedTuple
 
 _SEPARATORS = re.compile("[-_ ]+")
 
@@ -95,17 +95,21 @@ class NameFilter:
         return all(name in group for group in self.allow) and name not in self.deny
 
 
-class ModelText:
+class ModelText(NamedTuple):
     """The name of a GPU's model, prepared for a search.
 
     ``letters`` is the text in lower case without separators; bit k of ``gaps`` is set if separators were
     before letter k.
     """
 
-    __slots__ = ("gaps", "letters")
+    letters: str
+    gaps: int
 
-    def __init__(self, text: str) -> None:
-        self.letters, self.gaps = _without_separators(text)
+    @classmethod
+    def of(cls, text: str) -> ModelText:
+        words = _SEPARATORS.split(text.lower())
+        ends = accumulate(map(len, words[:-1]))
+        return cls("".join(words), reduce(or_, map((1).__lshift__, ends), 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ class ModelName:
     @classmethod
     def of(cls, text: str, *, whole: bool = False) -> ModelName:
         """Parse a name. Raises ValueError if it has no word."""
-        letters, gaps = _without_separators(text)
+        letters, gaps = ModelText.of(text)
         if not letters:
             raise ValueError("a model name of separators only")
         return cls(letters, gaps & ((1 << len(letters)) - 2), whole)
@@ -146,13 +150,6 @@ class ModelName:
         if text.gaps >> start & inside & ~self.joints:
             return False
         return not self.whole or not (_adjoins(text, start, start - 1) or _adjoins(text, end, end))
-
-
-def _without_separators(text: str) -> tuple[str, int]:
-    """A text in lower case without separators, and a mask of the letters that had separators before them."""
-    words = _SEPARATORS.split(text.lower())
-    ends = accumulate(map(len, words[:-1]))
-    return "".join(words), reduce(or_, map((1).__lshift__, ends), 0)
 
 
 def _adjoins(text: ModelText, place: int, neighbour: int) -> bool:
@@ -175,7 +172,7 @@ class Models:
         """Whether a model is permitted. The time is linear in the names; ``model`` is a node's label."""
         if not (self.allow or self.deny):
             return True
-        text = ModelText(model)
+        text = ModelText.of(model)
         if not text.letters:
             return False
         return all(_any_in(group, text) for group in self.allow) and not _any_in(self.deny, text)

@@ -9,7 +9,7 @@ packs clearly better with others in simulation (``packing.policies.trial``).
 
 - *slots*: a slot is room for one more request of a type; the placement pays the price of every slot that it
   takes from the fleet (``packing.cost.slots``). This keeps whole nodes, scarce models and CPU beside GPUs.
-- *fill*: how much less the rest of the GPU can be filled (``packing.cost.fill_value``).
+- *fill*: how much less the rest of the GPU can be filled (``packing.cost.fill_tables``).
 - *stranding*: the rise of max(R - C / (e rho), 0), with R the node's free GPU, C its free CPU and rho the CPU
   per GPU that the mix asks for: free GPU for which the node has no CPU left.
 - *islands*: on nodes whose NVLink islands are known, APART x GPUs less if several GPUs of a pod are peers and

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packing.cost.fill_value import FillDemand, Part, grid
+from packing.cost.fill_tables import FillDemand, Part, grid
 from tests.examples import examples
 
 

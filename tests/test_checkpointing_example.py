@@ -18,7 +18,7 @@ import certifi
 import pytest
 import yaml
 
-from extender.queues.checkpoints import CHECKPOINT_INTERVAL, CHECKPOINTED_AT, lost_seconds
+from extender.queues.disruptions import CHECKPOINT_INTERVAL, CHECKPOINTED_AT, lost_seconds
 from extender.queues.queue import RESTARTABLE
 from extender.settings import DEFAULT_QUEUES, Queue
 from tests.extender.builders import make_pod

@@ -8,8 +8,7 @@ from functools import partial
 from extender.dialects.pod_request import bound_request
 from extender.inventory.node_state import is_leaving
 from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
-from extender.queues.checkpoints import lost_seconds
-from extender.queues.disruptions import DisruptionLog, disruption_reason
+from extender.queues.disruptions import DisruptionLog, disruption_reason, lost_seconds
 from extender.queues.queue import Queues
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet

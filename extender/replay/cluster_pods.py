@@ -21,7 +21,7 @@ from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod
-from extender.queues.protection import WhyNot, declares_movable, protection_of
+from extender.queues.rights import WhyNot, declares_movable, protection_of
 from extender.replay.cluster_engine import ClusterEngine, as_new
 from extender.replay.other_room import OtherRoom
 from extender.replay.simulation import Flags, Item, Simulation, Staying

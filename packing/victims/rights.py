@@ -30,7 +30,7 @@ class Verdict(IntEnum):
     """Whether a pod may be evicted, else the first of the rules that forbid it."""
 
     MAY_LEAVE = 0
-    NEVER_PREEMPTS = 1
+    NEVER = 1
     PRIORITY = 2
     QUEUE = 3
     MIN_RUNTIME = 4
@@ -81,7 +81,7 @@ def verdicts(
     victim = Standing(*standings)
     by_priority = ~((victim.priority == priority) & relations.equals & (now >= victim.overtime_from))
     forbidding = {
-        Verdict.NEVER_PREEMPTS: by_priority & never_preempts,
+        Verdict.NEVER: by_priority & never_preempts,
         Verdict.PRIORITY: by_priority & (victim.priority >= priority),
         Verdict.QUEUE: by_priority & ~relations.lower,
         Verdict.MIN_RUNTIME: by_priority & (now < victim.guaranteed_until),

@@ -13,8 +13,8 @@ from extender.cluster.census import waiting_pods
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
-from extender.queues.protection import managed_by_kueue
 from extender.queues.queue import Queues
+from extender.queues.rights import managed_by_kueue
 from extender.settings import Queue
 from tests.contract.conftest import Start
 from tests.extender.builders import make_node, make_pod, make_state

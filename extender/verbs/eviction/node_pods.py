@@ -19,8 +19,7 @@ import numpy as np
 
 from extender.cluster.state import State
 from extender.k8s.objects import Pod
-from extender.queues.checkpoints import lost_by_each, lost_seconds, progress_of
-from extender.queues.disruptions import DisruptionLog
+from extender.queues.disruptions import DisruptionLog, lost_by_each, lost_seconds, progress_of
 from extender.queues.rights import EvictionRules, Standings, standings_of
 from packing.fleet.arrays import Doubles
 from packing.fleet.fleet import Fleet

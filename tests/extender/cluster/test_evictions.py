@@ -10,7 +10,7 @@ import pytest
 from extender.cluster.factory import state_of
 from extender.k8s.eviction_objects import PodDisruptionBudget
 from extender.k8s.objects import Deleted, Listed, Upserted
-from extender.queues.protection import WhyNot
+from extender.queues.rights import WhyNot
 from extender.source.list_watch import ListWatch
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.source.watched_kinds import AWAITED_KINDS, WATCHED_KINDS

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.queues.checkpoints import CHECKPOINT_INTERVAL, CHECKPOINTED_AT, lost_seconds
+from extender.queues.disruptions import CHECKPOINT_INTERVAL, CHECKPOINTED_AT, lost_seconds
 from extender.settings import Queue
 from tests.extender.builders import make_pod
 

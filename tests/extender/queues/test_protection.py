@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from extender.queues.protection import NO_PROTECTION, Protection, WhyNot, managed_by_kueue, protection_of
+from extender.queues.rights import NO_PROTECTION, Protection, WhyNot, managed_by_kueue, protection_of
 from tests.extender.builders import make_pod
 
 SAFE, DISRUPT = "cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"

@@ -14,9 +14,8 @@ from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Owner, Pod, Upserted
 from extender.queues.disruptions import DisruptionLog
 from extender.queues.gangs import GangTable
-from extender.queues.protection import WhyNot
 from extender.queues.queue import QUEUE_LABEL, Queues
-from extender.queues.rights import EvictionRules, Rights
+from extender.queues.rights import EvictionRules, Rights, WhyNot
 from extender.settings import DEFAULT_QUEUES, Queue
 from tests.extender.builders import make_pod
 

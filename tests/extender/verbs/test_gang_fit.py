@@ -23,7 +23,7 @@ from extender.k8s.objects import Deleted, Node, Pod, PodClaim, Upserted
 from extender.k8s.resource_api.objects import DeviceClass
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
-from extender.queues.protection import WhyNot
+from extender.queues.rights import WhyNot
 from extender.verbs import gang_fit
 from extender.verbs.eviction.plan import rules_for
 from extender.verbs.filter import filter_nodes

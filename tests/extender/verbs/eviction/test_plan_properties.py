@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Deleted, Pod, Upserted
-from extender.queues.checkpoints import CHECKPOINT_INTERVAL as INTERVAL
+from extender.queues.disruptions import CHECKPOINT_INTERVAL as INTERVAL
 from extender.queues.disruptions import DisruptionLog
 from extender.queues.rights import EvictionRules
 from extender.verbs.evaluate import reason_on

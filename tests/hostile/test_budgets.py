@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import BUDGETS_PER_POD
+from extender.verbs.eviction.plan import rules_for
 from tests.examples import some
 from tests.hostile.cluster import ANNOTATIONS, EVENT, PLAIN, SAID, Budget, Cluster, Manifest, steps, usual_pod
 
@@ -140,10 +142,12 @@ def test_words_of_any_text(runner: asyncio.Runner, text: str) -> None:
             usual_pod("wants", priority=1, **{part: words}),
         )
         low, wants = pods["d/low"], pods["d/wants"]
-        assert rights.why_not(wants, pods["d/plain"], 1e9)
-        assert rights.why_not(low, wants, 1e9)
-        usual = steps(lambda: rights._find_standing(pods["d/plain"]))
-        assert steps(lambda low=low: rights._find_standing(low)) < EVENT * usual
+        for preemptor, victim in ((wants, pods["d/plain"]), (low, wants)):
+            assert rules_for(cluster.engine.state, preemptor, 1e9).why_not([victim]) != [""]
+        usual = steps(
+            lambda: rights.rights_of(replace(pods["d/plain"]))
+        )  # a new record of which nothing is known
+        assert steps(lambda low=low: rights.rights_of(replace(low))) < EVENT * usual
 
 
 def test_a_priority_class_of_any_size(runner: asyncio.Runner, caplog: pytest.LogCaptureFixture) -> None:

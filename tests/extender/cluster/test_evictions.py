@@ -14,6 +14,7 @@ from extender.queues.rights import WhyNot
 from extender.source.list_watch import ListWatch
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.source.watched_kinds import AWAITED_KINDS, WATCHED_KINDS
+from extender.verbs.eviction.plan import rules_for
 from tests.extender.builders import make_node, make_pod, make_settings, make_state
 
 SECONDS = "preemption-toleration.scheduling.x-k8s.io/toleration-seconds"
@@ -93,6 +94,7 @@ def test_what_cannot_be_read_is_a_problem() -> None:
 def test_the_settings_make_the_rights() -> None:
     kueue = make_pod("k", labels={"kueue.x-k8s.io/managed": "true"})
     preemptor = make_pod("p", priority=1)
-    assert state_of(make_settings()).rights.why_not(preemptor, kueue, 0.0) == WhyNot.KUEUE
-    assert state_of(make_settings(evict_kueue_pods=True)).rights.why_not(preemptor, kueue, 0.0) == ""
+    for evict, why in ((False, WhyNot.KUEUE), (True, "")):
+        state = state_of(make_settings(evict_kueue_pods=evict))
+        assert rules_for(state, preemptor, 0.0).why_not([kueue]) == [why]
     assert state_of(make_settings(queues={"a": {}})).rights.queues.by_name.keys() == {"a"}

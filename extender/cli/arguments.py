@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from extender.cli import source_args
+from extender.cli import cluster_args
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -84,16 +85,34 @@ def _parser(command: str) -> argparse.ArgumentParser:
         if name == command:
             module = import_module(module_name)
             module.add_parser(commands)
-            commands.choices[name].set_defaults(run=module.run)
+            commands.choices[name].set_defaults(run=partial(_run_module, name, module.run))
         else:
             commands.add_parser(name, help=text)
     commands.add_parser("version", help="print the version").set_defaults(run=_print_version)
     return parser
 
 
+def _run_module(command: str, run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """Run a subcommand. A failure that its user can mend is one line, and the exit code 1, or 2 where a plan
+    or a replay may end with 1."""
+    try:
+        return run(args)
+    except Exception as error:
+        from extender.cli.usage import UsageError
+        from extender.settings import SettingsError
+        from extender.source.interface import SourceError
+
+        reads_manifests = command in ("explain", "top")
+        expected = SettingsError, SourceError, OSError, ValueError if reads_manifests else UsageError
+        if not isinstance(error, expected):
+            raise
+        print(f"stowage {command}: {error}", file=sys.stderr)
+        return 1 if reads_manifests else 2
+
+
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    source_args.add_arguments(parser)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
+    cluster_args.add_source(parser)
+    cluster_args.add_config(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     text = "port to listen on, 0 for any free port (8080)"
     parser.add_argument("--port", type=_port, default=8080, help=text)
@@ -141,7 +160,7 @@ def _serve(args: argparse.Namespace) -> int:
         logs.configure(chosen.log_level)
         with ExitStack() as stack:  # first, so that a busy port is reported at once
             sock, *debug = [stack.enter_context(listen(host, port)) for host, port in _addresses(args)]
-            source = source_args.source_of(args)
+            source = cluster_args.source_of(args)
             service = Service(chosen, source, version(), prepare_kernels)
             tls = _tls_of(args, service.metrics.registry)
             run(service, sock, debug[0] if debug else None, tls)

@@ -1,4 +1,4 @@
-"""``stowage explain``: where pods fit in a snapshot or a cluster, and why not elsewhere."""
+"""``stowage explain``: where pods fit, and why not elsewhere, as the running Stowage or a cluster says."""
 
 from __future__ import annotations
 
@@ -6,26 +6,29 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from extender.cli import ask_service, source_args
+from extender.cli import cluster_args
 from extender.untrusted.visible import visible
 
 if TYPE_CHECKING:
     from extender.cluster.state import State
+    from extender.explain.inspector import PodAnswer
     from extender.k8s.objects import Pod
     from extender.settings import Settings
     from extender.source.interface import Source
     from extender.source.state_dump import Header
+    from extender.source.stowage_service import StowageService
     from extender.source.workloads import Template
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
-def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+def add_parser(subparsers: Subparsers) -> None:
     """Add ``explain`` to the command line."""
     parser = subparsers.add_parser(
         "explain",
@@ -33,9 +36,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     text = "manifest of pods or of anything with a pod template, - for standard input, or NAMESPACE/POD"
     parser.add_argument("pod", help=text)
-    source_args.add_arguments(parser)
-    ask_service.add_arguments(parser)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
+    cluster_args.add_running(parser)
     which = parser.add_mutually_exclusive_group()
     text = "what this node says; may be repeated"
     which.add_argument("--node", action="append", metavar="NAME", help=text)
@@ -44,85 +45,141 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument("-v", "--verbose", action="store_true", help=text)
     text = "format of the answer (text)"
     parser.add_argument("--output", choices=("text", "json"), default="text", help=text)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. The exit code is 0 whether or not the pods fit."""
     from extender.cli import logs
-    from extender.cli.explain_by_service import asked
-    from extender.cli.precompile import loading_kernels
-    from extender.settings import SettingsError
     from extender.settings_file import load
-    from extender.source.interface import SourceError
-    from extender.source.workloads import beside_pods, parse_templates
+    from extender.source.workloads import parse_templates
 
-    try:
-        chosen = load(args.config, os.environ)
-        logs.configure("warning")
-        text = _manifest(args.pod)
-        name = "standard input" if args.pod == "-" else args.pod
-        templates = parse_templates(text, name) if text is not None else []
-        answer = ask_service.ask(args, "explain", lambda stowage: asked(args, text, stowage))
-        if answer is not None:
-            print(answer)
-            return 0
-        source = source_args.source_of(args)
-        dump = source_args.dump_of(source)
-        chosen = source_args.settings_of(args, dump) or chosen
-        source_args.select_nodes(source, chosen)
-        with loading_kernels():
-            state = _state_of(source, chosen, dump)
-            if text is not None:
-                state.apply(beside_pods(text, name))
-            answers = _answers(args, templates or [_find(state, args.pod)], state, source)
-    except (SettingsError, SourceError, ValueError, OSError) as error:
-        print(f"stowage explain: {error}", file=sys.stderr)
-        return 1
-    print(answers)
+    settings = load(args.config, os.environ)
+    logs.configure("warning")
+    text = _manifest(args.pod)
+    name = "standard input" if args.pod == "-" else args.pod
+    templates = parse_templates(text, name) if text is not None else []
+    answer = cluster_args.ask(args, "explain", lambda stowage: _asked(args, text, stowage))
+    print(answer if answer is not None else _worked_out(args, text, name, templates, settings))
     return 0
 
 
-def _state_of(source: Source, chosen: Settings, dump: Header | None = None) -> State:
+def _asked(args: argparse.Namespace, manifest: str | None, stowage: StowageService) -> str:
+    """The answer of the running Stowage, with its learnt demand and its last decisions; ``manifest`` is None
+    for the name of a pod. Raises ``NotAsked``, and ``ValueError`` if Stowage refuses the question."""
+    nodes = [("node", name) for name in args.node or ()]
+    if manifest is not None:
+        every = [("every", "true")] if args.all else []
+        reply = stowage.post("/debug/explain/pods", manifest, [*nodes, *every])
+        return _shown(args, _read_answers(reply, stowage, "answers"))
+    path = f"/debug/pods/{quote(_key(args.pod, stowage))}"
+    if args.all or nodes:
+        return _shown(args, _read_answers([stowage.get(f"{path}/nodes", nodes)], stowage))
+    return _reported(args, stowage.get(path, [("explained", "true")]), stowage)
+
+
+def _read_answers(found: object, stowage: StowageService, key: str = "") -> list[PodAnswer]:
+    from extender.cli.precompile import loading_kernels
+
+    with loading_kernels():
+        from extender.explain.inspector import PodAnswer
+    return cluster_args.read_answer(list[PodAnswer], found, stowage, key)
+
+
+def _key(name: str, stowage: StowageService) -> str:
+    """``namespace/name`` of a pod. Raises ``ValueError`` if a name alone is not that of exactly one."""
+    if "/" in name:
+        return name
+    reply = stowage.get("/debug/pods", [("name", name)])
+    return _only(cluster_args.read_answer(list[str], reply, stowage, "pods"), name)
+
+
+def _only(found: Sequence[str], name: str, near: str = "") -> str:
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(f"{len(found)} pods are named {name}: write namespace/name")
+    raise ValueError(f"{name} is not a file, and the cluster has no such pod (namespace/name){near}")
+
+
+def _reported(args: argparse.Namespace, found: dict[str, Any], stowage: StowageService) -> str:
+    """A pod of the cluster: where it fits now, and what the service has decided about it."""
+    from extender.cli.precompile import loading_kernels
+
+    with loading_kernels():
+        from extender.cli.explain_text import render, render_decisions
+        from extender.explain.inspector import PodReport
+    report = cluster_args.read_answer(PodReport, found, stowage)
+    if args.output == "json":
+        more = {key: found[key] for key in ("note", "decisions", "replica")}
+        return _json({**(found["now"] or {"pod": report.pod, "node": report.node}), **more})
+    text = render(report.now, verbose=args.verbose) if report.now else f"{report.pod} runs on {report.node}"
+    decisions = render_decisions(report.decisions, report.replica.name, report.note)
+    return "\n".join(filter(None, (text, decisions)))
+
+
+def _worked_out(
+    args: argparse.Namespace, manifest: str | None, name: str, templates: list[Template], settings: Settings
+) -> str:
+    """The answer from a file or the cluster. Raises ``SettingsError``, ``SourceError`` and ``ValueError``."""
+    from extender.cli.precompile import loading_kernels
+    from extender.source.workloads import beside_pods
+
+    source, settings, dump = cluster_args.source_with_settings(args, settings)
+    with loading_kernels():
+        from extender.explain.inspector import PodAnswer
+        from extender.explain.pod import explain, explain_each
+
+        state = _state_of(source, settings, dump)
+        if manifest is not None:
+            state.apply(beside_pods(manifest, name))
+        templates = templates or [_find(state, args.pod)]
+        if (nodes := _nodes(args, state)) is not None:
+            answers = [
+                PodAnswer(one.workload, one.pod.key, nodes=tuple(explain_each(state, one.pod, nodes)))
+                for one in templates
+            ]
+        else:
+            now = _moment(state, source, dump)
+            answers = [
+                PodAnswer(one.workload, one.pod.key, explain(state, one.pod, now=now)) for one in templates
+            ]
+    return "\n\n".join([*(_warnings(state) if args.output == "text" else ()), _shown(args, answers)])
+
+
+def _state_of(source: Source, settings: Settings, dump: Header | None) -> State:
     """The cluster as it is now. Raises ``SettingsError`` and ``SourceError``."""
     from extender.cluster.factory import state_of
     from extender.cluster.policy_refresh import plan_now
 
-    state = state_of(chosen, dump)
-    state.binds = chosen.bind
+    state = state_of(settings, dump)
+    state.binds = settings.bind
     for events in source.list_once():
         state.apply(events)
     plan_now(state)
     return state
 
 
-def _answers(args: argparse.Namespace, templates: list[Template], state: State, source: Source) -> str:
-    """The answers for all pods, in the format asked for."""
+def _shown(args: argparse.Namespace, answers: Sequence[PodAnswer]) -> str:
+    """In the format asked for."""
+    from extender.cli.explain_text import render, render_nodes
+
+    if args.output == "json":
+        values: list[Any] = [one.explanation if one.nodes is None else one.nodes for one in answers]
+        return _json(values[0] if len(values) == 1 else values)
+    texts = []
+    for one in answers:
+        if one.explanation is not None:
+            text = render(one.explanation, verbose=args.verbose)
+        else:
+            text = render_nodes(one.pod, one.nodes or (), verbose=args.verbose)
+        texts.append(f"{visible(one.workload)}:\n{text}" if one.workload else text)
+    return "\n\n".join(texts)
+
+
+def _json(value: object) -> str:
     from pydantic_core import to_json
 
-    from extender.cli.explain_text import render, render_nodes
-    from extender.explain.pod import explain, explain_each
-
-    nodes = _nodes(args, state)
-    if nodes is not None:
-        each = [explain_each(state, one.pod, nodes) for one in templates]
-        texts = [
-            render_nodes(one.pod.key, answer, verbose=args.verbose)
-            for one, answer in zip(templates, each, strict=True)
-        ]
-        values: list[object] = [*each]
-    else:
-        now = _moment(state, source)
-        found = [explain(state, one.pod, now=now) for one in templates]
-        texts = [render(answer, verbose=args.verbose) for answer in found]
-        values = [*found]
-    if args.output == "json":
-        return to_json(values[0] if len(values) == 1 else values, indent=2).decode()
-    titled = [
-        f"{visible(one.workload)}:\n{text}" if one.workload else text
-        for one, text in zip(templates, texts, strict=True)
-    ]
-    return "\n\n".join([*_warnings(state), *titled])
+    return to_json(value, indent=2).decode()
 
 
 def _nodes(args: argparse.Namespace, state: State) -> list[str] | None:
@@ -147,11 +204,11 @@ def _warnings(state: State) -> list[str]:
     return []
 
 
-def _moment(state: State, source: Source) -> float:
+def _moment(state: State, source: Source, dump: Header | None) -> float:
     """Now, in Unix seconds; for a snapshot the newest time in it, so that its answer stays the same."""
     if source.watches():
         return time.time()
-    if dump := source_args.dump_of(source):
+    if dump is not None:
         return dump.at
     pods, nodes = state.pods.values(), state.nodes.values()
     times = [max(pod.created, pod.started) for pod in pods] + [node.created for node in nodes]
@@ -177,13 +234,8 @@ def _find(state: State, name: str) -> Template:
     """The pod with this namespace/name, or the only one with this name. Raises ``ValueError``."""
     from extender.source.workloads import Template
 
-    pods: list[Pod] = [pod for pod in state.pods.values() if name in (pod.key, pod.name)]
-    if len(pods) == 1:
-        return Template(pods[0])
-    if pods:
-        raise ValueError(f"{len(pods)} pods are named {name}: write namespace/name")
-    near = _did_you_mean(name, state.pods)
-    raise ValueError(f"{name} is not a file, and the cluster has no such pod (namespace/name){near}")
+    pods: dict[str, Pod] = {pod.key: pod for pod in state.pods.values() if name in (pod.key, pod.name)}
+    return Template(pods[_only([*pods], name, _did_you_mean(name, state.pods))])
 
 
 def _did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from extender.cli import source_args
+from extender.cli import cluster_args
+from extender.cli.usage import UsageError, number, whole_number
 from extender.untrusted.terminal import show_progress
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _WHAT = {
 }
 
 
-def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+def add_parser(subparsers: Subparsers) -> None:
     """Add ``plan`` to the command line."""
     lines = [f"  {name:<9}{text}" for name, text in _WHAT.items()]
     parser = subparsers.add_parser(
@@ -41,14 +41,18 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("what", nargs="?", choices=tuple(_WHAT), help="what to plan (summary)", metavar="WHAT")
-    source_args.add_arguments(parser)
+    cluster_args.add_source(parser)
     add("--nodes", type=Path, metavar="CSV", help="nodes of a trace (columns: docs/replay.md)")
     add("--pods", type=Path, metavar="CSV", help="pods of a trace")
-    add("--config", type=Path, metavar="FILE", help="settings, as YAML")
+    cluster_args.add_config(parser)
     formats = ("table", "json", "csv")
     add("-o", "--output", choices=formats, default="table", help="table, json, or csv (the main table)")
     _add_options(parser)
-    return parser
+
+
+_count = whole_number(1, 100, "a whole number from 1 to 100")
+_part = number(0, 1, "a number above 0, at most 1")
+_factor = number(0, 1e6, "a number above 0")
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -56,13 +60,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     text = "change: COUNTxTYPE nodes more, such as 4xH100 or 2xNODE; may be repeated"
     add("--add", action="append", default=[], metavar="NxTYPE", help=text)
-    add(
-        "--remove",
-        action="append",
-        default=[],
-        metavar="NODE",
-        help="change: a node less; may be repeated",
-    )
+    text = "change: a node less; may be repeated"
+    add("--remove", action="append", default=[], metavar="NODE", help=text)
     add("--moves", type=_count, default=5, metavar="K", help="moves: at most so many (5)")
     add("--free", choices=("gpus", "nodes"), default="gpus", help="moves: what is to become free (gpus)")
     add("--layouts", type=_count, default=3, metavar="K", help="mig: at most so many layouts in a pool (3)")
@@ -71,13 +70,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--repartition-seconds", type=_factor, default=90.0, metavar="S", help=text)
     add("--prometheus", metavar="URL", help="slices: measured use, from the metrics of dcgm-exporter")
     add("--window", default="7d", metavar="TIME", help="slices: the maximum over so much time (7d)")
-    add(
-        "--margin",
-        type=_factor,
-        default=1.2,
-        metavar="X",
-        help="slices: X times the use must fit (1.2)",
-    )
+    text = "slices: X times the use must fit (1.2)"
+    add("--margin", type=_factor, default=1.2, metavar="X", help=text)
     text = "slices: this quantile of the activity; of the memory always the maximum (0.95)"
     add("--quantile", type=_part, default=0.95, metavar="Q", help=text)
     add("--prices", type=Path, metavar="FILE", help="prices per hour, as YAML (docs/plan.md)")
@@ -89,35 +83,28 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. Exit codes: 0, 1 for a failure or a plan that gains less than it promised, 2 for
-    options or files that cannot be used."""
+    """Run the command. Exit codes: 0, 1 for a plan that gains less than it promised, 2 for options or files
+    that cannot be used."""
     from extender.cli import logs
     from extender.cli.precompile import loading_kernels
-    from extender.settings import SettingsError
-    from extender.source.interface import SourceError
 
     logs.configure("error")
+    cluster = None if args.nodes or args.pods else cluster_args.source_of(args)
+    if cluster and args.output == "table":  # before the kernels are loaded, which takes longer
+        print(f"Reading {cluster.describe()}", flush=True)
+    with loading_kernels():
+        from extender.cli.plan_run import source_of, work_out
+        from extender.plan.report import size_of
+        from extender.replay.traces import BadInput
     try:
-        cluster = None if args.nodes or args.pods else source_args.source_of(args)
-        if cluster and args.output == "table":  # before the kernels are loaded, which takes longer
-            print(f"Reading {cluster.describe()}", flush=True)
-        with loading_kernels():
-            from extender.cli.plan_run import source_of, work_out
-            from extender.plan.report import size_of
-            from extender.replay.traces import BadInput
-        try:
-            source = source_of(args, cluster)
-            sim = source.simulation()
-            if args.output == "table":
-                print(size_of(sim, source.name), flush=True)
-            report = work_out(args, source, sim, show_progress)
-        except BadInput as error:
-            print(f"stowage plan: {error}", file=sys.stderr)
-            return 2
-        print(_rendered(report, args.output))
-    except (SourceError, SettingsError, OSError) as error:
-        print(f"stowage plan: {error}", file=sys.stderr)
-        return 2
+        source = source_of(args, cluster)
+        sim = source.simulation()
+        if args.output == "table":
+            print(size_of(sim, source.name), flush=True)
+        report = work_out(args, source, sim, show_progress)
+    except BadInput as error:
+        raise UsageError(str(error)) from None
+    print(_rendered(report, args.output))
     return 0 if report.agrees else 1
 
 
@@ -127,25 +114,3 @@ def _rendered(report: Report, output: str) -> str:
     if output == "json":
         return json.dumps(as_values(report), indent=1)
     return as_csv(report) if output == "csv" else as_text(report)
-
-
-def _count(text: str) -> int:
-    if text.isdecimal() and 0 < int(text) <= 100:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected a whole number from 1 to 100")
-
-
-def _part(text: str) -> float:
-    if (number := _factor(text)) <= 1:
-        return number
-    raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected a number above 0, at most 1")
-
-
-def _factor(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number <= 1e6:
-        raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected a number above 0")
-    return number

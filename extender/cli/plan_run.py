@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from extender.cli import source_args
+from extender.cli import cluster_args
 from extender.k8s.objects import Node, Upserted
 from extender.plan.change import added_nodes, change_report
 from extender.plan.drain import drain_report, summary_report
@@ -40,7 +40,7 @@ def source_of(args: argparse.Namespace, cluster: Source | None) -> PlanSource:
         if not (args.nodes and args.pods) or args.snapshot or args.kubeconfig or args.example:
             raise BadInput("a trace needs --nodes and --pods, and no cluster")
         return TraceSource(args.nodes, args.pods, settings, allow_downgrade=args.allow_downgrade)
-    source_args.select_nodes(cluster, settings)
+    cluster_args.select_nodes(cluster, settings)
     events = [event for batch in cluster.list_once() for event in batch]
     return ClusterSource(
         _name(args),

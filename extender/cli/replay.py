@@ -12,7 +12,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from extender.cli.replay_args import UsageError, add_options, check_plot, complete
+from extender.cli.replay_args import add_options, check_plot, complete
+from extender.cli.usage import UsageError
 from extender.untrusted.terminal import interruptible, show_progress
 from extender.untrusted.visible import visible
 
@@ -41,26 +42,19 @@ def run(args: argparse.Namespace) -> int:
     """Replay, print, and draw. The exit code is 2 for options or files that cannot be used, and 130 after
     Ctrl-C, which prints the rows that are complete."""
     from extender.cli.precompile import loading_kernels
-    from extender.settings import SettingsError
     from extender.settings_file import load
-    from extender.source.interface import SourceError
 
     rows: Rows = []
-    interrupted = False
-    try:
-        work = complete(args)
-        if args.plot:
-            check_plot(args.plot)
-        settings = load(args.config, {})  # equal commands give equal results: the environment is not read
-        with loading_kernels():
-            interrupted = _collect(rows, work, args, settings)
-        if rows:
-            print(_text(work, rows, args.output), flush=True)
-        if args.plot and rows:
-            _draw(work, rows, args)
-    except (UsageError, SourceError, SettingsError, OSError) as error:
-        print(f"stowage replay: {error}", file=sys.stderr)
-        return 2
+    work = complete(args)
+    if args.plot:
+        check_plot(args.plot)
+    settings = load(args.config, {})  # equal commands give equal results: the environment is not read
+    with loading_kernels():
+        interrupted = _collect(rows, work, args, settings)
+    if rows:
+        print(_text(work, rows, args.output), flush=True)
+    if args.plot and rows:
+        _draw(work, rows, args)
     if interrupted:
         done = f"only the {len(rows)} replays above are complete" if rows else "no replay is complete"
         print(f"stowage replay: interrupted: {done}", file=sys.stderr)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from extender.cli.usage import UsageError, number
 from packing.policies.registry import POLICIES
 
 _MOST_SEEDS = 10_000
@@ -19,11 +20,8 @@ _OPTIONS = {
     "pods": (*_COMMON, "nodes", "seeds", "config"),
 }
 """What can be replayed, and the options that it uses. If several are given, the first one is replayed."""
+_positive = number(0, 1e9, "a number above 0")
 PLOT_FORMATS = (".png", ".svg")
-
-
-class UsageError(ValueError):
-    """Options that cannot be used, or not together."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +35,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--timeline", action="store_true", default=None, help=waits)
     mapping = "with queues, by qos: LS=interactive,BE=batch"
     add("--queues", type=queue_mapping, nargs="?", const={}, metavar="MAP", help=mapping)
-    add("--load", type=positive, metavar="X", help="so few nodes that X GPUs are asked for per GPU")
-    add("--checkpoint", type=positive, metavar="S", help="restartable pods save work every S seconds")
+    add("--load", type=_positive, metavar="X", help="so few nodes that X GPUs are asked for per GPU")
+    add("--checkpoint", type=_positive, metavar="S", help="restartable pods save work every S seconds")
     add("--spot", type=spot_market, metavar="A,B,C", help="share, discount, interruptions per hour")
     add("--policy", type=policy_names, metavar="A,B", help=", ".join(POLICIES))
     orders = "orders in which the pods arrive, such as 1,2,7 (42-51)"
@@ -133,26 +131,11 @@ def queue_mapping(text: str) -> dict[str, str]:
     return {qos.strip(): queue.strip() for qos, _, queue in pairs}
 
 
-def positive(text: str) -> float:
-    """A number above 0. Raises ``ArgumentTypeError``."""
-    return _number(text, 0, 1e9, "a number above 0")
-
-
 def spot_market(text: str) -> tuple[float, float, float]:
     """Share, discount and interruptions per hour, ``0.3,0.65,0.02``. Raises ``ArgumentTypeError``."""
     expected = "SHARE,DISCOUNT,RATE such as 0.3,0.65,0.02"
     parts = text.split(",")
     if len(parts) != 3:
         raise argparse.ArgumentTypeError(f"invalid spot nodes {text!r}; expected {expected}")
-    share, discount = (_number(part, 0, 1, expected) for part in parts[:2])
-    return share, discount, _number(parts[2], 0, 60, expected)
-
-
-def _number(text: str, above: float, most: float, expected: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = above
-    if not above < number <= most:
-        raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected {expected}")
-    return number
+    part, rate = number(0, 1, expected), number(0, 60, expected)
+    return part(parts[0]), part(parts[1]), rate(parts[2])

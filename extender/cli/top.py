@@ -6,14 +6,12 @@ import argparse
 import asyncio
 import os
 import queue
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from extender.cli import ask_service, source_args
+from extender.cli import cluster_args
 from extender.untrusted.terminal import clear_screen
 
 if TYPE_CHECKING:
@@ -32,57 +30,46 @@ _PAUSE = 2.0
 """Seconds between two tables."""
 
 
-def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+def add_parser(subparsers: Subparsers) -> None:
     """Add ``top`` to the command line."""
     parser = subparsers.add_parser(
         "top", description="Show what each node with GPUs has left, and the pods that wait for a GPU."
     )
-    source_args.add_arguments(parser)
-    ask_service.add_arguments(parser)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
+    cluster_args.add_running(parser)
     text = "wide: also each GPU, islands, CPU and memory of the nodes (table)"
     parser.add_argument("-o", "--output", choices=("table", "wide", "json"), default="table", help=text)
     text = f"at most so many waiting pods ({_WAITING})"
     parser.add_argument("--waiting", type=int, default=_WAITING, metavar="N", help=text)
     parser.add_argument("-w", "--watch", action="store_true", help="show it again every 2 s, until Ctrl-C")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     from extender.cli import logs
-    from extender.settings import SettingsError
     from extender.settings_file import load
-    from extender.source.interface import SourceError
 
-    try:
-        chosen = load(args.config, os.environ)
-        logs.configure("warning")
-        for found in _overviews(args, chosen):
-            if args.watch and args.output != "json":
-                clear_screen()
-            print(_shown(found, args), flush=True)
-    except (SettingsError, SourceError, ValueError, OSError) as error:
-        print(f"stowage top: {error}", file=sys.stderr)
-        return 1
+    settings = load(args.config, os.environ)
+    logs.configure("warning")
+    for found in _overviews(args, settings):
+        if args.watch and args.output != "json":
+            clear_screen()
+        print(_shown(found, args), flush=True)
     return 0
 
 
-def _overviews(args: argparse.Namespace, chosen: Settings) -> Iterator[Overview]:
+def _overviews(args: argparse.Namespace, settings: Settings) -> Iterator[Overview]:
     """The fleet once, or every 2 s: as the running Stowage says, else as the source does."""
     from extender.cli.precompile import loading_kernels
 
-    first = ask_service.ask(args, "top", lambda stowage: (stowage, _asked(args, stowage)))
+    first = cluster_args.ask(args, "top", lambda stowage: (stowage, _asked(args, stowage)))
     with loading_kernels():
         from extender.cluster.census import CensusTaker
         from extender.cluster.factory import state_of
         from extender.explain.overview import overview
 
     if first is None:
-        source = source_args.source_of(args)
-        dump = source_args.dump_of(source)
-        source_args.select_nodes(source, chosen)
-        state = state_of(source_args.settings_of(args, dump) or chosen, dump)
+        source, settings, dump = cluster_args.source_with_settings(args, settings)
+        state = state_of(settings, dump)
         census = CensusTaker(state)
         for _ in _states(state, source, watch=args.watch):
             yield asyncio.run(overview(state, census, args.waiting))
@@ -95,19 +82,13 @@ def _overviews(args: argparse.Namespace, chosen: Settings) -> Iterator[Overview]
 
 
 def _asked(args: argparse.Namespace, stowage: StowageService) -> Overview:
-    from pydantic import TypeAdapter, ValidationError
-
     from extender.cli.precompile import loading_kernels
-    from extender.source.stowage_service import NotAsked
     from extender.untrusted.limits import DECISIONS_LISTED
 
     found = stowage.get("/debug/overview", [("waiting", str(min(args.waiting, DECISIONS_LISTED)))])
     with loading_kernels():
         from extender.explain.overview import Overview
-    try:
-        return TypeAdapter(Overview).validate_python(found["overview"])
-    except (ValidationError, KeyError, TypeError):
-        raise NotAsked(f"{stowage.name} is of another version, and its answer cannot be read") from None
+    return cluster_args.read_answer(Overview, found, stowage, "overview")
 
 
 def _shown(found: Overview, args: argparse.Namespace) -> str:

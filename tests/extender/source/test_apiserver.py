@@ -16,7 +16,7 @@ import pytest
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import ConfigException
 
-from extender.cli.source_args import source_of as source_of_arguments
+from extender.cli.cluster_args import source_of as source_of_arguments
 from extender.k8s.objects import Pod
 from extender.source.apiserver import KubeSource, from_kubeconfig
 from extender.source.interface import BindConflict, BindError, PodNotFound, Unavailable, Unreachable

@@ -1,0 +1,185 @@
+"""Which cluster a command is about: the arguments, what they name, and the running Stowage that knows more.
+
+Arguments that name what to read (``--snapshot``, ``--example``, ``--config``, ``--local``) leave the running
+Stowage out. If it cannot be asked, the command reads the cluster itself, and says so in one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from extender.untrusted.limits import DEBUG_TOKEN
+
+if TYPE_CHECKING:
+    from extender.settings import Settings
+    from extender.source.apiserver import KubeSource
+    from extender.source.interface import Source
+    from extender.source.state_dump import Header
+    from extender.source.stowage_service import StowageService
+
+T = TypeVar("T")
+_NO_CLUSTER = (
+    "no cluster: pass --kubeconfig FILE, --snapshot FILE (the output of 'kubectl get nodes,pods -A -o json') "
+    "or --example (the bundled example)"
+)
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """Add ``--snapshot``, ``--kubeconfig`` and ``--example``."""
+    chosen = parser.add_mutually_exclusive_group()
+    text = "read the output of 'kubectl get nodes,pods -A -o json' instead of a cluster"
+    chosen.add_argument("--snapshot", type=Path, nargs="+", metavar="FILE", help=text)
+    text = "use the cluster of this kubeconfig ($KUBECONFIG, that of the pod, ~/.kube/config)"
+    chosen.add_argument("--kubeconfig", metavar="FILE", help=text)
+    chosen.add_argument("--example", action="store_true", help="use the bundled example cluster")
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add ``--config``."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
+
+
+def add_running(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``add_source``, those of the running Stowage, and ``--config``."""
+    add_source(parser)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--url", help="ask the Stowage that serves /debug at this URL")
+    which.add_argument("--local", action="store_true", help="read the cluster, and ask no running Stowage")
+    text = "where to look for the running Stowage (stowage-system, then all namespaces)"
+    which.add_argument("--stowage-namespace", metavar="NAMESPACE", help=text)
+    text = "a file with the token that the running Stowage wants"
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help=text)
+    add_config(parser)
+
+
+def source_of(args: argparse.Namespace) -> Source:
+    """What the arguments name, else the cluster that kubectl would use here.
+
+    Raises ``SourceError`` if it cannot be used, or if there is none.
+    """
+    if args.snapshot:
+        return _snapshot_source(args.snapshot, ", ".join(map(str, args.snapshot)))
+    if args.example:
+        from extender.data import CLUSTER
+
+        return _snapshot_source([CLUSTER], "the bundled example")
+    if (live := _live(args)) is not None:
+        return live
+    from extender.source.interface import Unavailable
+
+    raise Unavailable(_NO_CLUSTER)
+
+
+def source_with_settings(
+    args: argparse.Namespace, settings: Settings
+) -> tuple[Source, Settings, Header | None]:
+    """The source, and for the file of a service its settings, unless ``--config`` names others, and what else
+    the service knew. Raises ``SourceError`` and ``SettingsError``."""
+    source = source_of(args)
+    dump: Header | None = getattr(source, "dump", None)
+    if dump is not None and not args.config:
+        settings = _settings_of(dump)
+    select_nodes(source, settings)
+    return source, settings, dump
+
+
+def select_nodes(source: Source, settings: Settings) -> None:
+    """Of a cluster, only the shard of these settings. A file has the nodes that it has."""
+    from extender.source.interface import Unavailable
+
+    if settings.node_selector is not None:
+        with suppress(Unavailable):
+            source.select_nodes(settings.node_selector, settings.shard_schedulers)
+
+
+def ask(args: argparse.Namespace, command: str, question: Callable[[StowageService], T]) -> T | None:
+    """The answer of the running Stowage; None if the command is to read the cluster itself.
+
+    Raises ``ValueError`` if Stowage refuses the question, or does not answer at ``--url``.
+    """
+    if args.local or args.snapshot or args.example or (args.config and not args.url):
+        return None
+    from extender.source.stowage_service import NotAsked
+
+    try:
+        service = _service(args)
+        if service is None:
+            return None
+        answer = question(service)
+    except NotAsked as reason:
+        if args.url:
+            raise ValueError(str(reason)) from None
+        print(f"stowage {command}: reads the cluster itself, because {reason}", file=sys.stderr)
+        return None
+    print(f"stowage {command}: answered by {service.name}", file=sys.stderr)
+    return answer
+
+
+def read_answer(kind: type[T], found: object, stowage: StowageService, key: str = "") -> T:
+    """An answer of the running Stowage, or what it has for ``key``, as this type. Raises ``NotAsked``."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from extender.source.stowage_service import NotAsked
+
+    if key:
+        found = found.get(key) if isinstance(found, dict) else None
+    try:
+        return TypeAdapter(kind).validate_python(found)
+    except ValidationError:
+        raise NotAsked(f"{stowage.name} is of another version, and its answer cannot be read") from None
+
+
+def _settings_of(dump: Header) -> Settings:
+    from pydantic import ValidationError
+
+    from extender.settings import Settings, SettingsError
+
+    try:
+        return Settings.model_validate(dump.settings)
+    except ValidationError as error:
+        raise SettingsError(
+            f"the settings in the dump are not valid here: {error.errors()[0]['msg']}"
+        ) from None
+
+
+def _service(args: argparse.Namespace) -> StowageService | None:
+    """The running Stowage; None without a cluster. Raises ``NotAsked``."""
+    from extender.source.stowage_service import at_url, behind_service
+
+    token = _token(args.token_file) if args.token_file else ""
+    if args.url:
+        return at_url(args.url, token)
+    live = _live(args)
+    return behind_service(live.rest, args.stowage_namespace, token) if live else None
+
+
+def _token(path: Path) -> str:
+    with path.open(encoding="ascii") as file:
+        token = file.read(DEBUG_TOKEN + 1).strip()
+    if not token or len(token) > DEBUG_TOKEN or not token.isprintable():
+        raise ValueError(f"{path}: has no token")
+    return token
+
+
+def _live(args: argparse.Namespace) -> KubeSource | None:
+    # Not imported before: the Kubernetes client takes half a second.
+    from extender.source.apiserver import from_kubeconfig, in_cluster
+
+    if path := args.kubeconfig or os.environ.get("KUBECONFIG"):
+        return from_kubeconfig(path)
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return in_cluster()
+    default = Path.home() / ".kube" / "config"
+    return from_kubeconfig(default) if default.exists() else None
+
+
+def _snapshot_source(paths: Sequence[Path], name: str) -> Source:
+    from extender.source.snapshot import SnapshotSource, read
+
+    return SnapshotSource(read(paths), name)

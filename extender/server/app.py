@@ -225,7 +225,7 @@ class _DebugRoutes:
         service = self._service
         if service.engine is None or service.missing():
             raise HTTPException(503, f"not ready: {service.missing()}")
-        service.engine.after.run()  # it shows what has been answered
+        service.engine.finish_answers()  # it shows what has been answered
         return service.engine
 
     def _inspector(self) -> Inspector:

@@ -31,8 +31,8 @@ from extender.protocol import codec
 from extender.protocol.message_parser import PodReader
 from extender.protocol.messages import bind_error, filter_error
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
-from extender.server.after_answer import AfterAnswer
 from extender.server.assumed_pod_expiry import expire_forever
+from extender.server.between_answers import AfterAnswer
 from extender.server.gauges import Gauges
 from extender.server.metrics import Metrics
 from extender.server.volcano import VolcanoVerbs
@@ -119,8 +119,7 @@ class Engine:
 
     def apply(self, events: Sequence[Event]) -> None:
         """Apply events of the source to the state."""
-        self.after.run()
-        self._decisions.flush()  # explained with the state in which they were made
+        self.finish_answers()
         unready = self.missing()
         for event in events:
             # An error must neither lose other events nor end the service.
@@ -137,6 +136,12 @@ class Engine:
             choose_node_sets_now(self.state)  # the costs of the first requests know what pods insist on
             warm_up(self.state, self._settings)
             _log.info("ready: %s", self.source.describe())
+
+    def finish_answers(self) -> None:
+        """Do what was put off until after the answers, with the state in which they were made: call it before
+        that changes, and before anybody is shown what was answered."""
+        self.after.run()
+        self._decisions.flush()
 
     def set_server_version(self, version: str) -> None:
         """``version``: of the API server, and so of kube-scheduler. From 1.38 on kube-scheduler looks for
@@ -258,8 +263,7 @@ class Engine:
 
     async def _bind(self, body: bytes) -> tuple[bytes, str]:
         args = codec.parse_bind(body)
-        self.after.run()
-        self._decisions.flush()
+        self.finish_answers()
         pod = self.state.pods.by_uid(args.uid) or self._recent_pods.get(args.uid)
         if pod is not None and pod.key != f"{args.namespace}/{args.name}":
             pod = None

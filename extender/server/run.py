@@ -15,8 +15,8 @@ from functools import partial
 import uvloop
 
 from extender.background import Run
+from extender.server.between_answers import collect_forever
 from extender.server.front import Front
-from extender.server.garbage_collection import collect_forever
 from extender.server.http_server import Server
 from extender.server.service import Service
 from extender.server.tls import Tls

@@ -37,11 +37,10 @@ from extender.explain.this_replica import Replica
 from extender.k8s.objects import Event
 from extender.protocol.messages import VERBS, BadMessage, Verb, bind_error, filter_error
 from extender.protocol.volcano import VOLCANO_VERBS, VolcanoVerb
+from extender.server.between_answers import EventQueue
 from extender.server.debug_auth import auth_of
-from extender.server.event_queue import EventQueue
-from extender.server.evictor_tasks import EvictorTasks
 from extender.server.gauges import counter, gauge
-from extender.server.leader_elector import elector_of
+from extender.server.leader_elector import LeaderElector, elector_of
 from extender.server.metrics import Metrics
 from extender.settings import Settings
 from extender.source.interface import Source
@@ -89,7 +88,12 @@ class Service:
         self.background = Background()
         self.draining = False
         self._elector = elector_of(settings.leader_election, settings, source)
-        self._evictor = EvictorTasks(settings, source, self._elector)
+        self._evictor_elector: LeaderElector | None = None
+        if settings.evictor != "off" or settings.shield_configmap is not None:
+            own = elector_of(settings.evictor_lease, settings, source, limits_binds=False)
+            self._evictor_elector = own or self._elector
+        if self._evictor_elector is not None:
+            self._evictor_api = source.evictor_api(self._evictor_elector.write_deadline)
         self.debug_auth = auth_of(settings, source)
         if settings.node_selector is not None:
             source.select_nodes(settings.node_selector, settings.shard_schedulers)
@@ -117,10 +121,31 @@ class Service:
     def _tasks(self, engine: Engine) -> Iterator[tuple[str, Run]]:
         yield from engine.tasks()
         yield "version of the API server", lambda: self._update_version(engine)
+        for name, elector in self._electors():
+            yield name, partial(elector.run, self.until_ready)
+        if self._evictor_elector is not None:
+            yield from self._evictor_tasks(engine, self._evictor_elector)
+
+    def _electors(self) -> Iterator[tuple[str, LeaderElector]]:
+        """Those of the service and of the evictor, by the name of their task."""
         if self._elector is not None:
-            yield "election", partial(self._elector.run, self.until_ready)
-        evict = partial(self._evictor.run, engine, self.until_ready, self.metrics.registry, self.background)
-        yield "start of the evictor", evict
+            yield "election", self._elector
+        if self._evictor_elector not in (None, self._elector):
+            yield "election of the evictor", self._evictor_elector
+
+    def _evictor_tasks(self, engine: Engine, elector: LeaderElector) -> Iterator[tuple[str, Run]]:
+        # Here, because they load kernels.
+        from extender.evictor.loop import Evictor
+        from extender.evictor.metrics import EvictorMetrics
+        from extender.evictor.shield import ShieldKeeper
+
+        settings, api = self.settings, self._evictor_api
+        if settings.evictor != "off":
+            metrics, asked = EvictorMetrics(self.metrics.registry), engine.asked()
+            yield "evictor", Evictor(engine.state, self.source, api, elector, settings, asked, metrics).run
+        if settings.shield_configmap is not None:
+            namespace, _, name = settings.shield_configmap.partition("/")
+            yield "shield", ShieldKeeper(engine.state.disruptions, api, elector, namespace, name).run
 
     async def _update_version(self, engine: Engine) -> None:
         while True:
@@ -144,9 +169,8 @@ class Service:
     async def leave(self) -> None:
         """Stop being ready, and release the Lease. Requests are still answered."""
         self.draining = True
-        if self._elector is not None:
-            await self._elector.resign()
-        await self._evictor.leave()
+        for _, elector in self._electors():
+            await elector.resign()
 
     def waiting_for(self) -> str:
         """Why ``/readyz`` is not 200; "" if it is."""
@@ -215,7 +239,7 @@ class Service:
     async def render_metrics(self) -> bytes:
         """All metrics in the text format. Other requests are answered in between."""
         if self.engine is not None:
-            self.engine.after.run()
+            self.engine.finish_answers()
             await self.engine.gauges.update()
         return await self.metrics.render_in_parts()
 

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from extender.k8s.objects import Listed, Upserted
-from extender.server.after_answer import AfterAnswer
+from extender.server.between_answers import AfterAnswer
 from extender.server.engine import Engine
 from extender.server.metrics import Metrics
 from extender.settings import Settings

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.k8s.objects import Deleted, Event
-from extender.server.event_queue import _SLICE, EventQueue
+from extender.server.between_answers import _SLICE, EventQueue
 
 PORTIONS = st.lists(st.lists(st.integers(0, 99), max_size=20), max_size=20)
 

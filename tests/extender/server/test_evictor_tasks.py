@@ -10,13 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from extender.background import Background
 from extender.evictor import book
-from extender.server.engine import Engine
-from extender.server.evictor_tasks import EvictorTasks
-from extender.server.metrics import Metrics
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.interface import Unavailable
@@ -77,7 +72,7 @@ async def test_one_of_two_replicas_evicts_and_the_other_takes_over(
     for service in replicas:
         assert b"not enough free GPUs" in await ask(service)
     await until(lambda: len(evicted(api)) == 1)
-    leaders = [service for service in replicas if service._evictor._elector.is_leader]  # type: ignore[union-attr]
+    leaders = [service for service in replicas if service._evictor_elector.is_leader]  # type: ignore[union-attr]
     assert len(leaders) == 1
     if lease == "evictor_lease":  # it does not decide who is ready
         assert [service.waiting_for() for service in replicas] == ["", ""]
@@ -97,14 +92,6 @@ async def test_the_scheduler_of_the_settings_needs_no_request(api: ApiServer, st
     api.put(pod("p", schedulerName="stowage"))
     start(evictor_lease="gpu/stowage")
     await until(lambda: len(evicted(api)) == 1)
-
-
-async def test_without_the_evictor_there_is_nothing_to_do() -> None:
-    registry, source = CollectorRegistry(), SnapshotSource(Snapshot(), "test")
-    engine = Engine(source, Settings(), Metrics(list))
-    async with asyncio.timeout(60):
-        await EvictorTasks(Settings(), source, None).run(engine, asyncio.Event().wait, registry, Background())
-    assert [*registry.collect()] == []
 
 
 @pytest.mark.parametrize("settings", [{"evictor": "on"}, {"shield_configmap": "gpu/shield"}])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.server.garbage_collection import collect_forever, return_memory
+from extender.server.between_answers import collect_forever, return_memory
 
 CHUNKS, SIZE = 2000, 64 << 10  # below the size from which glibc maps each chunk on its own
 

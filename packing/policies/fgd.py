@@ -65,6 +65,8 @@ class Fgd:
         return {"unusable GPU": float(self._costs(fleet, request).terms[0, row])}
 
     def _costs(self, fleet: Fleet, request: Request) -> CachedCost:
+        if (cached := self._cache.current(fleet, request)) is not None:
+            return cached
         if self._fleet_mix is None or self._fleet_mix.layout != fleet.layout:
             self._adopt(fleet, self._planned)
         cached, nodes, args = self._cache.outdated(fleet, request)

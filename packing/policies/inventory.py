@@ -188,6 +188,8 @@ class InventoryPolicy:
 
     def _costs(self, fleet: Fleet, request: Request) -> CachedCost:
         """The request's costs, computed again for the nodes that changed since its last call."""
+        if (cached := self._cache.current(fleet, request)) is not None:
+            return cached
         if self._priced is None or self._priced.layout != fleet.layout:
             self._price(fleet)
         cached, nodes, args = self._cache.outdated(fleet, request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import fmean, pstdev
 from typing import Any
@@ -11,8 +11,6 @@ from extender.untrusted.visible import columns, csv_text, visible
 
 _KEYS = ("trace", "mix", "policy", "system", "arrival", "load")
 _NO_FIGURES = (*_KEYS, "seed", "seconds", "interrupted")
-_MOVES = ("moved_pods", "kept_pods")
-_FREE = ("whole_gpus_free", "whole_nodes_free", "free_worth")
 _FREED = {"whole_gpus_free": "whole GPU", "whole_nodes_free": "node"}
 """Figure -> what more or less of it is."""
 _SHOWN = 10
@@ -33,11 +31,7 @@ _HEADS = {
     "never_started": "pods never started",
 }
 """Column -> what a table calls it."""
-_UNITS = {
-    **dict.fromkeys(("allocation", "knee", "fragmentation", "utilisation", "asked"), "percent"),
-    **dict.fromkeys(("allocated", "held", "useful"), "percent"),
-    "cost": "gpu_hours",
-}
+_PERCENT = {"allocation", "knee", "fragmentation", "utilisation", "asked", "allocated", "held", "useful"}
 CLASSES = {
     "cpu": "no GPU",
     "share": "part of a GPU",
@@ -58,21 +52,25 @@ LEGENDS = {
 """What is replayed -> what the columns of its table mean."""
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+Row = Mapping[str, Any]
+
+
+def table(rows: Sequence[Row]) -> str:
     """Means over the seeds, with the standard deviation of the first figure."""
     if not rows:
         return "nothing was replayed"
     keys = [key for key in _KEYS if key in rows[0]]
     first, *figures = (name for name in rows[0] if name not in _NO_FIGURES)
-    lines = [[*map(_title, keys), *map(_title, (first, "±", *figures)), "seeds"]]
-    for group, members in _groups(rows, keys).items():
+    lines = [[*(_HEADS.get(name, name) for name in (*keys, first, "±", *figures)), "seeds"]]
+    for group, members in _groups(rows, keys):
         spread = f"{pstdev(row[first] for row in members):.2f}"
-        means = [_mean([row[name] for row in members]) for name in (first, *figures)]
+        known = ([row[name] for row in members if row[name] is not None] for name in (first, *figures))
+        means = [f"{fmean(values):.2f}" if values else "-" for values in known]
         lines.append([*map(str, group), means[0], spread, *means[1:], str(len(members))])
     return aligned(lines)
 
 
-def wait_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def wait_table(rows: Sequence[Row]) -> str:
     """Means over the seeds, with the standard deviation if there are several: a line for each trace and
     system or policy. Waits are the median and the 95th percentile, in minutes; classes without pods are left
     out."""
@@ -81,8 +79,8 @@ def wait_table(rows: Sequence[Mapping[str, Any]]) -> str:
     plain = [name for name in known if name not in _NO_FIGURES and not name.startswith("wait_")]
     classes = [name.removeprefix("wait_p50_") for name in known if name.startswith("wait_p50_")]
     heads = [f"wait of {CLASSES[name]}, min" if name in CLASSES else f"{name} wait, min" for name in classes]
-    lines = [[*keys, *map(_title, plain), *heads, "seeds"]]
-    for group, members in _groups(rows, keys).items():
+    lines = [[*keys, *(_HEADS.get(name, name) for name in plain), *heads, "seeds"]]
+    for group, members in _groups(rows, keys):
         figures = [_mean_and_spread([row[name] for row in members]) for name in plain]
         waits = [f"{_wait(members, 'p50', name)} / {_wait(members, 'p95', name)}" for name in classes]
         lines.append([*group, *figures, *waits, str(len(members))])
@@ -91,20 +89,22 @@ def wait_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return aligned(lines)
 
 
-def _wait(members: Sequence[Mapping[str, Any]], figure: str, of: str) -> str:
+def _wait(members: Sequence[Row], figure: str, of: str) -> str:
     values = [row[f"wait_{figure}_{of}"] for row in members]
     return _mean_and_spread([value if value is None else value / 60 for value in values])
 
 
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def as_csv(rows: Sequence[Row]) -> str:
     """The rows as CSV. A column that has a unit ends in it: ``allocation_percent``."""
     names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name != "placed"]
     return csv_text([map(_with_unit, names), *([_cell(row.get(name)) for name in names] for row in rows)])
 
 
 def _with_unit(name: str) -> str:
-    unit = "seconds" if name.startswith("wait_") else _UNITS.get(name)
-    return f"{name}_{unit}" if unit else name
+    if name == "cost":
+        return "cost_gpu_hours"
+    unit = "_seconds" * name.startswith("wait_") + "_percent" * (name in _PERCENT)
+    return name + unit
 
 
 def _cell(value: object) -> object:
@@ -113,17 +113,11 @@ def _cell(value: object) -> object:
     return value
 
 
-def _title(name: str) -> str:
-    return _HEADS.get(name, name)
-
-
-def _groups(
-    rows: Sequence[Mapping[str, Any]], keys: Sequence[str]
-) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+def _groups(rows: Sequence[Row], keys: Sequence[str]) -> Iterable[tuple[tuple[Any, ...], list[Row]]]:
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return groups
+    return groups.items()
 
 
 def _mean_and_spread(values: Sequence[float | None]) -> str:
@@ -135,14 +129,14 @@ def _mean_and_spread(values: Sequence[float | None]) -> str:
     return f"{mean:.{digits}f}" + (f" ±{spread:.{digits}f}" if len(known) > 1 and spread else "")
 
 
-def snapshot_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def snapshot_table(rows: Sequence[Row]) -> str:
     """A cluster as it is, and as each policy would pack it."""
     today, *packed = rows
     sizes = [f"{size} GPUs" for size in today["could_start"]]
     lines = [["policy", *sizes, "whole GPUs", "whole nodes", "worth in A100s", "moved", "left in place"]]
     for row in rows:
         free = [*row["could_start"].values(), *(row[name] for name in (*_FREED, "free_worth"))]
-        moves = ["-", "-"] if row is today else [str(row[name]) for name in _MOVES]
+        moves = ["-", "-"] if row is today else [str(row["moved_pods"]), str(row["kept_pods"])]
         lines.append([str(row["policy"]), *map(str, free), *moves])
     running = today["pods"] + today["pinned_pods"]
     of = f"{today['pods']} of {running} running GPU pods can be placed again"
@@ -153,7 +147,7 @@ def snapshot_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*parts, *_pinned(today), *chain.from_iterable(map(_kept, rows))])
 
 
-def _meaning(today: Mapping[str, Any], packed: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _meaning(today: Row, packed: Sequence[Row]) -> Iterator[str]:
     """What the result means, in a sentence for each policy."""
     for row in packed:
         free = [_more(row, today, name, what) for name, what in _FREED.items()]
@@ -168,13 +162,13 @@ def _meaning(today: Mapping[str, Any], packed: Sequence[Mapping[str, Any]]) -> I
         yield f"{row['policy']}: {'; '.join(said)}."
 
 
-def _more(row: Mapping[str, Any], today: Mapping[str, Any], name: str, what: str) -> str:
+def _more(row: Row, today: Row, name: str, what: str) -> str:
     """How much more or less a row has, "" for as much."""
     count = row[name] - today[name]
     return f"{abs(count)} {'more' if count > 0 else 'fewer'} {what}{'s' * (abs(count) > 1)}" if count else ""
 
 
-def _by_model(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _by_model(rows: Sequence[Row]) -> Iterator[str]:
     models = sorted({model for row in rows for model in row["whole_by_model"]})
     if len(models) < 2:
         return
@@ -187,13 +181,13 @@ def _by_model(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield aligned(lines)
 
 
-def _pinned(today: Mapping[str, Any]) -> Iterator[str]:
+def _pinned(today: Row) -> Iterator[str]:
     if today["pinned"]:
         yield f"Pinned to their nodes: {today['pinned_pods']} GPU pods"
         yield aligned([[f"{count:>4}", why] for why, count in today["pinned"].items()], left=True)
 
 
-def _kept(row: Mapping[str, Any]) -> Iterator[str]:
+def _kept(row: Row) -> Iterator[str]:
     if kept := row["kept"]:
         yield f"Left in place under {row['policy']}, which found no room for them when it placed all pods:"
         yield aligned([["   ", *pair] for pair in list(kept.items())[:_SHOWN]], left=True)
@@ -204,8 +198,3 @@ def _kept(row: Mapping[str, Any]) -> Iterator[str]:
 def aligned(lines: Sequence[Sequence[str]], *, left: bool = False) -> str:
     """Columns of equal width, flush right or left."""
     return "\n".join(columns(lines, () if left else range(len(lines[0]))))
-
-
-def _mean(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{fmean(known):.2f}" if known else "-"

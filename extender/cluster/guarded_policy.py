@@ -37,7 +37,7 @@ class GuardedPolicy:
         for policy in self._policies:
             with self.failures.caught("cost"):
                 cost = policy.cost(fleet, request)
-                if (np.isfinite(cost) | (codes != Reason.FITS)).all():
+                if (np.isfinite(cost) | (codes != 0)).all():  # numpy compares with an enum slowly
                     return cost
                 raise ValueError("no finite cost for a node that fits")
         return np.where(codes == Reason.FITS, 0, np.inf).astype(np.float32)

@@ -31,10 +31,9 @@ class PodTable(Mapping[str, Pod]):
     """Pods by key that the watch shows and that have not ended, and the ``reservations`` of all pods.
 
     Writes what they have into ``allocations``, and returns the nodes whose pods it changed ("" is no node).
-    ``waiting`` are the keys of those without a node, ``failed`` of those among them whose last attempt ended
-    with an error, ``leaving`` of those with a node that terminate. ``now``: Unix seconds. ``expects``: since
-    when a waiting pod, by its UID, is told to wait for the room of pods that have just ended. ``usage``: of
-    queues.
+    ``waiting`` are the keys of those without a node, ``leaving`` of those with a node that terminate.
+    ``expects``: since when a waiting pod, by its UID, is told to wait for the room of pods that have just
+    ended. ``usage``: of queues. ``now``: Unix seconds.
     """
 
     def __init__(self, allocations: Allocations, usage: QueueUsage) -> None:
@@ -42,7 +41,6 @@ class PodTable(Mapping[str, Pod]):
         self.reservations = Reservations(self.by_uid)
         self.assumed = self.reservations.assumed
         self.waiting: dict[str, None] = {}
-        self.failed: dict[str, None] = {}
         self.leaving: dict[str, None] = {}
         self.expects: dict[str, float] = {}
         self.now: Callable[[], float] = time.time
@@ -77,7 +75,6 @@ class PodTable(Mapping[str, Pod]):
         self._pods[pod.key] = pod
         self.usage.put(pod)
         self._keys_by_uid[pod.uid] = pod.key
-        self.failed.pop(pod.key, None)
         if pod.node_name:
             self.waiting.pop(pod.key, None)
             self.reservations.forget(pod.uid)
@@ -86,8 +83,6 @@ class PodTable(Mapping[str, Pod]):
                 self.leaving[pod.key] = None
         else:
             self.waiting[pod.key] = None
-            if pod.unscheduled == FAILED:
-                self.failed[pod.key] = None
             self.reservations.update(known, pod)
             self._release(pod.key)
             return changed | {""}
@@ -99,7 +94,7 @@ class PodTable(Mapping[str, Pod]):
 
     def failed_pods(self) -> Iterator[Pod]:
         """Those that wait and whose last attempt ended with an error."""
-        return (self._pods[key] for key in self.failed)
+        return (pod for key in self.waiting if (pod := self._pods[key]).unscheduled == FAILED)
 
     def _holds_the_same(self, known: Pod, pod: Pod) -> bool:
         """Whether a bound pod has nothing new but its status, as in most of the kubelet's events."""
@@ -122,7 +117,6 @@ class PodTable(Mapping[str, Pod]):
         self._keys_by_uid.pop(pod.uid, None)
         self.reservations.forget(pod.uid)
         self.waiting.pop(key, None)
-        self.failed.pop(key, None)
         self.leaving.pop(key, None)
         if pod.node_name:
             self._note_end(pod.node_name)

@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, TypeAlias
 
-from extender.cluster.other_resources import wants_devices
+from extender.cluster.other_resources import asked_by, totals_of, wants_devices
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.evictor.book import Book, Hold, Schedulers
 from extender.k8s.node_filter import NodeFilter, other_resources
 from extender.k8s.objects import Pod
-from extender.k8s.quantity import QuantityError, whole
 from extender.protocol.node_names import NodeNames
 from extender.source.interface import Announcement
 from extender.verbs.evaluate import evaluate, reason_on
@@ -73,7 +72,7 @@ def _is_room_enough(state: State, pod: Pod, node: str, leaving: Iterable[Pod]) -
         return fits_on(state, pod, node, _FIT_SOON)
 
 
-def hold_step(state: State, book: Book, uid: str, now: float, seconds: float) -> Step | None:
+def next_step_of_hold(state: State, book: Book, uid: str, now: float, seconds: float) -> Step | None:
     """What to do about the hold of this pod: forget it, forget it and clear the nomination, nominate the pod
     again, or nothing. ``seconds``: how long room is held after the victims have gone."""
     pod, hold = state.pods.by_uid(uid), book.holds[uid]
@@ -127,25 +126,13 @@ def nodes_for(state: State, pod: Pod, asked: Sequence[str]) -> list[str]:
     other = other_resources(pod)
     if pod.has_other_constraints or other - {_STORAGE}:
         return [name for name in asked if name in state.nodes]
-    node_filter, storage = NodeFilter(pod), _storage(pod) if other else 0
+    node_filter, storage = NodeFilter(pod), asked_by(pod).get(_STORAGE, 0)
     return [
         name
         for name, node in state.nodes.items()
         if not node_filter.rejection(node)
-        and (not storage or storage <= _bytes(node.allocatable.get(_STORAGE, "")))
+        and (not storage or storage <= totals_of(node, [_STORAGE])[_STORAGE])
     ]
-
-
-def _storage(pod: Pod) -> int:
-    requests = (dict(container.requests).get(_STORAGE, "") for container in pod.spec.containers)
-    return sum(map(_bytes, requests))
-
-
-def _bytes(quantity: str) -> int:
-    try:
-        return whole(quantity) if quantity else 0
-    except QuantityError:
-        return 0
 
 
 def best_node(state: State, pod: Pod, nodes: Sequence[str], closed: Collection[str] = ()) -> str:

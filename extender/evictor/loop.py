@@ -17,8 +17,8 @@ from extender.evictor.decision import (
     adopt,
     announced_at,
     candidates,
-    hold_step,
     longest_grace,
+    next_step_of_hold,
     waiting_pods,
 )
 from extender.evictor.metrics import EvictorMetrics
@@ -127,7 +127,7 @@ class Evictor:
 
     async def _keep_hold(self, uid: str, pod: Pod | None) -> None:
         hold, seconds = self._book.holds[uid], self._settings.nomination_seconds
-        step = hold_step(self._state, self._book, uid, self._clock(), seconds)
+        step = next_step_of_hold(self._state, self._book, uid, self._clock(), seconds)
         if step is None:
             return
         if step == "nominate" and pod is not None:

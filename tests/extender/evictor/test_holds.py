@@ -15,7 +15,7 @@ from extender.evictor.decision import (
     OWN_GRACE,
     adopt,
     candidates,
-    hold_step,
+    next_step_of_hold,
 )
 from extender.k8s.objects import Deleted, Upserted
 from packing.model.reasons import Reason
@@ -32,7 +32,7 @@ def hold(**more: Any) -> Hold:
 def steps(state: State, held: Hold, now: float) -> list[str]:
     book = Book()
     book.holds["uid-p"] = held
-    step = hold_step(state, book, "uid-p", now, SECONDS)
+    step = next_step_of_hold(state, book, "uid-p", now, SECONDS)
     return [step] if step else []
 
 
@@ -55,7 +55,7 @@ def test_a_nomination_that_kube_scheduler_cleared_is_made_again() -> None:
     book = Book()
     book.holds["uid-p"] = hold()
     book.delay("uid-p", 0.0)
-    assert hold_step(state, book, "uid-p", 1.0, SECONDS) is None  # it failed a moment ago
+    assert next_step_of_hold(state, book, "uid-p", 1.0, SECONDS) is None  # it failed a moment ago
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_terminating_pods_that_are_too_few_are_not_waited_for() -> None:
     state = make_state(make_node("n1", gpus=2), victim(deleting=True), victim("stays"), pod)
     book = settled(pod)
     adopt(state, book, pod, 0.0, SECONDS)
-    assert hold_step(state, book, pod.uid, 0.0, SECONDS) is None
-    assert hold_step(state, book, pod.uid, SECONDS, SECONDS) == "drop"
+    assert next_step_of_hold(state, book, pod.uid, 0.0, SECONDS) is None
+    assert next_step_of_hold(state, book, pod.uid, SECONDS, SECONDS) == "drop"
 
 
 def test_held_room_is_not_given_to_others_whatever_kube_scheduler_writes() -> None:

@@ -3,7 +3,7 @@
 A kind is a ``Manifest``: the fields that Stowage reads, under the names of the API. msgspec skips the text of
 all others, nine tenths of a pod or node, without checking more than the structure of its JSON. It takes only
 what is exactly as the types say. Anything else is read again as Go and Kubernetes read it: null is as good as
-absent, and a number may stand for a text ("cpu: 1").
+absent, and a quantity may be a number ("cpu: 1").
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ def read_value(value: object, kind: type[_T]) -> _T:
 
 
 def _as_go_reads(value: object, expected: inspect.Type) -> object:
-    """The value without nulls, and with texts in the place of numbers where a text is expected."""
+    """The value without nulls, and with texts in the place of numbers in maps of texts, such as those of
+    quantities. The name of a device that is a number stays one: nobody knows which device it means."""
     most = getattr(expected, "max_length", None)
     if most is not None and isinstance(value, dict | list) and len(value) > most:
         return value  # it will be refused as a whole
@@ -135,14 +136,20 @@ def _as_go_reads(value: object, expected: inspect.Type) -> object:
             return {k: _as_go_reads(one, types[k]) if k in types else one for k, one in present.items()}
         case dict(), inspect.Metadata(type=inner):  # ``Labels``
             return _as_go_reads({k: "" if one is None else one for k, one in value.items()}, inner)
+        case dict(), inspect.DictType(value_type=inspect.StrType()):
+            return {key: _as_text(one) for key, one in value.items() if one is not None}
         case dict(), inspect.DictType(value_type=inner):
             return {key: _as_go_reads(one, inner) for key, one in value.items() if one is not None}
         case list(), inspect.ListType(item_type=inner) | inspect.VarTupleType(item_type=inner):
             return [_as_go_reads(one, inner) for one in value]
         case _, inspect.UnionType(types=types):
             return _as_go_reads(value, types[0])  # the other one is None
-        case int() | float(), inspect.StrType() if not isinstance(value, bool) and abs(value) < _LARGEST:
-            return str(value)
+    return value
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST:
+        return str(value)
     return value
 
 

@@ -78,7 +78,7 @@ async def test_an_error_in_a_task_of_the_service_ends_neither_it_nor_the_others(
     await asyncio.wait({running, asyncio.ensure_future(going_on.wait())}, return_when="FIRST_COMPLETED")
     assert not running.done()
     assert service.background.failures == {"expiry of assumed pods": 2}
-    assert service._gauges().background_failures == 2
+    assert b"stowage_background_failures_total 2.0" in await service.render_metrics()
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running

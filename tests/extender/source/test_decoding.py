@@ -4,7 +4,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bench import cluster
@@ -150,6 +150,7 @@ def test_any_line_of_a_watch(found, what):
 @given(objects)
 def test_null_is_as_good_as_absent(found):
     kind, obj = found
+    assume("\\ud800" not in json.dumps(obj))  # which is no JSON
     labels = [obj.get("metadata", {}) if isinstance(obj, dict) else {}]
     for one in labels:
         if isinstance(one, dict):  # there null is an empty text

@@ -16,6 +16,7 @@ import numpy as np
 from extender.cluster.failures import Failures
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import reasons_for
+from packing.fleet.feasibility_kernels import finite_where_fits
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import freest_gpus
 from packing.model.reasons import Reason
@@ -37,7 +38,7 @@ class GuardedPolicy:
         for policy in self._policies:
             with self.failures.caught("cost"):
                 cost = policy.cost(fleet, request)
-                if (np.isfinite(cost) | (codes != 0)).all():  # numpy compares with an enum slowly
+                if finite_where_fits(codes, cost):
                     return cost
                 raise ValueError("no finite cost for a node that fits")
         return np.where(codes == Reason.FITS, 0, np.inf).astype(np.float32)

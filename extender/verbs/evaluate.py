@@ -5,9 +5,10 @@ From the costs follow a strict order of the nodes, and scores of which only the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,7 @@ MAX_SCORE = 10
 """kube-scheduler's highest score of an extender (``MaxExtenderPriority``)."""
 # By plain numbers: numpy would look at all members of the enum in each call.
 _TEXTS = {reason.value: reason.text for reason in Reason}
+_CODES = max(_TEXTS) + 1
 
 SPOT_BIAS = 2.0
 """What a node of the other kind costs more, in GPUs for each GPU that the pod takes. A placement costs about
@@ -60,6 +62,7 @@ class Evaluation:
 
     ``cost`` and ``keys`` mean something only where ``codes`` is 0. Row -1 is a node that is not known.
     ``forecasts`` say which devices the pod's claims would get; empty for a pod that needs no claims.
+    ``_tally``: counts of ``codes``, empty until they are known; a copy counts anew.
     """
 
     pod: Pod
@@ -69,15 +72,17 @@ class Evaluation:
     cost: Floats
     keys: Keys
     forecasts: tuple[Forecast, ...] = ()
+    _tally: list[int] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def tally(self) -> list[int]:
-        """How many nodes have each code, up to the highest one."""
-        tally: list[int] = np.bincount(self.codes, minlength=1).tolist()
-        return tally
+        """How many nodes have each code, up to the highest one or beyond. Not to be changed."""
+        if not self._tally:
+            self._tally.extend(np.bincount(self.codes, minlength=1).tolist())
+        return self._tally
 
     @property
     def fitting(self) -> int:
-        return int(np.count_nonzero(self.codes == Reason.FITS.value))
+        return self.tally()[0]
 
     def counts(self) -> dict[str, int]:
         """How many nodes there are for each reason, by its text; "fits" for those that fit."""
@@ -115,14 +120,18 @@ def evaluate(
     """Evaluate every named node with the policy in force. Whether a node fits does not depend on its cost:
     where costs or forecasts fail, nodes that fit are equal. ``simulator`` replaces the state's own."""
     rows = state.rows(names)
-    codes, cost = _evaluate_counted(state, pod, request, (), rows)
+    counted = _evaluate_counted(state, pod, request, (), rows)
     dra = dra_resources(state, pod, request, names)
     for resources in {*dra} - {()} if dra else ():
         there = np.array([offered == resources for offered in dra])
-        codes[there], cost[there] = _evaluate_counted(state, pod, request, resources, rows[there])
+        others = _evaluate_counted(state, pod, request, resources, rows[there])
+        counted.codes[there], counted.cost[there] = others.codes, others.cost
+        counted = _Counted(counted.codes, counted.cost)
     forecasts = _forecast(state, pod, names, dra, simulator or state.simulator)
-    cost, keys = _rank(state, pod, request, rows, cost, forecasts)
-    return Evaluation(pod, request, rows, codes, cost, keys, forecasts)
+    cost, keys = _rank(state, pod, request, rows, counted, forecasts)
+    evaluation = Evaluation(pod, request, rows, counted.codes, cost, keys, forecasts)
+    evaluation._tally.extend(counted.tally)
+    return evaluation
 
 
 def reason_on(state: State, pod: Pod, request: Request, node: str, *, idle: bool = False) -> Reason:
@@ -162,35 +171,54 @@ def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows
 def _codes_as(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> Codes:
     """The codes for the request in this form only."""
     codes = np.append(reasons_for(fleet, request), np.int8(state.unknown_node.value))[rows]  # -1 is the last
+    return _refuse(state, fleet, pod, request, rows, codes)
+
+
+def _refuse(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows, codes: Codes) -> Codes:
+    """The codes with those of nodes that fit, but must not be given."""
     codes = refuse_unassignable(state, fleet, pod, request, rows, codes)
     return _refuse_spot(state, fleet, pod, rows, codes) if fleet.spot_rows else codes
 
 
-def _evaluate_counted(
-    state: State, pod: Pod, request: Request, dra: tuple[str, ...], rows: Rows
-) -> tuple[Codes, Floats]:
-    """Codes and costs of these rows without the resources that are ``dra`` there."""
+class _Counted(NamedTuple):
+    """Reason codes and costs of rows, (len(rows),) each. ``keys`` rank by these costs, None if they are not
+    known; ``tally``: how many rows have each code, empty if that is not known."""
+
+    codes: Codes
+    cost: Floats
+    keys: Keys | None = None
+    tally: Sequence[int] = ()
+
+
+def _evaluate_counted(state: State, pod: Pod, request: Request, dra: tuple[str, ...], rows: Rows) -> _Counted:
+    """These rows without the resources that are ``dra`` there."""
     if wants_only_dra(pod, request, dra):
         codes = np.where(rows < 0, state.unknown_node, _reason_of_dra(request)).astype(np.int8)
-        return codes, np.zeros(rows.size, np.float32)
+        return _Counted(codes, np.zeros(rows.size, np.float32))
     request = without_resources(request, dra)
     with state.fleet_view_for(pod) as fleet:
-        codes, cost = _codes_as(state, fleet, pod, request, rows), _costs(state, fleet, request, rows)
+        counted = _evaluate_as(state, fleet, pod, request, rows)
         if (stacked := request.stacked) is None:
-            return codes, cost
-        others = _codes_as(state, fleet, pod, stacked, rows)
-        better = _stacked_is_better(fleet, rows, codes, others)
-        costs = np.where(better, _costs(state, fleet, stacked, rows), cost)
-        return np.where(better, others, codes), costs
+            return counted
+        others = _evaluate_as(state, fleet, pod, stacked, rows)
+        better = _stacked_is_better(fleet, rows, counted.codes, others.codes)
+        costs = np.where(better, others.cost, counted.cost)
+        return _Counted(np.where(better, others.codes, counted.codes), costs)
 
 
-def _costs(state: State, fleet: Fleet, request: Request, rows: Rows) -> Floats:
-    """What the placements cost by the policy, and because GPUs are not separate."""
-    cost: Floats = state.policy.cost(fleet, request)[rows]
+def _evaluate_as(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> _Counted:
+    """The request in this form only: what it costs by the policy, and because GPUs are not separate."""
+    codes, cost = np.empty(rows.size, np.int8), np.empty(rows.size, np.float32)
+    keys, tally = np.empty(rows.size, np.int64), np.zeros(_CODES, np.int64)
+    bits = np.ascontiguousarray(state.policy.cost(fleet, request), np.float32).view(np.int32)
+    of_rows = reasons_for(fleet, request), bits, fleet.arrays.order
+    kernels.gather(rows, *of_rows, state.unknown_node.value, codes, cost.view(np.int32), keys, tally)
+    counted = _Counted(codes, cost, keys, tally.tolist())
     if request.together > 1 and any_doubtful(fleet, request):
         with state.failures.caught("separate_gpus"):
-            cost = cost + separation_costs(fleet, request, rows)
-    return cost
+            counted = _Counted(codes, cost + separation_costs(fleet, request, rows), tally=counted.tally)
+    allowed = _refuse(state, fleet, pod, request, rows, codes)
+    return counted if allowed is codes else _Counted(allowed, counted.cost, counted.keys)
 
 
 def _stacked_is_better(fleet: Fleet, rows: Rows, codes: Codes, stacked: Codes) -> Flags:
@@ -272,15 +300,18 @@ def _forecast(
 
 
 def _rank(
-    state: State, pod: Pod, request: Request, rows: Rows, cost: Floats, forecasts: tuple[Forecast, ...]
+    state: State, pod: Pod, request: Request, rows: Rows, counted: _Counted, forecasts: tuple[Forecast, ...]
 ) -> tuple[Floats, Keys]:
     """The costs with those of forecasts, spot nodes and gangs, and the keys to sort by; where that fails, all
     nodes are equal."""
     with state.failures.caught("rank"):
+        cost = counted.cost
         cost = cost + _forecast_costs(forecasts) if forecasts else cost
         cost = cost + spot_costs(state, pod, request, rows) if state.fleet.spot_rows else cost
         if (far := state.gang_costs(pod, request)) is not None:
             cost = cost + far[rows]
+        if counted.keys is not None and cost is counted.cost:
+            return cost, counted.keys
         return cost, rank_keys(cost, state.fleet.arrays.order[rows])
     return np.zeros(rows.size, np.float32), state.fleet.arrays.order[rows].astype(np.int64)
 

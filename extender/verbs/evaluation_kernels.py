@@ -9,12 +9,35 @@ import numpy as np
 from packing.jit import F4, I1, I4, I8, U1, U4, inlined, kernel, read, write
 
 
+@inlined
+def _key(bits, order):
+    """See ``evaluate.rank_keys``. ``bits``: of the cost."""
+    cost = I8(bits)
+    return ((cost ^ ((cost >> I8(31)) & I8(0x7FFFFFFF))) << I8(32)) | I8(order)
+
+
+@kernel(
+    read(I8, 1), read(I1, 1), read(I4, 1), read(U4, 1), I8, write(I1, 1), write(I4, 1), write(I8, 1),
+    write(I8, 1),
+)  # fmt: skip
+def gather(rows, row_codes, row_bits, row_order, unknown, codes, bits, keys, tally):
+    """Fill ``codes``, the ``bits`` of the costs and ``keys`` with those of these rows, and count each code.
+    Row -1 has the code ``unknown``, and otherwise the values of the last row. In numpy filter takes a fifth
+    more CPU."""
+    last = row_codes.size - 1
+    for i in range(rows.size):
+        row = rows[i] if rows[i] >= 0 else last
+        codes[i] = row_codes[row] if rows[i] >= 0 else unknown
+        bits[i] = row_bits[row]
+        keys[i] = _key(row_bits[row], row_order[row])
+        tally[codes[i]] += 1
+
+
 @kernel(read(I4, 1), read(U4, 1), write(I8, 1))
 def sort_keys(bits, order, keys):
     """Fill ``keys``: see ``evaluate.rank_keys``. ``bits``: of the costs."""
     for i in range(keys.size):
-        cost = I8(bits[i])
-        keys[i] = ((cost ^ ((cost >> I8(31)) & I8(0x7FFFFFFF))) << I8(32)) | I8(order[i])
+        keys[i] = _key(bits[i], order[i])
 
 
 @inlined

@@ -51,7 +51,7 @@ class Front:
             paths = (f"/scheduler/{one}" if one in VERBS else f"/{one}" for one in service.verbs)
             self._verbs = dict(zip(paths, service.verbs, strict=True))
         self._same_origin = SameOrigin(service.settings.allowed_hosts)
-        self._making = asyncio.Lock()
+        self._making: asyncio.Future[App] | None = None
         self._app: App | None = None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -128,9 +128,10 @@ class Front:
 
     async def made(self) -> App:
         """FastAPI's routes. Raises what an import raises, as without memory; the next call tries again."""
-        async with self._making:
-            if self._app is None:
-                self._app = await asyncio.to_thread(self._make)
+        if self._making is None or (self._making.done() and self._app is None):
+            self._making = asyncio.ensure_future(asyncio.to_thread(self._make))
+        # Whoever waits may leave; a second making beside the first would race with it.
+        self._app = await asyncio.shield(self._making)
         return self._app
 
     def _make(self) -> App:

@@ -108,6 +108,10 @@ def test_the_usage_beside_the_list_of_pages_names_what_there_is(capsys: pytest.C
         )
 
 
+LONG = ("stowage replay", "stowage explain job.yaml", "stowage explain pod.yaml --example --node")
+"""Others of the same kind are run by `make test`, or take minutes."""
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("reader")
@@ -117,10 +121,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "command",
-    [
-        pytest.param(one, marks=pytest.mark.nightly if one.startswith("stowage replay --nodes") else ())
-        for one in classes.HERE
-    ],
+    [pytest.param(one, marks=pytest.mark.nightly if one.startswith(LONG) else ()) for one in classes.HERE],
 )
 def test_it_succeeds(directory: Path, command: str) -> None:
     before = Counter(path.name for path in directory.iterdir())

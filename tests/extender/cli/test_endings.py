@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import some
+
 STOWAGE = [sys.executable, "-m", "extender.cli.main"]
 CLUSTER = Path(__file__).parents[3] / "docs/examples/cluster.json"
 COMMANDS = {
@@ -31,7 +33,7 @@ def shell(arguments: str, redirections: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", some(COMMANDS, 1))
 def test_a_full_disk_is_one_line(command: str) -> None:
     status, said = shell(COMMANDS[command], "> /dev/full")
     assert (status, said.splitlines()[-1:], said.count("\n")) == (1, [f"stowage: {FULL}"], 1)
@@ -42,12 +44,12 @@ def test_a_closed_output_is_nothing_to_tell(command: str) -> None:
     assert shell(COMMANDS[command], ">&-") == (0, "")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", some(COMMANDS, 1))
 def test_a_reader_that_leaves_is_nothing_to_tell(command: str) -> None:
     assert shell(COMMANDS[command], "| head -c 1 > /dev/null") == (0, "")
 
 
-@pytest.mark.parametrize("stream", ["2>&-", "2> /dev/full", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("stream", some(["<&- >&- 2>&-", "2> /dev/full", ">&- 2>&-", "2>&-"], 2))
 def test_an_error_that_nobody_can_read_keeps_its_status(stream: str) -> None:
     assert shell("top --snapshot nowhere.json", stream) == (1, "")
     assert shell("fly", stream) == (2, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -83,12 +84,17 @@ async def test_routes_are_made_once_the_service_is_ready(service: Service) -> No
     assert front._app is not None
 
 
-async def test_a_caller_that_leaves_does_not_stop_the_making(service: Service) -> None:
+async def test_a_caller_that_leaves_does_not_stop_the_making(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     front = Front(service)
+    make = Mock(side_effect=front._make)
+    monkeypatch.setattr(front, "_make", make)
     first = asyncio.create_task(front.made())
     await asyncio.sleep(0)
     first.cancel()
     assert await front.made() is await front.made()
+    assert make.call_count == 1
 
 
 async def test_routes_that_could_not_be_made_are_made_for_the_next_one(

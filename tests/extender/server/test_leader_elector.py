@@ -15,6 +15,7 @@ from extender.k8s.objects import Event, Pod, Upserted
 from extender.server.leader_elector import LeaderElector
 from extender.source.apiserver import KubeSource
 from extender.source.interface import BindError
+from tests.examples import some
 from tests.extender.apiserver import LEASES, PATIENT, ApiServer, pod, source_of
 
 SECONDS = 5
@@ -139,7 +140,7 @@ async def test_without_the_api_server_nobody_leads_until_it_is_back(api: ApiServ
     assert first.elector._election.term == 2
 
 
-@pytest.mark.parametrize("fault", ["500", "409", "hangup", "silent", "lost", "403"])
+@pytest.mark.parametrize("fault", some(["silent", "409", "500", "hangup", "lost", "403"], 2))
 async def test_a_single_fault_does_not_end_the_leadership(api: ApiServer, start: Start, fault: str) -> None:
     first = start()
     await until(lambda: first.is_leader)

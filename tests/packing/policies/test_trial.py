@@ -123,6 +123,7 @@ def test_other_weights_where_cpu_runs_out_and_whole_nodes_are_asked_for():
     assert weights_of(*of_random_mix(2, 106)) in OTHERS
 
 
+@pytest.mark.nightly
 def test_the_weights_are_tried_again_once_pods_leave():
     """Mix 3/21, which other weights than the first serve 1.1 points better, but do not fill better."""
     fleet, mix = of_random_mix(3, 21)
@@ -150,6 +151,7 @@ def test_a_pod_that_only_holds_something_else_does_not_leave():
         assert fleet.left == left
 
 
+@pytest.mark.nightly
 def test_what_wins_where_pods_leave_wins_on_other_arrivals():
     """Mix 2/22, which inventory with the first weights serves 1.3 points worse than least-squares."""
     fleet, mix = of_random_mix(2, 22)

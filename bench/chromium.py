@@ -138,7 +138,7 @@ def chromium(path: str, width: int = 1440, height: int = 900) -> Iterator[Page]:
         command = [path, *_ARGUMENTS, f"--user-data-dir={profile}", "about:blank"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            with connect(_tab(process, Path(profile)), max_size=None) as connection:
+            with connect(_tab(process, Path(profile)), max_size=None, ping_interval=None) as connection:
                 page = Page(connection)
                 page.resize(width, height)
                 yield page

@@ -74,7 +74,9 @@ class Backoff:
     def before_relist(self, now: float) -> float:
         """Seconds to wait before a new list: 0, unless the last new list was less than a minute ago."""
         last, self._relisted_at = self._relisted_at, now
-        return 0.0 if now - last >= self.HEALTHY else self.pause(now, clean=False)
+        if now - last >= self.HEALTHY:
+            return 0.0
+        return self.pause(now, clean=False, longest=self.LONGEST)
 
 
 class Reflector:

@@ -243,7 +243,7 @@ def test_a_read_that_never_ends_is_given_up_and_reported(
     eventually(lambda: mirror.lists["Pod"] == 1)
     api.put(pod("p1"))
     eventually(lambda: caught_up(api, mirror))
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
     assert words in caplog.text
     eventually(lambda: not source.watches()["Pod"].problem)
 
@@ -259,7 +259,7 @@ def test_a_watch_without_a_head_ends_behind_a_proxy_that_closes_connections(
     eventually(lambda: not api.script["/api/v1/pods"])
     api.put(pod("p1"))
     eventually(lambda: caught_up(api, mirror))
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
 
 
 @pytest.mark.parametrize("closes", [False, True])

@@ -66,6 +66,7 @@ def schema() -> str:
     # Amounts may also be numbers (cpu: 8); Stowage itself checks these requests.
     settings["properties"]["demand"] = {"type": "array", "items": {"type": "object"}}
     queues = settings.pop("$defs")["Queue"]
+    queues["type"] = ["object", "null"]  # null removes a queue
     settings["properties"]["queues"]["additionalProperties"] = queues
     settings["properties"]["evictor"] = {"enum": ["off", "recommend", "on", True, False]}  # YAML's on
     document["properties"]["settings"] = settings

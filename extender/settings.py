@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from extender.untrusted.duration import as_seconds
 from extender.untrusted.limits import LABEL
 from packing.model.request import SeparateGpus
 
@@ -32,6 +33,13 @@ without empty values in lists."""
 _Relative = Annotated[float, Field(ge=1e-6, le=1e9)]
 """A number that only counts beside others of its kind. Within these bounds all costs are finite."""
 _Count = Annotated[int, Field(ge=0, le=1_000_000)]
+# In files also durations: 2h.
+_IN_SECONDS = BeforeValidator(lambda given: as_seconds(given) if isinstance(given, str) else given)
+_OR_TEXT: dict[str, Any] = {"json_schema_extra": {"type": ["number", "string"]}}
+_Seconds = Annotated[float, Field(**_OR_TEXT), _IN_SECONDS]
+_WholeSeconds = Annotated[int, Field(**_OR_TEXT), _IN_SECONDS]
+_Interval = Annotated[float, Field(gt=0, le=1e9, **_OR_TEXT), _IN_SECONDS]
+_Grace = Annotated[int, Field(ge=0, le=86400, **_OR_TEXT), _IN_SECONDS]
 
 
 class SettingsError(Exception):
@@ -58,7 +66,7 @@ class ExpectedRequest(BaseModel):
 
 
 class Queue(BaseModel):
-    """A queue. Times are in seconds.
+    """A queue. Times are in seconds, in files also durations (``2h``).
 
     ``preempts``: the queues whose pods its pods may evict, at lower priority. ``min_runtime``: how long a pod
     runs before it may be evicted. ``max_duration``: after this time pods of equal priority may evict it, too;
@@ -73,11 +81,11 @@ class Queue(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     preempts: frozenset[str] = frozenset()
-    min_runtime: float = Field(default=0.0, ge=0, le=1e9)
-    max_duration: float | None = Field(default=None, gt=0, le=1e9)
-    grace: int | None = Field(default=None, ge=0, le=86400)
+    min_runtime: _Seconds = Field(default=0.0, ge=0, le=1e9)
+    max_duration: _Interval | None = None
+    grace: _Grace | None = None
     evictions_per_hour: _Count | None = None
-    checkpoint_interval: float | None = Field(default=None, gt=0, le=1e9)
+    checkpoint_interval: _Interval | None = None
     restartable: bool = False
     self_protection: bool = True
     priority_classes: frozenset[str] = frozenset()
@@ -132,7 +140,8 @@ def _whole(default: int, least: int, most: int, what: str) -> Any:  # noqa: ANN4
 
 def _seconds(default: float, least: int, most: float, what: str) -> Any:  # noqa: ANN401
     until = f" to {most}" if most < 1e9 else ""
-    return Field(default, ge=least, le=most, description=f"a number from {least}{until}: seconds {what}")
+    text = f"a number from {least}{until}, or a duration such as 1h30m: seconds {what}"
+    return Field(default, ge=least, le=most, description=text)
 
 
 def _flag(default: bool, what: str) -> Any:  # noqa: ANN401
@@ -171,7 +180,7 @@ class Settings(BaseModel):
         description='queues by name, such as {"batch": {"preempts": ["backfill"], "min_runtime": 600}}',
     )
     preempt_nodes: int = _whole(1, 1, 100, "how many nodes preempt returns, the best ones")
-    shield_seconds: float = _seconds(
+    shield_seconds: _Seconds = _seconds(
         600.0, 0, 1e9, "for which the replacement of a preempted pod is not preempted"
     )
     spot: Literal["ignore", "prefer", "require"] = Field(
@@ -193,13 +202,17 @@ class Settings(BaseModel):
     )
     evict_kueue_pods: bool = _flag(False, "whether pods that Kueue manages may be evicted")
     gang_check: bool = _flag(True, "whether no member of a gang is placed before all of them fit")
-    gang_hold_seconds: float = _seconds(60.0, 0, 3600, "for which room is held for waiting members of a gang")
+    gang_hold_seconds: _Seconds = _seconds(
+        60.0, 0, 3600, "for which room is held for waiting members of a gang"
+    )
     bind: bool = _flag(False, "whether the bind verb binds pods")
     volcano: bool = _flag(False, "whether Volcano's extender plugin is answered, too")
     leader_election: str | None = _object(
         "a Lease, or null: only the replica that holds it is ready and binds"
     )
-    lease_seconds: int = _whole(15, 3, 3600, "seconds until another replica may take over the Lease")
+    lease_seconds: _WholeSeconds = _whole(
+        15, 3, 3600, "seconds until another replica may take over the Lease"
+    )
     evictor_lease: str | None = _object(
         "a Lease, or null for that of leader_election: only the replica that holds it evicts"
     )
@@ -213,8 +226,8 @@ class Settings(BaseModel):
         description="a list of schedulerNames whose pods the evictor serves beside those seen in requests",
     )
     evictions_per_minute: int = _whole(10, 1, 6000, "the most evictions in a minute")
-    nomination_seconds: float = _seconds(120.0, 1, 3600, "for which freed room is held for a pod")
-    scale_up_wait_seconds: float = _seconds(
+    nomination_seconds: _Seconds = _seconds(120.0, 1, 3600, "for which freed room is held for a pod")
+    scale_up_wait_seconds: _Seconds = _seconds(
         600.0,
         0,
         86400,
@@ -263,7 +276,7 @@ class Settings(BaseModel):
     )
     body_limit_mib: int = _whole(64, 1, 1024, "the largest request body in MiB")
     decisions_kept: int = _whole(1000, 0, 1_000_000, "the number of pods whose last decisions are kept")
-    drain_seconds: float = _seconds(2.0, 0, 300, "between SIGTERM and closing the sockets")
+    drain_seconds: _Seconds = _seconds(2.0, 0, 300, "between SIGTERM and closing the sockets")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="debug, info, warning or error"
     )

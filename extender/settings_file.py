@@ -1,6 +1,7 @@
 """Reads the settings: one YAML file, overridden by environment variables ``STOWAGE_<KEY>``.
 
-An invalid setting stops the start with a message that names the key, its origin and the expected values.
+``queues`` are merged by name with the default ones. An invalid setting stops the start with a message that
+names the key, its origin and the expected values.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from extender.settings import Settings, SettingsError
+from extender.settings import DEFAULT_QUEUES, Settings, SettingsError
 from extender.untrusted.yaml_reader import TextError, yaml_documents
 
 PREFIX = "STOWAGE_"
@@ -36,13 +37,50 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
 
     Raises ``SettingsError`` with a line for every unknown key and every invalid value.
     """
-    given = _from_file(path) if path else {}
-    given |= _from_environment(environ)
+    return load_with_origins(path, environ)[0]
+
+
+def load_with_origins(path: Path | None, environ: Mapping[str, str]) -> tuple[Settings, dict[str, str]]:
+    """The same, and by its key (``queues.batch.grace``) where each value comes from that is no default."""
+    layers = [_from_file(path) if path else {}, _from_environment(environ)]
+    given = layers[0] | layers[1]
+    origins = {key: origin for key, (_, origin) in given.items()}
+    changes = [layer["queues"] for layer in layers if "queues" in layer]
+    if changes and all(isinstance(change.value, dict) for change in changes):
+        queues, of_queues = _merged_queues(changes)
+        given["queues"] = given["queues"]._replace(value=queues)
+        origins |= of_queues
     try:
-        return Settings.model_validate({key: value for key, (value, _) in given.items()})
+        settings = Settings.model_validate({key: value for key, (value, _) in given.items()})
     except ValidationError as error:
-        lines = [_problem(item["loc"], item["type"], item["msg"], given) for item in error.errors()]
+        lines = [_problem(item["loc"], item["type"], item["msg"], given, origins) for item in error.errors()]
         raise SettingsError("\n".join(dict.fromkeys(lines))) from None
+    return settings, origins
+
+
+def _merged_queues(changes: Sequence[_Given]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The default queues with these changes, one after the other: a map changes or adds a queue, null removes
+    it, also from what other default queues preempt. And where each value comes from that is given."""
+    queues: dict[str, Any] = {
+        name: queue.model_dump(exclude_defaults=True) for name, queue in DEFAULT_QUEUES.items()
+    }
+    origins: dict[str, str] = {}
+    for change, origin in changes:
+        for name, value in change.items():
+            if value is None and name not in queues:
+                raise SettingsError(f"{origin}: queues.{name}: null removes a queue, and none has this name")
+            if value is None:
+                del queues[name]
+            elif isinstance(value, dict):
+                queues[name] = queues.get(name, {}) | value
+                origins |= {f"queues.{name}.{key}": origin for key in value}
+            else:
+                queues[name] = value
+            origins[f"queues.{name}"] = origin
+    for name in queues.keys() & DEFAULT_QUEUES.keys():
+        if isinstance(queues[name], dict) and f"queues.{name}.preempts" not in origins:
+            queues[name]["preempts"] = DEFAULT_QUEUES[name].preempts & queues.keys()
+    return queues, origins
 
 
 def _from_file(path: Path) -> dict[str, _Given]:
@@ -83,17 +121,24 @@ def _scalar(text: str) -> object:
     return None if documents[0] == "" else documents[0]
 
 
-def _problem(loc: tuple[int | str, ...], kind: str, message: str, given: Mapping[str, _Given]) -> str:
-    key = str(loc[0])
+def _problem(
+    loc: tuple[int | str, ...],
+    kind: str,
+    message: str,
+    given: Mapping[str, _Given],
+    origins: Mapping[str, str],
+) -> str:
+    key, place = str(loc[0]), ".".join(map(str, loc))
     value, origin = given[key]
-    if len(loc) > 1:
-        place = ".".join(map(str, loc))
-        return f"{origin}: {place}: {message}; expected {Settings.model_fields[key].description}"
-    if kind == "extra_forbidden":
-        return f"{origin}: {key}: unknown setting{_nearest(key)}"
+    where = f"{origins.get(place, origin)}: {place}: "
+    expected = f"; expected {Settings.model_fields[key].description}" if key in Settings.model_fields else ""
     if kind == "value_error":
-        return f"{origin}: {key}: {message.removeprefix('Value error, ')}"
-    return f"{origin}: {key}: invalid value {value!r}; expected {Settings.model_fields[key].description}"
+        return where + message.removeprefix("Value error, ")
+    if len(loc) > 1:
+        return where + message + expected
+    if kind == "extra_forbidden":
+        return f"{where}unknown setting{_nearest(key)}"
+    return f"{where}invalid value {value!r}{expected}"
 
 
 def _nearest(key: str, prefix: str = "") -> str:

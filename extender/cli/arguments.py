@@ -58,6 +58,7 @@ _MODULES = {
         "extender.cli.plan",
         "say which nodes could go, and what more nodes or other layouts would change",
     ),
+    "settings": ("extender.cli.show_settings", "print the settings in force, and where they come from"),
     "replay": ("extender.cli.replay", "place the pods of a cluster or of a trace under several policies"),
     "demo": ("extender.demo.run", "place a few hundred pods on an example cluster, with and without Stowage"),
 }
@@ -107,7 +108,7 @@ def _run_module(command: str, run: Callable[[argparse.Namespace], int], args: ar
         if not isinstance(error, expected):
             raise
         print(f"stowage {command}: {error}", file=sys.stderr)
-        return 1 if reads_manifests else 2
+        return 2 if command in ("plan", "replay") else 1
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, not_offered, unoffered
 from extender.dialects import stowage
 from extender.explain.advice import ADVICE
-from extender.settings import DEFAULT_QUEUES, Settings
+from extender.settings import DEFAULT_QUEUES, Queue, Settings
 from extender.untrusted.limits import KEY, shorten
 from packing.fleet.feasibility import could_host
 from packing.model.reasons import Reason
@@ -118,8 +118,8 @@ def _contradictions(state: State, settings: Settings, server_version: str) -> It
         if mix and state.nodes and not could_host(state.fleet, mix.requests[0]):
             yield f"demand.{place}", "no node could host such a pod, even empty"
     classes = state.rights.queues.classes
-    for name, queue in settings.queues.items() if settings.queues != DEFAULT_QUEUES else ():
-        for one in sorted(queue.priority_classes) if classes.by_name else ():
+    for name, queue in settings.queues.items() if classes.by_name else ():
+        for one in sorted(queue.priority_classes - DEFAULT_QUEUES.get(name, Queue()).priority_classes):
             if one not in classes.by_name:
                 yield f"queues.{name}", f"there is no PriorityClass {one}"
     if not settings.bind:

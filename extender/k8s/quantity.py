@@ -1,6 +1,6 @@
-"""Parses Kubernetes quantities ("250m", "1.5Gi", "2e3") into whole numbers, and Go's durations ("1h30m").
+"""Parses Kubernetes quantities ("250m", "1.5Gi", "2e3") into whole numbers.
 
-Grammar and suffixes of quantities: ``Quantity`` in k8s.io/apimachinery ``pkg/api/resource/quantity.go``. The
+Grammar and suffixes: ``Quantity`` in k8s.io/apimachinery ``pkg/api/resource/quantity.go``. The
 arithmetic is exact. Requests are rounded up and capacities down, so that rounding never makes a pod fit.
 """
 
@@ -90,29 +90,3 @@ def exact(text: str) -> Fraction:
     if value > _LARGEST:
         raise QuantityError(f"quantity {quoted(text)} is too large")
     return value
-
-
-class DurationError(ValueError):
-    """A duration is malformed or too large. The text quotes it."""
-
-
-_MOST_SECONDS = 2**63 / 1e9  # Go's time.Duration counts nanoseconds in 64 bits
-_PART = r"(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h)"
-_DURATION = re.compile(rf"([-+]?)(0|(?:{_PART})+)", re.ASCII)
-_PARTS = re.compile(r"([\d.]+)([a-zµμ]+)", re.ASCII)
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-@lru_cache(maxsize=1024)
-def seconds(text: str) -> float:
-    """The seconds of a duration; negative ones are allowed. Raises ``DurationError``.
-
-    Grammar and range: ``ParseDuration`` of Go's package ``time``.
-    """
-    match = _DURATION.fullmatch(text) if len(text) <= _LONGEST else None
-    if match is None:
-        raise DurationError(f"{quoted(text)} is not a duration such as 1h30m")
-    total = sum(float(number) * _UNITS[unit] for number, unit in _PARTS.findall(match[2]))
-    if total >= _MOST_SECONDS:
-        raise DurationError(f"duration {quoted(text)} is too large")
-    return -total if match[1] == "-" else total

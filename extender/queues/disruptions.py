@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from extender.k8s.objects import Pod
-from extender.k8s.quantity import DurationError, seconds
 from extender.settings import Queue
+from extender.untrusted.duration import DurationError, seconds
 from extender.untrusted.limits import DISRUPTIONS, KEY
 from packing.fleet.arrays import Doubles
 from packing.victims.rights import rounds_of

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from extender.k8s.affinity import PINNED_OWNERS
 from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Pod
-from extender.k8s.quantity import DurationError, seconds
 from extender.queues.disruptions import DisruptionLog, job_of
 from extender.queues.gangs import GangTable, is_running
 from extender.queues.queue import NO_QUEUE, Queues
 from extender.settings import Queue
+from extender.untrusted.duration import DurationError, seconds
 from packing.fleet.arrays import Doubles
 from packing.victims.rights import (
     Flags,

@@ -38,6 +38,7 @@ BY_TEST = {
         "stowage explain docs/examples/gang.yaml --snapshot docs/examples/cluster.json",
         "stowage explain notebooks/carl --snapshot docs/examples/full.json",
         "stowage explain training/train-16g-p5 --example",
+        "stowage settings",
         "stowage top --example",
     ),
     "tests/extender/cli/test_plan.py::test_the_samples_of_the_page_are_what_it_prints": (
@@ -153,6 +154,8 @@ NOT_RUN = {
     "kubectl --namespace stowage-system port-forward deployment/stowage-scheduler 8081": "needs a kubelet",
     "kubectl -n stowage-system port-forward deployment/stowage-scheduler 8081": "needs a kubelet",
     "kubectl logs -f job/train": "needs a kubelet",
+    "kubectl exec -n stowage-system deployment/stowage-scheduler -c stowage -- stowage settings "
+    "--config /etc/stowage/settings.yaml": "needs a kubelet",
     "CGO_ENABLED=0 go build -o bin/vc-scheduler ./cmd/scheduler": "needs a clone of Volcano",
     "mkdir bin/crds && cp config/crd/volcano/bases/* bin/crds/": "needs a clone of Volcano",
     "make test": "runs this test",

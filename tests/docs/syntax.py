@@ -29,6 +29,7 @@ KUBECTL = {
     "create": "--from-file --namespace -n --filename -f --clusterrole --role --serviceaccount --group",
     "delete": "--filename -f --kustomize --namespace -n -l --selector --wait --ignore-not-found",
     "describe": "--namespace -n",
+    "exec": "--namespace -n --container -c --config",
     "drain": "--ignore-daemonsets --delete-emptydir-data",
     "get": "--namespace -n -A --output -o --field-selector --selector -l --label-columns -L --watch -w",
     "label": "--overwrite --namespace -n --selector -l --all",
@@ -58,7 +59,7 @@ KUBECTL_GLOBAL = {"--namespace", "-n", "--kubeconfig", "--context"}
 OTHER_PROGRAMS = {"cat", "cosign", "curl", "docker", "git", "go", "mkdir", "openssl", "pipx", "promtool"}
 OTHER_PROGRAMS |= {"python3", "sed", "syft", "uv"}
 """Programs whose arguments nobody checks here."""
-STOWAGE = {"demo", "explain", "plan", "replay", "serve", "top", "version"}
+STOWAGE = {"demo", "explain", "plan", "replay", "serve", "settings", "top", "version"}
 _OURS = re.compile(r"(?<![\w/.:-])((?:deploy|docs|scheduler-config|tests)/[\w./-]*\w)")
 _SHELL = re.compile(r"[|;&<$(`]")
 

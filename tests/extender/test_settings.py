@@ -13,7 +13,7 @@ from extender.cluster.policy_refresh import plan_now
 from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Listed, Upserted
 from extender.protocol.node_names import NodeNames
-from extender.settings import Queue, Settings, SettingsError
+from extender.settings import DEFAULT_QUEUES, Queue, Settings, SettingsError
 from extender.settings_file import load
 from extender.verbs.evaluate import evaluate
 from tests.extender.builders import GPU, make_node, make_pod
@@ -222,14 +222,55 @@ def queues_of(text: str) -> dict[str, Queue]:
     return load(None, {"STOWAGE_QUEUES": text}).queues
 
 
-def test_queues_of_the_file_replace_the_default_queues(tmp_path: Path) -> None:
-    assert list(Settings().queues) == ["interactive", "batch", "backfill"]
-    text = "queues:\n  a: {preempts: [b], min_runtime: 60, self_protection: no}\n  b: {max_duration: 3600}\n"
+def test_queues_are_merged_by_name_with_the_default_queues(tmp_path: Path) -> None:
+    text = "queues:\n  backfill: {min_runtime: 7200}\n  a: {preempts: [b], self_protection: no}\n  b: {}\n"
     assert load(write(tmp_path, text), {}).queues == {
-        "a": Queue(preempts=frozenset({"b"}), min_runtime=60, self_protection=False),
-        "b": Queue(max_duration=3600),
+        **DEFAULT_QUEUES,
+        "backfill": DEFAULT_QUEUES["backfill"].model_copy(update={"min_runtime": 7200}),
+        "a": Queue(preempts=frozenset({"b"}), self_protection=False),
+        "b": Queue(),
     }
-    assert load(write(tmp_path, "queues: {}"), {}).queues == {}
+    assert load(write(tmp_path, "queues: {}"), {}).queues == DEFAULT_QUEUES
+
+
+def test_null_removes_a_queue_also_from_what_the_others_preempt(tmp_path: Path) -> None:
+    queues = load(write(tmp_path, "queues: {backfill: null}"), {}).queues
+    assert {name: queue.preempts for name, queue in queues.items()} == {
+        "interactive": {"batch"},
+        "batch": set(),
+    }
+    with pytest.raises(SettingsError, match=r"batch preempts 'backfill', which is not among the queues"):
+        load(write(tmp_path, "queues: {backfill: null, batch: {preempts: [backfill]}}"), {})
+    with pytest.raises(
+        SettingsError, match=r"extender\.yaml: queues\.bakfill: null removes a queue, and none"
+    ):
+        load(write(tmp_path, "queues: {bakfill: null}"), {})
+
+
+def test_the_environment_changes_the_queues_of_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "queues: {batch: {min_runtime: 60, grace: 30}, a: {}}")
+    queues = load(path, {"STOWAGE_QUEUES": "{batch: {grace: 90}, a: null}"}).queues
+    assert queues["batch"] == DEFAULT_QUEUES["batch"].model_copy(update={"min_runtime": 60, "grace": 90})
+    assert queues.keys() == DEFAULT_QUEUES.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2h", 7200), ("90m", 5400), ("1h30m", 5400), ("90", 90), ("1.5", 1.5)]
+)
+def test_seconds_may_be_durations(tmp_path: Path, text: str, seconds: float) -> None:
+    path = write(tmp_path, f"shield_seconds: {text}\nqueues: {{batch: {{min_runtime: {text}}}}}")
+    settings = load(path, {"STOWAGE_SCALE_UP_WAIT_SECONDS": text})
+    found = settings.shield_seconds, settings.scale_up_wait_seconds, settings.queues["batch"].min_runtime
+    assert found == (seconds,) * 3
+
+
+def test_whole_seconds_may_be_durations(tmp_path: Path) -> None:
+    settings = load(write(tmp_path, "lease_seconds: 1m\nqueues: {batch: {grace: 90s}}"), {})
+    assert (settings.lease_seconds, settings.queues["batch"].grace) == (60, 90)
+    with pytest.raises(
+        SettingsError, match=r"lease_seconds: invalid value '1500ms'; expected a whole number"
+    ):
+        load(write(tmp_path, "lease_seconds: 1500ms"), {})
 
 
 @pytest.mark.parametrize(
@@ -242,13 +283,16 @@ def test_queues_of_the_file_replace_the_default_queues(tmp_path: Path) -> None:
 )
 def test_queues_of_the_environment_are_yaml_or_json(text: str) -> None:
     expected = Queue(preempts=frozenset({"1.30"}), min_runtime=60, grace=30)
-    assert queues_of(text) == {"a": expected, "1.30": Queue()}
+    assert queues_of(text) == {**DEFAULT_QUEUES, "a": expected, "1.30": Queue()}
 
 
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("a: {preempts: [b]}\nc: {}", "a preempts 'b', which is not among the queues (a, c)"),
+        (
+            "a: {preempts: [b]}\nc: {}",
+            "a preempts 'b', which is not among the queues (interactive, batch, backfill, a, c)",
+        ),
         ("a: {preempts: [b]}\nb: {preempts: [a]}", "these queues may preempt each other in a circle: "),
         ("a: {preempts: [b]}\nb: {preempts: [c]}\nc: {preempts: [a]}", "in a circle: "),
         ("a: {priority_classes: [x]}\nb: {priority_classes: [x]}", "PriorityClass 'x' names both a and b"),
@@ -257,9 +301,10 @@ def test_queues_of_the_environment_are_yaml_or_json(text: str) -> None:
         ("a: {min_runtime: 60, max_duration: 59}", "max_duration of a is shorter than its min_runtime"),
         ("a b: {}", "'a b' is no valid value of a label"),
         ('"": {}', "'' is no valid value of a label"),
-        ("a: {min_runtime: soon}", "queues.a.min_runtime: Input should be a valid number"),
+        ("a: {min_runtime: soon}", "queues.a.min_runtime: 'soon' is not a duration such as 1h30m"),
         ("a: {colour: blue}", "queues.a.colour: Extra inputs are not permitted"),
         ("a: {grace: 1.5}", "queues.a.grace: Input should be a valid integer"),
+        ("a: 5", "queues.a: Input should be a valid dictionary"),
         ("[a, b]", "invalid value ['a', 'b']; expected queues by name"),
     ],
 )

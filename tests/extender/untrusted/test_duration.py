@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.k8s.quantity import DurationError, seconds
+from extender.untrusted.duration import DurationError, seconds
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""``stowage settings``: the settings that are in force, and where each value comes from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from extender.cli import cluster_args
+
+if TYPE_CHECKING:
+    from extender.settings import Settings
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add ``settings`` to the command line."""
+    parser = subparsers.add_parser(
+        "settings",
+        description="Print the settings that are in force, and where each value comes from: the file, an "
+        "environment variable, or the default. The output is a file of settings.",
+    )
+    cluster_args.add_config(parser)
+    text = "format of the settings (yaml)"
+    parser.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml", help=text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command. Raises ``SettingsError``."""
+    from extender.settings_file import load_with_origins
+
+    settings, origins = load_with_origins(args.config, os.environ)
+    if args.output == "json":
+        shown = {"settings": settings.model_dump(mode="json"), "from": origins}
+        print(json.dumps(shown, indent=2))
+    else:
+        print("\n".join(_lines(settings, origins)))
+    return 0
+
+
+def _lines(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    for key, value in settings.model_dump(mode="json").items():
+        if key == "queues":
+            yield "queues:  # by name"
+            yield from _queue_lines(settings, origins)
+        else:
+            yield f"{key}: {_flow(value)}  # {origins.get(key, 'default')}"
+
+
+def _queue_lines(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    """What is set of each queue. Default queues that were removed are null."""
+    from extender.settings import DEFAULT_QUEUES
+
+    for name, queue in settings.queues.items():
+        place, set_here = f"queues.{name}", queue.model_dump(exclude_defaults=True).keys()
+        shown = [key for key in type(queue).model_fields if key in set_here or f"{place}.{key}" in origins]
+        yield f"  {name}:{'' if shown else ' {}  # ' + origins.get(place, 'default')}"
+        values = queue.model_dump(mode="json")
+        for key in shown:
+            yield f"    {key}: {_flow(values[key])}  # {origins.get(f'{place}.{key}', 'default')}"
+    for name in DEFAULT_QUEUES.keys() - settings.queues.keys():
+        yield f"  {name}: null  # {origins.get(f'queues.{name}', 'default')}"
+
+
+def _flow(value: Any) -> str:  # noqa: ANN401 (what JSON has)
+    """On one line, as JSON, which is YAML; whole numbers without a point, and sets in order."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return json.dumps(sorted(value) if isinstance(value, list) and _is_names(value) else value)
+
+
+def _is_names(value: list[Any]) -> bool:
+    return all(isinstance(one, str) for one in value)

@@ -102,11 +102,13 @@ def _run_module(command: str, run: Callable[[argparse.Namespace], int], args: ar
         from extender.cli.usage import UsageError
         from extender.settings import SettingsError
         from extender.source.interface import SourceError
+        from extender.untrusted.terminal import show_line
 
         reads_manifests = command in ("explain", "top")
         expected = SettingsError, SourceError, OSError, ValueError if reads_manifests else UsageError
         if not isinstance(error, expected):
             raise
+        show_line("")
         print(f"stowage {command}: {error}", file=sys.stderr)
         return 2 if command in ("plan", "replay") else 1
 

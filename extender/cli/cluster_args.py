@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from extender.untrusted.limits import DEBUG_TOKEN
+from extender.untrusted.terminal import show_line, show_step
 
 if TYPE_CHECKING:
     from extender.settings import Settings
@@ -56,6 +57,17 @@ def add_running(parser: argparse.ArgumentParser) -> None:
     text = "a file with the token that the running Stowage wants"
     parser.add_argument("--token-file", type=Path, metavar="FILE", help=text)
     add_config(parser)
+
+
+def say_source(args: argparse.Namespace, command: str) -> None:
+    """Say what the command reads or asks, so that nobody waits in silence."""
+    given = vars(args)
+    files = [*(args.snapshot or ()), *filter(None, [given.get("nodes")]), *(given.get("pods") or ())]
+    what = f"reading {', '.join(map(str, files))}" if files else "reading the bundled example"
+    if not files and not args.example:
+        local = "url" not in given or args.local or args.config
+        what = f"asking {args.url}" if given.get("url") else f"{'reading' if local else 'asking'} the cluster"
+    show_step(f"stowage {command}: {what}")
 
 
 def source_of(args: argparse.Namespace) -> Source:
@@ -115,10 +127,15 @@ def ask(args: argparse.Namespace, command: str, question: Callable[[StowageServi
     except NotAsked as reason:
         if args.url:
             raise ValueError(str(reason)) from None
-        print(f"stowage {command}: reads the cluster itself, because {reason}", file=sys.stderr)
+        _say(f"stowage {command}: reads the cluster itself, because {reason}")
         return None
-    print(f"stowage {command}: answered by {service.name}", file=sys.stderr)
+    _say(f"stowage {command}: answered by {service.name}")
     return answer
+
+
+def _say(text: str) -> None:
+    show_line("")
+    print(text, file=sys.stderr)
 
 
 def read_answer(kind: type[T], found: object, stowage: StowageService, key: str = "") -> T:

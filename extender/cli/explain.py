@@ -58,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
     text = _manifest(args.pod)
     name = "standard input" if args.pod == "-" else args.pod
     templates = parse_templates(text, name) if text is not None else []
+    cluster_args.say_source(args, "explain")
     answer = cluster_args.ask(args, "explain", lambda stowage: _asked(args, text, stowage))
     print(answer if answer is not None else _worked_out(args, text, name, templates, settings))
     return 0

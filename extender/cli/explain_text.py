@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from extender.explain.decision_log import Decision
-from extender.explain.evictions import EvictionOption, Evictions
-from extender.explain.options import Option
-from extender.explain.pod import Explanation, NodeAnswer, Refusal
 from extender.untrusted.visible import columns, joined
+
+if TYPE_CHECKING:
+    from extender.explain.decision_log import Decision
+    from extender.explain.evictions import EvictionOption, Evictions
+    from extender.explain.options import Option
+    from extender.explain.pod import Explanation, NodeAnswer, Refusal
 
 _NAMED_VICTIMS = 4
 _SMALLEST_GIB = 103  # a tenth, in MiB

@@ -15,6 +15,7 @@ import platform
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -59,9 +60,19 @@ def kernel_modules() -> list[str]:
     return sorted(names)
 
 
-def filled_marker(directory: Path) -> Path:
-    """The file that says that a cache has all kernels."""
-    return directory / f"{sources_key()}.filled"
+def not_compiled(directory: Path, modules: Iterable[str]) -> list[str]:
+    """Those of the modules that a cache does not have."""
+    key = sources_key()
+    return [module for module in modules if not _marker(directory, key, module).exists()]
+
+
+def compiled(directory: Path, module: str, key: str) -> None:
+    """Note that a cache has a module. ``key``: that of the sources before they were compiled."""
+    _marker(directory, key, module).touch()
+
+
+def _marker(directory: Path, key: str, module: str) -> Path:
+    return directory / f"{key}.{module}"
 
 
 def sources_key() -> str:
@@ -79,15 +90,16 @@ def sources_key() -> str:
 
 
 def _copy_shipped(directory: Path) -> None:
-    if not SHIPPED.is_dir():  # the markers below read all sources
+    if not SHIPPED.is_dir():  # what follows reads all sources
         return
-    marker = filled_marker(directory)
-    if marker.exists() or not filled_marker(SHIPPED).exists():
+    modules, key = kernel_modules(), sources_key()
+    if not not_compiled(directory, modules) or not_compiled(SHIPPED, modules):
         return
     try:
         for source in filter(Path.is_dir, SHIPPED.iterdir()):  # the directory itself may belong to root
             shutil.copytree(source, directory / source.name, dirs_exist_ok=True)
-        marker.touch()
+        for module in modules:
+            compiled(directory, module, key)
     except OSError as error:  # kernels are compiled instead
         _log.warning("the compiled kernels in %s cannot be copied to %s: %s", SHIPPED, directory, error)
 

@@ -1,47 +1,72 @@
-"""Compiles kernels in a child process, into the cache from which this process then loads them.
+"""Compiles kernels into the cache from which later runs load them.
 
-The child frees the compiler's memory (100 MiB) when it ends. Meanwhile the service can list the cluster.
+The service has a child process do it, which frees the compiler's memory (100 MiB) when it ends; meanwhile the
+service can list the cluster. A command compiles one half itself, and a child the other.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import re
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
-from extender.cli.kernel_cache import VARIABLE, choose_cache, filled_marker, kernel_modules
-from extender.untrusted.terminal import show_line
+from extender.cli.kernel_cache import (
+    VARIABLE,
+    choose_cache,
+    compiled,
+    kernel_modules,
+    not_compiled,
+    sources_key,
+)
+from extender.untrusted.terminal import show_line, show_progress
 
 _POLL = 0.2  # seconds
-_BAR = 30  # characters
+_LONGEST = "packing.cost.inventory_kernels"
+"""Takes as long as all others that a command needs."""
+_OF_SERVICE = (
+    "extender.protocol.json_kernels",
+    "extender.protocol.node_name_kernels",
+    "packing.policies.fgd_kernels",
+)
+"""No command needs them, but for a replay under this policy."""
+_WHAT = "Compiling kernels, only once"
+_FUNCTION = re.compile(r"^@(?:inlined|kernel|record_kernel)\b", re.MULTILINE)
 _log = logging.getLogger(__name__)
 
 
 def prepare_kernels() -> None:
     """Choose a cache for compiled kernels, and fill it unless it has them, so that their import is fast.
 
-    Call it before numba is imported; later it does nothing. A terminal shows the progress. If it fails,
-    kernels are compiled when they are imported.
+    Call it before numba is imported; later it does nothing. If it fails, kernels are compiled when they are
+    imported.
     """
-    if "numba" in sys.modules:
+    if (directory := _cache()) is None or not (missing := not_compiled(directory, kernel_modules())):
         return
-    directory = choose_cache()
-    if directory is None:
-        _log.warning("no directory for compiled kernels can be written: each start compiles them")
-        return
-    _fill(directory)
+    started = time.monotonic()
+    _log.info("compiling kernels into %s; later starts load them from there", directory)
+    if _succeeds(_child(missing)):
+        _log.info("compiled kernels in %.1f s", time.monotonic() - started)
 
 
 @contextmanager
-def loading_kernels() -> Iterator[None]:
-    """Prepare the kernels. A terminal shows ``Loading ...`` until the block ends."""
-    prepare_kernels()
+def loading_kernels(*, every: bool = False) -> Iterator[None]:
+    """Load the kernels that commands need, or every one. A terminal shows ``Loading ...`` until the block
+    ends, and what must be compiled shows how far it is."""
+    modules = [name for name in kernel_modules() if every or name not in _OF_SERVICE]
+    directory = _cache()
+    if directory is not None and (missing := not_compiled(directory, modules)):
+        _compile(directory, missing)
     show_line("Loading ...")
     try:
         yield
@@ -49,46 +74,91 @@ def loading_kernels() -> Iterator[None]:
         show_line("")
 
 
-def _fill(directory: Path) -> None:
-    if filled_marker(directory).exists():
-        return
-    started = time.monotonic()
-    _log.info("compiling kernels into %s; later starts load them from there", directory)
-    try:
-        _compile(directory)
-    except (OSError, subprocess.CalledProcessError) as error:
-        _log.warning("compiling kernels ahead failed, they are compiled when they are needed: %s", error)
-    else:
-        _log.info("compiled kernels in %.1f s", time.monotonic() - started)
+def _cache() -> Path | None:
+    """Where to compile to; None if numba has been imported, or if nothing can be written."""
+    if "numba" in sys.modules:
+        return None
+    directory = choose_cache()
+    if directory is None:
+        _log.warning("no directory for compiled kernels can be written: each start compiles them")
+    return directory
 
 
-def _compile(directory: Path) -> None:
-    command = sys.executable, "-m", __name__
+def _compile(directory: Path, modules: list[str]) -> None:
+    """The longest in a child, the others here."""
+    here = [name for name in modules if name != _LONGEST]
+    with _shown(directory, modules):
+        if _LONGEST not in modules:
+            main(here)
+            return
+        child = _child([_LONGEST])
+        main(here, ahead=True)
+        _succeeds(child)
+
+
+def _child(modules: Sequence[str]) -> subprocess.Popen[bytes]:
     nothing = subprocess.DEVNULL  # or who reads our output would wait for the child when we are killed
-    process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
-    modules = [name.rpartition(".")[2] for name in kernel_modules()]
-    started = time.monotonic()
-    while True:
-        try:
-            code = process.wait(_POLL)
-            break
-        except subprocess.TimeoutExpired:
-            done = sum(any(directory.rglob(f"{module}.*.nbi")) for module in modules)
-            filled = "#" * (_BAR * done // len(modules))
-            seconds = time.monotonic() - started
-            show_line(f"Compiling kernels, only once: [{filled:.<{_BAR}}] {seconds:.0f} s")
-    show_line("")
-    if code:
-        raise subprocess.CalledProcessError(code, process.args)
+    command = sys.executable, "-m", __name__, *modules
+    return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
 
 
-def main() -> None:
-    """The child process."""
-    marker = filled_marker(Path(os.environ[VARIABLE]))  # before they are read
-    for name in kernel_modules():
-        import_module(name)
-    marker.touch()
+def _succeeds(child: subprocess.Popen[bytes]) -> bool:
+    """Wait for it."""
+    if code := child.wait():
+        _log.warning(
+            "compiling kernels ahead failed, they are compiled when they are needed: status %s", code
+        )
+    return not code
+
+
+@contextmanager
+def _shown(directory: Path, modules: Sequence[str]) -> Iterator[None]:
+    """How many functions of the modules are compiled: a bar in a terminal, else a line for each fifth."""
+    expected = {module.rpartition(".")[2]: _functions(module) for module in modules}
+    ended = threading.Event()
+
+    def watch() -> None:
+        said = -1
+        while not ended.wait(_POLL if said >= 0 else 0):
+            found = Counter(file.name.partition(".")[0] for file in directory.glob("*/*.nbi"))
+            done = sum(min(found[name], most) for name, most in expected.items())
+            part = min(done / max(1, sum(expected.values())), 0.99)
+            show_progress(_WHAT, part)
+            if int(part * 5) > said and not sys.stderr.isatty():
+                print(f"{_WHAT}: {part:.0%}", file=sys.stderr, flush=True)
+            said = max(said, int(part * 5))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        show_line("")
+
+
+def _functions(module: str) -> int:
+    """How many functions of a module are compiled."""
+    spec = find_spec(module)
+    return len(_FUNCTION.findall(Path(spec.origin).read_text())) if spec and spec.origin else 0
+
+
+def main(modules: Sequence[str], *, ahead: bool = False) -> None:
+    """Compile these modules by importing them; ``ahead``: first a quarter of the longest one."""
+    directory, key = Path(os.environ[VARIABLE]), sources_key()  # before they are read
+    gc.disable()  # it would take a quarter of the time
+    try:
+        if ahead:
+            from packing.cost.island_kernels import compile_ahead
+
+            compile_ahead()
+        for name in modules:
+            import_module(name)
+            compiled(directory, name, key)
+    finally:
+        gc.enable()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or kernel_modules())

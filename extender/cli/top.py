@@ -16,7 +16,7 @@ from extender.untrusted.terminal import clear_screen
 
 if TYPE_CHECKING:
     from extender.cluster.state import State
-    from extender.explain.overview import Overview
+    from extender.explain.overview_lines import Overview
     from extender.k8s.objects import Event
     from extender.settings import Settings
     from extender.source.interface import Source
@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings = load(args.config, os.environ)
     logs.configure("warning")
+    cluster_args.say_source(args, "top")
     for found in _overviews(args, settings):
         if args.watch and args.output != "json":
             clear_screen()
@@ -59,35 +60,31 @@ def run(args: argparse.Namespace) -> int:
 
 def _overviews(args: argparse.Namespace, settings: Settings) -> Iterator[Overview]:
     """The fleet once, or every 2 s: as the running Stowage says, else as the source does."""
+    if first := cluster_args.ask(args, "top", lambda stowage: (stowage, _asked(args, stowage))):
+        stowage, found = first
+        yield found
+        while args.watch:
+            time.sleep(_PAUSE)
+            yield _asked(args, stowage)
+        return
     from extender.cli.precompile import loading_kernels
 
-    first = cluster_args.ask(args, "top", lambda stowage: (stowage, _asked(args, stowage)))
+    source, settings, dump = cluster_args.source_with_settings(args, settings)
     with loading_kernels():
         from extender.cluster.census import CensusTaker
         from extender.cluster.factory import state_of
         from extender.explain.overview import overview
-
-    if first is None:
-        source, settings, dump = cluster_args.source_with_settings(args, settings)
-        state = state_of(settings, dump)
-        census = CensusTaker(state)
-        for _ in _states(state, source, watch=args.watch):
-            yield asyncio.run(overview(state, census, args.waiting))
-        return
-    stowage, found = first
-    yield found
-    while args.watch:
-        time.sleep(_PAUSE)
-        yield _asked(args, stowage)
+    state = state_of(settings, dump)
+    census = CensusTaker(state)
+    for _ in _states(state, source, watch=args.watch):
+        yield asyncio.run(overview(state, census, args.waiting))
 
 
 def _asked(args: argparse.Namespace, stowage: StowageService) -> Overview:
-    from extender.cli.precompile import loading_kernels
+    from extender.explain.overview_lines import Overview
     from extender.untrusted.limits import DECISIONS_LISTED
 
     found = stowage.get("/debug/overview", [("waiting", str(min(args.waiting, DECISIONS_LISTED)))])
-    with loading_kernels():
-        from extender.explain.overview import Overview
     return cluster_args.read_answer(Overview, found, stowage, "overview")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from extender.cli.explain_text import amounts
-from extender.explain.overview import NodeLine, Overview, WaitingLine
+from extender.explain.overview_lines import NodeLine, Overview, WaitingLine
 from extender.untrusted.visible import columns, joined
 
 _NODE_HEAD = ("NODE", "MODEL", "GPUS", "WHOLE FREE", "FREE", "MEMORY FREE", "PODS", "NOTE")

@@ -21,6 +21,7 @@ from extender.background import with_turns
 from extender.cluster.demand import gpus_of
 from extender.cluster.other_resources import wants_devices
 from extender.cluster.state import State
+from extender.cluster.totals import Totals
 from extender.cluster.unoffered import Unoffered, closed_text, in_slices, unoffered
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -56,26 +57,6 @@ class NodeCount(NamedTuple):
     free: float
     whole: int
     on_offer: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """All nodes with GPUs. ``closed_nodes`` take no pods, and ``closed_gpus`` are theirs. ``not_offered``:
-    GPUs that nobody can get, ``missing`` those of them on nodes on offer. ``uncounted`` nodes have GPUs, and
-    it is not known how many. ``free``, ``whole`` and ``whole_nodes`` are those on offer; ``waiting`` pods."""
-
-    nodes: int
-    gpus: int
-    used: float
-    free: float
-    whole: int
-    whole_nodes: int
-    closed_nodes: int
-    closed_gpus: int
-    not_offered: int
-    missing: int
-    uncounted: int
-    waiting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +172,10 @@ class CensusTaker:
             whole=int(columns.whole[row]),
             on_offer=bool(columns.on_offer[row]),
         )
+
+    def mig_on(self, name: str) -> dict[str, int]:
+        """How many instances of each profile pods can get now on a node that was on offer."""
+        return self._mig.instances_on(self._rows.get(name, -1))
 
     def _unoffered(self, name: str) -> Unoffered | None:
         """As ``unoffered``; the devices of a node are looked through again only when they changed."""

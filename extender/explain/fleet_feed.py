@@ -16,8 +16,9 @@ from time import monotonic, time
 from pydantic_core import to_json
 
 from extender.background import with_turns
-from extender.cluster.census import CensusTaker, NodeCount, Totals, waiting_pods
+from extender.cluster.census import CensusTaker, NodeCount, waiting_pods
 from extender.cluster.state import State
+from extender.cluster.totals import Totals
 from extender.explain.fleet_row import fleet_row
 from extender.explain.overview import waiting_line
 from extender.explain.pod import candidates_of

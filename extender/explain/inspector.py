@@ -20,7 +20,8 @@ from extender.explain.fleet_feed import FleetFeed
 from extender.explain.fleet_history import INTERVAL, FleetHistory
 from extender.explain.hints import gates_text
 from extender.explain.node import NodeView, view_node
-from extender.explain.overview import Overview, overview
+from extender.explain.overview import overview
+from extender.explain.overview_lines import Overview
 from extender.explain.pod import Explanation, NodeAnswer, candidates_of, explain, explain_each
 from extender.explain.this_replica import Replica
 from extender.k8s.objects import Pod

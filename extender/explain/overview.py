@@ -3,76 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
 from extender.background import with_turns
-from extender.cluster.census import CensusTaker, Totals, waiting_pods
+from extender.cluster.census import CensusTaker, waiting_pods
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, not_offered, unoffered
+from extender.explain.overview_lines import NodeLine, Overview, WaitingLine
 from extender.explain.pod import Candidates, Verdict, explain
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
 
+_ZONE = "topology.kubernetes.io/zone"
 _UNREAD = 10
 """Objects that cannot be read and are named."""
 _CLAIMS = 4
 _LINES_AT_ONCE = 50
-
-
-@dataclass(frozen=True, slots=True)
-class NodeLine:
-    """A node with GPUs. ``gpus``, ``not_offered``, ``used_gpus``, ``free_gpus``, ``whole`` and ``on_offer``
-    are those of ``census.NodeCount``. ``used_percent``: the larger part of compute and memory that is in use,
-    of each GPU that the node offers. ``note``: why the node takes nothing, and whether it is a spot node;
-    ``problem``: what is not known of it."""
-
-    node: str
-    model: str
-    gpus: int
-    not_offered: int
-    whole: int
-    used_gpus: float
-    free_gpus: float
-    on_offer: bool
-    free_memory_mib: int
-    memory_mib: int
-    free_cpu_milli: int
-    free_host_memory_mib: int
-    pods: int
-    used_percent: tuple[int, ...]
-    islands: tuple[int, ...]
-    note: str
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingLine:
-    """A pod that waits for a GPU. ``created`` in Unix seconds; ``why``, ``lacks`` and ``advice`` are those of
-    the ``Verdict``."""
-
-    pod: str
-    queue: str
-    priority: int
-    asks: dict[str, int | str]
-    created: float
-    why: str
-    lacks: str = ""
-    advice: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """``waiting`` has the most urgent of the pods that wait. ``unread``: objects beside nodes and pods, such
-    as claims, of which something cannot be read."""
-
-    totals: Totals
-    nodes: tuple[NodeLine, ...]
-    waiting: tuple[WaitingLine, ...]
-    more_waiting: int
-    unread: tuple[str, ...] = ()
 
 
 async def overview(state: State, census: CensusTaker, most_waiting: int) -> Overview:
@@ -121,6 +69,8 @@ def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Itera
             islands=tuple(len(island) for island in spec.islands),
             note="; ".join(filter(None, ("spot" * spec.spot, closed_text(state, name), missing))),
             problem=shorten(state.nodes.problems.get(name, "")),
+            zone=shorten(state.nodes.labels_of(name).get(_ZONE, ""), KEY),
+            mig=census.mig_on(name),
         )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic_core import from_json, to_json
 
-from extender.protocol import node_name_kernels as kernels
+from extender.protocol.name_table_kernels import build_table, look_up
 from extender.untrusted.limits import MESSAGE_NAMES
 
 Bytes = npt.NDArray[np.uint8]
@@ -39,11 +39,14 @@ class NodeNames:
     def of(cls, names: Iterable[str]) -> Self:
         """These names, with any characters."""
         names = list(names)
-        if plain := cls.at_the_end(to_json({"": names}), len('{"":["')):
-            return plain
-        escaped = [to_json(name)[1:-1] for name in names]
-        starts, lengths = _spans(escaped)
-        return cls(b"".join(escaped), starts, lengths)
+        text, lengths = to_json(names), np.fromiter(map(len, names), np.uint32, len(names))
+        if len(text) == int(np.add.reduce(lengths)) + 3 * len(names) + 1:  # each character is one byte
+            made = cls(text, np.cumsum(lengths + np.uint32(3), dtype=np.uint32) - lengths - 1, lengths)
+        else:
+            escaped = [to_json(name)[1:-1] for name in names]
+            made = cls(b"".join(escaped), *_spans(escaped))
+        made._json = text
+        return made
 
     @classmethod
     def at_the_end(cls, message: bytes, start: int) -> Self | None:
@@ -52,9 +55,11 @@ class NodeNames:
         None if the array may contain anything else, names with escapes, or too many: then a JSON parser is
         needed.
         """
+        from extender.protocol.node_name_kernels import scan
+
         limit = min((len(message) - start) // 3, MESSAGE_NAMES) + 1  # each name has two quotes and a comma
         starts, lengths = np.empty((2, limit), np.uint32)
-        count = kernels.scan(np.frombuffer(message, np.uint8), start, starts, lengths)
+        count = scan(np.frombuffer(message, np.uint8), start, starts, lengths)
         return cls(message, starts[:count], lengths[:count]) if count >= 0 else None
 
     def __len__(self) -> int:
@@ -74,9 +79,11 @@ class NodeNames:
     def json(self) -> bytes:
         """A JSON array of all names."""
         if self._json is None:
+            from extender.protocol.node_name_kernels import join
+
             count = self._starts.size
             out = np.empty(int(np.add.reduce(self._lengths)) + 3 * count - 3 if count else 0, np.uint8)
-            kernels.join(*self._spans(), _BETWEEN, out)
+            join(*self._spans(), _BETWEEN, out)
             self._json = b"".join((b'["', out.data, b'"]')) if count else b"[]"
         return self._json
 
@@ -85,11 +92,13 @@ class NodeNames:
     ) -> bytes:
         """``head``, then each name, followed by one of up to 256 texts: the one with its index in ``which``
         (count,), or without ``which`` the first one. Without the last ``cut`` bytes."""
+        from extender.protocol.node_name_kernels import interleave
+
         which = np.zeros(len(self), np.uint8) if which is None else which
         after, starts, lengths = _texts(texts)
         size = int(np.add.reduce(self._lengths)) + int(np.add.reduce(lengths[which]))
         out = np.empty(size, np.uint8)
-        kernels.interleave(*self._spans(), after, starts, lengths, which, out)
+        interleave(*self._spans(), after, starts, lengths, which, out)
         return b"".join((head, out[: out.size - cut].data))
 
     def _spans(self) -> tuple[Bytes, _Offsets, _Offsets]:
@@ -104,14 +113,14 @@ class NameTable:
         self._known = names._spans()
         self._numbers = np.fromiter(numbers.values(), np.int64, len(names))
         self._table = np.full(1 << (2 * len(names) + 1).bit_length(), -1, np.int32)
-        kernels.build_table(*self._known, _WEIGHTS, self._table)
+        build_table(*self._known, _WEIGHTS, self._table)
         self._after = np.roll(np.arange(len(names), dtype=np.int32), -1)  # until requests show their order
 
     def find(self, names: NodeNames) -> npt.NDArray[np.int64]:
         """The number of each name, -1 for an unknown one: (len(names),)."""
         found = np.empty(len(names), np.int64)
         index = _WEIGHTS, self._table, self._numbers, self._after
-        kernels.look_up(*names._spans(), *self._known, *index, found)
+        look_up(*names._spans(), *self._known, *index, found)
         return found
 
 

@@ -101,6 +101,15 @@ def show_line(text: str) -> None:
         _control(sys.stderr, f"\r\033[K{visible(text)}\r")
 
 
+def show_step(text: str) -> None:
+    """What a command does next, so that nobody waits in silence: ``show_line``, or a line where standard
+    error is no terminal."""
+    if sys.stderr.isatty():
+        show_line(f"{text} ...")
+    else:
+        print(text, file=sys.stderr, flush=True)
+
+
 def show_progress(what: str, part: float) -> None:
     """Replace that line by a bar of which this part (0 to 1) is full; 1 clears it."""
     filled = "#" * round(_BAR * part)

@@ -7,14 +7,12 @@ models, T request types of the mix.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from packing.fleet.arrays import Floats
-from packing.fleet.feasibility import separation
-from packing.fleet.fleet import Fleet
 from packing.jit import (
     Float32Array,
     Float32Array2D,
@@ -31,6 +29,9 @@ from packing.jit import (
     checked,
 )
 from packing.model.request import MOST_DEVICES, WHOLE, Request
+
+if TYPE_CHECKING:
+    from packing.fleet.fleet import Fleet
 
 AMOUNTS = 10
 CPU, MEMORY, COUNT, COMPUTE, SHARE_MIB, SHARE_MILLI, ISLAND, SHARING, MAX_PER_GPU, PEERS = range(AMOUNTS)
@@ -171,6 +172,8 @@ def request_args(fleet: Fleet, request: Request) -> RequestArgs:
 def mix_types(fleet: Fleet, requests: Sequence[Request], width: int = 0) -> MixTypes:
     """Request types against the models, resources and sharing resources of a fleet, and further types up to
     ``width``, which no model is allowed to take."""
+    from packing.fleet.feasibility import separation  # has kernels, and others wait for those of the cost
+
     amounts = _amounts_of(fleet, requests)
     allowed = np.zeros((len(fleet.names.kinds), len(requests)), np.float32)
     devices = np.zeros((len(fleet.arrays.free_devices), len(requests)), np.float32)

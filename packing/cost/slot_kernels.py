@@ -1,4 +1,4 @@
-"""Counts how many more requests of each type the nodes can take, for nodes that changed since the last count.
+"""Parts of the kernels that count how many more requests of each type the nodes can take.
 
 The loops vectorise over request types: the number of types is a multiple of ``LANES``.
 """
@@ -7,27 +7,20 @@ import numpy as np
 
 from packing.cost.kernel_args import (
     COMPUTE,
-    COUNT,
     CPU,
-    ISLAND,
     MAX_PER_GPU,
     MEMORY,
     SHARE_MIB,
     SHARE_MILLI,
-    SHARING,
-    MixTypes,
-    Nodes,
-    Scratch,
-    SlotCounts,
 )
-from packing.jit import inlined, record_kernel
+from packing.jit import inlined
 
 LEAVING = np.float32(0.1)
 """What counts of a slot that is not there yet, times the third power of the part of it that is free: a GPU
 with one small request will soon be the empty GPU that a large one needs, a GPU with seven will not. On
 arrivals with departures (five two-dimensional mixes, load 1.05, one seed) 0.03, 0.1 and 0.4 gain 0.5, 0.45
 and 0.4 points; fills gain 0.07."""
-_BIG = np.float32(1e9)
+BIG = np.float32(1e9)
 _TINY = np.float32(1e-3)
 _ROUNDING, _STEPS = np.float32(1e-4), np.float32(1024)
 
@@ -75,8 +68,8 @@ def set_limits(n, cpu, node_memory, nodes, devices, types, limits):
     devices are to be separate GPUs, those count that are certain to be (``idle_gpus``)."""
     amounts = types.amounts
     for t in range(limits.size):  # a tiny amount means that the type asks for none
-        by_cpu = cpu / amounts[CPU, t] if amounts[CPU, t] > _TINY else _BIG
-        by_memory = node_memory / amounts[MEMORY, t] if amounts[MEMORY, t] > _TINY else _BIG
+        by_cpu = cpu / amounts[CPU, t] if amounts[CPU, t] > _TINY else BIG
+        by_memory = node_memory / amounts[MEMORY, t] if amounts[MEMORY, t] > _TINY else BIG
         left = min(by_cpu, by_memory)
         limits[t] = left if left >= np.float32(1) else np.float32(0)
     for i in range(types.asked.size):
@@ -86,41 +79,4 @@ def set_limits(n, cpu, node_memory, nodes, devices, types, limits):
         for t in range(limits.size):
             asked = types.devices[r, t]
             left = max(np.float32(devices_left) - types.separate[r, t] * surplus, np.float32(0))
-            limits[t] = min(limits[t], np.floor(left / asked) if asked > 0 else _BIG)
-
-
-@inlined
-def _count_units(n, nodes, amounts, needs, held):
-    """Shares of each type (T,) that the GPUs of node ``n`` can take."""
-    held[:] = 0
-    capacity = np.float32(-1)
-    for g in range(nodes.compute.shape[0]):
-        if nodes.divisible[g, n]:
-            if nodes.memory_capacity[g, n] != capacity:
-                capacity = nodes.memory_capacity[g, n]
-                set_needs(capacity, amounts, needs)
-            add_units(nodes.compute[g, n], nodes.memory[g, n], needs, amounts, np.float32(1), held)
-
-
-@record_kernel(Nodes, MixTypes, SlotCounts, Scratch)
-def count_slots(nodes, types, counts, scratch):
-    """Count again on every node whose generation changed since ``counts.counted``."""
-    amounts, limits, held = types.amounts, scratch.limits, scratch.lost
-    scratch.devices[:] = 0
-    for n in range(counts.counted.size):
-        if counts.counted[n] == nodes.generation[n]:
-            continue
-        counts.counted[n] = nodes.generation[n]
-        _count_units(n, nodes, amounts, scratch.needs, held)
-        set_limits(n, nodes.cpu[n], nodes.node_memory[n], nodes, scratch.devices, types, limits)
-        open_node = nodes.blocked[n] == 0 and nodes.overcommitted[n] == 0
-        for t in range(limits.size):
-            shares = amounts[MAX_PER_GPU, t] > 0
-            if not shares:  # asks for no share, so the GPUs do not limit it
-                held[t] = _BIG
-            usable = open_node and nodes.max_island[n] >= amounts[ISLAND, t]
-            usable = usable and (not shares or amounts[SHARING, t] == nodes.sharing[n])
-            now = min(slots_of_units(held[t], amounts[COUNT, t]), limits[t])
-            now = types.allowed[nodes.model[n], t] * now if usable else np.float32(0)
-            counts.totals[t] += now - counts.slots[n, t]
-            counts.units[n, t], counts.slots[n, t] = held[t], now
+            limits[t] = min(limits[t], np.floor(left / asked) if asked > 0 else BIG)

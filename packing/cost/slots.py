@@ -24,7 +24,7 @@ import numpy as np
 
 from packing.cost.demand import Mix
 from packing.cost.kernel_args import LANES, Nodes, SlotCounts, mix_types, scratch_for
-from packing.cost.slot_kernels import count_slots
+from packing.cost.slot_count_kernels import count_slots
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import gives_separate, gpu_sizes
 from packing.fleet.fleet import Fleet

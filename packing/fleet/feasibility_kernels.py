@@ -1,7 +1,5 @@
 """Why a request does not fit, for all nodes in one call, and what is noted of one node when pods come or go.
 
-The rules of what fits come first, each in one place: the cost kernels call them, too.
-
 Arrays are GPU-major, (G, N), and the loops over nodes have no branch, so that they vectorise: 20 times faster
 than the obvious loop over (N, G) with ``continue`` where a GPU does not fit.
 """
@@ -12,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from packing.fleet.share_kernels import enough, share_fits, share_mib
 from packing.jit import (
     BOOL,
     F4,
@@ -22,7 +21,6 @@ from packing.jit import (
     U1,
     Float32Array2D,
     UInt8Array2D,
-    inlined,
     kernel,
     read,
     record_type,
@@ -42,31 +40,6 @@ _NO_FREE_MEMORY = int(Reason.NO_FREE_MEMORY)
 _PLUGIN_BUSY = int(Reason.PLUGIN_BUSY)
 _NO_FREE_PEERS = int(Reason.NO_FREE_PEERS)
 _SHARES_USED_UP = int(Reason.SHARES_USED_UP)
-
-
-@inlined
-def enough(free, asked):
-    """Whether a node has enough CPU or memory. A pod that asks for none fits even on an over-committed node,
-    as in kube-scheduler (NodeResourcesFit)."""
-    return (asked <= 0) | (free >= asked)
-
-
-@inlined
-def share_mib(capacity, memory_mib, memory_milli):
-    """MiB that a share takes of a GPU of this capacity: ``memory_mib + capacity * memory_milli // 1000``.
-
-    Exact in float32 for capacities below 2**24: with the capacity split into thousands and a rest no product
-    is rounded, and the error of the division by 1000 is less than the added half thousandth.
-    """
-    thousands = np.floor(capacity * np.float32(0.001))
-    rest = (capacity - thousands * np.float32(1000)) * memory_milli
-    return memory_mib + thousands * memory_milli + np.floor(rest * np.float32(0.001) + np.float32(0.0005))
-
-
-@inlined
-def share_fits(divisible, compute, memory, compute_milli, memory_mib):
-    """Whether a GPU with so much free takes such a share. Without any free compute it takes none at all."""
-    return (divisible != 0) & (compute >= max(compute_milli, np.float32(1))) & (memory >= memory_mib)
 
 
 @kernel(read(I8, 1), read(I8, 1), I8, I8, write(I1, 1))

@@ -86,6 +86,13 @@ class MigStock:
         keys = ((model, profile) for model, profiles in self._windows.items() for profile in profiles)
         return {key: ProfileSlices(self._instances[key], self._stranded[key]) for key in keys}
 
+    def instances_on(self, row: int) -> dict[str, int]:
+        """By profile, how many instances a pod can get now on the node of a row."""
+        found: Counter[str] = Counter()
+        for part in self._rows.get(row, ("", ()))[1]:
+            found.update(dict(part.instances))
+        return dict(found)
+
     def _read(self, row: int) -> tuple[str, tuple[_Part, ...]] | None:
         spec = self._fleet.specs[row]
         if spec is None or not (any(pool.profile for pool in spec.pools) or _makes_instances(spec)):

@@ -22,6 +22,7 @@ from extender.source.snapshot import Snapshot, SnapshotSource
 from tests.contract.conftest import manifest
 from tests.extender import apiserver
 from tests.extender.builders import make_node, make_pod
+from tests.extender.cli.test_main import loaded_by
 from tests.extender.services import service
 
 OBJECTS = (
@@ -35,6 +36,7 @@ MANIFEST = (
     "kind: Pod\nmetadata: {name: new}\nspec: {containers: [{resources: {limits: {nvidia.com/gpu: 6}}}]}\n"
 )
 TOKEN = "a-token"
+ASKING = "stowage explain: asking the cluster\n"
 
 
 class Running:
@@ -108,7 +110,7 @@ def test_a_url_answers_with_the_explanation_and_the_decisions(
     assert shown.out.startswith(expected(running, "default/asked"))
     assert "\nLast decisions (of " in shown.out
     assert shown.out.rstrip().endswith("filter  2 of 2 nodes fit")
-    assert shown.err == f"stowage explain: answered by {running.url}\n"
+    assert shown.err == f"stowage explain: asking {running.url}\nstowage explain: answered by {running.url}\n"
 
 
 def test_json_has_the_explanation_and_the_decisions(
@@ -147,7 +149,7 @@ def test_the_service_is_found_through_the_api_server(
     shown = capsys.readouterr()
     assert "default/new asks for 6 nvidia.com/gpu" in shown.out
     assert "It fits on 1 of 2 nodes" in shown.out
-    assert shown.err == "stowage explain: answered by service stowage-system/stowage-debug\n"
+    assert shown.err == ASKING + "stowage explain: answered by service stowage-system/stowage-debug\n"
     assert cli.main(["top"]) == 0
     assert "2 nodes with 12 GPUs" in capsys.readouterr().out
 
@@ -191,7 +193,7 @@ def test_without_a_service_the_cluster_is_read_and_one_line_says_so(
     api.services.items, arguments, why = FALLBACKS[case]
     assert cli.main(["explain", pod_file, *arguments]) == 0
     shown = capsys.readouterr()
-    assert shown.err == f"stowage explain: reads the cluster itself, because {why}\n"
+    assert shown.err == f"{ASKING}stowage explain: reads the cluster itself, because {why}\n"
     assert "of 1 nodes" in shown.out
 
 
@@ -229,7 +231,7 @@ def test_it_is_not_looked_for_where_that_is_not_wanted(
     (tmp_path / "settings.yaml").write_text("shortlist: 1\n")
     api.services.items = [service()]
     assert cli.main(["explain", pod_file, *more]) == 0
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "stowage explain: reading the cluster\n"
     assert api.services.seen == []
 
 
@@ -238,7 +240,7 @@ def test_what_stowage_refuses_is_an_error_and_not_read_again(
 ) -> None:
     api.services.items = [service()]
     assert cli.main(["explain", "default/gone"]) == 1
-    assert capsys.readouterr().err == "stowage explain: pod default/gone is not known\n"
+    assert capsys.readouterr().err == ASKING + "stowage explain: pod default/gone is not known\n"
     assert cli.main(["explain", "gone"]) == 1
     assert "gone is not a file, and the cluster has no such pod" in capsys.readouterr().err
 
@@ -249,8 +251,14 @@ def test_nobody_at_the_url_is_one_clear_error(capsys: pytest.CaptureFixture[str]
     for command in (["explain", pod_file], ["top"]):
         assert cli.main([*command, "--url", url]) == 1
         error = capsys.readouterr().err
-        assert error.startswith(f"stowage {command[0]}: {url} does not answer: ")
+        assert error.startswith(
+            f"stowage {command[0]}: asking {url}\nstowage {command[0]}: {url} does not answer: "
+        )
         assert "Connection refused" in error
+
+
+def test_a_table_from_a_service_takes_no_compiler(running: Running) -> None:
+    assert not {"numba", "numpy", "kubernetes"} & loaded_by(["top", "--url", running.url])
 
 
 def test_a_token_goes_only_where_it_belongs(

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from extender.cli import kernel_cache
-from extender.cli.kernel_cache import KEPT, choose_cache, filled_marker, kernel_modules, sources_key
+from extender.cli.kernel_cache import (
+    KEPT,
+    choose_cache,
+    compiled,
+    kernel_modules,
+    not_compiled,
+    sources_key,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +142,8 @@ def shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     directory = tmp_path / "shipped"
     (directory / "packing").mkdir(parents=True)
     (directory / "packing" / "some_kernels.nbi").write_text("compiled")
-    filled_marker(directory).touch()
+    for module in kernel_modules():
+        compiled(directory, module, sources_key())
     monkeypatch.setattr(kernel_cache, "SHIPPED", directory)
     return directory
 
@@ -144,7 +152,7 @@ def test_kernels_of_the_installation_are_copied(shipped: Path) -> None:
     directory = choose_cache()
     assert directory is not None
     assert (directory / "packing" / "some_kernels.nbi").read_text() == "compiled"
-    assert filled_marker(directory).exists()
+    assert not_compiled(directory, kernel_modules()) == []
 
 
 def test_kernels_are_copied_once(shipped: Path) -> None:
@@ -168,7 +176,7 @@ def test_kernels_that_cannot_be_copied_are_compiled(
     monkeypatch.setattr(kernel_cache.shutil, "copytree", lambda *_, **__: os.stat("/missing"))
     directory = choose_cache()
     assert directory is not None
-    assert not filled_marker(directory).exists()
+    assert not_compiled(directory, kernel_modules()) == kernel_modules()
     assert "cannot be copied" in caplog.text
 
 

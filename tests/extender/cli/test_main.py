@@ -78,6 +78,23 @@ def test_explaining_a_snapshot_loads_neither_client_nor_server(tmp_path: Path) -
     assert loaded_by(["explain", str(pod), "--example"]) == {"numba", "numpy", "pydantic"}
 
 
+@pytest.mark.parametrize("command", [["top"], ["explain", "training/train-16g-p5"]])
+def test_the_first_line_comes_before_what_takes_long(command: list[str]) -> None:
+    program = (
+        "import sys\nfrom extender.cli.main import main\n"
+        "class Said(type(sys.stderr)):\n"
+        "    def write(self, text):\n"
+        "        print(*{'numba', 'numpy', 'kubernetes'} & set(sys.modules), text, sep='|')\n"
+        "        sys.stdout.flush()\n"
+        "sys.stderr = Said(sys.stderr.buffer)\n"
+        "main(sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command, "--example"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[0] == f"stowage {command[0]}: reading the bundled example"
+
+
 def test_a_service_listens_before_it_loads_the_compiler() -> None:
     imports = "import sys, extender.server.run, extender.cli.precompile"
     program = f"{imports}; assert not {{'numba', 'scipy'}} & set(sys.modules)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import subprocess
 import sys
 import tempfile
@@ -29,18 +30,38 @@ class Terminal(io.StringIO):
         return True
 
 
+def files(cache: Path) -> dict[Path, int]:
+    return {file: file.stat().st_mtime_ns for file in cache.rglob("*.nb[ic]")}
+
+
 @pytest.mark.nightly
 def test_an_empty_cache_is_filled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logging.getLogger("extender").setLevel(logging.WARNING)
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     prepare_kernels()
-    compiled = {file: file.stat().st_mtime_ns for file in cache.rglob("*.nb[ic]")}
-    assert compiled
-    assert "Compiling kernels, only once: [" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\r\033[K\r")
+    assert (compiled := files(cache))
     monkeypatch.setattr(subprocess, "Popen", None)  # nothing is started
     prepare_kernels()
-    assert {file: file.stat().st_mtime_ns for file in cache.rglob("*.nb[ic]")} == compiled
+    assert files(cache) == compiled
+
+
+TOP = [sys.executable, "-m", "extender.cli.main", "top", "--example"]
+
+
+@pytest.mark.nightly
+def test_a_command_compiles_with_progress_each_function_once_and_no_more(cache: Path) -> None:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
+    environment.pop("STOWAGE_TESTS", None)
+    first = subprocess.run(TOP, env=environment, capture_output=True, text=True, check=True)
+    lines = first.stderr.splitlines()
+    assert lines[:2] == ["stowage top: reading the bundled example", "Compiling kernels, only once: 0%"]
+    assert all(line.startswith("Compiling kernels, only once: ") for line in lines[1:])
+    compiled = files(cache)
+    of_service = "node_name_kernels", "json_kernels", "fgd_kernels"
+    assert not [file for file in compiled if file.name.startswith(of_service)]
+    assert not [*cache.rglob("island_kernels.*.2.nbc")]  # what was compiled ahead has the right types
+    second = subprocess.run(TOP, env=environment, capture_output=True, text=True, check=True)
+    assert second.stderr == "stowage top: reading the bundled example\n"
+    assert (files(cache), second.stdout) == (compiled, first.stdout)
 
 
 def test_a_terminal_shows_at_once_that_the_command_works(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
-from extender.explain.overview import NodeLine, Overview, overview
+from extender.explain.overview import overview
+from extender.explain.overview_lines import NodeLine, Overview
 from extender.k8s.objects import Pod
 from tests.extender.builders import make_node, make_pod, make_state
 

@@ -1,0 +1,62 @@
+"""What ``stowage top`` prints, without what finds it: commands print that of a running Stowage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from extender.cluster.totals import Totals
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """A node with GPUs. ``gpus``, ``not_offered``, ``used_gpus``, ``free_gpus``, ``whole`` and ``on_offer``
+    are those of ``census.NodeCount``. ``used_percent``: the larger part of compute and memory that is in use,
+    of each GPU that the node offers. ``note``: why the node takes nothing, and whether it is a spot node;
+    ``problem``: what is not known of it. ``mig``: how many instances of each profile pods can get now."""
+
+    node: str
+    model: str
+    gpus: int
+    not_offered: int
+    whole: int
+    used_gpus: float
+    free_gpus: float
+    on_offer: bool
+    free_memory_mib: int
+    memory_mib: int
+    free_cpu_milli: int
+    free_host_memory_mib: int
+    pods: int
+    used_percent: tuple[int, ...]
+    islands: tuple[int, ...]
+    note: str
+    problem: str = ""
+    zone: str = ""
+    mig: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingLine:
+    """A pod that waits for a GPU. ``created`` in Unix seconds; ``why``, ``lacks`` and ``advice`` are those of
+    the ``Verdict``."""
+
+    pod: str
+    queue: str
+    priority: int
+    asks: dict[str, int | str]
+    created: float
+    why: str
+    lacks: str = ""
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """``waiting`` has the most urgent of the pods that wait. ``unread``: objects beside nodes and pods, such
+    as claims, of which something cannot be read."""
+
+    totals: Totals
+    nodes: tuple[NodeLine, ...]
+    waiting: tuple[WaitingLine, ...]
+    more_waiting: int
+    unread: tuple[str, ...] = ()

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 
-.PHONY: setup demo test e2e nightly bench site lint format lock manifests clean
+.PHONY: setup demo test e2e e2e-all nightly bench site lint format lock manifests clean
 .DEFAULT_GOAL := demo
 
 setup: .venv/ready
@@ -29,9 +29,16 @@ test: setup
 E2E_CORE := rush bind waiting preemption evictor gangs dra failover chart install deploy
 E2E := $(BIN)/pytest -o addopts="--strict-markers --strict-config" -x -v
 
+# `make e2e K8S=1.34` takes another release of Kubernetes than the newest.
 e2e: setup
 	$(BIN)/python -m tests.e2e.controlplane.build
 	$(E2E) $(E2E_CORE:%=tests/e2e/test_%.py)
+
+# Every release, one after the other: `make e2e-all` or one of them, such as `make e2e-1.34`.
+e2e-all: $(patsubst tests/e2e/controlplane/modules/kubernetes-%,e2e-%,$(sort $(wildcard tests/e2e/controlplane/modules/kubernetes-*)))
+
+e2e-1.%:
+	$(MAKE) e2e K8S=1.$*
 
 # Everything: `make nightly` or one of its parts, such as `make nightly-packing`.
 NIGHTLY := packing extender rest docs e2e-a e2e-b

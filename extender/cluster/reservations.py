@@ -39,6 +39,8 @@ _IN_FLIGHT = 10.0
 _AFTER_BREAK = 60.0
 """Seconds after a break in which kube-scheduler may still wait for its watch: client-go tries every 30 s."""
 _ANSWERS_KEPT = 4096
+_CYCLE = 5.0
+"""Seconds from an answer to the end of the cycle in which kube-scheduler asks about a gang's members."""
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +76,15 @@ class GangRoom:
     searched: float = -math.inf
     is_over: bool = False
     bound: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class GangCycle:
+    """What was answered about the members of a gang, by UID, since kube-scheduler began to ask about them.
+    ``expires`` in seconds of the clock."""
+
+    expires: float
+    places: dict[str, Placement] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -169,6 +180,7 @@ class Reservations:
         self.changes = 0
         self.assumed = AssumedPods()
         self.gangs: dict[str, GangRoom] = {}
+        self._cycles: dict[str, GangCycle] = {}
         self._by_uid = by_uid
         self._places: defaultdict[str, dict[Reserved, _Place]] = defaultdict(dict)
         self._answers: BoundedMap[str, tuple[Pod, str, float]] = BoundedMap(_ANSWERS_KEPT, KEPT_PODS)
@@ -189,6 +201,11 @@ class Reservations:
     def forget(self, uid: str) -> None:
         """The pod is bound or gone."""
         self.changes += self._places.pop(uid, None) is not None
+        for key in [key for key, cycle in self._cycles.items() if uid in cycle.places]:
+            del self._cycles[key].places[uid]
+            self.changes += 1
+            if not self._cycles[key].places:
+                del self._cycles[key]
 
     def update(self, before: Pod | None, pod: Pod) -> None:
         """The watch shows a waiting pod, and has shown it as ``before``.
@@ -245,7 +262,8 @@ class Reservations:
     def is_empty(self) -> bool:
         """Whether nothing is hidden from anybody, apart from what assumed pods have."""
         self.expire()
-        return not (self._places or any(room.places for room in self.gangs.values()) or self.possibly_bound())
+        has_room = any(room.places for room in self.gangs.values())
+        return not (self._places or self._cycles or has_room or self.possibly_bound())
 
     def hidden_from(self, pod: Pod, gang: str, ignored: Collection[str] = ()) -> list[Placement]:
         """The places of others that the pod must not take. ``gang``: the key of its own, "" for none.
@@ -264,6 +282,9 @@ class Reservations:
         for other, node in unsure.values():
             if other.uid != pod.uid:
                 places.append(Placement(node, bound_request(other).request))
+        if cycle := self._cycles.get(gang):
+            others = (uid for uid in cycle.places if uid != pod.uid and not self.assumed.of_pod(uid))
+            places += [cycle.places[uid] for uid in others]
         return places + self.gang_places(pod.priority, gang)
 
     def gang_places(self, priority: int, own: str) -> list[Placement]:
@@ -271,6 +292,18 @@ class Reservations:
         self.expire()
         rooms = (room for key, room in self.gangs.items() if key != own)
         return [place for room in rooms for place in room.places if place.priority >= priority]
+
+    def asked_in_cycle(self, uid: str, gang: str) -> None:
+        """kube-scheduler asks about a member. If it has an answer already, a new cycle has begun."""
+        if gang in self._cycles and uid in self._cycles[gang].places:
+            del self._cycles[gang]
+            self.changes += 1
+
+    def in_cycle(self, gang: str) -> dict[str, str]:
+        """The nodes that were answered in the gang's cycle, by UID; empty outside of one."""
+        self.expire()
+        cycle = self._cycles.get(gang)
+        return {uid: place.node for uid, place in cycle.places.items()} if cycle else {}
 
     def expires_in(self, seconds: float) -> float:
         """The time in so many seconds, at which ``expire`` has something to do."""
@@ -291,14 +324,24 @@ class Reservations:
                 self.changes += 1
                 text = "%s: not complete after %g s, its room is no longer held"
                 _log.warning(text, key, room.seconds)
-        times = [place.expires for places in self._places.values() for place in places.values()]
+        for key in [key for key, cycle in self._cycles.items() if now >= cycle.expires]:
+            del self._cycles[key]
+            self.changes += 1
+        times = [cycle.expires for cycle in self._cycles.values()]
+        times += [place.expires for places in self._places.values() for place in places.values()]
         times += [room.expires for room in self.gangs.values() if not room.is_over]
         self._next_expiry = min(times, default=math.inf)
 
-    def answered(self, pod: Pod, node: str) -> None:
-        """kube-scheduler will most likely bind the pod to this node."""
+    def answered(self, pod: Pod, node: str, cycle: str = "") -> None:
+        """kube-scheduler will most likely bind the pod to this node. ``cycle``: the key of its gang, if the
+        other members are asked about before; they, and nobody else, see this place as taken."""
         size = min(pod.size + len(node), KEPT_PODS // 16)
         self._answers.put(pod.uid, (pod, node, self.clock()), size)
+        if cycle and not (bound := bound_request(pod)).problem:
+            members = self._cycles.setdefault(cycle, GangCycle(0.0))
+            members.places[pod.uid] = Placement(node, bound.request, priority=pod.priority)
+            members.expires = self.expires_in(_CYCLE)
+            self.changes += 1
 
     def possibly_bound(self) -> dict[str, tuple[Pod, str]]:
         """By UID, pods that kube-scheduler may have bound while the API server was away, and the nodes.

@@ -45,6 +45,7 @@ from extender.untrusted.limits import KEPT_PODS, LARGE_BODY, shorten
 from extender.verbs.bind import Binder
 from extender.verbs.evaluate import Evaluation
 from extender.verbs.filter import filter_nodes
+from extender.verbs.gang_cycle import cycle_of
 from extender.verbs.preempt import GO_FOR_ANOTHER, STILL_THERE, NamedVictims, Preemption, in_words, preempt
 from extender.verbs.prioritize import LastFilter, Scored, prioritize, scored
 from extender.verbs.recheck import LONGEST, RefusalRecheck
@@ -194,12 +195,16 @@ class Engine:
                 names = args.names.json()
                 self._refused_nodes.put(args.pod.uid, names, len(names))
         if len(result.names) == 1:
-            self.state.reservations.answered(args.pod, result.names[0])
+            self._answered(args.pod, result.names[0])
         outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
         self.after.add(partial(self._filtered, args, result, evaluation))
         if args.nodes is None:
             return codec.encode_filter(result), outcome
         return await asyncio.to_thread(codec.encode_filter, result, args.nodes), outcome
+
+    def _answered(self, pod: Pod, node: str) -> None:
+        """kube-scheduler will most likely take this node."""
+        self.state.reservations.answered(pod, node, cycle_of(self.state, pod))
 
     def _filtered(self, args: codec.FilterArgs, result: codec.FilterResult, found: Evaluation | None) -> None:
         """After the answer of filter."""
@@ -213,7 +218,7 @@ class Engine:
     async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
         answer = await self._scores(body)
         if answer.best:
-            self.state.reservations.answered(answer.args.pod, answer.best)
+            self._answered(answer.args.pod, answer.best)
         self.after.add(partial(self._prioritized, answer))
         return answer.reply, "scored"
 

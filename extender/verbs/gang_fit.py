@@ -55,10 +55,10 @@ def gang_may_fit(state: State, pod: Pod, request: Request) -> bool:
     For ``filter``, ``preempt``, and the free room that the evictor holds.
 
     True for a pod without such a gang, where the check is off, and for a gang of which a member is bound
-    already. Room that has been made for a member is there for its gang.
+    already, or has got a node in this cycle. Room that has been made for a member is there for its gang.
     """
     gang = state.gangs.gang_of(pod) if state.gang_check else None
-    if gang is None or gang.to_place < 2:
+    if gang is None or gang.to_place < 2 or state.reservations.in_cycle(gang.key).keys() - {pod.uid}:
         return True
     now = time.time()  # rights to evict may change without an event
     is_like_others = pod.key in state.pods and not (pod.gates or state.reservations.node_of(pod.uid))

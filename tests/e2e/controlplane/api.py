@@ -30,6 +30,7 @@ COLLECTIONS = {
     "DeviceClass": "/apis/resource.k8s.io/v1/deviceclasses",
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     "PodGroup": f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/podgroups",
+    "NativePodGroup": f"/apis/scheduling.k8s.io/v1beta1/namespaces/{NAMESPACE}/podgroups",
     "Lease": "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases",
     "Namespace": "/api/v1/namespaces",
     "ServiceAccount": "/api/v1/namespaces/stowage-system/serviceaccounts",
@@ -106,8 +107,9 @@ class Api:
         """The list object. A watch starts from the resourceVersion in its metadata."""
         return self._send("GET", COLLECTIONS[kind], params=selectors)
 
-    def create(self, obj: Object, **options: str) -> Object:
-        path = collection(obj["kind"], obj["metadata"].get("namespace", ""))
+    def create(self, obj: Object, kind: str = "", **options: str) -> Object:
+        """`kind`: where two APIs have objects of the same kind."""
+        path = collection(kind or obj["kind"], obj["metadata"].get("namespace", ""))
         return self._send("POST", path, json=obj, params=options)
 
     def replace(self, obj: Object) -> Object:

@@ -1,6 +1,7 @@
 """Builds etcd, kwok and the programs of Kubernetes from their published Go modules, once.
 
-Run it as `python -m tests.e2e.controlplane.build`. The binaries are kept under
+Run it as `python -m tests.e2e.controlplane.build`. The environment variable K8S chooses a release of
+Kubernetes, such as 1.34, of those in `modules`; the newest is the default. The binaries are kept under
 `${XDG_CACHE_HOME:-~/.cache}/stowage/`, in a directory named by a hash of everything that determines
 their content, so a later run finds them without Go.
 """
@@ -29,6 +30,11 @@ class Component:
     module: str
     package: str
 
+    @property
+    def directory(self) -> Path:
+        """Of its module; that of Kubernetes is the release under test."""
+        return MODULES / (f"kubernetes-{release()}" if self.module == "kubernetes" else self.module)
+
 
 # The fastest builds first, so that a broken set-up fails early.
 COMPONENTS = (
@@ -46,11 +52,27 @@ class BuildError(Exception):
     """Why the build failed, in one line that says what to do."""
 
 
+def releases() -> list[str]:
+    """Those that can be built, such as "1.37", the oldest first."""
+    found = (directory.name.partition("-")[2] for directory in MODULES.glob("kubernetes-*"))
+    return sorted(found, key=lambda one: [int(part) for part in one.split(".")])
+
+
+def release() -> str:
+    """The release of Kubernetes under test. Raises BuildError if K8S names none that can be built."""
+    known = releases()
+    chosen = os.environ.get("K8S") or known[-1]
+    if chosen not in known:
+        raise BuildError(f"K8S={chosen} cannot be built; there are {', '.join(known)}")
+    return chosen
+
+
 def kubernetes_version() -> str:
-    """The Kubernetes version, such as "v1.36.3", which only the go.mod of the module pins."""
-    found = re.search(rf"^require {KUBERNETES} (v\S+)", (MODULES / "kubernetes/go.mod").read_text(), re.M)
+    """The Kubernetes version, such as "v1.36.5", which only the go.mod of the module pins."""
+    pinned = MODULES / f"kubernetes-{release()}" / "go.mod"
+    found = re.search(rf"^require {KUBERNETES} (v\S+)", pinned.read_text(), re.M)
     if found is None:
-        raise BuildError(f"{MODULES / 'kubernetes/go.mod'} does not require {KUBERNETES}")
+        raise BuildError(f"{pinned} does not require {KUBERNETES}")
     return found[1]
 
 
@@ -66,11 +88,10 @@ def flags() -> list[str]:
 def binary(component: Component) -> Path:
     """The path of the built program, whether it exists or not."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    module = MODULES / component.module
     digest = hashlib.sha256("\0".join([platform.system(), platform.machine(), *flags()]).encode())
     for part in ("go.mod", "go.sum"):
-        digest.update((module / part).read_bytes())
-    return cache / "stowage" / f"{component.module}-{digest.hexdigest()[:12]}" / component.name
+        digest.update((component.directory / part).read_bytes())
+    return cache / "stowage" / f"{component.directory.name}-{digest.hexdigest()[:12]}" / component.name
 
 
 def missing() -> list[Component]:
@@ -87,7 +108,7 @@ def require_go() -> None:
     try:
         asked = subprocess.run(
             ["go", "env", "GOVERSION"],
-            cwd=MODULES / "kubernetes",
+            cwd=MODULES / f"kubernetes-{release()}",
             capture_output=True,
             text=True,
             check=False,
@@ -108,7 +129,7 @@ def build(component: Component) -> None:
     environment = os.environ | {"CGO_ENABLED": "0"}  # no C compiler needed
     started = time.monotonic()
     with subprocess.Popen(
-        command, cwd=MODULES / component.module, env=environment, stderr=subprocess.PIPE, text=True
+        command, cwd=component.directory, env=environment, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
         tail = show_progress(component.name, started, process.stderr)

@@ -65,7 +65,11 @@ class ControlPlane:
         self._stack.close()
 
     def scheduler(
-        self, configuration: Object, name: str = "kube-scheduler", kubeconfig: Path | None = None
+        self,
+        configuration: Object,
+        name: str = "kube-scheduler",
+        kubeconfig: Path | None = None,
+        feature_gates: str = "",
     ) -> Process:
         """A kube-scheduler, not yet started, with this KubeSchedulerConfiguration and a kubeconfig (ours).
 
@@ -80,6 +84,7 @@ class ControlPlane:
             "bind-address": "127.0.0.1",
             "secure-port": port,
             "authorization-always-allow-paths": "/healthz,/readyz,/livez,/metrics,/configz",
+            "feature-gates": feature_gates,
         }
         return self._process("kube-scheduler", flags, ready=f"https://127.0.0.1:{port}/readyz", name=name)
 

@@ -56,7 +56,7 @@ class PriorityClass:
 class PodDisruptionBudget:
     """A PodDisruptionBudget.
 
-    ``selector``: all requirements must match; none means that it selects no pod. ``allowed`` and
+    ``selector``: all requirements must match; None selects no pod. ``allowed`` and
     ``disrupted`` are ``disruptionsAllowed`` and the names in ``disruptedPods`` of its status.
 
     ``problem`` says what exceeds a limit of ``limits.py``, "" for nothing; then the budget selects every pod
@@ -66,7 +66,7 @@ class PodDisruptionBudget:
     kind: ClassVar[Literal["PodDisruptionBudget"]] = "PodDisruptionBudget"
     namespace: str
     name: str
-    selector: tuple[NodeSelectorRequirement, ...] = ()
+    selector: tuple[NodeSelectorRequirement, ...] | None = None
     allowed: int = 0
     disrupted: frozenset[str] = frozenset()
     problem: str = ""
@@ -80,9 +80,10 @@ class PodDisruptionBudget:
         """Whether it selects a pod of its namespace with these labels."""
         if self.problem:
             return True
-        # As kube-scheduler (filterPodsWithPDBViolation in k8s.io/kubernetes, pkg/scheduler/framework/plugins/
-        # defaultpreemption): an empty selector matches nothing, and none matches a pod without labels.
-        return bool(self.selector and labels) and all(one.matches(labels) for one in self.selector)
+        # As the eviction API counts, and kube-scheduler from 1.38 on: an empty selector matches every pod.
+        # Up to 1.37 kube-scheduler ignores such a budget, and all budgets for a pod without labels
+        # (``FilterVictimsWithPDBViolation`` of its pkg/scheduler/framework/preemption/util.go).
+        return self.selector is not None and all(one.matches(labels) for one in self.selector)
 
 
 class PriorityClassManifest(Manifest, frozen=True, gc=False):
@@ -129,17 +130,17 @@ class _Selector(Struct, frozen=True, gc=False):
         texts = chain(labels, labels.values(), values, keys)
         return len(labels) + len(values) > BUDGET_SELECTOR or max(map(len, texts), default=0) > KEY
 
-    def requirements(self) -> tuple[NodeSelectorRequirement, ...]:
-        """The requirements, none if one is invalid: such a selector matches nothing.
+    def requirements(self) -> tuple[NodeSelectorRequirement, ...] | None:
+        """The requirements, None if one is invalid: such a selector matches nothing.
 
         Source: ``LabelSelectorAsSelector`` and ``NewRequirement`` in k8s.io/apimachinery, pkg/apis/meta/v1
         and pkg/labels.
         """
         for one in self.matchExpressions:
             if one.operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
-                return ()
+                return None
             if bool(one.values) != (one.operator in ("In", "NotIn")):
-                return ()
+                return None
         labels = sorted(self.matchLabels.items())
         return (
             *[NodeSelectorRequirement(key, "In", (value,)) for key, value in labels],
@@ -148,7 +149,7 @@ class _Selector(Struct, frozen=True, gc=False):
 
 
 class _BudgetSpec(Struct, frozen=True, gc=False):
-    selector: _Selector = _Selector()
+    selector: _Selector | None = None
 
 
 class _BudgetStatus(Struct, frozen=True, gc=False):
@@ -166,12 +167,12 @@ class PodDisruptionBudgetManifest(Manifest, frozen=True, gc=False):
         selector, disrupted = self.spec.selector, self.status.disruptedPods
         if len(disrupted) > DISRUPTED_PODS or any(len(pod) > KEY for pod in disrupted):
             return PodDisruptionBudget(namespace, name, problem="disruptedPods is too large to be read")
-        if selector.is_too_large:
+        if selector is not None and selector.is_too_large:
             return PodDisruptionBudget(namespace, name, problem="selector is too large to be read")
         return PodDisruptionBudget(
             namespace,
             name,
-            selector.requirements(),
+            selector.requirements() if selector is not None else None,
             allowed=self.status.disruptionsAllowed,
             disrupted=frozenset(disrupted),
         )

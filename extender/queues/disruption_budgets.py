@@ -119,6 +119,6 @@ class DisruptionBudgets:
 
 def _possible_buckets(budget: PodDisruptionBudget) -> Iterator[_Bucket]:
     """One for each requirement that a label has one certain value."""
-    for requirement in budget.selector:
+    for requirement in budget.selector or ():
         if requirement.operator == "In" and len(requirement.values) == 1:
             yield budget.namespace, requirement.key, requirement.values[0]

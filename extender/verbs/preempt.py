@@ -2,8 +2,10 @@
 
 kube-scheduler's own dry run counts devices but does not ask extenders, so a node that it proposes may not
 take the pod, or other victims may do. It reads ``Pods[0]`` as the victim of highest priority, and the whole
-reply fails on a UID that is not on the node or a node without victims. From 1.38 on it also proposes nodes
-where it found no victims, because only an extender refused. docs/preemption.md has the rules.
+reply fails on a UID that is not on the node. From 1.38 on it also proposes nodes where it found no victims,
+because only an extender refused: one that is left out of the reply is vetoed, one that is passed on without
+victims is left to the next extender. Before, it fails on a node without victims, and proposes none.
+docs/preemption.md has the rules.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ def preempt(state: State, args: PreemptArgs, now: float, *, most: int = 1) -> Pr
         if (victims := _victims(state, node, candidate)) is not None
     }
     if not request.wants_gpu:
-        return Preemption({node: args.candidates[node] for node, victims in proposed.items() if victims})
+        return Preemption({node: args.candidates[node] for node in proposed})
     if not gang_may_fit(state, args.pod, request):
         return Preemption(empty=Reason.GANG_DOES_NOT_FIT.text)
     by_claims = _by_claims(state, args.pod, request, list(proposed))
@@ -91,16 +93,15 @@ def preempt(state: State, args: PreemptArgs, now: float, *, most: int = 1) -> Pr
     chosen = ([plan for plan in plans if not plan.pdb_violations] or plans)[:most]
     if chosen and chosen[0].to_evict and _room_is_coming(state, args.pod, now, proposed):
         return Preemption(empty=ROOM_IS_COMING)  # kube-scheduler tries the pod again when that room is there
+    others = _left_to_others(state, args.pod, request, proposed)
     if not chosen:
-        return Preemption(
-            {node: _ordered(args, node, proposed[node]) for node in by_claims if proposed[node]}
-        )
+        return Preemption(others | {node: _ordered(args, node, proposed[node]) for node in by_claims})
     # A reply needs a victim. Deleting pods that terminate already changes nothing.
     candidates = {
         plan.node: Candidate([pod.uid for pod in plan.to_evict or plan.victims], plan.pdb_violations)
         for plan in chosen
     }
-    return Preemption(candidates, tuple(chosen))
+    return Preemption(others | candidates, tuple(chosen))
 
 
 def in_words(state: State, answer: Preemption, proposed: int, now: float) -> str:
@@ -142,6 +143,18 @@ def _by_claims(state: State, pod: Pod, request: Request, nodes: Sequence[str]) -
     return {
         node for node, resources in zip(nodes, dra, strict=True) if wants_only_dra(pod, request, resources)
     }
+
+
+def _left_to_others(
+    state: State, pod: Pod, request: Request, proposed: Mapping[str, Sequence[Pod]]
+) -> dict[str, Candidate]:
+    """The nodes proposed without victims where the pod fits for all that Stowage knows: another extender has
+    refused them."""
+    names = NodeNames.of([node for node, victims in proposed.items() if not victims])
+    if not names:
+        return {}
+    fits = evaluate(state, pod, request, names).codes == Reason.FITS
+    return {node: Candidate([]) for node in names.where(fits)}
 
 
 def _ordered(args: PreemptArgs, node: str, victims: Sequence[Pod]) -> Candidate:

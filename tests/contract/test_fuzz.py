@@ -162,7 +162,7 @@ def check_priorities(reply: Any) -> None:
 
 def check_preempt(reply: Any) -> None:
     assert list(reply) == ["NodeNameToMetaVictims"]
-    assert all(victims["Pods"] for victims in reply["NodeNameToMetaVictims"].values())
+    assert all(isinstance(victims["Pods"], list) for victims in reply["NodeNameToMetaVictims"].values())
 
 
 def check_bind(reply: Any) -> None:

@@ -25,7 +25,7 @@ def answer(state, pod, candidates: dict[str, list[str]], most: int = 1) -> dict[
         pod, {node: Candidate([f"uid-{v}" for v in names]) for node, names in candidates.items()}
     )
     found = preempt(state, args, NOW, most=most).candidates
-    assert all(one.victims for one in found.values())
+    assert all(one.victims or not candidates[node] for node, one in found.items())
     return {node: [uid.removeprefix("uid-") for uid in one.victims] for node, one in found.items()}
 
 
@@ -52,6 +52,14 @@ def test_the_best_few_nodes(two):
 def test_empty_lists_are_filled_or_left_out(two):
     assert answer(two, high(1), {"a": [], "b": []}) == {"a": ["a-new"]}
     assert answer(two, high(3), {"a": [], "b": []}) == {}
+
+
+def test_where_another_extender_has_refused_the_pod_the_node_is_passed_on(two):
+    """From 1.38 on a node that is left out is vetoed."""
+    two.apply([Upserted(make_node("free", 2)), Upserted(make_pod("f", 1, node_name="free"))])
+    assert answer(two, high(1), {"free": []}) == {"free": []}
+    assert answer(two, high(1), {"free": [], "a": []}) == {"free": [], "a": ["a-new"]}
+    assert answer(two, high(0), {"a": [], "b": ["b-0"]}) == {"a": [], "b": ["b-0"]}
 
 
 def test_a_node_where_the_pod_fits_already_is_left_out(two):

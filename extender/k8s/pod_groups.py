@@ -1,7 +1,7 @@
 """PodGroups of all APIs that have such an object. Each declares how many pods run together.
 
-Sources: Kubernetes' own: k8s.io/api v0.36.3, ``scheduling/v1alpha2/types.go``; v1beta1 (1.37) writes
-``disruptionMode`` as a union, ``{all: {}}``. kubernetes-sigs/scheduler-plugins,
+Sources: Kubernetes' own: k8s.io/api v0.36.3, ``scheduling/v1alpha2/types.go``; v1beta1 and v1alpha3 (v0.37.2)
+write ``disruptionMode`` as a union, ``{all: {}}``. kubernetes-sigs/scheduler-plugins,
 ``apis/scheduling/v1alpha1/types.go``, and its older group that Koordinator uses. volcano-sh/apis,
 ``pkg/apis/scheduling/v1beta1/types.go``. NVIDIA/KAI-Scheduler, ``pkg/apis/scheduling/v2alpha2``.
 """
@@ -18,6 +18,7 @@ from extender.k8s.manifest import Manifest
 PodGroupKind: TypeAlias = Literal[
     "PodGroup",
     "AlphaPodGroup",
+    "OldAlphaPodGroup",
     "CoschedulingPodGroup",
     "KoordinatorPodGroup",
     "VolcanoPodGroup",
@@ -27,12 +28,15 @@ PodGroupKind: TypeAlias = Literal[
 
 _KINDS: dict[str, PodGroupKind] = {
     "scheduling.k8s.io/v1beta1": "PodGroup",
-    "scheduling.k8s.io/v1alpha2": "AlphaPodGroup",
+    "scheduling.k8s.io/v1alpha3": "AlphaPodGroup",
+    "scheduling.k8s.io/v1alpha2": "OldAlphaPodGroup",
     "scheduling.x-k8s.io/v1alpha1": "CoschedulingPodGroup",
     "scheduling.sigs.k8s.io/v1alpha1": "KoordinatorPodGroup",
     "scheduling.volcano.sh/v1beta1": "VolcanoPodGroup",
     "scheduling.run.ai/v2alpha2": "KaiPodGroup",
 }
+NATIVE: tuple[PodGroupKind, ...] = ("PodGroup", "AlphaPodGroup", "OldAlphaPodGroup")
+"""Of Kubernetes itself: of 1.37, the newest first, and of 1.36."""
 _MOST = (1 << 31) - 1  # all these fields are int32
 
 
@@ -87,7 +91,7 @@ class PodGroupManifest(Manifest, frozen=True, gc=False):
         """The group, of this kind if it does not name its API. Its namespace is ``default`` if the manifest
         has none."""
         kind = _KINDS.get(self.apiVersion, kind)
-        is_native = kind in ("PodGroup", "AlphaPodGroup")
+        is_native = kind in NATIVE
         minimum, whole = _native(self.spec) if is_native else _of_custom_resource(self.spec)
         if minimum is not None and not 0 <= minimum <= _MOST:
             minimum = None

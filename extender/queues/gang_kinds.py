@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from extender.k8s.objects import Pod
-from extender.k8s.pod_groups import PodGroupKind
+from extender.k8s.pod_groups import NATIVE, PodGroupKind
 from extender.untrusted.limits import OBJECT_NAME
 
 GANG = "stowage.dev/gang"
@@ -68,7 +68,7 @@ def _native(pod: Pod) -> GangWords | None:
     v0.36.3, ``core/v1/types.go``."""
     if not pod.pod_group:
         return None
-    return GangWords("PodGroup", pod.pod_group, pod_groups=("PodGroup", "AlphaPodGroup"))
+    return GangWords("PodGroup", pod.pod_group, pod_groups=NATIVE)
 
 
 def _coscheduling(pod: Pod) -> GangWords | None:

@@ -85,7 +85,8 @@ class WatchedKind:
 _DRA = "/apis/resource.k8s.io/v1"
 _POD_GROUPS: Mapping[Kind, str] = {
     "PodGroup": "scheduling.k8s.io/v1beta1",
-    "AlphaPodGroup": "scheduling.k8s.io/v1alpha2",
+    "AlphaPodGroup": "scheduling.k8s.io/v1alpha3",
+    "OldAlphaPodGroup": "scheduling.k8s.io/v1alpha2",
     "CoschedulingPodGroup": "scheduling.x-k8s.io/v1alpha1",
     "KoordinatorPodGroup": "scheduling.sigs.k8s.io/v1alpha1",
     "VolcanoPodGroup": "scheduling.volcano.sh/v1beta1",

@@ -184,13 +184,13 @@ def test_what_the_words_of_each_system_mean(name: str) -> None:
 
 GROUPS = {
     "native gang": (
-        "AlphaPodGroup",
+        "OldAlphaPodGroup",
         {"schedulingGroup": {"podGroupName": "g"}},
         {"schedulingPolicy": {"gang": {"minCount": 2}}, "disruptionMode": "Pod"},
         (2, 2),
     ),
     "native gang, disrupted as a whole (1.36)": (
-        "AlphaPodGroup",
+        "OldAlphaPodGroup",
         {"schedulingGroup": {"podGroupName": "g"}},
         {"schedulingPolicy": {"gang": {"minCount": 2}}, "disruptionMode": "PodGroup"},
         (3, 2),
@@ -258,7 +258,8 @@ def test_the_api_version_in_a_file_says_which_pod_group_it_is() -> None:
     metadata = {"name": "g"}
     for version, kind in (
         ("scheduling.volcano.sh/v1beta1", "VolcanoPodGroup"),
-        ("scheduling.k8s.io/v1alpha2", "AlphaPodGroup"),
+        ("scheduling.k8s.io/v1alpha2", "OldAlphaPodGroup"),
+        ("scheduling.k8s.io/v1alpha3", "AlphaPodGroup"),
         ("scheduling.k8s.io/v1beta1", "PodGroup"),
     ):
         group = PodGroupManifest.from_value({"apiVersion": version, "metadata": metadata}).record()

@@ -313,5 +313,5 @@ def test_pod_groups_of_every_api_are_delivered() -> None:
         group("scheduling.k8s.io/v1alpha2", schedulingPolicy={"gang": {"minCount": 4}}),
         group("scheduling.volcano.sh/v1beta1", minMember=2),
     )
-    assert Upserted(PodGroup("AlphaPodGroup", "ml", "g", 4)) in events
+    assert Upserted(PodGroup("OldAlphaPodGroup", "ml", "g", 4)) in events
     assert Upserted(PodGroup("VolcanoPodGroup", "ml", "g", 2)) in events

@@ -41,8 +41,9 @@ def api(gang_plane: ControlPlane) -> Iterator[Api]:
     gang_plane.api.clean_up()
 
 
-@pytest.fixture(scope="module")
-def gang_stowage(gang_plane: ControlPlane) -> Iterator[Stowage]:
+@pytest.fixture
+def gang_stowage(gang_plane: ControlPlane, api: Api) -> Iterator[Stowage]:
+    """One that remembers no evictions of other tests."""
     kubeconfig = gang_plane.kubeconfig_for("stowage", gang_plane.api.token("stowage"))
     with Stowage(gang_plane, kubeconfig) as running:
         yield running
@@ -88,12 +89,12 @@ def fill(api: Api, name: str, *sizes: int, priority: str = BACKFILL) -> None:
 def test_pods_of_low_priority_leave_for_a_gang(
     gang_plane: ControlPlane, api: Api, gang_stowage: Stowage
 ) -> None:
-    fill(api, "n1", 4, 4)
-    fill(api, "n2", 8)
+    fill(api, "first-1", 4, 4)
+    fill(api, "first-2", 8)
     gang_stowage.flush(api)
     with gang_plane.scheduler(scheduler_configuration(gang_stowage.url), feature_gates=GATE):
         names = create_gang(api, "urgent", 2, 8)
-        assert sorted(wait_until_placed(api, names)) == ["n1", "n2"]
+        assert sorted(wait_until_placed(api, names)) == ["first-1", "first-2"]
 
 
 def test_only_as_many_leave_as_must(gang_plane: ControlPlane, api: Api, gang_stowage: Stowage) -> None:
@@ -144,8 +145,8 @@ def test_a_gang_with_room_evicts_nobody_and_stays_together(
 
 def test_two_gangs_at_once(gang_plane: ControlPlane, api: Api, gang_stowage: Stowage) -> None:
     for number in range(4):
-        fill(api, f"n{number}", 8)
+        fill(api, f"both-{number}", 8)
     gang_stowage.flush(api)
     with gang_plane.scheduler(scheduler_configuration(gang_stowage.url), feature_gates=GATE):
         names = create_gang(api, "one", 2, 8) + create_gang(api, "two", 2, 8)
-        assert sorted(wait_until_placed(api, names)) == ["n0", "n1", "n2", "n3"]
+        assert sorted(wait_until_placed(api, names)) == [f"both-{number}" for number in range(4)]

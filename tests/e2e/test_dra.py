@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from .controlplane.__main__ import PLAIN
 from .controlplane.api import NAMESPACE, Api, Object
+from .controlplane.build import release
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually, free_port
 from .dra_cases import Case, case, classes, small_pod
@@ -15,6 +18,8 @@ from .dra_devices import divided_node, whole_node
 from .rush import GPU
 from .stowage import Stowage, scheduler_configuration
 from .workload import pod
+
+pytestmark = pytest.mark.skipif(release() < "1.34", reason="1.34 has the first resource.k8s.io/v1")
 
 CASES, SEED = 200, 20
 CLAIMS_ONLY = "resource-claims.yaml"

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from extender.settings import Settings  # noqa: E402
-from tests.e2e.controlplane.build import COMPONENTS, binary, kubernetes_version  # noqa: E402
+from tests.e2e.controlplane.build import COMPONENTS, binary, kubernetes_version, releases  # noqa: E402
 
 CHART = ROOT / "deploy" / "chart"
 SCHEMA = CHART / "values.schema.json"
@@ -44,7 +44,7 @@ def helm(*arguments: str) -> str:
 
 def template(*arguments: str) -> list[dict[str, Any]]:
     """The objects of the chart with these arguments of `helm template`."""
-    version = f"--kube-version={kubernetes_version()}"
+    version = f"--kube-version={kubernetes_version(releases()[-1])}"
     text = helm("template", "stowage", str(CHART), f"--namespace={NAMESPACE}", version, *arguments)
     return [one for one in yaml.safe_load_all(text) if one]
 

@@ -67,9 +67,10 @@ def release() -> str:
     return chosen
 
 
-def kubernetes_version() -> str:
-    """The Kubernetes version, such as "v1.36.5", which only the go.mod of the module pins."""
-    pinned = MODULES / f"kubernetes-{release()}" / "go.mod"
+def kubernetes_version(of: str = "") -> str:
+    """The version of a release, such as "v1.36.5", which only the go.mod of its module pins; of the one under
+    test if none is named."""
+    pinned = MODULES / f"kubernetes-{of or release()}" / "go.mod"
     found = re.search(rf"^require {KUBERNETES} (v\S+)", pinned.read_text(), re.M)
     if found is None:
         raise BuildError(f"{pinned} does not require {KUBERNETES}")

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import chain, repeat
 from operator import add
-from typing import Annotated, Self, TypeAlias, TypeVar
+from threading import Lock
+from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, inspect
@@ -91,7 +92,7 @@ class Manifest(Struct, frozen=True, gc=False):
         """Raises ``Unreadable``."""
         try:
             try:
-                return msgspec.json.decode(text, type=cls)
+                return decoder_of(cls).decode(text)
             except msgspec.ValidationError:
                 value = msgspec.json.decode(text)
         except MALFORMED as error:
@@ -109,10 +110,23 @@ MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 _type_info: Callable[[object], inspect.Type] = lru_cache(inspect.type_info)
+_decoders: dict[Any, Any] = {}
+_making = Lock()
+
+
+def decoder_of(kind: type[_T]) -> msgspec.json.Decoder[_T]:
+    """The decoder of a type. msgspec (0.22) looks at a type, and at those in it, when it first decodes one;
+    the process crashes if two threads do that at once."""
+    if kind not in _decoders:
+        with _making:
+            _decoders[kind] = msgspec.json.Decoder(kind)
+    decoder: msgspec.json.Decoder[_T] = _decoders[kind]
+    return decoder
 
 
 def read_value(value: object, kind: type[_T]) -> _T:
     """A part of a manifest, of what a JSON or YAML parser has made. Raises ``Unreadable``."""
+    decoder_of(kind)  # from here on the type is known
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Literal, TypeAlias, TypeVar, get_args
 
 from msgspec import Raw
-from msgspec.json import decode, encode
+from msgspec.json import encode
 
-from extender.k8s.manifest import MALFORMED, Unreadable, decoding_problem
+from extender.k8s.manifest import MALFORMED, Unreadable, decoder_of, decoding_problem
 from extender.k8s.objects import Pod
 from extender.k8s.pod_manifest import PodManifest
 from extender.untrusted.visible import visible
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 def decode_message(text: bytes | Raw, kind: type[_T]) -> _T:
     """The parts that the type names. Raises ``BadMessage``."""
     try:
-        return decode(text, type=kind)
+        return decoder_of(kind).decode(text)
     except MALFORMED as error:
         raise BadMessage(decoding_problem(error)) from None
 

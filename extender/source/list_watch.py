@@ -17,9 +17,8 @@ from http import HTTPStatus
 from typing import Annotated
 
 from msgspec import Meta, Raw, Struct, ValidationError, field
-from msgspec.json import decode
 
-from extender.k8s.manifest import MALFORMED, Unreadable, decoding_problem
+from extender.k8s.manifest import MALFORMED, Unreadable, decoder_of, decoding_problem
 from extender.k8s.objects import Deleted, Event, Listed, Upserted
 from extender.source.watched_kinds import AnyManifest, WatchedKind
 from extender.untrusted.limits import quoted, shorten
@@ -113,7 +112,7 @@ class ListWatch:
         Raises ``ProtocolError``; then the next request asks for the same page again.
         """
         try:
-            page = decode(body, type=_Page)
+            page = decoder_of(_Page).decode(body)
         except MALFORMED as error:
             raise ProtocolError(
                 shorten(f"not a list of {self._watched.path}: {decoding_problem(error)}")
@@ -161,12 +160,12 @@ class ListWatch:
 
     def _parse_line(self, text: bytes) -> list[Event]:
         try:
-            line = decode(text, type=_Line)
+            line = decoder_of(_Line).decode(text)
             if line.type == "ERROR":
-                status = decode(line.object, type=_Status)
+                status = decoder_of(_Status).decode(line.object)
                 return self._restart(f"{status.code} {status.message}")
             if line.type == "BOOKMARK":
-                self._version = decode(line.object, type=_Bookmark).metadata.version
+                self._version = decoder_of(_Bookmark).decode(line.object).metadata.version
                 return []
         except ValidationError as error:
             self._warn("change of a ", decoding_problem(error))

@@ -236,7 +236,7 @@ def departures(seed: int, policy: str, load: float, select: float) -> Placed:
     fleet = MixedFleet(seed, select)
     state = fleet.state()
     items = fleet.pods(PODS)
-    sim, permitted = cluster_simulation(state, ""), PermittedRows(state)
+    sim, permitted = cluster_simulation(state), PermittedRows(state)
     state.policy = POLICIES[policy]()
     arrivals = Arrivals(state.fleet, state.policy)
     items = [replace(item, rows=permitted.rows_that_accept(_pod_of(item))) for item in items]

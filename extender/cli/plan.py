@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from extender.cli import cluster_args
 from extender.cli.usage import UsageError, number, whole_number
 from extender.untrusted.terminal import show_progress
+from extender.untrusted.visible import joined
 
 if TYPE_CHECKING:
     from extender.plan.report import Report
@@ -94,14 +95,15 @@ def run(args: argparse.Namespace) -> int:
         print(f"Reading {cluster.describe()}", flush=True)
     with loading_kernels():
         from extender.cli.plan_run import source_of, work_out
-        from extender.plan.report import size_of
+        from extender.plan.report import wrapped
         from extender.replay.traces import BadInput
     try:
         source = source_of(args, cluster)
-        sim = source.simulation()
+        census = source.census()
         if args.output == "table":
-            print(size_of(sim, source.name), flush=True)
-        report = work_out(args, source, sim, show_progress)
+            print(joined(wrapped([f"{source.name}: {census.totals.text}"])), flush=True)
+        report = work_out(args, source, census, show_progress)
+        report.totals = census.totals
     except BadInput as error:
         raise UsageError(str(error)) from None
     print(_rendered(report, args.output))

@@ -6,6 +6,7 @@ import argparse
 import os
 
 from extender.cli import cluster_args
+from extender.cluster.census import Census
 from extender.k8s.objects import Node, Upserted
 from extender.plan.change import added_nodes, change_report
 from extender.plan.drain import drain_report, summary_report
@@ -57,13 +58,14 @@ def _name(args: argparse.Namespace) -> str:
     return "example" if args.example else "cluster"
 
 
-def work_out(args: argparse.Namespace, source: PlanSource, sim: Simulation, progress: Progress) -> Report:
+def work_out(args: argparse.Namespace, source: PlanSource, census: Census, progress: Progress) -> Report:
     """The report that was asked for. Raises ``BadInput``."""
     if args.what == "change":
         return _change(args, source, progress)
+    sim = source.simulation()
     costs = _costs(args, source, sim)
     if args.what == "summary":
-        return summary_report(source, sim, costs, progress)
+        return summary_report(source, sim, census, costs, progress)
     if args.what == "mig":
         cluster, options = _cluster(source), (args.layouts, args.growth, args.repartition_seconds)
         return mig_report(cluster, sim, *options, progress)

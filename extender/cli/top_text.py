@@ -19,7 +19,7 @@ def render(found: Overview, now: float, *, wide: bool = False) -> str:
     """Nodes, a summary, and waiting pods. ``now`` in Unix seconds."""
     head = (*_NODE_HEAD, *_WIDE_HEAD) if wide else _NODE_HEAD
     lines = columns([head, *(_node(line, wide=wide) for line in found.nodes)])
-    lines += ["", _summary(found), *_problems(found), *found.unread]
+    lines += ["", found.totals.text, *_problems(found), *found.unread]
     if found.waiting:
         lines += ["", *columns([_WAITING_HEAD, *(_wait(line, now) for line in found.waiting)])]
     if found.more_waiting:
@@ -57,16 +57,6 @@ def _problems(found: Overview) -> Iterator[str]:
         yield f"{', '.join(names[:_NAMED])}{more}: {problem}"
     if len(nodes) > _PROBLEMS:
         yield f"and {len(nodes) - _PROBLEMS} more problems of nodes"
-
-
-def _summary(found: Overview) -> str:
-    sums = found.totals
-    in_use = f"{100 * sums.used / sums.gpus:.0f} % in use" if sums.gpus else "none"
-    entirely = f"{sums.whole} GPUs and {sums.whole_nodes} nodes entirely free"
-    apart = f"; {sums.closed_gpus} GPUs on {sums.closed_nodes} closed nodes" if sums.closed_nodes else ""
-    apart += f"; {sums.missing} GPUs that open nodes do not offer" if sums.missing else ""
-    apart += f"; {sums.uncounted} nodes whose GPUs cannot be counted" if sums.uncounted else ""
-    return f"{sums.nodes} nodes with {sums.gpus} GPUs: {in_use}, {entirely}{apart}; {sums.waiting} pods wait"
 
 
 def _wait(line: WaitingLine, now: float) -> tuple[str, ...]:

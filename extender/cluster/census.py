@@ -1,5 +1,5 @@
 """The census: how many nodes and GPUs there are, what of them is in use, free, whole, stranded or closed, and
-which pods wait. ``stowage top``, the page, ``/debug`` and the metrics all count by it.
+which pods wait. ``stowage top``, ``plan`` and ``demo``, the page, ``/debug`` and the metrics all count by it.
 
 Every node with GPUs is in it under its state, also those that take no pods, that cannot be read, that offer
 none of their GPUs, and those whose GPUs only claims get. A node is *on offer* if it takes pods now, or with a
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -61,10 +61,11 @@ class NodeCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """GPUs, whether nodes offer them or not, and how much of their compute is in use, in GPUs."""
+    """GPUs, whether nodes offer them or not; how much of their compute is in use, in GPUs; their nodes."""
 
     gpus: int
     used: float
+    nodes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +98,11 @@ class Census:
     fleet: Fragmentation
     models: dict[str, Fragmentation]
     installed: dict[str, Installed]
-    spot: Installed
-    mig: dict[str, MigSlices]
-    closed_nodes: dict[str, int]
-    waiting: dict[str, Waiting]
-    beside_one_gpu: Beside
+    spot: Installed = Installed(0, 0.0, 0)
+    mig: dict[str, MigSlices] = field(default_factory=dict)
+    closed_nodes: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, Waiting] = field(default_factory=dict)
+    beside_one_gpu: Beside = field(default_factory=Beside)
 
 
 def waits_for_devices(state: State, pod: Pod) -> bool:
@@ -146,7 +147,7 @@ class CensusTaker:
     async def take(self) -> Census:
         """Count everything; other tasks run in between."""
         state, hidden = self._state, dict[str, Unoffered]()
-        while not self._mig.update(on_offer(state.fleet, _closed_rows(state)), _MIG_NODES):
+        while not self._mig.update(on_offer(state.fleet, closed_rows(state)), _MIG_NODES):
             await asyncio.sleep(0)
         async for name in with_turns(list(state.fleet.rows), _NODES):
             if found := self._unoffered(name):
@@ -209,7 +210,7 @@ class CensusTaker:
         for name, one in hidden.items():
             if columns.on_offer[self._rows[name]]:
                 model = _label(one)
-                fleet, models[model] = _with_node(fleet, one), _with_node(models.get(model, NOTHING), one)
+                fleet, models[model] = with_node(fleet, one), with_node(models.get(model, NOTHING), one)
         closed, spot = columns.counted & ~columns.on_offer, state.fleet.arrays.spot > 0
         return Census(
             Totals(
@@ -229,7 +230,11 @@ class CensusTaker:
             fleet,
             models,
             _installed(state, columns, hidden),
-            Installed(int(columns.gpus[spot].sum()), float(columns.used[spot].sum())),
+            Installed(
+                int(columns.gpus[spot].sum()),
+                float(columns.used[spot].sum()),
+                int((columns.counted & spot).sum()),
+            ),
             self._mig_slices(),
             _closed_nodes(state, closed),
             waiting,
@@ -250,7 +255,7 @@ def _has_no_gpus(state: State, name: str) -> bool:
     return spec is not None and not spec.gpus
 
 
-def _closed_rows(state: State) -> list[int]:
+def closed_rows(state: State) -> list[int]:
     """The rows of nodes that the cluster has closed."""
     return [state.fleet.rows[name] for name in state.nodes.closed if name in state.fleet.rows]
 
@@ -262,7 +267,7 @@ def _columns(state: State, hidden: Mapping[str, Unoffered]) -> _Columns:
     used = (arrays.compute_capacity - left).sum(axis=0, dtype=np.float64) / WHOLE
     free = np.where(arrays.offered > 0, left, 0).sum(axis=0, dtype=np.float64) / WHOLE
     whole, not_offered = whole_gpus(arrays).sum(axis=0), np.zeros_like(gpus)
-    open, counted = on_offer(state.fleet, _closed_rows(state)), gpus > 0
+    open, counted = on_offer(state.fleet, closed_rows(state)), gpus > 0
     for name, missing in state.nodes.unoffered.items():
         if name in rows and counted[rows[name]]:
             gpus[rows[name]] += missing
@@ -275,7 +280,7 @@ def _columns(state: State, hidden: Mapping[str, Unoffered]) -> _Columns:
     return _Columns(gpus, not_offered, used, free, whole, open, counted)
 
 
-def _with_node(sums: Fragmentation, node: Unoffered) -> Fragmentation:
+def with_node(sums: Fragmentation, node: Unoffered) -> Fragmentation:
     """The sums with a node on offer whose GPUs are devices of DRA. Whether they are peers is not known."""
     return replace(
         sums,
@@ -299,11 +304,13 @@ def _installed(state: State, columns: _Columns, hidden: Mapping[str, Unoffered])
         model[state.fleet.rows[name]] = len(names) - 1
     gpus = np.bincount(model, columns.gpus, len(names)).tolist()
     used = np.bincount(model, columns.used, len(names)).tolist()
+    nodes = np.bincount(model, columns.counted, len(names)).tolist()
     found: dict[str, Installed] = {}
-    for label, count, in_use in zip(names, gpus, used, strict=True):
-        if count:
-            sums = found.get(label, Installed(0, 0.0))
-            found[label] = Installed(sums.gpus + int(count), sums.used + in_use)
+    for label, *counts in zip(names, gpus, used, nodes, strict=True):
+        if any(counts):
+            sums = found.get(label, Installed(0, 0.0, 0))
+            count, in_use, of_nodes = counts
+            found[label] = Installed(sums.gpus + int(count), sums.used + in_use, sums.nodes + int(of_nodes))
     return found
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from extender.untrusted.visible import many
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:
@@ -17,9 +19,28 @@ class Totals:
     free: float
     whole: int
     whole_nodes: int
-    closed_nodes: int
-    closed_gpus: int
-    not_offered: int
-    missing: int
-    uncounted: int
-    waiting: int
+    closed_nodes: int = 0
+    closed_gpus: int = 0
+    not_offered: int = 0
+    missing: int = 0
+    uncounted: int = 0
+    waiting: int = 0
+
+    @property
+    def text(self) -> str:
+        """In one line."""
+        in_use = f"{100 * self.used / self.gpus:.0f} % in use" if self.gpus else "none"
+        free = f"{many(self.whole, 'GPU')} and {many(self.whole_nodes, 'node')} entirely free"
+        apart = [
+            f"{many(self.closed_gpus, 'GPU')} on {many(self.closed_nodes, 'closed node')}"
+            * bool(self.closed_nodes),
+            f"{many(self.missing, 'GPU')} that open nodes do not offer" * bool(self.missing),
+            f"{many(self.uncounted, 'node')} whose GPUs cannot be counted" * bool(self.uncounted),
+        ]
+        nodes = f"{many(self.nodes, 'node')} with {many(self.gpus, 'GPU')}: {in_use}, {free}"
+        return "; ".join([nodes, *filter(None, apart), waits(self.waiting)])
+
+
+def waits(pods: int) -> str:
+    """``1 pod waits``, ``2 pods wait``."""
+    return f"{many(pods, 'pod')} wait{'s' if pods == 1 else ''}"

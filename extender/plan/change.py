@@ -15,13 +15,14 @@ from extender.inventory.cloud_labels import INSTANCE_TYPE
 from extender.inventory.gfd_labels import PRODUCT
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
 from extender.plan.prices import NodeCosts
-from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table, figure_gains, many
+from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table, figure_gains
 from extender.plan.source import ClusterSource
 from extender.replay.cluster_engine import as_new
 from extender.replay.cluster_pods import Stays
 from extender.replay.steps import Outcome, Step, carry_out
 from extender.replay.traces import BadInput
 from extender.untrusted.limits import quoted
+from extender.untrusted.visible import many
 from packing.fleet.stranded import Fragmentation
 from packing.model.gpu_catalogue import models
 
@@ -115,7 +116,11 @@ def change_report(
         [_waiting(change, outcome), _moved(change, outcome), _ends(change)],
         [*gains, *figure_gains(change.before, change.after, outcome.figures)],
         outcome.problems,
-        [*filter(None, [costs.note()]), "today: once the waiting pods that fit have started. " + UNKNOWN],
+        [
+            *filter(None, [costs.note()]),
+            "All figures: once the waiting pods that fit have started. " + UNKNOWN,
+        ],
+        compared_with="without it",
     )
 
 

@@ -12,13 +12,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from extender.cluster.census import UNKNOWN as UNKNOWN_MODEL
+from extender.cluster.census import Census
+from extender.cluster.totals import waits
 from extender.plan.prices import NodeCosts
-from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table, many
+from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
 from extender.plan.source import PlanSource
 from extender.replay.bound import at_least
 from extender.replay.simulation import ONLY_WEAKER, Simulation, largest_first
 from extender.replay.steps import Outcome, Step, carry_out
-from packing.fleet.stranded import Beside, Fragmentation, fragmentation
+from extender.untrusted.visible import many
+from packing.fleet.stranded import NOTHING
 
 _NEXT = "More: stowage plan drain | change --add 4xTYPE | change --remove NODE | moves | mig | slices"
 
@@ -26,7 +30,8 @@ _NEXT = "More: stowage plan drain | change --add 4xTYPE | change --remove NODE |
 @dataclass(slots=True)
 class Drain:
     """``goes``: the nodes in order of drain, with the pods that leave each; ``target``: where each moved pod
-    ends, ``origin``: where it runs today. ``stays``: why each of the other nodes with GPUs stays.
+    ends, ``origin``: where it runs today. ``stays``: why each of the other nodes that take pods stays;
+    ``apart``: nodes with GPUs that take none, or none from here, and why.
     ``started``: waiting pods that found a place first, ``waiting``: those that found none, and why.
     ``at_least``: the fewest nodes that any plan can keep, None where that is not known."""
 
@@ -34,13 +39,14 @@ class Drain:
     target: dict[str, str] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
     stays: dict[str, str] = field(default_factory=dict)
+    apart: dict[str, str] = field(default_factory=dict)
     started: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, str] = field(default_factory=dict)
     at_least: int | None = None
 
     @property
     def kept(self) -> int:
-        return len(self.stays)
+        return len(self.stays) + len(self.apart)
 
     @property
     def nodes(self) -> int:
@@ -73,6 +79,7 @@ def plan_drain(
         waiting = {one.key: sim.why_nowhere(one) for one in sim.waiting if one.key not in started}
         waiting |= sim.unplanned
     bound = _bound(sim)
+    bound = None if bound is None else bound + len(sim.apart)
     origin = {key: sim.node_of(key) for key in sim.held}
     best: Drain | None = None
     orders = _orders(sim, prices or {})
@@ -82,7 +89,7 @@ def plan_drain(
         sim.undo_to(now)
         if best is None or (len(plan.goes), -len(plan.target)) > (len(best.goes), -len(best.target)):
             best = plan
-        if bound is not None and best.kept <= bound:
+        if bound is not None and len(best.stays) + len(sim.apart) <= bound:
             break
     progress("nodes that can go", 1.0)
     assert best is not None
@@ -90,7 +97,7 @@ def plan_drain(
         best.goes[origin[key]].remove(key)
         started[key] = best.target.pop(key)
     best.origin = {key: origin[key] for key in best.target}
-    best.started, best.waiting, best.at_least = started, waiting, bound
+    best.started, best.waiting, best.at_least, best.apart = started, waiting, bound, sim.apart
     return best
 
 
@@ -176,7 +183,7 @@ def drain_report(
             Gain("nodes that can go", 0, len(plan.goes), len(outcome.removed)),
             Gain("pods that run", len(plan.origin), len(plan.origin), moved),
             *_cost_gains(costs, plan, outcome),
-            Gain("whole GPUs free on the rest", today.whole, None, outcome.figures.whole),
+            Gain("GPUs entirely free on the rest", today.whole, None, outcome.figures.whole),
         ],
         outcome.problems,
         [*filter(None, [costs.note(), _weaker_note(outcome)]), UNKNOWN],
@@ -196,7 +203,7 @@ def _weaker_note(outcome: Outcome) -> str:
 
 
 def _nodes_gain(plan: Drain, outcome: Outcome) -> Gain:
-    return Gain("nodes that hold the work", plan.nodes, plan.kept, plan.nodes - len(outcome.removed))
+    return Gain("nodes with GPUs that stay", plan.nodes, plan.kept, plan.nodes - len(outcome.removed))
 
 
 def _cost_gains(costs: NodeCosts, plan: Drain, outcome: Outcome) -> list[Gain]:
@@ -210,8 +217,9 @@ def _sentences(plan: Drain) -> list[str]:
     goes = len(plan.goes)
     empty = sum(not pods for pods in plan.goes.values())
     said = [
-        f"{goes} of {many(plan.nodes, 'node')} with GPUs can go: {empty} without work, and {goes - empty} "
-        f"from which {many(len(plan.target), 'pod')} would move. {many(plan.kept, 'node')} would stay."
+        f"{goes} of {many(plan.nodes, 'node')} with GPUs can go: {empty} without pods to move, and "
+        f"{goes - empty} from which {many(len(plan.target), 'pod')} would move. "
+        f"{plan.kept} would stay{_apart(plan)}."
     ]
     if plan.at_least is not None and plan.at_least >= plan.kept:
         said.append(f"No plan keeps fewer than {plan.kept}.")
@@ -222,6 +230,12 @@ def _sentences(plan: Drain) -> list[str]:
     if plan.started:
         said.append(f"Room is left for {many(len(plan.started), 'waiting pod')} that can start now.")
     return said
+
+
+def _apart(plan: Drain) -> str:
+    if not plan.apart:
+        return ""
+    return f", {len(plan.apart)} of them because no pod is placed there now"
 
 
 def _nodes(plan: Drain, outcome: Outcome) -> Table:
@@ -244,7 +258,7 @@ def _moves(plan: Drain, outcome: Outcome) -> Table:
 
 
 def _stays(plan: Drain) -> Table:
-    return Table("stays", "What stays, and why", ("node", "why"), sorted(plan.stays.items()))
+    return Table("stays", "What stays, and why", ("node", "why"), sorted((plan.stays | plan.apart).items()))
 
 
 def _waiting(plan: Drain) -> Table:
@@ -253,41 +267,40 @@ def _waiting(plan: Drain) -> Table:
     return Table("waiting", "Waiting pods", ("pod", "starts on", "why not"), rows)
 
 
-def summary_report(source: PlanSource, sim: Simulation, costs: NodeCosts, progress: Progress) -> Report:
+def summary_report(
+    source: PlanSource, sim: Simulation, census: Census, costs: NodeCosts, progress: Progress
+) -> Report:
     """``stowage plan`` without more: by GPU model the nodes, the GPUs, what is free, and which nodes could
     go. ``sim`` is used up."""
-    by_model = fragmentation(sim.fleet, sim.offered(), Beside())[1]
-    specs = {sim.name(row): sim.fleet.specs[row] for row in sim.gpu_rows}
-    models = {name: (spec.model or "") if spec else "" for name, spec in specs.items()}
-    waiting = len(sim.waiting) + len(sim.unplanned)
+    models = {spec.name: spec.model or UNKNOWN_MODEL for spec in sim.fleet.specs if spec and spec.gpus}
+    waiting = census.totals.waiting
     plan = plan_drain(sim, progress, costs.per_month)
     outcome = carry_out(source.simulation(), plan.steps())
     bound = f" (no plan keeps fewer than {plan.at_least})" if plan.at_least is not None else ""
     return Report(
         f"Summary: {source.name}",
         [
-            f"{many(waiting, 'pod')} wait for a GPU; {len(plan.started)} of them fit now.",
-            f"{plan.kept} of {plan.nodes} nodes with GPUs hold the work{bound}; "
-            f"{len(plan.goes)} can go, and {many(len(plan.target), 'pod')} would move for that.",
+            f"{waits(waiting)} for a GPU; {len(plan.started)} of them fit now.",
+            f"{len(plan.goes)} of {many(plan.nodes, 'node')} with GPUs can go, and "
+            f"{many(len(plan.target), 'pod')} would move for that. {plan.kept} stay{bound}{_apart(plan)}.",
         ],
-        [_models(by_model, models, plan, costs)],
+        [_models(census, models, plan, costs)],
         [_nodes_gain(plan, outcome), *_cost_gains(costs, plan, outcome)],
         outcome.problems,
         [*filter(None, [costs.note()]), _NEXT],
     )
 
 
-def _models(
-    by_model: Mapping[str, Fragmentation], models: Mapping[str, str], plan: Drain, costs: NodeCosts
-) -> Table:
+def _models(census: Census, models: Mapping[str, str], plan: Drain, costs: NodeCosts) -> Table:
     """``models``: that of each node with GPUs, by name."""
     going = Counter(models[name] for name in plan.goes)
-    head = ["model", "nodes", "GPUs", "GPUs free whole", "nodes free", "largest island", "nodes that can go"]
+    head = ["model", "nodes", "GPUs", "GPUs free whole", "nodes free"]
+    head += ["largest island", "nodes that can go"]
     head += ["cost per month"] if costs.per_month else []
     rows: list[tuple[Cell, ...]] = []
-    for model, one in by_model.items():
-        row = [one.nodes, one.gpus, one.whole, one.whole_nodes, one.largest_island, going[model]]
+    for model, of_model in sorted(census.installed.items()):
+        free = census.models.get(model, NOTHING)
+        row = [of_model.nodes, of_model.gpus, free.whole, free.whole_nodes, free.largest_island]
         cost = round(costs.of(name for name, known in models.items() if known == model), 2)
-        if one.gpus:
-            rows.append((model or "unknown", *row, *([cost] if costs.per_month else [])))
+        rows.append((model, *row, going[model], *([cost] if costs.per_month else [])))
     return Table("models", "By GPU model", tuple(head), rows)

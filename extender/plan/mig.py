@@ -18,10 +18,11 @@ import numpy as np
 from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.inventory.mig_manager import LAYOUT_LABEL, STATE_LABEL
 from extender.k8s.objects import Deleted, Event, Node, Upserted
-from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table, many
+from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
 from extender.plan.source import ClusterSource
 from extender.replay.simulation import Item, Simulation
 from extender.replay.steps import Step, carry_out
+from extender.untrusted.visible import many
 from packing.model.gpu_catalogue import Placement, named_model, parse_profile, placement_of
 from packing.model.node_spec import NodeSpec
 from packing.plan.mig_layouts import Choice, Demand, Pool, choose_layouts, layouts

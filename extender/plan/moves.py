@@ -12,15 +12,17 @@ from typing import Literal
 
 import numpy as np
 
-from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table, many
+from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table
 from extender.plan.source import PlanSource
 from extender.replay.simulation import Item, Savepoint, Simulation, largest_first
 from extender.replay.steps import Step, carry_out
+from extender.untrusted.visible import many
 from packing.fleet.node_usage import Allocation
 from packing.fleet.stranded import whole_gpus
 from packing.plan.few_moves import Pods, free_most
 
 Free = Literal["gpus", "nodes"]
+_FREE = {"gpus": "GPUs entirely free", "nodes": "nodes with no GPU in use"}
 _TARGETS = 16
 """Nodes that are tried for one pod, the cheapest first."""
 
@@ -137,7 +139,7 @@ def plan_moves(sim: Simulation, moves: int, free: Free) -> tuple[list[Move], int
 def moves_report(source: PlanSource, sim: Simulation, moves: int, free: Free, progress: Progress) -> Report:
     """The moves, promised and replayed. ``sim`` is used up."""
     progress("moves", 0.0)
-    today = _Moves(sim, [], free).whole()
+    today = sim.figures().whole if free == "gpus" else sim.free_nodes()
     said, gain, bound = plan_moves(sim, moves, free)
     steps = [step for one in said for step in (Step("evict", one.pod), Step("place", one.pod, one.target))]
     outcome = carry_out(source.simulation(), steps)
@@ -153,7 +155,7 @@ def moves_report(source: PlanSource, sim: Simulation, moves: int, free: Free, pr
         [_sentence(len(said), gain, bound, moves, what)],
         [Table("moves", "Moves", ("move", "pod", "from", "to", "replayed", "frees"), rows)],
         [
-            Gain(f"{what}s entirely free", today, today + gain, replayed),
+            Gain(_FREE[free], today, today + gain, replayed),
             Gain("pods that moved", 0, len(said), sum(one.pod in outcome.placed for one in said)),
         ],
         outcome.problems,

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
-from extender.replay.simulation import Simulation
+from extender.cluster.totals import Totals
 from extender.untrusted.visible import columns, csv_text, joined
 from packing.fleet.stranded import Fragmentation
 
@@ -14,7 +14,7 @@ Progress = Callable[[str, float], None]
 Cell = str | int | float | None
 SHOWN = 40
 """Rows of a table that people read; JSON has all."""
-_WIDTH = 110
+_WIDTH = 100
 UNKNOWN = (
     "Not known, and ignored: affinity and spread between pods, volumes bound to a node, host ports, quotas, "
     "gangs. Check these before you act."
@@ -49,7 +49,8 @@ class Gain:
 @dataclass(slots=True)
 class Report:
     """``title``: what was asked; ``sentences``: the answer; ``differences``: where the replay differs from
-    the plan, in sentences; ``notes``: what the plan does not know. The first table is the main one."""
+    the plan, in sentences; ``notes``: what the plan does not know; ``totals``: of the census, before anything
+    changes; ``compared_with``: what the first column of figures shows. The first table is the main one."""
 
     title: str
     sentences: list[str] = field(default_factory=list)
@@ -57,6 +58,8 @@ class Report:
     gains: list[Gain] = field(default_factory=list)
     differences: Sequence[str] = ()
     notes: list[str] = field(default_factory=list)
+    totals: Totals | None = None
+    compared_with: str = "today"
 
     @property
     def agrees(self) -> bool:
@@ -68,6 +71,7 @@ def as_values(report: Report) -> dict[str, object]:
     """For JSON: each table as a list of maps."""
     return {
         "title": report.title,
+        "totals": asdict(report.totals) if report.totals else None,
         "answer": report.sentences,
         "tables": {
             table.name: [dict(zip(map(key_of, table.head), row, strict=True)) for row in table.rows]
@@ -92,48 +96,33 @@ def as_csv(report: Report) -> str:
 
 def as_text(report: Report) -> str:
     """For a terminal."""
-    lines = [report.title, "", *_wrapped(report.sentences)]
+    lines = [report.title, "", *wrapped(report.sentences)]
     for table in report.tables:
         if table.rows:
             lines += ["", f"{table.title}:", *aligned([table.head, *table.rows[:SHOWN]])]
             if len(table.rows) > SHOWN:
                 lines.append(f"  and {len(table.rows) - SHOWN:,} more (-o json has all)")
     if report.gains:
-        head = ("", "today", "promised", "replayed", "")
+        head = ("", report.compared_with, "promised", "replayed", "")
         rows = [_gain_row(gain) for gain in report.gains]
         lines += ["", "The plan, carried out on the engine:", *aligned([head, *rows])]
     if report.differences:
         lines += ["", "The replay differs from the plan:", *(f"  {text}" for text in report.differences)]
-    return joined([*lines, *(["", *_wrapped(report.notes)] if report.notes else [])])
-
-
-def many(count: int, noun: str) -> str:
-    """``1 node``, ``2 nodes``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def size_of(sim: Simulation, name: str) -> str:
-    """One line on what there is."""
-    figures = sim.figures()
-    running, waiting = len(sim.movable) + len(sim.staying), len(sim.waiting) + len(sim.unplanned)
-    return (
-        f"{name}: {figures.nodes} nodes with {figures.gpus} GPUs take pods; {figures.whole} GPUs and "
-        f"{figures.whole_nodes} nodes are entirely free; {running} pods run, {waiting} wait for a GPU"
-    )
+    return joined([*lines, *(["", *wrapped(report.notes)] if report.notes else [])])
 
 
 def figure_gains(*figures: Fragmentation) -> list[Gain]:
     """The figures of fragmentation today, promised and replayed."""
     names = {
-        "whole GPUs free": "whole",
-        "whole nodes free": "whole_nodes",
+        "GPUs entirely free": "whole",
+        "nodes entirely free": "whole_nodes",
         "most whole GPUs on one node": "largest_request",
         "largest NVLink island request": "largest_island",
     }
     return [Gain(what, *(getattr(one, name) for one in figures)) for what, name in names.items()]
 
 
-def _wrapped(texts: Sequence[str]) -> list[str]:
+def wrapped(texts: Sequence[str]) -> list[str]:
     """As lines of a width that people read."""
     return [line for text in texts for line in textwrap.wrap(text, _WIDTH, break_long_words=False)]
 

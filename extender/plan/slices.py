@@ -181,7 +181,7 @@ def slices_report(
         _sentences(plan, margin),
         [_table(plan, outcome)],
         [
-            Gain("whole GPUs free", today, today + moves, outcome.figures.whole),
+            Gain("GPUs entirely free", today, today + moves, outcome.figures.whole),
             Gain("pods on a slice", 0, moves, len(outcome.placed)),
         ],
         outcome.problems,

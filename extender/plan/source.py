@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from extender.cluster.census import Census, CensusTaker
 from extender.cluster.factory import state_of
 from extender.cluster.state import State
 from extender.k8s.objects import Event, Node, Upserted
@@ -20,6 +22,9 @@ class PlanSource(Protocol):
 
     def simulation(self) -> Simulation:
         """The pods as they are, on a fleet of their own."""
+
+    def census(self) -> Census:
+        """What there is."""
 
     def nodes(self) -> Mapping[str, Node]:
         """The nodes by name; none in a trace."""
@@ -50,14 +55,15 @@ class ClusterSource:
         return state
 
     def simulation(self, changes: Iterable[Event] = ()) -> Simulation:
-        """Raises ``BadInput`` where no node that takes pods has a GPU."""
         return cluster_simulation(
             self.state(changes),
-            self.name,
             real_moves=True,
             bare_pods=self.bare_pods,
             allow_downgrade=self._allow_downgrade,
         )
+
+    def census(self) -> Census:
+        return asyncio.run(CensusTaker(self.state()).take())
 
     def nodes(self) -> Mapping[str, Node]:
         objects = (event.obj for event in self._events if isinstance(event, Upserted))

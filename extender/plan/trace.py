@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from extender.cluster.census import UNKNOWN, Census, Installed
+from extender.cluster.totals import Totals
 from extender.k8s.objects import Node
 from extender.replay.other_room import OtherRoom
 from extender.replay.simulation import Answer, Item, Simulation
@@ -23,6 +25,7 @@ from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of
+from packing.fleet.stranded import Beside, fragmentation
 from packing.model.gpu_catalogue import GpuValues
 from packing.policies.interface import Policy, update_now
 from packing.policies.registry import POLICIES
@@ -62,6 +65,23 @@ class TraceSource:
             else:
                 sim.movable[item.key] = replace(item, home=held.row)
         return sim
+
+    def census(self) -> Census:
+        sim = self.simulation()
+        fleet, by_model = fragmentation(sim.fleet, sim.offered(), Beside())
+        models = {name or UNKNOWN: one for name, one in by_model.items()}
+        used = {name: round(one.gpus - one.free, 3) for name, one in models.items()}
+        totals = Totals(
+            fleet.nodes,
+            fleet.gpus,
+            round(fleet.gpus - fleet.free, 3),
+            round(fleet.free, 3),
+            fleet.whole,
+            fleet.whole_nodes,
+            waiting=len(sim.waiting),
+        )
+        installed = {name: Installed(one.gpus, used[name], one.nodes) for name, one in models.items()}
+        return Census(totals, fleet, models, installed)
 
     def nodes(self) -> Mapping[str, Node]:
         return {}

@@ -13,9 +13,10 @@ from functools import partial
 
 import numpy as np
 
-from extender.cluster.other_resources import wants_devices
+from extender.cluster.census import closed_rows, waiting_pods
 from extender.cluster.policy_refresh import choose_node_sets_now, plan_now
 from extender.cluster.state import State
+from extender.cluster.unoffered import closed_text, unoffered
 from extender.dialects import kai
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -25,8 +26,8 @@ from extender.queues.rights import WhyNot, declares_movable, protection_of
 from extender.replay.cluster_engine import ClusterEngine, as_new
 from extender.replay.other_room import OtherRoom
 from extender.replay.simulation import Flags, Item, Simulation, Staying
-from extender.replay.traces import BadInput
 from packing.fleet.node_usage import Allocation
+from packing.model.reasons import Reason
 from packing.model.request import Request
 
 ZONE = "topology.kubernetes.io/zone"
@@ -36,7 +37,7 @@ _BUDGET = "a PodDisruptionBudget allows no eviction now"
 class Stays(StrEnum):
     """Why a pod stays on its node, apart from the words of ``WhyNot`` by which it protects itself."""
 
-    CLOSED_NODE = "its node takes no pods (cordoned, MIG reconfiguration in progress, not readable)"
+    CLOSED_NODE = "its node takes no pods (cordoned, down, MIG reconfiguration in progress, not readable)"
     TERMINATING = "it is terminating"
     PINNED = "it is a static pod or belongs to a DaemonSet"
     RESERVATION = "it only reserves a GPU (placeholder or reservation pod)"
@@ -89,9 +90,9 @@ class PermittedRows:
     """Where the rules of the pods of a state let them go, among the ``open`` (N,) nodes, which take pods."""
 
     def __init__(self, state: State) -> None:
-        self._state, fleet = state, state.fleet
-        self.open: Flags = fleet.arrays.blocked == 0
-        self.open[[fleet.rows[node.name] for node in state.nodes.values() if node.unschedulable]] = False
+        self._state, blocked = state, state.fleet.arrays.blocked
+        self.open: Flags = (blocked == Reason.FITS) | (blocked == Reason.PLUGIN_BUSY)
+        self.open[closed_rows(state)] = False
         self._by_rules: dict[object, Flags] = {}
 
     def rows_that_accept(self, pod: Pod) -> Flags:
@@ -115,7 +116,6 @@ class PermittedRows:
 
 def cluster_simulation(
     state: State,
-    name: str,
     *,
     real_moves: bool = False,
     bare_pods: bool = False,
@@ -127,11 +127,9 @@ def cluster_simulation(
 
     ``real_moves``: pods, those without a GPU, too, are evicted and created again. Then disruption budgets
     count, and pods without a controller stay unless ``bare_pods``. Else only the running GPU pods are moved,
-    on paper. Raises ``BadInput`` where no node that takes pods has a GPU.
+    on paper.
     """
     permitted = PermittedRows(state)
-    if not ((state.fleet.arrays.compute_capacity > 0) & permitted.open).any():
-        raise BadInput(f"{name}: no node that accepts pods has a GPU")
     choose_node_sets_now(state)
     sim = Simulation(
         ClusterEngine(state),
@@ -166,8 +164,19 @@ def cluster_simulation(
         sim.movable[pod.key] = item = Item(pod.key, request, rows, held.row, as_new(pod))
         sim.runs(item, held)
     if real_moves:
+        _set_apart(sim, state)
         _add_waiting(sim, state, permitted)
     return sim
+
+
+def _set_apart(sim: Simulation, state: State) -> None:
+    """Note the nodes with GPUs on which the simulation places nothing."""
+    for name, row in sorted(state.fleet.rows.items()):
+        spec, hidden = state.fleet.specs[row], unoffered(state, name)
+        if hidden or (spec and spec.gpus and not sim.open[row]):
+            sim.apart[name] = closed_text(state, name) or (hidden.note if hidden else "")
+        if hidden and hidden.claims and sim.open[row]:
+            sim.only_for_claims.append(hidden)
 
 
 def _request(pod: Pod) -> Request | None:
@@ -185,19 +194,14 @@ def _has_gpu(pod: Pod, request: Request | None, held: Allocation) -> bool:
 
 
 def _add_waiting(sim: Simulation, state: State, permitted: PermittedRows) -> None:
-    """Pods without a node that ask for a GPU."""
-    waiting = [pod for key in state.pods.waiting if not (pod := state.pods[key]).deleting]
-    for pod in sorted(waiting, key=lambda pod: (-pod.priority, pod.created, pod.key)):
+    """The pods that wait."""
+    for pod in waiting_pods(state):
         try:
             request = request_of(pod)
         except RequestError as error:
             sim.unplanned[pod.key] = f"its request cannot be read: {error}"
             continue
-        if not wants_devices(state, pod, request):
-            continue
-        if pod.gates:
-            sim.unplanned[pod.key] = "it has scheduling gates"
-        elif pod.spec.claims or not request.wants_gpu:
+        if pod.spec.claims or not request.wants_gpu:
             sim.unplanned[pod.key] = "it asks for devices of DRA, and kube-scheduler chooses them"
         else:
             sim.waiting.append(Item(pod.key, request, permitted.rows_that_accept(pod), pod=pod))

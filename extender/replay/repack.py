@@ -60,11 +60,9 @@ def replay_snapshot(
     """
     state, name = state_of(settings), paths[0].stem
     SnapshotSource(read(paths), name).start(state.apply)
-    try:
-        replay = SnapshotReplay(state, name, sample, allow_downgrade=allow_downgrade)
-    except BadInput as error:
-        _, _, problem = str(error).partition(": ")
-        raise BadInput(f"{', '.join(map(str, paths))}: {problem}") from None
+    replay = SnapshotReplay(state, name, sample, allow_downgrade=allow_downgrade)
+    if not replay.has_gpus:
+        raise BadInput(f"{', '.join(map(str, paths))}: no node that accepts pods has a GPU")
     today = replay.row(TODAY)
     bound = replay.most_whole_gpus_free()
     yield today | {"most_whole_gpus_free": bound}
@@ -80,9 +78,14 @@ class SnapshotReplay:
 
     def __init__(self, state: State, name: str, sample: int, *, allow_downgrade: bool) -> None:
         self._name, self._state = name, state
-        self._sim = sim = cluster_simulation(state, name, sample=sample, allow_downgrade=allow_downgrade)
+        self._sim = sim = cluster_simulation(state, sample=sample, allow_downgrade=allow_downgrade)
         self._gpus = (sim.fleet.arrays.compute_capacity > 0) & sim.open  # (G, N)
         self._today = sim.savepoint()
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether a node that takes pods has some."""
+        return bool(self._gpus.any())
 
     def repacked(
         self, policy: str, new_policy: Callable[[], Policy], report: Callable[[float], None]

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from extender.cluster.census import with_node
+from extender.cluster.unoffered import Unoffered
 from extender.k8s.objects import Pod
 from extender.replay.other_room import OtherRoom
 from packing.fleet.arrays import Floats
@@ -105,8 +108,9 @@ class Simulation:
     """``open`` (N,): nodes that take pods; ``other_room``: what they have left beside what Stowage counts.
 
     ``held``: what each movable or placed pod holds now. ``unplanned``: waiting pods that no plan places, and
-    why. ``learn`` lets the policy learn from the pods before it is used for the first time. ``sample``: the
-    number of fitting nodes that are looked at, 0 for all.
+    why; ``apart``: nodes with GPUs that take no pods, or none from here, and why. ``learn`` lets the policy
+    learn from the pods before it is used for the first time. ``sample``: the number of fitting nodes that are
+    looked at, 0 for all.
 
     Unless ``allow_downgrade``, no pod that runs gets a weaker device than it has (``weaker_rows``).
     ``held_back`` are the pods for which the engine would have chosen one.
@@ -127,6 +131,9 @@ class Simulation:
         self.movable: dict[str, Item] = {}
         self.waiting: list[Item] = []
         self.unplanned: dict[str, str] = {}
+        self.apart: dict[str, str] = {}
+        self.only_for_claims: list[Unoffered] = []
+        """Those of them on offer."""
         self.held: dict[str, Allocation] = {}
         self.staying_on: defaultdict[int, dict[str, Staying]] = defaultdict(dict)
         """By row and key."""
@@ -292,8 +299,8 @@ class Simulation:
         return on_offer(self.fleet, np.flatnonzero(~self.open).tolist())
 
     def figures(self) -> Fragmentation:
-        """What is free and whole."""
-        return fragmentation(self.fleet, self.offered(), Beside())[0]
+        """What is free and whole, as the census counts it."""
+        return reduce(with_node, self.only_for_claims, fragmentation(self.fleet, self.offered(), Beside())[0])
 
     def free_nodes(self) -> int:
         """Nodes on offer with GPUs of which nothing is taken."""

@@ -60,3 +60,8 @@ def _cell(value: object) -> object:
 
 def _escaped(found: re.Match[str]) -> str:
     return json.dumps(found[0])[1:-1]
+
+
+def many(count: int, noun: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,9 +1,11 @@
-"""``stowage top``, the page, ``/debug`` and the metrics count the same nodes, GPUs and waiting pods."""
+"""``stowage top``, ``plan`` and ``demo``, the page, ``/debug`` and the metrics count the same nodes, GPUs and
+waiting pods."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +31,19 @@ FOLDERS = (
     "register-that-cannot-be-read",
     "waiting-for-devices-of-dra",
 )
-CLUSTERS = {name: CASES / name / "cluster.json" for name in FOLDERS} | {"the example": CLUSTER}
+FILES = {name: [CASES / name / "cluster.json"] for name in FOLDERS}
+MIXED = "claim-allocated-elsewhere", "gpus-in-resource-slices", "not-ready-with-gpus"
+CLUSTERS = FILES | {"the example": [CLUSTER], "all at once": [CLUSTER, *(FILES[name][0] for name in MIXED)]}
 
 
-def top(cluster: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    assert main(["top", "--snapshot", str(cluster), "-o", "json", "--waiting", "200"]) == 0
+def top(cluster: Sequence[Path], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["top", "--snapshot", *map(str, cluster), "-o", "json", "--waiting", "200"]) == 0
     return dict(json.loads(capsys.readouterr().out))
 
 
-async def answers(cluster: Path) -> dict[str, Any]:
+async def answers(cluster: Sequence[Path]) -> dict[str, Any]:
     """What a service says of it, by path."""
-    service = Service(Settings(), SnapshotSource(read([cluster]), "test"), "1.2.3")
+    service = Service(Settings(), SnapshotSource(read(cluster), "test"), "1.2.3")
     await service.start()
     assert service.engine
     await service.engine.inspector.history.sample(1.0)
@@ -50,7 +54,7 @@ async def answers(cluster: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
-def test_all_count_the_same(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_count_the_same(cluster: Sequence[Path], capsys: pytest.CaptureFixture[str]) -> None:
     table, said = top(cluster, capsys), asyncio.run(answers(cluster))
     totals, page, history, metrics = table["totals"], said["fleet"], said["fleet/history"], said["metrics"]
     assert said["overview"]["overview"]["totals"] == totals
@@ -87,6 +91,33 @@ def test_all_count_the_same(cluster: Path, capsys: pytest.CaptureFixture[str]) -
     }
     for metric, name in of_metrics.items():
         assert metrics.get(f"stowage_{metric}", 0) == pytest.approx(totals[name], abs=0.01), metric
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
+def test_every_plan_begins_with_the_census(
+    cluster: Sequence[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    totals = top(cluster, capsys)["totals"]
+    for what in ("summary", "drain", "moves", "mig", "slices", "change --remove NODE"):
+        what = what.replace("NODE", next(iter(read(cluster).nodes)))
+        assert main(["plan", *what.split(), "--snapshot", *map(str, cluster), "-o", "json"]) in (0, 1)
+        said = json.loads(capsys.readouterr().out)
+        assert said["totals"] == totals, what
+        tables, check = said["tables"], {one["what"]: one for one in said["check"]}
+        if what == "summary":
+            assert sum(row["nodes"] for row in tables["models"]) == totals["nodes"]
+            assert sum(row["gpus"] for row in tables["models"]) == totals["gpus"]
+            assert sum(row["gpus_free_whole"] for row in tables["models"]) == totals["whole"]
+        if what in ("summary", "drain"):
+            assert check["nodes with GPUs that stay"]["today"] == totals["nodes"]
+        if what == "drain":
+            assert len(tables["order"]) + len(tables["stays"]) == totals["nodes"]
+            assert len(tables["waiting"]) == totals["waiting"]
+            assert check["GPUs entirely free on the rest"]["today"] == totals["whole"]
+        if what == "moves":
+            assert check["GPUs entirely free"]["today"] == totals["whole"]
+        if what.startswith("change"):
+            assert len(tables["waiting"]) == totals["waiting"]
 
 
 def sums(text: str) -> dict[str, float]:

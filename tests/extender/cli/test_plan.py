@@ -92,7 +92,7 @@ def test_a_trace(files):
     (files / "pods.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\nx,1000,1024,1,1000\n")
     code, text = printed("stowage plan --nodes nodes.csv --pods pods.csv")
     assert code == 0
-    assert "1 of 2 nodes with GPUs hold the work" in text
+    assert "1 of 2 nodes with GPUs can go" in text
 
 
 @pytest.mark.parametrize(

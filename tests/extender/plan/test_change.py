@@ -24,7 +24,7 @@ def test_pods_that_wait_fit_on_more_nodes():
     source = source_of(node("a", 4), pod("x", "a", 4), pod("one", gpus=2), pod("two", gpus=4))
     report = report_of(source, ["2xa"])
     assert figures(report)["waiting pods that fit"] == (0, 2, 2)
-    assert figures(report)["whole GPUs free"] == (0, 2, 2)
+    assert figures(report)["GPUs entirely free"] == (0, 2, 2)
     assert figures(report)["largest NVLink island request"] == (0, 2, 2)
     assert report.agrees
 

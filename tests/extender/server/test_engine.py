@@ -257,7 +257,7 @@ async def test_gpus_are_summed_by_model() -> None:
         make_pod("p", 3, node_name="a"),
     )
     census = await CensusTaker(state).take()
-    assert census.installed == {"unknown": Installed(2, 0.0), "H100 SXM5 80GB": Installed(12, 3.0)}
+    assert census.installed == {"unknown": Installed(2, 0.0, 1), "H100 SXM5 80GB": Installed(12, 3.0, 2)}
 
 
 def test_an_unknown_age_is_not_shown() -> None:

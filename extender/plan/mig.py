@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from extender.cluster.demand import gpus_of
 from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.inventory.mig_manager import LAYOUT_LABEL, STATE_LABEL
 from extender.k8s.objects import Deleted, Event, Node, Upserted
@@ -50,13 +51,15 @@ class MigPool:
 
 @dataclass(slots=True)
 class MigPlan:
-    """``then``: what each node that changes has afterwards, ``moves``: the pods that leave it for that.
+    """``then``: what each node that changes has afterwards, ``moves``: the pods that leave it for that, and
+    ``work``: in GPU-seconds, what these have done.
     ``running``, ``waiting``, ``wanted`` (with growth) and ``served``: instances by resource."""
 
     pool: MigPool
     layout: dict[str, dict[str, int]]
     then: dict[str, Amounts]
     moves: dict[str, list[str]]
+    work: float
     running: Amounts
     waiting: Amounts
     wanted: Amounts
@@ -128,10 +131,11 @@ def plan_layouts(sim: Simulation, pool: MigPool, most: int, growth: float, taken
     running, waiting = in_use(sim, rows), _waiting(sim, pool, rows, taken)
     resources = sorted(pool.sizes.keys() | running.keys())
     groups: defaultdict[object, list[str]] = defaultdict(list)
-    for name, today in pool.nodes.items():
-        groups[tuple(sorted(today.items())), pool.gpus[name], name in pool.stuck].append(name)
     on = {name: _items_on(sim, name) for name in pool.nodes}
-    members = [sorted(names, key=lambda name: len(on[name])) for names in groups.values()]
+    for name, today in pool.nodes.items():
+        kind = tuple(sorted(today.items())), pool.gpus[name], name in pool.stuck, len(on[name])
+        groups[kind].append(name)
+    members = [sorted(names, key=lambda name: _work(sim, on[name])) for names in groups.values()]
     firsts = [names[0] for names in members]
     with_layout = [
         [[one.get(r, 0) * pool.gpus[name] for r in resources] for one in pool.possible] for name in firsts
@@ -143,6 +147,7 @@ def plan_layouts(sim: Simulation, pool: MigPool, most: int, growth: float, taken
             np.array([[pool.nodes[name][r] for r in resources] for name in firsts]),
             np.array(with_layout),
             [name not in pool.stuck for name in firsts],
+            np.array([len(on[name]) for name in firsts]),
         ),
         Demand(
             np.array([running[r] for r in resources]),
@@ -157,6 +162,7 @@ def plan_layouts(sim: Simulation, pool: MigPool, most: int, growth: float, taken
         layout,
         {name: Counter({r: n * pool.gpus[name] for r, n in one.items()}) for name, one in layout.items()},
         {name: [item.key for item in on[name]] for name in layout},
+        sum(_work(sim, on[name]) for name in layout),
         running,
         waiting,
         Counter(wanted),
@@ -168,7 +174,7 @@ def plan_layouts(sim: Simulation, pool: MigPool, most: int, growth: float, taken
 def _assigned(
     pool: MigPool, members: list[list[str]], choice: Choice
 ) -> Iterator[tuple[str, dict[str, int]]]:
-    """Of equal nodes those with the fewest pods change."""
+    """Of equal nodes the first ones change."""
     for names, row in zip(members, choice.changed, strict=True):
         left = iter(names)
         for layout, count in zip(pool.possible, row.tolist(), strict=True):
@@ -178,6 +184,12 @@ def _assigned(
 def _items_on(sim: Simulation, name: str) -> list[Item]:
     """The movable pods with GPUs on a node."""
     return [item for item in sim.items_on(sim.fleet.rows[name]) if item.request.wants_gpu]
+
+
+def _work(sim: Simulation, items: list[Item]) -> float:
+    """GPU-seconds since these pods started, as far as that is known."""
+    now = max((item.since for item in sim.movable.values()), default=0.0)
+    return sum(gpus_of(sim.fleet, item.request) * (now - item.since) for item in items if item.since)
 
 
 def in_use(sim: Simulation, rows: Collection[int] | None = None) -> Amounts:
@@ -273,11 +285,14 @@ def _sentences(plan: MigPlan, seconds: float) -> list[str]:
     kinds = Counter(shown(layout) for layout in plan.layout.values())
     said = ", ".join(f"{many(count, 'node')} with {layout} on each GPU" for layout, count in kinds.items())
     pods, minutes = sum(map(len, plan.moves.values())), len(plan.layout) * seconds / 60
-    best = "No choice serves more." if plan.is_best else "Whether another choice serves more is not known."
+    best = "No choice serves more, or as much with fewer restarts."
+    best = best if plan.is_best else "Whether another choice serves more is not known."
     return [
         f"{pool}: change {said}. {best}",
-        f"Price: {many(len(plan.layout), 'node')}, {minutes:.1f} minutes one after the other; "
-        f"{many(pods, 'pod')} restart.",
+        f"Price: {many(pods, 'pod')} restart{'s' if pods == 1 else ''}"
+        + (f" ({plan.work / 3600:,.1f} GPU-hours of work so far)" if plan.work >= 360 else "")
+        + "; "
+        f"{many(len(plan.layout), 'node')}, {minutes:.1f} minutes one after the other.",
     ]
 
 

@@ -161,7 +161,7 @@ def cluster_simulation(
         if not rows[held.row]:
             rows = rows.copy()
             rows[held.row] = True
-        sim.movable[pod.key] = item = Item(pod.key, request, rows, held.row, as_new(pod))
+        sim.movable[pod.key] = item = Item(pod.key, request, rows, held.row, as_new(pod), pod.started)
         sim.runs(item, held)
     if real_moves:
         _set_apart(sim, state)

@@ -38,13 +38,15 @@ ONLY_WEAKER = "only weaker devices are free for it (--allow-downgrade)"
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
     """A pod that has a place or wants one: ``rows`` (N,) are the nodes that its rules allow, ``home`` the row
-    where it runs (-1: it waits). ``pod`` is None in a trace, and has no node in a cluster."""
+    where it runs (-1: it waits), ``since`` when (Unix seconds, 0: not known). ``pod`` is None in a trace, and
+    has no node in a cluster."""
 
     key: str
     request: Request
     rows: Flags
     home: int = -1
     pod: Pod | None = None
+    since: float = 0.0
 
     @property
     def gpus(self) -> float:

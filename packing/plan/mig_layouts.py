@@ -3,12 +3,13 @@
 A layout of a GPU is a set of instances whose windows of memory slices do not overlap
 (``packing.model.gpu_catalogue.Geometry``). The choice for the nodes of a pool is a mixed-integer program:
 
-    max  sum_r v_r (served_r)  -  e * (nodes that change)
+    max  sum_r v_r (served_r), and of equal choices  min  sum_gp ((N + 1) pods_g + 1) z_gp
     served_r <= d_r,   served_r >= running_r,   served_r <= sum_gp z_gp c_gpr,   sum_p z_gp = n_g,
     z_gp <= N use_p,   sum_p use_p <= K
 
-z_gp: how many nodes of group g (equal today) get layout p; c_gpr: instances of resource r on such a node.
-e is so small that a node changes only if that serves more, and of equal gains the fewest nodes change.
+z_gp: how many of the N nodes, those of group g (equal today), get layout p; c_gpr: instances of resource r on
+such a node; pods_g: pods that restart for it. So a node changes only if that serves more; of equal gains the
+fewest pods restart, and then the fewest nodes change.
 """
 
 from __future__ import annotations
@@ -60,12 +61,14 @@ def _contains(larger: tuple[int, ...], counts: tuple[int, ...]) -> bool:
 
 class Pool(NamedTuple):
     """Groups of nodes that are equal today: how many (``nodes``, (G,)), what one has today (``today``,
-    (G, R)) and with each layout (``with_layout``, (G, P, R)), and whether it may change (``free``, (G,))."""
+    (G, R)) and with each layout (``with_layout``, (G, P, R)), whether it may change (``free``, (G,)), and how
+    many pods restart then (``pods``, (G,))."""
 
     nodes: Longs
     today: Longs
     with_layout: Longs
     free: Sequence[bool]
+    pods: Longs
 
 
 class Demand(NamedTuple):
@@ -79,7 +82,7 @@ class Demand(NamedTuple):
 
 class Choice(NamedTuple):
     """``changed`` (G, P): nodes of a group that get a layout; ``served`` (R,) instances; ``is_best``: it is
-    proven that no choice serves more, or as much with fewer changes."""
+    proven that no choice serves more, or as much with fewer restarts."""
 
     changed: Longs
     served: Longs
@@ -94,22 +97,30 @@ def choose_layouts(pool: Pool, demand: Demand, most_layouts: int, seconds: float
     changes, used = groups * kinds, groups * kinds + kinds
     limit = np.where(np.array(pool.free, bool), pool.nodes, 0)
     matrix, most = _constraints(pool, limit, most_layouts)
-    penalty = 0.5 / (1 + int(pool.nodes.sum()))
-    gains = np.concatenate([np.full(changes, penalty), np.zeros(kinds), -demand.value.astype(float)])
+    value = np.concatenate([np.zeros(used), demand.value.astype(float)])
+    price = np.repeat((int(pool.nodes.sum()) + 1) * pool.pods + 1, kinds).astype(float)
     low = np.concatenate([np.zeros(used), np.minimum(demand.run, demand.wanted)])
     high = np.concatenate([np.repeat(limit, kinds), np.ones(kinds), demand.wanted])
-    found = milp(
-        gains,
-        integrality=np.ones(used + resources),
-        bounds=Bounds(low, high),
-        constraints=LinearConstraint(matrix, -np.inf, most),
-        options={"time_limit": seconds},
-    )
-    if found.x is None:  # not even what runs fits, by these counts: nothing changes
+    rules = LinearConstraint(matrix, -np.inf, most)
+
+    def best(cost: Doubles, *more: LinearConstraint) -> tuple[Longs | None, bool]:
+        found = milp(
+            cost,
+            integrality=np.ones(cost.size),
+            bounds=Bounds(low, high),
+            constraints=[rules, *more],
+            options={"time_limit": seconds / 2, "mip_rel_gap": 0.0},
+        )
+        return None if found.x is None else np.rint(found.x).astype(np.int64), found.status == 0
+
+    values, is_best = best(-value)
+    if values is None:  # not even what runs fits, by these counts: nothing changes
         served = np.minimum(demand.wanted, pool.nodes @ pool.today)
         return Choice(np.zeros((groups, kinds), np.int64), served, is_best=False)
-    values = np.rint(found.x).astype(np.int64)
-    return Choice(values[:changes].reshape(groups, kinds), values[used:], found.status == 0)
+    as_much = LinearConstraint(value[None, :], value @ values, np.inf)
+    cheapest, is_cheapest = best(np.concatenate([price, np.zeros(kinds + resources)]), as_much)
+    values = values if cheapest is None else cheapest
+    return Choice(values[:changes].reshape(groups, kinds), values[used:], is_best and is_cheapest)
 
 
 def _constraints(pool: Pool, limit: Longs, most_layouts: int) -> tuple[Doubles, Doubles]:

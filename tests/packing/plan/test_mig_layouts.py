@@ -58,8 +58,9 @@ def test_known_layouts_are_among_them():
 AMOUNTS = st.lists(st.integers(0, 3), min_size=2, max_size=2)
 
 
-def exhaustive(pool: Pool, demand: Demand, most: int) -> float | None:
-    """The best worth over all choices of a layout (or today's) for each node; None if none fits what runs."""
+def exhaustive(pool: Pool, demand: Demand, most: int) -> tuple[float, int, int] | None:
+    """The best over all choices of a layout (or today's) for each node: what it serves is worth, pods that
+    restart, and nodes that change, both negative; None if none fits what runs."""
     best = None
     nodes = [g for g, count in enumerate(pool.nodes.tolist()) for _ in range(count)]
     kinds = pool.with_layout.shape[1]
@@ -71,14 +72,14 @@ def exhaustive(pool: Pool, demand: Demand, most: int) -> float | None:
         served = np.minimum(has, demand.wanted)
         if (served < demand.run).any():
             continue
-        changes = sum(p >= 0 for p in choice)
-        worth = float(demand.value @ served) - changes * 0.5 / (1 + len(nodes))
+        changed = [g for g, p in pairs if p >= 0]
+        worth = float(demand.value @ served), -sum(int(pool.pods[g]) for g in changed), -len(changed)
         best = worth if best is None else max(best, worth)
     return best
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 2), AMOUNTS, st.booleans()), min_size=1, max_size=2),
+    st.lists(st.tuples(st.integers(1, 2), AMOUNTS, st.booleans(), st.integers(0, 3)), min_size=1, max_size=2),
     st.lists(AMOUNTS, min_size=1, max_size=3),
     AMOUNTS,
     AMOUNTS,
@@ -88,9 +89,10 @@ def exhaustive(pool: Pool, demand: Demand, most: int) -> float | None:
 def test_no_choice_serves_more(groups, kinds, run, more, most):
     pool = Pool(
         np.array([n for n, *_ in groups]),
-        np.array([today for _, today, _ in groups]),
+        np.array([today for _, today, *_ in groups]),
         np.array([kinds for _ in groups]),
-        [free for *_, free in groups],
+        [free for *_, free, _ in groups],
+        np.array([pods for *_, pods in groups]),
     )
     demand = Demand(np.array(run), np.array(run) + np.array(more), np.array([1, 4]))
     best = exhaustive(pool, demand, most)
@@ -98,6 +100,6 @@ def test_no_choice_serves_more(groups, kinds, run, more, most):
     if best is None:
         assert not found.changed.any()
         return
-    worth = float(demand.value @ found.served) - found.changed.sum() * 0.5 / (1 + pool.nodes.sum())
-    assert abs(worth - best) < 1e-6
+    restarted, changed = int(found.changed.sum(axis=1) @ pool.pods), int(found.changed.sum())
+    assert (float(demand.value @ found.served), -restarted, -changed) == best
     assert (found.changed.sum(axis=1) <= pool.nodes).all()

@@ -41,6 +41,13 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     chosen.add_argument("--example", action="store_true", help="use the bundled example cluster")
 
 
+def add_output(parser: argparse.ArgumentParser, *formats: str, **what: str) -> None:
+    """Add ``-o``: one of these formats, the first by default; and ``what`` is special about some."""
+    text = ", ".join(f"{name} ({what[name]})" if name in what else name for name in formats)
+    default = parser.argument_default or formats[0]
+    parser.add_argument("-o", "--output", choices=formats, default=default, metavar="FORMAT", help=text)
+
+
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Add ``--config``."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
@@ -59,10 +66,23 @@ def add_running(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
 
 
+def names_cluster(args: argparse.Namespace) -> bool:
+    """Whether the arguments of ``add_source`` are given."""
+    return bool(args.snapshot or args.kubeconfig or args.example)
+
+
+def short_name(args: argparse.Namespace) -> str:
+    """The cluster in tables."""
+    if args.snapshot:
+        return ", ".join(path.stem for path in args.snapshot)
+    return "example" if args.example else "cluster"
+
+
 def say_source(args: argparse.Namespace, command: str) -> None:
     """Say what the command reads or asks, so that nobody waits in silence."""
     given = vars(args)
-    files = [*(args.snapshot or ()), *filter(None, [given.get("nodes")]), *(given.get("pods") or ())]
+    nodes, pods = given.get("nodes"), given.get("pods") or []
+    files = args.snapshot or ([nodes, *(pods if isinstance(pods, list) else [pods])] if nodes else [])
     what = f"reading {', '.join(map(str, files))}" if files else "reading the bundled example"
     if not files and not args.example:
         local = "url" not in given or args.local or args.config

@@ -43,8 +43,7 @@ def add_parser(subparsers: Subparsers) -> None:
     which.add_argument("--all", action="store_true", help="what each node says")
     text = "show scores, and the terms of each cost, in GPUs"
     parser.add_argument("-v", "--verbose", action="store_true", help=text)
-    text = "format of the answer (text)"
-    parser.add_argument("--output", choices=("text", "json"), default="text", help=text)
+    cluster_args.add_output(parser, "text", "wide", "json", wide="tables of any width")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -113,7 +112,7 @@ def _reported(args: argparse.Namespace, found: dict[str, Any], stowage: StowageS
     if args.output == "json":
         more = {key: found[key] for key in ("note", "decisions", "replica")}
         return _json({**(found["now"] or {"pod": report.pod, "node": report.node}), **more})
-    text = render(report.now, verbose=args.verbose) if report.now else f"{report.pod} runs on {report.node}"
+    text = render(report.now, **_look(args)) if report.now else f"{report.pod} runs on {report.node}"
     decisions = render_decisions(report.decisions, report.replica.name, report.note)
     return "\n".join(filter(None, (text, decisions)))
 
@@ -144,7 +143,7 @@ def _worked_out(
             answers = [
                 PodAnswer(one.workload, one.pod.key, explain(state, one.pod, now=now)) for one in templates
             ]
-    return "\n\n".join([*(_warnings(state) if args.output == "text" else ()), _shown(args, answers)])
+    return "\n\n".join([*(_warnings(state) if args.output != "json" else ()), _shown(args, answers)])
 
 
 def _state_of(source: Source, settings: Settings, dump: Header | None) -> State:
@@ -170,11 +169,17 @@ def _shown(args: argparse.Namespace, answers: Sequence[PodAnswer]) -> str:
     texts = []
     for one in answers:
         if one.explanation is not None:
-            text = render(one.explanation, verbose=args.verbose)
+            text = render(one.explanation, **_look(args))
         else:
-            text = render_nodes(one.pod, one.nodes or (), verbose=args.verbose)
+            text = render_nodes(one.pod, one.nodes or (), **_look(args))
         texts.append(f"{visible(one.workload)}:\n{text}" if one.workload else text)
     return "\n\n".join(texts)
+
+
+def _look(args: argparse.Namespace) -> dict[str, Any]:
+    from extender.cli.explain_text import WIDTH
+
+    return {"verbose": args.verbose, "width": 0 if args.output == "wide" else WIDTH}
 
 
 def _json(value: object) -> str:

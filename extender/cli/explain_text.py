@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from extender.explain.options import Option
     from extender.explain.pod import Explanation, NodeAnswer, Refusal
 
+WIDTH = 100
+"""Characters of a line in a table, without ``-o wide``."""
 _NAMED_VICTIMS = 4
 _SMALLEST_GIB = 103  # a tenth, in MiB
 _WHO_EVICTS = {
@@ -27,8 +29,8 @@ _EVICTOR = {
 }
 
 
-def render(explanation: Explanation, *, verbose: bool = False) -> str:
-    """An explanation; ``verbose``: with the numbers of the score."""
+def render(explanation: Explanation, *, verbose: bool = False, width: int = WIDTH) -> str:
+    """An explanation; ``verbose``: with the numbers of the score; ``width`` of its tables, 0 for any."""
     if explanation.error:
         return joined([f"{explanation.pod} can run nowhere: {explanation.error}", *explanation.hints])
     lines = [f"{explanation.pod} asks for {amounts(explanation.asks) or 'nothing'}", *explanation.hints]
@@ -47,15 +49,17 @@ def render(explanation: Explanation, *, verbose: bool = False) -> str:
     lines += [
         f"It fits on {fits or 'none'} of {nodes} nodes" + (f", unknown for {unknown}" if unknown else "")
     ]
-    lines += _sections(tables)
+    lines += _sections(tables, width)
     if explanation.evictions:
-        lines += _evictions(explanation.evictions)
+        lines += _evictions(explanation.evictions, width)
     if node := explanation.fits_later_on():
         lines += ["", f"It can fit on {node} when other pods there end"]
     return joined(lines)
 
 
-def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = False) -> str:
+def render_nodes(
+    pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = False, width: int = WIDTH
+) -> str:
     """What each node says about the pod."""
     rows = []
     for one in answers:
@@ -65,7 +69,7 @@ def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = Fal
         rows.append((one.node, one.reason, said))
     fits = sum(one.fits for one in answers)
     head = f"{pod} fits on {fits or 'none'} of {len(answers)} nodes"
-    return joined([head, *(columns(rows, indent="  ") if rows else [])])
+    return joined([head, *(columns(rows, indent="  ", width=width) if rows else [])])
 
 
 def render_decisions(decisions: Sequence[Decision], replica: str, note: str) -> str:
@@ -122,7 +126,7 @@ def _counts(nodes_by_reason: Mapping[str, int]) -> list[tuple[str, ...]]:
     return [(str(nodes), reason) for reason, nodes in nodes_by_reason.items()]
 
 
-def _evictions(evictions: Evictions) -> list[str]:
+def _evictions(evictions: Evictions, width: int) -> list[str]:
     """Who would be evicted and by whom, why not elsewhere, and who is protected."""
     tables = {
         _WHO_EVICTS[acts].format(_EVICTOR[evictions.evictor]): [
@@ -133,7 +137,7 @@ def _evictions(evictions: Evictions) -> list[str]:
     rest = "On the other nodes that could take it:" if evictions.best else "No eviction makes it fit:"
     tables[rest] = _counts(evictions.elsewhere)
     tables["Pods on these nodes that may not be evicted for it:"] = _counts(evictions.protected)
-    return _sections(tables)
+    return _sections(tables, width)
 
 
 def _eviction(option: EvictionOption) -> tuple[str, ...]:
@@ -143,7 +147,7 @@ def _eviction(option: EvictionOption) -> tuple[str, ...]:
     return option.node, option.loses, names
 
 
-def _sections(tables: Mapping[str, Sequence[tuple[str, ...]]]) -> list[str]:
+def _sections(tables: Mapping[str, Sequence[tuple[str, ...]]], width: int = WIDTH) -> list[str]:
     """The tables that have rows, each with its title."""
-    shown = {title: columns(rows, indent="  ") for title, rows in tables.items() if rows}
+    shown = {title: columns(rows, indent="  ", width=width) for title, rows in tables.items() if rows}
     return [line for title, lines in shown.items() for line in ("", title, *lines)]

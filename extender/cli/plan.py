@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from extender.cli import cluster_args
 from extender.cli.usage import UsageError, number, whole_number
@@ -29,58 +30,126 @@ _WHAT = {
     "mig": "the MIG layouts that serve the demand best",
     "slices": "the pods that ask for a whole GPU and would fit a slice",
 }
+_count = whole_number(1, 100, "a whole number from 1 to 100")
+_part = number(0, 1, "a number above 0, at most 1")
+_factor = number(0, 1e6, "a number above 0")
+_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
+    "drain": {
+        "--ignore-waiting": {"action": "store_true", "help": "leave no room for waiting pods"},
+    },
+    "change": {
+        "--add": {
+            "action": "append",
+            "default": [],
+            "metavar": "NxTYPE",
+            "help": "COUNTxTYPE nodes more, such as 4xH100 or 2xNODE; may be repeated",
+        },
+        "--remove": {
+            "action": "append",
+            "default": [],
+            "metavar": "NODE",
+            "help": "a node less; may be repeated",
+        },
+    },
+    "moves": {
+        "--moves": {"type": _count, "default": 5, "metavar": "K", "help": "at most so many moves (5)"},
+        "--free": {"choices": ("gpus", "nodes"), "default": "gpus", "help": "what is to become free (gpus)"},
+    },
+    "mig": {
+        "--layouts": {
+            "type": _count,
+            "default": 3,
+            "metavar": "K",
+            "help": "at most so many layouts in a pool (3)",
+        },
+        "--growth": {
+            "type": _factor,
+            "default": 1.0,
+            "metavar": "X",
+            "help": "X times the demand of today (1)",
+        },
+        "--repartition-seconds": {
+            "type": _factor,
+            "default": 90.0,
+            "metavar": "S",
+            "help": "seconds that a node takes to re-partition, without its drain (90)",
+        },
+    },
+    "slices": {
+        "--prometheus": {"metavar": "URL", "help": "measured use, from the metrics of dcgm-exporter"},
+        "--window": {"default": "7d", "metavar": "TIME", "help": "the maximum over so much time (7d)"},
+        "--margin": {
+            "type": _factor,
+            "default": 1.2,
+            "metavar": "X",
+            "help": "X times the use must fit (1.2)",
+        },
+        "--quantile": {
+            "type": _part,
+            "default": 0.95,
+            "metavar": "Q",
+            "help": "this quantile of the activity; of the memory always the maximum (0.95)",
+        },
+    },
+}
+"""The options that only one plan has."""
+_ON_CLUSTERS = ("change", "mig", "slices")
+"""Plans that a trace cannot have: it has no nodes of Kubernetes."""
+_WITH_PRICES = ("drain", "change", "summary")
+
+
+class _OfOther(argparse.Action):
+    """An option of another plan: ``const`` is its name."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        parser.error(f"{option_string} belongs to 'stowage plan {self.const}'")
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add ``plan`` to the command line."""
-    lines = [f"  {name:<9}{text}" for name, text in _WHAT.items()]
-    parser = subparsers.add_parser(
-        "plan",
-        description="Capacity plans, each carried out on the engine before it is shown. Changes nothing.\n\n"
-        + "\n".join(lines),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    text = "Capacity plans, each carried out on the engine before it is shown. Changes nothing."
+    parser = subparsers.add_parser("plan", description=text)
+    _add_options(parser, "summary")
+    plans = parser.add_subparsers(dest="what", metavar="PLAN", title="plans (summary)")
+    parser.set_defaults(what="summary")
+    for what, text in _WHAT.items():
+        # What stands before the name of the plan has set the defaults.
+        one = plans.add_parser(what, help=text, description=text, argument_default=argparse.SUPPRESS)
+        _add_options(one, what)
+
+
+def _add_options(parser: argparse.ArgumentParser, what: str) -> None:
     add = parser.add_argument
-    add("what", nargs="?", choices=tuple(_WHAT), help="what to plan (summary)", metavar="WHAT")
+    for plan, options in _OPTIONS.items():
+        for name, how in options.items():
+            if plan == what:
+                add(name, **how)
+            else:
+                add(name, action=_OfOther, nargs="*", const=plan, help=argparse.SUPPRESS)
     cluster_args.add_source(parser)
-    add("--nodes", type=Path, metavar="CSV", help="nodes of a trace (columns: docs/replay.md)")
-    add("--pods", type=Path, metavar="CSV", help="pods of a trace")
-    cluster_args.add_config(parser)
-    formats = ("table", "json", "csv")
-    add("-o", "--output", choices=formats, default="table", help="table, json, or csv (the main table)")
-    _add_options(parser)
-
-
-_count = whole_number(1, 100, "a whole number from 1 to 100")
-_part = number(0, 1, "a number above 0, at most 1")
-_factor = number(0, 1e6, "a number above 0")
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the single plans."""
-    add = parser.add_argument
-    text = "change: COUNTxTYPE nodes more, such as 4xH100 or 2xNODE; may be repeated"
-    add("--add", action="append", default=[], metavar="NxTYPE", help=text)
-    text = "change: a node less; may be repeated"
-    add("--remove", action="append", default=[], metavar="NODE", help=text)
-    add("--moves", type=_count, default=5, metavar="K", help="moves: at most so many (5)")
-    add("--free", choices=("gpus", "nodes"), default="gpus", help="moves: what is to become free (gpus)")
-    add("--layouts", type=_count, default=3, metavar="K", help="mig: at most so many layouts in a pool (3)")
-    add("--growth", type=_factor, default=1.0, metavar="X", help="mig: X times the demand of today (1)")
-    text = "mig: seconds that a node takes to re-partition, without its drain (90)"
-    add("--repartition-seconds", type=_factor, default=90.0, metavar="S", help=text)
-    add("--prometheus", metavar="URL", help="slices: measured use, from the metrics of dcgm-exporter")
-    add("--window", default="7d", metavar="TIME", help="slices: the maximum over so much time (7d)")
-    text = "slices: X times the use must fit (1.2)"
-    add("--margin", type=_factor, default=1.2, metavar="X", help=text)
-    text = "slices: this quantile of the activity; of the memory always the maximum (0.95)"
-    add("--quantile", type=_part, default=0.95, metavar="Q", help=text)
-    add("--prices", type=Path, metavar="FILE", help="prices per hour, as YAML (docs/plan.md)")
-    add("--ignore-waiting", action="store_true", help="drain: leave no room for waiting pods")
+    nodes, pods = "nodes of a trace (columns: docs/replay.md)", "pods of a trace"
+    if what in _ON_CLUSTERS:
+        nodes = pods = argparse.SUPPRESS
+    add("--nodes", type=Path, metavar="CSV", help=nodes)
+    add("--pods", type=Path, metavar="CSV", help=pods)
+    if what in _WITH_PRICES:
+        add("--prices", type=Path, metavar="FILE", help="prices per hour, as YAML (docs/plan.md)")
+    else:
+        add("--prices", action=_OfOther, nargs="*", const=_WITH_PRICES[0], help=argparse.SUPPRESS)
     text = "pods that run may get weaker devices: a part for a whole GPU, a lesser model, spot"
     add("--allow-downgrade", action="store_true", help=text)
     text = "pods without a controller may move, too: you create them again"
     add("--bare-pods", action="store_true", help=text)
+    cluster_args.add_config(parser)
+    cluster_args.add_output(
+        parser, "table", "wide", "json", "csv", wide="tables of any width", csv="the main table"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,19 +157,24 @@ def run(args: argparse.Namespace) -> int:
     that cannot be used."""
     from extender.cli import logs
     from extender.cli.precompile import loading_kernels
+    from extender.settings_file import load
 
     logs.configure("error")
-    cluster = None if args.nodes or args.pods else cluster_args.source_of(args)
-    if cluster and args.output == "table":  # before the kernels are loaded, which takes longer
+    _check(args)
+    settings = load(args.config, os.environ)
+    cluster_args.say_source(args, "plan")
+    for_people = args.output in ("table", "wide")
+    cluster = None if args.nodes else cluster_args.source_of(args)
+    if cluster and for_people:  # before the kernels are loaded, which takes longer
         print(f"Reading {cluster.describe()}", flush=True)
     with loading_kernels():
         from extender.cli.plan_run import source_of, work_out
         from extender.plan.report import wrapped
         from extender.replay.traces import BadInput
     try:
-        source = source_of(args, cluster)
+        source = source_of(args, cluster, settings)
         census = source.census()
-        if args.output == "table":
+        if for_people:
             print(joined(wrapped([f"{source.name}: {census.totals.text}"])), flush=True)
         report = work_out(args, source, census, show_progress)
         report.totals = census.totals
@@ -110,9 +184,25 @@ def run(args: argparse.Namespace) -> int:
     return 0 if report.agrees else 1
 
 
+def _check(args: argparse.Namespace) -> None:
+    """Raises ``UsageError`` and ``SourceError`` for options that cannot be used, before anything is read."""
+    if args.what == "change" and not (args.add or args.remove):
+        raise UsageError("nothing to change: expected --add or --remove")
+    if bool(args.nodes) != bool(args.pods) or (args.nodes and cluster_args.names_cluster(args)):
+        raise UsageError("a trace needs --nodes and --pods, and no cluster")
+    if args.nodes and args.what in _ON_CLUSTERS:
+        raise UsageError(f"a trace has no nodes of Kubernetes, which 'stowage plan {args.what}' needs")
+    if getattr(args, "prices", None) and not args.prices.is_file():
+        raise UsageError(f"--prices {args.prices}: cannot be read: there is no such file")
+    if args.what == "slices" and args.prometheus:
+        from extender.source.prometheus import check_question
+
+        check_question(args.prometheus, args.window)
+
+
 def _rendered(report: Report, output: str) -> str:
     from extender.plan.report import as_csv, as_text, as_values
 
     if output == "json":
         return json.dumps(as_values(report), indent=1)
-    return as_csv(report) if output == "csv" else as_text(report)
+    return as_csv(report) if output == "csv" else as_text(report, wide=output == "wide")

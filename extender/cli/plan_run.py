@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from extender.cli import cluster_args
 from extender.cluster.census import Census
@@ -19,43 +18,25 @@ from extender.plan.source import ClusterSource, PlanSource
 from extender.plan.trace import TraceSource
 from extender.replay.simulation import Simulation
 from extender.replay.traces import BadInput
-from extender.settings_file import load
+from extender.settings import Settings
 from extender.source.interface import Source
 from extender.source.prometheus import measured_use
 
-_OF_PLAN = {"add": "change", "remove": "change", "prometheus": "slices"}
 
-
-def source_of(args: argparse.Namespace, cluster: Source | None) -> PlanSource:
+def source_of(args: argparse.Namespace, cluster: Source | None, settings: Settings) -> PlanSource:
     """The cluster, or the trace that the arguments name. Raises ``BadInput``, ``SourceError`` and
     ``SettingsError``."""
-    if args.what is None:
-        args.what = "change" if args.add or args.remove else "summary"
-    for option, what in _OF_PLAN.items():
-        if getattr(args, option) and args.what != what:
-            raise BadInput(f"--{option} belongs to 'stowage plan {what}', not to {args.what}")
-    if args.what == "change" and not (args.add or args.remove):
-        raise BadInput("nothing to change: expected --add or --remove")
-    settings = load(args.config, os.environ)
     if cluster is None:
-        if not (args.nodes and args.pods) or args.snapshot or args.kubeconfig or args.example:
-            raise BadInput("a trace needs --nodes and --pods, and no cluster")
         return TraceSource(args.nodes, args.pods, settings, allow_downgrade=args.allow_downgrade)
     cluster_args.select_nodes(cluster, settings)
     events = [event for batch in cluster.list_once() for event in batch]
     return ClusterSource(
-        _name(args),
+        cluster_args.short_name(args),
         events,
         settings,
         bare_pods=args.bare_pods,
         allow_downgrade=args.allow_downgrade,
     )
-
-
-def _name(args: argparse.Namespace) -> str:
-    if args.snapshot:
-        return ", ".join(path.stem for path in args.snapshot)
-    return "example" if args.example else "cluster"
 
 
 def work_out(args: argparse.Namespace, source: PlanSource, census: Census, progress: Progress) -> Report:

@@ -60,10 +60,10 @@ def prepare_kernels() -> None:
 
 
 @contextmanager
-def loading_kernels(*, every: bool = False) -> Iterator[None]:
-    """Load the kernels that commands need, or every one. A terminal shows ``Loading ...`` until the block
-    ends, and what must be compiled shows how far it is."""
-    modules = [name for name in kernel_modules() if every or name not in _OF_SERVICE]
+def loading_kernels(*more: str) -> Iterator[None]:
+    """Load the kernels that commands need, and these modules of others. A terminal shows ``Loading ...``
+    until the block ends, and what must be compiled shows how far it is."""
+    modules = [name for name in kernel_modules() if name not in _OF_SERVICE or name in more]
     directory = _cache()
     if directory is not None and (missing := not_compiled(directory, modules)):
         _compile(directory, missing)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from extender.cli import cluster_args
 from extender.cli.replay_args import add_options, check_plot, complete
 from extender.cli.usage import UsageError
 from extender.untrusted.terminal import interruptible, show_progress
@@ -20,6 +21,7 @@ from extender.untrusted.visible import visible
 if TYPE_CHECKING:
     from extender.replay.queues import QueueOptions
     from extender.settings import Settings
+    from extender.source.interface import Source
 
 _INTERRUPTED = 130
 """Exit code of a command that Ctrl-C ended, as shells report it."""
@@ -32,7 +34,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "replay",
         help="place the pods of a cluster or of a trace under several policies",
         description="Place the same pods under one policy after another. Changes nothing.",
-        usage="stowage replay (--snapshot FILE... | --nodes CSV --pods CSV...) [options]",
     )
     add_options(parser)
     parser.set_defaults(run=run)
@@ -49,8 +50,10 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         check_plot(args.plot)
     settings = load(args.config, {})  # equal commands give equal results: the environment is not read
-    with loading_kernels():
-        interrupted = _collect(rows, work, args, settings)
+    cluster_args.say_source(args, "replay")
+    source = cluster_args.source_of(args) if work == "cluster" else None
+    with loading_kernels(*(["packing.policies.fgd_kernels"] if "fgd" in args.policy else [])):
+        interrupted = _collect(rows, work, args, settings, source)
     if rows:
         print(_text(work, rows, args.output), flush=True)
     if args.plot and rows:
@@ -61,12 +64,14 @@ def run(args: argparse.Namespace) -> int:
     return _INTERRUPTED if interrupted else 0
 
 
-def _collect(rows: Rows, work: str, args: argparse.Namespace, settings: Settings) -> bool:
+def _collect(
+    rows: Rows, work: str, args: argparse.Namespace, settings: Settings, source: Source | None
+) -> bool:
     """Add the rows one by one. Whether Ctrl-C ended that; the rows then say so."""
     from extender.replay.traces import BadInput
 
     try:
-        replayed = _rows(work, args, settings)
+        replayed = _rows(work, args, settings, source)
         with interruptible():
             for row in replayed:
                 rows.append(row)
@@ -85,7 +90,7 @@ def _text(work: str, rows: Rows, output: str) -> str:
         return json.dumps(rows, indent=1)
     if output == "csv":
         return as_csv(rows)
-    shown = {"snapshot": snapshot_table, "pods": table}.get(work, wait_table)(rows)
+    shown = {"cluster": snapshot_table, "pods": table}.get(work, wait_table)(rows)
     parts = ["INTERRUPTED, not all replays are here:"] if "interrupted" in rows[0] else []
     return "\n".join([*parts, shown, *([LEGENDS[work]] if work in LEGENDS else [])])
 
@@ -93,23 +98,26 @@ def _text(work: str, rows: Rows, output: str) -> str:
 def _draw(work: str, rows: Rows, args: argparse.Namespace) -> None:
     from extender.replay import plots
 
-    draw = {"snapshot": plots.snapshot, "pods": plots.trace, "timeline": plots.timeline}
+    draw = {"cluster": plots.snapshot, "pods": plots.trace, "timeline": plots.timeline}
     names = ("trace", "system")
     plain = [row | {name: visible(row[name]) for name in names if name in row} for row in rows]
     draw.get(work, plots.queues)(plain, args.plot)
     print(f"stowage replay: drew {args.plot}", file=sys.stderr)
 
 
-def _rows(work: str, args: argparse.Namespace, settings: Settings) -> Iterator[dict[str, Any]]:
+def _rows(
+    work: str, args: argparse.Namespace, settings: Settings, source: Source | None
+) -> Iterator[dict[str, Any]]:
     from extender.replay.queues import replay_queues
-    from extender.replay.repack import replay_snapshot
+    from extender.replay.repack import replay_cluster
     from extender.replay.runs import replay_timeline, replay_trace
     from packing.model.gpu_catalogue import GpuValues
 
     sample, progress = args.sample, show_progress
-    if work == "snapshot":
-        return replay_snapshot(
-            args.snapshot, args.policy, settings, sample, progress,
+    if source is not None:
+        cluster_args.select_nodes(source, settings)
+        return replay_cluster(
+            source, cluster_args.short_name(args), args.policy, settings, sample, progress,
             allow_downgrade=bool(args.allow_downgrade),
         )  # fmt: skip
     if work == "queues":

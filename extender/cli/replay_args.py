@@ -8,18 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from extender.cli import cluster_args
 from extender.cli.usage import UsageError, number
 from packing.policies.registry import POLICIES
 
 _MOST_SEEDS = 10_000
 _COMMON = ("policy", "sample", "output", "plot")
 _OPTIONS = {
-    "snapshot": (*_COMMON, "config", "allow_downgrade"),
+    "cluster": (*_COMMON, "snapshot", "kubeconfig", "example", "config", "allow_downgrade"),
     "queues": (*_COMMON, "timeline", "nodes", "pods", "seeds", "config", "load", "checkpoint", "spot"),
     "timeline": (*_COMMON, "nodes", "pods"),
     "pods": (*_COMMON, "nodes", "seeds", "config"),
 }
 """What can be replayed, and the options that it uses. If several are given, the first one is replayed."""
+_CLUSTER = ("snapshot", "kubeconfig", "example")
 _positive = number(0, 1e9, "a number above 0")
 PLOT_FORMATS = (".png", ".svg")
 
@@ -27,8 +29,7 @@ PLOT_FORMATS = (".png", ".svg")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options. Those that are not given are None; see ``complete``."""
     add = parser.add_argument
-    cluster = "output of 'kubectl get nodes,pods -A -o json'"
-    add("--snapshot", type=Path, nargs="+", metavar="FILE", help=cluster)
+    cluster_args.add_source(parser)
     add("--nodes", type=Path, metavar="CSV", help="nodes of a trace (columns: docs/replay.md)")
     add("--pods", type=Path, nargs="+", metavar="CSV", help="pods of a trace")
     waits = "keep times and durations; pods wait until they fit"
@@ -44,26 +45,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--sample", type=sample_size, metavar="N", help="look at N fitting nodes, 0 for all (0)")
     weaker = "pods may get weaker devices than they have"
     add("--allow-downgrade", action="store_true", default=None, help=weaker)
-    add("--config", type=Path, metavar="FILE", help="settings, as YAML (which ones: docs/replay.md)")
-    add("--output", choices=["table", "json", "csv"], help="format of the result (table)")
+    cluster_args.add_config(parser)
+    cluster_args.add_output(parser, "table", "json", "csv")
     add("--plot", type=Path, metavar="FILE", help="draw the result, too: FILE.png or FILE.svg")
 
 
 def complete(args: argparse.Namespace) -> str:
     """What to replay, a key of ``_OPTIONS``. Sets the defaults of options that are not given. Raises
     ``UsageError`` for options that are missing or that have no effect."""
-    names = list(dict.fromkeys(name for work, used in _OPTIONS.items() for name in (work, *used)))
-    given = [name for name in names if getattr(args, name) is not None]
-    work = next((name for name in _OPTIONS if name in given), "")
-    if not work or (work != "snapshot" and not (args.nodes and args.pods)):
-        missing = " (--pods without --nodes)" if "pods" in given else ""
-        missing = " (--nodes without --pods)" if "nodes" in given and not args.pods else missing
-        raise UsageError(f"nothing to replay: expected --snapshot, or --nodes and --pods{missing}")
-    if unused := sorted(set(given) - {work, *_OPTIONS[work]}):
+    given = {name for name, value in vars(args).items() if value not in (None, False)} - {"run", "output"}
+    of_trace = next((work for work in ("queues", "timeline", "pods") if work in given), "")
+    work = "cluster" if given & {*_CLUSTER} or not (of_trace or args.nodes) else of_trace
+    if work != "cluster" and not (args.nodes and args.pods):
+        missing = "--pods without --nodes" if args.pods else "--nodes without --pods"
+        missing = missing if args.pods or args.nodes else f"--{of_trace} without --nodes and --pods"
+        raise UsageError(f"nothing to replay: {missing}")
+    if unused := sorted(given - {work, *_OPTIONS[work]}):
         raise UsageError(_without_effect(work, unused))
     if work == "queues" and args.policy and len(args.policy) > 1:
         raise UsageError("--queues uses one --policy: it compares systems, not policies")
-    defaults: dict[str, Any] = {"policy": ["inventory"], "sample": 0, "output": "table"}
+    defaults: dict[str, Any] = {"policy": ["inventory"], "sample": 0}
     defaults["seeds"] = seed_range("42-51")
     for name, value in defaults.items():
         if getattr(args, name) is None:
@@ -73,9 +74,12 @@ def complete(args: argparse.Namespace) -> str:
 
 def _without_effect(work: str, unused: Sequence[str]) -> str:
     names = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
-    users = [f"--{other}" for other in _OPTIONS if set(unused) <= {other, *_OPTIONS[other]}]
+    users = [
+        f"--{other}" for other in _OPTIONS if other != "cluster" and {*unused} <= {other, *_OPTIONS[other]}
+    ]
     hint = f", or use {'it' if len(unused) == 1 else 'them'} with {' or '.join(users)}" if users else ""
-    return f"--{work} does not use {names}: leave {'it' if len(unused) == 1 else 'them'} out{hint}"
+    what = "the replay of a cluster" if work == "cluster" else f"--{work}"
+    return f"{what} does not use {names}: leave {'it' if len(unused) == 1 else 'them'} out{hint}"
 
 
 def check_plot(path: Path) -> None:

@@ -24,8 +24,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "environment variable, or the default. The output is a file of settings.",
     )
     cluster_args.add_config(parser)
-    text = "format of the settings (yaml)"
-    parser.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml", help=text)
+    cluster_args.add_output(parser, "yaml", "json")
 
 
 def run(args: argparse.Namespace) -> int:

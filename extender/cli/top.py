@@ -9,9 +9,11 @@ import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from extender.cli import cluster_args
+from extender.cli.top_text import By, Sort, groups, in_order, render
+from extender.cli.usage import whole_number
 from extender.untrusted.terminal import clear_screen
 
 if TYPE_CHECKING:
@@ -36,11 +38,18 @@ def add_parser(subparsers: Subparsers) -> None:
         "top", description="Show what each node with GPUs has left, and the pods that wait for a GPU."
     )
     cluster_args.add_running(parser)
-    text = "wide: also each GPU, islands, CPU and memory of the nodes (table)"
-    parser.add_argument("-o", "--output", choices=("table", "wide", "json"), default="table", help=text)
+    more = "lines of any length, with each GPU, zone, islands, MIG, CPU, memory"
+    cluster_args.add_output(parser, "table", "wide", "json", wide=more)
+    text = "a line for each of these (node)"
+    parser.add_argument("--by", choices=get_args(By), default="node", help=text)
+    text = f"{', '.join(get_args(Sort))}: amounts from the largest (name)"
+    parser.add_argument("--sort", choices=get_args(Sort), default="name", metavar="COLUMN", help=text)
     text = f"at most so many waiting pods ({_WAITING})"
-    parser.add_argument("--waiting", type=int, default=_WAITING, metavar="N", help=text)
+    parser.add_argument("--waiting", type=_waiting, default=_WAITING, metavar="N", help=text)
     parser.add_argument("-w", "--watch", action="store_true", help="show it again every 2 s, until Ctrl-C")
+
+
+_waiting = whole_number(0, 1_000_000, "a whole number from 0")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -89,13 +98,13 @@ def _asked(args: argparse.Namespace, stowage: StowageService) -> Overview:
 
 
 def _shown(found: Overview, args: argparse.Namespace) -> str:
-    from pydantic_core import to_json
+    from pydantic_core import to_json, to_jsonable_python
 
-    from extender.cli.top_text import render
-
+    lines = in_order(found.nodes if args.by == "node" else groups(found.nodes, args.by), args.sort)
     if args.output == "json":
-        return to_json(found, indent=None if args.watch else 2).decode()
-    return render(found, time.time(), wide=args.output == "wide")
+        shown = to_jsonable_python(found) | {f"{args.by}s": lines}
+        return to_json(shown, indent=None if args.watch else 2).decode()
+    return render(found, lines, args.by, time.time(), wide=args.output == "wide")
 
 
 def _states(

@@ -94,18 +94,19 @@ def as_csv(report: Report) -> str:
     return csv_text(row for table in report.tables[:1] for row in (map(key_of, table.head), *table.rows))
 
 
-def as_text(report: Report) -> str:
-    """For a terminal."""
+def as_text(report: Report, *, wide: bool = False) -> str:
+    """For a terminal; ``wide``: with tables of any width."""
+    width = 0 if wide else _WIDTH
     lines = [report.title, "", *wrapped(report.sentences)]
     for table in report.tables:
         if table.rows:
-            lines += ["", f"{table.title}:", *aligned([table.head, *table.rows[:SHOWN]])]
+            lines += ["", f"{table.title}:", *aligned([table.head, *table.rows[:SHOWN]], width)]
             if len(table.rows) > SHOWN:
                 lines.append(f"  and {len(table.rows) - SHOWN:,} more (-o json has all)")
     if report.gains:
         head = ("", report.compared_with, "promised", "replayed", "")
         rows = [_gain_row(gain) for gain in report.gains]
-        lines += ["", "The plan, carried out on the engine:", *aligned([head, *rows])]
+        lines += ["", "The plan, carried out on the engine:", *aligned([head, *rows], width)]
     if report.differences:
         lines += ["", "The replay differs from the plan:", *(f"  {text}" for text in report.differences)]
     return joined([*lines, *(["", *wrapped(report.notes)] if report.notes else [])])
@@ -132,14 +133,14 @@ def _gain_row(gain: Gain) -> tuple[Cell, ...]:
     return gain.what, *figures, "" if gain.agrees else "differs"
 
 
-def aligned(rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """Columns of equal width, numbers flush right."""
+def aligned(rows: Sequence[Sequence[Cell]], width: int = 0) -> list[str]:
+    """Columns of equal width, numbers flush right. ``width`` as for ``columns``."""
     right = [
         i
         for i in range(len(rows[0]))
         if len(rows) > 1 and all(isinstance(row[i], int | float) or row[i] in (None, "-") for row in rows[1:])
     ]
-    return columns([[*map(_text, row)] for row in rows], right, indent="  ")
+    return columns([[*map(_text, row)] for row in rows], right, indent="  ", width=width)
 
 
 def _text(cell: Cell) -> str:

@@ -1,4 +1,4 @@
-"""``stowage replay --snapshot``: the running GPU pods of a cluster, placed again on the same nodes.
+"""``stowage replay`` of a cluster: the running GPU pods of a cluster, placed again on the same nodes.
 
 The pods that can move are taken off their nodes and placed one by one, in the order in which they started, by
 what ``filter`` and ``prioritize`` would answer; the policy learns and updates its prices as in the service.
@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,9 +26,8 @@ from extender.replay.cluster_pods import cluster_simulation
 from extender.replay.runs import Progress
 from extender.replay.simulation import Item
 from extender.replay.steps import Step, carry_out
-from extender.replay.traces import BadInput
 from extender.settings import Settings
-from extender.source.snapshot import SnapshotSource, read
+from extender.source.interface import Source
 from packing.fleet.stranded import whole_gpus, whole_nodes
 from packing.policies.interface import Policy
 from packing.policies.placer import Arrivals
@@ -42,8 +40,9 @@ _ROUNDS = 8
 """After so many rounds in which pods found no place, all pods stay where they are."""
 
 
-def replay_snapshot(
-    paths: Sequence[Path],
+def replay_cluster(
+    source: Source,
+    name: str,
     policies: Sequence[str],
     settings: Settings,
     sample: int,
@@ -51,18 +50,19 @@ def replay_snapshot(
     *,
     allow_downgrade: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Rows, one for the cluster as it is and one per policy: whole GPUs and whole nodes free, how many pods
-    run on another node then, and which were left where they run because the policy found no place for them.
-    ``sample`` is the number of fitting nodes that are looked at, 0 for all. Without ``allow_downgrade`` no
-    pod gets a weaker device than it has.
+    """Rows under this ``name``, one for the cluster as it is and one per policy: whole GPUs and whole nodes
+    free, how many pods run on another node then, and which were left where they run because the policy found
+    no place for them. ``sample`` is the number of fitting nodes that are looked at, 0 for all. Without
+    ``allow_downgrade`` no pod gets a weaker device than it has.
 
     Raises ``BadInput``, ``Unavailable`` and ``SettingsError``.
     """
-    state, name = state_of(settings), paths[0].stem
-    SnapshotSource(read(paths), name).start(state.apply)
+    state = state_of(settings)
+    for events in source.list_once():
+        state.apply(events)
     replay = SnapshotReplay(state, name, sample, allow_downgrade=allow_downgrade)
     if not replay.has_gpus:
-        raise BadInput(f"{', '.join(map(str, paths))}: no node that accepts pods has a GPU")
+        raise BadInput(f"{name}: no node that accepts pods has a GPU")
     today = replay.row(TODAY)
     bound = replay.most_whole_gpus_free()
     yield today | {"most_whole_gpus_free": bound}

@@ -41,13 +41,18 @@ class Use:
     active: float | None = None
 
 
-def measured_use(url: str, window: str, quantile: float) -> dict[str, Use]:
-    """By pod (``namespace/name``): the most memory within the window (``7d``), and this quantile of the
-    activity. Raises ``MetricsError``."""
+def check_question(url: str, window: str) -> None:
+    """Raises ``MetricsError`` for a URL or a window that cannot be asked."""
     if not _URL.fullmatch(url):
         raise MetricsError(f"--prometheus {quoted(url)}: expected a URL such as http://prometheus:9090")
     if not _WINDOW.fullmatch(window):
         raise MetricsError(f"--window {quoted(window)}: expected a duration such as 12h or 7d")
+
+
+def measured_use(url: str, window: str, quantile: float) -> dict[str, Use]:
+    """By pod (``namespace/name``): the most memory within the window (``7d``), and this quantile of the
+    activity. Raises ``MetricsError``."""
+    check_question(url, window)
     memory = _ask(url, f"max by ({_BY}) (max_over_time({_MEMORY}[{window}]))")
     active = _ask(url, f"max by ({_BY}) (quantile_over_time({quantile:g}, {_ACTIVE}[{window}]))")
     busy = _ask(url, f"max by ({_BY}) (quantile_over_time({quantile:g}, {_BUSY}[{window}]))")

@@ -9,7 +9,9 @@ import csv
 import io
 import json
 import re
+import textwrap
 from collections.abc import Container, Iterable, Sequence
+from itertools import zip_longest
 
 _HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202f"
@@ -17,6 +19,8 @@ _HIDDEN = re.compile(
     "\U000e0000-\U000e0fff]"
 )
 """Control characters, marks of direction, separators of lines, what has no width, and lone surrogates."""
+_NARROWEST = 12
+"""Characters of a column."""
 _FORMULA = re.compile("[=@＝＠]|[-+－＋](?![0-9.]*$)")
 """What a spreadsheet takes for the start of a formula; a number and a lone sign are none."""
 
@@ -36,12 +40,35 @@ def joined(lines: Iterable[str]) -> str:
     return "\n".join(map(visible, lines))
 
 
-def columns(rows: Sequence[Sequence[str]], right: Container[int] = (), indent: str = "") -> list[str]:
-    """The rows as lines with columns of equal width, those in ``right`` flush right."""
+def columns(
+    rows: Sequence[Sequence[str]], right: Container[int] = (), indent: str = "", width: int = 0
+) -> list[str]:
+    """The rows as lines with columns of equal width, those in ``right`` flush right. Within ``width``
+    characters, 0 for any number: columns are made narrower, first those whose texts then take the fewest
+    lines, and words are broken last."""
     texts = [[*map(visible, row)] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    forms = [f"{'>' if i in right else '<'}{width}" for i, width in enumerate(widths)]
-    return [(indent + "  ".join(map(format, row, forms))).rstrip() for row in texts]
+    longest = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    words = [
+        max(len(word) for text in column for word in text.split(" ")) for column in zip(*texts, strict=True)
+    ]
+    widths, room = [*longest], width - len(indent) - 2 * (len(longest) - 1)
+
+    def loss(i: int) -> tuple[bool, int, int, int]:
+        narrower = widths[i] - 1
+        wrapped = sum(len(row[i]) > narrower for row in texts)
+        return words[i] > narrower, -(-longest[i] // narrower), wrapped, -narrower
+
+    while width and sum(widths) > room and max(widths) > _NARROWEST:
+        wide = [i for i, one in enumerate(widths) if one > _NARROWEST]
+        widths[min(wide, key=loss)] -= 1
+    forms = [f"{'>' if i in right else '<'}{one}" for i, one in enumerate(widths)]
+    cells = (zip_longest(*map(_wrapped, row, widths), fillvalue="") for row in texts)
+    lines = (line for row in cells for line in row)
+    return [(indent + "  ".join(map(format, line, forms))).rstrip() for line in lines]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return [text] if len(text) <= width else textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:

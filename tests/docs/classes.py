@@ -143,6 +143,8 @@ IN_E2E = (
     "stowage top --local",
     "stowage top -o json",
     "stowage top -o wide",
+    "stowage top --by model",
+    "stowage top --sort free",
 )
 """Run by tests/e2e/test_docs.py against the real API server."""
 

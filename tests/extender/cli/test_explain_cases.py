@@ -142,7 +142,7 @@ def test_the_nodes_by_name(case: Case) -> None:
         "  a100-02  not enough free GPUs  needs 8 nvidia.com/gpu, 7 of 8 are free",
         "  h100-01  not enough free GPUs  needs 8 nvidia.com/gpu, 0 of 8 are free",
     ]
-    assert len(case.explain("nvidia.com/gpu: 8", "--example", "--all").splitlines()) == 37
+    assert len(case.explain("nvidia.com/gpu: 8", "--example", "--all", "-o", "wide").splitlines()) == 37
     error = case.error(str(case.path), "--example", "--node", "h100_01")
     assert "there is no node h100_01; did you mean h100-01?" in error
 

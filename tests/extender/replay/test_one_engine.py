@@ -16,11 +16,11 @@ from extender.k8s.objects import Deleted, Pod, Upserted
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.replay.cluster_engine import as_new
-from extender.replay.repack import replay_snapshot
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.verbs.filter import filter_nodes
 from extender.verbs.prioritize import scores_of
+from tests.extender.replay.snapshots import replay_snapshot
 from tests.extender.replay.test_repack import node, pod, quiet
 
 GPU = "nvidia.com/gpu"

@@ -29,7 +29,7 @@ _EVICTOR = {
 }
 
 
-def render(explanation: Explanation, *, verbose: bool = False, width: int = WIDTH) -> str:
+def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -> str:
     """An explanation; ``verbose``: with the numbers of the score; ``width`` of its tables, 0 for any."""
     if explanation.error:
         return joined([f"{explanation.pod} can run nowhere: {explanation.error}", *explanation.hints])
@@ -57,9 +57,7 @@ def render(explanation: Explanation, *, verbose: bool = False, width: int = WIDT
     return joined(lines)
 
 
-def render_nodes(
-    pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = False, width: int = WIDTH
-) -> str:
+def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = False, width: int = 0) -> str:
     """What each node says about the pod."""
     rows = []
     for one in answers:
@@ -147,7 +145,7 @@ def _eviction(option: EvictionOption) -> tuple[str, ...]:
     return option.node, option.loses, names
 
 
-def _sections(tables: Mapping[str, Sequence[tuple[str, ...]]], width: int = WIDTH) -> list[str]:
+def _sections(tables: Mapping[str, Sequence[tuple[str, ...]]], width: int = 0) -> list[str]:
     """The tables that have rows, each with its title."""
     shown = {title: columns(rows, indent="  ", width=width) for title, rows in tables.items() if rows}
     return [line for title, lines in shown.items() for line in ("", title, *lines)]

@@ -60,7 +60,8 @@ class Case:
         return self._capsys.readouterr().out
 
     def run(self, *args: str) -> int:
-        return cli.main(["explain", *args])
+        wide = () if {"-o", "--output"} & {*args} else ("-o", "wide")  # the tests compare whole lines
+        return cli.main(["explain", *args, *wide])
 
     def error(self, *args: str) -> str:
         assert self.run(*args) == 1
@@ -145,6 +146,12 @@ def test_the_nodes_by_name(case: Case) -> None:
     assert len(case.explain("nvidia.com/gpu: 8", "--example", "--all", "-o", "wide").splitlines()) == 37
     error = case.error(str(case.path), "--example", "--node", "h100_01")
     assert "there is no node h100_01; did you mean h100-01?" in error
+
+
+def test_tables_fit_100_columns_unless_wide(case: Case) -> None:
+    for output, fits in (("text", True), ("wide", False)):
+        out = case.explain("nvidia.com/gpu: 17", "--example", "-o", output)
+        assert (max(map(len, out.splitlines())) <= 100) is fits
 
 
 def test_a_selector_that_matches_no_node(case: Case) -> None:

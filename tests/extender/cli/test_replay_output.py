@@ -21,6 +21,13 @@ def files(tmp_path):
     return trace_files(tmp_path)
 
 
+ONLY_TWO = "stowage replay: interrupted: only the 2 replays above are complete\n"
+
+
+def reading(files):
+    return f"stowage replay: reading {files}/nodes.csv, {files}/pods.csv\n"
+
+
 @pytest.fixture
 def in_the_foreground():
     """Ctrl-C interrupts. Shells start what runs in the background with SIGINT ignored, and there the command
@@ -62,7 +69,7 @@ def test_what_is_replayed_can_be_drawn(files, capsys, more, name, start):
     assert (files / name).read_bytes().startswith(start)
     captured = capsys.readouterr()
     assert json.loads(captured.out)
-    assert captured.err == f"stowage replay: drew {files}/{name}\n"
+    assert captured.err == f"{reading(files)}stowage replay: drew {files}/{name}\n"
 
 
 def test_a_snapshot_can_be_drawn(tmp_path, capsys):
@@ -132,7 +139,7 @@ def test_ctrl_c_prints_the_rows_that_are_complete(files, capsys, monkeypatch, ou
     monkeypatch.setattr("extender.cli.replay.show_progress", interrupted)
     assert replay(files, "--policy", "most-allocated", "--seeds", "1-9", "--output", output) == 130
     captured = capsys.readouterr()
-    assert captured.err == "stowage replay: interrupted: only the 2 replays above are complete\n"
+    assert captured.err == reading(files) + ONLY_TWO
     if output == "table":
         assert captured.out.startswith("INTERRUPTED, not all replays are here:\n")
         assert captured.out.split("\n")[2].split()[-1] == "2"  # seeds
@@ -153,4 +160,7 @@ def test_ctrl_c_before_the_first_row_prints_no_table(files, capsys, monkeypatch)
     monkeypatch.setattr("extender.cli.replay.show_progress", interrupted)
     assert replay(files) == 130
     captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "stowage replay: interrupted: no replay is complete\n")
+    assert (captured.out, captured.err) == (
+        "",
+        f"{reading(files)}stowage replay: interrupted: no replay is complete\n",
+    )

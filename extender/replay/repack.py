@@ -26,6 +26,7 @@ from extender.replay.cluster_pods import cluster_simulation
 from extender.replay.runs import Progress
 from extender.replay.simulation import Item
 from extender.replay.steps import Step, carry_out
+from extender.replay.traces import BadInput
 from extender.settings import Settings
 from extender.source.interface import Source
 from packing.fleet.stranded import whole_gpus, whole_nodes

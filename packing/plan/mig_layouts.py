@@ -106,7 +106,7 @@ def choose_layouts(pool: Pool, demand: Demand, most_layouts: int, seconds: float
     def best(cost: Doubles, *more: LinearConstraint) -> tuple[Longs | None, bool]:
         found = milp(
             cost,
-            integrality=np.ones(cost.size),
+            integrality=np.ones(cost.size, np.int64),
             bounds=Bounds(low, high),
             constraints=[rules, *more],
             options={"time_limit": seconds / 2, "mip_rel_gap": 0.0},

@@ -229,9 +229,9 @@ def _carried_out(source: ClusterSource, sim: Simulation, plans: list[MigPlan]) -
         Upserted(_repartitioned(nodes[name], has)) for plan in plans for name, has in plan.then.items()
     ]
     then = source.simulation(events)
-    waiting = (item.key for item in sim.waiting)
-    outcome = carry_out(then, [Step("place", key) for key in (*moved, *waiting)])
+    outcome = carry_out(then, [Step("place", key) for key in moved])
     lost = sorted(set(moved) - outcome.placed.keys())
+    then.place_waiting()
     return in_use(then), [f"{key} ran, and finds no place in the new layouts" for key in lost]
 
 

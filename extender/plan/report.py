@@ -16,8 +16,8 @@ SHOWN = 40
 """Rows of a table that people read; JSON has all."""
 _WIDTH = 100
 UNKNOWN = (
-    "Not known, and ignored: affinity and spread between pods, volumes bound to a node, host ports, quotas, "
-    "gangs. Check these before you act."
+    "Not known, and ignored: affinity and spread between pods, volumes bound to a node, host ports, quotas. "
+    "The move of one member may restart its gang. Check these before you act."
 )
 
 

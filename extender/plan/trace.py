@@ -97,6 +97,9 @@ class _TraceEngine:
     def evaluate(self, item: Item) -> Answer:
         return Answer(reasons_for(self.fleet, item.request), self._policy.cost(self.fleet, item.request))
 
+    def gang_of(self, item: Item) -> None:
+        return None
+
     def bind(self, item: Item, row: int) -> Allocation:
         gpus = self._policy.choose(self.fleet, item.request, row)
         return self.bind_again(item, allocation_of(self.fleet, row, item.request, gpus))

@@ -19,9 +19,10 @@ from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS, WRITERS
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Deleted, Event, Pod, Upserted
 from extender.protocol.node_names import NodeNames
-from extender.replay.simulation import Answer, Item
+from extender.replay.simulation import Answer, Gang, Item
 from extender.verbs.assignment import annotations_for
 from extender.verbs.evaluate import evaluate, form_on
+from extender.verbs.gang_fit import Supposed, gang_would_fit
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import placed_shares
@@ -63,6 +64,22 @@ class ClusterEngine:
             by_claims = np.array([bool(one.devices or one.problem) for one in found.forecasts])
             codes[found.rows[by_claims]] = Reason.NO_SUCH_RESOURCE
         return Answer(codes, cost)
+
+    def gang_of(self, item: Item) -> Gang | None:
+        """As ``filter`` sees it, but for evictions, which nobody makes here."""
+        assert item.pod is not None
+        gang = self.state.gangs.gang_of(item.pod) if self.state.gang_check else None
+        if gang is None or gang.to_place < 2:
+            return None
+        others = [
+            one for one in self.state.gangs.members(gang.key) if one.key != item.key and not one.deleting
+        ]
+        if any(one.node_name for one in others):
+            return None
+        if not gang_would_fit(self.state, item.pod, item.request, Supposed(self.state.nodes)):
+            return Gang((), 0)
+        free = [one.key for one in others if not one.gates]
+        return Gang(free, min(gang.to_place, 1 + len(free)))
 
     def _all_names(self) -> NodeNames:
         if self._named_at != self.fleet.replaced:

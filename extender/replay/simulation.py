@@ -7,7 +7,7 @@ tried can be undone.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple, Protocol
@@ -79,6 +79,14 @@ class Answer(NamedTuple):
     cost: Floats
 
 
+class Gang(NamedTuple):
+    """``members`` start together or none does: the pod that was asked about, and some of the ``others``
+    (keys). 0: they do not fit."""
+
+    others: Sequence[str]
+    members: int
+
+
 class Engine(Protocol):
     """What places pods: the verbs on a cluster's state, or a policy on the fleet of a trace."""
 
@@ -88,6 +96,9 @@ class Engine(Protocol):
 
     def evaluate(self, item: Item) -> Answer:
         """Where a pod without a place fits, and what that costs."""
+
+    def gang_of(self, item: Item) -> Gang | None:
+        """With which others a waiting pod must start; None for a pod that starts by itself."""
 
     def bind(self, item: Item, row: int) -> Allocation | None:
         """Place a pod on a node where it fits; None if it cannot be assigned its GPUs there."""
@@ -140,6 +151,7 @@ class Simulation:
         self.staying_on: defaultdict[int, dict[str, Staying]] = defaultdict(dict)
         """By row and key."""
         self.held_back: set[str] = set()
+        self._without_gang: set[str] = set()
         self._keys_on: defaultdict[int, set[str]] = defaultdict(set)
         self._journal: list[tuple[Item, Allocation | None]] = []  # what pods held before each change
         self._pick = NodePicker(np.argsort(self.fleet.arrays.order, kind="stable"), sample=sample)
@@ -280,7 +292,7 @@ class Simulation:
         what the engine does not count, then reasons of nodes that lack only room."""
         codes = self.engine.evaluate(item).codes
         if self._has_room(item, codes).any():
-            return ONLY_WEAKER
+            return Reason.GANG_DOES_NOT_FIT.text if item.key in self._without_gang else ONLY_WEAKER
         allowed = item.rows & self.open
         if used_up := self.other_room.why_not(item.pod, allowed & (codes == Reason.FITS)):
             return used_up
@@ -290,11 +302,27 @@ class Simulation:
         return Reason(int(counts.argmax())).text if counts.any() else _NO_PLACE
 
     def place_waiting(self) -> dict[str, str]:
-        """Place the waiting pods in kube-scheduler's order; returns the node of each that fits. Those placed
-        can move like the others."""
-        placed = [item for item in self.waiting if self.place(item)]
+        """Place the waiting pods in kube-scheduler's order; returns the node of each that fits: of a gang as
+        many members as must start together, or none. Those placed can move like the others."""
+        waiting = {item.key: item for item in self.waiting}
+        for item in self.waiting:
+            if item.key not in self.held:
+                self._start(item, waiting)
+        placed = [item for item in self.waiting if item.key in self.held]
         self.movable |= {item.key: item for item in placed}
         return {item.key: self.node_of(item.key) for item in placed}
+
+    def _start(self, item: Item, waiting: Mapping[str, Item]) -> None:
+        gang = self.engine.gang_of(item)
+        if gang is None:
+            self.place(item)
+            return
+        others = sorted((waiting[key] for key in gang.others if key in waiting), key=lambda one: one.gpus)
+        members, before = [item, *others][: gang.members], self.savepoint()
+        if len(members) == gang.members > 0 and all(self.place(one) for one in largest_first(members)):
+            return
+        self.undo_to(before)
+        self._without_gang.add(item.key)
 
     def offered(self) -> Flags:
         """(N,) the nodes on offer that take pods."""

@@ -12,9 +12,9 @@ succeeded need no room (``queues/gangs.py``).
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -24,7 +24,7 @@ from extender.cluster.gang_placement import WaitingMembers, grouped, place_toget
 from extender.cluster.other_resources import asked_by
 from extender.cluster.state import State
 from extender.dra.pod_claims import class_resources
-from extender.k8s.objects import Pod
+from extender.k8s.objects import Node, Pod
 from extender.queues.gangs import Gang
 from extender.queues.rights import EvictionRules
 from extender.untrusted.limits import GANG_READ, GANG_VICTIMS
@@ -72,7 +72,28 @@ def gang_may_fit(state: State, pod: Pod, request: Request) -> bool:
     return answers[asked]
 
 
-def _may_fit(state: State, gang: Gang, asking: WaitingMembers, now: float) -> bool:
+@dataclass(frozen=True, slots=True)
+class Supposed:
+    """What is asked "what if" about: the ``nodes`` by name as they would be, and what pods would leave and
+    take. Nobody is evicted then."""
+
+    nodes: Mapping[str, Node]
+    left: tuple[Allocation, ...] = ()
+    taken: tuple[Allocation, ...] = ()
+
+
+def gang_would_fit(state: State, pod: Pod, request: Request, supposed: Supposed) -> bool:
+    """Whether all members that must run together would fit, as far as is known, without evictions: False for
+    a pod without such a gang. For plans and ``explain``, which promise nothing that they do not know."""
+    gang = state.gangs.gang_of(pod)
+    if gang is None or gang.to_place < 2:
+        return False
+    return _may_fit(state, gang, WaitingMembers(pod, request), time.time(), supposed)
+
+
+def _may_fit(
+    state: State, gang: Gang, asking: WaitingMembers, now: float, supposed: Supposed | None = None
+) -> bool:
     """Nominated members may go elsewhere, or stay: the search may miss the way by which they got their
     room."""
     others = [one for one in state.gangs.members(gang.key) if one.key != asking.pod.key and not one.deleting]
@@ -84,12 +105,12 @@ def _may_fit(state: State, gang: Gang, asking: WaitingMembers, now: float) -> bo
         return False
     nominated = [one.key for one in without_gates if state.reservations.node_of(one.uid)]
     members = _members_to_place(gang, asking, without_gates, gang.to_place)
-    fits = _fits(state, members, now, without=nominated)
+    fits = _fits(state, members, now, without=nominated, supposed=supposed)
     if fits or not nominated:
         return fits
     rest = [one for one in without_gates if one.key not in nominated]
     members = _members_to_place(gang, asking, rest, gang.to_place - len(nominated))
-    return _fits(state, members, now)
+    return _fits(state, members, now, supposed=supposed)
 
 
 def _members_to_place(
@@ -119,12 +140,17 @@ def _fits(
     members: Sequence[WaitingMembers],
     now: float,
     without: Collection[str] = (),
+    supposed: Supposed | None = None,
 ) -> bool:
     """Whether these members fit. ``without``: keys of nominated pods whose room is not held."""
     if any(_wants_dra(state, one) for one in members):
-        return True
+        return supposed is None  # not known
     pod = members[0].pod
     with state.fleet_view_for(pod, without) as fleet, ExitStack() as gone:
+        if supposed is not None:
+            gone.enter_context(fleet.without(supposed.left))
+            gone.enter_context(fleet.holding(supposed.taken))
+            return place_together(fleet, state.policy, supposed.nodes, members) is not None
         if place_together(fleet, state.policy, state.nodes, members) is not None:
             return True
         found = _evictable(state, pod, now, _usable(fleet, members))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from extender.plan.change import added_nodes, change_report
 from extender.plan.prices import NO_COSTS
 from extender.replay.traces import BadInput
-from tests.extender.plan.clusters import node, pod, source_of
+from packing.model.reasons import Reason
+from tests.extender.plan.clusters import Manifest, node, pod, source_of
 from tests.extender.plan.test_property import quiet
 
 
@@ -85,3 +88,46 @@ def test_a_gpu_of_the_catalogue_needs_a_description():
 def test_a_node_that_is_not_there_cannot_be_removed():
     with pytest.raises(BadInput, match="there is no node z"):
         report_of(source_of(node("a")), remove=["z"])
+
+
+def gang(count: int, gpus: int = 4, **more: Any) -> list[Manifest]:
+    labels = {"stowage.dev/gang": "g", "stowage.dev/gang-min": str(count)}
+    return [pod(f"w{n}", gpus=gpus, labels=labels, **more) for n in range(count)]
+
+
+def test_a_gang_fits_as_a_whole_or_not_at_all() -> None:
+    source = source_of(node("a", 4), *gang(2))
+    report = report_of(source, ["1xa"])
+    assert report.sentences[0] == "2 waiting pods fit (0 without the change), 2 of them only then."
+    assert figures(report)["waiting pods that fit"] == (0, 2, 2)
+    report = report_of(source_of(node("a", 4), *gang(3)), ["1xa"])
+    assert figures(report)["waiting pods that fit"] == (0, 0, 0)
+    assert {row[4] for row in report.tables[0].rows} == {Reason.GANG_DOES_NOT_FIT.text}
+    assert report.agrees
+
+
+def test_the_room_that_a_gang_does_not_take_is_there_for_others() -> None:
+    source = source_of(node("a", 4), *gang(2), pod("x", gpus=4))
+    rows = {row[0]: row[2] for row in report_of(source).tables[0].rows}
+    assert rows == {"ml/w0": "-", "ml/w1": "-", "ml/x": "a"}
+
+
+def test_a_member_with_gates_cannot_start_so_its_gang_does_not() -> None:
+    first, second = gang(2)
+    second["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    report = report_of(source_of(node("a", 8), first, second), ["1xa"])
+    assert figures(report)["waiting pods that fit"] == (0, 0, 0)
+
+
+def test_a_member_fits_by_itself_once_another_one_is_bound() -> None:
+    first, second = gang(2)
+    first["spec"]["nodeName"], first["status"]["phase"] = "a", "Running"
+    assert (
+        figures(report_of(source_of(node("a", 8), first, second), ["1xa"]))["waiting pods that fit"][1] == 1
+    )
+
+
+def test_members_are_placed_the_largest_first() -> None:
+    small, large = gang(2, 1), gang(2, 4)
+    items = node("a", 4), node("b", 4), pod("x", "b", 3), small[0], large[1]
+    assert figures(report_of(source_of(*items), ["1xa"]))["waiting pods that fit"] == (2, 2, 2)

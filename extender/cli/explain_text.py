@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from extender.untrusted.visible import columns, joined
+from extender.untrusted.visible import columns, joined, wrapped
 
 if TYPE_CHECKING:
     from extender.explain.decision_log import Decision
@@ -54,7 +54,7 @@ def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -
         lines += _evictions(explanation.evictions, width)
     if node := explanation.fits_later_on():
         lines += ["", f"It can fit on {node} when other pods there end"]
-    return joined(lines)
+    return joined(one for line in lines for one in wrapped(line, width))
 
 
 def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = False, width: int = 0) -> str:

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from extender.cli.explain_text import WIDTH, amounts
 from extender.explain.overview_lines import NodeLine, Overview, WaitingLine
-from extender.untrusted.visible import columns, joined, many
+from extender.untrusted.visible import columns, joined, many, visible, wrapped
 
 By: TypeAlias = Literal["node", "model", "zone"]
 Sort: TypeAlias = Literal["name", "model", "zone", "gpus", "whole", "free", "used", "memory", "pods"]
@@ -93,8 +93,8 @@ def render(
     head = ("NODE", *_HEAD, *more) if by == "node" else (by.upper(), "NODES", *_HEAD[1:6], "MIG FREE")
     rows = [_node(line, wide=wide) if isinstance(line, NodeLine) else _group_row(line) for line in lines]
     texts = columns([head, *rows], width=width)
-    texts += ["", *columns([(found.totals.text,)], width=width), *_mig(found.nodes), *_problems(found)]
-    texts += found.unread
+    sentences = [found.totals.text, *_mig(found.nodes), *_problems(found), *found.unread]
+    texts += ["", *(one for text in sentences for one in wrapped(visible(text), width))]
     if found.waiting:
         waits = _without_empty([_WAITING_HEAD, *(_wait(line, now) for line in found.waiting)])
         texts += ["", *columns(waits, width=width)]

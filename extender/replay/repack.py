@@ -63,7 +63,7 @@ def replay_cluster(
         state.apply(events)
     replay = SnapshotReplay(state, name, sample, allow_downgrade=allow_downgrade)
     if not replay.has_gpus:
-        raise BadInput(f"{name}: no node that accepts pods has a GPU")
+        raise BadInput(f"{source.describe()}: no node that accepts pods has a GPU")
     today = replay.row(TODAY)
     bound = replay.most_whole_gpus_free()
     yield today | {"most_whole_gpus_free": bound}

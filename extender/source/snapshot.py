@@ -105,15 +105,15 @@ class SnapshotSource(Source):
 
     def start(self, apply: Apply, applied: object = None, background: object = None) -> None:
         """Deliver everything before it returns."""
-        for problem in self._snapshot.problems:
-            _log.warning("snapshot: %s", problem)
-        if more := self._snapshot.more_problems:
-            _log.warning("snapshot: %d more problems", more)
         self._apply = apply
         for events in self.list_once():
             apply(events)
 
     def list_once(self) -> Iterator[Sequence[Event]]:
+        for problem in self._snapshot.problems:
+            _log.warning("snapshot: %s", problem)
+        if more := self._snapshot.more_problems:
+            _log.warning("snapshot: %d more problems", more)
         nodes, pods, others = self._snapshot.nodes, self._snapshot.pods, self._snapshot.others
         events: list[Event] = [*map(Upserted, nodes.values()), Listed("Node", frozenset(nodes))]
         events += map(Upserted, others.values())

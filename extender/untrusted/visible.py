@@ -55,20 +55,21 @@ def columns(
 
     def loss(i: int) -> tuple[bool, int, int, int]:
         narrower = widths[i] - 1
-        wrapped = sum(len(row[i]) > narrower for row in texts)
-        return words[i] > narrower, -(-longest[i] // narrower), wrapped, -narrower
+        several = sum(len(row[i]) > narrower for row in texts)
+        return words[i] > narrower, -(-longest[i] // narrower), several, -narrower
 
     while width and sum(widths) > room and max(widths) > _NARROWEST:
         wide = [i for i, one in enumerate(widths) if one > _NARROWEST]
         widths[min(wide, key=loss)] -= 1
     forms = [f"{'>' if i in right else '<'}{one}" for i, one in enumerate(widths)]
-    cells = (zip_longest(*map(_wrapped, row, widths), fillvalue="") for row in texts)
+    cells = (zip_longest(*map(wrapped, row, widths), fillvalue="") for row in texts)
     lines = (line for row in cells for line in row)
     return [(indent + "  ".join(map(format, line, forms))).rstrip() for line in lines]
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    return [text] if len(text) <= width else textwrap.wrap(text, width, break_on_hyphens=False)
+def wrapped(text: str, width: int) -> list[str]:
+    """The text in lines of this width, 0 for any."""
+    return textwrap.wrap(text, width, break_on_hyphens=False) if 0 < width < len(text) else [text]
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:

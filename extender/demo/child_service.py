@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
+from extender.cluster.totals import Totals
 from extender.demo.pods import Manifest
 
 _SETTINGS = {"STOWAGE_BIND": "true", "STOWAGE_LOG_LEVEL": "warning", "STOWAGE_DRAIN_SECONDS": "0"}
@@ -59,6 +60,13 @@ class ChildService:
         name, namespace, uid = (pod["metadata"][key] for key in ("name", "namespace", "uid"))
         binding = {"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": node}
         _raise_for(json.loads(self._call("bind", binding))["Error"])
+
+    def totals(self) -> Totals:
+        """The sums of its census. Raises ``DemoError``."""
+        status, body = self._request("GET", "/debug/fragmentation")
+        if status != http.client.OK:
+            raise DemoError(f"/debug/fragmentation: {status}")
+        return Totals(**json.loads(body)["totals"])
 
     def medians(self) -> str:
         """The median duration of the calls of each verb, as text."""

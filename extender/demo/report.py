@@ -57,8 +57,8 @@ _ROWS: list[tuple[str, Callable[[Outcome], str]]] = [
     ("whole GPUs in use", lambda o: f"{o.gpus_taken} of {o.gpus}"),
     ("free blocks of 8 GPUs", lambda o: str(o.free_blocks)),
     ("8-GPU jobs that could still start", lambda o: str(o.could_start)),
-    ("free GPUs on idle nodes", lambda o: str(o.gpus_on_idle_nodes)),
-    ("idle nodes", lambda o: str(o.idle_nodes)),
+    ("GPUs on nodes with no GPU in use", lambda o: str(o.gpus_on_idle_nodes)),
+    ("nodes with no GPU in use", lambda o: str(o.idle_nodes)),
 ]
 
 
@@ -68,16 +68,6 @@ def table(default: Outcome, stowage: Outcome) -> str:
     rows += [(label, cell(default), cell(stowage)) for label, cell in _ROWS]
     first, second, third = (max(map(len, column)) for column in zip(*rows, strict=True))
     return "\n".join(f"  {a:<{first}}   {b:>{second}}   {c:>{third}}" for a, b, c in rows)
-
-
-def fleet(nodes: Sequence[NodeInfo]) -> str:
-    """The size of a fleet as text."""
-    counts: Counter[str] = Counter()
-    for node in nodes:
-        for name, count in _devices(node.allocatable):
-            kind = "MIG devices" if "/mig-" in name else "whole GPUs" if name == GPU else "time slices"
-            counts[kind] += count
-    return f"{len(nodes)} nodes with " + ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
 def waiting(run: Scheduler) -> str:

@@ -10,14 +10,18 @@ import argparse
 import json
 import signal
 import sys
+import textwrap
 import time
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from extender.data import CLUSTER
 from extender.demo import report
 from extender.demo.child_service import ChildService, DemoError, serving
-from extender.demo.pods import stream
-from extender.demo.scheduler import DEFAULT, PACKING, NodeInfo, PodInfo, Scheduler, read_cluster, read_pod
+from extender.demo.pods import Manifest, stream
+from extender.demo.scheduler import DEFAULT, PACKING, Scheduler, read_cluster
 from extender.untrusted.terminal import interruptible
 
 if TYPE_CHECKING:
@@ -42,12 +46,14 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo, and return the exit code."""
+    items = _cluster(args.seed)
     try:
         with (
             interruptible(signal.SIGTERM, signal.SIGHUP),  # so that the child ends, too
-            serving(CLUSTER, args.host, args.port) as service,
+            TemporaryDirectory() as directory,
+            serving(_written(items, directory), args.host, args.port) as service,
         ):
-            _compare(service, args)
+            _compare(service, items, args)
             if not args.exit:
                 _serve_until_interrupted(service)
     except DemoError as error:
@@ -56,31 +62,45 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _compare(service: ChildService, args: argparse.Namespace) -> None:
-    nodes, pending = _read_bundled_cluster()
-    pods = pending + [read_pod(manifest) for manifest in stream(args.seed)]
-    _print(f"Stowage demo: {report.fleet(nodes)}")
-    _print(f"{len(pods)} pods arrive, in the order of seed {args.seed}\n")
+def _compare(service: ChildService, items: list[Manifest], args: argparse.Namespace) -> None:
+    nodes, pods = read_cluster(items)
+    _print(f"Stowage demo: {len(pods)} pods wait, in the order of seed {args.seed}\n")
     in_use = f" (port {args.port} is in use)" if args.port not in (0, service.port) else ""
     _print(f"Starting the service at {service.url}{in_use}\nThe first start compiles for 10 to 20 s ...")
     started = time.monotonic()
     service.wait_until_ready()
-    _print(f"Ready after {time.monotonic() - started:.1f} s")
+    _print(f"Ready after {time.monotonic() - started:.1f} s\n\n{_census('Before', service)}")
     default = Scheduler(nodes, profile=DEFAULT, seed=args.seed)
     for pod in pods:
         default.schedule(pod)
-    packed = Scheduler(_read_bundled_cluster()[0], profile=PACKING, seed=args.seed, extender=service)
+    packed = Scheduler(read_cluster(items)[0], profile=PACKING, seed=args.seed, extender=service)
     started = time.monotonic()
     for pod in report.progress(pods, "Scheduling"):
         packed.schedule(pod)
     _print(f"Scheduled over HTTP in {time.monotonic() - started:.1f} s\nMedian call: {service.medians()}\n")
     _print("The same pods, in the same order, on the same nodes:\n")
     _print(report.table(report.measure(default), report.measure(packed)))
-    _print(f"\n{report.waiting(packed)}")
+    _print(f"\n{_census('With Stowage', service)}\n{report.waiting(packed)}")
 
 
-def _read_bundled_cluster() -> tuple[list[NodeInfo], list[PodInfo]]:
-    return read_cluster(json.loads(CLUSTER.read_text(encoding="utf-8"))["items"])
+def _census(when: str, service: ChildService) -> str:
+    return textwrap.fill(f"{when}: {service.totals().text}", 100, subsequent_indent="  ")
+
+
+def _cluster(seed: int) -> list[Manifest]:
+    """The bundled cluster with the pods of this seed. Those that wait have been created now."""
+    items: list[Manifest] = json.loads(CLUSTER.read_text(encoding="utf-8"))["items"] + stream(seed)
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    for one in items:
+        if one["kind"] == "Pod" and one["status"]["phase"] == "Pending":
+            one["metadata"]["creationTimestamp"] = now
+    return items
+
+
+def _written(items: list[Manifest], directory: str) -> Path:
+    path = Path(directory) / "example.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}), encoding="utf-8")
+    return path
 
 
 def _serve_until_interrupted(service: ChildService) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable
 from http.client import HTTPConnection
@@ -17,6 +18,7 @@ import pytest
 
 from bench import demo_cluster
 from extender.cluster.state import State
+from extender.cluster.totals import Totals
 from extender.data import CLUSTER
 from extender.demo import report
 from extender.demo.child_service import DemoError, free_port
@@ -247,7 +249,7 @@ class TestCommand:
         assert (done.returncode, done.stderr) == (0, "")
         assert "\r" not in done.stdout  # no bar where there is no terminal
         figures = dict(re.findall(r"^  (\S.*?)  +(\d+ .*|\d+)$", done.stdout, re.MULTILINE))
-        for row in ("pods placed", "8-GPU jobs placed", "whole GPUs in use", "idle nodes"):
+        for row in ("pods placed", "8-GPU jobs placed", "whole GPUs in use", "nodes with no GPU in use"):
             spread, packed = (int(one) for one in re.findall(r"(\d+)(?: of \d+)?", figures[row]))
             assert packed > spread
 
@@ -267,14 +269,21 @@ class TestCommand:
                     assert f"port {port} is in use" in output
                     url = re.search(r"http://(\S+:\d+)", output)[1]
                     assert not url.endswith(f":{port}")
-                    assert ready(url) == 200
+                    assert get(url, "/readyz")[0] == 200
+                    found = json.loads(get(url, "/debug/overview?waiting=200")[1])["overview"]
+                    assert Totals(**found["totals"]).text in " ".join(
+                        output.split()
+                    )  # terminal and page count the same
+                    groups = re.findall(r"^ +(\d+) x ", output, re.MULTILINE)
+                    assert sum(map(int, groups)) == found["totals"]["waiting"] == len(found["waiting"]) > 1
+                    assert all(0 <= time.time() - pod["created"] < 3600 for pod in found["waiting"])
                     running.send_signal(signal.SIGINT)
                     assert running.wait(60) == 0
                     assert running.stderr.read() == ""
                 finally:
                     running.kill()
         with pytest.raises(ConnectionRefusedError):
-            ready(url)
+            get(url, "/readyz")
 
     def test_a_service_that_cannot_start_is_one_line(self):
         done = subprocess.run(
@@ -299,11 +308,12 @@ def up_to(word: str, lines: Iterable[str]) -> str:
     raise AssertionError(f"the output ends without {word!r}: {output}")
 
 
-def ready(address: str) -> int:
+def get(address: str, path: str) -> tuple[int, bytes]:
     connection = HTTPConnection(address, timeout=10)
     try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
     finally:
         connection.close()
 

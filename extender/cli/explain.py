@@ -17,7 +17,7 @@ from extender.untrusted.visible import visible
 
 if TYPE_CHECKING:
     from extender.cluster.state import State
-    from extender.explain.inspector import PodAnswer
+    from extender.explain.answers import PodAnswer
     from extender.k8s.objects import Pod
     from extender.settings import Settings
     from extender.source.interface import Source
@@ -78,10 +78,8 @@ def _asked(args: argparse.Namespace, manifest: str | None, stowage: StowageServi
 
 
 def _read_answers(found: object, stowage: StowageService, key: str = "") -> list[PodAnswer]:
-    from extender.cli.precompile import loading_kernels
+    from extender.explain.answers import PodAnswer
 
-    with loading_kernels():
-        from extender.explain.inspector import PodAnswer
     return cluster_args.read_answer(list[PodAnswer], found, stowage, key)
 
 
@@ -103,11 +101,9 @@ def _only(found: Sequence[str], name: str, near: str = "") -> str:
 
 def _reported(args: argparse.Namespace, found: dict[str, Any], stowage: StowageService) -> str:
     """A pod of the cluster: where it fits now, and what the service has decided about it."""
-    from extender.cli.precompile import loading_kernels
+    from extender.cli.explain_text import render, render_decisions
+    from extender.explain.answers import PodReport
 
-    with loading_kernels():
-        from extender.cli.explain_text import render, render_decisions
-        from extender.explain.inspector import PodReport
     report = cluster_args.read_answer(PodReport, found, stowage)
     if args.output == "json":
         more = {key: found[key] for key in ("note", "decisions", "replica")}
@@ -126,7 +122,7 @@ def _worked_out(
 
     source, settings, dump = cluster_args.source_with_settings(args, settings)
     with loading_kernels():
-        from extender.explain.inspector import PodAnswer
+        from extender.explain.answers import PodAnswer
         from extender.explain.pod import explain, explain_each
 
         state = _state_of(source, settings, dump)

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING
 from extender.untrusted.visible import columns, joined, wrapped
 
 if TYPE_CHECKING:
-    from extender.explain.decision_log import Decision
-    from extender.explain.evictions import EvictionOption, Evictions
-    from extender.explain.options import Option
-    from extender.explain.pod import Explanation, NodeAnswer, Refusal
+    from extender.explain.answers import (
+        Decision,
+        EvictionOption,
+        Evictions,
+        Explanation,
+        NodeAnswer,
+        Option,
+        Refusal,
+    )
 
 WIDTH = 100
 """Characters of a line in a table, without ``-o wide``."""

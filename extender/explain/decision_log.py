@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from time import monotonic, thread_time
 
 from extender.cluster.failures import Failures
-from extender.explain.pod import Explanation
+from extender.explain.answers import Decision, Explanation
 from extender.k8s.objects import Pod
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import CACHE, DECISION
@@ -25,17 +25,6 @@ _SHARE, _BURST = 0.05, 0.5
 pause. People read few explanations, and one costs more than the answer itself."""
 _FITTING_SHARE, _FITTING_BURST = 0.002, 0.03
 """The same of pods that fit, of which there are more, and about which people ask less."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """When a verb answered, its answer in one line, and why: None where there was no time to explain it, and
-    for verbs without an explanation."""
-
-    at: datetime
-    verb: str
-    answer: str
-    explanation: Explanation | None = None
 
 
 class Decisions:

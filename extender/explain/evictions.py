@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal, TypeAlias
 
 from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError, effective_requests
+from extender.explain.answers import Actor, EvictionOption, Evictions, EvictorMode
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, milli, whole
 from extender.protocol.node_names import NodeNames
@@ -26,39 +25,6 @@ BEST = 3
 """Nodes that are shown of those where evictions help."""
 NOT_ENOUGH = "evicting all that may be evicted there is not enough"
 DEARER = "evictions there cost more"
-
-Actor: TypeAlias = Literal["kube-scheduler", "evictor"]
-EvictorMode: TypeAlias = Literal["off", "recommend", "on", "unknown"]
-"""The setting ``evictor`` of the service; unknown to the command line, which asks no service."""
-
-
-@dataclass(frozen=True, slots=True)
-class EvictionOption:
-    """Evictions on one node that make the pod fit. ``acts``: kube-scheduler, which asks ``preempt``, or only
-    the evictor, where it is on. ``loses`` says who loses how much work; ``cost`` is the vector of
-    docs/preemption.md. The lists name the first of ``pods`` victims, and of those on other nodes."""
-
-    node: str
-    acts: Actor
-    pods: int
-    victims: tuple[str, ...]
-    other_nodes: tuple[str, ...]
-    loses: str
-    gpu_hours: float
-    pdb_violations: int
-    cost: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Evictions:
-    """``best``: the options, the cheapest first. ``elsewhere`` counts the other nodes that lack something by
-    why not there, ``protected`` the pods on all these nodes that may not be evicted by what protects them.
-    ``evictor``: whether the evictor of the service acts."""
-
-    best: tuple[EvictionOption, ...] = ()
-    elsewhere: dict[str, int] = field(default_factory=dict)
-    protected: dict[str, int] = field(default_factory=dict)
-    evictor: EvictorMode = "unknown"
 
 
 def evictions_for(

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic, time
 
 from extender.background import with_turns
 from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
-from extender.explain.decision_log import Decision, Decisions
-from extender.explain.evictions import EvictorMode
+from extender.explain.answers import Decision, EvictorMode, Explanation, NodeAnswer, PodAnswer, PodReport
+from extender.explain.decision_log import Decisions
 from extender.explain.fleet_feed import FleetFeed
 from extender.explain.fleet_history import INTERVAL, FleetHistory
 from extender.explain.hints import gates_text
 from extender.explain.node import NodeView, view_node
 from extender.explain.overview import overview
 from extender.explain.overview_lines import Overview
-from extender.explain.pod import Explanation, NodeAnswer, candidates_of, explain, explain_each
+from extender.explain.pod import candidates_of, explain, explain_each
 from extender.explain.this_replica import Replica
 from extender.k8s.objects import Pod
 from extender.source.workloads import Template, parse_pod, parse_templates
@@ -34,30 +33,6 @@ _NEVER_ASKED = (
     "kube-scheduler has not asked about this pod: it is for another scheduler, or no node passed "
     'kube-scheduler\'s own filters ("Insufficient nvidia.com/gpu" never reaches an extender)'
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PodReport:
-    """A pod: its node, the last decisions about it (newest first), and, if it waits or that was asked, where
-    it fits now. ``replica``: the one whose decisions these are."""
-
-    pod: str
-    node: str
-    note: str
-    decisions: list[Decision]
-    now: Explanation | None
-    replica: Replica
-
-
-@dataclass(frozen=True, slots=True)
-class PodAnswer:
-    """The explanation of one pod of a manifest, or what each of the ``nodes`` says, where that was asked;
-    ``workload``: what makes the pod, "" for a pod of its own."""
-
-    workload: str
-    pod: str
-    explanation: Explanation | None = None
-    nodes: tuple[NodeAnswer, ...] | None = None
 
 
 class Inspector:

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from extender.explain.answers import Need
 from extender.untrusted.limits import KEY, LISTED_NAMES, NAME, shorten
 from packing.fleet.feasibility import idle_gpus, separation
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import fitting_gpus, share_mib
 from packing.model.node_spec import NodeSpec, resolve_on
 from packing.model.request import Request, Shares
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """One thing that a pod asks of one node, in units that ``what`` names; ``text`` says it as a sentence."""
-
-    what: str
-    asked: int
-    free: int
-    total: int
-    text: str
 
 
 def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:

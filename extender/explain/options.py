@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from extender.cluster.state import State
 from extender.dra.forecast import Forecast
+from extender.explain.answers import Option
 from extender.explain.needs import replicas_given
 from extender.untrusted.limits import LISTED_NAMES, shorten
 from extender.verbs.evaluate import Evaluation, form_on, separation_costs, spot_costs
@@ -27,28 +26,6 @@ _TERMS = {
 _NO_COST = "takes no room that other pods are expected to need"
 _NEGLIGIBLE = 0.005
 """GPUs: terms of at most this are not put in words."""
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A node that fits: its score if it got one, its cost, the ``terms`` that add up to it (before rounding),
-    and ``why``, the largest of these in words.
-
-    ``nvlink``: for a pod of several GPUs, the node's NVLink islands and what they were read from. ``devices``
-    are what kube-scheduler would give the pod's claims there; where that is not known, ``devices_unknown``
-    says why. ``gives``: what the devices asked for are there, "" if they are what the pod names.
-    """
-
-    node: str
-    score: int | None
-    cost: float
-    terms: dict[str, float]
-    why: str
-    gpus: tuple[int, ...] = ()
-    devices: tuple[str, ...] = ()
-    devices_unknown: str = ""
-    nvlink: str = ""
-    gives: str = ""
 
 
 def option_on(state: State, evaluation: Evaluation, index: int, name: str, score: int | None) -> Option:

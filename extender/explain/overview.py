@@ -11,8 +11,9 @@ from extender.background import with_turns
 from extender.cluster.census import CensusTaker, waiting_pods
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, not_offered, unoffered
+from extender.explain.answers import Verdict
 from extender.explain.overview_lines import NodeLine, Overview, WaitingLine
-from extender.explain.pod import Candidates, Verdict, explain
+from extender.explain.pod import Candidates, explain
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
 

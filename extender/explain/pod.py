@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,11 @@ from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import ELSEWHERE, Forecast
 from extender.dra.node_search import NOTHING_FITS
 from extender.explain.advice import advice_on
-from extender.explain.evictions import Evictions, EvictorMode, evictions_for
+from extender.explain.answers import EvictorMode, Explanation, NodeAnswer, Refusal
+from extender.explain.evictions import evictions_for
 from extender.explain.hints import describe_gang, hints, missing_on, of_classes, uncounted_resources
-from extender.explain.needs import Need, missing_needs
-from extender.explain.options import Option, option_on
+from extender.explain.needs import missing_needs
+from extender.explain.options import option_on
 from extender.explain.words import admission_problem, as_admitted, is_manifest
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
@@ -56,92 +57,6 @@ _SIZE = frozenset(
 _UNKNOWN_REASONS = 20
 """Different reasons that are shown where devices are not known: they may quote what others wrote."""
 Flags = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Nodes that cannot take the pod for one reason; ``nearest`` is the node that lacks least, and
-    ``lacks`` what; ``advice``: what would help."""
-
-    reason: str
-    nodes: int
-    eviction_helps: bool
-    nearest: str
-    lacks: tuple[Need, ...] = ()
-    advice: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The decisive reason in one line, what the pod lacks on the nearest node, and what would help; "" where
-    that is not known."""
-
-    why: str
-    lacks: str = ""
-    advice: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """``nodes`` is how many nodes were asked about, ``fits`` how many of them fit.
-
-    ``unknown`` counts, by reason, nodes that would fit, but where it is not known whether the pod's claims
-    get their devices; ``passed_over``, by reason, nodes that kube-scheduler rules out before it asks Stowage.
-    ``error``: the request itself is wrong, and fits nowhere. ``evictions``: who would be evicted for a pod
-    that fits nowhere; None where that was not asked. ``gang``: the gang of the pod, and whether room is held
-    for it. ``node``: where the pod runs; then the rest is about a copy of it. ``hints``: what is probably
-    wrong with the request as such.
-    """
-
-    pod: str
-    asks: dict[str, int | str] = field(default_factory=dict)
-    gang: str = ""
-    error: str = ""
-    nodes: int = 0
-    fits: int = 0
-    best: tuple[Option, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
-    unknown: dict[str, int] = field(default_factory=dict)
-    passed_over: dict[str, int] = field(default_factory=dict)
-    evictions: Evictions | None = None
-    node: str = ""
-    hints: tuple[str, ...] = ()
-
-    def verdict(self) -> Verdict:
-        """Where it fits now; else what most nodes say that Stowage was asked about, or what rules most out
-        before."""
-        if self.error:
-            return Verdict(self.error)
-        if self.fits:
-            return Verdict(f"fits on {self.fits} node{'s' * (self.fits > 1)}")
-        if self.unknown:
-            return Verdict(f"not known: {next(iter(self.unknown))}")
-        every = f"of {self.nodes + sum(self.passed_over.values())} nodes"
-        if self.refusals:
-            most = self.refusals[0]
-            lacks = "; ".join(need.text for need in most.lacks)
-            near = f"{most.nearest}: {lacks}" if lacks else ""
-            return Verdict(f"{most.reason} ({most.nodes} {every})", near, most.advice)
-        reason = max(self.passed_over, key=self.passed_over.__getitem__, default="")
-        return Verdict(f"{reason} ({self.passed_over[reason]} {every})" if reason else "there is no node")
-
-    def ways_out(self) -> list[tuple[str, str]]:
-        """What would help against each reason; nothing for a pod that fits or runs."""
-        if self.fits or self.node:
-            return []
-        helps = (one for one in self.refusals if one.advice and not one.advice.startswith("nothing"))
-        return [(one.reason, one.advice) for one in helps]
-
-    def fits_later_on(self) -> str:
-        """A node where the pod can fit when others there end, "" for none."""
-        elsewhere = self.evictions.elsewhere if self.evictions else {}
-        reasons = {*elsewhere, *(one.reason for one in self.refusals)}
-        if self.fits or Reason.GANG_DOES_NOT_FIT.text in reasons:
-            return ""
-        for one in self.refusals:
-            if one.eviction_helps and one.lacks and all(need.asked <= need.total for need in one.lacks):
-                return one.nearest
-        return ""
 
 
 class Candidates:
@@ -337,26 +252,6 @@ def _refusal(state: State, fleet: Fleet, names: NodeNames, evaluation: Evaluatio
     lacks = tuple(missing_needs(fleet, int(evaluation.rows[nearest]), evaluation.request))
     advice = advice_on(state, fleet, evaluation.pod, evaluation.request, names[nearest], reason)
     return Refusal(reason.text, refused.size, reason.eviction_helps, names[nearest], lacks, advice)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeAnswer:
-    """One node. ``reason`` is "fits" or why not, ``lacks`` what it has too little of, in sentences.
-
-    ``cost`` (GPUs) and its ``terms`` mean something only where it fits.
-    """
-
-    node: str
-    fits: bool
-    reason: str
-    lacks: tuple[str, ...] = ()
-    advice: str = ""
-    cost: float = 0.0
-    terms: dict[str, float] = field(default_factory=dict)
-
-    def order(self) -> tuple[bool, float, str]:
-        """Those that fit first, the cheapest first."""
-        return not self.fits, self.cost, self.node
 
 
 def explain_each(state: State, pod: Pod, nodes: Iterable[str]) -> list[NodeAnswer]:

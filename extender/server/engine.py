@@ -22,7 +22,8 @@ from extender.cluster.policy_refresh import INTERVAL, PolicyRefresher, choose_no
 from extender.cluster.reservations import Reserved, RetryOrder
 from extender.evictor.book import Schedulers
 from extender.evictor.planner import Asked
-from extender.explain.decision_log import LONGEST_ANSWER, Decision, Decisions
+from extender.explain.answers import Decision
+from extender.explain.decision_log import LONGEST_ANSWER, Decisions
 from extender.explain.inspector import Inspector
 from extender.explain.pod import explain_evaluation
 from extender.k8s.node_filter import has_unknown_filters

@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from extender.cli.explain_text import render
 from extender.explain.advice import ADVICE
-from extender.explain.inspector import PodReport
+from extender.explain.answers import PodReport
 from extender.explain.pod import explain, explain_each
 from extender.explain.this_replica import Replica
 from extender.server import app

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from extender.cli import main as cli
-from extender.cli.explain_text import render, render_nodes
+from extender.cli.explain_text import WIDTH, render, render_nodes
 from extender.explain.pod import explain, explain_each
 from extender.server import run as serve
 from extender.server.front import Front
@@ -99,7 +99,7 @@ def pod_file(tmp_path: Path) -> str:
 def expected(running: Running, key: str) -> str:
     assert running.service.engine is not None
     state = running.service.engine.state
-    return render(explain(state, state.pods[key]))
+    return render(explain(state, state.pods[key]), width=WIDTH)
 
 
 def test_a_url_answers_with_the_explanation_and_the_decisions(
@@ -257,8 +257,11 @@ def test_nobody_at_the_url_is_one_clear_error(capsys: pytest.CaptureFixture[str]
         assert "Connection refused" in error
 
 
-def test_a_table_from_a_service_takes_no_compiler(running: Running) -> None:
-    assert not {"numba", "numpy", "kubernetes"} & loaded_by(["top", "--url", running.url])
+@pytest.mark.parametrize(
+    "command", [["top"], ["explain", "default/waits"], ["explain", "default/waits", "--all"]]
+)
+def test_an_answer_of_a_service_takes_no_compiler(running: Running, command: list[str]) -> None:
+    assert not {"numba", "numpy", "kubernetes"} & loaded_by([*command, "--url", running.url])
 
 
 def test_a_token_goes_only_where_it_belongs(

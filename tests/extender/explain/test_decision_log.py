@@ -5,8 +5,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from extender.cluster.failures import Failures
-from extender.explain.decision_log import Decision, Decisions
-from extender.explain.pod import Explanation
+from extender.explain.answers import Decision, Explanation
+from extender.explain.decision_log import Decisions
 from tests.extender.builders import make_pod
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.explain.needs import Need
+from extender.explain.answers import Need
 from extender.explain.pod import asks, explain, explain_evaluation
 from extender.k8s.objects import Container, PodSpec, Upserted
 from extender.protocol.node_names import NO_NAMES, NodeNames

@@ -1,0 +1,217 @@
+"""What ``explain`` answers, without what finds it: commands print the answers of a running Stowage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+from extender.explain.this_replica import Replica
+from packing.model.reasons import Reason
+
+Actor: TypeAlias = Literal["kube-scheduler", "evictor"]
+EvictorMode: TypeAlias = Literal["off", "recommend", "on", "unknown"]
+"""The setting ``evictor`` of the service; unknown to the command line, which asks no service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One thing that a pod asks of one node, in units that ``what`` names; ``text`` says it as a sentence."""
+
+    what: str
+    asked: int
+    free: int
+    total: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A node that fits: its score if it got one, its cost, the ``terms`` that add up to it (before rounding),
+    and ``why``, the largest of these in words.
+
+    ``nvlink``: for a pod of several GPUs, the node's NVLink islands and what they were read from. ``devices``
+    are what kube-scheduler would give the pod's claims there; where that is not known, ``devices_unknown``
+    says why. ``gives``: what the devices asked for are there, "" if they are what the pod names.
+    """
+
+    node: str
+    score: int | None
+    cost: float
+    terms: dict[str, float]
+    why: str
+    gpus: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
+    devices_unknown: str = ""
+    nvlink: str = ""
+    gives: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionOption:
+    """Evictions on one node that make the pod fit. ``acts``: kube-scheduler, which asks ``preempt``, or only
+    the evictor, where it is on. ``loses`` says who loses how much work; ``cost`` is the vector of
+    docs/preemption.md. The lists name the first of ``pods`` victims, and of those on other nodes."""
+
+    node: str
+    acts: Actor
+    pods: int
+    victims: tuple[str, ...]
+    other_nodes: tuple[str, ...]
+    loses: str
+    gpu_hours: float
+    pdb_violations: int
+    cost: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Evictions:
+    """``best``: the options, the cheapest first. ``elsewhere`` counts the other nodes that lack something by
+    why not there, ``protected`` the pods on all these nodes that may not be evicted by what protects them.
+    ``evictor``: whether the evictor of the service acts."""
+
+    best: tuple[EvictionOption, ...] = ()
+    elsewhere: dict[str, int] = field(default_factory=dict)
+    protected: dict[str, int] = field(default_factory=dict)
+    evictor: EvictorMode = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Nodes that cannot take the pod for one reason; ``nearest`` is the node that lacks least, and
+    ``lacks`` what; ``advice``: what would help."""
+
+    reason: str
+    nodes: int
+    eviction_helps: bool
+    nearest: str
+    lacks: tuple[Need, ...] = ()
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The decisive reason in one line, what the pod lacks on the nearest node, and what would help; "" where
+    that is not known."""
+
+    why: str
+    lacks: str = ""
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """``nodes`` is how many nodes were asked about, ``fits`` how many of them fit.
+
+    ``unknown`` counts, by reason, nodes that would fit, but where it is not known whether the pod's claims
+    get their devices; ``passed_over``, by reason, nodes that kube-scheduler rules out before it asks Stowage.
+    ``error``: the request itself is wrong, and fits nowhere. ``evictions``: who would be evicted for a pod
+    that fits nowhere; None where that was not asked. ``gang``: the gang of the pod, and whether room is held
+    for it. ``node``: where the pod runs; then the rest is about a copy of it. ``hints``: what is probably
+    wrong with the request as such.
+    """
+
+    pod: str
+    asks: dict[str, int | str] = field(default_factory=dict)
+    gang: str = ""
+    error: str = ""
+    nodes: int = 0
+    fits: int = 0
+    best: tuple[Option, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    unknown: dict[str, int] = field(default_factory=dict)
+    passed_over: dict[str, int] = field(default_factory=dict)
+    evictions: Evictions | None = None
+    node: str = ""
+    hints: tuple[str, ...] = ()
+
+    def verdict(self) -> Verdict:
+        """Where it fits now; else what most nodes say that Stowage was asked about, or what rules most out
+        before."""
+        if self.error:
+            return Verdict(self.error)
+        if self.fits:
+            return Verdict(f"fits on {self.fits} node{'s' * (self.fits > 1)}")
+        if self.unknown:
+            return Verdict(f"not known: {next(iter(self.unknown))}")
+        every = f"of {self.nodes + sum(self.passed_over.values())} nodes"
+        if self.refusals:
+            most = self.refusals[0]
+            lacks = "; ".join(need.text for need in most.lacks)
+            near = f"{most.nearest}: {lacks}" if lacks else ""
+            return Verdict(f"{most.reason} ({most.nodes} {every})", near, most.advice)
+        reason = max(self.passed_over, key=self.passed_over.__getitem__, default="")
+        return Verdict(f"{reason} ({self.passed_over[reason]} {every})" if reason else "there is no node")
+
+    def ways_out(self) -> list[tuple[str, str]]:
+        """What would help against each reason; nothing for a pod that fits or runs."""
+        if self.fits or self.node:
+            return []
+        helps = (one for one in self.refusals if one.advice and not one.advice.startswith("nothing"))
+        return [(one.reason, one.advice) for one in helps]
+
+    def fits_later_on(self) -> str:
+        """A node where the pod can fit when others there end, "" for none."""
+        elsewhere = self.evictions.elsewhere if self.evictions else {}
+        reasons = {*elsewhere, *(one.reason for one in self.refusals)}
+        if self.fits or Reason.GANG_DOES_NOT_FIT.text in reasons:
+            return ""
+        for one in self.refusals:
+            if one.eviction_helps and one.lacks and all(need.asked <= need.total for need in one.lacks):
+                return one.nearest
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """One node. ``reason`` is "fits" or why not, ``lacks`` what it has too little of, in sentences.
+
+    ``cost`` (GPUs) and its ``terms`` mean something only where it fits.
+    """
+
+    node: str
+    fits: bool
+    reason: str
+    lacks: tuple[str, ...] = ()
+    advice: str = ""
+    cost: float = 0.0
+    terms: dict[str, float] = field(default_factory=dict)
+
+    def order(self) -> tuple[bool, float, str]:
+        """Those that fit first, the cheapest first."""
+        return not self.fits, self.cost, self.node
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """When a verb answered, its answer in one line, and why: None where there was no time to explain it, and
+    for verbs without an explanation."""
+
+    at: datetime
+    verb: str
+    answer: str
+    explanation: Explanation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodReport:
+    """A pod: its node, the last decisions about it (newest first), and, if it waits or that was asked, where
+    it fits now. ``replica``: the one whose decisions these are."""
+
+    pod: str
+    node: str
+    note: str
+    decisions: list[Decision]
+    now: Explanation | None
+    replica: Replica
+
+
+@dataclass(frozen=True, slots=True)
+class PodAnswer:
+    """The explanation of one pod of a manifest, or what each of the ``nodes`` says, where that was asked;
+    ``workload``: what makes the pod, "" for a pod of its own."""
+
+    workload: str
+    pod: str
+    explanation: Explanation | None = None
+    nodes: tuple[NodeAnswer, ...] | None = None

@@ -33,7 +33,7 @@ def serving(snapshot: Path, **settings: str) -> Iterator[str]:
     try:
         url = next(found[1] for line in process.stderr if (found := re.search(r"on (http://[^\"]+)", line)))
         end = time.monotonic() + READY_SECONDS
-        while httpx.get(f"{url}/readyz").status_code != 200:
+        while httpx.get(f"{url}/readyz", timeout=READY_SECONDS).status_code != 200:
             assert time.monotonic() < end
             time.sleep(0.1)
         yield url

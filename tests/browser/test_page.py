@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -167,6 +169,65 @@ def test_a_click_on_the_map_opens_the_gpu_under_it(page: Page, fleet_url: str) -
     page.click(box[0] + 12 + 1.5 + 14 * 2 + 6, box[1] + 30)  # the third bar of the first block
     first = min(node["name"] for node in fleet(fleet_url)["nodes"])
     assert text(page, "#panel h2") == f"GPU 2 of {first}"
+
+
+LAYOUT = """
+(() => {
+  const box = (one) => one.getBoundingClientRect();
+  const seen = (one) => box(one).width > 0 && box(one).height > 0;
+  const all = (selector) => [...document.querySelectorAll(selector)].filter(seen);
+  const name = (one) => `${one.className || one.id || one.tagName}: ${one.textContent.slice(0, 30)}`;
+  const shared = (a, b, from, to) => Math.min(a[to], b[to]) - Math.max(a[from], b[from]) > 1;
+  const overlap = (a, b) => shared(a, b, "left", "right") && shared(a, b, "top", "bottom");
+  const parts = ".row > *, .top > *, .card > *, .toolbar > *, .legend > *, .who > *, .facts > *";
+  const overlaps = all(parts).flatMap((one) => [...one.parentNode.children]
+    .filter((other) => other !== one && seen(other) && overlap(box(one), box(other)))
+    .map((other) => `${name(one)} over ${name(other)}`));
+  const inside = ".islands, .left, .sub, .card, .label, .value, .toolbar, .legend, .panel, .top, main, .wait";
+  const wide = all(inside).filter((one) => one.scrollWidth > one.clientWidth + 1);
+  const high = all(".row").filter((one) => one.scrollHeight > one.clientHeight + 1);
+  const narrowest = (selector) => Math.min(...all(selector).map((one) => box(one).width));
+  return {
+    wide: document.documentElement.scrollWidth - innerWidth, overlaps, cut: [...wide, ...high].map(name),
+    gpus: narrowest(".row .islands"), tiles: narrowest(".row .gpu"),
+  };
+})()
+"""
+
+
+@pytest.fixture(scope="module")
+def long_names_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The mixed fleet with names of 63 characters, zones, and a team for each pod."""
+    items = manifests(40)["items"]
+    names: dict[str, str] = {}
+    for number, item in enumerate(items):
+        metadata = item["metadata"]
+        if item["kind"] == "Node":
+            names[metadata["name"]] = f"gke-production-europe-west4-{metadata['name']:-<31}{number:04}"
+            metadata["name"] = names[metadata["name"]]
+            metadata["labels"]["topology.kubernetes.io/zone"] = f"europe-west4-{'abc'[number % 3]}"
+            metadata["labels"]["pool"] = "odd" if number % 2 else "even"
+        else:
+            metadata["name"] = f"{metadata['name']:-<63}"
+            metadata.setdefault("labels", {})["team"] = ("blue", "green")[number % 2]
+            if node := item["spec"].get("nodeName"):
+                item["spec"]["nodeName"] = names[node]
+    with serving(write_snapshot(tmp_path_factory.mktemp("page") / "long.json", *items)) as url:
+        yield url
+
+
+@pytest.mark.parametrize("fleet_of", ["fleet_url", "long_names_url"])
+def test_nothing_is_cut_or_overprinted(page: Page, request: pytest.FixtureRequest, fleet_of: str) -> None:
+    open_page(page, request.getfixturevalue(fleet_of), "#view=rows")
+    for view, width in product(("rows", "map"), (390, 500, 768, 1024, 1440)):
+        page.run(f"document.querySelector('#view [value={view}]').click()")
+        page.resize(width, 900)
+        page.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        found = page.run(LAYOUT)
+        assert (width, found["overlaps"], found["cut"]) == (width, [], [])
+        assert found["wide"] <= 0
+        if view == "rows":
+            assert (width, found["gpus"] > 100, found["tiles"] >= 8) == (width, True, True)
 
 
 @pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])

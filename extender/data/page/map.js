@@ -4,6 +4,7 @@ import { el, hideTip, number, plural, showTip } from "./dom.js";
 import { gpuName, gpuText, nodeText, rectangles } from "./tile.js";
 
 const HEAD = 30;
+const LABEL = 13; // the line of a node's name
 const GAP = 7;
 const PAD = 12;
 
@@ -16,10 +17,19 @@ function css(name) {
   return colour;
 }
 
-/** Sizes in pixels: of a GPU's bar, chosen so that many nodes fit and few do not look lost. */
+/** Sizes in pixels: of a GPU's bar and of a block's least width, chosen so that many nodes fit and few do not look lost. */
 function sizes(count) {
-  if (count <= 120) return { bar: 14, high: 34 };
-  return count <= 600 ? { bar: 9, high: 24 } : { bar: 7, high: 18 };
+  if (count <= 120) return { bar: 14, high: 34, least: 72 };
+  return count <= 600 ? { bar: 9, high: 24, least: 60 } : { bar: 7, high: 18, least: 52 };
+}
+
+/** A text that is at most so wide, without its middle: names of nodes differ at their ends. */
+function fitted(context, text, width) {
+  let [kept, shown] = [Math.min(text.length, 100), text];
+  for (; kept > 2 && context.measureText(shown).width > width; kept -= 1) {
+    shown = `${text.slice(0, Math.floor(kept / 3))}…${text.slice(text.length - Math.ceil((2 * kept) / 3))}`;
+  }
+  return shown;
 }
 
 export class FleetMap {
@@ -53,18 +63,20 @@ export class FleetMap {
   #lay() {
     if (this.#spacer.parentNode !== this.#grid || !this.#look) return;
     const width = this.#grid.clientWidth;
-    const { bar, high } = sizes(this.#nodes.length);
+    const { bar: usual, high, least } = sizes(this.#nodes.length);
     this.#blocks = [];
     this.#groups = [];
-    let [x, y, model] = [PAD, 4 - GAP - high, null];
+    let [x, y, model] = [PAD, 4 - GAP - high, null]; // y: below the name
     this.#nodes.forEach((node, position) => {
-      const wide = Math.max(1, node.gpus.length) * bar + 3;
+      const gpus = Math.max(1, node.gpus.length);
+      const bar = Math.min(usual, (width - 2 * PAD - 3) / gpus);
+      const wide = Math.max(least, gpus * bar + 3);
       const isNew = this.#look.grouped ? node.model !== model : position === 0;
       if (isNew) {
         this.#groups.push({ y: y + high + GAP, model: node.model, nodes: [] });
-        [x, y, model] = [PAD, y + high + GAP + (this.#look.grouped ? HEAD : 6), node.model];
+        [x, y, model] = [PAD, y + high + GAP + LABEL + (this.#look.grouped ? HEAD : 0), node.model];
       } else if (x + wide > width - PAD) {
-        [x, y] = [PAD, y + high + GAP];
+        [x, y] = [PAD, y + high + GAP + LABEL];
       }
       this.#groups.at(-1).nodes.push(node);
       this.#blocks.push({ node, position, x, y, w: wide, h: high, bar });
@@ -85,15 +97,15 @@ export class FleetMap {
     const names = ["--text", "--muted", "--line", "--line-strong", "--focus", "--surface", "--warn"];
     const colours = Object.fromEntries(names.map((name) => [name.slice(2), css(name)]));
     const hatch = this.#hatch(colours, scale);
-    if (this.#look.grouped) this.#headings(context, colours);
+    if (this.#look.grouped) this.#headings(context, colours, width);
     for (const block of this.#blocks) {
-      if (block.y + block.h < top - 4 || block.y > top + height) continue;
+      if (block.y + block.h < top - 4 || block.y - LABEL > top + height) continue;
       this.#block(context, block, colours, hatch);
     }
     this.#mark();
   }
 
-  #headings(context, colours) {
+  #headings(context, colours, width) {
     context.textBaseline = "middle";
     for (const { y, model, nodes } of this.#groups) {
       const gpus = nodes.reduce((sum, node) => sum + node.total, 0);
@@ -101,14 +113,16 @@ export class FleetMap {
       context.font = "600 13px system-ui, sans-serif";
       context.fillStyle = colours.text;
       const title = (model || "unknown model").slice(0, 60);
-      context.fillText(title, PAD, y + 18);
-      const wide = context.measureText(title).width;
+      const [wide, line] = [Math.min(context.measureText(title).width, width - 2 * PAD), y + 18];
+      context.fillText(fitted(context, title, wide), PAD, line);
       context.font = "12px system-ui, sans-serif";
       context.fillStyle = colours.muted;
       const percent = gpus ? Math.round((100 * used) / gpus) : 0;
       const whole = nodes.reduce((sum, node) => sum + node.whole, 0);
-      const text = `${plural(nodes.length, "node")}, ${plural(gpus, "GPU")}, ${percent} % in use, ${number(whole)} entirely free`;
-      context.fillText(text, PAD + wide + 12, y + 18);
+      const texts = [plural(nodes.length, "node"), plural(gpus, "GPU"), `${percent} % in use`, `${number(whole)} entirely free`];
+      const room = width - 2 * PAD - wide - 12;
+      while (texts.length && context.measureText(texts.join(", ")).width > room) texts.pop();
+      context.fillText(texts.join(", "), PAD + wide + 12, line);
     }
   }
 
@@ -133,6 +147,10 @@ export class FleetMap {
   /** One node: a bar for each GPU, filled from below; a line under the bars of one island. */
   #block(context, { node, position, x, y, w, h, bar }, colours, hatch) {
     const { palette, picked, dims } = this.#look;
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    context.fillStyle = node.closed ? colours.warn : colours.text;
+    context.fillText(fitted(context, node.name, w), x + 1, y - LABEL / 2);
     node.gpus.forEach((gpu, i) => {
       const left = x + 1.5 + i * bar;
       context.fillStyle = colours.surface;
@@ -179,7 +197,7 @@ export class FleetMap {
     const block = this.#blocks[position];
     if (!block) return;
     const { scrollTop, clientHeight } = this.#grid;
-    if (block.y - HEAD < scrollTop) this.#grid.scrollTop = block.y - HEAD;
+    if (block.y - HEAD - LABEL < scrollTop) this.#grid.scrollTop = block.y - HEAD - LABEL;
     else if (block.y + block.h > scrollTop + clientHeight) this.#grid.scrollTop = block.y + block.h - clientHeight + 8;
     this.#draw();
   }
@@ -211,7 +229,7 @@ export class FleetMap {
     if (target !== this.#canvas) return null;
     const box = this.#canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top + this.#grid.scrollTop];
-    const block = this.#blocks.find((one) => x >= one.x && x < one.x + one.w + 2 && y >= one.y && y < one.y + one.h);
+    const block = this.#blocks.find((one) => x >= one.x && x < one.x + one.w + 2 && y >= one.y - LABEL && y < one.y + one.h);
     if (!block) return null;
     const gpu = block.node.gpus[Math.floor((x - block.x - 1.5) / block.bar)] ?? null;
     return { node: block.node, position: block.position, gpu, pod: null };

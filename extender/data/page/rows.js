@@ -3,8 +3,8 @@
 import { el, hideTip, number, plural, showTip } from "./dom.js";
 import { gpuName, gpuText, nodeText, partText, rectangles } from "./tile.js";
 
-const HEIGHT = 50; // as .row in fleet.css
 const SPARE = 6;
+const TAIL = 10; // characters at the end of a name that are always shown: there names differ
 const PERCENT = (value) => `${(100 * value).toFixed(2)}%`;
 
 /** The tile of a GPU. `look`: {palette, filter, picked}, the colours, the filter and the selected pod's key. */
@@ -84,7 +84,7 @@ function row(node, look) {
     el(
       "div",
       { role: "rowheader", id: `cell-${node.name}-node`, "aria-label": `${node.name}, ${node.model}: ${nodeText(node)}` },
-      el("div", { class: "name", title: node.name }, node.name),
+      el("div", { class: "name", title: node.name }, el("span", {}, node.name.slice(0, -TAIL)), el("span", {}, node.name.slice(-TAIL))),
       el("div", { class: "sub" }, el("span", { class: "model" }, node.model || "unknown model"), guess(node), pills(node)),
     ),
     el("div", { class: "islands" }, islands.length ? islands : el("span", { class: "none" }, "no GPU to show")),
@@ -100,6 +100,7 @@ export class Rows {
   #nodes = [];
   #look = null;
   #active = null;
+  #high = 50;
 
   constructor(grid) {
     this.#grid = grid;
@@ -114,7 +115,6 @@ export class Rows {
     if (look.key !== this.#look?.key) this.#forget();
     [this.#nodes, this.#look, this.#active] = [nodes, look, active];
     if (this.#spacer.parentNode !== this.#grid) this.#grid.replaceChildren(this.#spacer);
-    this.#spacer.style.height = `${nodes.length * HEIGHT}px`;
     this.#grid.setAttribute("aria-rowcount", nodes.length);
     this.#draw();
   }
@@ -122,15 +122,15 @@ export class Rows {
   /** Scroll so that the position can be seen. */
   reveal(position) {
     const { scrollTop, clientHeight } = this.#grid;
-    if (position * HEIGHT < scrollTop) this.#grid.scrollTop = position * HEIGHT;
-    else if ((position + 1) * HEIGHT > scrollTop + clientHeight) {
-      this.#grid.scrollTop = (position + 1) * HEIGHT - clientHeight;
+    if (position * this.#high < scrollTop) this.#grid.scrollTop = position * this.#high;
+    else if ((position + 1) * this.#high > scrollTop + clientHeight) {
+      this.#grid.scrollTop = (position + 1) * this.#high - clientHeight;
     }
     this.#draw();
   }
 
   get page() {
-    return Math.max(1, Math.floor(this.#grid.clientHeight / HEIGHT) - 1);
+    return Math.max(1, Math.floor(this.#grid.clientHeight / this.#high) - 1);
   }
 
   /** Where an arrow key leads from a position: [position, GPU or -1]. */
@@ -152,14 +152,16 @@ export class Rows {
 
   #draw() {
     if (this.#spacer.parentNode !== this.#grid || !this.#look) return;
-    const first = Math.max(0, Math.floor(this.#grid.scrollTop / HEIGHT) - SPARE);
-    const last = Math.min(this.#nodes.length, first + Math.ceil(this.#grid.clientHeight / HEIGHT) + 2 * SPARE);
+    this.#high = parseFloat(getComputedStyle(this.#grid).getPropertyValue("--row"));
+    this.#spacer.style.height = `${this.#nodes.length * this.#high}px`;
+    const first = Math.max(0, Math.floor(this.#grid.scrollTop / this.#high) - SPARE);
+    const last = Math.min(this.#nodes.length, first + Math.ceil(this.#grid.clientHeight / this.#high) + 2 * SPARE);
     const wanted = new Map();
     for (let i = first; i < last; i += 1) {
       const node = this.#nodes[i];
       const known = this.#made.get(node.name);
       const element = known?.node === node ? known.element : row(node, this.#look);
-      element.style.transform = `translateY(${i * HEIGHT}px)`;
+      element.style.transform = `translateY(${i * this.#high}px)`;
       element.setAttribute("aria-rowindex", i + 1);
       wanted.set(node.name, { node, element });
     }

@@ -108,7 +108,8 @@ class Explanation:
     ``error``: the request itself is wrong, and fits nowhere. ``evictions``: who would be evicted for a pod
     that fits nowhere; None where that was not asked. ``gang``: the gang of the pod, and whether room is held
     for it. ``node``: where the pod runs; then the rest is about a copy of it. ``hints``: what is probably
-    wrong with the request as such.
+    wrong with the request as such. ``gang_way``: the single change after which the pod's gang fits, "" where
+    none is known.
     """
 
     pod: str
@@ -124,6 +125,7 @@ class Explanation:
     evictions: Evictions | None = None
     node: str = ""
     hints: tuple[str, ...] = ()
+    gang_way: str = ""
 
     def verdict(self) -> Verdict:
         """Where it fits now; else what most nodes say that Stowage was asked about, or what rules most out
@@ -139,7 +141,7 @@ class Explanation:
             most = self.refusals[0]
             lacks = "; ".join(need.text for need in most.lacks)
             near = f"{most.nearest}: {lacks}" if lacks else ""
-            return Verdict(f"{most.reason} ({most.nodes} {every})", near, most.advice)
+            return Verdict(f"{most.reason} ({most.nodes} {every})", near, self.gang_way or most.advice)
         reason = max(self.passed_over, key=self.passed_over.__getitem__, default="")
         return Verdict(f"{reason} ({self.passed_over[reason]} {every})" if reason else "there is no node")
 
@@ -147,6 +149,8 @@ class Explanation:
         """What would help against each reason; nothing for a pod that fits or runs."""
         if self.fits or self.node:
             return []
+        if self.gang_way:
+            return [(Reason.GANG_DOES_NOT_FIT.text, self.gang_way)]
         helps = (one for one in self.refusals if one.advice and not one.advice.startswith("nothing"))
         return [(one.reason, one.advice) for one in helps]
 

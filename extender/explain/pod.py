@@ -26,6 +26,7 @@ from extender.dra.node_search import NOTHING_FITS
 from extender.explain.advice import advice_on
 from extender.explain.answers import EvictorMode, Explanation, NodeAnswer, Refusal
 from extender.explain.evictions import evictions_for
+from extender.explain.gang_ways import way_for_gang
 from extender.explain.hints import describe_gang, hints, missing_on, of_classes, uncounted_resources
 from extender.explain.needs import missing_needs
 from extender.explain.options import option_on
@@ -147,7 +148,8 @@ def explain(
     )
     if now is None or fits_or_may or too_large or pod.node_name or pod.gates:
         return explanation
-    return replace(explanation, evictions=evictions_for(state, pod, list(names), now, evictor))
+    evictions = evictions_for(state, pod, list(names), now, evictor)
+    return replace(explanation, evictions=evictions, gang_way=way_for_gang(state, pod, request, now))
 
 
 def _too_large(state: State, evaluation: Evaluation, explanation: Explanation) -> tuple[str, ...]:

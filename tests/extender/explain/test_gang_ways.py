@@ -1,0 +1,70 @@
+"""The single change after which a waiting gang fits, as ``explain`` says it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from extender.cli.explain_text import render
+from extender.cluster.state import State
+from extender.explain.pod import explain
+from extender.k8s.objects import Node, Owner, Pod, Upserted
+from packing.model.reasons import Reason
+from tests.extender.builders import GUARDED, NOW, guard, make_node, make_pod, make_state
+
+JOB = Owner("Job", "job")
+
+
+def gang(count: int, gpus: int = 8, **more: Any) -> list[Pod]:
+    labels = {"stowage.dev/gang": "g", "stowage.dev/gang-min": str(count)}
+    return [make_pod(f"w{number}", gpus, labels=labels, **more) for number in range(count)]
+
+
+def cluster(*objects: Node | Pod) -> State:
+    state = make_state(*objects)
+    state.gang_check = True
+    return state
+
+
+def way(state: State, pod: Pod) -> str:
+    return explain(state, pod, now=NOW).gang_way
+
+
+def test_a_node_to_uncordon() -> None:
+    pods = gang(2)
+    closed = replace(make_node("b"), unschedulable=True)
+    state = cluster(make_node("a"), closed, *pods)
+    told = explain(state, pods[0], now=NOW)
+    assert told.refusals[0].reason == Reason.GANG_DOES_NOT_FIT.text
+    assert told.gang_way == "uncordon a node, and the whole gang fits: kubectl uncordon b"
+    assert told.verdict().advice == told.gang_way
+    assert told.gang_way in render(told)
+    state.apply([Upserted(replace(closed, unschedulable=False))])
+    assert explain(state, pods[0], now=NOW).fits == 2
+
+
+def test_a_pod_to_move() -> None:
+    pods = gang(2)
+    blocking = make_pod("x", 1, node_name="b", owner=JOB)
+    state = cluster(make_node("a"), make_node("b"), make_node("c", 2), blocking, *pods)
+    told = way(state, pods[0])
+    assert told.startswith("move default/x from b to c, and the whole gang fits: kubectl cordon b, ")
+    assert "kubectl delete pod x -n default" in told
+
+
+@pytest.mark.parametrize("why", ["no controller", "budget", "no other node", "too many missing"])
+def test_no_way_is_named_that_is_not_enough(why: str) -> None:
+    pods = gang(3 if why == "too many missing" else 2)
+    blocking = make_pod("x", 1, node_name="b", owner=None if why == "no controller" else JOB, labels=GUARDED)
+    others = [] if why == "no other node" else [make_node("c", 2)]
+    state = cluster(make_node("a"), make_node("b"), *others, blocking, *pods)
+    guard(state, 0 if why == "budget" else 1)
+    assert way(state, pods[0]) == ""
+
+
+def test_a_cordoned_node_that_is_too_small_or_down_is_no_way() -> None:
+    pods = gang(2)
+    small = replace(make_node("b", 4), unschedulable=True)
+    assert way(cluster(make_node("a"), small, *pods), pods[0]) == ""

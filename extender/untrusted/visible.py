@@ -68,8 +68,11 @@ def columns(
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """The text in lines of this width, 0 for any."""
-    return textwrap.wrap(text, width, break_on_hyphens=False) if 0 < width < len(text) else [text]
+    """The text in lines of this width, 0 for any. Those that continue it are indented: what others wrote can
+    begin no line."""
+    if not 0 < width < len(text):
+        return [text]
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:

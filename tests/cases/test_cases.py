@@ -36,6 +36,7 @@ from .answers import cluster, filtered, victims
 CASES = sorted(path.parent for path in Path(__file__).parent.glob("*/right.yaml"))
 KEYS = {"why", "source", "fits", "refused", "explain", "not_in_explain", "top", "not_in_top", "problems"}
 KEYS |= {"shown_problems", "evicts", "layout_known", "settings", "pod"}
+WIDE = ("-o", "wide")
 
 
 @pytest.mark.parametrize("folder", CASES, ids=lambda folder: folder.name)
@@ -88,9 +89,11 @@ def check_texts(
     if {"fits", "refused"} & right.keys():
         check_nodes(json.loads(printed([*explain, "--all", "--output", "json"], capsys)), right)
     if {"explain", "not_in_explain"} & right.keys():
-        check_words(printed([*explain, "--all"], capsys) + printed(explain, capsys), right, "explain")
+        check_words(
+            printed([*explain, "--all", *WIDE], capsys) + printed([*explain, *WIDE], capsys), right, "explain"
+        )
     if {"top", "not_in_top"} & right.keys():
-        check_words(printed(["top", *snapshot], capsys), right, "top")
+        check_words(printed(["top", *snapshot, *WIDE], capsys), right, "top")
 
 
 def check_nodes(answers: list[dict[str, Any]], right: dict[str, Any]) -> None:

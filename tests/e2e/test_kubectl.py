@@ -139,12 +139,13 @@ def test_the_service_is_found_and_answers(
         publish(api, layout, address, port)
         try:
             asked = run(person, "explain", "default/p1")
-            assert asked.stderr == "stowage explain: answered by service stowage-system/stowage-debug\n"
+            said = "asking the cluster", "answered by service stowage-system/stowage-debug"
+            assert asked.stderr == "".join(f"stowage explain: {text}\n" for text in said)
             assert asked.stdout.startswith(alone.stdout.rstrip())
             assert "filter  1 of 1 nodes fit" in asked.stdout
             top = run(person, "top")
             assert "answered by service" in top.stderr
-            assert "1 nodes with 8 GPUs" in top.stdout
+            assert "1 node with 8 GPUs" in top.stdout
             with cluster.client(api.token("person")) as client:
                 for path in ("services/http:stowage-debug:8080", "pods/http:stowage-0:8080"):
                     with pytest.raises(httpx.HTTPStatusError, match="403 Forbidden"):

@@ -152,6 +152,7 @@ class Allocations:
         return self._allocated.get(key)
 
     def history_of(self, key: str) -> ClaimHistory | None:
+        """What the pod of this key has claimed by its annotations since it was bound."""
         return self._histories.get(key)
 
     def pods_on(self, node: str) -> list[str]:

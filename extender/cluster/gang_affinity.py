@@ -19,7 +19,7 @@ from extender.k8s.objects import Pod
 from extender.queues.gangs import GangTable
 from extender.untrusted.limits import GANG_READ
 from packing.fleet.arrays import Floats
-from packing.fleet.feasibility import copies_that_fit, fits_when_idle, gpu_sizes
+from packing.fleet.feasibility import copies_that_fit, fits_with_idle_plugin, gpu_sizes
 from packing.fleet.fleet import Fleet
 from packing.model.request import Request
 
@@ -145,5 +145,7 @@ def _room(fleet: Fleet, request: Request) -> npt.NDArray[np.float64]:
         if resource is not None:
             counted = arrays.free_devices[resource] * arrays.device_gpu[resource]
             free = np.where(arrays.divisible_pool[resource] > 0, free, counted)
-    room: npt.NDArray[np.float64] = np.maximum(np.floor(free / sizes), 1) * fits_when_idle(fleet, request)
+    room: npt.NDArray[np.float64] = np.maximum(np.floor(free / sizes), 1) * fits_with_idle_plugin(
+        fleet, request
+    )
     return room

@@ -31,7 +31,7 @@ from extender.k8s.objects import Node, Pod
 from extender.queues.gangs import Gang, GangTable
 from extender.untrusted.limits import GANG_HELD, GANG_PLACED, GANG_READ
 from packing.fleet.arrays import Floats
-from packing.fleet.feasibility import copies_that_fit, fits_when_idle, gpu_sizes
+from packing.fleet.feasibility import copies_that_fit, fits_with_idle_plugin, gpu_sizes
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of, freest_gpus
@@ -141,7 +141,7 @@ class _Candidates:
     ) -> None:
         self._fleet, self._nodes, self._request = fleet, nodes, members.request
         self._filter = NodeFilter(members.pod)
-        rows = np.flatnonzero(fits_when_idle(fleet, members.request))
+        rows = np.flatnonzero(fits_with_idle_plugin(fleet, members.request))
         if members.request.wants_gpu:
             cost = policy.cost(fleet, members.request)
             cost = cost if far is None else cost + far
@@ -168,7 +168,9 @@ class _Candidates:
         row = next(candidates, -1)
         accepted = -1
         while len(rows) < wanted and row >= 0:
-            if fits_when_idle(self._fleet, self._request)[row] and (row == accepted or self._accepts(row)):
+            if fits_with_idle_plugin(self._fleet, self._request)[row] and (
+                row == accepted or self._accepts(row)
+            ):
                 accepted = row
                 rows.append(row)
                 gpus = freest_gpus(self._fleet, row, self._request)

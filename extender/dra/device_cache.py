@@ -17,7 +17,7 @@ from extender.dra.node_devices import NodeDevices
 from extender.dra.pool_cache import PoolCache
 from extender.dra.taint_rules import TaintRules
 from extender.k8s.resource_api.objects import (
-    ANY_POOL,
+    UNKNOWN_POOL,
     DeviceClass,
     DeviceTaintRule,
     DeviceTaintRuleKind,
@@ -52,7 +52,7 @@ class DeviceCache:
         }
         self._nodes: dict[str, NodeDevices] = {}
         self._problems: dict[str, str] = {}
-        self._claims_on_any_pool: set[str] = set()
+        self._claims_on_unknown_pool: set[str] = set()
         self._freed: frozenset[str] = frozenset()
 
     def put(self, record: Record) -> None:
@@ -74,8 +74,8 @@ class DeviceCache:
                 self._classes_changed()
             case ResourceClaim():
                 self.pools.put_allocation(record)
-                if ANY_POOL in record.unreadable_pools:
-                    self._claims_on_any_pool.add(record.key)
+                if UNKNOWN_POOL in record.unreadable_pools:
+                    self._claims_on_unknown_pool.add(record.key)
             case DeviceTaintRule():
                 self.taint_rules.put(record)
                 self.rules_version += 1
@@ -90,7 +90,7 @@ class DeviceCache:
                 self._classes_changed()
             case ResourceClaim() as known:
                 self.pools.remove_allocation(known)
-                self._claims_on_any_pool.discard(key)
+                self._claims_on_unknown_pool.discard(key)
             case DeviceTaintRule() as known:
                 self.taint_rules.remove(known)
                 self.rules_version += 1
@@ -117,7 +117,7 @@ class DeviceCache:
     @property
     def any_device_may_be_held(self) -> bool:
         """Whether a claim holds devices of a pool whose name cannot be read."""
-        return bool(self._claims_on_any_pool - self._freed)
+        return bool(self._claims_on_unknown_pool - self._freed)
 
     @property
     def problems(self) -> Mapping[str, str]:

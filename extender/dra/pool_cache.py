@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from extender.dra.node_devices import NodeDevices, PoolAvailability, build_node_devices, pool_availability
 from extender.dra.pools import DevicePool, PoolId, build_pool
 from extender.k8s.resource_api.objects import (
-    ANY_POOL,
+    UNKNOWN_POOL,
     AllocationResult,
     Device,
     DeviceId,
@@ -128,7 +128,7 @@ class PoolCache:
             by_claim[claim.key] = (*by_claim.get(claim.key, ()), result)
             self._touch(id)
         for id in map(PoolId._make, claim.unreadable_pools):
-            if id != ANY_POOL:
+            if id != UNKNOWN_POOL:
                 self._states[id].unreadable_holders.add(claim.key)
                 self._touch(id)
 

@@ -89,8 +89,9 @@ def wait_table(rows: Sequence[Row]) -> str:
     return aligned(lines)
 
 
-def _wait(members: Sequence[Row], figure: str, of: str) -> str:
-    values = [row[f"wait_{figure}_{of}"] for row in members]
+def _wait(members: Sequence[Row], figure: str, job_class: str) -> str:
+    """A figure of the waits of a class of jobs, p50 or p95, in minutes."""
+    values = [row[f"wait_{figure}_{job_class}"] for row in members]
     return _mean_and_spread([value if value is None else value / 60 for value in values])
 
 

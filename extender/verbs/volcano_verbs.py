@@ -65,7 +65,7 @@ class VolcanoSession:
     ) -> None:
         self.state, self.clock = state, clock
         self._holds: dict[str, _Hold] = {}
-        self._evicted: dict[str, float] = {}
+        self._evicted_until: dict[str, float] = {}  # by UID, in seconds of the clock
         self._prune_at = _PRUNED_FROM
 
     def __len__(self) -> int:
@@ -99,13 +99,13 @@ class VolcanoSession:
     def evict(self, uid: str) -> None:
         """Volcano will evict this pod, or tries what is then possible."""
         if self.state.pods.is_bound(uid):
-            self._evicted[uid] = self.clock() + TIME_TO_LIVE
-        if len(self._evicted) >= self._prune_at:
+            self._evicted_until[uid] = self.clock() + TIME_TO_LIVE
+        if len(self._evicted_until) >= self._prune_at:
             self._prune()
 
     def keep_running(self, uid: str) -> None:
         """Volcano will not evict it."""
-        self._evicted.pop(uid, None)
+        self._evicted_until.pop(uid, None)
 
     def end(self) -> None:
         """A session is over, or the next one begins, which knows nothing of pods that waited for room.
@@ -148,7 +148,7 @@ class VolcanoSession:
 
     def leaves(self, pod: Pod) -> bool:
         """Whether the pod terminates already, or Volcano evicts it."""
-        return pod.deleting or self._evicted.get(pod.uid, 0.0) > self.clock()
+        return pod.deleting or self._evicted_until.get(pod.uid, 0.0) > self.clock()
 
     def _prune(self) -> None:
         """Forget holds that the watch has confirmed or that expired, and evictions that are over."""
@@ -159,8 +159,10 @@ class VolcanoSession:
             if (hold.waits and pods.by_uid(uid)) or assumed.on_node(uid, hold.node)
         }
         now = self.clock()
-        self._evicted = {uid: end for uid, end in self._evicted.items() if end > now and pods.by_uid(uid)}
-        self._prune_at = max(_PRUNED_FROM, 2 * len(self._holds), 2 * len(self._evicted))
+        self._evicted_until = {
+            uid: end for uid, end in self._evicted_until.items() if end > now and pods.by_uid(uid)
+        }
+        self._prune_at = max(_PRUNED_FROM, 2 * len(self._holds), 2 * len(self._evicted_until))
 
 
 def predicate(session: VolcanoSession, pod: Pod, node: str, counted: bytes) -> tuple[str, Code]:

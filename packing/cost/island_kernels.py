@@ -107,7 +107,8 @@ def _whole_devices(n, nodes, request):
 @inlined
 def _apart(n, nodes, chosen, whole, request, gpu):
     """-1 if the request's GPUs are peers: those ``chosen``, or ``whole`` ones of a device plugin; 1 if they
-    are not; -0.5 if the plugin probably finds peers."""
+    are not; -0.5 if the plugin probably finds peers. ``free_peers``: devices of a resource on a node that are
+    peers whichever its plugin picks; ``UNTOUCHED``: wholly free GPUs in the island of a GPU."""
     if nodes.nvlink[n] == ONE_ISLAND:
         return -1.0
     if chosen == 0:

@@ -71,7 +71,7 @@ def _emptied(arrays: NodeArrays) -> NodeArrays:
     return empty
 
 
-def fits_when_idle(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
+def fits_with_idle_plugin(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
     """(N,) where the request fits, or would if the device plugin were not busy."""
     reasons = reasons_for(fleet, request)
     fits: npt.NDArray[np.bool_] = (reasons == Reason.FITS) | (reasons == Reason.PLUGIN_BUSY)
@@ -81,7 +81,7 @@ def fits_when_idle(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
 def copies_that_fit(fleet: Fleet, request: Request) -> npt.NDArray[np.int64] | None:
     """How many such requests fit on each node together, once its device plugin is idle: (N,). None where
     counts do not tell: shares and NVLink islands are placed GPU by GPU, as are GPUs that nodes divide."""
-    arrays, fits = fleet.arrays, fits_when_idle(fleet, request)
+    arrays, fits = fleet.arrays, fits_with_idle_plugin(fleet, request)
     if request.shares or request.island:
         return None
     copies = np.where(fits, np.int64(_MOST_COPIES), np.int64(0))

@@ -19,8 +19,8 @@ from extender.k8s.affinity import NodeSelectorManifest, Taint, Toleration, longe
 from extender.k8s.manifest import Manifest, Unreadable, read_value
 from extender.k8s.quantity import QuantityError
 from extender.k8s.resource_api.objects import (
-    ANY_POOL,
     INT64_MAX,
+    UNKNOWN_POOL,
     AllocationResult,
     Amount,
     CapacityRequestPolicy,
@@ -530,15 +530,15 @@ def _allocation(
     try:
         allocation = _read(status, _ClaimStatus).allocation
     except Unreadable:
-        return (), (ANY_POOL,), None
+        return (), (UNKNOWN_POOL,), None
     if allocation is None:
         return None, (), NodeScope(all_nodes=True)
     results = allocation.devices.results
     parsed = [(one, _result(one)) for one in results[: limits.CLAIM_RESULTS]]
     unreadable = {_pool(one) for one, result in parsed if result is None}
     unreadable |= {_pool(one) for one in results[limits.CLAIM_RESULTS :]}
-    if ANY_POOL in unreadable or len(unreadable) > limits.CLAIM_RESULTS:
-        unreadable = {ANY_POOL}
+    if UNKNOWN_POOL in unreadable or len(unreadable) > limits.CLAIM_RESULTS:
+        unreadable = {UNKNOWN_POOL}
     allocated = tuple(result for _, result in parsed if result is not None)
     return allocated, tuple(sorted(unreadable)), _available_on(allocation.nodeSelector)
 
@@ -563,7 +563,7 @@ def _result(raw: object) -> AllocationResult | None:
 def _pool(result: object) -> tuple[str, str]:
     raw = result if isinstance(result, dict) else {}
     driver, pool = _name_or_empty(raw.get("driver")), _name_or_empty(raw.get("pool"))
-    return (driver, pool) if driver and pool else ANY_POOL
+    return (driver, pool) if driver and pool else UNKNOWN_POOL
 
 
 def _sorted_amounts(amounts: Mapping[str, str]) -> tuple[tuple[str, Amount], ...]:

@@ -313,7 +313,7 @@ class AllocationResult:
     admin_access: bool = False
 
 
-ANY_POOL = ("", "")
+UNKNOWN_POOL = ("", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +322,7 @@ class ResourceClaim:
     ``reserved_for_others``: something that is no pod may use it, too; so it outlives its pods.
     ``available_on``: the nodes where what is allocated can be used, None if they cannot be read.
 
-    ``unreadable_pools`` (driver, name) contain allocated devices whose names cannot be read. ``ANY_POOL``
+    ``unreadable_pools`` (driver, name) contain allocated devices whose names cannot be read. ``UNKNOWN_POOL``
     means that the pool cannot be read either. ``made_for``: the UID of the pod that it was made for from a
     template, "" for none.
     """

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.fleet.feasibility import copies_that_fit, fits_when_idle, reasons_for
+from packing.fleet.feasibility import copies_that_fit, fits_with_idle_plugin, reasons_for
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec, Pool
@@ -67,7 +67,7 @@ def test_a_busy_device_plugin_is_idle_again_soon() -> None:
     fleet = fleet_of(counted_node("a"), counted_node("b", blocked=Reason.REPARTITIONING))
     fleet.block(0, Reason.PLUGIN_BUSY)
     request = Request(devices=((GPU, 3),))
-    assert fits_when_idle(fleet, request)[:2].tolist() == [True, False]
+    assert fits_with_idle_plugin(fleet, request)[:2].tolist() == [True, False]
     copies = copies_that_fit(fleet, request)
     assert copies is not None
     assert copies[:2].tolist() == [2, 0]

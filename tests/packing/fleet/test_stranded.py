@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packing.fleet.feasibility import fits_when_idle
+from packing.fleet.feasibility import fits_with_idle_plugin
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of
@@ -90,7 +90,7 @@ def largest(fleet: Fleet, row: int, spec: NodeSpec, *, island: bool) -> int:
     for count in range(len(spec.gpus), 0, -1):
         shares = whole_shares(count, resource) if spec.sharing_resource else None
         request = Request(devices=() if shares else ((GPU, count),), shares=shares, island=island)
-        if fits_when_idle(fleet, request)[row]:
+        if fits_with_idle_plugin(fleet, request)[row]:
             return count
     return 0
 

@@ -136,11 +136,13 @@ def _sentences(change: Change) -> list[str]:
     no_longer = len(change.started.keys() - change.starts.keys())
     only_then = f", {newly} of them only then" if newly else ""
     fit = many(len(change.starts), "waiting pod")
-    said = [f"{fit} fit ({len(change.started)} without the change){only_then}."]
+    verb = "fits" if len(change.starts) == 1 else "fit"
+    said = [f"{fit} {verb} ({len(change.started)} without the change){only_then}."]
     if no_longer:
-        said.append(f"{no_longer} waiting pods that would fit today do not fit any more.")
+        lost = many(no_longer, "waiting pod")
+        said.append(f"{lost} that would fit today {'does' if no_longer == 1 else 'do'} not fit any more.")
     if total := len(change.moved) + len(change.homeless):
-        said.append(f"{len(change.moved)} of {total} pods of the lost nodes find another place.")
+        said.append(f"Of the lost nodes {len(change.moved)} of {many(total, 'pod')} can run elsewhere.")
     return said
 
 

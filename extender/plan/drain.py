@@ -226,7 +226,7 @@ def _sentences(plan: Drain) -> list[str]:
     elif plan.at_least is not None:
         said.append(f"At least {plan.at_least} are needed, whatever moves where.")
     if weaker := sum(ONLY_WEAKER in why for why in plan.stays.values()):
-        said.append(f"{many(weaker, 'node')} stay because their pods would get weaker devices elsewhere.")
+        said.append(f"Pods of {many(weaker, 'node')} would get weaker devices elsewhere.")
     if plan.started:
         said.append(f"Room is left for {many(len(plan.started), 'waiting pod')} that can start now.")
     return said
@@ -282,7 +282,8 @@ def summary_report(
         [
             f"{waits(waiting)} for a GPU; {len(plan.started)} of them fit now.",
             f"{len(plan.goes)} of {many(plan.nodes, 'node')} with GPUs can go, and "
-            f"{many(len(plan.target), 'pod')} would move for that. {plan.kept} stay{bound}{_apart(plan)}.",
+            f"{many(len(plan.target), 'pod')} would move for that. {plan.kept} "
+            f"{'stays' if plan.kept == 1 else 'stay'}{bound}{_apart(plan)}.",
         ],
         [_models(census, models, plan, costs)],
         [_nodes_gain(plan, outcome), *_cost_gains(costs, plan, outcome)],

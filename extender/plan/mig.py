@@ -279,7 +279,7 @@ def mig_report(
 
 
 def _sentences(plan: MigPlan, seconds: float) -> list[str]:
-    pool = f"{plan.pool.model} ({len(plan.pool.nodes)} nodes)"
+    pool = f"{plan.pool.model} ({many(len(plan.pool.nodes), 'node')})"
     if not plan.layout:
         return [f"{pool}: today's layouts serve the demand as well as any others."]
     kinds = Counter(shown(layout) for layout in plan.layout.values())

@@ -35,7 +35,7 @@ def test_pods_that_wait_fit_on_more_nodes():
 def test_pods_of_a_lost_node_go_elsewhere_or_not():
     items = node("a", 4), node("b", 4), pod("x", "a", 2), pod("y", "b", 3), pod("bare", "b", 0, owner="")
     report = report_of(source_of(*items, pod("agent", "b", 0, owner="DaemonSet")), remove=["b"])
-    assert report.sentences[1] == "0 of 1 pods of the lost nodes find another place."
+    assert report.sentences[1] == "Of the lost nodes 0 of 1 pod can run elsewhere."
     moved, ends = report.tables[1], report.tables[2]
     assert list(moved.rows) == [("ml/y", "-", "-", "not enough free GPUs")]
     assert dict(ends.rows) == {
@@ -50,7 +50,7 @@ def test_a_waiting_pod_may_lose_its_place():
     source = source_of(node("a", 4), node("b", 4), pod("waits", gpus=4), pod("x", "a", 1))
     report = report_of(source, remove=["b"])
     assert figures(report)["waiting pods that fit"] == (1, 0, 0)
-    assert report.sentences[1] == "1 waiting pods that would fit today do not fit any more."
+    assert report.sentences[1] == "1 waiting pod that would fit today does not fit any more."
 
 
 def test_added_nodes_are_like_existing_ones():

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from extender.cli.top_text import render
 from extender.cluster.census import Census, CensusTaker
 from extender.cluster.state import State
 from extender.explain.node import view_node
@@ -59,7 +58,7 @@ async def test_only_what_is_on_offer_counts() -> None:
         "changing",
         "full",
     }
-    assert "9 GPUs and 2 nodes entirely free" in render(table, 0.0)
+    assert "9 GPUs and 2 nodes entirely free" in table.totals.text
     notes = {line.node: line.note for line in table.nodes}
     assert (notes["cordoned"], notes["spot"], notes["a"]) == ("node is cordoned", "spot", "")
     view = view_node(state, "down", 0.0)

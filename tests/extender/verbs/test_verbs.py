@@ -210,7 +210,7 @@ def test_candidates_for_a_pod_without_gpu_are_returned_unchanged(labels):
     # More than the node has free in the fleet: for such pods only kube-scheduler checks that.
     waits = make_pod("p", 0, cpu="64001m", priority=10)
     assert proposed(state, waits, "uid-low", "uid-high") == Candidate(["uid-low", "uid-high"], 2)
-    assert proposed(state, waits) is None
+    assert proposed(state, waits) == Candidate([], 2)
     assert proposed(state, waits, "uid-low", "uid-elsewhere") is None
 
 

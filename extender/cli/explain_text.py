@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from extender.explain.asks import amounts
 from extender.untrusted.visible import columns, joined, wrapped
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 WIDTH = 100
 """Characters of a line in a table, without ``-o wide``."""
 _NAMED_VICTIMS = 4
-_SMALLEST_GIB = 103  # a tenth, in MiB
 _WHO_EVICTS = {
     "kube-scheduler": "It would fit if these pods were evicted. kube-scheduler does so at its next attempt:",
     "evictor": "It would fit if these pods were evicted. kube-scheduler does not do so, {}:",
@@ -79,34 +79,6 @@ def render_decisions(decisions: Sequence[Decision], replica: str, note: str) -> 
     """What a replica of Stowage has answered about a pod, newest first, and what it says beside."""
     rows = [(f"{one.at:%Y-%m-%d %H:%M:%S} UTC", one.verb, one.answer) for one in decisions]
     return joined([*_sections({f"Last decisions (of {replica}):": rows}), *(["", note] if note else [])])
-
-
-def amounts(asks: Mapping[str, int | str]) -> str:
-    """What a pod asks for, in units of people."""
-    return ", ".join(_amount(name, amount) for name, amount in asks.items() if amount)
-
-
-def _amount(name: str, amount: int | str) -> str:
-    of, _, what = name.rpartition(": ")
-    each = f"{of} " if of else ""
-    if what == "cpu (milli)":
-        return f"{_number(int(amount) / 1000)} CPU"
-    if what == "memory (MiB)":
-        small = int(amount) < _SMALLEST_GIB
-        size = f"{amount} MiB" if small else f"{_number(int(amount) / 1024)} GiB"
-        return f"{each}{size} of memory"
-    if what in ("compute (milli)", "memory (milli)"):
-        return f"{each}{int(amount) / 10:g} % of its {what.split()[0]}"
-    if (what, amount) == ("GPUs", 1):
-        return "1 GPU"
-    if of:
-        return f"{each}{amount} {what}"
-    is_amount = isinstance(amount, int) or amount[:1].isdigit()
-    return f"{amount} {name}" if is_amount else f"{name} {amount}"
-
-
-def _number(number: float) -> str:
-    return f"{number:,.2f}".rstrip("0").rstrip(".")
 
 
 def _option(option: Option, *, verbose: bool) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, TypeAlias
 
-from extender.cli.explain_text import WIDTH, amounts
+from extender.cli.explain_text import WIDTH
+from extender.explain.asks import amounts
 from extender.explain.overview_lines import NodeLine, Overview, WaitingLine
 from extender.untrusted.visible import columns, joined, many, visible, wrapped
 

@@ -200,7 +200,8 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class PodReport:
     """A pod: its node, the last decisions about it (newest first), and, if it waits or that was asked, where
-    it fits now. ``replica``: the one whose decisions these are."""
+    it fits now. ``replica``: the one whose decisions these are. ``asked``: what it asks for, in a line;
+    ``gang``: the sentence about its gang, and the first of its ``members`` with their nodes, "" for none."""
 
     pod: str
     node: str
@@ -208,6 +209,9 @@ class PodReport:
     decisions: list[Decision]
     now: Explanation | None
     replica: Replica
+    asked: str = ""
+    gang: str = ""
+    members: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

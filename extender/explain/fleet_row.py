@@ -5,8 +5,10 @@ What it says is what ``view_node`` says, with the parts of GPUs (``gpu_parts``) 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from extender.cluster.census import NodeCount
@@ -14,7 +16,7 @@ from extender.cluster.state import State
 from extender.cluster.unoffered import Unoffered
 from extender.explain.gpu_parts import FREE, GpuPart, gpu_parts, memory_slices
 from extender.explain.node import DeviceView, HolderView, view_node
-from extender.untrusted.limits import GPUS_PER_NODE, KEY, LISTED_NAMES, PAGE_PARTS, shorten
+from extender.untrusted.limits import GPUS_PER_NODE, KEY, LISTED_NAMES, PAGE_LABELS, PAGE_PARTS, shorten
 from packing.model.gpu_catalogue import parse_profile
 from packing.model.request import WHOLE
 
@@ -29,6 +31,11 @@ class GpuCell(NamedTuple):
     takes: bool
 
 
+ZONE = "topology.kubernetes.io/zone"
+_OF_MACHINES = re.compile(
+    r"^(nvidia\.com|[^/]*feature\.node\.kubernetes\.io|beta\.kubernetes\.io)/"
+    r"|^kubernetes\.io/hostname$|(-hash|controller-uid|pod-name|pod-index|completion-index)$"
+)
 _TAKES_NONE = GpuCell("", 0, 0, False)
 
 
@@ -47,12 +54,13 @@ class PartCell(NamedTuple):
 
 
 class PodCell(NamedTuple):
-    """A pod with a part of a GPU; ``exact``: it is known which GPU it has."""
+    """A pod with a part of a GPU; ``exact``: it is known which GPU it has. ``labels``: ``labels_of``."""
 
     pod: str
     queue: str
     exact: bool
     assumed: bool
+    labels: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,15 @@ class FleetRow:
     parts: tuple[PartCell, ...]
     pods_beside: int
     more: int
+    zone: str
+    labels: tuple[str, ...]
+
+
+def labels_of(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """``key=value`` of the first labels that people choose by: none of discovery, which ``model`` and
+    ``layout`` sum up, and none that controllers give to each of their pods."""
+    found = (f"{key}={value}" for key, value in labels.items() if not _OF_MACHINES.search(key))
+    return tuple(shorten(text, KEY) for text in islice(found, PAGE_LABELS))
 
 
 def fleet_row(state: State, name: str, count: NodeCount | None, now: float) -> FleetRow | None:
@@ -100,7 +117,7 @@ def fleet_row(state: State, name: str, count: NodeCount | None, now: float) -> F
         cells.add_hidden(hidden)
     elif view.not_offered:
         cells.gpus += [_TAKES_NONE] * state.nodes.unoffered[name]
-    note = hidden.note if hidden else ""
+    note, labels = hidden.note if hidden else "", state.nodes.labels_of(name)
     return FleetRow(
         name=shorten(name, KEY),
         model=shorten(view.model or (view.unoffered.model if view.unoffered else ""), KEY),
@@ -118,6 +135,8 @@ def fleet_row(state: State, name: str, count: NodeCount | None, now: float) -> F
         parts=tuple(cells.parts),
         pods_beside=len(keys) - len(cells.pods),
         more=max(0, len(parts) - PAGE_PARTS),
+        zone=shorten(labels.get(ZONE, ""), KEY),
+        labels=labels_of(labels),
     )
 
 
@@ -167,7 +186,8 @@ class _RowLists:
             known = self._state.pods.get(key)
             queue = self._state.rights.queues.name_of(known) if known else ""
             self._pod_at[key] = len(self.pods)
-            self.pods.append(PodCell(shorten(key, KEY), queue, exact, assumed_seconds is not None))
+            labels = labels_of(known.labels) if known else ()
+            self.pods.append(PodCell(shorten(key, KEY), queue, exact, assumed_seconds is not None, labels))
         return self._pod_at[key]
 
     def _resource(self, name: str) -> int:

@@ -13,19 +13,22 @@ from time import monotonic, time
 from extender.background import with_turns
 from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.explain.answers import Decision, EvictorMode, Explanation, NodeAnswer, PodAnswer, PodReport
+from extender.explain.asks import amounts
 from extender.explain.decision_log import Decisions
 from extender.explain.fleet_feed import FleetFeed
 from extender.explain.fleet_history import INTERVAL, FleetHistory
-from extender.explain.hints import gates_text
+from extender.explain.hints import describe_gang, gates_text
 from extender.explain.node import NodeView, view_node
 from extender.explain.overview import overview
 from extender.explain.overview_lines import Overview
-from extender.explain.pod import candidates_of, explain, explain_each
+from extender.explain.pod import asks, candidates_of, explain, explain_each
 from extender.explain.this_replica import Replica
 from extender.k8s.objects import Pod
 from extender.source.workloads import Template, parse_pod, parse_templates
-from extender.untrusted.limits import EXPLAIN_PODS, LISTED_NAMES
+from extender.untrusted.limits import EXPLAIN_PODS, KEY, LISTED_NAMES, shorten
 
 _EXPLAINED_AT_ONCE = 10
 """Nodes that say what a pod lacks there before other tasks get their turn."""
@@ -80,11 +83,25 @@ class Inspector:
         is_same = asked is not None and asked.uid == pod.uid  # else another pod had this name before
         decisions = self._decisions.about(key) if is_same else []
         now = None if pod.node_name and not explained else await self._explain(pod)
-        notes = [] if decisions else [replica.without_decisions()]
+        elsewhere = not (decisions or self._decisions.latest())  # who is asked keeps decisions about some pod
+        notes = [replica.without_decisions()] if elsewhere or replica.leads is False else []
         if not (decisions or pod.node_name or replica.leads is False):
             gates = gates_text(pod)
             notes.insert(0, f"kube-scheduler has not asked: the pod is {gates}" if gates else _NEVER_ASKED)
-        return PodReport(key, pod.node_name, ". ".join(filter(None, notes)), decisions, now, replica)
+        return PodReport(
+            key, pod.node_name, ". ".join(filter(None, notes)), decisions, now, replica, *self._request(pod)
+        )
+
+    def _request(self, pod: Pod) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+        """What the pod asks for, its gang, and the members of that with their nodes."""
+        try:
+            asked = amounts(asks(request_of(pod)))
+        except RequestError:  # ``now.error`` says so
+            asked = ""
+        gang = self._state.gangs.gang_of(pod)
+        members = self._state.gangs.members(gang.key)[:LISTED_NAMES] if gang else ()
+        listed = sorted((shorten(one.key, KEY), shorten(one.node_name, KEY)) for one in members)
+        return asked, describe_gang(self._state, pod), tuple(listed)
 
     def pods_named(self, name: str) -> list[str]:
         """Keys of the pods of this name, of at most ``LISTED_NAMES``."""

@@ -12,12 +12,13 @@ from extender.cluster.census import CensusTaker, waiting_pods
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, not_offered, unoffered
 from extender.explain.answers import Verdict
+from extender.explain.asks import amounts
+from extender.explain.fleet_row import ZONE, labels_of
 from extender.explain.overview_lines import NodeLine, Overview, WaitingLine
 from extender.explain.pod import Candidates, explain
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
 
-_ZONE = "topology.kubernetes.io/zone"
 _UNREAD = 10
 """Objects that cannot be read and are named."""
 _CLAIMS = 4
@@ -70,7 +71,7 @@ def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Itera
             islands=tuple(len(island) for island in spec.islands),
             note="; ".join(filter(None, ("spot" * spec.spot, closed_text(state, name), missing))),
             problem=shorten(state.nodes.problems.get(name, "")),
-            zone=shorten(state.nodes.labels_of(name).get(_ZONE, ""), KEY),
+            zone=shorten(state.nodes.labels_of(name).get(ZONE, ""), KEY),
             mig=census.mig_on(name),
         )
 
@@ -90,15 +91,18 @@ def waiting_line(state: State, pod: Pod, candidates: Candidates | None = None) -
     verdict = explanation.verdict()
     if pod.nominated_node and not explanation.error:
         verdict = Verdict(f"waits for room on {pod.nominated_node}")
+    asked = explanation.asks | ({} if explanation.error else _claims(pod))
     return WaitingLine(
         pod=shorten(pod.key, KEY),
         queue=state.rights.queues.name_of(pod),
         priority=pod.priority,
-        asks=explanation.asks | ({} if explanation.error else _claims(pod)),
+        asks=asked,
         created=pod.created,
         why=shorten(verdict.why),
         lacks=shorten(verdict.lacks),
         advice=verdict.advice,
+        asked=amounts(asked),
+        labels=labels_of(pod.labels),
     )
 
 

@@ -38,7 +38,7 @@ class NodeLine:
 @dataclass(frozen=True, slots=True)
 class WaitingLine:
     """A pod that waits for a GPU. ``created`` in Unix seconds; ``why``, ``lacks`` and ``advice`` are those of
-    the ``Verdict``."""
+    the ``Verdict``; ``asked`` is ``asks`` in a line, ``labels`` what the page filters by."""
 
     pod: str
     queue: str
@@ -48,6 +48,8 @@ class WaitingLine:
     why: str
     lacks: str = ""
     advice: str = ""
+    asked: str = ""
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

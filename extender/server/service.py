@@ -198,7 +198,7 @@ class Service:
         """Which replica this is, and which one is the leader."""
         name = socket.gethostname()
         if self._elector is None:
-            return Replica(name)
+            return Replica(name) if self.source.has_other_readers else Replica(name, True, name)
         leads = self._elector.is_leader
         return Replica(name, leads, name if leads else self._elector.leader)
 

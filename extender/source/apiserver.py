@@ -60,6 +60,8 @@ _NOT_WAITING = 5.0  # seconds without waiting for a server that neither answered
 class KubeSource(Source):
     """The cluster of an API server. Each reflector and each bind runs in a thread of its own."""
 
+    has_other_readers = True
+
     def __init__(self, rest: RestClient, name: str) -> None:
         self.rest, self._name = rest, name
         self._write_deadline: Callable[[], float] = lambda: math.inf

@@ -136,6 +136,9 @@ class Source(Protocol):
     What has a body here is so for files: no API server, and nothing changes.
     """
 
+    has_other_readers: bool = False
+    """Whether other Stowages may answer for the same cluster."""
+
     def start(self, apply: Apply, applied: Applied = next_turn, background: Background | None = None) -> None:
         """Start to deliver events to ``apply``. Returns at once if they come from the network. ``applied``:
         what ``caught_up`` and ``relist`` call before they return, if they had to wait for events.

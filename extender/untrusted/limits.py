@@ -70,6 +70,7 @@ are held for members of all gangs together."""
 # The page at ``/``.
 PAGE_PARTS = 1024
 """Parts of GPUs of one node that the page shows. A node of eight GPUs in seven MIG instances each has 56."""
+PAGE_LABELS = 12  # labels of a node or pod that the page filters by
 PAGE_WAITING = 40  # waiting pods that the page explains, the most urgent ones
 
 # The evictor.

@@ -154,7 +154,7 @@ def test_a_link_shows_the_same_again(page: Page, fleet_url: str) -> None:
 def test_a_waiting_pod_says_why_and_what_would_help(page: Page, fleet_url: str) -> None:
     open_page(page, fleet_url)
     waiting = text(page, "#panel")
-    assert "16 × gpu" in waiting
+    assert "16 nvidia.com/gpu" in waiting  # as explain says it
     assert "ask for fewer GPUs per pod" in waiting
     page.run(
         "[...document.querySelectorAll('.wait button')].find((b) => b.textContent.includes('wide')).click()"
@@ -228,6 +228,74 @@ def test_nothing_is_cut_or_overprinted(page: Page, request: pytest.FixtureReques
         assert found["wide"] <= 0
         if view == "rows":
             assert (width, found["gpus"] > 100, found["tiles"] >= 8) == (width, True, True)
+
+
+def test_a_filter_by_zone_namespace_and_label(page: Page, long_names_url: str) -> None:
+    nodes = fleet(long_names_url)["nodes"]
+    pods = {pod[0]: pod[4] for node in nodes for pod in node["pods"]}
+    team = sum("team=blue" in labels for labels in pods.values())
+    assert 0 < team < len(pods)
+    holds = {
+        "zone:europe-west4-b": lambda node: node["zone"] == "europe-west4-b",
+        "label:pool=odd": lambda node: "pool=odd" in node["labels"],
+        "label:team=blue": lambda node: any("team=blue" in pod[4] for pod in node["pods"]),
+        "ns:speech": lambda node: any(pod[0].startswith("speech/") for pod in node["pods"]),
+    }
+    for word, test in holds.items():
+        expected = sum(map(test, nodes))
+        open_page(page, long_names_url, f"#view=map&q={word.replace(':', '%3A').replace('=', '%3D')}")
+        assert text(page, "#filter-count") == f"{expected} of 40 nodes"
+        page.run("document.getElementById('filter').dispatchEvent(new Event('focus'))")
+        offered = page.run("[...document.querySelectorAll('#words option')].map((one) => one.value)")
+        assert f"{word} ns:speech" in offered
+
+
+def test_totals_by_team(page: Page, long_names_url: str) -> None:
+    """Those of namespaces and of a label add up to the census, and a click filters by the team."""
+    answer = fleet(long_names_url)
+    open_page(page, long_names_url, "#view=map")
+    rows = "[...document.querySelectorAll('#teams tr')].slice(1).map((one) => one.innerText.split('\\t'))"
+    for by in ("namespace", "team"):
+        page.run(f"((one) => {{ one.value = '{by}'; one.dispatchEvent(new Event('change')); }})(team)")
+        found = page.run(rows)
+        assert sum(float(row[1]) for row in found) == pytest.approx(answer["totals"]["used"], abs=1)
+        assert sum(int(row[3]) for row in found) == answer["totals"]["waiting"]
+    assert {row[0] for row in found} == {"blue", "green"}
+    page.run("document.querySelector('#teams button').click()")
+    assert page.run("document.getElementById('filter').value") == f"label:team={found[0][0]}"
+    page.run("localStorage.removeItem('stowage-team')")
+
+
+def test_names_are_on_the_map(page: Page, fleet_url: str) -> None:
+    open_page(page, fleet_url, "#view=rows")
+    page.run(
+        "(() => { window.drawn = []; const before = CanvasRenderingContext2D.prototype.fillText;"
+        " CanvasRenderingContext2D.prototype.fillText = function (one, ...at) {"
+        " window.drawn.push(one); before.call(this, one, ...at); }; })()"
+    )
+    page.resize(1440, 2000)
+    page.run("document.querySelector('#view [value=map]').click()")
+    page.wait_for("window.drawn.length > 40")
+    assert {node["name"] for node in fleet(fleet_url)["nodes"]} <= set(page.run("window.drawn"))
+
+
+def test_the_story_of_a_gang_has_its_members_and_evictions(page: Page, tmp_path: Path) -> None:
+    gang = {"stowage.dev/gang": "train", "stowage.dev/gang-min": "2"}
+    items = manifests(2)["items"]
+    waiting = next(one for one in items if one["kind"] == "Pod" and not one["spec"].get("nodeName"))
+    for name in ("one", "two"):
+        metadata = {**waiting["metadata"], "name": name, "uid": name, "labels": gang}
+        items.append({**waiting, "metadata": metadata})
+    namespace = waiting["metadata"]["namespace"]
+    with serving(write_snapshot(tmp_path / "gang.json", *items)) as url:
+        open_page(page, url, f"#sel=pod%2F{namespace}%2Fone")
+        page.wait_for("document.querySelector('#panel pre')")
+        story = text(page, "#panel")
+        assert f"{namespace}/train: 0 of 2 members run" in story
+        assert f"{namespace}/two" in story
+        assert "viction" in story
+        assert "ask the others" not in story
+        assert page.problems == []
 
 
 @pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])

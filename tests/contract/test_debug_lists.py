@@ -44,7 +44,11 @@ async def test_decisions_come_newest_first_with_every_term_as_a_number(start: St
     found = [(one["pod"], one["decision"]["verb"]) for one in answer["decisions"]]
     assert found == [("default/one", "prioritize"), ("default/two", "filter"), ("default/one", "filter")]
     assert answer["next"] is None
-    assert answer["replica"] == {"name": socket.gethostname(), "leads": None, "leader": ""}
+    assert answer["replica"] == {
+        "name": socket.gethostname(),
+        "leads": True,  # nobody else reads a snapshot
+        "leader": socket.gethostname(),
+    }
     for one in answer["decisions"]:
         for option in one["decision"]["explanation"]["best"]:
             assert sum(option["terms"].values()) == pytest.approx(option["cost"], abs=1)
@@ -162,7 +166,19 @@ def test_where_the_decisions_are(replica: Replica, words: str) -> None:
     assert bool(text) == bool(words)
 
 
-async def test_a_pod_without_decisions_says_where_they_are(start: Start) -> None:
+async def test_where_one_process_knows_all_no_others_are_named(start: Start) -> None:
     stowage = await start(*CLUSTER, make_pod("waits", 9))
     report: dict[str, Any] = await get(stowage, "/debug/pods/default/waits")
-    assert f"this is {socket.gethostname()}: ask the others" in report["note"]
+    assert report["note"].startswith("kube-scheduler has not asked about this pod")
+    assert "replica" not in report["note"]
+
+
+async def test_a_report_has_the_gang_its_members_and_what_is_asked_for(start: Start) -> None:
+    gang = {"stowage.dev/gang": "train", "stowage.dev/gang-min": "2"}
+    members = [make_pod("first", 1, labels=gang, node_name="b"), make_pod("second", 9, labels=gang)]
+    stowage = await start(*CLUSTER, *members)
+    for pod in ("first", "second"):
+        report = await get(stowage, f"/debug/pods/default/{pod}")
+        assert "default/train: 1 of 2 members run" in report["gang"]
+        assert report["members"] == [["default/first", "b"], ["default/second", ""]]
+    assert report["asked"] == "1 CPU, 1 GiB of memory, 9 nvidia.com/gpu"

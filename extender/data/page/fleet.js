@@ -24,10 +24,12 @@ export function decode(row) {
     layout: row.layout,
     beside: row.pods_beside,
     more: row.more,
+    zone: row.zone,
+    labels: row.labels,
   };
-  node.pods = row.pods.map(([key, queue, exact, assumed]) => {
+  node.pods = row.pods.map(([key, queue, exact, assumed, labels]) => {
     const namespace = key.slice(0, Math.max(0, key.indexOf("/")));
-    return { key, queue, namespace, exact, assumed, node, gpus: new Set(), milli: 0, mib: 0 };
+    return { key, queue, namespace, exact, assumed, labels, node, gpus: new Set(), milli: 0, mib: 0 };
   });
   node.gpus = row.gpus.map(([name, memory, slices, takes], index) => {
     return { node, index, name, memory, slices, takes, parts: [], milli: 0, mib: 0 };
@@ -72,8 +74,8 @@ function summarise(gpu) {
 }
 
 /**
- * Which free room of a node no pod can get now, and why. The node has too little CPU or host memory for
- * max(R - C / c, 0) of its R free GPUs (packing/fleet/stranded.py); the last ones are drawn as such.
+ * Which free room of a node is stranded, and why. The node has too little CPU or host memory for pods of the
+ * average kind on max(R - C / c, 0) of its R free GPUs (packing/fleet/stranded.py): the last ones are `isShort`.
  */
 export function strand(node, [cpu, memory]) {
   const offered = node.gpus.filter((gpu) => gpu.isOffered);
@@ -81,14 +83,18 @@ export function strand(node, [cpu, memory]) {
   const lacking = [[node.cpu[0], cpu], [node.memory[0], memory]].map(([left, each]) => free - Math.max(0, left) / Math.max(each, 1e-6));
   let short = Math.max(0, ...lacking);
   const what = lacking[0] >= lacking[1] ? "CPU" : "memory";
-  for (const gpu of node.gpus) gpu.why = node.offered ? (gpu.takes ? "" : "the GPU takes no pods") : node.closed;
+  for (const gpu of node.gpus) {
+    gpu.why = node.offered ? (gpu.takes ? "" : "the GPU takes no pods") : node.closed;
+    gpu.isUsable = !gpu.why;
+    gpu.isShort = false;
+  }
   for (const gpu of offered.reverse()) {
     const own = gpu.freeMilli / WHOLE;
-    if (own > 0.005 && short >= own / 2) gpu.why = `the node has too little ${what} left`;
+    gpu.isShort = own > 0.005 && short >= own / 2;
+    if (gpu.isShort) gpu.why = `the node has less ${what} left than pods ask beside a GPU on average; a smaller pod may fit`;
     short -= own;
   }
   for (const gpu of node.gpus) {
-    gpu.isUsable = !gpu.why;
     gpu.strandedMilli = gpu.why || gpu.strands === "compute" ? gpu.freeMilli : 0;
     gpu.why ||= gpu.strands && `only ${gpu.strands} is left`;
   }
@@ -161,7 +167,7 @@ export function parseFilter(text) {
     return { not, key, value };
   });
   const node = (one) => tests.every((test) => nodeTest(one, test) !== test.not);
-  const names = tests.filter((test) => !test.not && ["", "pod", "queue"].includes(test.key));
+  const names = tests.filter((test) => !test.not && ["", "pod", "queue", "label", "ns"].includes(test.key));
   return {
     empty: !words.length,
     node,
@@ -173,18 +179,24 @@ export function parseFilter(text) {
 function split(word) {
   const at = word.indexOf(":");
   const key = word.slice(0, Math.max(0, at));
-  return ["node", "pod", "queue", "model", "is"].includes(key) ? [key, word.slice(at + 1)] : ["", word];
+  return ["node", "pod", "queue", "model", "is", "zone", "label", "ns"].includes(key) ? [key, word.slice(at + 1)] : ["", word];
 }
 
 function nodeTest(node, { key, value }) {
   if (key === "is") return (IS[value] ?? (() => false))(node);
   if (key === "node") return node.name.toLowerCase().includes(value);
   if (key === "model") return node.model.toLowerCase().includes(value);
+  if (key === "zone") return node.zone.toLowerCase().includes(value);
+  if (key === "label") return has(node.labels, value) || node.pods.some((pod) => podTest(pod, { key, value }));
   if (key) return node.pods.some((pod) => podTest(pod, { key, value }));
   return node.text.includes(value);
 }
 
+const has = (labels, value) => labels.some((label) => label.toLowerCase().includes(value));
+
 function podTest(pod, { key, value }) {
+  if (key === "label") return has(pod.labels, value);
+  if (key === "ns") return pod.namespace.toLowerCase() === value;
   const text = key === "queue" ? pod.queue : key === "pod" ? pod.key : `${pod.key} ${pod.queue}`;
   return text.toLowerCase().includes(value);
 }
@@ -197,3 +209,40 @@ export const SORTS = {
   used: ["Most in use", (a, b) => b.used - a.used || byName(a.name, b.name)],
   stranded: ["Most stranded", (a, b) => b.stranded - a.stranded || byName(a.name, b.name)],
 };
+
+/** Keys of labels that pods share, the most frequent first. */
+export function labelKeys(fleet) {
+  const counts = new Map();
+  for (const pod of fleet.pods.values()) for (const label of pod.labels) add(counts, label.slice(0, label.indexOf("=")), 1);
+  return [...counts].filter(([, pods]) => pods > 1).sort((a, b) => b[1] - a[1] || byName(a[0], b[0])).map(([key]) => key).slice(0, 20);
+}
+
+const add = (sums, key, amount) => sums.set(key, (sums.get(key) ?? 0) + amount);
+
+/** {name, gpus, pods, waiting} of each namespace, queue or value of a label, the largest first; "" for pods without. */
+export function teams(fleet, by) {
+  const found = new Map();
+  const teamOf = (pod) => {
+    const name = by === "namespace" || by === "queue" ? pod[by] : (pod.labels.find((one) => one.startsWith(`${by}=`)) ?? "").slice(by.length + 1);
+    if (!found.has(name)) found.set(name, { name, gpus: 0, pods: 0, waiting: 0 });
+    return found.get(name);
+  };
+  for (const pod of fleet.pods.values()) {
+    const team = teamOf(pod);
+    team.gpus += pod.milli / WHOLE;
+    team.pods += 1;
+  }
+  for (const pod of fleet.waiting) teamOf({ ...pod, namespace: pod.pod.split("/")[0] }).waiting += 1;
+  return [...found.values()].sort((a, b) => b.gpus - a.gpus || b.waiting - a.waiting || byName(a.name, b.name)).slice(0, 30);
+}
+
+/** Words that a filter may go on with. */
+export function suggestions(fleet) {
+  const nodes = [...fleet.nodes.values()];
+  const words = [
+    ...nodes.map((node) => node.zone && `zone:${node.zone}`),
+    ...[...fleet.pods.values()].map((pod) => `ns:${pod.namespace}`),
+    ...nodes.flatMap((node) => node.labels).map((label) => `label:${label}`),
+  ];
+  return [...new Set(words)].filter((word) => word && !word.includes(" ")).sort(byName).slice(0, 200);
+}

@@ -28,6 +28,7 @@ export function showLegend(palette, fleet, search) {
     ...colours(palette, hasOther, search),
     el("span", { class: "gap" }),
     key(swatch("", "free"), "free"),
+    key(swatch("", "short"), "short of CPU or memory"),
     key(swatch("", "stranded"), "stranded"),
     linked ? key(swatch("", "island"), "NVLink island") : "",
   );

@@ -3,7 +3,7 @@
 import { ApiError, poll, read } from "./api.js";
 import { COLOURS, Palette, isDark } from "./colours.js";
 import { byId, el, hideTip, number, plural } from "./dom.js";
-import { Fleet, SORTS, parseFilter } from "./fleet.js";
+import { Fleet, SORTS, parseFilter, suggestions } from "./fleet.js";
 import { showLegend } from "./legend.js";
 import { Link } from "./link.js";
 import { FleetMap } from "./map.js";
@@ -52,7 +52,7 @@ function draw() {
   shown.active = at < 0 ? null : [at, kind === "gpu" ? index : kind ? -1 : (shown.active?.[1] ?? -1)];
   current().show(shown.nodes, look, shown.active);
   showLegend(palette, fleet, (text) => search(text));
-  panel.show({ fleet, look, selection: link.selection, go: select, again: draw });
+  panel.show({ fleet, look, selection: link.selection, go: select, again: draw, search });
   controls(filter);
 }
 
@@ -78,6 +78,12 @@ function message(title, text = "", button = null) {
   grid.hidden = Boolean(title);
   byId("columns").hidden = Boolean(title) || viewName() === "map";
   if (title) place.replaceChildren(el("strong", {}, title), text, ...(button ? [el("div", {}, button)] : []));
+}
+
+/** Offer words after those that are typed already. */
+function suggest() {
+  const before = link.values.q ? `${link.values.q} ` : "";
+  byId("words").replaceChildren(...suggestions(fleet).map((word) => el("option", { value: before + word })));
 }
 
 function search(text) {
@@ -233,6 +239,7 @@ function wire() {
   byId("colour").addEventListener("change", (event) => link.set({ colour: event.target.value }));
   byId("sort").addEventListener("change", (event) => link.set({ sort: event.target.value }));
   byId("filter").addEventListener("input", (event) => link.set({ q: event.target.value.trim() }));
+  byId("filter").addEventListener("focus", () => suggest());
   byId("filter").addEventListener("keydown", (event) => event.key === "Enter" && grid.focus());
   byId("theme").addEventListener("click", () => theme(true));
   byId("copy-link").addEventListener("click", copyLink);

@@ -159,7 +159,7 @@ export class FleetMap {
         if (kind === "free") continue;
         const pod = of?.pod;
         context.fillStyle = pod ? palette.of(pod, gpu) : hatch;
-        context.globalAlpha = pod && picked !== pod.key && dims(pod) ? 0.2 : 1;
+        context.globalAlpha = pod && picked !== pod.key && dims(pod) ? 0.2 : kind === "short" ? 0.35 : 1;
         const low = y + 1 + (h - 4) * (1 - from - part);
         context.fillRect(left + lane * (bar - 1), low, share * (bar - 1), (h - 4) * part);
         if (pod && picked === pod.key) this.#frame(context, [left, low, bar - 1, (h - 4) * part], colours.text);

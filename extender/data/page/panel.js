@@ -1,21 +1,12 @@
 /** The panel beside the fleet: the waiting pods, or the story of what is selected. */
 
 import { read } from "./api.js";
-import { byId, duration, el, plural } from "./dom.js";
+import { byId, duration, el, number, plural } from "./dom.js";
+import { labelKeys, teams } from "./fleet.js";
 import { gpuStory, nodeStory, podStory } from "./story.js";
 import { gpuName } from "./tile.js";
 
 const panel = byId("panel");
-
-/** What a pod asks for, in a line. */
-function asks(found) {
-  const parts = Object.entries(found)
-    .filter(([name]) => name !== "memory (MiB)" && name !== "cpu (milli)")
-    .map(([name, amount]) => (typeof amount === "number" ? `${amount} × ${name.replace(/^nvidia\.com\//, "")}` : `${name}: ${amount}`));
-  if (found["cpu (milli)"]) parts.push(`${found["cpu (milli)"] / 1000} CPUs`);
-  if (found["memory (MiB)"]) parts.push(`${Math.round(found["memory (MiB)"] / 1024)} GiB of memory`);
-  return parts.join(", ");
-}
 
 export class Panel {
   #shown = "";
@@ -42,7 +33,8 @@ export class Panel {
     (panel.querySelector(".close") ?? panel.querySelector("button"))?.focus();
   }
 
-  #waiting({ fleet, go }) {
+  #waiting(view) {
+    const { fleet, go } = view;
     const { waiting, moreWaiting } = fleet;
     const count = waiting.length + moreWaiting;
     const items = waiting.map((pod) =>
@@ -50,7 +42,7 @@ export class Panel {
         el("div", { class: "who" },
           el("button", { class: "link", type: "button", onclick: () => go(`pod/${pod.pod}`) }, pod.pod),
           el("span", { class: "age" }, pod.created ? duration(Date.now() / 1000 - pod.created) : "")),
-        el("div", { class: "asks" }, [asks(pod.asks), pod.queue && `queue ${pod.queue}`, pod.priority ? `priority ${pod.priority}` : ""].filter(Boolean).join("; ")),
+        el("div", { class: "asks" }, [pod.asked, pod.queue && `queue ${pod.queue}`, pod.priority ? `priority ${pod.priority}` : ""].filter(Boolean).join("; ")),
         el("div", { class: "why" }, pod.why),
         pod.lacks ? el("div", { class: "lacks" }, pod.lacks) : null,
         pod.advice ? el("div", { class: "help" }, pod.advice) : null));
@@ -58,7 +50,29 @@ export class Panel {
       el("h2", { id: "waiting" }, count ? `${plural(count, "pod")} wait${count === 1 ? "s" : ""} for a GPU` : "No pod waits for a GPU"),
       ...items,
       moreWaiting ? el("p", { class: "muted" }, `and ${plural(moreWaiting, "more pod")}, less urgent`) : "",
+      ...this.#teams(view),
     ];
+  }
+
+  /** What each team has, and how many of its pods wait; a team is a namespace, a queue, or the value of a label. */
+  #teams({ fleet, search, again }) {
+    const choices = ["namespace", "queue", ...labelKeys(fleet)];
+    const by = choices.includes(localStorage.getItem("stowage-team")) ? localStorage.getItem("stowage-team") : "namespace";
+    const choose = (event) => {
+      localStorage.setItem("stowage-team", event.target.value);
+      again();
+    };
+    const pick = el("select", { id: "team", onchange: choose }, choices.map((one) => el("option", { value: one, selected: one === by }, one)));
+    const rows = teams(fleet, by).map(({ name, gpus, pods, waiting }) => {
+      const word = by === "namespace" ? `ns:${name}` : by === "queue" ? `queue:${name}` : `label:${by}=${name}`;
+      const title = name ? el("button", { class: "link", type: "button", onclick: () => search(word) }, name) : "none";
+      return el("tr", {}, el("td", {}, title), [number(gpus, 1), number(pods), number(waiting)].map((one) => el("td", { class: "number" }, one)));
+    });
+    const head = ["team", "GPUs", "pods", fleet.moreWaiting ? `of ${fleet.waiting.length} waiting` : "waiting"];
+    return rows.length ? [
+      el("h3", {}, el("label", { class: "pick" }, "Totals by ", pick)),
+      el("table", { class: "costs", id: "teams" }, el("tr", {}, head.map((one, i) => el("th", { class: i ? "number" : null }, one))), rows),
+    ] : [];
   }
 
   #story({ fleet, look, go }, kind, name, index) {

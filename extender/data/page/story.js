@@ -39,7 +39,7 @@ export function gpuStory(gpu, look, go) {
       ["Memory", gpu.memory ? gib(gpu.memory) : ""],
       ["In use", `${Math.round(gpu.milli / 10)} % of compute${gpu.memory ? `, ${gib(gpu.mib)}` : ""}`],
       ["Free", free.length ? [...new Set(free)].join(", ") : gpu.freeMilli ? `${Math.round(gpu.freeMilli / 10)} %, ${gib(gpu.freeMib)}` : "nothing"],
-      ["Stranded", isStranded(gpu) ? gpu.why : ""],
+      [gpu.isShort ? "Short" : "Stranded", isStranded(gpu) ? gpu.why : ""],
       ["NVLink", island ? `island of GPUs ${island.gpus.join(", ")}` : ""],
       ["MIG layout", gpu.slices ? node.layout || "not known; instances are drawn spread evenly" : ""],
     ]),
@@ -94,9 +94,11 @@ export function podStory(key, pod, report, problem, go) {
       ["Node", node ? link(node, () => go(`node/${node}`)) : "none yet"],
       ["GPUs", pod ? [...pod.gpus].map((index) => [link(String(index), () => go(`gpu/${pod.node.name}/${index}`)), " "]).flat() : ""],
       ["Has", pod ? `${Math.round(pod.milli / 10)} % of a GPU${pod.mib ? `, ${gib(pod.mib)}` : ""}` : ""],
+      ["Asks for", report?.asked ?? ""],
       ["Queue", pod?.queue ?? ""],
       ["Note", report?.note ?? ""],
     ]),
+    gangStory(report, go),
     problem ? el("p", { class: "problem" }, problem) : null,
     report ? null : problem ? null : el("p", { class: "muted" }, "reading …"),
     ...(report?.now ? nowStory(report.now, go) : []),
@@ -104,6 +106,15 @@ export function podStory(key, pod, report, problem, go) {
     report ? el("details", {}, el("summary", {}, "Everything, as JSON"), el("pre", { class: "raw mono", tabindex: 0 }, JSON.stringify(report, null, 2))) : null,
     raw(path),
   ];
+}
+
+/** The gang of a pod, and where its members are. */
+function gangStory(report, go) {
+  if (!report?.gang) return null;
+  const rows = report.members.map(([key, node]) =>
+    el("tr", {}, el("td", {}, link(key, () => go(`pod/${key}`))), el("td", {}, node ? link(node, () => go(`node/${node}`)) : "waits")));
+  const head = el("tr", {}, el("th", {}, "member"), el("th", {}, "node"));
+  return [el("h3", {}, "Gang"), el("p", {}, report.gang), el("table", { class: "costs" }, head, rows)];
 }
 
 /** Where a waiting pod fits now, and what would help elsewhere. */
@@ -115,7 +126,7 @@ function nowStory(now, go) {
     options(now.best ?? [], go),
     refusals(now, go),
     evictions(now.evictions, go),
-  ];
+  ].flat();
 }
 
 function refusals(now, go) {
@@ -132,11 +143,26 @@ function refusals(now, go) {
   return el("table", { class: "costs" }, head, rows, passed);
 }
 
+/** Who would be evicted, and why others are not. */
 function evictions(found, go) {
-  if (!found?.best?.length) return null;
-  const items = found.best.map((one) =>
-    el("p", {}, `${one.acts} would evict ${plural(one.pods, "pod")} on `, link(one.node, () => go(`node/${one.node}`)), `: ${one.victims.join(", ")} (${one.loses})`));
-  return [el("h3", {}, "Evictions that make it fit"), items].flat();
+  if (!found) return null;
+  const by = { "kube-scheduler": "kube-scheduler evicts", evictor: { on: "the evictor evicts", recommend: "the evictor recommends to evict" }[found.evictor] ?? "the evictor, where it is on, evicts" };
+  const items = found.best.map((one) => {
+    const others = one.other_nodes.map((pod) => `${pod} (on another node)`);
+    const pods = [...one.victims.map((pod) => link(pod, () => go(`pod/${pod}`))), ...others].flatMap((pod, i) => (i ? [", ", pod] : [pod]));
+    return el("p", {}, `${by[one.acts]} ${plural(one.pods, "pod")} on `, link(one.node, () => go(`node/${one.node}`)), ": ", pods, ` (${one.loses})`);
+  });
+  return [
+    el("h3", {}, items.length ? "Evictions that make it fit" : "No eviction makes it fit"),
+    ...items,
+    counts("nodes", items.length ? "why not on other nodes" : "why not", found.elsewhere),
+    counts("pods", "may not be evicted for it", found.protected),
+  ];
+}
+
+function counts(what, title, found) {
+  const rows = Object.entries(found).map(([why, count]) => el("tr", {}, el("td", { class: "number" }, number(count)), el("td", {}, why)));
+  return rows.length ? el("table", { class: "costs" }, el("tr", {}, el("th", { class: "number" }, what), el("th", {}, title)), rows) : null;
 }
 
 /** The nodes that fit best, with what they cost. */

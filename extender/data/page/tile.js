@@ -6,8 +6,8 @@ const WHOLE = 1000;
 const MANY = 16;
 
 /**
- * Rectangles of a tile in parts of its width and height: {x, y, w, h, kind, part}. `kind` is pod, free, stranded
- * (free room that no pod can get now) or none (no MIG instance is there, which is stranded, too).
+ * Rectangles of a tile in parts of its width and height: {x, y, w, h, kind, part}. `kind` is pod, free, short (the
+ * node has too little else for most pods), stranded (free room that no pod can get now) or none (no MIG instance is there, which is stranded, too).
  */
 export function rectangles(gpu) {
   if (gpu.slices && gpu.parts.every((part) => part.size)) return slices(gpu);
@@ -22,7 +22,7 @@ function slices(gpu) {
     covered.fill(true, part.start, part.start + part.size);
     found.push(rectangle(part.start / gpu.slices, part.size / gpu.slices, part, kindOf(gpu, part)));
   }
-  const rest = gpu.counted ? "none" : gpu.isUsable ? "free" : "stranded";
+  const rest = gpu.counted ? "none" : freeKind(gpu);
   covered.forEach((is, place) => {
     if (!is) found.push({ x: place / gpu.slices, y: 0, w: 1 / gpu.slices, h: 1, kind: rest, part: null });
   });
@@ -59,7 +59,7 @@ function shares(gpu) {
       x += Math.max(0, width);
     };
     for (const part of gpu.parts) add(amounts[which](part), "pod", part);
-    add(1, gpu.isUsable && gpu.strands !== ["compute", "memory"][which] ? "free" : "stranded", null);
+    add(1, gpu.strands === ["compute", "memory"][which] ? "stranded" : freeKind(gpu), null);
     return found;
   });
 }
@@ -69,8 +69,10 @@ function rectangle(x, w, part, kind) {
 }
 
 function kindOf(gpu, part) {
-  return part.pod ? "pod" : gpu.isUsable ? "free" : "stranded";
+  return part.pod ? "pod" : freeKind(gpu);
 }
+
+const freeKind = (gpu) => (gpu.isUsable ? (gpu.isShort ? "short" : "free") : "stranded");
 
 /** "GPU 3", or the name of a device of DRA. */
 export const gpuName = (gpu) => gpu.name || `GPU ${gpu.index}`;
@@ -101,7 +103,7 @@ export function gpuText(gpu) {
   if (rest > 0) lines.push(`and ${plural(rest, "more part")}`);
   const free = gpu.parts.filter((part) => !part.pod);
   if (free.length && gpu.slices) lines.push(`free: ${tally(free)}`);
-  if (isStranded(gpu)) lines.push(`stranded: ${gpu.why}`);
+  if (isStranded(gpu)) lines.push(`${gpu.isShort ? "short" : "stranded"}: ${gpu.why}`);
   return lines.join("\n");
 }
 

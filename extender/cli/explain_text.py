@@ -38,8 +38,7 @@ def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -
     """An explanation; ``verbose``: with the numbers of the score; ``width`` of its tables, 0 for any."""
     if explanation.error:
         return joined([f"{explanation.pod} can run nowhere: {explanation.error}", *explanation.hints])
-    lines = [f"{explanation.pod} asks for {amounts(explanation.asks) or 'nothing'}", *explanation.hints]
-    lines += [explanation.gang] if explanation.gang else []
+    lines = [f"{explanation.pod} asks for {amounts(explanation.asks) or 'nothing'}"]
     if explanation.node:
         lines += [f"It runs on {explanation.node}. A copy of it:"]
     fits, nodes = explanation.fits, explanation.nodes + sum(explanation.passed_over.values())
@@ -48,17 +47,21 @@ def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -
         "Does not fit:": [_refusal(refusal) for refusal in explanation.refusals],
         "Unknown whether the claims of the pod get their devices there:": _counts(explanation.unknown),
         "Ruled out before Stowage was asked:": _counts(explanation.passed_over),
-        "What would help:": [(f"{reason}:", advice) for reason, advice in explanation.ways_out()],
     }
     unknown = sum(explanation.unknown.values())
-    lines += [
-        f"It fits on {fits or 'none'} of {nodes} nodes" + (f", unknown for {unknown}" if unknown else "")
-    ]
+    head = f"It fits on {fits or 'none'} of {nodes} nodes" + (f", unknown for {unknown}" if unknown else "")
+    verdict = explanation.verdict
+    if fits or unknown:
+        lines += [head]
+    else:
+        lines += [f"{head}{'.' if verdict.why[:1].isupper() else ':'} {verdict.why}"]
+        lines += [f"  {verdict.lacks}"] if verdict.lacks else []
+        lines += ["", "What would help:", *(f"  {way}" for way in verdict.ways)] if verdict.ways else []
+    if notes := [*explanation.hints, *([explanation.gang] if explanation.gang else [])]:
+        lines += ["", *notes]
     lines += _sections(tables, width)
     if explanation.evictions:
         lines += _evictions(explanation.evictions, width)
-    if node := explanation.fits_later_on():
-        lines += ["", f"It can fit on {node} when other pods there end"]
     return joined(one for line in lines for one in wrapped(line, width))
 
 

@@ -32,7 +32,7 @@ ADVICE: Mapping[Reason, str] = {
         "ask for fewer GPUs per pod, or do not require NVLink; also where a device plugin may give GPUs "
         "outside the island"
     ),
-    Reason.NO_FREE_GPUS: "wait, or evict: a pod of higher priority preempts",
+    Reason.NO_FREE_GPUS: "wait until pods there end",
     Reason.FRAGMENTED: "wait, or ask for less per GPU",
     Reason.SHARES_USED_UP: "wait, or let the node's device plugin split its GPUs into more parts",
     Reason.WRONG_MODE: "allow another mode, or see what the node's labels and annotations say of it",
@@ -44,7 +44,7 @@ ADVICE: Mapping[Reason, str] = {
         "ask for one GPU, or let the pod take replicas: annotation stowage.dev/separate-gpus: none"
     ),
     Reason.PLUGIN_BUSY: "wait, or look why that pod does not start",
-    Reason.NO_FREE_PEERS: "wait, or evict: free GPUs of the node are in different islands, or may be",
+    Reason.NO_FREE_PEERS: "wait: free GPUs of the node are in different islands, or may be",
     Reason.NO_ASSIGNER: "see docs/bind.md: which nodes share GPUs how",
     Reason.UNHEALTHY_GPU: "repair it; docs/dialects.md says which sign closes the node",
     Reason.GANG_DOES_NOT_FIT: (

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Literal, TypeAlias
 
 from extender.explain.this_replica import Replica
-from packing.model.reasons import Reason
 
 Actor: TypeAlias = Literal["kube-scheduler", "evictor"]
 EvictorMode: TypeAlias = Literal["off", "recommend", "on", "unknown"]
@@ -79,7 +78,8 @@ class Evictions:
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Nodes that cannot take the pod for one reason; ``nearest`` is the node that lacks least, and
-    ``lacks`` what; ``advice``: what would help."""
+    ``lacks`` what; ``advice``: what would help, "" where nothing does. ``can_host``: nodes among them that
+    would take the pod if no other pod were there."""
 
     reason: str
     nodes: int
@@ -87,16 +87,20 @@ class Refusal:
     nearest: str
     lacks: tuple[Need, ...] = ()
     advice: str = ""
+    can_host: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The decisive reason in one line, what the pod lacks on the nearest node, and what would help; "" where
-    that is not known."""
+    """``why``: where the pod fits, or the decisive reason; ``lacks``: what it lacks on the nearest node;
+    ``ways``: what would help, with the line to paste or the command, the cheapest first."""
 
     why: str
     lacks: str = ""
-    advice: str = ""
+    ways: tuple[str, ...] = ()
+
+
+NO_VERDICT = Verdict("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +112,7 @@ class Explanation:
     ``error``: the request itself is wrong, and fits nowhere. ``evictions``: who would be evicted for a pod
     that fits nowhere; None where that was not asked. ``gang``: the gang of the pod, and whether room is held
     for it. ``node``: where the pod runs; then the rest is about a copy of it. ``hints``: what is probably
-    wrong with the request as such. ``gang_way``: the single change after which the pod's gang fits, "" where
-    none is known.
+    wrong with the request as such, without what the ``verdict`` says already.
     """
 
     pod: str
@@ -125,45 +128,7 @@ class Explanation:
     evictions: Evictions | None = None
     node: str = ""
     hints: tuple[str, ...] = ()
-    gang_way: str = ""
-
-    def verdict(self) -> Verdict:
-        """Where it fits now; else what most nodes say that Stowage was asked about, or what rules most out
-        before."""
-        if self.error:
-            return Verdict(self.error)
-        if self.fits:
-            return Verdict(f"fits on {self.fits} node{'s' * (self.fits > 1)}")
-        if self.unknown:
-            return Verdict(f"not known: {next(iter(self.unknown))}")
-        every = f"of {self.nodes + sum(self.passed_over.values())} nodes"
-        if self.refusals:
-            most = self.refusals[0]
-            lacks = "; ".join(need.text for need in most.lacks)
-            near = f"{most.nearest}: {lacks}" if lacks else ""
-            return Verdict(f"{most.reason} ({most.nodes} {every})", near, self.gang_way or most.advice)
-        reason = max(self.passed_over, key=self.passed_over.__getitem__, default="")
-        return Verdict(f"{reason} ({self.passed_over[reason]} {every})" if reason else "there is no node")
-
-    def ways_out(self) -> list[tuple[str, str]]:
-        """What would help against each reason; nothing for a pod that fits or runs."""
-        if self.fits or self.node:
-            return []
-        if self.gang_way:
-            return [(Reason.GANG_DOES_NOT_FIT.text, self.gang_way)]
-        helps = (one for one in self.refusals if one.advice and not one.advice.startswith("nothing"))
-        return [(one.reason, one.advice) for one in helps]
-
-    def fits_later_on(self) -> str:
-        """A node where the pod can fit when others there end, "" for none."""
-        elsewhere = self.evictions.elsewhere if self.evictions else {}
-        reasons = {*elsewhere, *(one.reason for one in self.refusals)}
-        if self.fits or Reason.GANG_DOES_NOT_FIT.text in reasons:
-            return ""
-        for one in self.refusals:
-            if one.eviction_helps and one.lacks and all(need.asked <= need.total for need in one.lacks):
-                return one.nearest
-        return ""
+    verdict: Verdict = NO_VERDICT
 
 
 @dataclass(frozen=True, slots=True)

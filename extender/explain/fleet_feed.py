@@ -19,9 +19,9 @@ from extender.background import with_turns
 from extender.cluster.census import CensusTaker, NodeCount, waiting_pods
 from extender.cluster.state import State
 from extender.cluster.totals import Totals
+from extender.explain.candidates import candidates_of
 from extender.explain.fleet_row import fleet_row
 from extender.explain.overview import waiting_line
-from extender.explain.pod import candidates_of
 from extender.k8s.objects import Node
 from extender.untrusted.limits import PAGE_WAITING
 

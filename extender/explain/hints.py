@@ -1,5 +1,5 @@
 """What is probably wrong with a pod's request as such, in sentences for its author: a resource, label or
-model that no node has, taints, an amount in the wrong unit, scheduling gates, a pod that kube-scheduler will
+model that no node has, an amount in the wrong unit, scheduling gates, a pod that kube-scheduler will
 place without asking Stowage. In these cases no node is to blame.
 """
 
@@ -12,16 +12,16 @@ from itertools import chain, islice
 
 from extender.cluster.other_resources import asked_by, wants_devices
 from extender.cluster.state import State
-from extender.dialects import stowage
+from extender.dialects import constraints, hami, stowage
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.shared_gpus import MIG_PREFIX, is_gpu_resource
 from extender.dra.pod_claims import class_resources
-from extender.explain.words import did_you_mean, is_manifest, word_hints
+from extender.explain.words import Hint, Kind, did_you_mean, is_manifest, nearest_name, word_hints, written_as
 from extender.inventory.stowage_sharing import LABEL
-from extender.k8s.affinity import Taint, tolerated
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, exact
+from extender.k8s.resource_api.objects import DeviceSubRequest
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
 from packing.model.request import Request
 
@@ -47,10 +47,12 @@ _RESOURCES = 8
 _NAMED = 4
 """The same of all else but gates."""
 _NAMED_GATES = 3
+_MODELS = (constraints.MODELS, hami.USE_TYPE, constraints.NOT_MODELS, hami.DENY_TYPE)
+"""Annotations that allow or exclude models of GPUs."""
 _DEFAULT_SCHEDULER = "default-scheduler"
 
 
-def hints(state: State, pod: Pod) -> tuple[str, ...]:
+def hints(state: State, pod: Pod) -> tuple[Hint, ...]:
     """At most one sentence for each kind of mistake, and for each of a few resources, words and labels."""
     try:
         request = request_of(pod)
@@ -58,18 +60,21 @@ def hints(state: State, pod: Pod) -> tuple[str, ...]:
         request = None
     gates = gates_text(pod)
     return (
-        *([f"It is {gates}. kube-scheduler tries it when no gate is left."] if gates else []),
+        *([_gate(gates)] if gates else []),
         *_unknown_resources(state, pod, request),
         *islice(_amounts(pod), _RESOURCES),
         *word_hints(state, pod),
         *islice(_labels(state, pod), _NAMED),
-        *_taints(state, pod),
-        *_models(state, request),
-        *_unread_layouts(state, request),
+        *_models(state, pod, request),
+        *(Hint(Kind.NOTE, text) for text in _unread_layouts(state, request)),
         *_sharing(state, request),
-        *_claims(state, pod),
-        *_never_asked(state, pod, request),
+        *(Hint(Kind.NOTE, text) for text in _claims(state, pod)),
+        *(Hint(Kind.NOTE, text) for text in _never_asked(state, pod, request)),
     )
+
+
+def _gate(gates: str) -> Hint:
+    return Hint(Kind.GATE, f"It is {gates}. kube-scheduler tries it when no gate is left.")
 
 
 def missing_on(node: Node, pod_resources: Collection[str]) -> str:
@@ -89,6 +94,25 @@ def of_classes(pod: Pod) -> dict[str, str]:
     """The resources that the pod requests by the names of device classes, with an amount."""
     requests = dict(_requests(pod))
     return {name: shorten(requests.get(name, ""), KEY) for name in class_resources(pod.spec)[:LISTED_NAMES]}
+
+
+def claims_asked(state: State, pod: Pod) -> dict[str, str]:
+    """What its claims ask for, as far as they are known: numbers, classes, and the first selector of each."""
+    made = dict(pod.claims)
+    texts = []
+    for one in pod.spec.claims[:_NAMED]:
+        claim = state.devices.claims.get(f"{pod.namespace}/{one.claim or made.get(one.name, '')}")
+        requests = claim.devices.requests[:_NAMED] if claim else ()
+        asked = ", ".join(" or ".join(map(_devices, request.subrequests[:_NAMED])) for request in requests)
+        texts.append(shorten(one.name, KEY) + (f" ({asked})" if asked else ""))
+    more = f" and {len(pod.spec.claims) - _NAMED} more" if len(pod.spec.claims) > _NAMED else ""
+    return {"claims": shorten(", ".join(texts) + more)} if texts else {}
+
+
+def _devices(asked: DeviceSubRequest) -> str:
+    count = "all" if asked.count is None else asked.count
+    where = f" where {shorten(asked.selectors[0], KEY)}" if asked.selectors else ""
+    return f"{count} {shorten(asked.device_class, KEY)}{where}"
 
 
 def _unread_layouts(state: State, request: Request | None) -> Iterator[str]:
@@ -114,27 +138,33 @@ def _offered(state: State) -> Counter[str]:
     return Counter(name for pairs in names for name, amount in pairs if _is_extended(name) and amount != "0")
 
 
-def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Iterator[str]:
+def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
     """Extended resources that the pod requests, and that no node and no DeviceClass offers."""
     names = dict.fromkeys(uncounted_resources(pod))
     names |= dict.fromkeys(name for name, _ in (request.devices if request else ()))
-    if not names:
+    known = state.devices.extended_resources
+    unknown = [name for name in names if name not in known and not _is_offered(state, name)]
+    if not unknown:
         return
-    offered, known = _offered(state), state.devices.extended_resources
+    offered, asked = _offered(state), dict(_requests(pod))
     frequent = [shorten(name, KEY) for name, _ in offered.most_common(LISTED_NAMES)]
     shown = f"Offered, with numbers of nodes: {_listed(offered, _RESOURCES)}." if offered else ""
-    missing = (shorten(name, KEY) for name in names if name not in offered and name not in known)
-    for name in islice(missing, _RESOURCES):
-        near = get_close_matches(name, frequent, n=1, cutoff=0.75)
-        text = f"No node offers {name}. " + (f"Did you mean {near[0]}? " if near else "")
-        yield (text + shown).rstrip()
+    for name in unknown[:_RESOURCES]:
+        near = get_close_matches(shorten(name, KEY), frequent, n=1, cutoff=0.75)
+        text = f"No node offers {shorten(name, KEY)}. " + (f"Did you mean {near[0]}? " if near else "")
+        paste = written_as("limits", near[0], asked.get(name, "1")) if near else ""
+        yield Hint(Kind.WORD, (text + shown).rstrip(), paste)
 
 
-def _amounts(pod: Pod) -> Iterator[str]:
+def _is_offered(state: State, name: str) -> bool:
+    return any(node.allocatable.get(name, "0") != "0" for node in state.nodes.values())
+
+
+def _amounts(pod: Pod) -> Iterator[Hint]:
     """Amounts with a unit where Kubernetes or the dialect counts in another one."""
     for name, text in dict.fromkeys(_requests(pod)):
         if name == "memory" and (few := _few_bytes(text)):
-            yield few
+            yield Hint(Kind.NOTE, few)
         if text.isdecimal() or not (name in _IN_MIB or is_gpu_resource(name)):
             continue
         try:
@@ -143,12 +173,14 @@ def _amounts(pod: Pod) -> Iterator[str]:
             continue
         if name in _IN_MIB and amount >= 1 << 20:
             written = f"{quoted(text)} asks for {int(amount):,} MiB"
-            yield f"{name} counts MiB: {written}. For {text} of memory write {int(amount) >> 20}."
+            said = f"{name} counts MiB: {written}. For {text} of memory write {int(amount) >> 20}."
+            yield Hint(Kind.WORD, said, written_as("limits", name, str(int(amount) >> 20)))
         elif name not in _IN_MIB and amount % 1:
-            yield (
+            said = (
                 f"Kubernetes knows no parts of {shorten(name, KEY)}. For a part of a GPU use a sharing "
                 f"system, or nodes that Stowage shares (annotation {stowage.COMPUTE}, docs/dialects.md)."
             )
+            yield Hint(Kind.WORD, said)
 
 
 def _few_bytes(text: str) -> str:
@@ -162,18 +194,20 @@ def _few_bytes(text: str) -> str:
     return f"memory: {quoted(text)} is less than a MiB. For {number} MiB write {number}Mi."
 
 
-def _sharing(state: State, request: Request | None) -> Iterator[str]:
-    shares = request.shares if request else None
+def _sharing(state: State, request: Request | None) -> Iterator[Hint]:
+    if request is None or (shares := request.shares) is None:
+        return
     shared = Counter(spec.sharing_resource for spec in state.fleet.specs if spec and spec.sharing_resource)
-    if shares is None or shares.resource in shared:
+    if shares.resource in shared:
         return
     if shares.resource == stowage.RESOURCE:
-        yield f"No node is set aside for parts of GPUs: label nodes {LABEL}=true (docs/bind.md)."
+        text = f"No node is set aside for parts of GPUs: label nodes {LABEL}=true (docs/bind.md)."
+        yield Hint(Kind.RULE, text, f"kubectl label node NAME {LABEL}=true")
         return
     others = ", ".join(f"{_SYSTEMS.get(name, 'Stowage')} ({nodes})" for name, nodes in shared.most_common())
     known = f" Nodes share GPUs with {others}." if others else " No node here shares its GPUs."
     words = f"the words of {_SYSTEMS[shares.resource]}, which runs on no node"
-    yield f"It asks for parts of GPUs in {words}.{known}"
+    yield Hint(Kind.RULE, f"It asks for parts of GPUs in {words}.{known}")
 
 
 def _claims(state: State, pod: Pod) -> Iterator[str]:
@@ -220,52 +254,41 @@ def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[st
         )
 
 
-def _labels(state: State, pod: Pod) -> Iterator[str]:
+def _labels(state: State, pod: Pod) -> Iterator[Hint]:
     """Labels that the selector or the only term of the affinity asks for, and that no node has."""
     terms = pod.scheduling_constraints.node_affinity or ()
     required = terms[0].labels if len(terms) == 1 else ()
     asked: list[tuple[str, tuple[str, ...]]] = [(key, (value,)) for key, value in pod.spec.node_selector]
+    selected = len(asked)
     asked += [(one.key, one.values) for one in required if one.operator == "In"]
-    for key, values in asked:
+    for number, (key, values) in enumerate(asked):
         known = Counter(shorten(node.labels[key], KEY) for node in state.nodes.values() if key in node.labels)
+        paste = ""
         if not known:
             keys = dict.fromkeys(chain.from_iterable(node.labels for node in state.nodes.values()))
-            yield f"No node has a label {shorten(key, KEY)}{did_you_mean(key, keys)}."
+            text = f"No node has a label {shorten(key, KEY)}{did_you_mean(key, keys)}."
+            if (near := nearest_name(key, keys)) and number < selected:
+                paste = written_as("nodeSelector", near, values[0])
         elif not any(shorten(value, KEY) in known for value in values):
             near = did_you_mean(values[0], known) if values else ""
             wanted = " or ".join(map(quoted, values[:_NAMED]))
-            yield f"No node has the label {shorten(key, KEY)}={wanted}{near}. Nodes have {_listed(known)}."
-
-
-def _taints(state: State, pod: Pod) -> Iterator[str]:
-    """The taints of GPU nodes that the pod does not tolerate, if it tolerates those of no GPU node."""
-    refused: Counter[str] = Counter()
-    for node in state.nodes.values():
-        spec = state.fleet.spec_of(node.name)
-        if spec is None or not spec.gpus:
+            text = f"No node has the label {shorten(key, KEY)}={wanted}{near}. Nodes have {_listed(known)}."
+            if near and number < selected:
+                paste = written_as("nodeSelector", key, nearest_name(values[0], known))
+        else:
             continue
-        tolerations = pod.scheduling_constraints.tolerations
-        taints = [taint for taint in node.taints if not tolerated((taint,), tolerations)]
-        if not taints:
-            return
-        refused.update(_written(taint) for taint in taints)
-    if refused:
-        yield f"It tolerates the taints of no node with GPUs. It lacks tolerations of {_listed(refused)}."
+        yield Hint(Kind.RULE, text, paste)
 
 
-def _written(taint: Taint) -> str:
-    """As kubectl writes it."""
-    value = f"={taint.value}" if taint.value else ""
-    return shorten(f"{taint.key}{value}:{taint.effect}", KEY)
-
-
-def _models(state: State, request: Request | None) -> Iterator[str]:
+def _models(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
     if request is None or not (request.products.allow or request.products.deny):
         return
     products = Counter(spec.product or spec.model or "" for spec in state.fleet.specs if spec and spec.gpus)
     products.pop("", None)
     if products and not any(request.products.permits(name) for name in products):
-        yield f"No node has a GPU model that the pod allows. Nodes have {_listed(products)}."
+        said = next((f" ({key}: {pod.annotations[key]})" for key in _MODELS if key in pod.annotations), "")
+        text = f"No node has a GPU model that the pod allows{shorten(said, KEY)}."
+        yield Hint(Kind.RULE, f"{text} Nodes have {_listed(products)}.")
 
 
 def _listed(counts: Counter[str], most: int = _NAMED) -> str:

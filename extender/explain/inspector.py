@@ -17,6 +17,7 @@ from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.explain.answers import Decision, EvictorMode, Explanation, NodeAnswer, PodAnswer, PodReport
 from extender.explain.asks import amounts
+from extender.explain.candidates import candidates_of
 from extender.explain.decision_log import Decisions
 from extender.explain.fleet_feed import FleetFeed
 from extender.explain.fleet_history import INTERVAL, FleetHistory
@@ -24,7 +25,7 @@ from extender.explain.hints import describe_gang, gates_text
 from extender.explain.node import NodeView, view_node
 from extender.explain.overview import overview
 from extender.explain.overview_lines import Overview
-from extender.explain.pod import asks, candidates_of, explain, explain_each
+from extender.explain.pod import asks, explain, explain_each
 from extender.explain.this_replica import Replica
 from extender.k8s.objects import Pod
 from extender.source.workloads import Template, parse_pod, parse_templates

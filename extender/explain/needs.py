@@ -12,6 +12,8 @@ from packing.fleet.placement import fitting_gpus, share_mib
 from packing.model.node_spec import NodeSpec, resolve_on
 from packing.model.request import Request, Shares
 
+NO_DEVICES = "node does not have the devices that the pod's claims ask for"
+
 
 def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
     """What the node has too little of for the request; nothing for a node that is not known (row -1)."""

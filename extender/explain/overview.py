@@ -13,15 +13,15 @@ from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, not_offered, unoffered
 from extender.explain.answers import Verdict
 from extender.explain.asks import amounts
+from extender.explain.candidates import Candidates
 from extender.explain.fleet_row import ZONE, labels_of
 from extender.explain.overview_lines import NodeLine, Overview, WaitingLine
-from extender.explain.pod import Candidates, explain
+from extender.explain.pod import explain
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
 
 _UNREAD = 10
 """Objects that cannot be read and are named."""
-_CLAIMS = 4
 _LINES_AT_ONCE = 50
 
 
@@ -87,27 +87,19 @@ def _used_percent(state: State, row: int, gpus: int) -> tuple[int, ...]:
 
 def waiting_line(state: State, pod: Pod, candidates: Candidates | None = None) -> WaitingLine:
     """Where the pod fits now, or why not. ``candidates``: as for ``explain``."""
-    explanation = explain(state, pod, candidates, with_hints=False)
-    verdict = explanation.verdict()
+    explanation = explain(state, pod, candidates)
+    verdict = explanation.verdict
     if pod.nominated_node and not explanation.error:
         verdict = Verdict(f"waits for room on {pod.nominated_node}")
-    asked = explanation.asks | ({} if explanation.error else _claims(pod))
     return WaitingLine(
         pod=shorten(pod.key, KEY),
         queue=state.rights.queues.name_of(pod),
         priority=pod.priority,
-        asks=asked,
+        asks=explanation.asks,
         created=pod.created,
         why=shorten(verdict.why),
         lacks=shorten(verdict.lacks),
-        advice=verdict.advice,
-        asked=amounts(asked),
+        advice=shorten(next(iter(verdict.ways), "")),
+        asked=amounts(explanation.asks),
         labels=labels_of(pod.labels),
     )
-
-
-def _claims(pod: Pod) -> dict[str, int | str]:
-    """The names of its claims in the pod."""
-    names = [shorten(claim.name, KEY) for claim in pod.spec.claims]
-    more = f" and {len(names) - _CLAIMS} more" if len(names) > _CLAIMS else ""
-    return {"claims": ", ".join(names[:_CLAIMS]) + more} if names else {}

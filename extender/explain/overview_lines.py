@@ -37,8 +37,9 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True)
 class WaitingLine:
-    """A pod that waits for a GPU. ``created`` in Unix seconds; ``why``, ``lacks`` and ``advice`` are those of
-    the ``Verdict``; ``asked`` is ``asks`` in a line, ``labels`` what the page filters by."""
+    """A pod that waits for a GPU. ``created`` in Unix seconds; ``why``, ``lacks`` and the first of its ways
+    (``advice``) are those of the ``Verdict``; ``asked`` is ``asks`` in a line, ``labels`` what the page
+    filters by."""
 
     pod: str
     queue: str

@@ -14,8 +14,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from extender.background import with_turns
-from extender.cluster.other_resources import asked_by, is_of_dra, lacking_on
+from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
 from extender.cluster.unoffered import not_offered, unoffered, unoffered_text
 from extender.dialects import gpushare
@@ -24,18 +23,19 @@ from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import ELSEWHERE, Forecast
 from extender.dra.node_search import NOTHING_FITS
 from extender.explain.advice import advice_on
-from extender.explain.answers import EvictorMode, Explanation, NodeAnswer, Refusal
+from extender.explain.answers import EvictorMode, Explanation, Need, NodeAnswer, Refusal, Verdict
+from extender.explain.candidates import Candidates
 from extender.explain.evictions import evictions_for
-from extender.explain.gang_ways import way_for_gang
-from extender.explain.hints import describe_gang, hints, missing_on, of_classes, uncounted_resources
-from extender.explain.needs import missing_needs
+from extender.explain.hints import claims_asked, describe_gang, hints, of_classes, uncounted_resources
+from extender.explain.kept import Placement, compared
+from extender.explain.needs import NO_DEVICES, missing_needs
 from extender.explain.options import option_on
+from extender.explain.verdict import TOO_LARGE, Question, decide
 from extender.explain.words import admission_problem, as_admitted, is_manifest
-from extender.k8s.node_filter import NodeFilter
-from extender.k8s.objects import Node, Pod
+from extender.k8s.objects import Pod
 from extender.protocol.node_names import Bytes, NodeNames
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
-from extender.verbs.evaluate import Evaluation, evaluate, fitting_scores
+from extender.verbs.evaluate import Evaluation, evaluate, fitting_scores, form_on
 from extender.verbs.eviction.promising import shortfall
 from extender.verbs.gang_fit import with_gang_check
 from packing.fleet.feasibility import fits_when_empty
@@ -43,62 +43,11 @@ from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
-_AT_ONCE = 50
-"""Nodes that are checked against a pod's rules before other tasks get their turn."""
 BEST = 3
 """Nodes that are shown of those that fit."""
-NO_DEVICES = "node does not have the devices that the pod's claims ask for"
-OTHER_NODE = "the pod's nodeName is another node"
-_SIZE = frozenset(
-    {
-        *(Reason.TOO_FEW_GPUS.text, Reason.NO_FREE_GPUS.text, Reason.FRAGMENTED.text),
-        *(Reason.NO_FREE_CPU.text, Reason.NO_FREE_MEMORY.text),
-    }
-)
 _UNKNOWN_REASONS = 20
 """Different reasons that are shown where devices are not known: they may quote what others wrote."""
 Flags = npt.NDArray[np.bool_]
-
-
-class Candidates:
-    """The nodes that kube-scheduler would ask Stowage about for a pod, and why not about the others.
-
-    ``used_up`` says of nodes among ``names`` what they have too little of, though Stowage may find that the
-    pod fits there. It counts only there: the others say what evictions would have to change.
-    """
-
-    def __init__(self, state: State, pod: Pod) -> None:
-        self._state, self._asked = state, asked_by(pod)
-        self._filter = NodeFilter(pod)
-        self._resources = uncounted_resources(pod)
-        self._pinned = pod.node_name if is_manifest(pod) else ""
-        self.names: list[str] = []
-        self.passed_over: Counter[str] = Counter()
-        self.used_up: dict[str, str] = {}
-
-    def add(self, node: Node) -> None:
-        if rejection := self.rejection(node):
-            self.passed_over[rejection] += 1
-            return
-        self.names.append(node.name)
-        if lack := next(lacking_on(self._state, node, self._asked), None):
-            self.used_up[node.name] = lack.reason
-
-    def rejection(self, node: Node) -> str:
-        """Why kube-scheduler does not ask about the node, "" if it does."""
-        if self._pinned and node.name != self._pinned:
-            return OTHER_NODE
-        missing = missing_on(node, [one for one in self._resources if not is_of_dra(self._state, node, one)])
-        lacking = f"node does not offer {shorten(missing, KEY)}" if missing else ""
-        return self._filter.rejection(node) or lacking
-
-
-async def candidates_of(state: State, pod: Pod) -> Candidates:
-    """Those among all nodes. The pod's rules may be long, so other tasks get their turn in between."""
-    candidates = Candidates(state, pod)
-    async for node in with_turns(list(state.nodes.values()), _AT_ONCE):
-        candidates.add(node)
-    return candidates
 
 
 def explain(
@@ -107,13 +56,11 @@ def explain(
     candidates: Candidates | None = None,
     now: float | None = None,
     evictor: EvictorMode = "unknown",
-    *,
-    with_hints: bool = True,
 ) -> Explanation:
     """The pod against the candidates (by default those of all nodes), as things are. With a moment ``now``
-    (Unix seconds) also who would be evicted for it, where it fits nowhere."""
+    (Unix seconds) also who would be evicted for it, and whose move would be enough, where it fits nowhere."""
     pod = as_admitted(pod, state.rights.queues.classes.by_name.get(pod.priority_class))
-    found_hints = hints(state, pod) if with_hints else ()
+    found_hints = hints(state, pod)
     if candidates is None:
         candidates = Candidates(state, pod)
         for node in state.nodes.values():
@@ -124,42 +71,65 @@ def explain(
     except RequestError as error:
         problem = str(error)
     if problem:
-        return Explanation(shorten(pod.key, KEY), error=shorten(problem), hints=found_hints)
-    names, passed_over = NodeNames.of(candidates.names), candidates.passed_over
+        error_text = shorten(problem)
+        return Explanation(
+            shorten(pod.key, KEY),
+            error=error_text,
+            hints=tuple(one.text for one in found_hints),
+            verdict=Verdict(error_text),
+        )
+    names = NodeNames.of(candidates.names)
+    passed_over = Counter({rule.text: len(nodes) for rule, nodes in candidates.passed_over.items()})
     evaluation = with_gang_check(state, evaluate(state, pod, request, names))
     fit = zip(names, evaluation.codes == Reason.FITS, strict=True) if candidates.used_up else ()
-    if used_up := {name for name, is_fit in fit if is_fit and name in candidates.used_up}:
+    used_up = {name for name, is_fit in fit if is_fit and name in candidates.used_up}
+    if used_up:
         names = NodeNames.of([name for name in names if name not in used_up])
-        passed_over = passed_over + Counter(candidates.used_up[name] for name in used_up)
+        passed_over += Counter(candidates.used_up[name].reason for name in used_up)
         evaluation = with_gang_check(state, evaluate(state, pod, request, names))
     fits, *_ = _by_forecast(evaluation)
     scores = fitting_scores(np.where(fits, Reason.FITS, -1).astype(np.int8), evaluation.cost, evaluation.keys)
-    explanation = explain_evaluation(state, names, evaluation, scores, dict(passed_over))
-    others = uncounted_resources(pod) | of_classes(pod)
+    explanation = explain_evaluation(state, names, evaluation, scores, _counted(passed_over))
+    others = uncounted_resources(pod) | of_classes(pod) | claims_asked(state, pod)
     uncounted: dict[str, int | str] = {shorten(name, KEY): text for name, text in others.items()}
-    too_large = _too_large(state, evaluation, explanation)
-    fits_or_may = explanation.fits or explanation.unknown
-    missing = "" if fits_or_may or not request.wants_gpu else unoffered_text(state)
-    explanation = replace(
+    evictions, verdict = None, _verdict_if_any_fits(explanation)
+    if verdict is None:
+        if now is not None and not (pod.node_name or pod.gates):
+            evictions = evictions_for(state, pod, list(names), now, evictor)
+        refusals = *explanation.refusals, *_used_up(candidates, used_up)
+        asked = Question(state, pod, request, candidates, refusals, evictions, now)
+        verdict = decide(asked, found_hints)
+        if verdict.why == TOO_LARGE:
+            evictions = None
+    texts = [one.text for one in found_hints if one.text != verdict.why]
+    if verdict.lacks and request.wants_gpu:
+        texts += filter(None, [unoffered_text(state)])
+    return replace(
         explanation,
         asks=explanation.asks | uncounted,
         node="" if is_manifest(pod) else pod.node_name,
-        hints=(*found_hints, *too_large, *filter(None, [missing])),
+        hints=tuple(texts),
+        evictions=evictions,
+        verdict=verdict,
     )
-    if now is None or fits_or_may or too_large or pod.node_name or pod.gates:
-        return explanation
-    evictions = evictions_for(state, pod, list(names), now, evictor)
-    return replace(explanation, evictions=evictions, gang_way=way_for_gang(state, pod, request, now))
 
 
-def _too_large(state: State, evaluation: Evaluation, explanation: Explanation) -> tuple[str, ...]:
-    """A sentence if no node would do even without its pods, though some have what the pod asks for."""
-    if explanation.fits or _SIZE.isdisjoint(one.reason for one in explanation.refusals):
-        return ()
-    rows = evaluation.rows[evaluation.rows >= 0]
-    if not rows.size or fits_when_empty(state.fleet, evaluation.request)[rows].any():
-        return ()
-    return ("No node is large enough for it, even without other pods: waiting does not help.",)
+def _used_up(candidates: Candidates, names: Iterable[str]) -> Iterator[Refusal]:
+    """What nodes have too little of that Stowage does not place by."""
+    nodes: dict[str, list[str]] = {}
+    for name in sorted(names):
+        nodes.setdefault(candidates.used_up[name].reason, []).append(name)
+    for reason, on_nodes in nodes.items():
+        lack = candidates.used_up[on_nodes[0]]
+        need = Need(shorten(lack.name, KEY), lack.asked, lack.left, lack.total, lack.text)
+        can_host = sum(candidates.used_up[name].asked <= candidates.used_up[name].total for name in on_nodes)
+        yield Refusal(reason, len(on_nodes), True, on_nodes[0], (need,), can_host=can_host)
+
+
+def _verdict_if_any_fits(found: Explanation) -> Verdict | None:
+    if found.fits:
+        return Verdict(f"fits on {found.fits} node{'s' * (found.fits > 1)}")
+    return Verdict(f"not known: {next(iter(found.unknown))}") if found.unknown else None
 
 
 def explain_evaluation(
@@ -175,12 +145,17 @@ def explain_evaluation(
     fitting = np.flatnonzero(fits)
     shown = fitting[np.argsort(evaluation.keys[fitting])][:BEST]
     with state.fleet_view_for(pod) as fleet:
+        hosts = _could_host(fleet, evaluation)
         options = [
             option_on(state, evaluation, i, names[i], None if scores is None else int(scores[i]))
             for i in shown.tolist()
         ]
+        rows = evaluation.rows[shown].tolist()
+        forms = [form_on(fleet, row, request) for row in rows]
+        placements = list(map(Placement, rows, forms, options))
+        options = compared(fleet, placements, evaluation.rows[fitting])
         refusals = [
-            _refusal(state, fleet, names, evaluation, Reason(int(code)))
+            _refusal(state, fleet, names, evaluation, Reason(int(code)), hosts)
             for code in np.flatnonzero(np.bincount(evaluation.codes))
             if code != Reason.FITS
         ]
@@ -194,7 +169,7 @@ def explain_evaluation(
         fits=fitting.size,
         best=tuple(options),
         refusals=tuple(sorted(refusals, key=lambda refusal: -refusal.nodes)),
-        unknown=_counted(evaluation.forecasts[i].problem for i in np.flatnonzero(unknown)),
+        unknown=_counted(Counter(shorten(evaluation.forecasts[i].problem) for i in np.flatnonzero(unknown))),
         passed_over=passed_over or {},
     )
 
@@ -237,23 +212,37 @@ def _by_claims(names: NodeNames, forecasts: Sequence[Forecast], refused: Flags) 
     for reason, where in ((of_pod, refused & ~elsewhere), (ELSEWHERE, elsewhere)):
         if where.any():
             nearest, helps = names[int(where.argmax())], reason == NO_DEVICES
-            yield Refusal(reason, int(where.sum()), eviction_helps=helps, nearest=nearest)
+            count = int(where.sum())
+            yield Refusal(reason, count, eviction_helps=helps, nearest=nearest, can_host=count)
 
 
-def _counted(reasons: Iterable[str]) -> dict[str, int]:
+def _counted(counts: Counter[str]) -> dict[str, int]:
     """How often each reason occurs, the most frequent first; the rarest of many are counted as one."""
-    counts = Counter(map(shorten, reasons))
     shown = dict(counts.most_common(_UNKNOWN_REASONS))
     others = counts.total() - sum(shown.values())
     return shown | ({"other reasons": others} if others else {})
 
 
-def _refusal(state: State, fleet: Fleet, names: NodeNames, evaluation: Evaluation, reason: Reason) -> Refusal:
+def _could_host(fleet: Fleet, evaluation: Evaluation) -> Flags:
+    """(N,) which of the nodes would take the pod without any other pod; node for node of the evaluation."""
+    hosts = fits_when_empty(fleet, evaluation.request)
+    if stacked := evaluation.request.stacked:
+        hosts |= fits_when_empty(fleet, stacked)
+    could: Flags = hosts[evaluation.rows] & (evaluation.rows >= 0)
+    return could
+
+
+def _refusal(
+    state: State, fleet: Fleet, names: NodeNames, evaluation: Evaluation, reason: Reason, hosts: Flags
+) -> Refusal:
     refused = np.flatnonzero(evaluation.codes == reason)
     nearest = int(refused[np.argmin(shortfall(fleet, evaluation.rows[refused], evaluation.request))])
     lacks = tuple(missing_needs(fleet, int(evaluation.rows[nearest]), evaluation.request))
-    advice = advice_on(state, fleet, evaluation.pod, evaluation.request, names[nearest], reason)
-    return Refusal(reason.text, refused.size, reason.eviction_helps, names[nearest], lacks, advice)
+    can_host = int(hosts[refused].sum())
+    advice = ""
+    if can_host or not reason.eviction_helps:
+        advice = advice_on(state, fleet, evaluation.pod, evaluation.request, names[nearest], reason)
+    return Refusal(reason.text, refused.size, reason.eviction_helps, names[nearest], lacks, advice, can_host)
 
 
 def explain_each(state: State, pod: Pod, nodes: Iterable[str]) -> list[NodeAnswer]:
@@ -273,7 +262,7 @@ def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
             node = state.nodes.get(name)
             forecast = evaluation.forecasts[index] if evaluation.forecasts else None
             if node is not None and (rejection := candidates.rejection(node)):
-                yield NodeAnswer(name, fits=False, reason=rejection)
+                yield NodeAnswer(name, fits=False, reason=rejection.text)
             elif reason is not Reason.FITS:
                 needs = (need.text for need in missing_needs(fleet, row, request))
                 lacks = *needs, *_unoffered(state, name)

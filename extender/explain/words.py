@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
+from enum import IntEnum
 from itertools import islice
+from typing import NamedTuple
 
 from extender.cluster.state import State
 from extender.dialects import kai, stowage
@@ -28,6 +30,8 @@ _OF_PODS = frozenset(
 _OTHERS = {"runai-fraction": kai.FRACTION, "runai-gpu-memory": kai.MEMORY}
 _NAMED = 4
 _BYTES = 1 << 20
+_MOST_GIB = 1024
+"""More than a GPU has: such a number is meant in MiB."""
 _STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
 """Resources without a domain. Sources of ``admission_problem``, in k8s.io/kubernetes
 pkg/apis/core/validation/validation.go: ``validateContainerResourceName`` (no others without a domain) and
@@ -36,41 +40,72 @@ _DEFAULT_SCHEDULERS = ("default-scheduler", "stowage")
 _SYSTEM_CLASSES = ("system-cluster-critical", "system-node-critical")
 
 
-def word_hints(state: State, pod: Pod) -> Iterator[str]:
-    """Sentences about words that nobody reads, and about names that do not exist."""
+class Kind(IntEnum):
+    """What a hint is about. The lower one decides first why a pod fits nowhere; a ``NOTE`` never does."""
+
+    GATE = 0
+    NEVER = 1
+    WORD = 2
+    RULE = 3
+    NOTE = 4
+
+
+class Hint(NamedTuple):
+    """A sentence, and what to write instead, where that is known."""
+
+    kind: Kind
+    text: str
+    paste: str = ""
+
+
+def word_hints(state: State, pod: Pod) -> Iterator[Hint]:
+    """About words that nobody reads, and names that do not exist."""
     yield from islice(_unread(pod), _NAMED)
     yield from _units(pod)
     named = pod.labels.get(QUEUE_LABEL) or pod.annotations.get(QUEUE_LABEL)
     queues = state.rights.queues.by_name
     if named and named not in queues:
-        yield f"There is no queue {quoted(named)}{did_you_mean(named, queues)}. Queues: {', '.join(queues)}."
+        text = f"There is no queue {quoted(named)}{did_you_mean(named, queues)}. Queues: {', '.join(queues)}."
+        near = nearest_name(named, queues)
+        yield Hint(Kind.WORD, text, near and written_as("labels", QUEUE_LABEL, near))
     if is_manifest(pod) and pod.scheduler_name not in _DEFAULT_SCHEDULERS:
         schedulers = {one.scheduler_name for one in state.pods.values()} | {*_DEFAULT_SCHEDULERS}
         if pod.scheduler_name not in schedulers and not pod.node_name:
             near = did_you_mean(pod.scheduler_name, schedulers)
-            yield f"No other pod has the schedulerName {quoted(pod.scheduler_name)}{near}."
+            text = f"No other pod has the schedulerName {quoted(pod.scheduler_name)}{near}."
+            yield Hint(Kind.WORD, text, near and "schedulerName: stowage")
     classes = state.rights.queues.classes
     name = pod.priority_class
     if name and classes.by_name and name not in (*classes.by_name, *_SYSTEM_CLASSES):
         near = did_you_mean(name, classes.by_name)
-        yield f"There is no PriorityClass {quoted(name)}: the API server refuses the pod{near}."
+        text = f"There is no PriorityClass {quoted(name)}: the API server refuses the pod{near}."
+        known = nearest_name(name, classes.by_name)
+        yield Hint(Kind.NEVER, text, known and f"priorityClassName: {known}")
 
 
-def _unread(pod: Pod) -> Iterator[str]:
+def written_as(section: str, key: str, value: str) -> str:
+    """One entry of a map in a manifest."""
+    return f'{section}: {{{key}: "{shorten(value, KEY)}"}}'
+
+
+def _unread(pod: Pod) -> Iterator[Hint]:
     """Labels and annotations that look like words of a request, and that nobody reads."""
     for what, entries, elsewhere in (
         ("annotation", pod.annotations, REQUEST_LABELS - REQUEST_ANNOTATIONS),
         ("label", pod.labels, REQUEST_ANNOTATIONS - REQUEST_LABELS - _ANYWHERE),
     ):
-        for name in entries:
+        for name, value in entries.items():
             if name in elsewhere:
                 other = "a label" if what == "annotation" else "an annotation"
-                yield f"Nobody reads {name} in {what}s: write it as {other}."
+                text = f"Nobody reads {name} in {what}s: write it as {other}."
+                yield Hint(Kind.WORD, text, written_as(f"{other.split()[1]}s", name, value))
             elif name.startswith(_DOMAIN) and name not in _OF_PODS:
-                near = did_you_mean(name, _OF_PODS)
-                yield f"Stowage knows no {what} {quoted(name)}{near}."
+                near = nearest_name(name, _OF_PODS)
+                text = f"Stowage knows no {what} {quoted(name)}{did_you_mean(name, _OF_PODS)}."
+                yield Hint(Kind.WORD, text, near and written_as(f"{what}s", near, value))
             elif what == "annotation" and (meant := _OTHERS.get(name) or _near_request(name)):
-                yield f"Nobody reads the annotation {quoted(name)} (did you mean {meant}?)."
+                text = f"Nobody reads the annotation {quoted(name)} (did you mean {meant}?)."
+                yield Hint(Kind.WORD, text, written_as("annotations", meant, value))
 
 
 def _near_request(name: str) -> str:
@@ -80,26 +115,35 @@ def _near_request(name: str) -> str:
     return next(iter(get_close_matches(name, REQUEST_ANNOTATIONS, n=1, cutoff=0.9)), "")
 
 
-def _units(pod: Pod) -> Iterator[str]:
+def _units(pod: Pod) -> Iterator[Hint]:
     """Memory of a GPU in the unit of another system."""
     text = pod.annotations.get(stowage.MEMORY, "")
-    if text.isdecimal() and len(text) < 9 and int(text) < _BYTES:
-        yield f"{stowage.MEMORY}: {quoted(text)} is in bytes. For {text} GiB write {text}Gi."
+    if text.isascii() and text.isdecimal() and len(text) < 9 and int(text) < _BYTES:
+        unit = "Gi" if int(text) <= _MOST_GIB else "Mi"
+        said = f"{stowage.MEMORY}: {quoted(text)} is in bytes. For {text} {unit}B write {text}{unit}."
+        yield Hint(Kind.WORD, said, written_as("annotations", stowage.MEMORY, f"{text}{unit}"))
     text = pod.annotations.get(kai.MEMORY, "")
     try:
         mib = 0 if not text or text.isdecimal() else whole(text) >> 20
     except QuantityError:
         mib = 0
     if mib:
-        yield f"{kai.MEMORY} counts MiB: for {text} write {mib}."
+        said = f"{kai.MEMORY} counts MiB: for {text} write {mib}."
+        yield Hint(Kind.WORD, said, written_as("annotations", kai.MEMORY, str(mib)))
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """`` (did you mean NAME?)`` with the nearest name, "" if none is near."""
+    near = nearest_name(name, known)
+    return f" (did you mean {near}?)" if near else ""
+
+
+def nearest_name(name: str, known: Collection[str]) -> str:
+    """The nearest of the known names, "" if none is near."""
     candidates = [shorten(one, 256) for one in islice(known, 4 * LISTED_NAMES)]
     longer = [one for one in candidates if name and name.lower() in one.lower()]
     near = longer or get_close_matches(shorten(name, 256), candidates, n=1, cutoff=0.7)
-    return f" (did you mean {near[0]}?)" if near else ""
+    return near[0] if near else ""
 
 
 def is_manifest(pod: Pod) -> bool:

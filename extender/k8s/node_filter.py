@@ -24,7 +24,7 @@ NOT_TOLERATED = "node has a taint that the pod does not tolerate"
 _PLACED_BY = frozenset({"cpu", "memory"})
 """Resources without a domain that Stowage places by."""
 _NAMES_ONE_NODE = "kubernetes.io/hostname"
-_CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
 def has_unknown_filters(pod: Pod) -> bool:
@@ -55,7 +55,7 @@ class NodeFilter:
         """Why kube-scheduler would reject the node, "" if these filters accept it."""
         if self._constraints.problem:
             return self._constraints.problem
-        if node.unschedulable and not self._tolerates((_CORDON,)):
+        if node.unschedulable and not self._tolerates((CORDON,)):
             return CORDONED
         if any(node.labels.get(key) != value for key, value in self._selector):
             return OTHER_SELECTOR

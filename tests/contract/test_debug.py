@@ -111,6 +111,7 @@ async def test_the_last_decisions_about_a_pod(start: Start) -> None:
             {"what": GPU, "asked": 4, "free": 2, "total": 8, "text": f"needs 4 {GPU}, 2 of 8 are free"}
         ],
         "advice": ADVICE[Reason.NO_FREE_GPUS],
+        "can_host": 1,
     }
     assert refusals[Reason.UNKNOWN_NODE.text]["nearest"] == "gone"
     await stowage.bind(pod, "a")

@@ -10,7 +10,7 @@ import pytest
 
 from extender.explain.pod import NO_DEVICES
 from extender.k8s.affinity import Taint
-from extender.k8s.node_filter import NOT_TOLERATED as TAINT
+from extender.k8s.node_filter import NOT_TOLERATED
 from extender.k8s.objects import Deleted, Node, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.k8s.resource_api.manifests import parse_claim, parse_class, parse_slice
@@ -38,7 +38,7 @@ async def test_explain_takes_json_and_yaml_and_changes_nothing(start: Start) -> 
     as_yaml = (await stowage.http.post("/debug/explain", content=YAML)).json()
     assert (as_json["pod"], as_json["nodes"], as_json["fits"]) == ("default/what-if", 4, 2)
     assert (as_yaml["pod"], as_yaml["nodes"], as_yaml["fits"]) == ("team/what-if", 1, 1)
-    assert as_yaml["passed_over"] == {"node selector does not match": 3}
+    assert as_yaml["passed_over"] == {"node selector does not match: zone=west": 3}
     assert as_yaml["best"][0]["score"] == 10
     assert (await get(stowage, "/debug/pods/default/what-if", 404)) is not None
 
@@ -118,6 +118,7 @@ async def test_an_explanation_is_short_whatever_the_pod_holds(start: Start, pod:
     assert len(response.json().get("error", "")) <= PROBLEM
 
 
+TAINT = f"{NOT_TOLERATED}: team=a:NoSchedule"
 TAINTED = Node("tainted", allocatable={GPU: "8"}, taints=(Taint("team", "a", "NoSchedule"),))
 AFFINITY = {
     "nodeAffinity": {
@@ -141,8 +142,8 @@ def pod_with(**spec: Any) -> dict[str, Any]:
         ({}, {TAINT: 1}),
         ({"tolerations": [{"key": "team", "operator": "Exists"}]}, {}),
         ({"tolerations": [{"key": "team", "value": "b", "effect": "NoSchedule"}]}, {TAINT: 1}),
-        ({"affinity": AFFINITY}, {"node affinity does not match": 4}),
-        ({"nodeSelector": {"zone": "west"}}, {"node selector does not match": 4}),
+        ({"affinity": AFFINITY}, {"node affinity does not match: zone In west": 4}),
+        ({"nodeSelector": {"zone": "west"}}, {"node selector does not match: zone=west": 4}),
     ],
 )
 async def test_explain_follows_the_rules_that_kube_scheduler_checks_itself(
@@ -181,7 +182,7 @@ async def test_long_rules_let_other_tasks_run(start: Start) -> None:
     while not explaining.done():
         await asyncio.sleep(0)
         turns += 1
-    assert (await explaining).json()["passed_over"] == {"node affinity does not match": 1000}
+    assert (await explaining).json()["passed_over"] == {"node affinity does not match: zone In west": 1000}
     assert turns >= 1000 // 100
 
 

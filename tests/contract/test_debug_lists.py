@@ -12,13 +12,11 @@ from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from extender.cli.explain_text import render
-from extender.explain.advice import ADVICE
 from extender.explain.answers import PodReport
 from extender.explain.pod import explain, explain_each
 from extender.explain.this_replica import Replica
 from extender.server import app
 from extender.untrusted.limits import DECISIONS_LISTED, EXPLAIN_PODS
-from packing.model.reasons import Reason
 from tests.contract.conftest import Start, Stowage, manifest
 from tests.contract.test_debug import CLUSTER, get
 from tests.extender.builders import make_pod
@@ -135,7 +133,11 @@ async def test_what_would_make_a_pod_fit_is_in_the_json(start: Start) -> None:
     text = render(explain(state, state.pods["default/high"], now=time.time(), evictor="off"))
     assert report.now is not None
     assert render(report.now) == text
-    for words in ("What would help:", ADVICE[Reason.NO_FREE_GPUS], "nearest is b (needs 7", "were evicted"):
+    for words in (
+        "What would help:\n  wait: kube-scheduler evicts ",
+        "nearest is b (needs 7",
+        "were evicted",
+    ):
         assert words in text
 
 

@@ -121,12 +121,23 @@ function gangStory(report, go) {
 function nowStory(now, go) {
   return [
     el("h3", {}, `Now: ${now.error ? "" : `fits on ${plural(now.fits, "node")} of ${now.nodes}`}`),
-    now.error ? el("p", { class: "problem" }, now.error) : null,
+    now.error ? el("p", { class: "problem" }, now.error) : verdict(now),
     ...(now.hints ?? []).map((hint) => el("p", {}, hint)),
     options(now.best ?? [], go),
     refusals(now, go),
     evictions(now.evictions, go),
   ].flat();
+}
+
+/** Why it fits nowhere, and what would help. */
+function verdict(now) {
+  const { why, lacks, ways } = now.verdict ?? {};
+  if (now.fits || !why) return null;
+  return [
+    el("p", { class: "problem" }, why),
+    lacks ? el("p", { class: "muted" }, lacks) : null,
+    ways?.length ? el("ul", {}, ways.map((way) => el("li", {}, way))) : null,
+  ];
 }
 
 function refusals(now, go) {

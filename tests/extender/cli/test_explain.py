@@ -117,15 +117,15 @@ def test_the_text_says_what_would_make_it_fit() -> None:
     )
     assert render(explain(state, make_pod("new", 4, scheduler_name="stowage"))).splitlines() == [
         "default/new asks for 1 CPU, 1 GiB of memory, 4 nvidia.com/gpu",
-        "It fits on none of 2 nodes",
+        "It fits on none of 2 nodes: not enough free GPUs (2 of 2 nodes)",
+        "  a: needs 4 nvidia.com/gpu, 2 of 8 are free",
+        "",
+        "What would help:",
+        "  wait until pods on a end",
+        "  add a node like a: stowage plan change --add 1xa",
         "",
         "Does not fit:",
         "  2  not enough free GPUs  nearest is a (needs 4 nvidia.com/gpu, 2 of 8 are free)",
-        "",
-        "What would help:",
-        "  not enough free GPUs:  wait, or evict: a pod of higher priority preempts",
-        "",
-        "It can fit on a when other pods there end",
     ]
 
 

@@ -117,7 +117,7 @@ def test_workloads_and_several_pods(case: Case) -> None:
 )
 def test_a_resource_that_no_node_offers(case: Case, name: str, then: str) -> None:
     out = case.explain(f"{name}: 1")
-    assert f"\nNo node offers {name}.{then}" in out
+    assert f"It fits on none of 36 nodes. No node offers {name}.{then}" in out
     assert "It fits on none of 36 nodes" in out
 
 
@@ -156,7 +156,8 @@ def test_tables_fit_100_columns_unless_wide(case: Case) -> None:
 
 def test_a_selector_that_matches_no_node(case: Case) -> None:
     out = case.explain("nvidia.com/gpu: 1", more=", nodeSelector: {pool: nowhere}")
-    assert "It fits on none of 36 nodes\n\nRuled out before Stowage was asked:\n  36  node selector" in out
+    assert "It fits on none of 36 nodes. No node has a label pool.\n" in out
+    assert "Ruled out before Stowage was asked:\n  36  node selector does not match: pool=nowhere" in out
 
 
 def test_a_pod_that_runs(case: Case, tmp_path: Path) -> None:
@@ -184,4 +185,4 @@ def test_the_default_scheduler_is_mentioned(case: Case) -> None:
 
 def test_what_to_do_next(case: Case) -> None:
     out = case.explain("nvidia.com/gpu: 9")
-    assert "What would help:\n  node has fewer GPUs than requested:  ask for fewer GPUs per pod" in out
+    assert "What would help:\n  ask for at most 8 nvidia.com/gpu per pod, as h100-04 has\n" in out

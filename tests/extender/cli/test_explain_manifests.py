@@ -42,7 +42,7 @@ def annotated(name: str, text: str) -> str:
         (pod("nvidia/gpu: 1"), ["No node offers nvidia/gpu. Did you mean nvidia.com/gpu?", NONE]),
         (pod("nvidia.com/mig-3G.40GB: 1"), ["Did you mean nvidia.com/mig-3g.40gb?", NONE]),
         (pod("nvidia.com/mig-1g.5gb: 1"), ["Did you mean nvidia.com/mig-1g.10gb?", NONE]),
-        (pod("amd.com/gpu: 1"), ["asks for 1 amd.com/gpu\nNo node offers amd.com/gpu. Offered", NONE]),
+        (pod("amd.com/gpu: 1"), ["asks for 1 amd.com/gpu\n", f"{NONE}. No node offers amd.com/gpu. Offered"]),
         (pod("volcano.sh/gpu-memory: 1024"), ["No node offers volcano.sh/gpu-memory.", NONE]),
         (pod("gpu: 1"), [f"{REFUSED}'gpu' is no resource of Kubernetes (did you mean nvidia.com/gpu?)"]),
         (pod("cpu: 1", requests=GPU), [f"{REFUSED}nvidia.com/gpu has a request and no limit"]),
@@ -100,7 +100,10 @@ def annotated(name: str, text: str) -> str:
         ),
         (
             pod(meta=", annotations: {stowage.dev/gpu-models: H300}"),
-            ["No node has a GPU model that the pod allows. Nodes have NVIDIA-H100-80GB-HBM3 (14), ", NONE],
+            [
+                f"{NONE}. No node has a GPU model that the pod allows (stowage.dev/gpu-models: H300).",
+                "Nodes have NVIDIA-H100-80GB-HBM3 (14), ",
+            ],
         ),
         (
             pod(spec=", nodeName: h100-01"),
@@ -233,7 +236,8 @@ def test_what_stands_beside_the_pods_counts(case: Case) -> None:
     assert "It belongs to the gang coscheduling team/g: 0 of 1 members run, 100 must" in out
     assert NONE in out
     assert "the pod's gang does not fit as a whole" in out
-    assert "It can fit on " not in out
+    assert "make the gang smaller or add nodes" in out
+    assert "wait" not in out
 
 
 def test_taints_and_priority_classes_by_name(case: Case, tmp_path: Path) -> None:
@@ -243,7 +247,12 @@ def test_taints_and_priority_classes_by_name(case: Case, tmp_path: Path) -> None
     snapshot = "--snapshot", str(tmp_path / "cluster")
     out = case.explain_text(pod(spec=", priorityClassName: hihg"), *snapshot)
     assert "There is no PriorityClass 'hihg': the API server refuses the pod (did you mean high?)." in out
-    assert "It lacks tolerations of dedicated=ml:NoSchedule (1)." in out
+    assert "  write priorityClassName: high" in out
+    out = case.explain_text(pod(), *snapshot)
+    reason = "node has a taint that the pod does not tolerate: dedicated=ml:NoSchedule (1 of 1 node)"
+    toleration = '{key: dedicated, operator: Equal, value: "ml", effect: NoSchedule}'
+    assert f"It fits on none of 1 nodes: {reason}\n" in out
+    assert f"What would help:\n  write tolerations: [{toleration}]: 1 node would take it\n" in out
     tolerant = ", priorityClassName: high, tolerations: [{key: dedicated, operator: Exists}]"
     out = case.explain_text(pod(spec=tolerant), *snapshot)
     assert "PriorityClass" not in out

@@ -61,7 +61,7 @@ def test_explain_names_the_gates_and_evicts_nobody_for_it() -> None:
     assert free.evictions
     assert free.evictions.best
     assert held.evictions is None
-    assert held.hints[0] == (
+    assert held.verdict.why == (
         "It is held by the scheduling gates "
         "kueue.x-k8s.io/admission (Kueue has not admitted it to its queue), "
         "kueue.x-k8s.io/topology (Kueue has not assigned it to a topology domain). "

@@ -136,7 +136,7 @@ def test_the_text_says_whether_the_evictor_acts(evictor, said):
 def test_the_text_says_where_no_eviction_helps(cluster):
     told = render(explain(cluster, high(2, priority=-1), now=NOW))
     assert f"No eviction makes it fit:\n  4  {NOT_ENOUGH}\n" in told
-    assert "Pods on these nodes that may not be evicted for it:\n  5  not of lower priority\n" in told
+    assert "Pods on these nodes that may not be evicted for it:\n  5  not of lower priority" in told
 
 
 def test_texts_are_short():

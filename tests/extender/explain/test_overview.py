@@ -9,6 +9,7 @@ from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
 from extender.explain.overview import overview
 from extender.explain.overview_lines import NodeLine, Overview
+from extender.explain.verdict import TOO_LARGE
 from extender.k8s.objects import Pod
 from tests.extender.builders import make_node, make_pod, make_state
 
@@ -49,11 +50,11 @@ def test_the_most_urgent_waiting_pods_come_first_with_the_reason() -> None:
     odd = make_pod("odd", -1, created=1.0)
     pods = [small, large, odd, make_pod("cpu", 0), replace(make_pod("going", 1), deleting=True)]
     assert waiting(*pods) == [
-        ("default/large", "node has fewer GPUs than requested (2 of 2 nodes)"),
+        ("default/large", TOO_LARGE),
         ("default/odd", "nvidia.com/gpu: quantity '-1' is negative"),
         ("default/small", "fits on 2 nodes"),
     ]
-    assert waiting(*pods, most=1) == [("default/large", "node has fewer GPUs than requested (2 of 2 nodes)")]
+    assert waiting(*pods, most=1) == [("default/large", TOO_LARGE)]
 
 
 def test_a_nominated_pod_waits_for_its_room() -> None:

@@ -77,10 +77,10 @@ def test_nodes_that_kube_scheduler_would_not_ask_about_are_counted_apart():
     )
     spec = make_pod("x").spec
     pod = make_pod("new", spec=PodSpec(spec.containers, node_selector=(("zone", "west"),)))
-    assert explain(state, pod).passed_over == {"node selector does not match": 1}
+    assert explain(state, pod).passed_over == {"node selector does not match: zone=west": 1}
     state.apply([Upserted(replace(state.nodes["off"], labels={"zone": "west"}, unschedulable=True))])
     explanation = explain(state, pod)
-    assert explanation.passed_over == {"node selector does not match": 1, "node is cordoned": 1}
+    assert explanation.passed_over == {"node selector does not match: zone=west": 1, "node is cordoned": 1}
     assert (explanation.nodes, explanation.fits) == (1, 1)
 
 

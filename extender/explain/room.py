@@ -1,11 +1,13 @@
-"""Which single change makes room for a gang that does not fit: to uncordon a node, or to move a pod."""
+"""Which single change makes room for a pod or a gang that does not fit: to uncordon a node, a pod
+that ends, or one that moves elsewhere."""
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from heapq import nsmallest
+from itertools import islice
 
 import numpy as np
 
@@ -13,13 +15,15 @@ from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
+from extender.explain.candidates import uncordoned
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import NodeNames
 from extender.replay.cluster_engine import as_new
 from extender.replay.cluster_pods import PermittedRows, why_it_stays
 from extender.untrusted.limits import KEY, shorten
-from extender.verbs.evaluate import evaluate
+from extender.verbs.evaluate import codes_for, evaluate
+from extender.verbs.eviction.promising import promising_nodes
 from extender.verbs.gang_fit import Supposed, gang_would_fit
 from packing.fleet.downgrade import device_on, weaker_rows
 from packing.fleet.feasibility import gpu_sizes
@@ -30,6 +34,32 @@ from packing.model.request import Request
 
 _CORDONED, _MOVED = 16, 24
 """How many cordoned nodes, and pods, are tried."""
+_EMPTIED = 2000
+"""Pods that are taken away to see whether a gang would fit without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaver:
+    """A pod whose place is enough. ``target``: the node where it fits now, "" if it has to end."""
+
+    pod: str
+    node: str
+    target: str = ""
+
+
+def leaver(state: State, pod: Pod, request: Request, names: Sequence[str], now: float) -> Leaver | None:
+    """The first pod that is found on these nodes whose place is enough for the pod: one that can move before
+    one that must end. ``now`` in Unix seconds."""
+    first: Leaver | None = None
+    for other, held in islice(_holders_on(state, pod, request, names), _MOVED):
+        with state.fleet_view_for(pod) as fleet, fleet.without([held]):
+            code = int(codes_for(state, fleet, pod, request, np.array([held.row]))[0])
+        if code != Reason.FITS:
+            continue
+        if found := _target(state, other, now):
+            return Leaver(other.key, other.node_name, found[0])
+        first = first or Leaver(other.key, other.node_name)
+    return first
 
 
 def way_for_gang(state: State, pod: Pod, request: Request, now: float) -> str:
@@ -55,14 +85,21 @@ def way_for_gang(state: State, pod: Pod, request: Request, now: float) -> str:
     return ""
 
 
+def gang_fits_when_empty(state: State, pod: Pod, request: Request) -> bool:
+    """Whether the pod's gang would fit if no other pod had a GPU; True where too many have one to try."""
+    bound = (other for other in state.pods.values() if other.node_name)
+    held = (one for other in bound for one in state.pods.allocations_of(other) if one.devices or one.shares)
+    left = tuple(islice(held, _EMPTIED + 1))
+    return len(left) > _EMPTIED or gang_would_fit(state, pod, request, Supposed(state.nodes, left))
+
+
 def _cordoned(state: State, pod: Pod) -> Iterator[Node]:
     """Cordoned nodes as they would be without that, where the pod's rules and nothing else closes them."""
     accepts, tried = NodeFilter(pod), 0
     for name in sorted(state.nodes.closed):
         node = state.nodes[name]
         if node.unschedulable and tried < _CORDONED:
-            taints = tuple(one for one in node.taints if one.key != "node.kubernetes.io/unschedulable")
-            node = replace(node, unschedulable=False, taints=taints)
+            node = uncordoned(node)
             if not accepts.rejection(node):
                 tried += 1
                 yield node
@@ -75,6 +112,19 @@ def _holders(state: State, request: Request) -> list[tuple[Pod, Allocation]]:
     held = ((pod, one) for pod in bound if (one := state.allocations.allocation_of(pod.key)))
     found = ((pod, one) for pod, one in held if usable[one.row] and (one.devices or one.shares))
     return nsmallest(_MOVED, found, key=lambda two: (_size(two[1]), two[0].key))
+
+
+def _holders_on(
+    state: State, pod: Pod, request: Request, names: Sequence[str]
+) -> Iterator[tuple[Pod, Allocation]]:
+    """The pods with GPUs of the nodes that lack least, the smallest first on each."""
+    for one in promising_nodes(state, pod, request, names, {}):
+        others = (
+            other for other in state.pods.on_node(one.name) if other.uid != pod.uid and not other.deleting
+        )
+        held = [(other, taken) for other in others if (taken := state.allocations.allocation_of(other.key))]
+        with_gpus = [(other, taken) for other, taken in held if taken.devices or taken.shares]
+        yield from sorted(with_gpus, key=lambda two: (_size(two[1]), two[0].key))
 
 
 def _size(held: Allocation) -> int:

@@ -1,0 +1,140 @@
+"""The nodes that kube-scheduler would ask Stowage about for a pod, and why not about the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from extender.background import with_turns
+from extender.cluster.other_resources import Lack, asked_by, is_of_dra, lacking_on
+from extender.cluster.state import State
+from extender.explain.hints import missing_on, uncounted_resources
+from extender.explain.words import is_manifest
+from extender.k8s.affinity import Taint, Toleration, tolerated
+from extender.k8s.node_filter import (
+    CORDON,
+    CORDONED,
+    NOT_TOLERATED,
+    OTHER_AFFINITY,
+    OTHER_SELECTOR,
+    NodeFilter,
+)
+from extender.k8s.objects import Node, Pod
+from extender.untrusted.limits import KEY, shorten
+
+_AT_ONCE = 50
+"""Nodes that are checked against a pod's rules before other tasks get their turn."""
+OTHER_NODE = "the pod's nodeName is another node"
+
+
+class Rejection(NamedTuple):
+    """Why kube-scheduler does not ask about a node: one of the reasons of ``node_filter``, with the label or
+    the taints that decide, as kubectl writes them ("" where there is none)."""
+
+    reason: str
+    detail: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.reason}: {shorten(self.detail, KEY)}" if self.detail else self.reason
+
+
+class Candidates:
+    """``names``: the nodes that kube-scheduler would ask about. ``passed_over``: the others, by why not.
+
+    ``used_up`` says of nodes among ``names`` what they have too little of, though Stowage may find that the
+    pod fits there. It counts only there: the others say what evictions would have to change.
+    """
+
+    def __init__(self, state: State, pod: Pod) -> None:
+        self._state, self._pod, self._asked = state, pod, asked_by(pod)
+        self._filter = NodeFilter(pod)
+        self._resources = uncounted_resources(pod)
+        self._pinned = pod.node_name if is_manifest(pod) else ""
+        self.names: list[str] = []
+        self.passed_over: dict[Rejection, list[Node]] = {}
+        self.used_up: dict[str, Lack] = {}
+
+    def add(self, node: Node) -> None:
+        if rejection := self.rejection(node):
+            self.passed_over.setdefault(rejection, []).append(node)
+            return
+        self.names.append(node.name)
+        if lack := next(lacking_on(self._state, node, self._asked), None):
+            self.used_up[node.name] = lack
+
+    def rejection(self, node: Node) -> Rejection | None:
+        """Why kube-scheduler does not ask about the node, None if it does."""
+        if self._pinned and node.name != self._pinned:
+            return Rejection(OTHER_NODE)
+        if reason := self._filter.rejection(node):
+            return Rejection(reason, _detail(self._pod, node, reason))
+        others = [one for one in self._resources if not is_of_dra(self._state, node, one)]
+        missing = missing_on(node, others)
+        return Rejection(f"node does not offer {shorten(missing, KEY)}") if missing else None
+
+    def but_for(self, rejection: Rejection) -> list[str]:
+        """The nodes that only this one rule excludes."""
+        pod, spec, rules = self._pod, self._pod.spec, self._pod.scheduling_constraints
+        match rejection.reason:
+            case reason if reason == OTHER_SELECTOR:
+                pod = replace(pod, spec=replace(spec, node_selector=()))
+            case reason if reason == OTHER_AFFINITY:
+                pod = replace(pod, scheduling_constraints=replace(rules, node_affinity=None))
+            case reason if reason == NOT_TOLERATED:
+                pod = replace(pod, scheduling_constraints=replace(rules, tolerations=(_ANY_TAINT,)))
+            case reason if reason != CORDONED:
+                return []
+        rest, nodes = NodeFilter(pod), self.passed_over[rejection]
+        opened = (uncordoned(node) if rejection.reason == CORDONED else node for node in nodes)
+        return [node.name for node in opened if not (rest.rejection(node) or self._lacks(node))]
+
+    def _lacks(self, node: Node) -> bool:
+        return bool(
+            missing_on(node, self._resources) or next(lacking_on(self._state, node, self._asked), None)
+        )
+
+
+_ANY_TAINT = Toleration(operator="Exists")
+
+
+def uncordoned(node: Node) -> Node:
+    """The node as it is once ``kubectl uncordon`` has opened it."""
+    taints = tuple(taint for taint in node.taints if taint.key != CORDON.key)
+    return replace(node, unschedulable=False, taints=taints)
+
+
+async def candidates_of(state: State, pod: Pod) -> Candidates:
+    """Those among all nodes. The pod's rules may be long, so other tasks get their turn in between."""
+    candidates = Candidates(state, pod)
+    async for node in with_turns(list(state.nodes.values()), _AT_ONCE):
+        candidates.add(node)
+    return candidates
+
+
+def untolerated(pod: Pod, taints: Iterable[Taint]) -> Iterator[Taint]:
+    """The taints that keep the pod away."""
+    tolerations = pod.scheduling_constraints.tolerations
+    return (taint for taint in taints if not tolerated((taint,), tolerations))
+
+
+def written(taint: Taint) -> str:
+    """As kubectl writes it."""
+    value = f"={taint.value}" if taint.value else ""
+    return f"{taint.key}{value}:{taint.effect}"
+
+
+def _detail(pod: Pod, node: Node, reason: str) -> str:
+    if reason == OTHER_SELECTOR:
+        return next(
+            f"{key}={value}" for key, value in pod.spec.node_selector if node.labels.get(key) != value
+        )
+    if reason == NOT_TOLERATED:
+        return ", ".join([written(one) for one in untolerated(pod, node.taints)])
+    terms = pod.scheduling_constraints.node_affinity or ()
+    if reason == OTHER_AFFINITY and len(terms) == 1:
+        asked = terms[0].labels
+        fails = asked if len(asked) == 1 else (one for one in asked if not one.matches(node.labels))
+        return next((f"{one.key} {one.operator} {', '.join(one.values)}".rstrip() for one in fails), "")
+    return ""

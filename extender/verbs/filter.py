@@ -7,8 +7,6 @@ the other nodes only where none fits, and then every node must have one.
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 from extender.cluster.state import State
@@ -19,8 +17,8 @@ from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import shorten
 from extender.verbs.assignment import renaming_nodes
-from extender.verbs.evaluate import Evaluation, evaluate, shortlist, when_idle
-from extender.verbs.gang_cycle import cycle_of, with_room_by_evictions
+from extender.verbs.evaluate import Evaluation, shortlist, when_idle
+from extender.verbs.gang_cycle import cycle_of, evaluate_in_cycle
 from extender.verbs.gang_fit import with_gang_check
 from packing.model.reasons import Reason
 
@@ -35,13 +33,9 @@ def filter_nodes(
         return FilterResult(error=shorten(str(error))), None
     if not request.wants_gpu:
         return _without_renamed(state, args), None
-    cycle = cycle_of(state, args.pod)
-    if cycle:
+    if cycle := cycle_of(state, args.pod):
         state.reservations.asked_in_cycle(args.pod.uid, cycle)
-    evaluation = evaluate(state, args.pod, request, args.names)
-    if cycle:
-        evaluation = with_room_by_evictions(state, evaluation, args.names, time.time())
-    evaluation = with_gang_check(state, evaluation)
+    evaluation = with_gang_check(state, evaluate_in_cycle(state, args.pod, request, args.names))
     fitting = evaluation.fitting
     any_fits = fitting > 0
     # Forecasts may be wrong about devices: a pod with claims gets all nodes that fit.

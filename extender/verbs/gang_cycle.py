@@ -12,6 +12,7 @@ It evicts nobody for what it does not count, such as shares of a GPU: that is le
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -19,9 +20,10 @@ import numpy as np
 from extender.cluster.state import State
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
-from extender.verbs.evaluate import Evaluation, rank_keys
+from extender.verbs.evaluate import Evaluation, evaluate, rank_keys
 from extender.verbs.eviction.plan import plan_evictions
 from packing.model.reasons import Reason
+from packing.model.request import Request
 
 _COUNTED = (Reason.NO_FREE_GPUS, Reason.NO_FREE_CPU, Reason.NO_FREE_MEMORY)
 
@@ -32,17 +34,17 @@ def cycle_of(state: State, pod: Pod) -> str:
     return gang.key if gang else ""
 
 
-def with_room_by_evictions(state: State, evaluation: Evaluation, names: NodeNames, now: float) -> Evaluation:
-    """The evaluation in which nodes fit, too, that are full by our books, if evictions make room there. They
-    are worse than all others, and ordered by what the evictions cost. ``now`` in Unix seconds."""
-    pod = evaluation.pod
-    if pod.never_preempts or not evaluation.request.devices:
+def evaluate_in_cycle(state: State, pod: Pod, request: Request, names: NodeNames) -> Evaluation:
+    """``evaluate``; for a member of such a gang nodes fit, too, that are full by our books, if evictions make
+    room there. They are worse than all others, and ordered by what the evictions cost."""
+    evaluation = evaluate(state, pod, request, names)
+    if not pod.pod_group or pod.never_preempts or not request.devices:
         return evaluation
     full = np.isin(evaluation.codes, _COUNTED)
     if not full.any():
         return evaluation
     at = {name: index for index, name in enumerate(names) if full[index]}
-    plans = plan_evictions(state, pod, [*at], now)
+    plans = plan_evictions(state, pod, [*at], time.time())
     if not plans:
         return evaluation
     codes, cost = evaluation.codes.copy(), evaluation.cost.copy()

@@ -15,7 +15,8 @@ from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.protocol.codec import FilterArgs, FilterResult, encode_priorities, has_names
 from extender.protocol.node_names import Bytes
-from extender.verbs.evaluate import MAX_SCORE, Evaluation, Flags, evaluate, fitting_scores
+from extender.verbs.evaluate import MAX_SCORE, Evaluation, Flags, fitting_scores
+from extender.verbs.gang_cycle import evaluate_in_cycle
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def prioritize(state: State, args: FilterArgs) -> tuple[Bytes, Evaluation | None
         return np.zeros(len(args.names), np.uint8), None
     if not wants_devices(state, args.pod, request):
         return np.zeros(len(args.names), np.uint8), None
-    evaluation = evaluate(state, args.pod, request, args.names)
+    evaluation = evaluate_in_cycle(state, args.pod, request, args.names)
     return scores_of(evaluation), evaluation
 
 

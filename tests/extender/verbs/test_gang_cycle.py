@@ -15,6 +15,7 @@ from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.verbs.filter import filter_nodes
 from extender.verbs.gang_cycle import cycle_of
+from extender.verbs.prioritize import prioritize
 from tests.extender.builders import make_node, make_pod, make_settings, make_state
 from tests.extender.verbs.binding import own
 
@@ -149,3 +150,12 @@ def test_full_nodes_are_for_members_of_native_groups_only() -> None:
     alone = make_pod("alone", 8, priority=1000)
     state = state_with(make_node("a"), *full("a", 8), alone)
     assert best(state, alone) == ""
+
+
+def test_prioritize_knows_the_same_nodes_without_the_answer_of_filter() -> None:
+    """An event between the two calls ends what filter has kept."""
+    pods = [member(n) for n in range(2)]
+    nodes = [make_node(name) for name in "ab"]
+    state = state_with(*nodes, *full("a", *[1] * 8), *full("b", 8), *pods)
+    scores, _ = prioritize(state, FilterArgs(pods[0], NodeNames.of(["a", "b"])))
+    assert scores.tolist()[1] == 10

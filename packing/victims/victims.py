@@ -174,7 +174,7 @@ class Units:
         """(M,) all units that may leave alone, the cheapest first."""
         may_leave = self.everyone & ~self._fixed
         if self.has_gangs:
-            may_leave[self._victims :] = self._may_leave & ~self._fixed[self._victims :]
+            may_leave[self._victims :] = self._may_leave
         order = (-self._by_cost).argsort()
         return order[may_leave[order]]
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.explain.answers import Option
+from extender.explain.options import NOT_ROOM
 from extender.untrusted.limits import KEY, NAME, shorten
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import allocation_of
@@ -36,8 +37,13 @@ def compared(fleet: Fleet, found: Sequence[Placement], fitting: npt.NDArray[np.i
         return [one.option for one in found]
     best, *others = found
     texts = ["; ".join(_kept(fleet, best, others[0], fitting))]
-    texts += ["; ".join(_costs(fleet, one.row, best.row)) for one in others]
+    texts += ["" if _is_other(one.option) else "; ".join(_costs(fleet, one.row, best.row)) for one in others]
     return [replace(one.option, why=text or one.option.why) for one, text in zip(found, texts, strict=True)]
+
+
+def _is_other(option: Option) -> bool:
+    """Whether most of its cost is for something else than room."""
+    return max(option.terms, key=lambda name: option.terms[name], default="") in NOT_ROOM
 
 
 def _kept(fleet: Fleet, best: Placement, other: Placement, fitting: npt.NDArray[np.int64]) -> Iterator[str]:

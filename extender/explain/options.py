@@ -23,6 +23,8 @@ _TERMS = {
     "parts of one GPU": "gives one container several parts of the same GPU",
 }
 """What a positive term of the cost means (``Policy.terms``, and the costs of forecasts)."""
+NOT_ROOM = {"islands", "gang", "claims", "spot", "less wanted", "parts of one GPU"}
+"""Terms for something else than room, of which ``extender/explain/kept.py`` knows more."""
 _NO_COST = "takes no room that other pods are expected to need"
 _NEGLIGIBLE = 0.005
 """GPUs: terms of at most this are not put in words."""

@@ -155,7 +155,7 @@ def test_a_waiting_pod_says_why_and_what_would_help(page: Page, fleet_url: str) 
     open_page(page, fleet_url)
     waiting = text(page, "#panel")
     assert "16 nvidia.com/gpu" in waiting  # as explain says it
-    assert "ask for fewer GPUs per pod" in waiting
+    assert "ask for at most 192 CPUs per pod, as h100-006 has" in waiting
     page.run(
         "[...document.querySelectorAll('.wait button')].find((b) => b.textContent.includes('wide')).click()"
     )

@@ -21,6 +21,7 @@ _MOST_TYPES = 64
 """Kinds of pods that the bound looks at, those with the most GPUs first: with fewer it is still a bound."""
 _MOST_CLASSES = 256
 _ROUNDING = 1e-6  # GPUs: free parts are of single precision, and 1.39999998 has no room for two of 0.7
+_NO_PART = 1e-4  # GPUs: HiGHS goes wrong by limits as small as its tolerance, 1e-6
 _COUNTED = 4  # CPU, memory, compute and memory of GPUs that are placed one by one; then counted devices
 
 
@@ -70,7 +71,9 @@ def most_whole_gpus(sim: Simulation, items: list[Item], gpus: Flags, *, by_node:
     capacity, sizes, most = kinds.amounts(firsts)
     certain = (arrays.free_devices - arrays.surplus_devices)[:, firsts].T.clip(0)  # to be separate GPUs
     asked = np.broadcast_to([kinds.separate(item) for item in kinds.items], (*most.shape, certain.shape[1]))
-    in_parts = np.where((arrays.divisible > 0) & ~whole, arrays.free_parts() + _ROUNDING, 0).clip(min=0)
+    parts = arrays.free_parts()
+    is_part = (arrays.divisible > 0) & ~whole & (parts > _NO_PART)
+    in_parts = np.where(is_part, parts + _ROUNDING, 0)
     groups = Groups(
         whole=nodes * whole.sum(axis=0)[firsts],
         beside=nodes * in_parts.sum(axis=0)[firsts],

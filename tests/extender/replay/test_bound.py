@@ -27,6 +27,7 @@ pods_of_a_node = st.lists(st.sampled_from([0.1, 0.3, 0.5, 0.7, 1.0]), max_size=4
 
 @settings(max_examples=examples(30))
 @example([[0.1, 0.3], [0.3, 0.7, 0.7, 0.3]], "best-fit")
+@example([[], [1.0], [0.1, 0.1]], "best-fit")  # nothing is free of the GPU that one pod has
 @given(st.lists(pods_of_a_node, min_size=1, max_size=4), st.sampled_from(sorted(POLICIES)))
 def test_no_policy_frees_more_gpus_than_the_bound(parts: list[list[float]], policy: str) -> None:
     """Two GPUs a node; each pod has a GPU with room for it. Every third pod is pinned."""

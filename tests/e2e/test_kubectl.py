@@ -64,6 +64,9 @@ def person(api: Api, cluster: ControlPlane, stowage_kubeconfig: Path) -> Iterato
     api.delete("ServiceAccount", "person")
 
 
+SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
+
+
 def publish(api: Api, layout: str, address: str, port: int) -> list[Object]:
     """The Service of a layout in deploy/ with one endpoint: a pod that has the address of this machine."""
     (service,) = [
@@ -91,6 +94,17 @@ def publish(api: Api, layout: str, address: str, port: int) -> list[Object]:
         "subsets": [subset],
     }
     api.request("POST", f"/api/v1/namespaces/{NAMESPACE}/endpoints", endpoints)
+    name = service["metadata"]["name"]
+    endpoint = {"addresses": [address], "targetRef": target, "conditions": {"ready": True}}
+    part = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",  # what kube-apiserver reads from 1.37 on
+        "metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}},
+        "addressType": "IPv4" if ":" not in address else "IPv6",
+        "endpoints": [endpoint],
+        "ports": [{"name": "debug", "port": port}],
+    }
+    api.request("POST", SLICES, part)
     return [service]
 
 
@@ -152,5 +166,6 @@ def test_the_service_is_found_and_answers(
                         client.request("POST", f"/api/v1/namespaces/{NAMESPACE}/{path}/proxy/scheduler/bind")
         finally:
             api.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/endpoints/stowage-debug")
+            api.request("DELETE", f"{SLICES}/stowage-debug")
             api.delete("Service", "stowage-debug")
             api.delete("Pod", "stowage-0", NAMESPACE)

@@ -52,12 +52,8 @@ def state_of(settings: Settings, dump: Header | None = None) -> State:
     return state
 
 
-def policy_of(settings: Settings) -> GuardedPolicy:
-    """The policy in force, whose errors fail no request. Raises ``SettingsError``."""
-    return _policy(settings, prior_of(settings.demand))
-
-
 def _policy(settings: Settings, prior: Mix | None) -> GuardedPolicy:
+    """The policy in force, whose errors fail no request."""
     if (make := POLICIES.get(settings.policy)) is None:
         names = ", ".join(POLICIES)
         raise SettingsError(f"policy: invalid value {settings.policy!r}; expected one of {names}")

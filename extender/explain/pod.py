@@ -35,6 +35,7 @@ from extender.explain.words import admission_problem, as_admitted, is_manifest
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import Bytes, NodeNames
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
+from extender.untrusted.visible import many
 from extender.verbs.evaluate import Evaluation, evaluate, fitting_scores, form_on
 from extender.verbs.eviction.promising import shortfall
 from extender.verbs.gang_fit import with_gang_check
@@ -128,7 +129,7 @@ def _used_up(candidates: Candidates, names: Iterable[str]) -> Iterator[Refusal]:
 
 def _verdict_if_any_fits(found: Explanation) -> Verdict | None:
     if found.fits:
-        return Verdict(f"fits on {found.fits} node{'s' * (found.fits > 1)}")
+        return Verdict(f"fits on {many(found.fits, 'node')}")
     return Verdict(f"not known: {next(iter(found.unknown))}") if found.unknown else None
 
 

@@ -68,8 +68,9 @@ def way_for_gang(state: State, pod: Pod, request: Request, now: float) -> str:
     gang = state.gangs.gang_of(pod) if state.gang_check else None
     if gang is None or gang.to_place < 2 or state.gangs.running(gang.key):
         return ""
+    known = dict(state.nodes)
     for node in _cordoned(state, pod):
-        nodes = ChainMap({node.name: node}, dict(state.nodes))
+        nodes = ChainMap({node.name: node}, known)
         if gang_would_fit(state, pod, request, Supposed(nodes)):
             return f"uncordon a node, and the whole gang fits: kubectl uncordon {shorten(node.name, KEY)}"
     for other, held in _holders(state, request):

@@ -24,6 +24,7 @@ from extender.k8s.node_filter import CORDONED, NOT_TOLERATED, OTHER_SELECTOR
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import KEY, shorten
+from extender.untrusted.visible import many
 from extender.verbs.evaluate import evaluate
 from packing.fleet.feasibility import fits_when_empty
 from packing.model.reasons import Reason
@@ -148,7 +149,7 @@ def _of_hint(hint: Hint) -> Verdict:
 
 
 def _of(nodes: int, every: int) -> str:
-    return f"{nodes} of {every} node{'s' * (every != 1)}"
+    return f"{nodes} of {many(every, 'node')}"
 
 
 def _near(one: Refusal) -> str:
@@ -180,7 +181,7 @@ def _past(pod: Pod, candidates: Candidates, one: Behind) -> str:
     """How the nodes behind a rule can be reached, and how many would take the pod."""
     reason, detail = one.rule
     count = len(one.fits) or one.full
-    nodes = f"{count} node{'s' * (count != 1)}"
+    nodes = many(count, "node")
     then = f"{nodes} would take it" if one.fits else f"{nodes} could take it, and {_are(count)} full now"
     node = next(iter(one.fits), candidates.passed_over[one.rule][0].name)
     if reason == CORDONED:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.cluster.factory import policy_of, prior_of, state_of
+from extender.cluster.factory import prior_of, state_of
 from extender.cluster.guarded_policy import GuardedPolicy
 from extender.cluster.policy_refresh import PolicyRefresher
 from extender.dialects.pod_request import request_of
@@ -72,7 +72,7 @@ def test_a_wrong_form_stops_the_start(tmp_path: Path, text: str, says: str) -> N
 def test_a_request_that_cannot_be_stops_the_start(expected: ExpectedRequest, says: str) -> None:
     fine = ExpectedRequest(resources={GPU: "1"})
     with pytest.raises(SettingsError, match=says):
-        policy_of(Settings(demand=[fine, expected]))
+        state_of(Settings(demand=[fine, expected]))
 
 
 async def test_it_is_in_force_before_any_pod_has_come() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cluster.factory import policy_of, state_of
+from extender.cluster.factory import state_of
+from extender.cluster.guarded_policy import GuardedPolicy
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.explain.pod import explain
@@ -84,7 +85,9 @@ def test_running_pods_keep_their_shares_and_small_shares_teach_nothing() -> None
 
 
 def test_the_policy_counts_less_as_waste() -> None:
-    policy = policy_of(make_settings(policy="inventory", minimum_slice_milli=250)).chosen
+    guarded = state_of(make_settings(policy="inventory", minimum_slice_milli=250)).policy
+    assert isinstance(guarded, GuardedPolicy)
+    policy = guarded.chosen
     assert isinstance(policy, InventoryPolicy)
     state = state_with(shared("n"))
     for _ in range(3):

@@ -34,11 +34,7 @@ from extender.untrusted.terminal import show_line, show_progress
 _POLL = 0.2  # seconds
 _LONGEST = "packing.cost.inventory_kernels"
 """Takes as long as all others that a command needs."""
-_OF_SERVICE = (
-    "extender.protocol.json_kernels",
-    "extender.protocol.node_name_kernels",
-    "packing.policies.fgd_kernels",
-)
+_OF_SERVICE = "extender.protocol.node_name_kernels", "packing.policies.fgd_kernels"
 """No command needs them, but for a replay under this policy."""
 _WHAT = "Compiling kernels, only once"
 _FUNCTION = re.compile(r"^@(?:inlined|kernel|record_kernel)\b", re.MULTILINE)

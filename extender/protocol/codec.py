@@ -1,21 +1,85 @@
 """Parses requests of kube-scheduler (``extender/v1``) and encodes replies.
 
-Replies contain all fields under their capitalised Go names, with ``null`` for unused ones.
+The Go types have no JSON tags (kube-scheduler, ``extender/v1/types.go``), so keys are the capitalised Go
+names. Pods and nodes in a message are ordinary camelCase objects. Replies contain all fields, with ``null``
+for unused ones.
+
+Only what the verbs read of a message becomes values: 60 MiB of JSON may have millions of others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
+from typing import Annotated, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta, Raw, Struct
 from msgspec.json import encode
 
 from extender.k8s.objects import Pod
-from extender.protocol.message_parser import Message, PodReader, Value, node_name
-from extender.protocol.messages import BadMessage, filter_error
+from extender.protocol.messages import BadMessage, decode_message, decode_pod, filter_error
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
+from extender.untrusted.limits import KEY, MESSAGE_NAMES, MESSAGE_POD, MESSAGE_VICTIMS, NODE_VICTIMS
+
+_Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KEY)]
+_NULL = Raw(b"null")
+_T = TypeVar("_T")
+
+
+class _PodMetadata(Struct):
+    uid: str
+    resourceVersion: str = ""
+
+
+class _Pod(Struct):
+    metadata: _PodMetadata
+
+
+class _MessageWithPod(Struct):
+    Pod: _Pod
+
+
+class _NodeMetadata(Struct, gc=False):
+    name: Annotated[str, Meta(min_length=1)]
+
+
+class _Node(Struct, gc=False):
+    metadata: _NodeMetadata
+
+
+class _Nodes(Struct):
+    items: Annotated[list[_Node], Meta(max_length=MESSAGE_NAMES)] | None = None
+
+
+class _WholeNodes(Struct):
+    items: list[Raw] | None = None
+
+
+class _FilterMessage(Struct):
+    Pod: Raw = _NULL
+    NodeNames: Raw = _NULL
+    Nodes: Raw = _NULL
+
+
+class _MetaPod(Struct, gc=False):
+    UID: str
+
+
+class _Victims(Struct):
+    Pods: Raw = _NULL
+    NumPDBViolations: int = 0
+
+
+_VictimsByNode: TypeAlias = dict[str, _Victims | None]
+
+
+class _PreemptMessage(Struct):
+    Pod: Raw = _NULL
+    NodeNameToMetaVictims: _VictimsByNode | None = None
+    NodeNameToVictims: _VictimsByNode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +90,7 @@ class FilterArgs:
 
     pod: Pod
     names: NodeNames
-    nodes: list[Value] | None = None
+    nodes: list[Raw] | None = None
     head: bytes = b""
 
 
@@ -68,32 +132,64 @@ class PreemptResult:
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class BindArgs:
+class BindArgs(
+    Struct,
+    frozen=True,
+    rename={"name": "PodName", "namespace": "PodNamespace", "uid": "PodUID", "node": "Node"},
+):
     """The pod and its node."""
 
-    name: str
-    namespace: str
-    uid: str
-    node: str
+    name: _Name
+    namespace: _Name
+    uid: _Name
+    node: _Name
 
 
-def parse_filter(body: bytes, pods: PodReader | None = None) -> FilterArgs:
-    """Arguments of filter and prioritize. Raises ``BadMessage``. ``pods``: those that are known."""
+Watched: TypeAlias = Callable[[str], Pod | None]
+"""The pod of a UID, as the watch shows it."""
+
+
+def parse_filter(body: bytes, watched: Watched = lambda uid: None) -> FilterArgs:
+    """Arguments of filter and prioritize. Raises ``BadMessage``."""
     names, head, rest = _split_names(body)
-    if names is not None and pods is not None and (known := pods.known(rest)) is not None:
+    if names is not None and (known := watched_pod(rest, watched)) is not None:
         return FilterArgs(known, names, head=head)
-    message = Message(rest)
-    pod = message.pod()
+    message = decode_message(rest, _FilterMessage)
+    pod = _pod(message.Pod)
     if names is not None:
-        if pods is not None:
-            pods.keep_parsed(rest, pod)
         return FilterArgs(pod, names, head=head)
-    if (listed := message.names()) is not None:
-        return FilterArgs(pod, NodeNames.of(listed))
-    if (nodes := message.nodes()) is None:
+    if message.NodeNames != _NULL:
+        return FilterArgs(pod, NodeNames.of(_names(bytes(message.NodeNames))))
+    if message.Nodes == _NULL:
         raise BadMessage("expected NodeNames or Nodes")
-    return FilterArgs(pod, NodeNames.of(map(node_name, nodes)), nodes)
+    nodes = decode_message(message.Nodes, _Nodes).items or []  # first: they take less than the whole ones
+    whole = decode_message(message.Nodes, _WholeNodes).items or []
+    return FilterArgs(pod, NodeNames.of(node.metadata.name for node in nodes), whole)
+
+
+def watched_pod(message: bytes, watched: Watched) -> Pod | None:
+    """The pod of a message if the watch has shown the same version of it: to parse it takes longer than all
+    other parts of an answer. What the watch has shown counts then."""
+    try:
+        metadata = decode_message(message, _MessageWithPod).Pod.metadata
+    except BadMessage:  # the parser of the whole message says what is wrong
+        return None
+    pod, version = watched(metadata.uid), metadata.resourceVersion
+    return pod if pod is not None and version and pod.version == version else None
+
+
+def _pod(text: Raw) -> Pod:
+    if text == _NULL:
+        raise BadMessage("Pod is missing")
+    if memoryview(text).nbytes > MESSAGE_POD:
+        raise BadMessage(f"Pod: more than {MESSAGE_POD} bytes")
+    return decode_pod(text)
+
+
+def _names(array: bytes) -> list[str]:
+    if array.count(b",") >= MESSAGE_NAMES:  # before they are parsed
+        raise BadMessage(f"NodeNames: more than {MESSAGE_NAMES}")
+    return decode_message(array, list[str])
 
 
 _NAMES = b',"NodeNames":["'
@@ -128,30 +224,51 @@ def has_names(body: bytes, head: bytes, names: NodeNames) -> bool:
 
 def parse_preempt(body: bytes) -> PreemptArgs:
     """Arguments of preempt, with victims in either form. Raises ``BadMessage``."""
-    message = Message(body)
-    victims = {name: Candidate(*given) for name, given in message.victims().items()}
-    return PreemptArgs(message.pod(), victims)
+    message = decode_message(body, _PreemptMessage)
+    found = _candidates(message.NodeNameToMetaVictims or {}, _uids)
+    found |= _candidates(message.NodeNameToVictims or {}, _uids_of_whole_pods)
+    if len(found) > MESSAGE_NAMES or any(len(node) > KEY for node in found):
+        raise BadMessage(f"more than {MESSAGE_NAMES} nodes, or a name with more than {KEY} characters")
+    if sum(len(candidate.victims) for candidate in found.values()) > MESSAGE_VICTIMS:
+        raise BadMessage(f"more than {MESSAGE_VICTIMS} victims")
+    return PreemptArgs(_pod(message.Pod), found)
+
+
+def _candidates(by_node: _VictimsByNode, uids_of: Callable[[bytes], list[str]]) -> dict[str, Candidate]:
+    return {
+        node: Candidate(uids_of(bytes(victims.Pods)), victims.NumPDBViolations) if victims else Candidate([])
+        for node, victims in by_node.items()
+    }
+
+
+def _uids(pods: bytes) -> list[str]:
+    return [pod.UID for pod in _victims(pods, b'"UID"', list[_MetaPod])]
+
+
+def _uids_of_whole_pods(pods: bytes) -> list[str]:
+    return [pod.metadata.uid for pod in _victims(pods, b'"metadata"', list[_Pod])]
+
+
+def _victims(pods: bytes, key: bytes, kind: type[list[_T]]) -> list[_T]:
+    """The victims on one node, each of which has this key: so they are counted before they are parsed."""
+    if pods.count(key) > NODE_VICTIMS:
+        raise BadMessage(f"more than {NODE_VICTIMS} victims on a node")
+    return decode_message(pods, kind) if pods != b"null" else []
 
 
 def parse_bind(body: bytes) -> BindArgs:
     """Arguments of bind, none of them empty. Raises ``BadMessage``."""
-    message = Message(body)
-    fields = {name: message.text(name) for name in ("PodName", "PodNamespace", "PodUID", "Node")}
-    for name, value in fields.items():
-        if not value:
-            raise BadMessage(f"{name} is missing")
-    return BindArgs(*fields.values())
+    return decode_message(body, BindArgs)
 
 
-def encode_filter(result: FilterResult, nodes: Sequence[Value] | None = None) -> bytes:
+def encode_filter(result: FilterResult, nodes: Sequence[Raw] | None = None) -> bytes:
     """A filter reply. ``nodes`` are those of the request; those that fit are returned unchanged."""
     if result.error:
         return filter_error(result.error)
     if nodes is None:
         fitting = b'"Nodes":null,"NodeNames":%b' % result.names.json()
     else:
-        names = set(result.names)
-        items = b",".join(node.json for node in nodes if node_name(node) in names)
+        items = b",".join(nodes if result.which is None else compress(nodes, result.which.tolist()))
         fitting = b'"Nodes":{"metadata":{},"items":[%b]},"NodeNames":null' % items
     failed = b'"FailedNodes":%b' % _reasons(result.failed)
     unresolvable = b'"FailedAndUnresolvableNodes":%b' % _reasons(result.unresolvable)

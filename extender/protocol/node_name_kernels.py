@@ -72,28 +72,6 @@ def scan(text, start, starts, lengths):
 _NAMES = read(U1, 1), read(U4, 1), read(U4, 1)
 
 
-@kernel(*_NAMES, *_NAMES[:1], write(U1, 1))
-def join(text, starts, lengths, between, out):
-    """Write the names with the three bytes ``between`` them. Names that have them between them in ``text``
-    already are copied together: a longer copy takes less time for each byte."""
-    at, i, count = _U(0), _U(0), _U(starts.size)
-    while i < count:
-        start = _U(starts[i])
-        end = start + _U(lengths[i])
-        i += _U(1)
-        while i < count and _U(starts[i]) == end + _U(3):
-            if text[end] != between[0] or text[end + _U(1)] != between[1] or text[end + _U(2)] != between[2]:
-                break
-            end += _U(3) + _U(lengths[i])
-            i += _U(1)
-        for j in range(end - start):
-            out[at + j] = text[start + j]
-        at += end - start
-        if i < count:
-            out[at], out[at + _U(1)], out[at + _U(2)] = between[0], between[1], between[2]
-            at += _U(3)
-
-
 @kernel(*_NAMES, *_NAMES, read(U1, 1), write(U1, 1))
 def interleave(text, starts, lengths, after, after_starts, after_lengths, which, out):
     """Write each name, and after it the text with the index ``which`` among those ``after`` names."""

@@ -20,7 +20,6 @@ from extender.untrusted.limits import MESSAGE_NAMES
 Bytes = npt.NDArray[np.uint8]
 _Offsets = npt.NDArray[np.uint32]
 
-_BETWEEN = np.frombuffer(b'","', np.uint8)
 _WEIGHTS = np.random.default_rng(1).integers(1, 1 << 32, 256, np.uint32)
 """For the hash of a name. Any random numbers work."""
 
@@ -79,12 +78,7 @@ class NodeNames:
     def json(self) -> bytes:
         """A JSON array of all names."""
         if self._json is None:
-            from extender.protocol.node_name_kernels import join
-
-            count = self._starts.size
-            out = np.empty(int(np.add.reduce(self._lengths)) + 3 * count - 3 if count else 0, np.uint8)
-            join(*self._spans(), _BETWEEN, out)
-            self._json = b"".join((b'["', out.data, b'"]')) if count else b"[]"
+            self._json = self.interleave((b'","',), head=b'["', cut=2) + b"]" if len(self) else b"[]"
         return self._json
 
     def interleave(

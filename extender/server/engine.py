@@ -29,7 +29,6 @@ from extender.explain.pod import explain_evaluation
 from extender.k8s.node_filter import has_unknown_filters
 from extender.k8s.objects import REQUIRED_KINDS, Event, Pod
 from extender.protocol import codec
-from extender.protocol.message_parser import PodReader
 from extender.protocol.messages import bind_error, filter_error
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
 from extender.server.assumed_pod_expiry import expire_forever
@@ -74,7 +73,6 @@ class Engine:
         self._retry_order, self._named_victims = RetryOrder(), NamedVictims()
         self._schedulers = Schedulers(settings.evictor_schedulers)
         self._refused_nodes: BoundedMap[str, bytes] = BoundedMap(_RECENT_PODS, KEPT_PODS)
-        self._pods = PodReader(self.state.pods.by_uid)
         self._last_filter, self._parsing = LastFilter(self.state), asyncio.Lock()
         self.after = AfterAnswer()
         self._decisions = Decisions(settings.decisions_kept, self.state.failures)
@@ -166,7 +164,7 @@ class Engine:
 
     async def _parsed_filter(self, body: bytes) -> codec.FilterArgs:
         if len(body) < LARGE_BODY:
-            return codec.parse_filter(body, self._pods)
+            return codec.parse_filter(body, self.state.pods.by_uid)
         return await self._parsed(codec.parse_filter, body)
 
     async def _filter(self, body: bytes) -> tuple[bytes, str]:

@@ -11,7 +11,6 @@ import logging
 from extender.cluster.state import State
 from extender.explain.pod import explain_evaluation
 from extender.protocol import codec
-from extender.protocol.message_parser import PodReader
 from extender.settings import Settings
 from extender.verbs.filter import filter_nodes
 from extender.verbs.prioritize import prioritize
@@ -23,7 +22,7 @@ def warm_up(state: State, settings: Settings) -> None:
     """Filter and prioritize a pod for one GPU among all nodes, and explain it; some 10 ms for 5,000 nodes.
     Raises nothing."""
     try:
-        args = codec.parse_filter(_message(list(state.fleet.rows)), PodReader())
+        args = codec.parse_filter(_message(list(state.fleet.rows)))
         result, evaluation = filter_nodes(state, args, settings)
         codec.encode_filter(result, args.nodes)
         scores, _ = prioritize(state, args)

@@ -56,7 +56,7 @@ def test_a_command_compiles_with_progress_each_function_once_and_no_more(cache: 
     assert lines[:2] == ["stowage top: reading the bundled example", "Compiling kernels, only once: 0%"]
     assert all(line.startswith("Compiling kernels, only once: ") for line in lines[1:])
     compiled = files(cache)
-    of_service = "node_name_kernels", "json_kernels", "fgd_kernels"
+    of_service = "node_name_kernels", "fgd_kernels"
     assert not [file for file in compiled if file.name.startswith(of_service)]
     assert not [*cache.rglob("island_kernels.*.2.nbc")]  # what was compiled ahead has the right types
     second = subprocess.run(TOP, env=environment, capture_output=True, text=True, check=True)

@@ -47,7 +47,7 @@ class Authority:
 
     def client(self, name: str, uri: str = "", lasts: datetime.timedelta = DAY) -> Pair:
         """With this common name, and the URI as an alternative name."""
-        others = [x509.UniformResourceIdentifier(uri)] if uri else []
+        others: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri)] if uri else []
         return self._pair(name, others, ExtendedKeyUsageOID.CLIENT_AUTH, lasts)
 
     def _pair(

@@ -81,7 +81,7 @@ class GangCosts:
         if self._gangs.is_single(pod) or (gang := self._gangs.gang_of(pod)) is None:
             return None
         others = [other for other in self._gangs.members(gang.key)[:GANG_READ] if other.key != pod.key]
-        answered = self._pods.reservations.in_cycle(gang.key)
+        answered = self._pods.reservations.in_cycle(self._gangs.cycle_of(pod))
         nodes = [self._pods.node_of(other) or answered.get(other.uid, "") for other in others]
         bound = [self._fleet.rows[node] for node in nodes if node in self._fleet.rows]
         missing = max(gang.to_place, len(others) + 1) - len(bound)

@@ -80,7 +80,7 @@ class GangRoom:
 
 @dataclass(slots=True)
 class GangCycle:
-    """What was answered about the members of a gang, by UID, since kube-scheduler began to ask about them.
+    """What was answered about the pods of a cycle, by UID, since kube-scheduler began to ask about them.
     ``expires`` in seconds of the clock."""
 
     expires: float
@@ -265,9 +265,11 @@ class Reservations:
         has_room = any(room.places for room in self.gangs.values())
         return not (self._places or self._cycles or has_room or self.possibly_bound())
 
-    def hidden_from(self, pod: Pod, gang: str, ignored: Collection[str] = ()) -> list[Placement]:
-        """The places of others that the pod must not take. ``gang``: the key of its own, "" for none.
-        ``ignored``: keys of pods whose places do not count."""
+    def hidden_from(
+        self, pod: Pod, gang: str, cycle: str = "", ignored: Collection[str] = ()
+    ) -> list[Placement]:
+        """The places of others that the pod must not take. ``gang`` and ``cycle``: the keys of its own, ""
+        for none. ``ignored``: keys of pods whose places do not count."""
         self.expire()
         unsure = self.possibly_bound()
         places = []
@@ -282,9 +284,9 @@ class Reservations:
         for other, node in unsure.values():
             if other.uid != pod.uid:
                 places.append(Placement(node, bound_request(other).request))
-        if cycle := self._cycles.get(gang):
-            others = (uid for uid in cycle.places if uid != pod.uid and not self.assumed.of_pod(uid))
-            places += [cycle.places[uid] for uid in others]
+        if answered := self._cycles.get(cycle):
+            others = (uid for uid in answered.places if uid != pod.uid and not self.assumed.of_pod(uid))
+            places += [answered.places[uid] for uid in others]
         return places + self.gang_places(pod.priority, gang)
 
     def gang_places(self, priority: int, own: str) -> list[Placement]:
@@ -293,17 +295,17 @@ class Reservations:
         rooms = (room for key, room in self.gangs.items() if key != own)
         return [place for room in rooms for place in room.places if place.priority >= priority]
 
-    def asked_in_cycle(self, uid: str, gang: str) -> None:
+    def asked_in_cycle(self, uid: str, cycle: str) -> None:
         """kube-scheduler asks about a member. If it has an answer already, a new cycle has begun."""
-        if gang in self._cycles and uid in self._cycles[gang].places:
-            del self._cycles[gang]
+        if cycle in self._cycles and uid in self._cycles[cycle].places:
+            del self._cycles[cycle]
             self.changes += 1
 
-    def in_cycle(self, gang: str) -> dict[str, str]:
-        """The nodes that were answered in the gang's cycle, by UID; empty outside of one."""
+    def in_cycle(self, cycle: str) -> dict[str, str]:
+        """The nodes that were answered in this cycle, by UID; empty outside of one."""
         self.expire()
-        cycle = self._cycles.get(gang)
-        return {uid: place.node for uid, place in cycle.places.items()} if cycle else {}
+        answered = self._cycles.get(cycle)
+        return {uid: place.node for uid, place in answered.places.items()} if answered else {}
 
     def expires_in(self, seconds: float) -> float:
         """The time in so many seconds, at which ``expire`` has something to do."""
@@ -333,8 +335,8 @@ class Reservations:
         self._next_expiry = min(times, default=math.inf)
 
     def answered(self, pod: Pod, node: str, cycle: str = "") -> None:
-        """kube-scheduler will most likely bind the pod to this node. ``cycle``: the key of its gang, if the
-        other members are asked about before; they, and nobody else, see this place as taken."""
+        """kube-scheduler will most likely bind the pod to this node. ``cycle``: its key, if
+        other pods are asked about before; they, and nobody else, see this place as taken."""
         size = min(pod.size + len(node), KEPT_PODS // 16)
         self._answers.put(pod.uid, (pod, node, self.clock()), size)
         if cycle and not (bound := bound_request(pod)).problem:

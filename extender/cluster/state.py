@@ -231,8 +231,8 @@ class State:
         old state after the block."""
         own, placements = self.pods.allocations_of(pod), []
         if not self.reservations.is_empty:
-            gang = self.gangs.gang_of(pod)
-            hidden = self.reservations.hidden_from(pod, gang.key if gang else "", without)
+            gang, cycle = self.gangs.gang_of(pod), self.gangs.cycle_of(pod)
+            hidden = self.reservations.hidden_from(pod, gang.key if gang else "", cycle, without)
             placements = [place for place in hidden if place.node in self.fleet.rows]
         if not own and not placements:  # as for most pods that wait
             yield self.fleet

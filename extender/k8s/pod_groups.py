@@ -50,7 +50,8 @@ class PodGroup:
     """How many of the pods that name this object must run together.
 
     ``minimum``: 0 if any number of them may run, None if that is not readable. ``whole``: its pods are of
-    different sorts or say so themselves, so only all of them may be evicted, or none.
+    different sorts or say so themselves, so only all of them may be evicted, or none. ``in_composite``: it
+    is part of a CompositePodGroup.
     """
 
     kind: PodGroupKind
@@ -58,6 +59,7 @@ class PodGroup:
     name: str
     minimum: int | None
     whole: bool = False
+    in_composite: bool = False
 
     @property
     def key(self) -> str:
@@ -74,6 +76,7 @@ class _Policy(Struct, frozen=True, gc=False):
 
 
 class _Spec(Struct, frozen=True, gc=False):
+    parentCompositePodGroupName: str | None = None
     schedulingPolicy: _Policy = _Policy()
     disruptionMode: Any = None
     minMember: int | None = None
@@ -95,7 +98,9 @@ class PodGroupManifest(Manifest, frozen=True, gc=False):
         minimum, whole = _native(self.spec) if is_native else _of_custom_resource(self.spec)
         if minimum is not None and not 0 <= minimum <= _MOST:
             minimum = None
-        return PodGroup(kind, self.metadata.namespace_or_default, self.metadata.name, minimum, whole)
+        in_composite = is_native and bool(self.spec.parentCompositePodGroupName)
+        namespace, name = self.metadata.namespace_or_default, self.metadata.name
+        return PodGroup(kind, namespace, name, minimum, whole, in_composite)
 
 
 def _native(spec: _Spec) -> tuple[int | None, bool]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
-from extender.k8s.pod_groups import PodGroup, PodGroupKind, is_pod_group
+from extender.k8s.pod_groups import NATIVE, PodGroup, PodGroupKind, is_pod_group
 from extender.queues.gang_kinds import NO_WORDS, GangWords, words_of
 from extender.untrusted.limits import GANG_MEMBERS
 
@@ -114,6 +114,16 @@ class GangTable:
         if words is None:
             return None
         return self._gang(self._gangs.get(_key(pod, words)) or _alone(pod, words))
+
+    def cycle_of(self, pod: Pod) -> str:
+        """The key of the pods that kube-scheduler asks about in one cycle, before it binds any of them: those
+        of a PodGroup of Kubernetes' own, or those of all CompositePodGroups of the namespace, of which it
+        asks about one at a time. "" for other pods."""
+        if not pod.pod_group:
+            return ""
+        name = f"{pod.namespace}/{pod.pod_group}"
+        group = next(filter(None, (self._pod_groups.get((kind, name)) for kind in NATIVE)), None)
+        return f"{pod.namespace}/" if group and group.in_composite else name
 
     def is_single(self, pod: Pod) -> bool:
         """Whether the watch shows that the pod names no gang."""

@@ -18,7 +18,7 @@ from extender.settings import Settings
 from extender.untrusted.limits import shorten
 from extender.verbs.assignment import renaming_nodes
 from extender.verbs.evaluate import Evaluation, shortlist, when_idle
-from extender.verbs.gang_cycle import cycle_of, evaluate_in_cycle
+from extender.verbs.gang_cycle import evaluate_in_cycle
 from extender.verbs.gang_fit import with_gang_check
 from packing.model.reasons import Reason
 
@@ -33,7 +33,7 @@ def filter_nodes(
         return FilterResult(error=shorten(str(error))), None
     if not request.wants_gpu:
         return _without_renamed(state, args), None
-    if cycle := cycle_of(state, args.pod):
+    if cycle := state.gangs.cycle_of(args.pod):
         state.reservations.asked_in_cycle(args.pod.uid, cycle)
     evaluation = with_gang_check(state, evaluate_in_cycle(state, args.pod, request, args.names))
     fitting = evaluation.fitting

@@ -28,12 +28,6 @@ from packing.model.request import Request
 _COUNTED = (Reason.NO_FREE_GPUS, Reason.NO_FREE_CPU, Reason.NO_FREE_MEMORY)
 
 
-def cycle_of(state: State, pod: Pod) -> str:
-    """The key of the gang if kube-scheduler asks about its members in one cycle, "" if it does not."""
-    gang = state.gangs.gang_of(pod) if pod.pod_group else None
-    return gang.key if gang else ""
-
-
 def evaluate_in_cycle(state: State, pod: Pod, request: Request, names: NodeNames) -> Evaluation:
     """``evaluate``; for a member of such a gang nodes fit, too, that are full by our books, if evictions make
     room there. They are worse than all others, and ordered by what the evictions cost."""

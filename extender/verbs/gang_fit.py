@@ -58,7 +58,7 @@ def gang_may_fit(state: State, pod: Pod, request: Request) -> bool:
     already, or has got a node in this cycle. Room that has been made for a member is there for its gang.
     """
     gang = state.gangs.gang_of(pod) if state.gang_check else None
-    if gang is None or gang.to_place < 2 or state.reservations.in_cycle(gang.key).keys() - {pod.uid}:
+    if gang is None or gang.to_place < 2 or _has_a_node(state, pod, gang):
         return True
     now = time.time()  # rights to evict may change without an event
     is_like_others = pod.key in state.pods and not (pod.gates or state.reservations.node_of(pod.uid))
@@ -70,6 +70,12 @@ def gang_may_fit(state: State, pod: Pod, request: Request) -> bool:
     if asked not in answers:
         answers[asked] = _may_fit(state, gang, WaitingMembers(pod, request), now)
     return answers[asked]
+
+
+def _has_a_node(state: State, pod: Pod, gang: Gang) -> bool:
+    """Whether another member has got a node in this cycle."""
+    answered = state.reservations.in_cycle(state.gangs.cycle_of(pod)).keys() - {pod.uid}
+    return bool(answered) and any(member.uid in answered for member in state.gangs.members(gang.key))
 
 
 @dataclass(frozen=True, slots=True)

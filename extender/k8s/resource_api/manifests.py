@@ -148,6 +148,7 @@ class _Counters(Struct):
 
     name: _Name = ""
     counterSet: _Name = ""
+    compatibilityGroups: Any = None
     counters: Annotated[dict[_Name, _Capacity], Meta(max_length=limits.COUNTERS)] = {}
 
     def amounts(self) -> dict[str, Number]:
@@ -173,7 +174,8 @@ class _Device(_Placed, kw_only=True):
         """``problems`` are those that are known already."""
         values = {key: one.value() for key, one in self.attributes.items()}
         amounts = {key: parse_amount(one.value) for key, one in self.capacity.items()}
-        odd = (f"attribute {quoted(key)}" for key, value in values.items() if value is None)
+        odd = [f"attribute {quoted(key)}" for key, value in values.items() if value is None]
+        odd += ["compatibilityGroups" for one in self.consumesCounters if one.compatibilityGroups]
         return Device(
             self.name,
             _by_domain({key: value for key, value in values.items() if value is not None}, driver),

@@ -185,6 +185,13 @@ def test_an_unknown_field_affects_only_its_device():
     assert "compatibility" in forecast_for(cache, ONE_GPU).problem
 
 
+def test_no_forecast_for_a_device_with_compatibility_groups():
+    """Of Kubernetes 1.37 (gate DRADeviceCompatibilityGroups): some devices exclude each other."""
+    odd = gpu(0)
+    odd["consumesCounters"] = [{"counterSet": "c", "counters": {}, "compatibilityGroups": ["mig"]}]
+    assert "compatibilityGroups" in forecast_for(device_cache(spec(odd)), ONE_GPU).problem
+
+
 def test_an_attribute_with_a_list_is_not_supported():
     odd = gpu(0)
     odd["attributes"]["partitions"] = {"ints": [1, 2]}

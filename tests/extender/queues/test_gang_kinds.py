@@ -266,6 +266,16 @@ def test_the_api_version_in_a_file_says_which_pod_group_it_is() -> None:
         assert (group.kind, group.key) == (kind, "default/g")
 
 
+def test_a_group_may_be_part_of_a_composite_group() -> None:
+    spec = {"parentCompositePodGroupName": "all", "schedulingPolicy": {"basic": {}}}
+    group = PodGroupManifest.from_value(
+        {"metadata": {"namespace": "train", "name": "g"}, "spec": spec}
+    ).record()
+    assert group.in_composite
+    member = pod(schedulingGroup={"podGroupName": "g"})
+    assert table(group).cycle_of(member) == "train/"
+
+
 @pytest.mark.parametrize("prefix", ["stowage.dev/gang", "scheduling.x-k8s.io/pod-group", "ray.io/cluster"])
 @pytest.mark.parametrize("name", ["", "x" * (OBJECT_NAME + 1)])
 def test_a_name_that_no_object_can_have_is_no_gang(prefix: str, name: str) -> None:
@@ -311,6 +321,7 @@ FIELDS = st.sampled_from(
         "basic",
         "minCount",
         "disruptionMode",
+        "parentCompositePodGroupName",
         "minMember",
         "minTaskMember",
         "subGroups",

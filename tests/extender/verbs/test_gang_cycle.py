@@ -14,7 +14,6 @@ from extender.k8s.pod_groups import PodGroup
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.verbs.filter import filter_nodes
-from extender.verbs.gang_cycle import cycle_of
 from extender.verbs.prioritize import prioritize
 from tests.extender.builders import make_node, make_pod, make_settings, make_state
 from tests.extender.verbs.binding import own
@@ -46,7 +45,7 @@ def placed(state: State, pods: list[Pod], nodes: list[str] | None = None) -> lis
     found = []
     for pod in pods:
         node = best(state, pod, nodes)
-        state.reservations.answered(pod, node, cycle_of(state, pod))
+        state.reservations.answered(pod, node, state.gangs.cycle_of(pod))
         found.append(node)
     return found
 
@@ -78,6 +77,26 @@ def test_the_members_of_a_cycle_are_near_each_other() -> None:
     assert first != second
 
 
+@pytest.mark.parametrize("composite", [True, False])
+def test_the_groups_of_a_composite_group_share_a_cycle(composite: bool) -> None:
+    """Without one kube-scheduler asks about the second group when the first has failed or is bound."""
+    pods = [replace(own(f"w{n}"), pod_group=f"g{n}") for n in range(2)]
+    nodes = [make_node(name, 1, labels={"stowage.dev/gpu-sharing": "true"}) for name in "ab"]
+    state = state_with(*nodes, *pods)
+    state.binds = True
+    groups = (PodGroup("PodGroup", "default", f"g{n}", 1, in_composite=composite) for n in range(2))
+    state.apply([Upserted(group) for group in groups])
+    assert (len(set(placed(state, pods))) == 2) is composite
+
+
+def test_a_group_without_a_minimum_has_a_cycle_too() -> None:
+    pods = [replace(own(f"w{n}"), pod_group="g") for n in range(2)]
+    nodes = [make_node(name, 1, labels={"stowage.dev/gpu-sharing": "true"}) for name in "ab"]
+    state = state_with(*nodes, *pods, minimum=0)
+    state.binds = True
+    assert sorted(placed(state, pods)) == ["a", "b"]
+
+
 def test_other_pods_do_not_see_the_places_of_a_cycle() -> None:
     pods = [member(n) for n in range(2)]
     state = state_with(make_node("a"), make_node("b"), *pods)
@@ -106,7 +125,7 @@ def test_a_cycle_ends(ends: str) -> None:
         now = 60.0
     else:
         state.apply([Upserted(make_pod(f"w{n}", 4, pod_group="g", node_name="a")) for n in range(2)])
-    assert state.reservations.in_cycle(cycle_of(state, pods[0])) == {}
+    assert state.reservations.in_cycle(state.gangs.cycle_of(pods[0])) == {}
     assert state.reservations.is_empty
 
 

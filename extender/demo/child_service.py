@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import socket
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from statistics import median
+from typing import Any
+
+from urllib3 import HTTPConnectionPool
+from urllib3.exceptions import HTTPError
 
 from extender.cluster.totals import Totals
 from extender.demo.pods import Manifest
 
 _SETTINGS = {"STOWAGE_BIND": "true", "STOWAGE_LOG_LEVEL": "warning", "STOWAGE_DRAIN_SECONDS": "0"}
+_JSON = {"Content-Type": "application/json"}
 _START_SECONDS = 120
 _STOP_SECONDS = 10
 _CONNECT_TO = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
@@ -28,15 +34,13 @@ class DemoError(Exception):
 
 
 class ChildService:
-    """A running service as an ``Extender``. ``seconds``: the duration of each call, by verb."""
-
-    weight = 200  # as in the files of scheduler-config/
+    """A running service. The calls of verbs raise ``DemoError`` if it refuses or does not answer."""
 
     def __init__(self, process: subprocess.Popen[bytes], host: str, port: int) -> None:
         self.host, self.port = _CONNECT_TO.get(host, host), port
-        self.seconds: dict[str, list[float]] = {"filter": [], "prioritize": [], "bind": []}
         self._process = process
-        self._connection = http.client.HTTPConnection(self.host, port, timeout=30)
+        self._seconds: defaultdict[str, list[float]] = defaultdict(list)  # of each call, by verb
+        self._pool = HTTPConnectionPool(self.host, port, timeout=30, retries=False)
 
     @property
     def url(self) -> str:
@@ -46,32 +50,27 @@ class ChildService:
 
     def filter(self, pod: Manifest, nodes: list[str]) -> list[str]:
         """The nodes on which the pod fits."""
-        reply = json.loads(self._call("filter", {"Pod": pod, "Nodes": None, "NodeNames": nodes}))
-        _raise_for(reply["Error"])
-        return reply["NodeNames"] or []
+        reply = self._call("filter", {"Pod": pod, "Nodes": None, "NodeNames": nodes})
+        names: list[str] = reply["NodeNames"] or []
+        return names
 
     def prioritize(self, pod: Manifest, nodes: list[str]) -> dict[str, int]:
         """A score from 0 to 10 by node."""
-        reply = json.loads(self._call("prioritize", {"Pod": pod, "Nodes": None, "NodeNames": nodes}))
+        reply = self._call("prioritize", {"Pod": pod, "Nodes": None, "NodeNames": nodes})
         return {priority["Host"]: priority["Score"] for priority in reply}
 
     def bind(self, pod: Manifest, node: str) -> None:
-        """Bind the pod. Raises ``DemoError`` if the service refuses."""
+        """Bind the pod."""
         name, namespace, uid = (pod["metadata"][key] for key in ("name", "namespace", "uid"))
-        binding = {"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": node}
-        _raise_for(json.loads(self._call("bind", binding))["Error"])
+        self._call("bind", {"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": node})
 
     def totals(self) -> Totals:
-        """The sums of its census. Raises ``DemoError``."""
-        status, body = self._request("GET", "/debug/fragmentation")
-        if status != http.client.OK:
-            raise DemoError(f"/debug/fragmentation: {status}")
-        return Totals(**json.loads(body)["totals"])
+        """The sums of its census."""
+        return Totals(**json.loads(self._request("GET", "/debug/fragmentation"))["totals"])
 
     def medians(self) -> str:
         """The median duration of the calls of each verb, as text."""
-        calls = ((verb, seconds) for verb, seconds in self.seconds.items() if seconds)
-        return ", ".join(f"{verb} {1000 * median(seconds):.1f} ms" for verb, seconds in calls)
+        return ", ".join(f"{verb} {1000 * median(times):.1f} ms" for verb, times in self._seconds.items())
 
     def wait_until_ready(self) -> None:
         """Return when ``/readyz`` answers 200. Raises ``DemoError`` if it does not."""
@@ -80,11 +79,10 @@ class ChildService:
             if self._process.poll() is not None:
                 raise DemoError(f"the service exited during its start (exit code {self._process.returncode})")
             try:
-                if self._request("GET", "/readyz")[0] == http.client.OK:
-                    return
-            except (OSError, http.client.HTTPException):
-                self._connection.close()
-            time.sleep(0.1)
+                self._request("GET", "/readyz")
+                return
+            except DemoError:
+                time.sleep(0.1)
         raise DemoError(f"the service was not ready within {_START_SECONDS} s")
 
     def wait(self) -> None:
@@ -94,7 +92,7 @@ class ChildService:
 
     def stop(self) -> None:
         """End the service."""
-        self._connection.close()
+        self._pool.close()
         self._process.terminate()
         try:
             self._process.wait(_STOP_SECONDS)
@@ -102,22 +100,22 @@ class ChildService:
             self._process.kill()
             self._process.wait()
 
-    def _call(self, verb: str, arguments: dict[str, object]) -> bytes:
+    def _call(self, verb: str, arguments: dict[str, object]) -> Any:  # noqa: ANN401 (a reply)
         started = time.perf_counter()
-        try:
-            status, body = self._request("POST", f"/scheduler/{verb}", json.dumps(arguments))
-        except (OSError, http.client.HTTPException) as error:
-            raise DemoError(f"{verb}: {error or type(error).__name__}") from None
-        self.seconds[verb].append(time.perf_counter() - started)
-        if status != http.client.OK:
-            raise DemoError(f"{verb}: {status} {body.decode(errors='replace')}")
-        return body
+        reply = json.loads(self._request("POST", f"/scheduler/{verb}", json.dumps(arguments)))
+        self._seconds[verb].append(time.perf_counter() - started)
+        if isinstance(reply, dict) and reply["Error"]:
+            raise DemoError(reply["Error"])
+        return reply
 
-    def _request(self, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
-        headers = {"Content-Type": "application/json"} if body else {}
-        self._connection.request(method, path, body, headers)
-        response = self._connection.getresponse()
-        return response.status, response.read()
+    def _request(self, method: str, path: str, body: str | None = None) -> bytes:
+        try:
+            answer = self._pool.request(method, path, body=body, headers=_JSON)
+        except (OSError, HTTPError) as error:
+            raise DemoError(f"{path}: {error}") from None
+        if answer.status != HTTPStatus.OK:
+            raise DemoError(f"{path}: {answer.status} {answer.data.decode(errors='replace')}")
+        return answer.data
 
 
 @contextmanager
@@ -150,8 +148,3 @@ def free_port(host: str, port: int) -> int:
         except OSError as error:
             reason = str(error.strerror).partition(" (while")[0]
     raise DemoError(f"cannot listen on {host}: {reason}")
-
-
-def _raise_for(error: str) -> None:
-    if error:
-        raise DemoError(error)

@@ -21,8 +21,8 @@ from extender.data import CLUSTER
 from extender.demo import report
 from extender.demo.child_service import ChildService, DemoError, serving
 from extender.demo.pods import Manifest, stream
-from extender.demo.scheduler import DEFAULT, PACKING, Scheduler, read_cluster
-from extender.untrusted.terminal import interruptible
+from extender.demo.scheduler import Scheduler, read_cluster
+from extender.untrusted.terminal import interruptible, show_progress
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -70,16 +70,15 @@ def _compare(service: ChildService, items: list[Manifest], args: argparse.Namesp
     started = time.monotonic()
     service.wait_until_ready()
     _print(f"Ready after {time.monotonic() - started:.1f} s\n\n{_census('Before', service)}")
-    default = Scheduler(nodes, profile=DEFAULT, seed=args.seed)
-    for pod in pods:
-        default.schedule(pod)
-    packed = Scheduler(read_cluster(items)[0], profile=PACKING, seed=args.seed, extender=service)
+    default, packed = Scheduler(nodes, args.seed), Scheduler(read_cluster(items)[0], args.seed, service)
     started = time.monotonic()
-    for pod in report.progress(pods, "Scheduling"):
+    for done, pod in enumerate(pods, 1):
+        default.schedule(pod)
         packed.schedule(pod)
+        show_progress("Scheduling", done / len(pods))
     _print(f"Scheduled over HTTP in {time.monotonic() - started:.1f} s\nMedian call: {service.medians()}\n")
     _print("The same pods, in the same order, on the same nodes:\n")
-    _print(report.table(report.measure(default), report.measure(packed)))
+    _print(report.table(default, packed))
     _print(f"\n{_census('With Stowage', service)}\n{report.waiting(packed)}")
 
 

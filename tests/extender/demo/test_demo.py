@@ -24,13 +24,11 @@ from extender.demo import report
 from extender.demo.child_service import DemoError, free_port
 from extender.demo.pods import GPU, stream
 from extender.demo.scheduler import (
-    DEFAULT,
-    PACKING,
     NodeInfo,
     PodInfo,
     Scheduler,
-    allocation_score,
-    balance_score,
+    balanced_allocation,
+    least_allocated,
     read_cluster,
 )
 from extender.source.snapshot import SnapshotSource, read
@@ -50,9 +48,7 @@ def pod(gpus: int = 0, **selector: str) -> PodInfo:
 
 
 class Scripted:
-    """An extender with fixed scores that records its calls."""
-
-    weight = 200
+    """A Stowage with fixed scores that records its calls."""
 
     def __init__(self, scores: dict[str, int]) -> None:
         self.scores = scores
@@ -118,7 +114,7 @@ POD = {"cpu": 3000, "memory": 5000}
 
 
 class TestScores:
-    """The cases of balanced_allocation_test.go, least_allocated_test.go and most_allocated_test.go, v1.36."""
+    """The cases of balanced_allocation_test.go and least_allocated_test.go, v1.36."""
 
     @pytest.mark.parametrize(
         ("cpu", "memory", "taken", "score"),
@@ -131,36 +127,29 @@ class TestScores:
         ],
     )
     def test_balance(self, cpu, memory, taken, score):
-        assert balance_score(node(cpu=cpu, memory=memory, taken=taken), POD) == score
+        assert balanced_allocation(node(cpu=cpu, memory=memory, taken=taken), POD) == score
 
     def test_balance_reaches_its_ends(self):
         memory_only = {"memory": 5000}
-        assert balance_score(node(cpu=3000, memory=5000, taken={"cpu": 3000}), memory_only) == 100
-        assert balance_score(node(cpu=3000, memory=5000), memory_only) == 50
+        assert balanced_allocation(node(cpu=3000, memory=5000, taken={"cpu": 3000}), memory_only) == 100
+        assert balanced_allocation(node(cpu=3000, memory=5000), memory_only) == 50
 
     @pytest.mark.parametrize(
-        ("cpu", "taken", "least", "most"),
-        [(4000, {}, 37, 62), (6000, {}, 50, 50), (12000, {"cpu": 3000}, 50, 50)],
+        ("cpu", "taken", "score"),
+        [(4000, {}, 37), (6000, {}, 50), (12000, {"cpu": 3000}, 50)],
     )
-    def test_allocation(self, cpu, taken, least, most):
-        on = node(cpu=cpu, memory=10000, taken=taken)
-        assert allocation_score(on, POD, DEFAULT) == least
-        assert allocation_score(on, POD, PACKING) == most
-
-    def test_extended_resources_count_for_pods_that_ask_for_them(self):
-        on = node(gpus=8, taken={GPU: 4})
-        assert allocation_score(on, {"cpu": 10, "memory": 10}, PACKING) == 10
-        assert allocation_score(on, {"cpu": 10, "memory": 10, GPU: 4}, PACKING) == (300 + 10 + 10) // 5
+    def test_allocation(self, cpu, taken, score):
+        assert least_allocated(node(cpu=cpu, memory=10000, taken=taken), POD) == score
 
 
 class TestCycle:
     def test_the_default_spreads(self):
-        run = Scheduler([node("a"), node("b"), node("c")], profile=DEFAULT, seed=1)
+        run = Scheduler([node("a"), node("b"), node("c")], 1)
         assert {run.schedule(pod()) for _ in range(3)} == {"a", "b", "c"}
 
     def test_a_pod_that_does_not_fit_in_tree_never_reaches_the_extender(self):
         asked = Scripted({"a": 1, "b": 1})
-        run = Scheduler([node("a", gpus=4), node("b", gpus=4)], profile=PACKING, seed=1, extender=asked)
+        run = Scheduler([node("a", gpus=4), node("b", gpus=4)], 1, asked)
         assert run.schedule(pod(gpus=8)) is None
         assert run.schedule(pod(gpus=1, pool="c")) is None
         assert asked.asked == []
@@ -168,22 +157,22 @@ class TestCycle:
 
     def test_with_one_node_left_nothing_is_scored(self):
         asked = Scripted({"b": 0})
-        run = Scheduler([node("a", gpus=4), node("b", gpus=4)], profile=PACKING, seed=1, extender=asked)
+        run = Scheduler([node("a", gpus=4), node("b", gpus=4)], 1, asked)
         assert run.schedule(pod(gpus=1)) == "b"
         assert asked.asked == [("filter", ["a", "b"]), ("bind", "b")]
 
-    def test_the_extender_outweighs_the_plugins(self):
-        asked = Scripted({"full": 0, "empty": 1})
+    def test_stowage_says_which_node_is_best(self):
+        asked = Scripted({"full": 1, "empty": 0})
         nodes = [node("full", gpus=4, taken={GPU: 3, "cpu": 90, "memory": 90}), node("empty", gpus=4)]
-        run = Scheduler(nodes, profile=PACKING, seed=1, extender=asked)
-        assert run.schedule(pod(gpus=1)) == "empty"
-        assert run.nodes["empty"].free(GPU) == 3
+        run = Scheduler(nodes, 1, asked)
+        assert run.schedule(pod(gpus=1)) == "full"
+        assert run.nodes["full"].free(GPU) == 0
 
     def test_ties_are_broken_at_random(self):
         def drawn(seed: int) -> str | None:
             asked = Scripted({"a": 9, "b": 10, "c": 10})
             nodes = [node(name, gpus=4) for name in "abc"]
-            return Scheduler(nodes, profile=PACKING, seed=seed, extender=asked).schedule(pod(gpus=1))
+            return Scheduler(nodes, seed, asked).schedule(pod(gpus=1))
 
         assert {drawn(seed) for seed in range(20)} == {"b", "c"}
 
@@ -198,28 +187,25 @@ class TestReport:
             NodeInfo("mig", {}, large | {GPU: 0, "nvidia.com/mig-1g.10gb": 7}),
             NodeInfo("no-gpu", {}, large),
         ]
-        run = Scheduler(nodes, profile=DEFAULT, seed=1)
+        run = Scheduler(nodes, 1)
         run.placed, run.waiting = [pod(gpus=1)], [pod(gpus=8), pod(gpus=16)]
-        assert report.measure(run) == report.Outcome(
-            pods=3,
-            placed=1,
-            large_jobs=1,
-            large_placed=0,
-            gpus=24,
-            gpus_taken=1,
-            free_blocks=2,
-            could_start=1,
-            idle_nodes=3,
-            gpus_on_idle_nodes=16,
-        )
+        assert report.figures(run) == {
+            "pods placed": "1 of 3",
+            "8-GPU jobs placed": "0 of 1",
+            "whole GPUs in use": "1 of 24",
+            "free blocks of 8 GPUs": "2",
+            "8-GPU jobs that could still start": "1",
+            "GPUs on nodes with no GPU in use": "16",
+            "nodes with no GPU in use": "3",
+        }
 
     def test_the_table_is_aligned(self):
-        one = report.measure(Scheduler([node("a", gpus=8)], profile=DEFAULT, seed=1))
-        lines = report.table(one, one).splitlines()
+        run = Scheduler([node("a", gpus=8)], 1)
+        lines = report.table(run, run).splitlines()
         assert len({len(line) for line in lines}) == 1
 
     def test_waiting_pods_are_grouped_and_those_larger_than_any_node_are_marked(self):
-        run = Scheduler([node("a", gpus=8)], profile=DEFAULT, seed=1)
+        run = Scheduler([node("a", gpus=8)], 1)
         assert report.waiting(run) == "With Stowage no pod waits."
         for gpus in (8, 8, 8, 16):
             run.schedule(pod(gpus=gpus))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from extender.dra.cel.functions import COSTS, FUNCTIONS, MACROS, MAX_NESTING, METHODS, items_of
 from extender.dra.cel.program import (
@@ -26,6 +28,7 @@ from extender.dra.cel.program import (
     optional_member,
     relation,
     variable,
+    with_value,
 )
 from extender.untrusted.limits import SELECTOR_DEPTH, SELECTOR_TOKENS, quoted
 
@@ -41,45 +44,6 @@ _TOKEN = re.compile(
 )
 _MAX_DIGITS = 32  # characters of an integer
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'", "`": "`", "?": "?"}
-
-
-class TokenStream:
-    """The tokens of one expression, consumed from first to last. All methods raise ``Unsupported``."""
-
-    def __init__(self, tokens: list[Token]) -> None:
-        self._tokens = tokens
-        self._position = 0
-
-    def next(self) -> Token:
-        """Consume a token; the last one stays."""
-        token = self._tokens[self._position]
-        self._position = min(self._position + 1, len(self._tokens) - 1)
-        return token
-
-    def accept(self, *signs: str) -> str:
-        """Consume the next token if it is one of these signs, and return it; "" otherwise."""
-        kind, text = self._tokens[self._position]
-        if text in signs and (kind == "sign" or text == "in"):
-            self.next()
-            return text
-        return ""
-
-    def expect(self, sign: str) -> None:
-        if not self.accept(sign):
-            raise Unsupported(f"{quoted(self._peek())} instead of {sign!r}")
-
-    def name(self) -> str:
-        kind, text = self.next()
-        if kind != "name":
-            raise Unsupported(f"{quoted(text)} instead of a name")
-        return text
-
-    def expect_end(self) -> None:
-        if self._peek():
-            raise Unsupported(f"{quoted(self._peek())} where the expression should end")
-
-    def _peek(self) -> str:
-        return self._tokens[self._position][1]
 
 
 def tokenize(text: str) -> list[Token]:
@@ -122,23 +86,50 @@ def unquote(text: str) -> str:
     return "".join(_ESCAPES[piece] if index % 2 else piece for index, piece in enumerate(pieces))
 
 
-_BINARY = (tuple(RELATIONS), ("+", "-"), ("*", "/", "%"))
+_LITERALS: Mapping[str, Callable[[str], object]] = {
+    "text": unquote,
+    "int": parse_integer,
+    "double": parse_double,
+}
+_BINARY = (("||",), ("&&",), tuple(RELATIONS), ("+", "-"), ("*", "/", "%"))
 """Binary operators; those that bind more strongly come later."""
 
 
 class Parser:
-    """Parses the tokens of one expression: a method for each rule of the grammar."""
+    """Parses the tokens of one expression: a method for each rule of the grammar. All raise
+    ``Unsupported``."""
 
     def __init__(self, tokens: list[Token]) -> None:
-        self._tokens = TokenStream(tokens)
+        self._tokens = tokens[::-1]
         self._macro_depth = 0
         self._depth = 0
 
     def parse(self) -> Program:
-        """The program for the whole expression. Raises ``Unsupported``."""
+        """The program for the whole expression."""
         program = self._expression()
-        self._tokens.expect_end()
+        if rest := self._tokens[-1][1]:
+            raise Unsupported(f"{quoted(rest)} where the expression should end")
         return program
+
+    def _next(self) -> Token:
+        """Consume a token; the last one stays."""
+        return self._tokens.pop() if len(self._tokens) > 1 else self._tokens[0]
+
+    def _accept(self, *signs: str) -> str:
+        """Consume the next token if it is one of these signs, and return it; "" otherwise."""
+        kind, text = self._tokens[-1]
+        is_sign = text in signs and (kind == "sign" or text == "in")
+        return self._next()[1] if is_sign else ""
+
+    def _expect(self, sign: str) -> None:
+        if not self._accept(sign):
+            raise Unsupported(f"{quoted(self._tokens[-1][1])} instead of {sign!r}")
+
+    def _name(self) -> str:
+        kind, text = self._next()
+        if kind != "name":
+            raise Unsupported(f"{quoted(text)} instead of a name")
+        return text
 
     def _enter_level(self) -> None:
         self._depth += 1
@@ -147,40 +138,31 @@ class Parser:
 
     def _expression(self) -> Program:
         self._enter_level()
-        program = self._or()
-        if self._tokens.accept("?"):
-            yes = self._or()
-            self._tokens.expect(":")
+        program = self._binary()
+        if self._accept("?"):
+            yes = self._binary()
+            self._expect(":")
             program = conditional(program, yes, self._expression())
         self._depth -= 1
         return program
-
-    def _or(self) -> Program:
-        sides = [self._and()]
-        while self._tokens.accept("||"):
-            sides.append(self._and())
-        return logical(sides, decisive=True) if len(sides) > 1 else sides[0]
-
-    def _and(self) -> Program:
-        sides = [self._binary()]
-        while self._tokens.accept("&&"):
-            sides.append(self._binary())
-        return logical(sides, decisive=False) if len(sides) > 1 else sides[0]
 
     def _binary(self, level: int = 0) -> Program:
         if level == len(_BINARY):
             return self._unary()
         program = self._binary(level + 1)
-        while sign := self._tokens.accept(*_BINARY[level]):
+        sides = [program]
+        while sign := self._accept(*_BINARY[level]):
             right = self._binary(level + 1)
-            if sign in RELATIONS:
+            if sign in ("||", "&&"):
+                sides.append(right)
+            elif sign in RELATIONS:
                 program = relation(sign, program, right)
             else:
                 program = call(ARITHMETIC[sign], program, right)
-        return program
+        return logical(sides, decisive=level == 0) if len(sides) > 1 else program
 
     def _unary(self) -> Program:
-        if sign := self._tokens.accept("!", "-"):
+        if sign := self._accept("!", "-"):
             self._enter_level()
             program = call(logical_not if sign == "!" else negate, self._unary())
             self._depth -= 1
@@ -189,21 +171,23 @@ class Parser:
 
     def _member(self) -> Program:
         program = self._primary()
-        while sign := self._tokens.accept(".", "[", ".?", "[?"):
+        while sign := self._accept(".", "[", ".?", "[?"):
             if sign.startswith("["):
-                key = self._expression()
-                self._tokens.expect("]")
-                take = optional_member if sign == "[?" else index_member
-                program = call(take, program, key, cost=lambda *_: 0)
+                program = self._item(program, optional_member if sign == "[?" else index_member)
             elif sign == ".?":
-                program = member(optional_member, program, self._tokens.name())
+                program = member(optional_member, program, self._name())
             else:
                 program = self._field_or_method(program)
         return program
 
+    def _item(self, target: Program, take: Callable[[Any, Any], Any]) -> Program:
+        key = self._expression()
+        self._expect("]")
+        return call(take, target, key, cost=lambda *_: 0)
+
     def _field_or_method(self, target: Program) -> Program:
-        name = self._tokens.name()
-        if not self._tokens.accept("("):
+        name = self._name()
+        if not self._accept("("):
             return member(index_member, target, name)
         if name in MACROS:
             return self._macro(name, target)
@@ -218,40 +202,36 @@ class Parser:
     def _macro(self, name: str, target: Program) -> Program:
         if self._macro_depth == MAX_NESTING:
             raise Unsupported("macros within macros within macros")
-        item_name = self._tokens.name()
-        self._tokens.expect(",")
+        item_name = self._name()
+        self._expect(",")
         self._macro_depth += 1
         body = self._expression()
         self._macro_depth -= 1
-        self._tokens.expect(")")
+        self._expect(")")
 
         def run(scope: Scope) -> Result:
             scope.meter.spend()
-            items = items_of(target.run(scope))
-            return MACROS[name](items, lambda item: body.run(scope.with_variable(item_name, item)))
+            items = items_of(target(scope))
+            return MACROS[name](items, lambda item: body(scope.with_variable(item_name, item)))
 
-        return Program.of(run, target, body)
+        return run
 
     def _list_until(self, end: str) -> list[Program]:
         items: list[Program] = []
-        while not self._tokens.accept(end):
+        while not self._accept(end):
             items.append(self._expression())
-            if not self._tokens.accept(","):
-                self._tokens.expect(end)
+            if not self._accept(","):
+                self._expect(end)
                 break
         return items
 
     def _primary(self) -> Program:
-        kind, text = self._tokens.next()
-        if kind == "text":
-            return constant(unquote(text))
-        if kind == "int":
-            return constant(parse_integer(text))
-        if kind == "double":
-            return constant(parse_double(text))
+        kind, text = self._next()
+        if kind in _LITERALS:
+            return constant(_LITERALS[kind](text))
         if text == "(":
             program = self._expression()
-            self._tokens.expect(")")
+            self._expect(")")
             return program
         if text == "[":
             return list_of(self._list_until("]"))
@@ -262,9 +242,9 @@ class Parser:
     def _identifier(self, name: str) -> Program:
         if name in ("true", "false"):
             return constant(name == "true")
-        if name == "cel" and self._tokens.accept("."):
+        if name == "cel" and self._accept("."):
             return self._bind()
-        if self._tokens.accept("("):
+        if self._accept("("):
             return self._has() if name == "has" else self._call(name)
         return variable(name)
 
@@ -275,35 +255,26 @@ class Parser:
         return call(FUNCTIONS[name], arguments[0])
 
     def _bind(self) -> Program:
-        if self._tokens.name() != "bind":
+        if self._name() != "bind":
             raise Unsupported("a function of cel other than bind")
-        self._tokens.expect("(")
-        name = self._tokens.name()
-        self._tokens.expect(",")
+        self._expect("(")
+        name = self._name()
+        self._expect(",")
         value = self._expression()
-        self._tokens.expect(",")
+        self._expect(",")
         body = self._expression()
-        self._tokens.expect(")")
-
-        def run(scope: Scope) -> Result:
-            scope.meter.spend()
-            return body.run(scope.with_variable(name, value.run(scope)))
-
-        return Program.of(run, value, body)
+        self._expect(")")
+        return with_value(name, value, body)
 
     def _has(self) -> Program:
-        target = self._primary()
-        name = ""
-        while sign := self._tokens.accept(".", "["):
+        target, name = self._primary(), ""
+        while sign := self._accept(".", "["):
             if name:
                 target = member(index_member, target, name)
-                name = ""
-            if sign == "[":
-                target = call(index_member, target, self._expression(), cost=lambda *_: 0)
-                self._tokens.expect("]")
-            else:
-                name = self._tokens.name()
-        self._tokens.expect(")")
+            name = self._name() if sign == "." else ""
+            if not name:
+                target = self._item(target, index_member)
+        self._expect(")")
         if not name:
             raise Unsupported("has() of an expression that is not a field")
         return member(has_member, target, name)

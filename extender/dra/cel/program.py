@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from extender.k8s.resource_api.objects import Amount, Version
-from extender.untrusted.limits import MOST_STEPS, SELECTOR_DEPTH, SELECTOR_STEPS, STEP_TEXT, quoted
+from extender.untrusted.limits import MOST_STEPS, SELECTOR_STEPS, STEP_TEXT, quoted
 
 Result: TypeAlias = Any
 """A value of CEL: its type is not known before the evaluation."""
@@ -297,20 +297,8 @@ class Scope:
         return Scope({**self.variables, name: value}, self.meter)
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A compiled expression or a part of one. ``depth`` is how deep its parts are nested."""
-
-    run: Callable[[Scope], Result]
-    depth: int = 1
-
-    @classmethod
-    def of(cls, run: Callable[[Scope], Result], *parts: Program) -> Program:
-        """A program that runs these parts. Raises ``Unsupported`` if they are nested too deeply."""
-        depth = 1 + max([part.depth for part in parts], default=0)
-        if depth > SELECTOR_DEPTH:
-            raise Unsupported("nested too deeply")
-        return cls(run, depth)
+Program: TypeAlias = Callable[[Scope], Result]
+"""A compiled expression or a part of one."""
 
 
 def constant(value: object) -> Program:
@@ -318,7 +306,7 @@ def constant(value: object) -> Program:
         scope.meter.spend()
         return value
 
-    return Program(run)
+    return run
 
 
 def variable(name: str) -> Program:
@@ -326,7 +314,7 @@ def variable(name: str) -> Program:
         scope.meter.spend()
         return scope.variables[name] if name in scope.variables else fail(f"{quoted(name)} is not known")
 
-    return Program(run)
+    return run
 
 
 def call(
@@ -334,45 +322,43 @@ def call(
 ) -> Program:
     """A function of the arguments' values. Spends two steps, and more for long values, or as many more as
     ``cost`` of (meter, values) returns."""
-    runs = [argument.run for argument in arguments]
 
     def run(scope: Scope) -> Result:
-        values = [run_argument(scope) for run_argument in runs]
+        values = [argument(scope) for argument in arguments]
         extra = cost(scope.meter, *values) if cost else length_of(*values) // STEP_TEXT
         scope.meter.spend(2 + extra)
         return function(*values)
 
-    return Program.of(run, *arguments)
+    return run
 
 
 def member(function: Callable[[Any, str], Any], target: Program, name: str) -> Program:
     """A function of the target's value and of a name that is written in the expression."""
-    run_target = target.run
 
     def run(scope: Scope) -> Result:
         scope.meter.spend()
-        return function(run_target(scope), name)
+        return function(target(scope), name)
 
-    return Program.of(run, target)
+    return run
 
 
 def relation(sign: str, left: Program, right: Program) -> Program:
-    relate, run_left, run_right = RELATIONS[sign], left.run, right.run
+    relate = RELATIONS[sign]
 
     def run(scope: Scope) -> bool:
-        one, other = run_left(scope), run_right(scope)
+        one, other = left(scope), right(scope)
         scope.meter.spend(1 + length_of(one, other) // STEP_TEXT)
         return relate(scope.meter, one, other)
 
-    return Program.of(run, left, right)
+    return run
 
 
 def list_of(items: Sequence[Program]) -> Program:
     def run(scope: Scope) -> list[Result]:
         scope.meter.spend()
-        return [item.run(scope) for item in items]
+        return [item(scope) for item in items]
 
-    return Program.of(run, *items)
+    return run
 
 
 def logical(sides: Sequence[Program], *, decisive: bool) -> Program:
@@ -380,9 +366,9 @@ def logical(sides: Sequence[Program], *, decisive: bool) -> Program:
 
     def run(scope: Scope) -> bool:
         scope.meter.spend()
-        return decide(sides, lambda side: side.run(scope), decisive=decisive)
+        return decide(sides, lambda side: side(scope), decisive=decisive)
 
-    return Program.of(run, *sides)
+    return run
 
 
 def conditional(condition: Program, yes: Program, no: Program) -> Program:
@@ -390,7 +376,17 @@ def conditional(condition: Program, yes: Program, no: Program) -> Program:
 
     def run(scope: Scope) -> Result:
         scope.meter.spend()
-        value = condition.run(scope)
-        return (yes if value else no).run(scope) if isinstance(value, bool) else fail("no condition")
+        value = condition(scope)
+        return (yes if value else no)(scope) if isinstance(value, bool) else fail("no condition")
 
-    return Program.of(run, condition, yes, no)
+    return run
+
+
+def with_value(name: str, value: Program, body: Program) -> Program:
+    """``cel.bind(name, value, body)``."""
+
+    def run(scope: Scope) -> Result:
+        scope.meter.spend()
+        return body(scope.with_variable(name, value(scope)))
+
+    return run

@@ -53,7 +53,7 @@ class Selector:
         meter = meter or Meter()
         try:
             with meter.one_expression():
-                result = self.program.run(Scope(variables, meter))
+                result = self.program(Scope(variables, meter))
         except RecursionError:
             raise Unsupported("nested too deeply") from None
         return result if isinstance(result, bool) else fail("the result is not true or false")

@@ -102,7 +102,7 @@ ATTRIBUTE = 64  # characters of the value of an attribute
 CLAIM_TEXT = 64 << 10  # all CEL selectors of a claim or class, in characters. The API server allows 1.5 MiB
 POD_CLAIMS = 32  # ResourceClaims of a pod
 SELECTOR_TOKENS = 480  # tokens of a CEL selector. Those in NVIDIA's documentation have up to 40
-SELECTOR_DEPTH = 32  # nesting depth of a CEL selector: parentheses, calls, and chains of operators
+SELECTOR_DEPTH = 32  # nesting depth of a CEL selector: parentheses, calls, signs
 SELECTOR_STEPS = 2000
 """Steps of one evaluation of a CEL selector: one for each evaluated part, and one for each ``STEP_TEXT``
 characters or items that it reads. A normal evaluation takes less than 100."""

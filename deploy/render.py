@@ -45,7 +45,8 @@ def helm(*arguments: str) -> str:
 def template(*arguments: str) -> list[dict[str, Any]]:
     """The objects of the chart with these arguments of `helm template`."""
     version = f"--kube-version={kubernetes_version(releases()[-1])}"
-    text = helm("template", "stowage", str(CHART), f"--namespace={NAMESPACE}", version, *arguments)
+    image = "--set=image.repository=registry.example.com/stowage"
+    text = helm("template", "stowage", str(CHART), f"--namespace={NAMESPACE}", version, image, *arguments)
     return [one for one in yaml.safe_load_all(text) if one]
 
 

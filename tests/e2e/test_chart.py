@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
@@ -44,8 +45,48 @@ REFUSED = {
     "shard.name=A,shard.nodes.pool=a": "/shard/name",
     "settings.mig_manager=a/b/c": "/settings/mig_manager",
     "shape=separate,tls.secretName=": "/tls/secretName",
+    "image.repository=": "image.repository is empty: build and push an image",
+    "nameOverride=Gpu_1": "/nameOverride",
+    "viewers[0].kind=Robot,viewers[0].name=x": "/viewers/0/kind",
+    "ingress.enabled=true": "ingress.host is empty",
+    "httpRoute.enabled=true": "httpRoute.parentRefs is empty",
+    "ingress.enabled=true,ingress.host=a.b,httpRoute.enabled=true": "both lead to the page",
+    "scheduler.ownConfiguration.kind=KubeSchedulerConfiguration": "no extender with the urlPrefix",
     "shape=separate,tls.clientCAKey=,tls.clientNames={b}": "clientNames needs tls.clientCAKey",
 }
+
+
+VOLUME = {"name": "ca", "configMap": {"name": "my-ca"}}
+MOUNT = {"name": "ca", "mountPath": "/etc/ca", "readOnly": True}
+ZONES = {"topologyKey": "zone", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
+OF_PEOPLE: Object = {
+    "nameOverride": "gpu-scheduler",
+    "commonLabels": {"team": "ml", "app.kubernetes.io/name": "other"},
+    "serviceAccount": {"name": "packer", "annotations": {"iam.example.com/role": "reader"}},
+    "extraArgs": ["--log-level=info"],
+    "extraEnv": [{"name": "TZ", "value": "UTC"}],
+    "extraVolumes": [VOLUME],
+    "extraVolumeMounts": [MOUNT],
+    "scheduler": {
+        "extraArgs": ["--v=3"],
+        "extraEnv": [{"name": "TZ", "value": "UTC"}],
+        "extraVolumeMounts": [MOUNT],
+    },
+    "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [ZONES],
+    "podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None},
+    "securityContext": {"privileged": False},
+    "viewers": [{"kind": "Group", "name": "ml", "apiGroup": "rbac.authorization.k8s.io"}],
+}
+"""What platform teams set, other than in the defaults."""
+INGRESS: Object = {"enabled": True, "className": "nginx", "host": "stowage.example.com", "tls": [{}]}
+ROUTE: Object = {"enabled": True, "parentRefs": [{"name": "web"}], "hostnames": ["stowage.example.com"]}
+
+
+def with_values(values: Object, directory: Path, *more: str) -> list[Object]:
+    file = directory / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    return render.template(f"--values={file}", *arguments(*more))
 
 
 def arguments(*values: str) -> list[str]:
@@ -166,6 +207,66 @@ def test_the_services_are_those_of_the_plain_manifest(shape: str, file: str) -> 
     for name, service in services.items():
         assert mine[name]["spec"] == service["spec"]
         assert service["metadata"].get("labels", {}).items() <= mine[name]["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_names_and_labels_go_together(tmp_path: Path, shape: str) -> None:
+    objects = with_values(OF_PEOPLE, tmp_path, shape, "settings.bind=true", "settings.evictor=on")
+    pod = of(objects, "Deployment/gpu-scheduler")["spec"]["template"]
+    labels = pod["metadata"]["labels"].items()
+    assert {("app.kubernetes.io/name", "gpu-scheduler"), ("team", "ml")} <= labels
+    for one in objects:
+        assert one["metadata"]["labels"]["team"] == "ml"
+        spec = one.get("spec", {})
+        selector = spec.get("selector") or spec.get("podSelector") or {}
+        assert selector.get("matchLabels", selector).items() <= labels
+    account = of(objects, "ServiceAccount/packer")
+    assert account["metadata"]["annotations"] == {"iam.example.com/role": "reader"}
+    assert pod["spec"]["serviceAccountName"] == "packer"
+    subjects = [subject for one in objects for subject in one.get("subjects", ())]
+    assert {one["name"] for one in subjects if one["kind"] == "ServiceAccount"} == {"packer"}
+    own = [*with_values(OF_PEOPLE, tmp_path, shape, "serviceAccount.create=false")]
+    assert "ServiceAccount/packer" not in names(own)
+
+
+def test_pods_are_as_the_platform_wants_them(tmp_path: Path) -> None:
+    pod = of(with_values(OF_PEOPLE, tmp_path), "Deployment/gpu-scheduler")["spec"]["template"]["spec"]
+    (stowage,), (scheduler,) = pod["initContainers"], pod["containers"]
+    assert stowage["command"][-1] == "--log-level=info"
+    assert scheduler["command"][-1] == "--v=3"
+    for one in (stowage, scheduler):
+        assert {"name": "TZ", "value": "UTC"} in one["env"]
+        assert one["volumeMounts"][-1] == MOUNT
+        assert one["securityContext"]["privileged"] is False
+        assert one["securityContext"]["readOnlyRootFilesystem"] is True
+    assert pod["volumes"][-1] == VOLUME
+    assert pod["affinity"] == {"nodeAffinity": {}}
+    assert pod["topologySpreadConstraints"] == [ZONES]
+    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_the_page_is_for_its_viewers(tmp_path: Path) -> None:
+    objects = with_values(OF_PEOPLE | {"ingress": INGRESS}, tmp_path)
+    binding = of(objects, "ClusterRoleBinding/stowage-viewers")
+    assert f"{binding['roleRef']['kind']}/{binding['roleRef']['name']}" in names(objects)
+    assert binding["subjects"] == OF_PEOPLE["viewers"]
+    (rule,) = of(objects, "Ingress/stowage-page")["spec"]["rules"]
+    service = of(objects, "Service/stowage-debug")
+    backend = rule["http"]["paths"][0]["backend"]["service"]
+    assert backend == {
+        "name": service["metadata"]["name"],
+        "port": {"name": service["spec"]["ports"][0]["name"]},
+    }
+    route = of(with_values({"httpRoute": ROUTE}, tmp_path), "HTTPRoute/stowage-page")["spec"]
+    assert route["rules"] == [{"backendRefs": [{"name": "stowage-debug", "port": 8081}]}]
+
+
+def test_a_configuration_of_ones_own_is_taken_as_it_is(tmp_path: Path) -> None:
+    mine = yaml.safe_load((render.ROOT / "scheduler-config" / "every-pod.yaml").read_text())
+    mine["extenders"][0]["urlPrefix"] = "http://127.0.0.1:8080/scheduler"
+    mine["parallelism"] = 7
+    objects = with_values({"scheduler": {"ownConfiguration": mine}}, tmp_path)
+    assert yaml.safe_load(of(objects, "ConfigMap/stowage-scheduler")["data"]["config.yaml"]) == mine
 
 
 def test_pods_restart_when_a_setting_changes() -> None:

@@ -11,15 +11,17 @@ from deploy import render
 from .controlplane.api import Object
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
-from .test_chart import SHAPES, arguments
+from .test_chart import INGRESS, OF_PEOPLE, ROUTE, SHAPES, with_values
 from .tools import Tools
 
 
 @pytest.fixture(scope="module")
 def monitoring(control_plane: ControlPlane) -> Iterator[None]:
-    """The kinds of the Prometheus Operator. Only their names are checked: its own schemas are not here."""
+    """The kinds of the Prometheus Operator and of the Gateway API. Only their names are checked: the schemas
+    of both are not here."""
     api = control_plane.api
-    made = [monitoring_kind(kind) for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule")]
+    kinds = [("monitoring.coreos.com", kind) for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule")]
+    made = [kind_of(*one) for one in [*kinds, ("gateway.networking.k8s.io", "HTTPRoute")]]
     for one in made:
         api.create(one)
     names = [one["metadata"]["name"] for one in made]
@@ -30,15 +32,17 @@ def monitoring(control_plane: ControlPlane) -> Iterator[None]:
         api.delete("CustomResourceDefinition", name)
 
 
-def monitoring_kind(kind: str) -> Object:
+def kind_of(group: str, kind: str) -> Object:
     names = {"kind": kind, "plural": kind.lower() + "s", "singular": kind.lower(), "listKind": kind + "List"}
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     version = {"name": "v1", "served": True, "storage": True, "schema": schema}
-    group = "monitoring.coreos.com"
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{names['plural']}.{group}"},
+        "metadata": {
+            "name": f"{names['plural']}.{group}",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a test"},
+        },
         "spec": {"group": group, "names": names, "scope": "Namespaced", "versions": [version]},
     }
 
@@ -63,7 +67,7 @@ def test_the_api_server_takes_every_overlay(
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_api_server_takes_the_chart_with_everything_on(
-    tools: Tools, stowage_kubeconfig: Path, monitoring: None, shape: str
+    tools: Tools, stowage_kubeconfig: Path, monitoring: None, tmp_path: Path, shape: str
 ) -> None:
     enabled = ("serviceMonitor", "prometheusRule", "dashboard")
     values = [f"metrics.{name}.enabled=true" for name in enabled]
@@ -78,6 +82,7 @@ def test_the_api_server_takes_the_chart_with_everything_on(
         "podLabels.team=ml",
         "podAnnotations.note=x",
     ]
-    objects = render.template(*arguments(shape, *values))
+    page = {"ingress": INGRESS} if shape == "shape=beside" else {"httpRoute": ROUTE}
+    objects = with_values(OF_PEOPLE | page, tmp_path, shape, *values)
     done = tools.kubectl(*APPLY, "-f-", stdin=yaml.safe_dump_all(objects))
     assert done.count(ACCEPTED) == len(objects)

@@ -1,8 +1,5 @@
 {{- define "stowage.restricted" -}}
-securityContext:
-  allowPrivilegeEscalation: false
-  readOnlyRootFilesystem: true
-  capabilities: {drop: [ALL]}
+securityContext: {{ toYaml .Values.securityContext | nindent 2 }}
 {{- end }}
 
 {{/* What a probe gets. With TLS the port of the verbs may ask for a certificate, which kubelet has not. */}}
@@ -43,8 +40,14 @@ securityContext:
   - --client-name={{ . }}
   {{- end }}
   {{- end }}
+  {{- with .Values.extraArgs }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
   env:
   - {name: NUMBA_CACHE_DIR, value: /var/cache/stowage}
+  {{- with .Values.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
   ports:
   {{- if not $beside }}
   - {name: scheduler, containerPort: 8080}
@@ -84,12 +87,18 @@ securityContext:
   - {name: tls, mountPath: /etc/stowage-tls, readOnly: true} # no subPath: kubelet would not update it
   {{- end }}
   - {name: kernels, mountPath: /var/cache/stowage}
+  {{- with .Values.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
 
 {{- define "stowage.schedulerContainer" -}}
 - name: kube-scheduler
   image: {{ include "stowage.schedulerImage" . }}
-  command: [kube-scheduler, --config=/etc/kubernetes/scheduler/config.yaml]
+  command: {{ concat (list "kube-scheduler" "--config=/etc/kubernetes/scheduler/config.yaml") .Values.scheduler.extraArgs | toJson }}
+  {{- with .Values.scheduler.extraEnv }}
+  env: {{ toYaml . | nindent 2 }}
+  {{- end }}
   livenessProbe:
     httpGet: {path: /livez, port: 10259, scheme: HTTPS}
     periodSeconds: 10
@@ -101,4 +110,7 @@ securityContext:
   {{- include "stowage.restricted" . | nindent 2 }}
   volumeMounts:
   - {name: scheduler, mountPath: /etc/kubernetes/scheduler, readOnly: true}
+  {{- with .Values.scheduler.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}

@@ -1,6 +1,6 @@
 {{/* The name of the Deployment and the label of its pods. */}}
 {{- define "stowage.name" -}}
-{{ if eq .Values.shape "beside" }}stowage-scheduler{{ else }}stowage{{ end }}
+{{ .Values.nameOverride | default (ternary "stowage-scheduler" "stowage" (eq .Values.shape "beside")) }}
 {{- end }}
 
 {{- define "stowage.metadata" -}}
@@ -15,6 +15,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- with omit .Values.commonLabels "app.kubernetes.io/name" "app.kubernetes.io/instance" }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* Objects of a manifest in deploy/ (a link in files/), moved to the namespace of the release.
@@ -28,6 +31,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- range regexSplit "(?m)^---$" $text -1 }}
 {{- $object := fromYaml . }}
+{{- include "stowage.account" (list $in.root $object) }}
 {{- if and (has $object.kind $in.kinds) (not (has $object.metadata.name ($in.without | default list))) }}
 {{- $_ := set $object.metadata "labels" (include "stowage.labels" $in.root | fromYaml) }}
 {{- include "stowage.inShard" (list $in.root $object) }}
@@ -43,6 +47,19 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 ---
 {{ toYaml $object }}
 {{ end }}
+{{- end }}
+{{- end }}
+
+{{/* The service account, or an object that refers to it, with the name and the annotations of the values. */}}
+{{- define "stowage.account" -}}
+{{- $account := (index . 0).Values.serviceAccount }}
+{{- $object := index . 1 }}
+{{- range $object.subjects }}
+{{- if and (eq .kind "ServiceAccount") (eq .name "stowage") }}{{ $_ := set . "name" $account.name }}{{ end }}
+{{- end }}
+{{- if and (eq $object.kind "ServiceAccount") (eq $object.metadata.name "stowage") }}
+{{- $_ := set $object.metadata "name" $account.name }}
+{{- with $account.annotations }}{{ $_ := set $object.metadata "annotations" . }}{{ end }}
 {{- end }}
 {{- end }}
 
@@ -125,6 +142,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{/* A file of scheduler-config/ for the kube-scheduler in the same pod. */}}
 {{- define "stowage.schedulerConfiguration" -}}
+{{- with .Values.scheduler.ownConfiguration }}
+{{- $asks := false }}
+{{- range .extenders }}{{ if hasPrefix "http://127.0.0.1:8080" .urlPrefix }}{{ $asks = true }}{{ end }}{{ end }}
+{{- if not $asks }}{{ fail "scheduler.ownConfiguration has no extender with the urlPrefix http://127.0.0.1:8080/scheduler" }}{{ end }}
+{{- toYaml . }}
+{{- else }}
 {{- $file := .Values.scheduler.configuration | default (ternary "shared-gpus" "second-scheduler" (.Values.settings.bind | default false)) }}
 {{- $configuration := .Files.Get (printf "files/%s.yaml" $file) | fromYaml }}
 {{- $profile := first $configuration.profiles }}
@@ -151,10 +174,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- toYaml $configuration }}
 {{- end }}
+{{- end }}
 
 {{- define "stowage.image" -}}
 {{- with .Values.image -}}
-{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{ required "image.repository is empty: build and push an image (docs/image.md), then --set image.repository=..." .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
 {{- end }}
 {{- end }}
 

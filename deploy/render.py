@@ -69,7 +69,9 @@ def schema() -> str:
     queues = settings.pop("$defs")["Queue"]
     queues["type"] = ["object", "null"]  # null removes a queue
     settings["properties"]["queues"]["additionalProperties"] = queues
-    settings["properties"]["evictor"] = {"enum": ["off", "recommend", "on", True, False]}  # YAML's on
+    modes = {"enum": ["off", "recommend", "on", True, False]}  # YAML's on
+    settings["properties"]["evictor"] = settings["properties"]["consolidation"] = modes
+    queues["properties"]["consolidation"] = modes
     document["properties"]["settings"] = settings
     text = json.dumps(document, indent=2)
     # Short lists and objects on one line.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -42,6 +42,9 @@ _Interval = Annotated[float, Field(gt=0, le=1e9, **_OR_TEXT), _IN_SECONDS]
 _Grace = Annotated[int, Field(ge=0, le=86400, **_OR_TEXT), _IN_SECONDS]
 
 
+Mode: TypeAlias = Literal["off", "recommend", "on"]
+
+
 class SettingsError(Exception):
     """One line per invalid setting."""
 
@@ -73,7 +76,8 @@ class Queue(BaseModel):
     None for never. ``grace``: what the evictor allows a victim for its checkpoint; None for the pod's own
     ``terminationGracePeriodSeconds``. ``evictions_per_hour``: the most victims of this queue in an hour, None
     for any number. ``checkpoint_interval``: how often its pods save their work; None where they do not.
-    ``restartable``: its pods may run on spot nodes. ``self_protection``: its pods may forbid their eviction
+    ``restartable``: its pods may run on spot nodes, and move for others. ``consolidation``: whether others
+    move for its pods; None: as the setting says. ``self_protection``: its pods may forbid their eviction
     by labels and annotations of other systems. ``priority_classes``: a pod without a queue label belongs to
     the queue that names its PriorityClass. ``aliases``: names of this queue in Kueue, Volcano and KAI.
     """
@@ -87,9 +91,15 @@ class Queue(BaseModel):
     evictions_per_hour: _Count | None = None
     checkpoint_interval: _Interval | None = None
     restartable: bool = False
+    consolidation: Mode | None = None
     self_protection: bool = True
     priority_classes: frozenset[str] = frozenset()
     aliases: frozenset[str] = frozenset()
+
+    @field_validator("consolidation", mode="before")
+    @classmethod
+    def _as_word(cls, value: object) -> object:
+        return _as_mode(value)
 
 
 DEFAULT_QUEUES: Mapping[str, Queue] = {
@@ -106,6 +116,11 @@ DEFAULT_QUEUES: Mapping[str, Queue] = {
         max_duration=4 * 3600, restartable=True, priority_classes=frozenset({"stowage-backfill"})
     ),
 }
+
+
+def _as_mode(value: object) -> object:
+    """YAML reads on and off as booleans."""
+    return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
 
 
 def queue_problems(queues: Mapping[str, Queue]) -> Iterator[str]:
@@ -216,7 +231,7 @@ class Settings(BaseModel):
     evictor_lease: str | None = _object(
         "a Lease, or null for that of leader_election: only the replica that holds it evicts"
     )
-    evictor: Literal["off", "recommend", "on"] = Field(
+    evictor: Mode = Field(
         default="off",
         description="off, recommend or on: whether to evict pods for pods that wait. recommend and on need "
         "evictor_lease or leader_election",
@@ -233,6 +248,26 @@ class Settings(BaseModel):
         86400,
         "to wait for a scale-up that an autoscaler has announced for a pod; 0 to ignore announcements",
     )
+    consolidation: Mode = Field(
+        default="off",
+        validate_default=True,
+        description="off, recommend or on: whether running pods move elsewhere to make room for large jobs "
+        "that wait. recommend and on need evictor",
+    )
+    consolidation_gpus: int = _whole(4, 1, 100_000, "the fewest GPUs of a job that others move for")
+    consolidation_after_seconds: _Seconds = _seconds(
+        300.0, 0, 1e9, "that a job waits beside enough free GPUs before others move for it"
+    )
+    consolidation_price: _Relative = Field(
+        default=1.0,
+        description="a number from 0.000001 to 1000000000: GPU-seconds that moves may lose for each "
+        "GPU-second that the job has waited",
+    )
+    consolidation_moves: int = _whole(4, 1, 64, "the most pods that move for one job")
+    consolidation_lost_percent: float = Field(
+        default=0.5, ge=0, le=100, description="a number from 0 to 100: what all moves may lose in an hour, "
+        "in per cent of the GPU-hours of the fleet, or 2 GPU-hours if that is more",
+    )  # fmt: skip
     shield_configmap: str | None = _object("a ConfigMap, or null: where to keep which jobs lost pods lately")
     mig_manager: str | None = Field(
         default=None,
@@ -281,10 +316,19 @@ class Settings(BaseModel):
         default="info", description="debug, info, warning or error"
     )
 
-    @field_validator("evictor", mode="before")
+    @field_validator("evictor", "consolidation", mode="before")
     @classmethod
     def _as_word(cls, value: object) -> object:
-        return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+        return _as_mode(value)
+
+    @field_validator("consolidation")
+    @classmethod
+    def _needs_evictor(cls, value: Mode, info: ValidationInfo) -> Mode:
+        queues = info.data.get("queues", {}).values()
+        modes = {value, *(queue.consolidation for queue in queues)} - {"off", None}
+        if modes and info.data.get("evictor") == "off":
+            raise ValueError("needs evictor: recommend or on, also for a single queue")
+        return value
 
     @field_validator("evictor", "shield_configmap")
     @classmethod

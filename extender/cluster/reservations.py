@@ -78,6 +78,13 @@ class GangRoom:
     bound: frozenset[str] = frozenset()
 
 
+class MovedRoom(NamedTuple):
+    """Room for the pod that replaces one which is moved here: for pods of the controller with this UID."""
+
+    owner: str
+    place: Placement
+
+
 @dataclass(slots=True)
 class GangCycle:
     """What was answered about the pods of a cycle, by UID, since kube-scheduler began to ask about them.
@@ -180,6 +187,7 @@ class Reservations:
         self.changes = 0
         self.assumed = AssumedPods()
         self.gangs: dict[str, GangRoom] = {}
+        self._moved: dict[str, MovedRoom] = {}
         self._cycles: dict[str, GangCycle] = {}
         self._by_uid = by_uid
         self._places: defaultdict[str, dict[Reserved, _Place]] = defaultdict(dict)
@@ -231,6 +239,19 @@ class Reservations:
         else:
             self.forget(pod.uid)
 
+    def reserve_moved(self, uid: str, room: MovedRoom) -> None:
+        """Keep room for the replacement of the pod of this UID until ``release_moved``."""
+        self._moved[uid] = room
+        self.changes += 1
+
+    def release_moved(self, uid: str) -> None:
+        self.changes += self._moved.pop(uid, None) is not None
+
+    def release_all_moved(self) -> None:
+        """This replica moves no pods any more."""
+        for uid in list(self._moved):
+            self.release_moved(uid)
+
     def node_of(self, uid: str) -> str:
         """Where a waiting pod has a place, "" for nowhere."""
         self.expire()
@@ -263,7 +284,7 @@ class Reservations:
         """Whether nothing is hidden from anybody, apart from what assumed pods have."""
         self.expire()
         has_room = any(room.places for room in self.gangs.values())
-        return not (self._places or self._cycles or has_room or self.possibly_bound())
+        return not (self._places or self._moved or self._cycles or has_room or self.possibly_bound())
 
     def hidden_from(
         self, pod: Pod, gang: str, cycle: str = "", ignored: Collection[str] = ()
@@ -287,6 +308,12 @@ class Reservations:
         if answered := self._cycles.get(cycle):
             others = (uid for uid in answered.places if uid != pod.uid and not self.assumed.of_pod(uid))
             places += [answered.places[uid] for uid in others]
+        own = pod.owner.uid if pod.owner else ""
+        places += [
+            room.place
+            for room in self._moved.values()
+            if room.owner != own and room.place.priority >= pod.priority
+        ]
         return places + self.gang_places(pod.priority, gang)
 
     def gang_places(self, priority: int, own: str) -> list[Placement]:

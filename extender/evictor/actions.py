@@ -108,6 +108,17 @@ class Actions:
         text = f"Evicting {count_of_pods(len(victims))} would make room on node {plan.node} ({_cost(plan)})"
         await self._write_event(PodEvent(pod, "EvictionRecommended", "Recommending", text))
 
+    async def recommend_moves(self, pod: Pod, text: str) -> None:
+        """Say on the pod which others would move for it, and move nobody."""
+        _log.info("%s: %s", pod.key, text)
+        self._metrics.moved("recommended")
+        await self._write_event(PodEvent(pod, "MoveRecommended", "Recommending", text))
+
+    async def say_not_placed(self, pod: Pod, node: str) -> None:
+        """Say on the replacement of a moved pod that it has not started although room was held."""
+        text = f"Room was held on node {node}, and the pod was not placed in time: it is held no longer"
+        await self._write_event(PodEvent(pod, "MoveFailed", "Moving", text))
+
     async def _try(self, victim: Pod, *, dry_run: bool) -> str:
         """Evict a pod, or only ask whether that is allowed. Returns one of ``RESULTS``."""
         grace = grace_of(self._state, victim)
@@ -127,8 +138,9 @@ class Actions:
             "evicted %s from %s for %s: %s (%s)", victim.key, victim.node_name, pod.key, why, _cost(plan)
         )
         # As in kube-scheduler's Event, the text has the preemptor's UID, and ``related`` names it.
-        text = f"Preempted by pod {pod.uid} on node {plan.node}: {why}"
-        await self._write_event(PodEvent(victim, "Preempted", "Preempting", text, pod))
+        word, action = ("Moved", "Moving") if victim.uid in plan.moves_to else ("Preempted", "Preempting")
+        text = f"{word} {'for' if plan.moves_to else 'by'} pod {pod.uid} on node {plan.node}: {why}"
+        await self._write_event(PodEvent(victim, word, action, text, pod))
 
     async def _write_event(self, event: PodEvent) -> None:
         await self._write(lambda: self._api.write_event(event), f"{event.pod.key}: Event")

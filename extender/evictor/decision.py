@@ -197,6 +197,8 @@ def longest_grace(state: State, victims: Iterable[Pod]) -> float:
 
 def why_evicted(state: State, plan: EvictionPlan, victim: Pod, preemptor: Pod) -> str:
     """The reason in the victim's Event. It names no pod: the victim's owner may not know the preemptor's."""
+    if target := plan.moves_to.get(victim.uid):
+        return f"room for its replacement is held on node {target}"
     if victim in plan.other_nodes:
         return "its gang leaves as a whole"
     if victim.priority < preemptor.priority:

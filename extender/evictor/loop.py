@@ -12,6 +12,7 @@ from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
 from extender.evictor.actions import Actions, Leadership, Leaving, is_leaving
 from extender.evictor.book import Book, Hold, Recommendation
+from extender.evictor.consolidation import Consolidation
 from extender.evictor.decision import (
     Skipped,
     adopt,
@@ -70,6 +71,9 @@ class Evictor:
         self._book = Book()
         per_minute = settings.evictions_per_minute
         self._bucket = TokenBucket(per_minute / 60, max(1.0, per_minute * _BURST))
+        self._moves = Consolidation(
+            state, settings, self._planner, self._actions, metrics, self._bucket, clock, wall
+        )
 
     async def run(self) -> None:
         """Rounds until cancelled. No error ends it."""
@@ -99,11 +103,14 @@ class Evictor:
         if self._settings.evictor == "on":
             await self._hold_free_room(replacing, waiting)
         await self._make_room(candidates(self._book, waiting, began, skipped, replacing), skipped)
+        with self._guarded(None):
+            await self._moves.round(waiting, self._book, self._waits_for_scale_up)
         self._metrics.round_ended(self._clock() - began, skipped)
 
     def _forget_everything(self) -> None:
         for uid in self._state.reservations.by_reason(Reserved.EVICTOR):
             self._state.reservations.release(uid, Reserved.EVICTOR)
+        self._moves.forget()
         self._book = Book()
 
     @contextmanager

@@ -12,6 +12,10 @@ RESULTS = ("evicted", "gone", "budget", "refused", "unanswered")
 """What came of an eviction or its dry run. A dry run that succeeds is not counted."""
 
 
+MOVES = ("recommended", "moved", "placed", "not_placed")
+"""What became of pods that move: their eviction, and then that of their replacements."""
+
+
 class EvictorMetrics:
     """Counters since the start, and gauges of the last round."""
 
@@ -22,6 +26,10 @@ class EvictorMetrics:
         self._nominations = Counter("stowage_evictor_nominations", text, ["result"], registry=registry)
         text = "Recommendations: evictions that the mode recommend did not make."
         self._recommendations = Counter("stowage_evictor_recommendations", text, registry=registry)
+        text = "Pods that moved so that a large job fits, by result."
+        self._moves = Counter("stowage_evictor_moves", text, ["result"], registry=registry)
+        text = "GPU-seconds that pods lost by moves."
+        self._moves_lost = Counter("stowage_evictor_moves_lost_gpu_seconds", text, registry=registry)
         text = "Errors of a round that were caught."
         self._errors = Counter("stowage_evictor_errors", text, registry=registry)
         text = "Duration of the last round."
@@ -32,6 +40,8 @@ class EvictorMetrics:
             self._evictions.labels(result)
         for reason in SKIPPED:
             self._skipped.labels(reason)
+        for result in MOVES:
+            self._moves.labels(result)
 
     def evicted(self, result: str) -> None:
         """``result``: one of ``RESULTS``."""
@@ -42,6 +52,11 @@ class EvictorMetrics:
 
     def recommended(self) -> None:
         self._recommendations.inc()
+
+    def moved(self, result: str, lost: float = 0.0) -> None:
+        """``result``: one of ``MOVES``; ``lost``: in GPU-seconds."""
+        self._moves.labels(result).inc()
+        self._moves_lost.inc(lost)
 
     def failed(self) -> None:
         self._errors.inc()

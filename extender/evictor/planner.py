@@ -147,17 +147,17 @@ class Planner:
         with self._carried_out(pod, recommended) as leaving:
             if not self._waits(pod):
                 return None, "fits"
-            if reason := needs_no_plan(self._state, pod, self._nodes(pod)):
+            if reason := needs_no_plan(self._state, pod, self.nodes_of(pod)):
                 return None, reason
             return self._best_plan(pod, leaving)
 
     def _fitting_node(self, pod: Pod, closed: Collection[str] = ()) -> str:
         """The best node for the pod as it is, "" if it fits nowhere. ``closed``: nodes not to consider."""
-        return best_node(self._state, pod, self._nodes(pod), closed)
+        return best_node(self._state, pod, self.nodes_of(pod), closed)
 
     def free_node(self, pod: Pod, waiting: Sequence[Pod]) -> str:
         """The best node for the pod as it is, if its room may be held for the pod; else ""."""
-        reason = needs_no_plan(self._state, pod, self._nodes(pod))
+        reason = needs_no_plan(self._state, pod, self.nodes_of(pod))
         if reason != "fits" or not self._waits(pod):
             return ""
         node = self._fitting_node(pod)
@@ -169,13 +169,14 @@ class Planner:
 
     def needs_room(self, pod: Pod) -> bool:
         """Whether the pod still waits and fits nowhere."""
-        return self._waits(pod) and not needs_no_plan(self._state, pod, self._nodes(pod))
+        return self._waits(pod) and not needs_no_plan(self._state, pod, self.nodes_of(pod))
 
     def _waits(self, pod: Pod) -> bool:
         known = self._state.pods.by_uid(pod.uid)
         return known is not None and not (known.deleting or self._state.pods.is_bound(pod.uid))
 
-    def _nodes(self, pod: Pod) -> list[str]:
+    def nodes_of(self, pod: Pod) -> list[str]:
+        """The nodes that kube-scheduler's own filters accept for the pod."""
         return nodes_for(self._state, pod, self._asked.nodes(pod.uid))
 
     def _place(self, pod: Pod, leaving: Required) -> tuple[str, Collection[Pod]] | None:
@@ -189,7 +190,7 @@ class Planner:
         plans = plan_evictions(
             self._state,
             pod,
-            self._nodes(pod),
+            self.nodes_of(pod),
             self._wall(),
             to_equals=True,
             whole_gangs=True,

@@ -132,11 +132,12 @@ class DisruptionLog:
         """The jobs that lost a pod, as far as the log goes back, see ``job_of``."""
         return self._by_job.keys()
 
-    def shielded_until(self, pod: Pod) -> float:
+    def shielded_until(self, pod: Pod, seconds: float | None = None) -> float:
         """Until when the pod is shielded because its job lost one before this one was created: only a
-        replacement is shielded, not each pod of a large ReplicaSet. -inf without such a loss."""
-        count = self.restarts(pod)
-        return self._by_job[job_of(pod)][count - 1].at + self._shield if count else -math.inf
+        replacement is shielded, not each pod of a large ReplicaSet. -inf without such a loss. ``seconds``:
+        for how long after the loss, None for the usual time."""
+        count, shield = self.restarts(pod), self._shield if seconds is None else seconds
+        return self._by_job[job_of(pod)][count - 1].at + shield if count else -math.inf
 
     def replaces_interrupted(self, pod: Pod, now: float) -> bool:
         """Whether a pod that waits replaces one of the same job that was interrupted up to an hour ago: it

@@ -154,7 +154,8 @@ class EvictionRules:
     """Who may be evicted for one pod at one moment (``now`` in Unix seconds).
 
     ``to_equals``: pods of equal priority, in the same queue or one that preempts it, may take over from one
-    that is beyond its maximum duration.
+    that is beyond its maximum duration. ``moved_within``: the victims get another place, so those of equal
+    priority of any queue may be taken, but no job that lost a pod within so many seconds.
     """
 
     def __init__(
@@ -166,8 +167,10 @@ class EvictionRules:
         now: float,
         *,
         to_equals: bool = False,
+        moved_within: float | None = None,
     ) -> None:
         self.preemptor, self.now, self._to_equals = preemptor, now, to_equals
+        self._moved_within = moved_within
         self._rights, self._gangs, self._disruptions = rights, gangs, disruptions
         self._own_gang = gangs.gang_of(preemptor)
         self._evictions_left: dict[str, float] = {}
@@ -188,8 +191,11 @@ class EvictionRules:
             numbers[:, column] = self._standing_now(victims.pods[column], ever=ever)
             same_gang[column] |= self._in_own_gang(victims.pods[column])
         relations = self._relations(victims.queues, same_gang, ever=ever)
-        never = self.preemptor.never_preempts
-        return verdicts(self.preemptor.priority, numbers, relations, self.now, never_preempts=never)
+        never, priority = self.preemptor.never_preempts, self.preemptor.priority
+        if self._moved_within is not None:
+            relations = relations._replace(lower=np.ones(len(victims.queues), np.bool_))
+            priority += 1
+        return verdicts(priority, numbers, relations, self.now, never_preempts=never)
 
     def why_not(self, victims: Sequence[Pod]) -> list[str]:
         """Why each of these bound pods may not be evicted, a text of ``WhyNot``; "" if it may."""
@@ -232,7 +238,9 @@ class EvictionRules:
             guaranteed_until=min(standing.guaranteed_until, gang_started + known.queue.min_runtime),
             overtime_from=_overtime_from(known.queue, started, rounds),
             forbidden_until=math.inf if known.keeps_minimum and not gang else standing.forbidden_until,
-            shielded_until=-math.inf if ever else self._disruptions.shielded_until(victim),
+            shielded_until=-math.inf
+            if ever
+            else self._disruptions.shielded_until(victim, self._moved_within),
         )
 
     def _in_own_gang(self, victim: Pod) -> bool:

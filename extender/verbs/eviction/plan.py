@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -53,7 +53,7 @@ class EvictionPlan:
 
     ``cost``: see docs/preemption.md; compared lexicographically. ``pdb_violations``: how many of the victims
     violate a PodDisruptionBudget. ``room``: what the placement costs there by the policy, in GPUs; it is part
-    of ``cost``.
+    of ``cost``. ``moves_to``: by the UID of a victim, the node where room is held for its replacement.
     """
 
     node: str
@@ -62,6 +62,7 @@ class EvictionPlan:
     pdb_violations: int = 0
     other_nodes: tuple[Pod, ...] = ()
     room: float = 0.0
+    moves_to: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def to_evict(self) -> list[Pod]:

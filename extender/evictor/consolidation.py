@@ -1,0 +1,317 @@
+"""Moves running pods elsewhere so that a large job, which fits nowhere, gets their room.
+
+The order is: hold room for each pod that moves, nominate the waiting pods, evict, and wait for the
+replacements. A crash loses the held room and the clocks: the next leader finds the nominations, and counts
+how long the job waits anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from extender.cluster.allocations import Placement
+from extender.cluster.reservations import MovedRoom
+from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
+from extender.evictor.actions import Actions
+from extender.evictor.book import Book, Hold
+from extender.evictor.decision import longest_grace
+from extender.evictor.metrics import EvictorMetrics
+from extender.evictor.planner import MOST_MEMBERS, Planner
+from extender.k8s.objects import Pod
+from extender.plan.room_by_moves import Move, RoomByMoves, room_by_moves
+from extender.queues.disruptions import job_of
+from extender.replay.cluster_pods import PermittedRows
+from extender.settings import Mode, Settings
+from extender.untrusted.limits import KEY, shorten
+from extender.untrusted.token_bucket import TokenBucket
+from extender.untrusted.visible import many
+from extender.verbs.eviction.plan import EvictionPlan
+from packing.model.request import Request
+from packing.plan.move_rule import LossBudget, MoveRule, WaitClock, free_pieces
+
+_LOOK = 5.0
+"""Seconds between two looks at what is free for the jobs that wait."""
+_SHORTEST, _LONGEST = 20.0, 300.0
+"""Seconds until moves for a job are looked for again."""
+_SHOWN, _LONGEST_TEXT = 4, 900
+"""Moves, and characters, in one sentence: an Event has at most 1,024."""
+_NO_OTHER_WAY = ("no_plan", "budget")
+
+_log = logging.getLogger(__name__)
+
+
+def rule_of(settings: Settings) -> MoveRule:
+    """The rule with what the settings say."""
+    return MoveRule(
+        gpus=settings.consolidation_gpus,
+        after=settings.consolidation_after_seconds,
+        price=settings.consolidation_price,
+        moves=settings.consolidation_moves,
+        lost_share=settings.consolidation_lost_percent / 100,
+    )
+
+
+def mode_for(state: State, settings: Settings, pod: Pod) -> Mode:
+    """Whether others move for this pod: as its queue says, else the setting; never more than ``evictor``."""
+    mode = state.rights.queue_of(pod).consolidation or settings.consolidation
+    if "off" in (mode, settings.evictor):
+        return "off"
+    return "recommend" if settings.evictor == "recommend" else mode
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Pods that wait and start together: one, or as many members of a gang as are missing. The first one
+    speaks for all. ``gpus``: what they ask for together, and ``request``: the largest of them."""
+
+    key: str
+    pods: tuple[Pod, ...]
+    gpus: int
+    request: Request
+
+
+def waiting_jobs(state: State, waiting: Iterable[Pod]) -> list[Job]:
+    """The jobs of these pods, the most urgent first."""
+    jobs: dict[str, Job | None] = {}
+    for pod in sorted(waiting, key=lambda pod: (-pod.priority, pod.created, pod.key)):
+        gang = state.gangs.gang_of(pod)
+        if (key := gang.key if gang else pod.uid) not in jobs:
+            jobs[key] = _job(state, key, [pod] if gang is None else _missing(state, gang.key, gang.minimum))
+    return [job for job in jobs.values() if job]
+
+
+def _missing(state: State, key: str, minimum: int) -> list[Pod]:
+    """The members of a gang that must still start, the oldest first; none if some are not there yet."""
+    gang = state.gangs.gang(key)
+    members = [one for one in state.gangs.members(key) if not one.deleting]
+    bound = sum(state.pods.is_bound(one.uid) for one in members)
+    missing = minimum - bound - (gang.succeeded if gang else 0)
+    free = [one for one in members if not (one.gates or state.pods.is_bound(one.uid))]
+    free.sort(key=lambda one: (one.created, one.key))
+    return free[:missing] if 0 < missing <= min(len(free), MOST_MEMBERS) else []
+
+
+def _job(state: State, key: str, pods: Sequence[Pod]) -> Job | None:
+    try:
+        requests = [request_of(pod) for pod in pods]
+    except RequestError:
+        return None
+    if not requests or any(pod.spec.claims or pod.pod_group for pod in pods):
+        return None  # kube-scheduler chooses the devices, or places the PodGroup as a whole
+    largest = max(requests, key=lambda request: request.gpus)
+    return Job(key, tuple(pods), sum(request.gpus for request in requests), largest)
+
+
+@dataclass(slots=True)
+class _Moved:
+    """A pod that was evicted to move. ``others``: UIDs of its controller's pods at that time. ``ends``: until
+    when the room is held."""
+
+    move: Move
+    others: frozenset[str]
+    ends: float
+
+
+class Consolidation:
+    """What the evictor knows of moves. ``clock``: monotonic seconds, ``wall``: Unix seconds."""
+
+    def __init__(
+        self,
+        state: State,
+        settings: Settings,
+        planner: Planner,
+        actions: Actions,
+        metrics: EvictorMetrics,
+        bucket: TokenBucket,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._state, self._settings, self._planner = state, settings, planner
+        self._actions, self._metrics, self._bucket = actions, metrics, bucket
+        self._clock, self._wall = clock, wall
+        self._rule = rule_of(settings)
+        self.forget()
+
+    def forget(self) -> None:
+        """This replica does not lead."""
+        self._state.reservations.release_all_moved()
+        self._waited, self._budget = WaitClock(), LossBudget(self._rule)
+        self._moved: dict[str, _Moved] = {}
+        self._said: dict[str, frozenset[tuple[str, str]]] = {}  # the last recommendations
+        self._delays: dict[str, tuple[float, float]] = {}  # until when, and for how many seconds
+        self._known: list[tuple[Job, float]] = []
+        self._looked = -_LOOK
+
+    async def round(
+        self, waiting: Sequence[Pod], book: Book, waits_for_scale_up: Callable[[Pod], Awaitable[bool]]
+    ) -> None:
+        """See what became of earlier moves, and make room for one more job."""
+        await self._follow()
+        for job, waited in self._jobs(waiting):
+            may_lose = self._rule.may_lose(job.gpus, waited)
+            if not may_lose or _has_room(book, job) or self._clock() < self._delays.get(job.key, (0, 0))[0]:
+                continue
+            if (room := self._room(job)) is None or room.lost > may_lose or not self._affordable(room):
+                self._delay(job.key)
+                continue
+            if self._settings.scale_up_wait_seconds and await waits_for_scale_up(job.pods[0]):
+                continue
+            if mode_for(self._state, self._settings, job.pods[0]) == "recommend":
+                await self._recommend(job, room)
+                self._delay(job.key)
+            elif (room := self._room(job)) is not None and room.lost <= may_lose:
+                await self._move(job, room, book)
+            return
+
+    def _jobs(self, waiting: Sequence[Pod]) -> Iterator[tuple[Job, float]]:
+        """The jobs that others may move for, and for how many seconds each has waited beside free GPUs."""
+        now = self._clock()
+        if now - self._looked >= _LOOK:
+            self._looked, permitted = now, None
+            served = [pod for pod in waiting if mode_for(self._state, self._settings, pod) != "off"]
+            self._known = []
+            for job in waiting_jobs(self._state, [pod for pod in served if not pod.gates]):
+                if job.gpus < self._rule.gpus:
+                    continue
+                permitted = permitted or PermittedRows(self._state)
+                rows = permitted.rows_that_accept(job.pods[0])
+                free = int(free_pieces(self._state.fleet, job.request)[rows].sum())
+                self._known.append((job, self._waited.look(job.key, now, enough=free >= job.gpus)))
+            keys = {job.key for job, _ in self._known}
+            self._waited.keep(keys)
+            self._said = {key: moves for key, moves in self._said.items() if key in keys}
+            self._delays = {key: delay for key, delay in self._delays.items() if key in keys}
+        return iter([one for one in self._known if all(map(self._still_waits, one[0].pods))])
+
+    def _delay(self, key: str) -> None:
+        """Look for moves for this job again in some seconds, twice as many as the last time."""
+        _, seconds = self._delays.get(key, (0.0, _SHORTEST / 2))
+        seconds = min(_LONGEST, seconds * 2)
+        self._delays[key] = self._clock() + seconds, seconds
+
+    def _still_waits(self, pod: Pod) -> bool:
+        known = self._state.pods.by_uid(pod.uid)
+        return known is not None and not (known.deleting or self._state.pods.is_bound(pod.uid))
+
+    def _room(self, job: Job) -> RoomByMoves | None:
+        """The moves, if nothing cheaper makes room: pods that leave already, or evictions by priority."""
+        pods = [pod for uid in job.pods if (pod := self._state.pods.by_uid(uid.uid))]
+        if len(pods) == 1 and self._planner.plan(pods[0])[1] not in _NO_OTHER_WAY:
+            return None
+        nodes, now = self._planner.nodes_of, self._wall()
+        return room_by_moves(self._state, pods, nodes, now, most=self._rule.moves, rule=self._rule)
+
+    def _affordable(self, room: RoomByMoves) -> bool:
+        gpus = float((self._state.fleet.arrays.compute_capacity > 0).sum())
+        now = self._clock()
+        return room.lost <= self._budget.left(gpus, now) and self._bucket.allows(len(room.moves), now)
+
+    async def _recommend(self, job: Job, room: RoomByMoves) -> None:
+        moves = frozenset((move.pod.uid, move.target) for move in room.moves)
+        if self._said.get(job.key) != moves:
+            self._said[job.key] = moves
+            await self._actions.recommend_moves(job.pods[0], would_make_room(room))
+
+    async def _move(self, job: Job, room: RoomByMoves, book: Book) -> None:
+        plan, seconds = eviction_plan(room), self._settings.nomination_seconds
+        ends = self._clock() + longest_grace(self._state, plan.to_evict) + seconds
+        for move in room.moves:
+            self._hold_room(move, ends)
+        evicted = await self._nominate_and_evict(job, room, plan)
+        for uid in plan.moves_to.keys() - evicted:
+            self._end(uid)
+        if not evicted:
+            self._delay(job.key)
+            return
+        lost = room.lost * len(evicted) / len(room.moves)
+        self._budget.spend(lost, self._clock())
+        for _ in evicted:
+            self._metrics.moved("moved", lost / len(evicted))
+        partial = len(evicted) < len(room.moves)
+        for pod, node in room.nodes:
+            book.holds[pod.uid] = Hold(node, evicted, ends, ours=True, partial=partial)
+
+    async def _nominate_and_evict(self, job: Job, room: RoomByMoves, plan: EvictionPlan) -> frozenset[str]:
+        """The UIDs of the pods that leave. Without any, nobody is nominated afterwards."""
+        nominated: list[tuple[Pod, str]] = []
+        evicted = frozenset[str]()
+        for pod, node in room.nodes:
+            if not await self._actions.nominate(pod, node):
+                break
+            nominated.append((pod, node))
+        else:
+            needed = lambda: all(map(self._still_waits, job.pods))  # noqa: E731
+            leaving = await self._actions.evict(job.pods[0], plan, needed)
+            self._bucket.take(leaving.evictions, self._clock())
+            evicted = frozenset(pod.uid for pod in leaving.pods)
+        for pod, node in () if evicted else nominated:
+            await self._actions.withdraw(pod, node)
+        return evicted
+
+    def _hold_room(self, move: Move, ends: float) -> None:
+        pod, owner = move.pod, move.pod.owner
+        assert owner is not None  # a controller creates it again
+        others = frozenset(one.uid for one in self._state.pods.values() if job_of(one) == owner.uid)
+        self._moved[pod.uid] = _Moved(move, others, ends)
+        place = Placement(move.target, request_of(pod), priority=pod.priority)
+        self._state.reservations.reserve_moved(pod.uid, MovedRoom(owner.uid, place))
+
+    def _end(self, uid: str) -> None:
+        self._moved.pop(uid, None)
+        self._state.reservations.release_moved(uid)
+
+    async def _follow(self) -> None:
+        """End the moves whose replacements are bound, and those that have taken too long."""
+        for uid, moved in list(self._moved.items()):
+            pod = self._state.pods.by_uid(uid)
+            if pod is None:  # from now on the time of a nomination counts
+                moved.ends = min(moved.ends, self._clock() + self._settings.nomination_seconds)
+            replacements = self._new_pods(moved)
+            if placed := [one for one in replacements if self._state.pods.is_bound(one.uid)]:
+                self._metrics.moved("placed")
+                self._count_as_known(moved, placed[0])
+                self._end(uid)
+            elif self._clock() >= moved.ends:
+                _log.warning("%s was moved, and its replacement was not placed", moved.move.pod.key)
+                self._metrics.moved("not_placed")
+                if replacements:
+                    await self._actions.say_not_placed(replacements[0], moved.move.target)
+                self._end(uid)
+
+    def _new_pods(self, moved: _Moved) -> list[Pod]:
+        job, pods = job_of(moved.move.pod), self._state.pods.values()
+        return [one for one in pods if one.uid not in moved.others and job_of(one) == job]
+
+    def _count_as_known(self, moved: _Moved, placed: Pod) -> None:
+        """One pod replaces one."""
+        for other in self._moved.values():
+            if job_of(other.move.pod) == job_of(moved.move.pod):
+                other.others |= {placed.uid}
+
+
+def _has_room(book: Book, job: Job) -> bool:
+    holds = (book.holds.get(pod.uid) for pod in job.pods)
+    return any(hold and not hold.partial for hold in holds)
+
+
+def eviction_plan(room: RoomByMoves) -> EvictionPlan:
+    """All moves as the evictions of one plan, for the first of the waiting pods."""
+    moves_to = {move.pod.uid: move.target for move in room.moves}
+    homes = {move.pod.node_name for move in room.moves}
+    node = next(node for _, node in room.nodes if node in homes)
+    here = tuple(move.pod for move in room.moves if move.pod.node_name == node)
+    there = tuple(move.pod for move in room.moves if move.pod.node_name != node)
+    return EvictionPlan(node, here, (room.lost,), other_nodes=there, moves_to=moves_to)
+
+
+def would_make_room(room: RoomByMoves) -> str:
+    """Who would move where, for whom, and what that loses. Short enough for an Event."""
+    moves = [f"{shorten(move.pod.key, KEY)} to {shorten(move.target, KEY)}" for move in room.moves]
+    more = f" and {len(moves) - _SHOWN} more" if len(moves) > _SHOWN else ""
+    nodes = ", ".join(sorted({shorten(node, KEY) for _, node in room.nodes})[:_SHOWN])
+    text = f"{many(len(moves), 'move')} would make room on {nodes}: {', '.join(moves[:_SHOWN])}{more}"
+    return f"{shorten(text, _LONGEST_TEXT)}; lost work: {room.lost / 3600:.2g} GPU-hours"

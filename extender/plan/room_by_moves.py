@@ -1,0 +1,206 @@
+"""Which running pods could move elsewhere so that a waiting pod, or its whole gang, fits: the search of
+``packing.plan.room_by_moves`` on the cluster as it is.
+
+A pod may move if it is restartable (by annotation or queue), a controller creates it again, nothing protects
+it, no PodDisruptionBudget forbids it, and it has no rules that Stowage does not compute. It gets no weaker
+device. Members of a gang move only all together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from extender.cluster.other_resources import PODS, asked_by, lacking_on
+from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
+from extender.k8s.objects import Pod
+from extender.protocol.node_names import NodeNames
+from extender.queues.disruptions import lost_seconds
+from extender.queues.queue import is_restartable
+from extender.queues.rights import EvictionRules
+from extender.replay.cluster_engine import as_new
+from extender.replay.cluster_pods import PermittedRows, why_it_stays
+from extender.verbs.evaluate import evaluate
+from extender.verbs.eviction.node_pods import gpus_held
+from extender.verbs.eviction.promising import promising_nodes
+from packing.fleet.arrays import Floats
+from packing.fleet.downgrade import device_on, weaker_rows
+from packing.fleet.node_usage import Allocation
+from packing.model.request import Request
+from packing.plan.move_rule import MoveRule
+from packing.plan.room_by_moves import Flags, Movable, Waiting, cheapest_moves
+from packing.victims.rights import gpu_seconds
+
+_MOST_SEARCHED = 400
+"""Running pods that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A running pod, the node that it would get, and what it would take there."""
+
+    pod: Pod
+    target: str
+    held: Allocation
+
+
+@dataclass(frozen=True, slots=True)
+class RoomByMoves:
+    """The node that each waiting pod gets once all these pods have moved, and the GPU-seconds that they
+    lose."""
+
+    nodes: tuple[tuple[Pod, str], ...]
+    moves: tuple[Move, ...]
+    lost: float
+
+
+class _Places(NamedTuple):
+    """Names of nodes where a pod may go. ``rows`` is kept so that its id stays its own."""
+
+    rows: Flags
+    names: NodeNames
+
+
+class Movers:
+    """Which running pods may move for one pod at one moment (``now`` in Unix seconds), and where they and the
+    pods that wait fit. ``rule``: None to ask only whether they could."""
+
+    def __init__(self, state: State, pod: Pod, now: float, rule: MoveRule | None) -> None:
+        self._state, self._now, self._rule = state, now, rule
+        shield = rule.shield if rule else 0.0
+        self._rules = EvictionRules(
+            state.rights, state.gangs, state.disruptions, pod, now, moved_within=shield
+        )
+        self._permitted = PermittedRows(state)
+        self._places: dict[Hashable, _Places] = {}
+        self._asked: dict[str, tuple[Pod, Request, _Places]] = {}
+
+    def movable_on(self, nodes: Iterable[str]) -> list[Movable]:
+        """The pods with GPUs of these nodes that may move, with the rest of their gangs."""
+        found: dict[str, Movable | None] = {}
+        for node in nodes:
+            for pod in self._state.pods.on_node(node):
+                if pod.key not in found and len(found) < _MOST_SEARCHED:
+                    found |= self._with_gang(pod)
+        return [one for one in found.values() if one]
+
+    def _with_gang(self, pod: Pod) -> dict[str, Movable | None]:
+        """The pod, or all members of its gang that are bound: by key, each None unless all may move."""
+        gang = self._state.gangs.gang_of(pod)
+        members = [pod]
+        if gang is not None:
+            members = [one for one in self._state.gangs.members(gang.key) if one.node_name]
+            if not self._rules.may_leave_whole(members):
+                return dict.fromkeys((one.key for one in members), None)
+        elif any(self._rules.why_not(members)):
+            return {pod.key: None}
+        movable = [self._movable(one, gang.key if gang else "") for one in members]
+        together = not self._violates_budget(members) and all(movable)
+        return {one.key: found if together else None for one, found in zip(members, movable, strict=True)}
+
+    def _violates_budget(self, pods: Sequence[Pod]) -> bool:
+        return any(self._state.budgets.violations(pods))
+
+    def _movable(self, pod: Pod, gang: str) -> Movable | None:
+        state, queue = self._state, self._state.rights.queue_of(pod)
+        held = state.allocations.allocation_of(pod.key)
+        if held is None or not (held.devices or held.shares) or pod.has_other_constraints:
+            return None
+        if why_it_stays(pod, self._now, must_be_created_again=True):
+            return None
+        if self._rule and not (is_restartable(pod, queue) and 0 < pod.started <= self._now - self._rule.age):
+            return None
+        try:
+            request = request_of(pod)
+        except RequestError:
+            return None
+        kind = request, pod.spec.node_selector, pod.scheduling_constraints, pod.priority
+        new = replace(as_new(pod), name=f"{pod.name}.", uid="")  # no pod has this name
+        self._asked[pod.key] = new, request, self._places_of(pod, held.row, request)
+        lost, gpus = lost_seconds(pod, queue, self._now), gpus_held(state.fleet, (held,))
+        cost = float(gpu_seconds(gpus, lost, state.disruptions.restarts(pod)))
+        return Movable(pod.key, request, held, cost, gang, kind)
+
+    def _places_of(self, pod: Pod, row: int, request: Request) -> _Places:
+        """Where a running pod may go: its rules allow it, and it gets no weaker device."""
+        rows, has = self._permitted.rows_that_accept(pod), device_on(self._state.fleet, row, request)
+        kind = id(rows), request, has
+        if kind not in self._places:
+            allowed = rows if has is None else rows & ~weaker_rows(self._state.fleet, request, has)
+            names = [name for name, row in self._state.fleet.rows.items() if allowed[row]]
+            self._places[kind] = _Places(rows, NodeNames.of(names))
+        return self._places[kind]
+
+    def waiting(self, pod: Pod, request: Request, nodes: Sequence[str], sources: Iterable[str]) -> Waiting:
+        """A pod that waits and may get one of the ``nodes``; room may be made on the ``sources``."""
+        rows: Flags = np.zeros(self._state.fleet.arrays.capacity, np.bool_)
+        rows[[self._state.fleet.rows[name] for name in sources]] = True
+        self._asked[pod.key] = pod, request, _Places(rows, NodeNames.of(nodes))
+        return Waiting(pod.key, request, rows)
+
+    def exceeds_hourly_bound(self, pods: Sequence[Pod]) -> bool:
+        """Whether these are more pods of a queue than may be evicted within this hour."""
+        return self._rules.exceeds_hourly_bound(pods)
+
+    def costs(self, key: str) -> Floats:
+        """As ``packing.plan.room_by_moves.Costs``, by the code that answers ``filter`` and ``prioritize``."""
+        state, (pod, request, (_, names)) = self._state, self._asked[key]
+        found: Floats = np.full(state.fleet.arrays.capacity, np.inf, np.float32)
+        evaluation = evaluate(state, pod, request, names)
+        fits = np.flatnonzero(evaluation.certain)
+        if not fits.size or evaluation.forecasts:
+            return found  # which devices a claim gets is not known
+        found[evaluation.rows[fits]] = evaluation.cost[fits]
+        if asked_by(pod).keys() != {PODS}:
+            for at in fits.tolist():
+                if any(lacking_on(state, state.nodes[names[at]], asked_by(pod))):
+                    found[evaluation.rows[at]] = np.inf
+        return found
+
+
+def room_by_moves(
+    state: State,
+    pods: Sequence[Pod],
+    nodes_of: Callable[[Pod], Sequence[str]],
+    now: float,
+    *,
+    most: int,
+    rule: MoveRule | None = None,
+) -> RoomByMoves | None:
+    """The cheapest moves, at most ``most``, after which all these pods fit; None if none are found, and where
+    none are needed. ``nodes_of``: the nodes that kube-scheduler's own filters accept for a pod. Without a
+    ``rule`` it is not asked whether anybody is restartable, old enough, or has moved lately."""
+    sources = dict[str, list[str]]()
+    try:
+        requests = {pod.key: request_of(pod) for pod in pods}
+    except RequestError:
+        return None
+    allowed = {pod.key: nodes_of(pod) for pod in pods}
+    for pod in pods:
+        promising = promising_nodes(state, pod, requests[pod.key], allowed[pod.key], {})
+        sources[pod.key] = [one.name for one in promising if not one.by_claims]
+    movers = Movers(state, pods[0], now, rule)
+    movable = movers.movable_on(dict.fromkeys(name for names in sources.values() for name in names))
+    if not movable:
+        return None
+    largest_first = sorted(pods, key=lambda pod: (-requests[pod.key].gpus, pod.key))
+    waiting = [
+        movers.waiting(pod, requests[pod.key], allowed[pod.key], sources[pod.key]) for pod in largest_first
+    ]
+    moves = cheapest_moves(state.fleet, waiting, movable, movers.costs, most=most)
+    if moves is None or not moves.targets:
+        return None
+    leaving = [state.pods[key] for key in moves.targets]
+    if any(state.budgets.violations(leaving)) or movers.exceeds_hourly_bound(leaving):
+        return None
+    names = {row: name for name, row in state.fleet.rows.items()}
+    return RoomByMoves(
+        tuple((pod, names[moves.places[pod.key].row]) for pod in pods),
+        tuple(Move(state.pods[key], names[held.row], held) for key, held in moves.targets.items()),
+        moves.cost,
+    )

@@ -1,0 +1,179 @@
+"""Pods that move elsewhere so that a large job fits, against a real HTTP server."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from extender.evictor.decision import fits_on
+from tests.extender.apiserver import ApiServer
+from tests.extender.apistore import Manifest
+from tests.extender.evictor.replica import Replica, Start, log, node, nominated, pod
+
+HOUR = 3600.0
+
+
+def runs(name: str, on: str, *, gpus: int = 1, age: float = HOUR, restartable: bool = True) -> Manifest:
+    """A pod of a Job of the same name, which has saved its work a moment ago."""
+    manifest = pod(name, on, gpus=gpus, priority=0)
+    owner = {"kind": "Job", "name": name, "uid": f"job-{name[0]}", "controller": True}
+    started = datetime.now(UTC) - timedelta(seconds=age)
+    manifest["metadata"] |= {
+        "ownerReferences": [owner],
+        "creationTimestamp": started.isoformat(),
+        "annotations": {
+            "stowage.dev/restartable": str(restartable).lower(),
+            "stowage.dev/checkpointed-at": datetime.now(UTC).isoformat(),
+        },
+    }
+    manifest["status"]["startTime"] = started.isoformat()
+    return manifest
+
+
+@pytest.fixture(autouse=True)
+def pieces(api: ApiServer) -> None:
+    """8 GPUs are free on two nodes, and p waits for 8 on one."""
+    for name in ("n1", "n2"):
+        api.put(node(name, gpus=8))
+    for manifest in (runs("a", "n1"), runs("b", "n1"), runs("c", "n2", gpus=6)):
+        api.put(manifest)
+    api.put(pod("p", gpus=8, priority=0))
+
+
+@pytest.fixture
+def start(start: Start) -> Start:
+    def starting(**settings: Any) -> Replica:
+        replica: Replica = start(**({"consolidation": "on", "nomination_seconds": 60} | settings))
+        replica.now = time.time()
+        return replica
+
+    return partial(starting)
+
+
+def moved(api: ApiServer) -> list[str]:
+    return sorted(key for _, key, _ in log(api, "evict"))
+
+
+async def test_hold_nominate_try_evict_and_see_the_replacements(api: ApiServer, start: Start) -> None:
+    replica = start()
+    await replica.rounds(30)
+    assert log(api) == []  # five minutes have not passed
+    await replica.rounds(3)
+    assert [(what, key) for what, key, _ in log(api)] == [
+        ("nominate", "ml/p"),
+        ("dry-run", "ml/a"),
+        ("dry-run", "ml/b"),
+        ("evict", "ml/a"),
+        ("event", "ml/a"),
+        ("evict", "ml/b"),
+        ("event", "ml/b"),
+        ("event", "ml/p"),
+    ]
+    assert nominated(api) == "n1"
+    assert api.evictions.events[0]["reason"] == "Moved"
+    assert "room for its replacement is held on node n2" in api.evictions.events[0]["note"]
+    assert replica.metric("moves_total", result="moved") == 2
+    for name in ("a", "b"):
+        api.delete(f"ml/{name}")
+        api.put(runs(f"{name}-again", "n2", age=1))
+    api.put(pod("p", "n1", gpus=8, priority=0))
+    await replica.rounds(30)
+    assert replica.metric("moves_total", result="placed") == 2
+    assert moved(api) == ["ml/a", "ml/b"]
+
+
+async def test_the_room_is_for_the_replacements(api: ApiServer, start: Start) -> None:
+    replica = start()
+    await replica.rounds(33)
+    for name in ("a", "b"):
+        api.delete(f"ml/{name}")
+    other = pod("other", priority=0)
+    api.put(other)
+    await replica.rounds(2)
+    assert not fits(replica, "other", "n2")
+    waiting = runs("a-again", "n2")
+    waiting["spec"]["nodeName"] = ""
+    waiting["status"] = other["status"]
+    api.put(waiting)
+    await replica.rounds(1)
+    assert fits(replica, "a-again", "n2")
+    assert not fits(replica, "a-again", "n1")  # p is nominated there
+    await replica.rounds(8)
+    assert replica.metric("moves_total", result="not_placed") == 2
+    assert "MoveFailed" in {event["reason"] for event in api.evictions.events}
+    assert fits(replica, "other", "n2")  # it is held no longer
+
+
+def fits(replica: Replica, name: str, on: str) -> bool:
+    return fits_on(replica.state, replica.state.pods[f"ml/{name}"], on)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"consolidation": "off"},
+        {"consolidation_gpus": 9},
+        {"consolidation_moves": 1},
+        {"consolidation_price": 0.01},
+        {"consolidation_after_seconds": 3000},
+    ],
+    ids=str,
+)
+async def test_what_the_settings_forbid(api: ApiServer, start: Start, change: dict[str, Any]) -> None:
+    replica = start(**change)
+    await replica.rounds(60)
+    assert log(api) == []
+
+
+@pytest.mark.parametrize(
+    "stays",
+    [
+        runs("a", "n1", restartable=False),
+        runs("a", "n1", age=HOUR) | {"metadata": pod("a")["metadata"]},
+        runs("a", "n1", age=-200),
+        runs("a", "n1") | {"spec": pod("a", "n1", priority=1)["spec"]},
+    ],
+    ids=["not restartable", "no controller", "too young", "a higher priority"],
+)
+async def test_who_does_not_move(api: ApiServer, start: Start, stays: Manifest) -> None:
+    api.put(stays)
+    replica = start()
+    await replica.rounds(33)
+    assert log(api) == []
+
+
+async def test_a_move_is_not_made_where_a_budget_refuses_it(api: ApiServer, start: Start) -> None:
+    api.evictions.disruptions["b"] = 0
+    replica = start()
+    await replica.rounds(36)
+    assert log(api, "evict") == []
+    assert nominated(api) is None
+    assert fits(replica, "p", "n1") is False
+
+
+async def test_it_can_only_recommend(api: ApiServer, start: Start) -> None:
+    replica = start(consolidation="recommend")
+    await replica.rounds(60)
+    assert log(api) == [("event", "ml/p", "MoveRecommended")]
+    note = api.evictions.events[0]["note"]
+    assert note.startswith("2 moves would make room on n1: ml/a to n2, ml/b to n2; lost work: ")
+
+
+@pytest.mark.parametrize("writes", range(9))
+async def test_a_crash_loses_no_more_than_the_moves_made(api: ApiServer, start: Start, writes: int) -> None:
+    first = start()
+    first.leader.lose_after = writes
+    await first.rounds(33)
+    first.source.stop()
+    second = start()
+    second.now = first.now
+    await second.rounds(5)
+    for name in moved(api):
+        api.delete(name)
+    await second.rounds(45)
+    assert moved(api) == ["ml/a", "ml/b"]
+    assert nominated(api) == "n1"

@@ -23,16 +23,15 @@ from extender.cli.kernel_cache import choose_cache
 if __name__ == "__main__":
     choose_cache()  # before the imports that load kernels
 
-from bench.packing import plots, tables
+from bench.packing import plots, queue_plots, tables
+from bench.packing.queued_timeline import SpotMarket
+from bench.packing.queues import LEGEND, QUEUE_OF_QOS, QueueOptions, replay_queues
 from bench.packing.runs import BOUND, Result, Task, nodes_file, run, run_mixes
 from bench.packing.trace_runs import Rows, TraceOptions
 from extender.cli.replay_args import seed_range
-from extender.replay import plots as replay_plots
-from extender.replay.queues import QUEUE_OF_QOS, QueueOptions, replay_queues
 from extender.replay.report import aligned, table, wait_table
 from extender.replay.traces import read_nodes
 from extender.settings import DEFAULT_QUEUES
-from packing.replay.timed_pods import SpotMarket
 
 HERE = Path(__file__).parent
 TRACES = [
@@ -144,8 +143,8 @@ def queues(args: argparse.Namespace) -> tuple[str, Rows]:
         options = QueueOptions(QUEUE_OF_QOS, DEFAULT_QUEUES, load=LOAD, checkpoint=checkpoint, spot=SPOT)
         replay = replay_queues(nodes_file(args.data), pods, args.seeds, options, lambda what, part: None)
         found = list(replay)
-        replay_plots.queues(found, args.out / f"queues-{'saving' if checkpoint else 'not-saving'}.png")
-        texts.append(f"{name}\n{wait_table(found)}")
+        queue_plots.queues(found, args.out / f"queues-{'saving' if checkpoint else 'not-saving'}.png")
+        texts.append(f"{name}\n{wait_table(found)}\n{LEGEND}")
         rows += [row | {"checkpoint": checkpoint} for row in found]
     return "\n\n".join(texts), rows
 

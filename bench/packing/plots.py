@@ -1,4 +1,4 @@
-"""The pictures of the comparison. Need matplotlib (the ``plot`` extra)."""
+"""The pictures of the comparison. Need matplotlib."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.packing.runs import BOUND, Result
-from extender.replay.plots import OTHERS, OURS, UNAVOIDABLE
 
+OURS = "#d1495b"
+OTHERS = ("#1b6ca8", "#3a9d8f", "#e09f3e", "#8d6a9f", "#6c757d", "#7fb069", "#17becf", "#99582a", "#adb5bd")
+UNAVOIDABLE = "#ced4da"
 _OF_BOUND = "#2b2d42"
 
 

@@ -13,13 +13,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from extender.cli import cluster_args
-from extender.cli.replay_args import add_options, check_plot, complete
+from extender.cli.replay_args import add_options, complete
 from extender.cli.usage import UsageError
 from extender.untrusted.terminal import interruptible, show_progress
-from extender.untrusted.visible import visible
 
 if TYPE_CHECKING:
-    from extender.replay.queues import QueueOptions
     from extender.settings import Settings
     from extender.source.interface import Source
 
@@ -40,15 +38,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay, print, and draw. The exit code is 2 for options or files that cannot be used, and 130 after
+    """Replay and print. The exit code is 2 for options or files that cannot be used, and 130 after
     Ctrl-C, which prints the rows that are complete."""
     from extender.cli.precompile import loading_kernels
     from extender.settings_file import load
 
     rows: Rows = []
     work = complete(args)
-    if args.plot:
-        check_plot(args.plot)
     settings = load(args.config, {})  # equal commands give equal results: the environment is not read
     cluster_args.say_source(args, "replay")
     source = cluster_args.source_of(args) if work == "cluster" else None
@@ -56,8 +52,6 @@ def run(args: argparse.Namespace) -> int:
         interrupted = _collect(rows, work, args, settings, source)
     if rows:
         print(_text(work, rows, args.output), flush=True)
-    if args.plot and rows:
-        _draw(work, rows, args)
     if interrupted:
         done = f"only the {len(rows)} replays above are complete" if rows else "no replay is complete"
         print(f"stowage replay: interrupted: {done}", file=sys.stderr)
@@ -90,25 +84,14 @@ def _text(work: str, rows: Rows, output: str) -> str:
         return json.dumps(rows, indent=1)
     if output == "csv":
         return as_csv(rows)
-    shown = {"cluster": snapshot_table, "pods": table}.get(work, wait_table)(rows)
+    shown = {"cluster": snapshot_table, "pods": table, "timeline": wait_table}[work](rows)
     parts = ["INTERRUPTED, not all replays are here:"] if "interrupted" in rows[0] else []
     return "\n".join([*parts, shown, *([LEGENDS[work]] if work in LEGENDS else [])])
-
-
-def _draw(work: str, rows: Rows, args: argparse.Namespace) -> None:
-    from extender.replay import plots
-
-    draw = {"cluster": plots.snapshot, "pods": plots.trace, "timeline": plots.timeline}
-    names = ("trace", "system")
-    plain = [row | {name: visible(row[name]) for name in names if name in row} for row in rows]
-    draw.get(work, plots.queues)(plain, args.plot)
-    print(f"stowage replay: drew {args.plot}", file=sys.stderr)
 
 
 def _rows(
     work: str, args: argparse.Namespace, settings: Settings, source: Source | None
 ) -> Iterator[dict[str, Any]]:
-    from extender.replay.queues import replay_queues
     from extender.replay.repack import replay_cluster
     from extender.replay.runs import replay_timeline, replay_trace
     from packing.model.gpu_catalogue import GpuValues
@@ -120,8 +103,6 @@ def _rows(
             source, cluster_args.short_name(args), args.policy, settings, sample, progress,
             allow_downgrade=bool(args.allow_downgrade),
         )  # fmt: skip
-    if work == "queues":
-        return replay_queues(args.nodes, args.pods, args.seeds, _queue_options(args, settings), progress)
     if work == "timeline":
         return replay_timeline(args.nodes, args.pods, args.policy, sample=sample, progress=progress)
     return replay_trace(
@@ -129,19 +110,3 @@ def _rows(
         sample=sample, minimum_milli=settings.minimum_slice_milli, progress=progress,
         values=GpuValues(settings.gpu_values),
     )  # fmt: skip
-
-
-def _queue_options(args: argparse.Namespace, settings: Settings) -> QueueOptions:
-    from extender.replay.queues import QUEUE_OF_QOS, QueueOptions
-    from packing.replay.timed_pods import SpotMarket
-
-    return QueueOptions(
-        args.queues or QUEUE_OF_QOS,
-        settings.queues,
-        policy=args.policy[0],
-        sample=args.sample,
-        load=args.load,
-        checkpoint=args.checkpoint,
-        shield=settings.shield_seconds,
-        spot=SpotMarket(*args.spot) if args.spot else None,
-    )

@@ -9,21 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from extender.cli import cluster_args
-from extender.cli.usage import UsageError, number
+from extender.cli.usage import UsageError
 from packing.policies.registry import POLICIES
 
 _MOST_SEEDS = 10_000
-_COMMON = ("policy", "sample", "output", "plot")
+_COMMON = ("policy", "sample", "output")
 _OPTIONS = {
     "cluster": (*_COMMON, "snapshot", "kubeconfig", "example", "config", "allow_downgrade"),
-    "queues": (*_COMMON, "timeline", "nodes", "pods", "seeds", "config", "load", "checkpoint", "spot"),
     "timeline": (*_COMMON, "nodes", "pods"),
     "pods": (*_COMMON, "nodes", "seeds", "config"),
 }
 """What can be replayed, and the options that it uses. If several are given, the first one is replayed."""
 _CLUSTER = ("snapshot", "kubeconfig", "example")
-_positive = number(0, 1e9, "a number above 0")
-PLOT_FORMATS = (".png", ".svg")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -34,11 +31,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--pods", type=Path, nargs="+", metavar="CSV", help="pods of a trace")
     waits = "keep times and durations; pods wait until they fit"
     add("--timeline", action="store_true", default=None, help=waits)
-    mapping = "with queues, by qos: LS=interactive,BE=batch"
-    add("--queues", type=queue_mapping, nargs="?", const={}, metavar="MAP", help=mapping)
-    add("--load", type=_positive, metavar="X", help="so few nodes that X GPUs are asked for per GPU")
-    add("--checkpoint", type=_positive, metavar="S", help="restartable pods save work every S seconds")
-    add("--spot", type=spot_market, metavar="A,B,C", help="share, discount, interruptions per hour")
     add("--policy", type=policy_names, metavar="A,B", help=", ".join(POLICIES))
     orders = "orders in which the pods arrive, such as 1,2,7 (42-51)"
     add("--seeds", type=seed_range, metavar="S", help=orders)
@@ -47,14 +39,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--allow-downgrade", action="store_true", default=None, help=weaker)
     cluster_args.add_config(parser)
     cluster_args.add_output(parser, "table", "json", "csv")
-    add("--plot", type=Path, metavar="FILE", help="draw the result, too: FILE.png or FILE.svg")
 
 
 def complete(args: argparse.Namespace) -> str:
     """What to replay, a key of ``_OPTIONS``. Sets the defaults of options that are not given. Raises
     ``UsageError`` for options that are missing or that have no effect."""
     given = {name for name, value in vars(args).items() if value not in (None, False)} - {"run", "output"}
-    of_trace = next((work for work in ("queues", "timeline", "pods") if work in given), "")
+    of_trace = next((work for work in ("timeline", "pods") if work in given), "")
     work = "cluster" if given & {*_CLUSTER} or not (of_trace or args.nodes) else of_trace
     if work != "cluster" and not (args.nodes and args.pods):
         missing = "--pods without --nodes" if args.pods else "--nodes without --pods"
@@ -62,8 +53,6 @@ def complete(args: argparse.Namespace) -> str:
         raise UsageError(f"nothing to replay: {missing}")
     if unused := sorted(given - {work, *_OPTIONS[work]}):
         raise UsageError(_without_effect(work, unused))
-    if work == "queues" and args.policy and len(args.policy) > 1:
-        raise UsageError("--queues uses one --policy: it compares systems, not policies")
     defaults: dict[str, Any] = {"policy": ["inventory"], "sample": 0}
     defaults["seeds"] = seed_range("42-51")
     for name, value in defaults.items():
@@ -80,24 +69,6 @@ def _without_effect(work: str, unused: Sequence[str]) -> str:
     hint = f", or use {'it' if len(unused) == 1 else 'them'} with {' or '.join(users)}" if users else ""
     what = "the replay of a cluster" if work == "cluster" else f"--{work}"
     return f"{what} does not use {names}: leave {'it' if len(unused) == 1 else 'them'} out{hint}"
-
-
-def check_plot(path: Path) -> None:
-    """Raise ``UsageError`` if no plot can be drawn and written there."""
-    from importlib.util import find_spec
-
-    if path.suffix.lower() not in PLOT_FORMATS:
-        raise UsageError(f"--plot {path}: expected a name that ends in {' or '.join(PLOT_FORMATS)}")
-    if find_spec("matplotlib") is None:
-        raise UsageError("--plot needs matplotlib: pip install 'kube-stowage[plot]'")
-    existed = path.exists()
-    try:
-        with path.open("ab"):  # as the plot will be written; what is there stays until then
-            pass
-    except OSError as error:
-        raise UsageError(f"--plot {path}: cannot be written: {error.strerror}") from None
-    if not existed:
-        path.unlink()
 
 
 def policy_names(text: str, known: Sequence[str] = tuple(POLICIES)) -> list[str]:
@@ -125,21 +96,3 @@ def sample_size(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected a whole number from 0")
     return min(int(text), 1 << 30)
-
-
-def queue_mapping(text: str) -> dict[str, str]:
-    """Queues by quality of service, ``LS=interactive,BE=backfill``. Raises ``ArgumentTypeError``."""
-    pairs = [item.partition("=") for item in text.split(",")]
-    if not all(qos.strip() and queue.strip() for qos, _, queue in pairs):
-        raise argparse.ArgumentTypeError(f"invalid queues {text!r}; expected LS=interactive,BE=backfill")
-    return {qos.strip(): queue.strip() for qos, _, queue in pairs}
-
-
-def spot_market(text: str) -> tuple[float, float, float]:
-    """Share, discount and interruptions per hour, ``0.3,0.65,0.02``. Raises ``ArgumentTypeError``."""
-    expected = "SHARE,DISCOUNT,RATE such as 0.3,0.65,0.02"
-    parts = text.split(",")
-    if len(parts) != 3:
-        raise argparse.ArgumentTypeError(f"invalid spot nodes {text!r}; expected {expected}")
-    part, rate = number(0, 1, expected), number(0, 60, expected)
-    return part(parts[0]), part(parts[1]), rate(parts[2])

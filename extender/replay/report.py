@@ -46,8 +46,6 @@ LEGENDS = {
     " cent of the nodes' GPU.\nunusable: free GPU that the next pod cannot be expected to use.",
     "timeline": "allocated: GPU of running pods, mean over time; asked for: the same if nobody had to wait.\n"
     "wait: median / 95th percentile of the pods that started.",
-    "queues": "allocated, held by pods, and useful (without work that is lost later): GPU, mean over time.\n"
-    "wait: median / 95th percentile of the pods that started.",
 }
 """What is replayed -> what the columns of its table mean."""
 

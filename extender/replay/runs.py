@@ -18,8 +18,7 @@ from packing.model.gpu_catalogue import GpuValues
 from packing.policies.placer import Placer
 from packing.policies.registry import POLICIES
 from packing.replay.pick_node import NodePicker
-from packing.replay.queued_timeline import QueuedTimeline
-from packing.replay.timed_pods import TimedPod
+from packing.replay.timeline import TimedPod, Timeline
 from packing.replay.timeline_figures import timeline_figures
 from packing.replay.trace import ARRIVING, arrivals, build_fleet, fill, unusable_gpu
 
@@ -77,5 +76,5 @@ def replay_timeline(
         placer = Placer(
             build_fleet(specs), POLICIES[policy](), NodePicker(np.arange(len(specs)), sample=sample)
         )
-        runs = QueuedTimeline(placer, pods).replay(partial(progress, f"{trace.stem} {policy}"))
+        runs = Timeline(placer, pods).replay(partial(progress, f"{trace.stem} {policy}"))
         yield {"trace": trace.stem, "policy": policy, **timeline_figures(runs, pods, capacity)}

@@ -17,8 +17,6 @@ HERE = (
     "stowage plan mig --snapshot cluster.json",
     "stowage replay --nodes nodes.csv --pods pods.csv --policy inventory,fgd,best-fit",
     "stowage replay --nodes nodes.csv --pods pods.csv --timeline",
-    "stowage replay --nodes nodes.csv --pods pods.csv --timeline --queues LS=interactive,BE=backfill,"
-    "Burstable=batch --load 0.9 --seeds 1-3 --spot 0.2,0.65,0.02",
     "stowage replay --snapshot cluster.json --policy inventory,fgd,best-fit",
     "stowage replay --snapshot cluster.json --policy inventory,least-allocated",
     "stowage top --snapshot cluster.json",
@@ -52,7 +50,6 @@ BY_TEST = {
         "stowage replay --nodes docs/examples/nodes.csv --pods docs/examples/pods.csv --policy inventory,best-fit",
         "stowage replay --nodes docs/examples/nodes.csv --pods docs/examples/pods.csv --timeline "
         "--policy inventory,least-allocated",
-        "stowage replay --nodes docs/examples/nodes.csv --pods docs/examples/pods.csv --timeline --queues --seeds 1",
         "stowage replay --snapshot docs/examples/cluster.json --policy inventory,best-fit",
     ),
     "tests/extender/demo/test_demo.py::test_it_keeps_serving_at_a_free_port_until_ctrl_c": ("make demo",),
@@ -169,8 +166,6 @@ NOT_RUN = {
     "its short form",
     ".venv/bin/python -m tests.e2e.controlplane.build": "takes minutes; `make e2e` runs it first",
     "stowage plan slices --snapshot cluster.json --prometheus http://prometheus:9090": "needs Prometheus",
-    "stowage replay --nodes openb_node_list_gpu_node.csv --pods openb_pod_list_default.csv --timeline --queues "
-    "--load 0.8 --seeds 1-3 --spot 0.2,0.65,0.02": "needs the trace",
     "stowage top -w": "the same as without -w, until Ctrl-C",
 }
 """Only checked for syntax, and why."""

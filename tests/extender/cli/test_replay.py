@@ -9,11 +9,6 @@ import pytest
 from extender.cli import main as cli
 from tests.extender.replay.test_traces import trace_files
 
-QUEUED = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,qos,creation_time,deletion_time
-p0,4000,1024,1,500,BE,0,100
-p1,4000,1024,2,1000,LS,5,50
-"""
-
 
 @pytest.fixture
 def files(tmp_path):
@@ -57,35 +52,6 @@ def test_a_timeline(files, capsys):
     assert json.loads(capsys.readouterr().out)[0]["wait_p95_share"] == 0
 
 
-def test_a_timeline_with_queues(files, capsys):
-    (files / "pods.csv").write_text(QUEUED)
-    more = ["--timeline", "--queues", "--seeds", "1", "--spot", "0.5,0.6,0.1", "--checkpoint", "60"]
-    assert replay(files, *more) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["system"] for row in rows] == [
-        "stock-fifo", "stock-priority", "packing", "queues", "queues-spot"
-    ]  # fmt: skip
-    assert {"wait_p95_interactive", "wait_p95_backfill", "cost", "lost_gpu_hours"} <= rows[0].keys()
-    assert (
-        replay(files, "--timeline", "--queues", "LS=batch,BE=batch", "--seeds", "1-2", "--output", "table")
-        == 0
-    )
-    head, *lines = capsys.readouterr().out.strip().split("\n")
-    assert "batch wait, min" in head
-    assert "interactive" not in head
-    assert [line.split()[:2] for line in lines[:4]] == [["pods", row["system"]] for row in rows[:4]]
-
-
-def test_the_rules_of_the_queues_come_from_the_settings(files, capsys):
-    (files / "pods.csv").write_text(QUEUED)
-    (files / "stowage.yaml").write_text("queues: {fast: {preempts: [slow]}, slow: {}}\n")
-    more = ["--queues", "LS=fast,BE=slow", "--seeds", "1", "--config", f"{files}/stowage.yaml"]
-    assert replay(files, *more) == 0
-    assert "wait_p50_fast" in json.loads(capsys.readouterr().out)[0]
-    assert replay(files, *more[:-2]) == 2
-    assert "no queue 'slow'; expected interactive, batch, backfill" in capsys.readouterr().err
-
-
 def test_bad_usage_is_one_line_and_code_2(files, capsys):
     assert cli.main(["replay", "--nodes", f"{files}/nodes.csv"]) == 2
     assert cli.main(["replay", "--timeline"]) == 2
@@ -99,8 +65,6 @@ def test_bad_usage_is_one_line_and_code_2(files, capsys):
         *[["--policy", "best"], ["--policy", ""], ["--seeds", "5-1"], ["--seeds", "x"], ["--seeds", "-1"]],
         *[["--policy", "random"], ["--policy", "worst-fit"], ["--policy", "mfi"]],
         *[["--seeds", "1-999999999"], ["--sample", "-1"], ["--ties", "random"], ["--output", "xml"]],
-        *[["--queues", "LS"], ["--load", "0"], ["--load", "x"], ["--checkpoint", "-1"]],
-        *[["--spot", "0.5"], ["--spot", "2,0.5,1"], ["--spot", "0.5,0.5,nan"]],
     ],
 )
 def test_options_that_make_no_sense_stop_before_anything_runs(files, more):
@@ -116,8 +80,6 @@ def test_options_that_make_no_sense_stop_before_anything_runs(files, more):
             ["--timeline", "--snapshot", "x.json"],
             "of a cluster does not use --nodes, --pods, --timeline",
         ),
-        (["--timeline", "--load", "1"], "--timeline does not use --load"),
-        (["--queues", "--policy", "fgd,inventory"], "--queues uses one --policy"),
         (["--config", "missing.yaml"], "missing.yaml: cannot be read"),
     ],
 )
@@ -131,12 +93,12 @@ def test_options_that_do_not_go_together_are_named(files, capsys, more, says):
     [
         (
             ["--timeline", "--seeds", "1"],
-            "--timeline does not use --seeds: leave it out, or use it with --queues",
+            "--timeline does not use --seeds: leave it out, or use it with --pods",
         ),
         (["--timeline", "--seeds", "42-51"], "--timeline does not use --seeds"),
         (["--timeline", "--config", "c.yaml"], "--timeline does not use --config"),
-        (["--spot", "0.2,0.65,0.02"], "--pods does not use --spot: leave it out, or use it with --queues"),
-        (["--load", "1", "--checkpoint", "5"], "--pods does not use --checkpoint, --load: leave them out"),
+        (["--seeds", "1", "--config", "c.yaml", "--timeline"], "--timeline does not use --config, --seeds"),
+        (["--allow-downgrade"], "--pods does not use --allow-downgrade: leave it out\n"),
     ],
 )
 def test_options_without_effect_are_refused_with_a_hint(files, capsys, more, says):

@@ -1,16 +1,14 @@
-"""What ``stowage replay`` prints and draws: CSV, plots, and what is complete after Ctrl-C."""
+"""What ``stowage replay`` prints: CSV, and what is complete after Ctrl-C."""
 
 import csv
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from extender.cli import main as cli
-from tests.extender.cli.test_replay import QUEUED, replay
+from tests.extender.cli.test_replay import replay
 from tests.extender.replay.test_traces import trace_files
 
 SNAPSHOT = Path(__file__).parents[3] / "docs/examples/cluster.json"
@@ -52,81 +50,6 @@ def test_csv_has_the_units_in_its_columns(files, capsys):
     cli.main(["replay", "--snapshot", str(SNAPSHOT), "--output", "csv"])
     [today, _] = csv.DictReader(capsys.readouterr().out.splitlines())
     assert "it is a static pod or belongs to a DaemonSet: 1; " in today["pinned"]
-
-
-DRAWN = [
-    ["--policy", "most-allocated,best-fit", "--seeds", "1-2"],
-    ["--timeline", "--policy", "most-allocated,inventory"],
-    ["--timeline", "--queues", "--seeds", "1"],
-]
-
-
-@pytest.mark.parametrize("more", DRAWN)
-@pytest.mark.parametrize(("name", "start"), [("plot.png", b"\x89PNG"), ("plot.SVG", b"<?xml")])
-def test_what_is_replayed_can_be_drawn(files, capsys, more, name, start):
-    (files / "pods.csv").write_text(QUEUED)
-    assert replay(files, *more, "--plot", f"{files}/{name}") == 0
-    assert (files / name).read_bytes().startswith(start)
-    captured = capsys.readouterr()
-    assert json.loads(captured.out)
-    assert captured.err == f"{reading(files)}stowage replay: drew {files}/{name}\n"
-
-
-def test_a_snapshot_can_be_drawn(tmp_path, capsys):
-    path = tmp_path / "plot.svg"
-    arguments = ["--snapshot", str(SNAPSHOT), "--policy", "best-fit", "--plot", str(path)]
-    assert cli.main(["replay", *arguments]) == 0
-    drawn = path.read_text()
-    assert "<!-- no placement frees -->" in drawn  # the bound
-    assert "<!-- 1 (+1) -->" in drawn  # a whole node more
-
-
-def test_names_are_drawn_as_they_are(files, capsys):
-    """No formulas of TeX, and nothing that acts in the program that shows the picture."""
-    pods = (files / "pods.csv").rename(files / "$x^2$ \\\x1b\u202e.csv")
-    arguments = ["--nodes", f"{files}/nodes.csv", "--pods", str(pods), "--seeds", "1"]
-    assert cli.main(["replay", *arguments, "--plot", f"{files}/plot.svg"]) == 0
-    drawn = (files / "plot.svg").read_text()
-    assert r"$x^2$ \\u001b\u202e" in drawn
-    assert all(char.isprintable() or char == "\n" for char in drawn)
-    assert "\x1b" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("plot.jpg", "expected a name that ends in .png or .svg"),
-        ("none/plot.png", "cannot be written: No such file or directory"),
-        ("folder.png", "cannot be written: Is a directory"),
-    ],
-)
-def test_where_to_draw_is_checked_before_anything_runs(files, capsys, name, says):
-    (files / "folder.png").mkdir()
-    (files / "pods.csv").write_text("this is read later")
-    assert replay(files, "--plot", f"{files}/{name}") == 2
-    assert says in capsys.readouterr().err
-
-
-def test_a_plot_is_kept_until_the_next_one_is_drawn(files, capsys):
-    (files / "plot.png").write_text("old")
-    (files / "pods.csv").write_text("no trace")
-    assert replay(files, "--plot", f"{files}/plot.png") == 2
-    assert (files / "plot.png").read_text() == "old"
-    assert replay(files, "--plot", f"{files}/other.png") == 2
-    assert not (files / "other.png").exists()
-
-
-def test_without_matplotlib_the_error_says_how_to_get_it(files):
-    program = (
-        "import sys\nsys.modules['matplotlib'] = None\n"
-        "from extender.cli.main import main\nsys.exit(main(sys.argv[1:]))"
-    )
-    arguments = ["replay", "--nodes", f"{files}/nodes.csv", "--pods", f"{files}/pods.csv", "--plot", "x.png"]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "stowage replay: --plot needs matplotlib: pip install 'kube-stowage[plot]'\n"
 
 
 @pytest.mark.usefixtures("in_the_foreground")

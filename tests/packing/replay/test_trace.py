@@ -10,8 +10,7 @@ from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.inventory import InventoryPolicy
 from packing.policies.placer import Placer
 from packing.replay.pick_node import NodePicker
-from packing.replay.queued_timeline import QueuedTimeline
-from packing.replay.timed_pods import TimedPod
+from packing.replay.timeline import TimedPod, Timeline
 from packing.replay.timeline_figures import timeline_figures
 from packing.replay.trace import Filling, arrivals, build_fleet, fill, gpus_of
 
@@ -129,7 +128,7 @@ def test_a_timeline_queues_what_does_not_fit_and_counts_its_wait():
     placer = Placer(build_fleet(nodes(1)), FirstFit(), NodePicker(np.arange(1)))
     times = (0.0, 100.0), (10.0, 50.0), (20.0, 10.0)
     pods = [TimedPod(request, *time) for request, time in zip(requests, times, strict=True)]
-    figures = timeline_figures(QueuedTimeline(placer, pods).replay(), pods, 4.0)
+    figures = timeline_figures(Timeline(placer, pods).replay(), pods, 4.0)
     assert figures["wait_p50_2_to_7_gpus"] == 45.0  # one of nothing, one of 90 seconds
     assert figures["wait_p50_share"] == 130.0  # behind both
     assert figures["wait_p50_8_gpus"] is None

@@ -9,14 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.packing.eviction_rules import (
+    ONE_QUEUE,
+    CheapestVictims,
+    KubeScheduler,
+    QueueRules,
+    RunningPod,
+    could_make_room,
+)
 from bench.packing.policies import FirstFit
+from bench.packing.queued_timeline import QueuedPod, QueuedTimeline, SpotRows
 from packing.fleet.feasibility import reasons_for
 from packing.model.request import Request, whole_gpus
 from packing.policies.placer import Placer
-from packing.replay.eviction_rules import CheapestVictims, KubeScheduler, RunningPod, could_make_room
 from packing.replay.pick_node import NodePicker
-from packing.replay.queued_timeline import QueuedTimeline
-from packing.replay.timed_pods import ONE_QUEUE, Ended, QueueRules, SpotRows, TimedPod
+from packing.replay.timeline import Ended
 from packing.replay.trace import build_fleet, gpus_of
 from tests.examples import examples
 from tests.packing.replay.test_trace import nodes, share
@@ -45,7 +52,7 @@ def told(timeline):
 
 
 def test_an_interactive_pod_evicts_a_backfill_at_once_which_starts_again_from_nothing():
-    pods = [TimedPod(ONE, 0, 100, BACKFILL), TimedPod(ONE, 30, 50, INTERACTIVE)]
+    pods = [QueuedPod(ONE, 0, 100, BACKFILL), QueuedPod(ONE, 30, 50, INTERACTIVE)]
     assert queues(pods) == [
         (0, 0, 30, Ended.EVICTED, 30),
         (1, 30, 80, Ended.FINISHED, 0),
@@ -55,7 +62,7 @@ def test_an_interactive_pod_evicts_a_backfill_at_once_which_starts_again_from_no
 
 def test_work_before_the_last_checkpoint_is_kept():
     saving = QueueRules("backfill", 0, checkpoint_interval=20)
-    pods = [TimedPod(ONE, 0, 100, saving), TimedPod(ONE, 50, 10, INTERACTIVE)]
+    pods = [QueuedPod(ONE, 0, 100, saving), QueuedPod(ONE, 50, 10, INTERACTIVE)]
     assert queues(pods) == [
         (0, 0, 50, Ended.EVICTED, 10),
         (1, 50, 60, Ended.FINISHED, 0),
@@ -64,7 +71,7 @@ def test_work_before_the_last_checkpoint_is_kept():
 
 
 def test_a_batch_pod_keeps_its_gpu_for_the_minimum_runtime():
-    pods = [TimedPod(ONE, 0, 500, BATCH), TimedPod(ONE, 30, 50, INTERACTIVE)]
+    pods = [QueuedPod(ONE, 0, 500, BATCH), QueuedPod(ONE, 30, 50, INTERACTIVE)]
     assert queues(pods) == [
         (0, 0, 100, Ended.EVICTED, 100),
         (1, 100, 150, Ended.FINISHED, 0),
@@ -74,12 +81,12 @@ def test_a_batch_pod_keeps_its_gpu_for_the_minimum_runtime():
 
 
 def test_a_batch_pod_that_ends_before_its_minimum_runtime_is_never_evicted():
-    pods = [TimedPod(ONE, 0, 90, BATCH), TimedPod(ONE, 30, 50, INTERACTIVE)]
+    pods = [QueuedPod(ONE, 0, 90, BATCH), QueuedPod(ONE, 30, 50, INTERACTIVE)]
     assert queues(pods) == [(0, 0, 90, Ended.FINISHED, 0), (1, 90, 140, Ended.FINISHED, 0)]
 
 
 def test_an_equal_takes_over_after_the_maximum_duration_which_doubles_with_each_eviction():
-    pods = [TimedPod(ONE, 0, 5000, BACKFILL), TimedPod(ONE, 10, 3000, BACKFILL)]
+    pods = [QueuedPod(ONE, 0, 5000, BACKFILL), QueuedPod(ONE, 10, 3000, BACKFILL)]
     assert queues(pods) == [
         (0, 0, 1000, Ended.EVICTED, 1000),
         (1, 1000, 2000, Ended.EVICTED, 1000),
@@ -97,18 +104,18 @@ def test_equals_of_another_queue_take_over_only_with_the_right():
     other = QueueRules("other", 0)
     trusted = QueueRules("trusted", 0, frozenset({"backfill"}))
     for queue, ended in ((other, 5000), (trusted, 1000)):
-        pods = [TimedPod(ONE, 0, 5000, BACKFILL), TimedPod(ONE, 10, 50, queue)]
+        pods = [QueuedPod(ONE, 0, 5000, BACKFILL), QueuedPod(ONE, 10, 50, queue)]
         assert queues(pods)[0][2] == ended
 
 
 def test_an_evicted_pod_is_shielded():
     """Backfill 0 is evicted at 10 and starts again at 20. The pod of second 30 has to wait until 10 + 600,
     or as long as the backfill runs."""
-    first, second = TimedPod(ONE, 10, 10, INTERACTIVE), TimedPod(ONE, 30, 50, INTERACTIVE)
+    first, second = QueuedPod(ONE, 10, 10, INTERACTIVE), QueuedPod(ONE, 30, 50, INTERACTIVE)
     for duration, starts in ((5000, 610), (200, 220)):
-        runs = queues([TimedPod(ONE, 0, duration, BACKFILL), first, second])
+        runs = queues([QueuedPod(ONE, 0, duration, BACKFILL), first, second])
         assert [started for pod, started, *_ in runs if pod == 2] == [starts]
-    assert (0, 20, 30, Ended.EVICTED, 10) in stock([TimedPod(ONE, 0, 200, BACKFILL), first, second])
+    assert (0, 20, 30, Ended.EVICTED, 10) in stock([QueuedPod(ONE, 0, 200, BACKFILL), first, second])
 
 
 @pytest.mark.parametrize(("ran", "victim"), [(200, 0), (400, 1)])
@@ -127,14 +134,14 @@ def test_a_restart_counts_as_300_seconds_of_work(ran, victim):
 def test_nobody_evicts_upwards_or_without_the_right():
     alone = QueueRules("alone", 5)
     for low, high in ((INTERACTIVE, BATCH), (BATCH, alone)):
-        pods = [TimedPod(ONE, 0, 5000, low), TimedPod(ONE, 10, 50, high)]
+        pods = [QueuedPod(ONE, 0, 5000, low), QueuedPod(ONE, 10, 50, high)]
         assert queues(pods) == [(0, 0, 5000, Ended.FINISHED, 0), (1, 5000, 5050, Ended.FINISHED, 0)]
 
 
 def test_the_waiting_pods_start_by_priority_and_then_by_time():
     pods = [
-        TimedPod(ONE, 0, 10, INTERACTIVE),
-        *(TimedPod(ONE, created, 10, queue) for created, queue in ((1, BACKFILL), (2, BATCH), (3, BATCH))),
+        QueuedPod(ONE, 0, 10, INTERACTIVE),
+        *(QueuedPod(ONE, created, 10, queue) for created, queue in ((1, BACKFILL), (2, BATCH), (3, BATCH))),
     ]
     assert [pod for pod, *_ in queues(pods)] == [0, 2, 3, 1]
 
@@ -143,10 +150,10 @@ def test_kube_scheduler_counts_pods_not_work():
     """One node runs two short backfills on a GPU each, another one backfill of two GPUs since long ago. For
     two GPUs kube-scheduler evicts the single pod; the queues evict the pods that lose less."""
     pods = [
-        TimedPod(TWO, 0, 9000, BACKFILL),
-        TimedPod(ONE, 900, 5000, BACKFILL),
-        TimedPod(ONE, 900, 5000, BACKFILL),
-        TimedPod(TWO, 950, 10, INTERACTIVE),
+        QueuedPod(TWO, 0, 9000, BACKFILL),
+        QueuedPod(ONE, 900, 5000, BACKFILL),
+        QueuedPod(ONE, 900, 5000, BACKFILL),
+        QueuedPod(TWO, 950, 10, INTERACTIVE),
     ]
     assert [pod for pod, *_, how, _ in stock(pods, placer(2, 2)) if how is Ended.EVICTED] == [0]
     assert [pod for pod, *_, how, _ in queues(pods, placer(2, 2)) if how is Ended.EVICTED] == [1, 2]
@@ -155,7 +162,7 @@ def test_kube_scheduler_counts_pods_not_work():
 def test_an_evicted_pod_moves_to_another_node_at_once():
     """The interactive pod fits only on the larger node, where the backfill is."""
     specs = [*nodes(1, gpus=2), nodes(2, gpus=1)[1]]
-    pods = [TimedPod(ONE, 0, 100, BACKFILL), TimedPod(TWO, 10, 60, INTERACTIVE)]
+    pods = [QueuedPod(ONE, 0, 100, BACKFILL), QueuedPod(TWO, 10, 60, INTERACTIVE)]
     runs = queues(pods, Placer(build_fleet(specs), FirstFit(), NodePicker(np.arange(2))))
     assert runs == [
         (0, 0, 10, Ended.EVICTED, 10),
@@ -166,7 +173,7 @@ def test_an_evicted_pod_moves_to_another_node_at_once():
 
 def test_an_interrupted_spot_node_loses_its_pods_and_comes_back():
     spot = SpotRows(np.array([True]), [(40.0, 0)], outage=15)
-    pods = [TimedPod(ONE, 0, 100, BACKFILL), TimedPod(ONE, 0, 10, INTERACTIVE)]
+    pods = [QueuedPod(ONE, 0, 100, BACKFILL), QueuedPod(ONE, 0, 10, INTERACTIVE)]
     assert queues(pods, spot=spot) == [
         (0, 0, 40, Ended.INTERRUPTED, 40),
         (0, 55, 155, Ended.FINISHED, 0),
@@ -175,19 +182,19 @@ def test_an_interrupted_spot_node_loses_its_pods_and_comes_back():
 
 def test_restartable_pods_prefer_spot_nodes_and_others_leave_them_alone():
     spot = SpotRows(np.array([False, True]))
-    pods = [TimedPod(ONE, 0, 100, queue) for queue in (BACKFILL, INTERACTIVE, BACKFILL)]
+    pods = [QueuedPod(ONE, 0, 100, queue) for queue in (BACKFILL, INTERACTIVE, BACKFILL)]
     timeline = QueuedTimeline(placer(2), pods, CheapestVictims([0, 1, 2]), spot)
     assert [(run.pod, run.row) for run in timeline.replay()] == [(0, 1), (1, 0), (2, 1)]
 
 
 def test_a_pod_without_an_end_holds_its_gpu_for_ever():
-    pods = [TimedPod(ONE, 0, math.inf, INTERACTIVE), TimedPod(ONE, 5, 10, INTERACTIVE)]
+    pods = [QueuedPod(ONE, 0, math.inf, INTERACTIVE), QueuedPod(ONE, 5, 10, INTERACTIVE)]
     assert queues(pods) == [(0, 0, math.inf, Ended.FINISHED, 0)]
 
 
 requests = st.sampled_from([share(300), share(500), share(700), ONE, TWO, Request(30_000), Request(50_000)])
 timed = st.builds(
-    TimedPod,
+    QueuedPod,
     requests,
     st.integers(0, 60).map(float),
     st.integers(0, 80).map(float),
@@ -225,20 +232,20 @@ def test_only_nodes_that_could_not_make_room_are_left_out(placed, request_, data
 class Checked(QueuedTimeline):
     """Compares the fleet with the pods that run after every start and every stop."""
 
-    def _start(self, *args):
-        super()._start(*args)
+    def start(self, *args):
+        super().start(*args)
         self.check()
 
-    def _stop(self, *args):
-        super()._stop(*args)
+    def stop(self, *args):
+        super().stop(*args)
         self.check()
 
     def check(self):
         fleet = build_fleet(nodes(2, 2))
-        for running, _ in self.running.values():
+        for running in self.running.values():
             fleet.take(running.held)
         for name in ("free_cpu", "free_memory", "compute", "memory", "overcommitted"):
-            assert np.array_equal(getattr(fleet.arrays, name), getattr(self._fleet.arrays, name)), name
+            assert np.array_equal(getattr(fleet.arrays, name), getattr(self.fleet.arrays, name)), name
         assert not fleet.arrays.overcommitted.any()
         assert (fleet.arrays.compute >= 0).all()
         assert (fleet.arrays.free_cpu >= 0).all()

@@ -1,4 +1,4 @@
-"""``stowage replay --timeline --queues``: one timeline under stock kube-scheduler and with queues."""
+"""One timeline under stock kube-scheduler, and with the queues of Stowage."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.packing.eviction_rules import SHIELD, CheapestVictims, EvictionRule, KubeScheduler, QueueRules
+from bench.packing.queue_figures import NodePrices, queue_figures
+from bench.packing.queued_timeline import QueuedPod, QueuedTimeline, SpotMarket, SpotRows
 from extender.replay.runs import Progress, Row
 from extender.replay.traces import Arrival, BadInput, read_nodes, read_pods
 from extender.settings import Queue
@@ -22,11 +25,9 @@ from packing.model.node_spec import NodeSpec
 from packing.model.request import Request, whole_gpus
 from packing.policies.placer import Placer
 from packing.policies.registry import POLICIES
-from packing.replay.eviction_rules import SHIELD, CheapestVictims, EvictionRule, KubeScheduler
 from packing.replay.pick_node import NodePicker
-from packing.replay.queued_timeline import QueuedTimeline
-from packing.replay.timed_pods import QueueRules, Run, SpotMarket, SpotRows, TimedPod
-from packing.replay.timeline_figures import Figures, NodePrices, queue_figures
+from packing.replay.timeline import Run
+from packing.replay.timeline_figures import Figures
 from packing.replay.trace import build_fleet, gpus_of
 
 QUEUE_OF_QOS: Mapping[str, str] = {
@@ -36,6 +37,11 @@ QUEUE_OF_QOS: Mapping[str, str] = {
     "Guaranteed": "batch",
 }
 """The queue of a pod by the column ``qos`` of openb (latency sensitive, best effort, and two others)."""
+LEGEND = (
+    "allocated, held by pods, and useful (without work that is lost later): GPU, mean over time.\n"
+    "wait: median / 95th percentile of the pods that started."
+)
+"""What the columns of the table mean."""
 _QUIET = 1.0
 """Per cent of the pods that arrive before the window of the means: openb starts with four quiet months."""
 
@@ -76,7 +82,7 @@ class _System:
 class _Timeline:
     """The pods of a trace, the nodes that are kept, and the window of the means in seconds."""
 
-    pods: Sequence[TimedPod]
+    pods: Sequence[QueuedPod]
     nodes: Sequence[NodeSpec]
     window: tuple[float, float]
 
@@ -137,9 +143,9 @@ def _rules(name: str, queue: Queue, priority: int, checkpoint: float | None) -> 
 
 def _timed_pods(
     trace: Path, specs: Sequence[NodeSpec], rules: Mapping[str, QueueRules], queue_of: Mapping[str, str]
-) -> Iterator[TimedPod]:
+) -> Iterator[QueuedPod]:
     for pod in read_pods(trace, specs, timed=True):
-        yield TimedPod(pod.request, pod.created or 0.0, pod.duration, _queue(trace, pod, rules, queue_of))
+        yield QueuedPod(pod.request, pod.created or 0.0, pod.duration, _queue(trace, pod, rules, queue_of))
 
 
 def _queue(
@@ -148,14 +154,14 @@ def _queue(
     if (name := queue_of.get(pod.qos)) is None:
         qos = f"qos {quoted(pod.qos)}" if pod.qos else "an empty qos"
         known = ", ".join(queue_of)
-        raise BadInput(f"{trace}, line {pod.line}: --queues names no queue for {qos}, only for {known}")
+        raise BadInput(f"{trace}, line {pod.line}: no queue is named for {qos}, only for {known}")
     if name not in rules:
         raise BadInput(f"no queue {name!r}; expected {', '.join(rules)}")
     return rules[name]
 
 
 def _timeline(
-    specs: Sequence[NodeSpec], pods: Sequence[TimedPod], load: float | None, seed: int
+    specs: Sequence[NodeSpec], pods: Sequence[QueuedPod], load: float | None, seed: int
 ) -> _Timeline:
     created = np.array([pod.created for pod in pods])
     window = float(np.percentile(created, _QUIET)), float(created.max())
@@ -166,7 +172,7 @@ def _timeline(
     return _Timeline(pods, thinned(specs, requests, gpus, seed), window)
 
 
-def _mean_demand(pods: Sequence[TimedPod], window: tuple[float, float]) -> float:
+def _mean_demand(pods: Sequence[QueuedPod], window: tuple[float, float]) -> float:
     """GPUs that the pods ask for, mean over the window, if none of them has to wait."""
     first, last = window
     seconds = (
@@ -223,7 +229,7 @@ def _replay(timeline: _Timeline, system: _System, sample: int, seed: int, report
     return queue_figures(runs, queues, timeline.gpus, held, timeline.window, prices)
 
 
-def _as_seen(pod: TimedPod, system: _System) -> TimedPod:
+def _as_seen(pod: QueuedPod, system: _System) -> QueuedPod:
     """The pod as the system sees it: the device plugin hands out whole GPUs only, and without a rule of
     eviction all queues are one."""
     request, queue = pod.request, pod.queue

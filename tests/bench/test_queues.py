@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from extender.replay.queues import QUEUE_OF_QOS, QueueOptions, queue_rules, replay_queues, thinned
+from bench.packing.eviction_rules import SHIELD
+from bench.packing.queued_timeline import SpotMarket
+from bench.packing.queues import QUEUE_OF_QOS, QueueOptions, queue_rules, replay_queues, thinned
 from extender.replay.traces import BadInput
 from extender.settings import DEFAULT_QUEUES, Queue, Settings
 from packing.model.request import Request, whole_gpus
-from packing.replay.eviction_rules import SHIELD
-from packing.replay.timed_pods import SpotMarket
 from tests.packing.replay.test_trace import nodes, share
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,2,T4\nb,64000,262144,2,T4\n"
@@ -102,7 +102,7 @@ def test_queues_that_preempt_others_come_first():
 @pytest.mark.parametrize(
     ("pods", "says"),
     [
-        (PODS + "x,1,1,0,0,XX,0,1\n", "names no queue for qos 'XX', only for LS, BE"),
+        (PODS + "x,1,1,0,0,XX,0,1\n", "no queue is named for qos 'XX', only for LS, BE"),
         (PODS + "x,1,1,0,0,LS,,1\n", "pod 'x' has no creation_time"),
     ],
 )

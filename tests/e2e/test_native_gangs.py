@@ -92,7 +92,7 @@ def test_pods_of_low_priority_leave_for_a_gang(
     fill(api, "first-1", 4, 4)
     fill(api, "first-2", 8)
     gang_stowage.flush(api)
-    with gang_plane.scheduler(scheduler_configuration(gang_stowage.url), feature_gates=GATE):
+    with gang_plane.scheduler(scheduler_configuration(gang_stowage.url)):
         names = create_gang(api, "urgent", 2, 8)
         assert sorted(wait_until_placed(api, names)) == ["first-1", "first-2"]
 
@@ -105,7 +105,7 @@ def test_only_as_many_leave_as_must(gang_plane: ControlPlane, api: Api, gang_sto
     for number in range(3):
         fill(api, f"single-{number}", 8)
     gang_stowage.flush(api)
-    with gang_plane.scheduler(scheduler_configuration(gang_stowage.url), feature_gates=GATE):
+    with gang_plane.scheduler(scheduler_configuration(gang_stowage.url)):
         names = create_gang(api, "large", 4, 8)
         assert sorted(wait_until_placed(api, names)) == ["free", "single-0", "single-1", "single-2"]
     assert sum(name.startswith("on-crowded") for name in present(api)) == 24
@@ -117,7 +117,7 @@ def test_nobody_leaves_for_a_gang_that_does_not_fit_even_then(
     fill(api, "n1", 8)
     fill(api, "n2", 8, priority=INTERACTIVE)
     gang_stowage.flush(api)
-    with gang_plane.scheduler(scheduler_configuration(gang_stowage.url), feature_gates=GATE):
+    with gang_plane.scheduler(scheduler_configuration(gang_stowage.url)):
         names = create_gang(api, "too-large", 2, 8)
         eventually(
             lambda: all(api.get("Pod", name)["status"].get("conditions") for name in names),
@@ -137,7 +137,7 @@ def test_a_gang_with_room_evicts_nobody_and_stays_together(
     for number in range(2, 4):
         fill(api, f"n{number}")
     gang_stowage.flush(api)
-    with gang_plane.scheduler(scheduler_configuration(gang_stowage.url), feature_gates=GATE):
+    with gang_plane.scheduler(scheduler_configuration(gang_stowage.url)):
         names = create_gang(api, "pairs", 4, 4, minimum=2)
         assert sorted(wait_until_placed(api, names)) == ["n2", "n2", "n3", "n3"]
     assert "on-n1-0" in present(api)
@@ -147,6 +147,6 @@ def test_two_gangs_at_once(gang_plane: ControlPlane, api: Api, gang_stowage: Sto
     for number in range(4):
         fill(api, f"both-{number}", 8)
     gang_stowage.flush(api)
-    with gang_plane.scheduler(scheduler_configuration(gang_stowage.url), feature_gates=GATE):
+    with gang_plane.scheduler(scheduler_configuration(gang_stowage.url)):
         names = create_gang(api, "one", 2, 8) + create_gang(api, "two", 2, 8)
         assert sorted(wait_until_placed(api, names)) == [f"both-{number}" for number in range(4)]

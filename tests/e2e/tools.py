@@ -35,7 +35,7 @@ class Tools:
 
     def install(self, *values: str, wait: bool = True) -> None:
         """Installs or upgrades the chart with these `--set` arguments."""
-        options = [f"--set={value}" for value in values]
+        options = [f"--set={value}" for value in ("image.repository=registry.example.com/stowage", *values)]
         options += ["--wait", "--timeout=60s"] if wait else []
         self.helm(
             "upgrade", "--install", "stowage", str(CHART), f"-n={NAMESPACE}", "--create-namespace", *options

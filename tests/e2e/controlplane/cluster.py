@@ -38,8 +38,9 @@ class ControlPlane:
     """A context manager. Leaving it stops all processes, in reverse order of their start."""
 
     def __init__(self, directory: Path, **apiserver: object) -> None:
-        """`apiserver`: more flags of kube-apiserver, with _ for -."""
+        """`apiserver`: more flags of kube-apiserver, with _ for -. kube-scheduler has its feature gates."""
         self.directory = directory
+        self._feature_gates = apiserver.get("feature_gates", "")
         self.logs = directory / "logs"
         self.kubeconfig = directory / "e2e.kubeconfig"
         self.server = f"https://127.0.0.1:{free_port()}"
@@ -69,7 +70,6 @@ class ControlPlane:
         configuration: Object,
         name: str = "kube-scheduler",
         kubeconfig: Path | None = None,
-        feature_gates: str = "",
     ) -> Process:
         """A kube-scheduler, not yet started, with this KubeSchedulerConfiguration and a kubeconfig (ours).
 
@@ -84,7 +84,7 @@ class ControlPlane:
             "bind-address": "127.0.0.1",
             "secure-port": port,
             "authorization-always-allow-paths": "/healthz,/readyz,/livez,/metrics,/configz",
-            "feature-gates": feature_gates,
+            "feature-gates": self._feature_gates,
         }
         return self._process("kube-scheduler", flags, ready=f"https://127.0.0.1:{port}/readyz", name=name)
 

@@ -42,7 +42,12 @@ _Interval = Annotated[float, Field(gt=0, le=1e9, **_OR_TEXT), _IN_SECONDS]
 _Grace = Annotated[int, Field(ge=0, le=86400, **_OR_TEXT), _IN_SECONDS]
 
 
-Mode: TypeAlias = Literal["off", "recommend", "on"]
+def _as_mode(value: object) -> object:
+    """YAML reads on and off as booleans."""
+    return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+
+
+Mode: TypeAlias = Annotated[Literal["off", "recommend", "on"], BeforeValidator(_as_mode)]
 
 
 class SettingsError(Exception):
@@ -96,11 +101,6 @@ class Queue(BaseModel):
     priority_classes: frozenset[str] = frozenset()
     aliases: frozenset[str] = frozenset()
 
-    @field_validator("consolidation", mode="before")
-    @classmethod
-    def _as_word(cls, value: object) -> object:
-        return _as_mode(value)
-
 
 DEFAULT_QUEUES: Mapping[str, Queue] = {
     "interactive": Queue(
@@ -116,11 +116,6 @@ DEFAULT_QUEUES: Mapping[str, Queue] = {
         max_duration=4 * 3600, restartable=True, priority_classes=frozenset({"stowage-backfill"})
     ),
 }
-
-
-def _as_mode(value: object) -> object:
-    """YAML reads on and off as booleans."""
-    return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
 
 
 def queue_problems(queues: Mapping[str, Queue]) -> Iterator[str]:
@@ -315,11 +310,6 @@ class Settings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="debug, info, warning or error"
     )
-
-    @field_validator("evictor", "consolidation", mode="before")
-    @classmethod
-    def _as_word(cls, value: object) -> object:
-        return _as_mode(value)
 
     @field_validator("consolidation")
     @classmethod

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from extender.cluster.allocations import Placement
 from extender.dialects.pod_request import bound_request
 from extender.k8s.objects import Pod
+from extender.queues.disruptions import job_of
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import KEPT_PODS
 
@@ -79,9 +80,9 @@ class GangRoom:
 
 
 class MovedRoom(NamedTuple):
-    """Room for the pod that replaces one which is moved here: for pods of the controller with this UID."""
+    """Room for the pod that replaces one which is moved here: for pods of this job (``job_of``)."""
 
-    owner: str
+    job: str
     place: Placement
 
 
@@ -249,8 +250,8 @@ class Reservations:
 
     def release_all_moved(self) -> None:
         """This replica moves no pods any more."""
-        for uid in list(self._moved):
-            self.release_moved(uid)
+        self.changes += len(self._moved)
+        self._moved.clear()
 
     def node_of(self, uid: str) -> str:
         """Where a waiting pod has a place, "" for nowhere."""
@@ -308,12 +309,8 @@ class Reservations:
         if answered := self._cycles.get(cycle):
             others = (uid for uid in answered.places if uid != pod.uid and not self.assumed.of_pod(uid))
             places += [answered.places[uid] for uid in others]
-        own = pod.owner.uid if pod.owner else ""
-        places += [
-            room.place
-            for room in self._moved.values()
-            if room.owner != own and room.place.priority >= pod.priority
-        ]
+        rooms = (room for room in self._moved.values() if room.job != job_of(pod))
+        places += [room.place for room in rooms if room.place.priority >= pod.priority]
         return places + self.gang_places(pod.priority, gang)
 
     def gang_places(self, priority: int, own: str) -> list[Placement]:
@@ -362,8 +359,8 @@ class Reservations:
         self._next_expiry = min(times, default=math.inf)
 
     def answered(self, pod: Pod, node: str, cycle: str = "") -> None:
-        """kube-scheduler will most likely bind the pod to this node. ``cycle``: its key, if
-        other pods are asked about before; they, and nobody else, see this place as taken."""
+        """kube-scheduler will most likely bind the pod to this node. ``cycle``: the key of the cycle in which
+        it asks about the pod, "" for none. Only the other pods of the cycle see this place as taken."""
         size = min(pod.size + len(node), KEPT_PODS // 16)
         self._answers.put(pod.uid, (pod, node, self.clock()), size)
         if cycle and not (bound := bound_request(pod)).problem:

@@ -155,15 +155,20 @@ class Consolidation:
             may_lose = self._rule.may_lose(job.gpus, waited)
             if not may_lose or _has_room(book, job) or self._clock() < self._delays.get(job.key, (0, 0))[0]:
                 continue
-            if (room := self._room(job)) is None or room.lost > may_lose or not self._affordable(room):
+            if (room := self._room(job, may_lose)) is None:
                 self._delay(job.key)
                 continue
+            version = self._state.room_version
             if self._settings.scale_up_wait_seconds and await waits_for_scale_up(job.pods[0]):
                 continue
+            if self._state.room_version != version:
+                room = self._room(job, may_lose)
+            if room is None or not all(map(self._planner.waits, job.pods)):
+                return
             if mode_for(self._state, self._settings, job.pods[0]) == "recommend":
                 await self._recommend(job, room)
                 self._delay(job.key)
-            elif (room := self._room(job)) is not None and room.lost <= may_lose:
+            else:
                 await self._move(job, room, book)
             return
 
@@ -185,7 +190,7 @@ class Consolidation:
             self._waited.keep(keys)
             self._said = {key: moves for key, moves in self._said.items() if key in keys}
             self._delays = {key: delay for key, delay in self._delays.items() if key in keys}
-        return iter([one for one in self._known if all(map(self._still_waits, one[0].pods))])
+        return iter([one for one in self._known if all(map(self._planner.waits, one[0].pods))])
 
     def _delay(self, key: str) -> None:
         """Look for moves for this job again in some seconds, twice as many as the last time."""
@@ -193,17 +198,15 @@ class Consolidation:
         seconds = min(_LONGEST, seconds * 2)
         self._delays[key] = self._clock() + seconds, seconds
 
-    def _still_waits(self, pod: Pod) -> bool:
-        known = self._state.pods.by_uid(pod.uid)
-        return known is not None and not (known.deleting or self._state.pods.is_bound(pod.uid))
-
-    def _room(self, job: Job) -> RoomByMoves | None:
-        """The moves, if nothing cheaper makes room: pods that leave already, or evictions by priority."""
+    def _room(self, job: Job, may_lose: float) -> RoomByMoves | None:
+        """The moves, if they lose no more than they may, and nothing cheaper makes room: pods that leave
+        already, or evictions by priority."""
         pods = [pod for uid in job.pods if (pod := self._state.pods.by_uid(uid.uid))]
         if len(pods) == 1 and self._planner.plan(pods[0])[1] not in _NO_OTHER_WAY:
             return None
         nodes, now = self._planner.nodes_of, self._wall()
-        return room_by_moves(self._state, pods, nodes, now, most=self._rule.moves, rule=self._rule)
+        room = room_by_moves(self._state, pods, nodes, now, most=self._rule.moves, rule=self._rule)
+        return room if room and room.lost <= may_lose and self._affordable(room) else None
 
     def _affordable(self, room: RoomByMoves) -> bool:
         gpus = float((self._state.fleet.arrays.compute_capacity > 0).sum())
@@ -244,7 +247,7 @@ class Consolidation:
                 break
             nominated.append((pod, node))
         else:
-            needed = lambda: all(map(self._still_waits, job.pods))  # noqa: E731
+            needed = lambda: all(map(self._planner.waits, job.pods))  # noqa: E731
             leaving = await self._actions.evict(job.pods[0], plan, needed)
             self._bucket.take(leaving.evictions, self._clock())
             evicted = frozenset(pod.uid for pod in leaving.pods)
@@ -253,12 +256,11 @@ class Consolidation:
         return evicted
 
     def _hold_room(self, move: Move, ends: float) -> None:
-        pod, owner = move.pod, move.pod.owner
-        assert owner is not None  # a controller creates it again
-        others = frozenset(one.uid for one in self._state.pods.values() if job_of(one) == owner.uid)
+        pod, job = move.pod, job_of(move.pod)
+        others = frozenset(one.uid for one in self._state.pods.values() if job_of(one) == job)
         self._moved[pod.uid] = _Moved(move, others, ends)
         place = Placement(move.target, request_of(pod), priority=pod.priority)
-        self._state.reservations.reserve_moved(pod.uid, MovedRoom(owner.uid, place))
+        self._state.reservations.reserve_moved(pod.uid, MovedRoom(job, place))
 
     def _end(self, uid: str) -> None:
         self._moved.pop(uid, None)

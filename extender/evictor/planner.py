@@ -145,7 +145,7 @@ class Planner:
     def plan(self, pod: Pod, recommended: Iterable[Recommendation] = ()) -> tuple[EvictionPlan | None, str]:
         """The best plan, else None and why. ``recommended``: evictions for other pods that count as done."""
         with self._carried_out(pod, recommended) as leaving:
-            if not self._waits(pod):
+            if not self.waits(pod):
                 return None, "fits"
             if reason := needs_no_plan(self._state, pod, self.nodes_of(pod)):
                 return None, reason
@@ -158,7 +158,7 @@ class Planner:
     def free_node(self, pod: Pod, waiting: Sequence[Pod]) -> str:
         """The best node for the pod as it is, if its room may be held for the pod; else ""."""
         reason = needs_no_plan(self._state, pod, self.nodes_of(pod))
-        if reason != "fits" or not self._waits(pod):
+        if reason != "fits" or not self.waits(pod):
             return ""
         node = self._fitting_node(pod)
         return node if node and may_take(self._state, pod, node, waiting) else ""
@@ -169,9 +169,10 @@ class Planner:
 
     def needs_room(self, pod: Pod) -> bool:
         """Whether the pod still waits and fits nowhere."""
-        return self._waits(pod) and not needs_no_plan(self._state, pod, self.nodes_of(pod))
+        return self.waits(pod) and not needs_no_plan(self._state, pod, self.nodes_of(pod))
 
-    def _waits(self, pod: Pod) -> bool:
+    def waits(self, pod: Pod) -> bool:
+        """Whether the pod is still there, and has no node."""
         known = self._state.pods.by_uid(pod.uid)
         return known is not None and not (known.deleting or self._state.pods.is_bound(pod.uid))
 

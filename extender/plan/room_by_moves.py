@@ -100,11 +100,8 @@ class Movers:
         elif any(self._rules.why_not(members)):
             return {pod.key: None}
         movable = [self._movable(one, gang.key if gang else "") for one in members]
-        together = not self._violates_budget(members) and all(movable)
+        together = all(movable) and not any(self._state.budgets.violations(members))
         return {one.key: found if together else None for one, found in zip(members, movable, strict=True)}
-
-    def _violates_budget(self, pods: Sequence[Pod]) -> bool:
-        return any(self._state.budgets.violations(pods))
 
     def _movable(self, pod: Pod, gang: str) -> Movable | None:
         state, queue = self._state, self._state.rights.queue_of(pod)

@@ -3,9 +3,8 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -17,36 +16,15 @@ from .controlplane.process import eventually, free_port
 from .dra_cases import Case, case, classes, small_pod
 from .dra_devices import divided_node, whole_node
 from .rush import GPU
-from .stowage import Stowage, apply, scheduler_configuration
+from .stowage import Stowage, scheduler_configuration
 from .workload import pod
 
 pytestmark = pytest.mark.skipif(release() < "1.34", reason="1.34 has the first resource.k8s.io/v1")
 
-GATES = ("DRAConsumableCapacity", "DRADeviceTaints", "DRAExtendedResource", "DRAPartitionableDevices")
-"""Off by default before 1.36."""
 CASES, SEED = 200, 20
 CLAIMS_ONLY = "resource-claims.yaml"
 RATE = 0.95
 FAST: Object = PLAIN | {"clientConnection": {"qps": 1000, "burst": 2000}}
-
-
-@pytest.fixture(scope="module")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    gates = "" if release() >= "1.36" else ",".join(f"{gate}=true" for gate in GATES)
-    with ControlPlane(tmp_path_factory.mktemp("dra"), feature_gates=gates) as plane:
-        yield plane
-
-
-@pytest.fixture(scope="module")
-def stowage_kubeconfig(control_plane: ControlPlane) -> Path:
-    apply(control_plane.api, "rbac.yaml")
-    return control_plane.kubeconfig_for("stowage", control_plane.api.token("stowage"))
-
-
-@pytest.fixture(scope="module")
-def running_stowage(control_plane: ControlPlane, stowage_kubeconfig: Path) -> Iterator[Stowage]:
-    with Stowage(control_plane, stowage_kubeconfig) as stowage:
-        yield stowage
 
 
 def test_kube_scheduler_allocates_what_is_predicted(

@@ -75,8 +75,9 @@ class Timeline:
         self.runs: list[Run] = []
         self.events: list[tuple[float, int, int, float]] = []
         """A heap: time, what happens, to which pod (or row), and the start of the pod's run."""
+        self.waiting: list[tuple[int, float, int, int]] = []
+        """Minus the priority, since when it waits, its rank among the arrivals, and the pod; sorted."""
         self._timed = pods
-        self._waiting: list[tuple[int, float, int, int]] = []  # priority, queued, rank, pod
         self._left = [pod.duration for pod in pods]
         self._order: list[int] = np.argsort([pod.created for pod in pods], kind="stable").tolist()
         self._rank = {pod: rank for rank, pod in enumerate(self._order)}
@@ -138,7 +139,11 @@ class Timeline:
         self.runs.append(Run(pod, one.held.row, one.queued, one.started, now, how, lost))
         if how is not Ended.FINISHED:
             self._left[pod] -= now - one.started - lost
-            self._enqueue(pod, now)
+            self.enqueue(pod, now)
+
+    def enqueue(self, pod: int, now: float) -> None:
+        """The pod waits from now on."""
+        insort(self.waiting, (-self.priority(pod), now, self._rank[pod], pod))
 
     def end_of(self, pod: int) -> float:
         """When the pod's run ends, if nobody stops it."""
@@ -151,7 +156,7 @@ class Timeline:
         if self.make_room(pod, now, now):
             self._try_waiting(now)
         else:
-            self._enqueue(pod, now)
+            self.enqueue(pod, now)
 
     def _pass_time(self, until: float) -> None:
         """All events up to a time; after each moment at which something changed, try the pods that wait."""
@@ -167,16 +172,16 @@ class Timeline:
         """Start the waiting pods that fit. If others had to leave, the first in the queue is tried again."""
         refused: set[Hashable] = set()
         place = 0
-        while place < len(self._waiting):
-            entry = self._waiting[place]
+        while place < len(self.waiting):
+            entry = self.waiting[place]
             _, queued, _, pod = entry
             kind = self.kind(pod)
             if kind in refused:
                 place += 1
             elif self._start_where_it_fits(pod, now, queued):
-                del self._waiting[place]
+                del self.waiting[place]
             elif self.make_room(pod, now, queued):
-                self._waiting.remove(entry)
+                self.waiting.remove(entry)
                 refused.clear()
                 place = 0
             else:
@@ -190,6 +195,3 @@ class Timeline:
             return False
         self.start(pod, now, queued, held)
         return True
-
-    def _enqueue(self, pod: int, now: float) -> None:
-        insort(self._waiting, (-self.priority(pod), now, self._rank[pod], pod))

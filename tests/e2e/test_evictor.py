@@ -39,15 +39,16 @@ SHARED |= {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.me
 
 @contextmanager
 def evicting(
-    cluster: ControlPlane, kubeconfig: Path, *, file: str = "shared-gpus.yaml", mode: str = "on"
+    cluster: ControlPlane, kubeconfig: Path, *, file: str = "shared-gpus.yaml", mode: str = "on", **more: str
 ) -> Iterator[Stowage]:
-    """A Stowage that binds and evicts, with the rights for both, and a kube-scheduler that uses it."""
+    """A Stowage that binds and evicts, with the rights for both, and a kube-scheduler that uses it. ``more``:
+    further settings."""
     settings = {
         "BIND": "true",
         "EVICTOR": mode,
         "EVICTOR_LEASE": "stowage-system/stowage-evictor",
         "EVICTOR_SCHEDULERS": '["stowage"]',
-    }
+    } | more
     with ExitStack() as stack:
         for rights in ("rbac-bind.yaml", "rbac-evictor.yaml"):
             stack.enter_context(applied(cluster.api, rights))

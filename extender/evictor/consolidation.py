@@ -20,15 +20,20 @@ from extender.evictor.actions import Actions
 from extender.evictor.book import Book, Hold
 from extender.evictor.decision import longest_grace
 from extender.evictor.metrics import EvictorMetrics
-from extender.evictor.planner import MOST_MEMBERS, Planner
+from extender.evictor.planner import Planner
 from extender.k8s.objects import Pod
-from extender.plan.room_by_moves import Move, RoomByMoves, room_by_moves
+from extender.plan.room_by_moves import (
+    Move,
+    RoomByMoves,
+    mode_for,
+    room_by_moves,
+    starting_together,
+    would_make_room,
+)
 from extender.queues.disruptions import job_of
 from extender.replay.cluster_pods import PermittedRows
 from extender.settings import Mode, Settings
-from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.token_bucket import TokenBucket
-from extender.untrusted.visible import many
 from extender.verbs.eviction.plan import EvictionPlan
 from packing.model.request import Request
 from packing.plan.move_rule import LossBudget, MoveRule, WaitClock, free_pieces
@@ -37,8 +42,6 @@ _LOOK = 5.0
 """Seconds between two looks at what is free for the jobs that wait."""
 _SHORTEST, _LONGEST = 20.0, 300.0
 """Seconds until moves for a job are looked for again."""
-_SHOWN, _LONGEST_TEXT = 4, 900
-"""Moves, and characters, in one sentence: an Event has at most 1,024."""
 _NO_OTHER_WAY = ("no_plan", "budget")
 
 _log = logging.getLogger(__name__)
@@ -53,14 +56,6 @@ def rule_of(settings: Settings) -> MoveRule:
         moves=settings.consolidation_moves,
         lost_share=settings.consolidation_lost_percent / 100,
     )
-
-
-def mode_for(state: State, settings: Settings, pod: Pod) -> Mode:
-    """Whether others move for this pod: as its queue says, else the setting; never more than ``evictor``."""
-    mode = state.rights.queue_of(pod).consolidation or settings.consolidation
-    if "off" in (mode, settings.evictor):
-        return "off"
-    return "recommend" if settings.evictor == "recommend" else mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +75,8 @@ def waiting_jobs(state: State, waiting: Iterable[Pod]) -> list[Job]:
     for pod in sorted(waiting, key=lambda pod: (-pod.priority, pod.created, pod.key)):
         gang = state.gangs.gang_of(pod)
         if (key := gang.key if gang else pod.uid) not in jobs:
-            jobs[key] = _job(state, key, [pod] if gang is None else _missing(state, gang.key, gang.minimum))
+            jobs[key] = _job(state, key, starting_together(state, pod))
     return [job for job in jobs.values() if job]
-
-
-def _missing(state: State, key: str, minimum: int) -> list[Pod]:
-    """The members of a gang that must still start, the oldest first; none if some are not there yet."""
-    gang = state.gangs.gang(key)
-    members = [one for one in state.gangs.members(key) if not one.deleting]
-    bound = sum(state.pods.is_bound(one.uid) for one in members)
-    missing = minimum - bound - (gang.succeeded if gang else 0)
-    free = [one for one in members if not (one.gates or state.pods.is_bound(one.uid))]
-    free.sort(key=lambda one: (one.created, one.key))
-    return free[:missing] if 0 < missing <= min(len(free), MOST_MEMBERS) else []
 
 
 def _job(state: State, key: str, pods: Sequence[Pod]) -> Job | None:
@@ -165,7 +149,7 @@ class Consolidation:
                 room = self._room(job, may_lose)
             if room is None or not all(map(self._planner.waits, job.pods)):
                 return
-            if mode_for(self._state, self._settings, job.pods[0]) == "recommend":
+            if self._mode(job.pods[0]) == "recommend":
                 await self._recommend(job, room)
                 self._delay(job.key)
             else:
@@ -177,7 +161,7 @@ class Consolidation:
         now = self._clock()
         if now - self._looked >= _LOOK:
             self._looked, permitted = now, None
-            served = [pod for pod in waiting if mode_for(self._state, self._settings, pod) != "off"]
+            served = [pod for pod in waiting if self._mode(pod) != "off"]
             self._known = []
             for job in waiting_jobs(self._state, [pod for pod in served if not pod.gates]):
                 if job.gpus < self._rule.gpus:
@@ -191,6 +175,9 @@ class Consolidation:
             self._said = {key: moves for key, moves in self._said.items() if key in keys}
             self._delays = {key: delay for key, delay in self._delays.items() if key in keys}
         return iter([one for one in self._known if all(map(self._planner.waits, one[0].pods))])
+
+    def _mode(self, pod: Pod) -> Mode:
+        return mode_for(self._state, pod, self._settings.evictor, self._settings.consolidation)
 
     def _delay(self, key: str) -> None:
         """Look for moves for this job again in some seconds, twice as many as the last time."""
@@ -308,12 +295,3 @@ def eviction_plan(room: RoomByMoves) -> EvictionPlan:
     here = tuple(move.pod for move in room.moves if move.pod.node_name == node)
     there = tuple(move.pod for move in room.moves if move.pod.node_name != node)
     return EvictionPlan(node, here, (room.lost,), other_nodes=there, moves_to=moves_to)
-
-
-def would_make_room(room: RoomByMoves) -> str:
-    """Who would move where, for whom, and what that loses. Short enough for an Event."""
-    moves = [f"{shorten(move.pod.key, KEY)} to {shorten(move.target, KEY)}" for move in room.moves]
-    more = f" and {len(moves) - _SHOWN} more" if len(moves) > _SHOWN else ""
-    nodes = ", ".join(sorted({shorten(node, KEY) for _, node in room.nodes})[:_SHOWN])
-    text = f"{many(len(moves), 'move')} would make room on {nodes}: {', '.join(moves[:_SHOWN])}{more}"
-    return f"{shorten(text, _LONGEST_TEXT)}; lost work: {room.lost / 3600:.2g} GPU-hours"

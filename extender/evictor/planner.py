@@ -19,11 +19,9 @@ from extender.evictor.book import ATTEMPTS, Book, Recommendation, Schedulers
 from extender.evictor.decision import UNSCHEDULABLE, best_node, best_plan, fits_on, needs_no_plan, nodes_for
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod
+from extender.plan.room_by_moves import MOST_MEMBERS
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from extender.verbs.gang_fit import gang_may_fit
-
-MOST_MEMBERS = 16
-"""Members that may lack room together. Requests wait while all of them are planned."""
 
 Required = Mapping[str, Collection[str]]
 """UIDs by node of the pods that leave in any case."""

@@ -33,7 +33,9 @@ from extender.explain.options import option_on
 from extender.explain.verdict import TOO_LARGE, Question, decide
 from extender.explain.words import admission_problem, as_admitted, is_manifest
 from extender.k8s.objects import Pod
+from extender.plan.room_by_moves import mode_for
 from extender.protocol.node_names import Bytes, NodeNames
+from extender.settings import Mode
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import many
 from extender.verbs.evaluate import Evaluation, evaluate, fitting_scores, form_on
@@ -57,6 +59,7 @@ def explain(
     candidates: Candidates | None = None,
     now: float | None = None,
     evictor: EvictorMode = "unknown",
+    consolidation: Mode = "off",
 ) -> Explanation:
     """The pod against the candidates (by default those of all nodes), as things are. With a moment ``now``
     (Unix seconds) also who would be evicted for it, and whose move would be enough, where it fits nowhere."""
@@ -98,7 +101,8 @@ def explain(
         if now is not None and not (pod.node_name or pod.gates):
             evictions = evictions_for(state, pod, list(names), now, evictor)
         refusals = *explanation.refusals, *_used_up(candidates, used_up)
-        asked = Question(state, pod, request, candidates, refusals, evictions, now)
+        moves = mode_for(state, pod, "off" if evictor == "unknown" else evictor, consolidation)
+        asked = Question(state, pod, request, candidates, refusals, evictions, now, moves)
         verdict = decide(asked, found_hints)
         if verdict.why == TOO_LARGE:
             evictions = None

@@ -17,12 +17,13 @@ from extender.explain.advice import ADVICE
 from extender.explain.answers import EvictionOption, Evictions, Need, Refusal, Verdict
 from extender.explain.candidates import Candidates, Rejection, untolerated
 from extender.explain.needs import NO_DEVICES
-from extender.explain.room import gang_fits_when_empty, leaver, way_for_gang
+from extender.explain.room import gang_fits_when_empty, node_to_uncordon, room_by_others, whose_end
 from extender.explain.words import Hint, Kind
 from extender.k8s.affinity import Taint
 from extender.k8s.node_filter import CORDONED, NOT_TOLERATED, OTHER_SELECTOR
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
+from extender.settings import Mode
 from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import many
 from extender.verbs.evaluate import evaluate
@@ -73,7 +74,8 @@ def behind_rules(state: State, pod: Pod, request: Request, candidates: Candidate
 @dataclass(frozen=True, slots=True)
 class Question:
     """A pod that fits nowhere for all that is known, and why not. ``evictions``: as far as they were searched
-    for. With a moment ``now`` (Unix seconds) it is also searched for a pod whose move or end would be enough.
+    for. With a moment ``now`` (Unix seconds) it is also searched for pods whose move or end would be enough;
+    ``moves``: whether the evictor moves others for it.
     """
 
     state: State
@@ -83,6 +85,7 @@ class Question:
     refusals: Sequence[Refusal]
     evictions: Evictions | None = None
     now: float | None = None
+    moves: Mode = "off"
 
     @property
     def every(self) -> int:
@@ -223,13 +226,15 @@ def _ways_when_full(asked: Question, first: Refusal, behind: Sequence[Behind]) -
         yield f"wait: {_ACTORS[best.acts]} evicts {_pods(best)} on {best.node} for it"
     cordoned = (one for one in behind if one.rule.reason == CORDONED and one.fits)
     yield from (_past(asked.pod, asked.candidates, one) for one in cordoned)
-    leaves = None
+    moves, ends = "", None
     if asked.now is not None:
-        leaves = leaver(asked.state, asked.pod, asked.request, asked.candidates.names, asked.now)
-    if leaves and leaves.target:
-        yield f"move {leaves.pod} from {leaves.node} to {leaves.target}, where it fits: its place is enough"
-    elif leaves:
-        yield f"wait until {leaves.pod} on {leaves.node} ends: its place is enough"
+        moves = room_by_others(asked.state, asked.pod, asked.moves, asked.now)
+        ends = None if moves else whose_end(asked.state, asked.pod, asked.request, asked.candidates.names)
+    if moves:
+        yield moves
+    elif ends:
+        home = shorten(ends.node_name, KEY)
+        yield f"wait until {shorten(ends.key, KEY)} on {home} ends: its place is enough"
     elif first.lacks and all(need.asked <= need.total for need in first.lacks):
         yield f"wait until pods on {first.nearest} end"
     if best and not acts:
@@ -240,8 +245,10 @@ def _ways_when_full(asked: Question, first: Refusal, behind: Sequence[Behind]) -
 
 def _ways_for_gang(asked: Question) -> Iterator[str]:
     state, pod, request = asked.state, asked.pod, asked.request
-    if way := "" if asked.now is None else way_for_gang(state, pod, request, asked.now):
-        yield way
+    if asked.now is not None and (node := node_to_uncordon(state, pod, request)):
+        yield f"uncordon a node, and the whole gang fits: kubectl uncordon {shorten(node, KEY)}"
+    elif asked.now is not None and (moves := room_by_others(state, pod, asked.moves, asked.now)):
+        yield moves
     if gang_fits_when_empty(state, pod, request):
         yield ADVICE[Reason.GANG_DOES_NOT_FIT]
     else:

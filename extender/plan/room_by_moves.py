@@ -25,6 +25,9 @@ from extender.queues.queue import is_restartable
 from extender.queues.rights import EvictionRules
 from extender.replay.cluster_engine import as_new
 from extender.replay.cluster_pods import PermittedRows, why_it_stays
+from extender.settings import Mode
+from extender.untrusted.limits import KEY, shorten
+from extender.untrusted.visible import many
 from extender.verbs.evaluate import evaluate
 from extender.verbs.eviction.node_pods import gpus_held
 from extender.verbs.eviction.promising import promising_nodes
@@ -33,11 +36,15 @@ from packing.fleet.downgrade import device_on, weaker_rows
 from packing.fleet.node_usage import Allocation
 from packing.model.request import Request
 from packing.plan.move_rule import MoveRule
-from packing.plan.room_by_moves import Flags, Movable, Waiting, cheapest_moves
+from packing.plan.room_by_moves import MOST_QUESTIONS, Flags, Movable, Waiting, cheapest_moves
 from packing.victims.rights import gpu_seconds
 
+MOST_MEMBERS = 16
+"""Members that may lack room together. Requests wait while all of them are planned."""
 _MOST_SEARCHED = 400
 """Running pods that are looked at."""
+_SHOWN, _LONGEST_TEXT = 4, 900
+"""Moves, and characters, in one sentence: an Event has at most 1,024."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,37 @@ class RoomByMoves:
     nodes: tuple[tuple[Pod, str], ...]
     moves: tuple[Move, ...]
     lost: float
+
+
+def mode_for(state: State, pod: Pod, evictor: str, consolidation: Mode) -> Mode:
+    """Whether others move for this pod: as its queue says, else the setting; never more than ``evictor``."""
+    mode = state.rights.queue_of(pod).consolidation or consolidation
+    if "off" in (mode, evictor):
+        return "off"
+    return "recommend" if evictor == "recommend" else mode
+
+
+def starting_together(state: State, pod: Pod) -> list[Pod]:
+    """The pod alone, or as many members of its gang as must still start, the oldest first; none if some are
+    not there yet."""
+    gang = state.gangs.gang_of(pod)
+    if gang is None:
+        return [pod]
+    members = [one for one in state.gangs.members(gang.key) if not one.deleting]
+    bound = sum(state.pods.is_bound(one.uid) for one in members)
+    missing = gang.minimum - bound - gang.succeeded
+    free = [one for one in members if not (one.gates or state.pods.is_bound(one.uid))]
+    free.sort(key=lambda one: (one.created, one.key))
+    return free[:missing] if 0 < missing <= min(len(free), MOST_MEMBERS) else []
+
+
+def would_make_room(room: RoomByMoves) -> str:
+    """Who would move where, for whom, and what that loses. Short enough for an Event."""
+    moves = [f"{shorten(move.pod.key, KEY)} to {shorten(move.target, KEY)}" for move in room.moves]
+    more = f" and {len(moves) - _SHOWN} more" if len(moves) > _SHOWN else ""
+    nodes = ", ".join(sorted({shorten(node, KEY) for _, node in room.nodes})[:_SHOWN])
+    text = f"{many(len(moves), 'move')} would make room on {nodes}: {', '.join(moves[:_SHOWN])}{more}"
+    return f"{shorten(text, _LONGEST_TEXT)}; lost work: {room.lost / 3600:.2g} GPU-hours"
 
 
 class _Places(NamedTuple):
@@ -168,6 +206,7 @@ def room_by_moves(
     *,
     most: int,
     rule: MoveRule | None = None,
+    questions: int = MOST_QUESTIONS,
 ) -> RoomByMoves | None:
     """The cheapest moves, at most ``most``, after which all these pods fit; None if none are found, and where
     none are needed. ``nodes_of``: the nodes that kube-scheduler's own filters accept for a pod. Without a
@@ -189,7 +228,7 @@ def room_by_moves(
     waiting = [
         movers.waiting(pod, requests[pod.key], allowed[pod.key], sources[pod.key]) for pod in largest_first
     ]
-    moves = cheapest_moves(state.fleet, waiting, movable, movers.costs, most=most)
+    moves = cheapest_moves(state.fleet, waiting, movable, movers.costs, most=most, questions=questions)
     if moves is None or not moves.targets:
         return None
     leaving = [state.pods[key] for key in moves.targets]

@@ -11,6 +11,7 @@ from extender.cli.explain_text import render
 from extender.cluster.state import State
 from extender.explain.pod import explain
 from extender.k8s.objects import Node, Owner, Pod, Upserted
+from extender.settings import Mode
 from packing.model.reasons import Reason
 from tests.extender.builders import GUARDED, NOW, guard, make_node, make_pod, make_state
 
@@ -45,13 +46,29 @@ def test_a_node_to_uncordon() -> None:
     assert explain(state, pods[0], now=NOW).fits == 2
 
 
-def test_a_pod_to_move() -> None:
+def test_pods_to_move() -> None:
     pods = gang(2)
     blocking = make_pod("x", 1, node_name="b", owner=JOB)
     state = cluster(make_node("a"), make_node("b"), make_node("c", 2), blocking, *pods)
-    told = way(state, pods[0])
-    assert told.startswith("move default/x from b to c, and the whole gang fits: kubectl cordon b, ")
-    assert "kubectl delete pod x -n default" in told
+    assert way(state, pods[0]).startswith("1 move would make room on a, b: default/x to c; lost work: ")
+
+
+@pytest.mark.parametrize(("evictor", "mode", "says"), [
+    ("on", "on", "wait: the evictor moves others once it has waited for long enough: 1 move"),
+    ("on", "recommend", "let the evictor move others (evictor: on, consolidation: on): 1 move"),
+    ("recommend", "on", "let the evictor move others (evictor: on, consolidation: on): 1 move"),
+    ("on", "off", "1 move"),
+    ("off", "on", "1 move"),
+])  # fmt: skip
+@pytest.mark.parametrize("restartable", [True, False])
+def test_who_moves_them(evictor: Mode, mode: Mode, says: str, restartable: bool) -> None:
+    """The evictor moves only restartable pods."""
+    notes = {"stowage.dev/restartable": str(restartable).lower()}
+    blocking = make_pod("x", 1, node_name="b", owner=JOB, annotations=notes, started=NOW - 3600)
+    pods = gang(2)
+    state = cluster(make_node("a"), make_node("b"), make_node("c", 2), blocking, *pods)
+    (told, *_) = explain(state, pods[0], now=NOW, evictor=evictor, consolidation=mode).verdict.ways
+    assert told.startswith(says if restartable else "1 move")
 
 
 @pytest.mark.parametrize("why", ["no controller", "budget", "no other node", "too many missing"])
@@ -61,7 +78,7 @@ def test_no_way_is_named_that_is_not_enough(why: str) -> None:
     others = [] if why == "no other node" else [make_node("c", 2)]
     state = cluster(make_node("a"), make_node("b"), *others, blocking, *pods)
     guard(state, 0 if why == "budget" else 1)
-    assert not way(state, pods[0]).startswith(("uncordon", "move"))
+    assert not way(state, pods[0]).startswith(("uncordon", "1 move"))
 
 
 def test_a_cordoned_node_that_is_too_small_or_down_is_no_way() -> None:

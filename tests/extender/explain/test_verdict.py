@@ -61,7 +61,7 @@ def test_a_cordoned_node_is_named() -> None:
 def test_a_pod_that_can_move_is_named_with_its_target() -> None:
     x, y = make_pod("x", 1, node_name="a", owner=JOB), make_pod("y", 4, node_name="b")
     found = verdict(make_pod("new", 8), make_node("a"), make_node("b"), x, y)
-    assert found.ways[0] == "move default/x from a to b, where it fits: its place is enough"
+    assert found.ways[0].startswith("1 move would make room on a: default/x to b; lost work: ")
 
 
 @pytest.mark.parametrize("evictable", [True, False])

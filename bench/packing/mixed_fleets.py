@@ -2,9 +2,11 @@
 
 Fleets and pods are drawn at random, as Kubernetes objects, and every pod is placed by the code of the verbs.
 ``static``: pods lie as a scheduler left them that chooses at random, and are placed again, as with ``stowage
-replay --snapshot``. ``departures``: pods come and go, and one that fits nowhere is dropped.
+replay --snapshot``. ``departures``: pods come and go, and one that fits nowhere is dropped. ``moves``: others
+move for pods that fit nowhere, as ``consolidation: recommend`` says, carried out on the engine.
 
     python -m bench.packing.mixed_fleets static [--seeds 0-19] [--allow-downgrade] [--program]
+    python -m bench.packing.mixed_fleets moves [--seeds 0-19]
     python -m bench.packing.mixed_fleets departures [--seeds 0-9] [--loads 0.8,0.95,1.1] [--select 0.3]
 """
 
@@ -14,8 +16,8 @@ import argparse
 import heapq
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -26,16 +28,22 @@ from extender.cluster.factory import state_of
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.k8s.node_filter import node_requirement
-from extender.k8s.objects import Pod
+from extender.k8s.objects import Deleted, Pod, Upserted
+from extender.plan.room_by_moves import room_by_moves
+from extender.protocol.node_names import NodeNames
 from extender.replay.cluster_engine import ClusterEngine
 from extender.replay.cluster_pods import PermittedRows, cluster_simulation
 from extender.replay.repack import SnapshotReplay
 from extender.replay.simulation import Item, Simulation
+from extender.replay.steps import Step, carry_out
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
+from extender.verbs.evaluate import evaluate
 from packing.fleet.arrays import WHOLE_GPU
+from packing.fleet.downgrade import device_on
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
+from packing.plan.move_rule import MoveRule
 from packing.policies.placer import Arrivals
 from packing.policies.registry import POLICIES
 
@@ -221,6 +229,57 @@ def static(seed: int, *, allow_downgrade: bool, program: bool) -> dict[str, tupl
     return found
 
 
+@dataclass(slots=True)
+class Carried:
+    """Pods that fitted nowhere, those of them for which few moves made room, and these moves. ``problems``:
+    what did not work, ``weaker``: pods that got a weaker device."""
+
+    waiting: int = 0
+    helped: int = 0
+    moves: int = 0
+    weaker: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def moves(seed: int, load: float, arrivals: int = 100) -> Carried:
+    """On the fleet with pods on random nodes, for the next pods."""
+    fleet = MixedFleet(seed)
+    return moves_for(scattered(fleet, load, seed), map(_pod_of, fleet.pods(arrivals)))
+
+
+def moves_for(state: State, pods: Iterable[Pod]) -> Carried:
+    """The moves for each of the pods that fits nowhere, carried out one after the other."""
+    found = Carried()
+    for pod in pods:
+        permitted = PermittedRows(state)
+        rows = permitted.rows_that_accept(pod)
+        names = [name for name, row in state.fleet.rows.items() if rows[row]]
+        if evaluate(state, pod, request_of(pod), NodeNames.of(names)).certain.any():
+            continue
+        found.waiting += 1
+        state.apply([Upserted(pod)])
+        room = room_by_moves(state, [pod], lambda _, names=names: names, 0.0, most=MoveRule().moves)
+        if room is None:
+            state.apply([Deleted("Pod", pod.key)])
+            continue
+        found.helped += 1
+        found.moves += len(room.moves)
+        for move in room.moves:
+            had, gets = (
+                device_on(state.fleet, state.fleet.rows[node], request_of(move.pod))
+                for node in (move.pod.node_name, move.target)
+            )
+            found.weaker += bool(had and gets and gets.is_weaker_than(had))
+        steps = [
+            step
+            for move in reversed(room.moves)
+            for step in (Step("evict", move.pod.key), Step("place", move.pod.key, move.target))
+        ]
+        steps += [Step("place", one.key, node) for one, node in room.nodes]
+        found.problems += carry_out(cluster_simulation(state, real_moves=True), steps).problems
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     """Of the pods that count, in per cent: GPU-hours that were placed, by GPU and by worth, and 8-GPU jobs
@@ -294,15 +353,15 @@ def _free_worth(sim: Simulation) -> float:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.packing.mixed_fleets")
     add = parser.add_argument
-    add("way", choices=("static", "departures"))
+    add("way", choices=("static", "moves", "departures"))
     add("--seeds", type=seed_range, default=None)
     add("--loads", type=lambda text: [float(load) for load in text.split(",")], default=[0.8, 0.95, 1.1])
     add("--select", type=float, default=0.0, help="part of the pods that name a product")
     add("--allow-downgrade", action="store_true")
     add("--program", action="store_true", help="static: the integer program that knows all pods, too")
     args = parser.parse_args(arguments)
-    lines = _static_lines(args) if args.way == "static" else _departure_lines(args)
-    for line in lines:
+    lines = {"static": _static_lines, "moves": _move_lines, "departures": _departure_lines}[args.way]
+    for line in lines(args):
         print(line, flush=True)
 
 
@@ -320,6 +379,14 @@ def _static_lines(args: argparse.Namespace) -> Iterator[str]:
         ]
         below = sum(one[policy][0] < best - 1 for one, best in zip(found, others, strict=True))
         yield f"| {policy} | {gpus:.1f} | {nodes:.1f} | {below} of {len(found)} |"
+
+
+def _move_lines(args: argparse.Namespace) -> Iterator[str]:
+    yield "| seed | pods that fitted nowhere | helped by moves | moves | not as promised | weaker device |"
+    yield "|--:|--:|--:|--:|--:|--:|"
+    for seed in args.seeds or range(20):
+        one = moves(seed, 0.7)
+        yield f"| {seed} | {one.waiting} | {one.helped} | {one.moves} | {len(one.problems)} | {one.weaker} |"
 
 
 def _best_other(found: Mapping[str, tuple[int, int]], policy: str) -> int:

@@ -29,7 +29,7 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.k8s.node_filter import node_requirement
 from extender.k8s.objects import Deleted, Pod, Upserted
-from extender.plan.room_by_moves import room_by_moves
+from extender.plan.room_by_moves import Move, RoomByMoves, room_by_moves
 from extender.protocol.node_names import NodeNames
 from extender.replay.cluster_engine import ClusterEngine
 from extender.replay.cluster_pods import PermittedRows, cluster_simulation
@@ -54,6 +54,8 @@ PODS, WARM = 3_000, 1_000
 _JOBS = {1: 0.55, 2: 0.18, 4: 0.14, 8: 0.13}
 """GPUs that a job asks for, and how often."""
 _SLICES = {"1g.10gb": 0.6, "2g.20gb": 0.2, "3g.40gb": 0.2}
+_LATER = 2e9
+"""Unix seconds: the pods of a snapshot have run for long."""
 _BACKFILL = 0.25
 """How many of the jobs may run on spot nodes."""
 
@@ -251,33 +253,38 @@ def moves_for(state: State, pods: Iterable[Pod]) -> Carried:
     """The moves for each of the pods that fits nowhere, carried out one after the other."""
     found = Carried()
     for pod in pods:
-        permitted = PermittedRows(state)
-        rows = permitted.rows_that_accept(pod)
-        names = [name for name, row in state.fleet.rows.items() if rows[row]]
-        if evaluate(state, pod, request_of(pod), NodeNames.of(names)).certain.any():
+        rows = PermittedRows(state).rows_that_accept(pod)
+        names = NodeNames.of([name for name, row in state.fleet.rows.items() if rows[row]])
+        if evaluate(state, pod, request_of(pod), names).certain.any():
             continue
         found.waiting += 1
         state.apply([Upserted(pod)])
-        room = room_by_moves(state, [pod], lambda _, names=names: names, 0.0, most=MoveRule().moves)
-        if room is None:
+        if room := _room(state, pod, names):
+            found.helped += 1
+            found.moves += len(room.moves)
+            found.weaker += sum(_is_weaker(state.fleet, move) for move in room.moves)
+            found.problems += carry_out(cluster_simulation(state, real_moves=True), _steps(room)).problems
+        else:
             state.apply([Deleted("Pod", pod.key)])
-            continue
-        found.helped += 1
-        found.moves += len(room.moves)
-        for move in room.moves:
-            had, gets = (
-                device_on(state.fleet, state.fleet.rows[node], request_of(move.pod))
-                for node in (move.pod.node_name, move.target)
-            )
-            found.weaker += bool(had and gets and gets.is_weaker_than(had))
-        steps = [
-            step
-            for move in reversed(room.moves)
-            for step in (Step("evict", move.pod.key), Step("place", move.pod.key, move.target))
-        ]
-        steps += [Step("place", one.key, node) for one, node in room.nodes]
-        found.problems += carry_out(cluster_simulation(state, real_moves=True), steps).problems
     return found
+
+
+def _room(state: State, pod: Pod, names: Sequence[str]) -> RoomByMoves | None:
+    return room_by_moves(state, [pod], lambda one: names, _LATER, most=MoveRule().moves)
+
+
+def _is_weaker(fleet: Fleet, move: Move) -> bool:
+    request, nodes = request_of(move.pod), (move.pod.node_name, move.target)
+    had, gets = (device_on(fleet, fleet.rows[node], request) for node in nodes)
+    return bool(had and gets and gets.is_weaker_than(had))
+
+
+def _steps(room: RoomByMoves) -> list[Step]:
+    """The last move first: each place is free before anybody moves."""
+    steps = list[Step]()
+    for move in reversed(room.moves):
+        steps += [Step("evict", move.pod.key), Step("place", move.pod.key, move.target)]
+    return [*steps, *(Step("place", one.key, node) for one, node in room.nodes)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,8 +254,8 @@ def moves_for(state: State, pods: Iterable[Pod]) -> Carried:
     found = Carried()
     for pod in pods:
         rows = PermittedRows(state).rows_that_accept(pod)
-        names = NodeNames.of([name for name, row in state.fleet.rows.items() if rows[row]])
-        if evaluate(state, pod, request_of(pod), names).certain.any():
+        names = [name for name, row in state.fleet.rows.items() if rows[row]]
+        if evaluate(state, pod, request_of(pod), NodeNames.of(names)).certain.any():
             continue
         found.waiting += 1
         state.apply([Upserted(pod)])

@@ -123,7 +123,8 @@ class Consolidation:
     def forget(self) -> None:
         """This replica does not lead."""
         self._state.reservations.release_all_moved()
-        self._waited, self._budget = WaitClock(), LossBudget(self._rule)
+        self._waited = WaitClock()
+        self._budget = LossBudget(self._rule, self._state.disruptions.moves)
         self._moved: dict[str, _Moved] = {}
         self._said: dict[str, frozenset[tuple[str, str]]] = {}  # the last recommendations
         self._delays: dict[str, tuple[float, float]] = {}  # until when, and for how many seconds
@@ -197,8 +198,8 @@ class Consolidation:
 
     def _affordable(self, room: RoomByMoves) -> bool:
         gpus = float((self._state.fleet.arrays.compute_capacity > 0).sum())
-        now = self._clock()
-        return room.lost <= self._budget.left(gpus, now) and self._bucket.allows(len(room.moves), now)
+        affordable = room.lost <= self._budget.left(gpus, self._wall())
+        return affordable and self._bucket.allows(len(room.moves), self._clock())
 
     async def _recommend(self, job: Job, room: RoomByMoves) -> None:
         moves = frozenset((move.pod.uid, move.target) for move in room.moves)
@@ -218,7 +219,7 @@ class Consolidation:
             self._delay(job.key)
             return
         lost = room.lost * len(evicted) / len(room.moves)
-        self._budget.spend(lost, self._clock())
+        self._budget.spend(lost, self._wall())
         for _ in evicted:
             self._metrics.moved("moved", lost / len(evicted))
         partial = len(evicted) < len(room.moves)

@@ -1,4 +1,5 @@
-"""Keeps in a ConfigMap which jobs lost pods lately, so that they stay shielded when Stowage restarts.
+"""Keeps in a ConfigMap which jobs lost pods lately, so that they stay shielded when Stowage restarts, and
+what moves have lost in the last hour.
 
 Every replica reads it at its start; the leader writes it. It is JSON under the key ``disruptions.json``.
 """

@@ -51,6 +51,7 @@ _NODE_CLOCK_SKEW = 60.0  # seconds that the clock of a node may be ahead of ours
 _LONGEST_TIME = 40  # characters: RFC 3339 with nanoseconds and an offset has 35
 _SECONDS = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?")
 _HOUR = 3600.0
+_MOST_LOST = 1e15  # GPU-seconds
 _CLOCK_SKEW = 5.0
 """Seconds by which the clock of whoever ends a pod may be ahead of the API server's, which notes when the
 replacement was created."""
@@ -95,6 +96,8 @@ class DisruptionLog:
         self.gpu_seconds: Counter[tuple[str, str]] = Counter()
         self._shield, self._now = shield_seconds, now
         self._began = math.floor(now())  # Kubernetes has whole seconds
+        self.moves: list[tuple[float, float]] = []
+        """When pods were moved for others, and the GPU-seconds that this lost, within the last hour."""
         self.changes = 0
         self._log: list[Disruption] = []  # by time
         self._uids: set[str] = set()
@@ -153,16 +156,17 @@ class DisruptionLog:
 
     def dump(self) -> dict[str, Any]:
         """All that ``load`` needs, as JSON values: about 150 bytes for each disruption."""
-        return {"disruptions": [list(one) for one in self._log]}
+        return {"disruptions": [list(one) for one in self._log], "moves": [list(one) for one in self.moves]}
 
     def load(self, dumped: object) -> None:
-        """Add the disruptions of a dump. Invalid ones are ignored; counters do not change."""
-        entries = dumped.get("disruptions") if isinstance(dumped, Mapping) else None
-        if isinstance(entries, Sequence) and not isinstance(entries, str):
-            now = self._now()
-            for entry in entries[-DISRUPTIONS:]:
-                if (one := _parsed(entry, now)) is not None:
-                    self._add(one)
+        """Add the disruptions and moves of a dump. Invalid ones are ignored; counters do not change."""
+        now = self._now()
+        for entry in _entries(dumped, "disruptions"):
+            if (one := _parsed(entry, now)) is not None:
+                self._add(one)
+        for entry in _entries(dumped, "moves"):
+            if (move := _parsed_move(entry, now)) is not None and move not in self.moves:
+                self.moves.append(move)
 
     def _before(self, pod: Pod, now: float) -> int:
         """How many disruptions the pod's job had until ``now`` and before the pod's creation."""
@@ -201,6 +205,23 @@ def _remove(lists: dict[str, list[_T]], key: str, value: _T) -> None:
     lists[key].remove(value)
     if not lists[key]:
         del lists[key]
+
+
+def _entries(dumped: object, name: str) -> Sequence[object]:
+    entries = dumped.get(name) if isinstance(dumped, Mapping) else None
+    if not isinstance(entries, Sequence) or isinstance(entries, str):
+        return ()
+    return entries[-DISRUPTIONS:]
+
+
+def _parsed_move(entry: object, now: float) -> tuple[float, float] | None:
+    """A time and GPU-seconds, None if they are invalid, more than an hour ago or in the future."""
+    if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) != 2:
+        return None
+    at, lost = entry
+    if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in entry):
+        return None
+    return (float(at), float(lost)) if now - _HOUR < at <= now and 0 <= lost < _MOST_LOST else None
 
 
 def _parsed(entry: object, now: float) -> Disruption | None:

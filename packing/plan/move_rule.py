@@ -52,14 +52,15 @@ class MoveRule:
 
 
 class LossBudget:
-    """What moves have lost in the last hour. Times in seconds of any one clock."""
+    """What moves have lost in the last hour. Times in seconds of any one clock. ``spent``: the time of each
+    loss and its GPU-seconds; what is older than an hour is removed."""
 
-    def __init__(self, rule: MoveRule) -> None:
-        self._rule, self._spent = rule, list[tuple[float, float]]()
+    def __init__(self, rule: MoveRule, spent: list[tuple[float, float]] | None = None) -> None:
+        self._rule, self._spent = rule, [] if spent is None else spent
 
     def left(self, gpus: float, now: float) -> float:
         """GPU-seconds that may still be lost in a fleet of so many GPUs."""
-        self._spent = [(at, lost) for at, lost in self._spent if at > now - _HOUR]
+        self._spent[:] = [(at, lost) for at, lost in self._spent if at > now - _HOUR]
         most = max(self._rule.lost_share * gpus * _HOUR, self._rule.least_lost)
         return most - sum(lost for _, lost in self._spent)
 

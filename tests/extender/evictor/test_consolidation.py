@@ -163,6 +163,19 @@ async def test_it_can_only_recommend(api: ApiServer, start: Start) -> None:
     assert note.startswith("2 moves would make room on n1: ml/a to n2, ml/b to n2; lost work: ")
 
 
+@pytest.mark.parametrize(("lost", "moves"), [(7000.0, []), (5000.0, ["ml/a", "ml/b"])])
+async def test_what_moves_lose_in_an_hour_is_bounded_over_restarts(
+    api: ApiServer, start: Start, lost: float, moves: list[str]
+) -> None:
+    """7,200 GPU-seconds in a small cluster, and these moves lose 2 x (about 330 + 300 s)."""
+    replica = start()
+    replica.state.disruptions.load({"moves": [[replica.now - 60, lost]]})
+    await replica.rounds(33)
+    assert moved(api) == moves
+    spent = sum(lost for _, lost in replica.state.disruptions.dump()["moves"])
+    assert spent == pytest.approx(lost + 1260 * bool(moves), abs=60)
+
+
 @pytest.mark.parametrize("writes", range(9))
 async def test_a_crash_loses_no_more_than_the_moves_made(api: ApiServer, start: Start, writes: int) -> None:
     first = start()

@@ -307,7 +307,18 @@ def test_an_invalid_entry_of_a_dump_is_ignored(entry):
 def test_what_is_no_dump_is_ignored(dumped):
     log = log_at(Clock())
     log.load(dumped)
-    assert log.dump() == {"disruptions": []}
+    assert log.dump() == {"disruptions": [], "moves": []}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [5, "ab", [], [T0], [T0, -1], [T0, float("nan")], [T0, 10**400], [T0, True], [T0 + 9, 5], [T0 - 3601, 5]],
+)
+def test_a_dump_has_what_moves_lost_in_the_last_hour(entry):
+    log = log_at(Clock(T0 + 1))
+    log.load({"moves": [entry, [T0 - 60, 300]]})
+    log.load(log.dump())
+    assert log.dump()["moves"] == [[T0 - 60, 300]]
 
 
 def test_a_queue_that_checkpoints_loses_less():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -116,7 +117,7 @@ class Movers:
         )
         self._permitted = PermittedRows(state)
         self._places: dict[Hashable, _Places] = {}
-        self._asked: dict[str, tuple[Pod, Request, _Places]] = {}
+        self._asked: dict[str, tuple[Pod, Request, Callable[[], _Places]]] = {}
 
     def movable_on(self, nodes: Iterable[str]) -> list[Movable]:
         """The pods with GPUs of these nodes that may move, with the rest of their gangs."""
@@ -156,7 +157,7 @@ class Movers:
             return None
         kind = request, pod.spec.node_selector, pod.scheduling_constraints, pod.priority
         new = replace(as_new(pod), name=f"{pod.name}.", uid="")  # no pod has this name
-        self._asked[pod.key] = new, request, self._places_of(pod, held.row, request)
+        self._asked[pod.key] = new, request, partial(self._places_of, pod, held.row, request)
         lost, gpus = lost_seconds(pod, queue, self._now), gpus_held(state.fleet, (held,))
         cost = float(gpu_seconds(gpus, lost, state.disruptions.restarts(pod)))
         return Movable(pod.key, request, held, cost, gang, kind)
@@ -175,7 +176,8 @@ class Movers:
         """A pod that waits and may get one of the ``nodes``; room may be made on the ``sources``."""
         rows: Flags = np.zeros(self._state.fleet.arrays.capacity, np.bool_)
         rows[[self._state.fleet.rows[name] for name in sources]] = True
-        self._asked[pod.key] = pod, request, _Places(rows, NodeNames.of(nodes))
+        places = _Places(rows, NodeNames.of(nodes))
+        self._asked[pod.key] = pod, request, lambda: places
         return Waiting(pod.key, request, rows)
 
     def exceeds_hourly_bound(self, pods: Sequence[Pod]) -> bool:
@@ -184,7 +186,8 @@ class Movers:
 
     def costs(self, key: str) -> Floats:
         """As ``packing.plan.room_by_moves.Costs``, by the code that answers ``filter`` and ``prioritize``."""
-        state, (pod, request, (_, names)) = self._state, self._asked[key]
+        state, (pod, request, places) = self._state, self._asked[key]
+        names = places().names
         found: Floats = np.full(state.fleet.arrays.capacity, np.inf, np.float32)
         evaluation = evaluate(state, pod, request, names)
         fits = np.flatnonzero(evaluation.certain)

@@ -134,14 +134,14 @@ def in_slices(state: State, name: str, on_node: NodeDevices) -> Unoffered | None
             continue
         gpu = device.attribute_text("parentUUID") or device.attribute_text("uuid") or id.device
         product = product or device.attribute_text("productName")
-        holders = [state.devices.claims[key] for key in state.devices.pools.holders(id)]
+        holders = [state.devices.claims[key] for key in state.devices.holders(id)]
         pods = [f"{claim.namespace}/{pod}" for claim in holders for pod in claim.reserved_for]
         gpus.setdefault(gpu, []).extend(pods)
         if holders:
             held.add(gpu)
         if holders or device_problem(state, on_node, index) or not on_node.available.is_available(index):
             taken.add(gpu)
-    drivers = state.devices.pools.unknown_drivers(name)
+    drivers = state.devices.unknown_drivers(name)
     incomplete = any(driver.startswith(_GPU_DRIVER) for driver in drivers)
     if not gpus and not incomplete:
         return None

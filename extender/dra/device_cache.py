@@ -1,24 +1,30 @@
 """Slices, classes, claims and taint rules as they arrive from the API server, and the devices of each node.
 
-The devices of a node are built lazily, after one of its pools or a claim on them has changed.
+All else is built lazily: a pool after one of its slices has changed, what is left of it also after a claim
+has, and the devices of a node after one of its pools has changed.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from copy import copy
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeAlias, get_args
 
 from extender.dra.allocator import AvailableDevices
 from extender.dra.device_slots import Slot
-from extender.dra.node_devices import NodeDevices
-from extender.dra.pool_cache import PoolCache
+from extender.dra.node_devices import NodeDevices, PoolAvailability, build_node_devices, pool_availability
+from extender.dra.pools import DevicePool, PoolId, build_pool
 from extender.dra.taint_rules import TaintRules
 from extender.k8s.resource_api.objects import (
     UNKNOWN_POOL,
+    AllocationResult,
+    Device,
     DeviceClass,
+    DeviceId,
     DeviceTaintRule,
     DeviceTaintRuleKind,
     Record,
@@ -27,8 +33,34 @@ from extender.k8s.resource_api.objects import (
 )
 
 Labels: TypeAlias = Mapping[str, str]
+_NO_DEVICES = NodeDevices((), AvailableDevices((), {}), (), {}, has_incomplete_pool=False, version=0)
 
-_NO_DEVICES = NodeDevices((), AvailableDevices((), {}), (), {}, has_incomplete_pool=False, version=(0, 0, 0))
+
+@dataclass(slots=True)
+class _Pool:
+    """The slices of a pool by name, its allocation results by device and claim, the claims whose holdings
+    cannot be read, and what is built from them. ``nodes`` are those that slices or devices name."""
+
+    slices: dict[str, ResourceSlice] = field(default_factory=dict)
+    holders: dict[str, dict[str, tuple[AllocationResult, ...]]] = field(default_factory=dict)
+    unreadable_holders: set[str] = field(default_factory=set)
+    nodes: frozenset[str] = frozenset()
+    built: DevicePool | None = None
+    availability: PoolAvailability | None = None
+
+    def availability_of(self, built: DevicePool, freed: AbstractSet[str]) -> PoolAvailability:
+        """What is left of the pool, also of what the ``freed`` claims have."""
+        if freed and not freed.isdisjoint(self.unreadable_holders.union(*self.holders.values())):
+            holders = {
+                device: {claim: results for claim, results in by_claim.items() if claim not in freed}
+                for device, by_claim in self.holders.items()
+            }
+            unknown = bool(self.unreadable_holders - freed)
+            return pool_availability(built, holders, holdings_unknown=unknown)
+        if self.availability is None:
+            unknown = bool(self.unreadable_holders)
+            self.availability = pool_availability(built, self.holders, holdings_unknown=unknown)
+        return self.availability
 
 
 class DeviceCache:
@@ -42,7 +74,6 @@ class DeviceCache:
         self.changes = self.rules_version = 0
         self.extended_resources: frozenset[str] = frozenset()
         self.taint_rules = TaintRules()
-        self.pools = PoolCache()
         self.total_slots: Counter[Slot] = Counter()
         self._records: dict[str, dict[str, Any]] = {
             "ResourceSlice": {},
@@ -50,9 +81,17 @@ class DeviceCache:
             "ResourceClaim": self.claims,
             **{kind: {} for kind in get_args(DeviceTaintRuleKind)},
         }
-        self._nodes: dict[str, NodeDevices] = {}
         self._problems: dict[str, str] = {}
         self._claims_on_unknown_pool: set[str] = set()
+        self._pools: defaultdict[PoolId, _Pool] = defaultdict(_Pool)
+        self._outdated: set[PoolId] = set()  # to be built
+        self._incomplete_with_counters: set[PoolId] = set()
+        self._pools_of: defaultdict[str, set[PoolId]] = defaultdict(set)  # that name the node
+        self._pools_of_many: set[PoolId] = set()  # of all nodes, or with a node selector
+        self._nodes: dict[str, NodeDevices] = {}
+        self._changed_nodes: set[str] = set()  # whose own pools have changed
+        self._outdated_nodes: set[str] = set()
+        self._versions = count(1)
         self._freed: frozenset[str] = frozenset()
 
     def put(self, record: Record) -> None:
@@ -69,13 +108,13 @@ class DeviceCache:
             self._problems[f"{record.kind} {record.key}"] = record.problem
         match record:
             case ResourceSlice():
-                self.pools.put_slice(record)
+                id = PoolId(record.driver, record.pool)
+                self._pools[id].slices[record.name] = record
+                self._slices_changed(id)
             case DeviceClass():
                 self._classes_changed()
             case ResourceClaim():
-                self.pools.put_allocation(record)
-                if UNKNOWN_POOL in record.unreadable_pools:
-                    self._claims_on_unknown_pool.add(record.key)
+                self._put_allocation(record)
             case DeviceTaintRule():
                 self.taint_rules.put(record)
                 self.rules_version += 1
@@ -85,12 +124,13 @@ class DeviceCache:
         self._problems.pop(f"{kind} {key}", None)
         match self._records[kind].pop(key, None):
             case ResourceSlice() as known:
-                self.pools.remove_slice(known)
+                id = PoolId(known.driver, known.pool)
+                del self._pools[id].slices[known.name]
+                self._slices_changed(id)
             case DeviceClass():
                 self._classes_changed()
             case ResourceClaim() as known:
-                self.pools.remove_allocation(known)
-                self._claims_on_unknown_pool.discard(key)
+                self._remove_allocation(known)
             case DeviceTaintRule() as known:
                 self.taint_rules.remove(known)
                 self.rules_version += 1
@@ -104,11 +144,6 @@ class DeviceCache:
         for key in self._records[kind].keys() - keys:
             self.remove(kind, key)
 
-    def _classes_changed(self) -> None:
-        self.rules_version += 1
-        resources = (one.extended_resource for one in self.classes.values())
-        self.extended_resources = frozenset(filter(None, resources))
-
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known of devices: we may not be allowed to list them."""
@@ -120,15 +155,32 @@ class DeviceCache:
         return bool(self._claims_on_unknown_pool - self._freed)
 
     @property
+    def blocks_allocation_mode_all(self) -> bool:
+        """Whether a pool with counters is incomplete or invalid, on any node. kube-scheduler then
+        satisfies no request with allocation mode ``All``."""
+        self._build_outdated()
+        return bool(self._incomplete_with_counters)
+
+    @property
     def problems(self) -> Mapping[str, str]:
         """Records that cannot be read and pools that are invalid, and why."""
-        return self._problems | dict(self.pools.problems)
+        self._build_outdated()
+        return self._problems
+
+    def holders(self, device: DeviceId) -> Collection[str]:
+        """The claims that hold a device or a part of it, also with admin access."""
+        pool = self._pools.get(PoolId(device.driver, device.pool))
+        return pool.holders.get(device.device, {}) if pool else {}
+
+    def unknown_drivers(self, node: str) -> set[str]:
+        """The drivers of the node's own pools that are incomplete, invalid, or not readable."""
+        pools = [(id, self._build(id)) for id in self._pools_of.get(node, ())]
+        return {id.driver for id, pool in pools if not pool or pool.problem or not all(_names(pool))}
 
     def refresh(self, labels_of: Callable[[str], Labels]) -> None:
         """Bring ``total_slots`` up to date."""
-        changed = self.pools.changed_nodes
-        while changed:
-            name = next(iter(changed))
+        while self._changed_nodes:
+            name = next(iter(self._changed_nodes))
             self.on_node(name, labels_of(name))
 
     def without_claims(self, claims: Collection[str]) -> DeviceCache:
@@ -140,35 +192,149 @@ class DeviceCache:
         return view
 
     def on_node(self, name: str, labels: Labels) -> NodeDevices:
+        """The devices of a node: the same object until they change."""
         if self._freed:
-            return self._on_node_without_freed(name, labels)
-        self.pools.changed_nodes.discard(name)
+            if name not in self._nodes:
+                self._nodes[name] = self._node_devices(name, labels)
+            return self._nodes[name]
+        self._changed_nodes.discard(name)
         known = self._nodes.get(name, _NO_DEVICES)
-        version = self.pools.version_of(name, labels)
-        if known.version == version:
+        if self._is_current(name, known, labels):
             return known
-        fresh = self.pools.node_devices(name, labels, version)
+        self._outdated_nodes.discard(name)
+        fresh = self._node_devices(name, labels)
         self.total_slots.update(fresh.slots)
         self.total_slots.subtract(known.slots)
         for slot in known.slots.keys() - fresh.slots.keys():
             if not self.total_slots[slot]:
                 del self.total_slots[slot]
         self._nodes[name] = fresh
-        own_pools, pools_of_many, _ = version
-        if not (own_pools or (pools_of_many and labels)):  # nothing there, or no node: a request can name any
-            del self._nodes[name]
+        if name not in self._pools_of and not (self._pools_of_many and labels):
+            del self._nodes[name]  # nothing there, or no node: a request can name any
         return fresh
 
     def forget(self, node: str) -> None:
         """Keep nothing of a node that is gone, but its slots: the slices that name it are still there."""
         if not self._nodes.get(node, _NO_DEVICES).slots:
             self._nodes.pop(node, None)
+            self._outdated_nodes.discard(node)
 
-    def _on_node_without_freed(self, name: str, labels: Labels) -> NodeDevices:
-        if name not in self._nodes:
-            version = self.pools.version_of(name, labels)
-            self._nodes[name] = self.pools.node_devices(name, labels, version, self._freed)
-        return self._nodes[name]
+    def _is_current(self, name: str, known: NodeDevices, labels: Labels) -> bool:
+        if known is _NO_DEVICES:
+            return not (self._pools_of_many or name in self._pools_of)
+        if name in self._outdated_nodes:
+            return False
+        return not self._pools_of_many or known.labels is labels or known.labels == labels
+
+    def _node_devices(self, name: str, labels: Labels) -> NodeDevices:
+        """As if the freed claims were deallocated."""
+        ids = self._pools_of.get(name, set()) | self._pools_of_many
+        if not ids:
+            return _NO_DEVICES
+        pools = sorted((pool for id in ids if (pool := self._build(id))), key=lambda pool: pool.sort_key)
+        return build_node_devices(
+            name,
+            labels,
+            [self._pools[pool.id].availability_of(pool, self._freed) for pool in pools],
+            has_incomplete_pool=len(pools) < len(ids) or any(pool.problem for pool in pools),
+            holdings_unknown=any(self._pools[id].unreadable_holders - self._freed for id in ids),
+            version=next(self._versions),
+        )
+
+    def _classes_changed(self) -> None:
+        self.rules_version += 1
+        resources = (one.extended_resource for one in self.classes.values())
+        self.extended_resources = frozenset(filter(None, resources))
+
+    def _put_allocation(self, claim: ResourceClaim) -> None:
+        for result in claim.allocation or ():
+            id = PoolId(result.id.driver, result.id.pool)
+            by_claim = self._pools[id].holders.setdefault(result.id.device, {})
+            by_claim[claim.key] = (*by_claim.get(claim.key, ()), result)
+            self._pool_changed(id)
+        for id in map(PoolId._make, claim.unreadable_pools):
+            if id == UNKNOWN_POOL:
+                self._claims_on_unknown_pool.add(claim.key)
+            else:
+                self._pools[id].unreadable_holders.add(claim.key)
+                self._pool_changed(id)
+
+    def _remove_allocation(self, claim: ResourceClaim) -> None:
+        self._claims_on_unknown_pool.discard(claim.key)
+        for result in claim.allocation or ():
+            id = PoolId(result.id.driver, result.id.pool)
+            if (pool := self._pools.get(id)) is None:  # the claim names a device twice
+                continue
+            by_claim = pool.holders.get(result.id.device, {})
+            by_claim.pop(claim.key, None)
+            if not by_claim:
+                pool.holders.pop(result.id.device, None)
+            self._pool_changed(id)
+        for id in map(PoolId._make, claim.unreadable_pools):
+            if id in self._pools:
+                self._pools[id].unreadable_holders.discard(claim.key)
+                self._pool_changed(id)
+
+    def _slices_changed(self, id: PoolId) -> None:
+        pool = self._pools[id]
+        self._mark_nodes(id)  # that could use it so far
+        slices = pool.slices.values()
+        scopes = [one.scope_of(device) for one in slices for device in (one.devices or (Device(""),))]
+        nodes = frozenset(scope.node_name for scope in scopes if scope.node_name)
+        for name in pool.nodes - nodes:
+            self._pools_of[name].discard(id)
+            if not self._pools_of[name]:
+                del self._pools_of[name]
+        for name in nodes:
+            self._pools_of[name].add(id)
+        pool.nodes = nodes
+        self._pools_of_many.discard(id)
+        if any(scope.all_nodes or scope.terms for scope in scopes):
+            self._pools_of_many.add(id)
+        self._outdated.add(id)
+        self._pool_changed(id)
+
+    def _pool_changed(self, id: PoolId) -> None:
+        """Forget a pool of which nothing is left."""
+        pool = self._pools[id]
+        pool.availability = None
+        self._mark_nodes(id)
+        if not (pool.slices or pool.holders or pool.unreadable_holders):
+            self._build(id)  # removes its problem
+            del self._pools[id]
+
+    def _mark_nodes(self, id: PoolId) -> None:
+        """The devices of the nodes that can use a pool have changed."""
+        nodes = self._pools[id].nodes
+        self._changed_nodes |= nodes
+        self._outdated_nodes |= (
+            self._nodes.keys() if id in self._pools_of_many else nodes & self._nodes.keys()
+        )
+
+    def _build_outdated(self) -> None:
+        while self._outdated:
+            self._build(next(iter(self._outdated)))
+
+    def _build(self, id: PoolId) -> DevicePool | None:
+        """The pool, None while it is incomplete."""
+        state = self._pools[id]
+        if id in self._outdated:
+            self._outdated.discard(id)
+            state.built = pool = build_pool(id, state.slices.values())
+            name = f"pool {id.pool} of {id.driver}"
+            self._problems.pop(name, None)
+            if pool and pool.problem:
+                self._problems[name] = pool.problem
+            self._incomplete_with_counters.discard(id)
+            has_counters = any(one.shared_counters for one in state.slices.values())
+            if has_counters and (pool is None or pool.problem):
+                self._incomplete_with_counters.add(id)
+        return state.built
+
+
+def _names(pool: DevicePool) -> list[str]:
+    """The names of its devices, "" for a slice that cannot be read."""
+    return [device.name for device in pool.devices]
 
 
 def _holdings(claim: ResourceClaim) -> tuple[object, ...]:

@@ -176,7 +176,7 @@ class AllocationSimulator:
             return Forecast()
         if self._cache.any_device_may_be_held:
             return Forecast(problem=HOLDINGS_UNKNOWN)
-        if any(one.wants_all for one in claims) and self._cache.pools.blocks_allocation_mode_all:
+        if any(one.wants_all for one in claims) and self._cache.blocks_allocation_mode_all:
             return Forecast(problem=POOL_INCOMPLETE)
         return NodeSearch(claims, self._cache, budget.meter), self._results.results_for(claims)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 from extender.dra.allocator import AvailableDevices, CounterAmounts
@@ -92,7 +92,8 @@ class NodeDevices:
     ``devices`` are (pool, index in the pool) (D,). ``own_pools`` belong to this node alone, ``slots`` is what
     they could still give. ``has_incomplete_pool``: a pool is incomplete or invalid, so no request can have
     all devices. ``holdings_unknown``: a claim holds devices here, and its allocation cannot be read.
-    ``version`` changes whenever anything else does.
+    ``version`` differs from that of any other object, but 0 where there are no pools. ``labels`` are those of
+    the node.
     """
 
     devices: tuple[tuple[DevicePool, int], ...]
@@ -100,8 +101,9 @@ class NodeDevices:
     own_pools: tuple[PoolAvailability, ...]
     slots: Slots
     has_incomplete_pool: bool
-    version: tuple[int, int, int]
+    version: int
     holdings_unknown: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def device(self, index: int) -> Device:
         pool, index_in_pool = self.devices[index]
@@ -132,7 +134,7 @@ def build_node_devices(
     *,
     has_incomplete_pool: bool,
     holdings_unknown: bool,
-    version: tuple[int, int, int],
+    version: int,
 ) -> NodeDevices:
     """The devices of the node with this name and these labels. ``pools`` are in kube-scheduler's order."""
     here = [
@@ -154,6 +156,7 @@ def build_node_devices(
         has_incomplete_pool,
         version,
         holdings_unknown,
+        labels,
     )
 
 

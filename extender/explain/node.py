@@ -216,7 +216,7 @@ def _devices(state: State, name: str) -> Iterator[DeviceView]:
     on_node = state.devices.on_node(name, state.nodes.labels_of(name))
     for index, id in enumerate(map(on_node.device_id, range(len(on_node.devices)))):
         device = on_node.device(index)
-        claims = [state.devices.claims[key] for key in state.devices.pools.holders(id)]
+        claims = [state.devices.claims[key] for key in state.devices.holders(id)]
         yield DeviceView(
             device="/".join(id),
             what=next(filter(None, map(device.attribute_text, ("profile", "productName", "type"))), ""),

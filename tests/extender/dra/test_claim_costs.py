@@ -176,7 +176,7 @@ def test_a_deleted_pool_leaves_nothing():
     cache.remove("ResourceSlice", "odd")
     cache.refresh(lambda name: {})
     assert len(cache.total_slots) == before
-    assert not any(name.startswith("odd") for name in cache.pools._nodes.by_node)
+    assert not any(name.startswith("odd") for name in cache._pools_of)
 
 
 def test_the_cost_of_an_event_does_not_grow_with_the_cluster():

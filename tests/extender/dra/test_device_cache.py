@@ -75,7 +75,7 @@ def test_devices_of_all_nodes_are_gone_where_their_slices_do_not_reach_any_more(
 def test_an_allocated_partition_blocks_overlapping_devices():
     cache = partitioned()
     hold(cache, "gpu-0-mig-3g20gb-9-4")
-    assert list(cache.pools.holders(DeviceId("gpu.nvidia.com", NODE, "gpu-0-mig-3g20gb-9-4"))) == [
+    assert list(cache.holders(DeviceId("gpu.nvidia.com", NODE, "gpu-0-mig-3g20gb-9-4"))) == [
         "ml/has-node-a-gpu-0-mig-3g20gb-9-4"
     ]
     assert "gpu-0" not in free(cache)
@@ -299,7 +299,7 @@ def test_deleted_pools_leave_nothing():
     cache.keep("ResourceSlice", frozenset())
     cache.keep("ResourceClaim", frozenset())
     cache.refresh(lambda name: {})
-    assert not cache.pools._states
+    assert not cache._pools
     assert not cache._nodes
 
 

@@ -23,8 +23,7 @@ from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.mig_manager import LAYOUT_LABEL, applied_layout
 from extender.inventory.node_inventory import Sources, inventory_of, known_gpus
 from extender.inventory.node_state import closed_because
-from extender.k8s.device_objects import KoordinatorDevice, MigLayout, MigLayouts
-from extender.k8s.objects import Node, Pod
+from extender.k8s.objects import KoordinatorDevice, MigLayout, MigLayouts, Node, Pod
 from extender.k8s.quantity import QuantityError
 from packing.fleet.fleet import Fleet
 from packing.fleet.names import TooMany

@@ -28,14 +28,15 @@ from extender.cluster.queue_usage import QueueUsage
 from extender.cluster.reservations import TIME_TO_LIVE, AssumedPod
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
-from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
 from extender.k8s.objects import (
     REQUIRED_KINDS,
     Deleted,
     Event,
     Kind,
+    KoordinatorDevice,
     KubernetesObject,
     Listed,
+    MigLayouts,
     Node,
     Pod,
     Upserted,

@@ -34,8 +34,7 @@ from extender.dialects.dialect import Claim, Claims, check_limits, validate_clai
 from extender.dialects.per_device import PERCENT
 from extender.dialects.pod_resources import Amounts, RequestError, effective_requests
 from extender.dialects.shared_gpus import InventoryError, Parser, SharedGpus, advertises_nvidia
-from extender.k8s.device_objects import KoordinatorDevice, KoordinatorGpu
-from extender.k8s.objects import Node, Pod, PodSpec
+from extender.k8s.objects import KoordinatorDevice, KoordinatorGpu, Node, Pod, PodSpec
 from extender.k8s.quantity import mib, whole
 from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB, GPUS_PER_NODE, POD_ANNOTATION, quoted
 from packing.model.node_spec import Gpu

@@ -18,8 +18,7 @@ from typing import TypeAlias
 
 from extender.dialects.shared_gpus import is_nvidia
 from extender.inventory.devices import CountedDevices
-from extender.k8s.device_objects import MigLayout, MigLayouts
-from extender.k8s.objects import Node
+from extender.k8s.objects import MigLayout, MigLayouts, Node
 from extender.untrusted.limits import GPUS_PER_NODE
 from packing.model.gpu_catalogue import Profile, parse_profile
 from packing.model.request import WHOLE

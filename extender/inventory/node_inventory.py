@@ -34,8 +34,7 @@ from extender.inventory.gpu_labels import (
 from extender.inventory.mig_manager import DevicesByGpu, devices_by_gpu
 from extender.inventory.node_state import is_leaving, is_spot
 from extender.k8s import gpu_health
-from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
-from extender.k8s.objects import Node
+from extender.k8s.objects import KoordinatorDevice, MigLayouts, Node
 from extender.k8s.quantity import QuantityError, milli, whole
 from extender.untrusted.limits import GPUS_PER_NODE, NAME, RESOURCES, quoted, shorten
 from packing.model.gpu_catalogue import Model, find_model

@@ -1,4 +1,4 @@
-"""Objects that describe the GPUs of nodes: Koordinator's Device, and the ConfigMap of NVIDIA's MIG manager.
+"""Reads what describes the GPUs of nodes: Koordinator's Device, and the ConfigMap of NVIDIA's MIG manager.
 
 Facts about MIG layouts (NVIDIA/mig-parted at bd7160f4): the format is ``api/spec/v1/spec.go``. GPUs are named
 by their index in NVML's order, ``device-filter`` by PCI device and vendor id. If two entries apply to a GPU,
@@ -8,14 +8,13 @@ the label ``nvidia.com/node-name`` (``cmd/nvidia-mig-manager/main.go``).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct, ValidationError, convert, field
 
-from extender.k8s.manifest import Manifest, Pairs, Texts, Unreadable, decoding_problem
+from extender.k8s.manifest import Manifest, Texts, Unreadable, decoding_problem
+from extender.k8s.objects import KoordinatorDevice, KoordinatorGpu, MigGroup, MigLayout, MigLayouts
 from extender.untrusted.bounded_cache import bounded_cache
 from extender.untrusted.limits import (
     GPUS_PER_NODE,
@@ -36,66 +35,6 @@ NO_LAYOUTS = f"{CONFIG_KEY} has no mig-configs"
 NODE_LABEL = "nvidia.com/node-name"
 PER_NODE_SELECTOR = f"app.kubernetes.io/component=nvidia-mig-manager,{NODE_LABEL}"
 """Label selector of the ConfigMaps that the MIG manager writes itself, one for each node."""
-
-
-@dataclass(frozen=True, slots=True)
-class KoordinatorGpu:
-    """One GPU of a ``KoordinatorDevice``."""
-
-    minor: int
-    uuid: str
-    healthy: bool
-    resources: Pairs = ()
-
-
-@dataclass(frozen=True, slots=True)
-class KoordinatorDevice:
-    """Koordinator's ``Device``: lists the GPUs of the node with the same name."""
-
-    kind: ClassVar[Literal["Device"]] = "Device"
-    name: str
-    gpus: tuple[KoordinatorGpu, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """The name of the node."""
-        return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class MigGroup:
-    """An entry of a MIG layout: the GPUs that it applies to, and the MIG instances on each of them.
-
-    ``indices`` None means every GPU. ``models`` are PCI device ids in lower case; empty means any model.
-    ``instances`` pairs a profile, as it was written, with a number; None means that MIG is off.
-    """
-
-    indices: tuple[int, ...] | None
-    models: tuple[str, ...]
-    instances: tuple[tuple[str, int], ...] | None
-
-
-MigLayout: TypeAlias = tuple[MigGroup, ...]
-"""The MIG instances of a node's GPUs. If two entries apply to a GPU, the later one counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class MigLayouts:
-    """A ConfigMap of NVIDIA's MIG manager: layouts by name, for one node or for all.
-
-    ``problem`` says which layouts could not be read, "" for none.
-    """
-
-    kind: ClassVar[Literal["ConfigMap"]] = "ConfigMap"
-    name: str
-    node: str = ""  # "" for all nodes without a ConfigMap of their own
-    layouts: Mapping[str, MigLayout] = dataclasses.field(default_factory=dict)
-    problem: str = ""
-
-    @property
-    def key(self) -> str:
-        """``namespace/name`` of the ConfigMap."""
-        return self.name
 
 
 class _Device(Struct, frozen=True, gc=False):

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import chain, repeat
 from operator import add
 from threading import Lock
-from typing import Annotated, Any, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, inspect
@@ -103,6 +103,8 @@ class Manifest(Struct, frozen=True, gc=False):
     def from_value(cls, value: object) -> Self:
         """The same of what a JSON or YAML parser has made. Raises ``Unreadable``."""
         return read_value(value, cls)
+
+    record: ClassVar[Callable[..., Any]]
 
 
 MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError)

@@ -18,9 +18,9 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct, ValidationError, field
 
-from extender.k8s.manifest import MALFORMED, Unreadable, decoder_of, decoding_problem
+from extender.k8s.manifest import MALFORMED, Manifest, Unreadable, decoder_of, decoding_problem
 from extender.k8s.objects import Deleted, Event, Listed, Upserted
-from extender.source.watched_kinds import AnyManifest, WatchedKind
+from extender.source.watched_kinds import WatchedKind
 from extender.untrusted.limits import quoted, shorten
 
 PAGE = 500  # objects; a list of 30,000 pods at once would cost 130 MB here and stall the API server
@@ -150,7 +150,7 @@ class ListWatch:
         self._paged = not whole
         return True
 
-    def _manifest(self, text: Raw, which: str) -> AnyManifest | None:
+    def _manifest(self, text: Raw, which: str) -> Manifest | None:
         """An object; None where it cannot be read: it must not hide others."""
         try:
             return self._watched.manifest.from_json(text)

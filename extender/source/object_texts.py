@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 from msgspec import Raw, Struct, ValidationError
 from msgspec.json import decode
 
-from extender.k8s.device_objects import NO_LAYOUTS, MigLayouts
+from extender.k8s.device_objects import NO_LAYOUTS
 from extender.k8s.manifest import MALFORMED, Unreadable, decoding_problem
-from extender.k8s.objects import KubernetesObject
+from extender.k8s.objects import KubernetesObject, MigLayouts
 from extender.source.interface import Unavailable
 from extender.source.watched_kinds import MANIFESTS
 from extender.untrusted.limits import QUOTED, SNAPSHOT_OBJECT, SNAPSHOT_YAML, shorten

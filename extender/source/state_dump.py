@@ -16,10 +16,9 @@ from typing import Annotated, Any, get_args
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.node_filter import NodeRequirement
-from extender.k8s.objects import KubernetesObject, Node, Pod
+from extender.k8s.objects import KoordinatorDevice, KubernetesObject, MigLayouts, Node, Pod
 from extender.k8s.pod_groups import PodGroup, PodGroupKind
 from extender.k8s.resource_api.objects import (
     DeviceClass,

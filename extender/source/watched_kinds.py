@@ -10,34 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from typing import TypeAlias
 
 from extender.k8s.device_objects import PER_NODE_SELECTOR, KoordinatorDeviceManifest, MigLayoutsManifest
 from extender.k8s.eviction_objects import PodDisruptionBudgetManifest, PriorityClassManifest
+from extender.k8s.manifest import Manifest
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Kind, KubernetesObject
-from extender.k8s.pod_groups import PodGroupManifest, is_pod_group
+from extender.k8s.pod_groups import PodGroupManifest
 from extender.k8s.pod_manifest import PodManifest
 from extender.k8s.resource_api.manifests import (
     DeviceClassManifest,
     DeviceTaintRuleManifest,
     ResourceClaimManifest,
     ResourceSliceManifest,
-)
-from extender.k8s.resource_api.objects import is_taint_rule
-
-AnyManifest: TypeAlias = (
-    NodeManifest
-    | PodManifest
-    | ResourceSliceManifest
-    | ResourceClaimManifest
-    | DeviceClassManifest
-    | DeviceTaintRuleManifest
-    | KoordinatorDeviceManifest
-    | MigLayoutsManifest
-    | PodGroupManifest
-    | PriorityClassManifest
-    | PodDisruptionBudgetManifest
 )
 
 
@@ -52,19 +37,17 @@ class WatchedKind:
 
     kind: Kind
     path: str
-    manifest: type[AnyManifest]
+    manifest: type[Manifest]
     optional: bool = False
     awaited: bool = False
     selector: Mapping[str, str] = field(default_factory=dict)
 
-    def record_of(self, manifest: AnyManifest) -> KubernetesObject:
+    def record_of(self, manifest: Manifest) -> KubernetesObject:
         """What is kept of an object of this kind: several APIs have a PodGroup, and do not name themselves in
         a list."""
-        if isinstance(manifest, PodGroupManifest) and is_pod_group(self.kind):
-            return manifest.record(self.kind)
-        if isinstance(manifest, DeviceTaintRuleManifest) and is_taint_rule(self.kind):
-            return manifest.record(self.kind)
-        return manifest.record()
+        one_of_several = isinstance(manifest, PodGroupManifest | DeviceTaintRuleManifest)
+        record: KubernetesObject = manifest.record(*((self.kind,) if one_of_several else ()))
+        return record
 
     @property
     def resource(self) -> str:
@@ -112,7 +95,7 @@ _ROWS = (
 WATCHED_KINDS: Mapping[Kind, WatchedKind] = {row.kind: row for row in _ROWS}
 """What is watched under any settings."""
 AWAITED_KINDS = frozenset(row.kind for row in _ROWS if row.awaited)
-MANIFESTS: Mapping[str, type[AnyManifest]] = {
+MANIFESTS: Mapping[str, type[Manifest]] = {
     **{row.kind: row.manifest for row in _ROWS},  # "PodGroup" reads the apiVersion
     "ConfigMap": MigLayoutsManifest,
 }

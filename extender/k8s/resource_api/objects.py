@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
-from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias, TypeGuard, get_args
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 from pydantic import BeforeValidator, PlainSerializer
@@ -223,10 +223,6 @@ class DeviceClass:
 DeviceTaintRuleKind: TypeAlias = Literal["DeviceTaintRule", "BetaDeviceTaintRule", "AlphaDeviceTaintRule"]
 """All these objects have the kind DeviceTaintRule: of v1, v1beta2 and v1alpha3. A cluster may serve several
 versions of one object."""
-
-
-def is_taint_rule(kind: str) -> TypeGuard[DeviceTaintRuleKind]:
-    return kind in get_args(DeviceTaintRuleKind)
 
 
 @dataclass(frozen=True, slots=True)

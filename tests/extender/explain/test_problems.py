@@ -14,9 +14,8 @@ from extender.cluster.state import State
 from extender.explain.advice import ADVICE
 from extender.explain.problems import Problem, Problems, Surroundings, problems_of
 from extender.k8s.affinity import Taint
-from extender.k8s.device_objects import MigLayouts
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
-from extender.k8s.objects import Container, Deleted, Event, Listed, PodSpec, Upserted
+from extender.k8s.objects import Container, Deleted, Event, Listed, MigLayouts, PodSpec, Upserted
 from extender.k8s.resource_api.objects import (
     Device,
     DeviceClass,

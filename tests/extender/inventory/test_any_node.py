@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from extender.cluster.state import State
 from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.node_inventory import inventory_of
-from extender.k8s.device_objects import KoordinatorDevice, KoordinatorGpu
-from extender.k8s.objects import Node, Upserted
+from extender.k8s.objects import KoordinatorDevice, KoordinatorGpu, Node, Upserted
 from extender.k8s.quantity import QuantityError
 from extender.untrusted.limits import PROBLEM
 from packing.model.reasons import Reason

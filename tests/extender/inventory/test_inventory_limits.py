@@ -12,8 +12,7 @@ from extender.cluster.state import State
 from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.node_inventory import NodeInventory, inventory_of
 from extender.k8s.affinity import Taint
-from extender.k8s.device_objects import MigLayouts
-from extender.k8s.objects import Node, Upserted
+from extender.k8s.objects import MigLayouts, Node, Upserted
 from extender.untrusted.limits import GPUS_PER_NODE, NAME, PROBLEM, RESOURCES
 from packing.model.gpu_catalogue import parse_product, parse_profile
 from packing.model.nvlink import parse_islands

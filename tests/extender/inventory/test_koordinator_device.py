@@ -12,9 +12,9 @@ import yaml
 from extender.cluster.state import State
 from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.node_inventory import inventory_of
-from extender.k8s.device_objects import KoordinatorDevice, KoordinatorDeviceManifest, KoordinatorGpu
+from extender.k8s.device_objects import KoordinatorDeviceManifest
 from extender.k8s.node_manifest import NodeManifest
-from extender.k8s.objects import Deleted, Listed, Node, Pod, Upserted
+from extender.k8s.objects import Deleted, KoordinatorDevice, KoordinatorGpu, Listed, Node, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.source.list_watch import ListWatch
 from extender.source.watched_kinds import WATCHED_KINDS

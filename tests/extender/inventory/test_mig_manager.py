@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.inventory.node_inventory import inventory_of
-from extender.k8s.device_objects import MigLayouts, MigLayoutsManifest
-from extender.k8s.objects import Node
+from extender.k8s.device_objects import MigLayoutsManifest
+from extender.k8s.objects import MigLayouts, Node
 from packing.model.node_spec import NodeSpec
 from tests.extender.builders import H100, make_node
 

@@ -10,10 +10,17 @@ from pathlib import Path
 import pytest
 
 from extender.k8s.affinity import Taint
-from extender.k8s.device_objects import KoordinatorDevice, KoordinatorGpu, MigGroup, MigLayouts
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.node_filter import NodeRequirement
-from extender.k8s.objects import KubernetesObject, Node, Pod
+from extender.k8s.objects import (
+    KoordinatorDevice,
+    KoordinatorGpu,
+    KubernetesObject,
+    MigGroup,
+    MigLayouts,
+    Node,
+    Pod,
+)
 from extender.k8s.pod_groups import PodGroup
 from extender.k8s.resource_api.objects import (
     AllocationResult,

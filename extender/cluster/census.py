@@ -23,7 +23,7 @@ from extender.cluster.other_resources import wants_devices
 from extender.cluster.state import State
 from extender.cluster.totals import Totals
 from extender.cluster.unoffered import Unoffered, closed_text, in_slices, unoffered
-from extender.dialects.pod_request import request_of
+from extender.dialects.pod_request import bound_request, request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dra.node_devices import NodeDevices
 from extender.k8s.objects import Pod
@@ -120,6 +120,16 @@ def waiting_pods(state: State) -> list[Pod]:
     """The pods that wait, the most urgent first."""
     found = [pod for key in state.pods.waiting if waits_for_devices(state, pod := state.pods[key])]
     return sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
+
+
+async def gpus_by_queue(state: State) -> dict[str, float]:
+    """How many GPUs the pods with a node have, of all queues of the settings and of "" for pods without one.
+    Other tasks run in between."""
+    found = dict.fromkeys((*state.rights.queues.by_name, ""), 0.0)
+    async for pod in with_turns(list(state.pods.values()), _PODS):
+        if pod.node_name and (request := bound_request(pod).request).wants_gpu:
+            found[state.rights.queues.name_of(pod)] += gpus_of(state.fleet, request)
+    return found
 
 
 class _Columns(NamedTuple):

@@ -10,7 +10,6 @@ from operator import attrgetter
 
 from extender.cluster.allocations import Allocations, Placement, Problems
 from extender.cluster.claim_check import ClaimHistory
-from extender.cluster.queue_usage import QueueUsage
 from extender.cluster.reservations import FAILED, AssumedPod, Reservations
 from extender.dialects.pod_request import bound_request, claims_of
 from extender.dialects.shared_gpus import is_gpu_resource
@@ -33,11 +32,11 @@ class PodTable(Mapping[str, Pod]):
     Writes what they have into ``allocations``, and returns the nodes whose pods it changed ("" is no node).
     ``waiting`` are the keys of those without a node, ``leaving`` of those with a node that terminate.
     ``expects``: since when a waiting pod, by its UID, is told to wait for the room of pods that have just
-    ended. ``usage``: of queues. ``now``: Unix seconds.
+    ended. ``on_bound`` is called when a pod that waited gets a node. ``now``: Unix seconds.
     """
 
-    def __init__(self, allocations: Allocations, usage: QueueUsage) -> None:
-        self.usage = usage
+    def __init__(self, allocations: Allocations) -> None:
+        self.on_bound: Callable[[Pod], None] = lambda pod: None
         self.reservations = Reservations(self.by_uid)
         self.assumed = self.reservations.assumed
         self.waiting: dict[str, None] = {}
@@ -72,8 +71,9 @@ class PodTable(Mapping[str, Pod]):
             changed |= self.remove(pod.key)
         elif known is not None:
             changed.add(known.node_name)
+            if pod.node_name and not known.node_name:
+                self.on_bound(pod)
         self._pods[pod.key] = pod
-        self.usage.put(pod)
         self._keys_by_uid[pod.uid] = pod.key
         if pod.node_name:
             self.waiting.pop(pod.key, None)
@@ -113,7 +113,6 @@ class PodTable(Mapping[str, Pod]):
         pod = self._pods.pop(key, None)
         if pod is None:
             return set()
-        self.usage.remove(key)
         self._keys_by_uid.pop(pod.uid, None)
         self.reservations.forget(pod.uid)
         self.waiting.pop(key, None)

@@ -24,7 +24,6 @@ from extender.cluster.gang_affinity import GangCosts
 from extender.cluster.gang_placement import GangHolds, WaitingMembers, place_together
 from extender.cluster.node_table import NodeTable, blocked_because
 from extender.cluster.pod_table import PodTable
-from extender.cluster.queue_usage import QueueUsage
 from extender.cluster.reservations import TIME_TO_LIVE, AssumedPod
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
@@ -86,7 +85,7 @@ class State:
         self.fleet = Fleet()
         self.allocations = Allocations(self.fleet)
         self.nodes = NodeTable(self.allocations, self.fleet)
-        self.pods = PodTable(self.allocations, QueueUsage(self.rights.queues, self.fleet))
+        self.pods = PodTable(self.allocations)
         self.reservations, self.assumed_pods = self.pods.reservations, self.pods.assumed
         self.gang_costs = GangCosts(self.gangs, self.pods, self.fleet, self.nodes.network)
         self.devices = devices = DeviceCache()

@@ -20,6 +20,7 @@ from extender.background import Run
 from extender.cluster.factory import state_of
 from extender.cluster.policy_refresh import INTERVAL, PolicyRefresher, choose_node_sets_now
 from extender.cluster.reservations import Reserved, RetryOrder
+from extender.dialects.pod_request import bound_request
 from extender.evictor.book import Schedulers
 from extender.evictor.planner import Asked
 from extender.explain.answers import Decision
@@ -82,7 +83,7 @@ class Engine:
         self.inspector = Inspector(self.state, self._decisions, settings.evictor, settings.consolidation)
         self._recheck = RefusalRecheck(LONGEST if source.watches() else 0.0)
         self.gauges = Gauges(self.state, source, self._recheck, self.inspector.census)
-        self.state.pods.usage.on_bound = metrics.pod_bound
+        self.state.pods.on_bound = self._pod_bound
         self.verbs: Mapping[str, Callable[[bytes], Awaitable[tuple[bytes, str]]]] = {
             "filter": self._filter,
             "prioritize": self._prioritize,
@@ -274,6 +275,12 @@ class Engine:
         if pod is not None:
             self._log_decision("bind", pod, error or f"bound to {args.node}")
         return bind_error(error), "refused" if error else "bound"
+
+    def _pod_bound(self, pod: Pod) -> None:
+        """A pod that waited has got a node."""
+        if pod.created and bound_request(pod).request.wants_gpu:
+            waited = max(0.0, time.time() - pod.created)
+            self._metrics.pod_bound(self.state.rights.queue_name(pod), waited)
 
     def _log_decision(
         self,

@@ -5,7 +5,6 @@ Those with known label values have all series from the start: rate() does not se
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,8 +27,6 @@ if TYPE_CHECKING:  # they load kernels
 Values: TypeAlias = float | Mapping[Any, float]
 """Of a metric: one, or one for each value of its label, or for each tuple of values of its labels."""
 _RESOURCES = {kind: one.resource for kind, one in WATCHED_KINDS.items() if kind in REQUIRED_KINDS}
-_BATCH = 100
-"""Pods that are counted before other tasks run: less than a millisecond."""
 _ON_OFFER: dict[str, tuple[str, Callable[[Fragmentation], float]]] = {
     "gpus_on_offer": ("GPUs of nodes that take pods.", lambda one: one.gpus),
     "gpus_free": ("Free compute of GPUs on offer, in GPUs.", lambda one: one.free),
@@ -82,12 +79,13 @@ class Gauges:
     def __init__(self, state: State, source: Source, recheck: RefusalRecheck, census: CensusTaker) -> None:
         self._state, self._source, self._recheck, self._census = state, source, recheck, census
         self._found: Census | None = None
+        self._used: Mapping[str, float] = {}
 
     async def update(self) -> None:
         """Bring up to date what is computed node by node or pod by pod. Other tasks run in between."""
-        self._found = await self._census.take()
-        for _ in self._state.pods.usage.reread(self._state.pods, _BATCH):
-            await asyncio.sleep(0)
+        from extender.cluster.census import gpus_by_queue
+
+        self._found, self._used = await self._census.take(), await gpus_by_queue(self._state)
 
     def collect(self) -> Iterator[Metric]:
         """All of them."""
@@ -138,7 +136,7 @@ class Gauges:
         yield counter("watch_restarts", text, ends, "resource", "reason")
 
     def _of_disruptions(self) -> Iterator[Metric]:
-        disruptions, used = self._state.disruptions, self._state.pods.usage.gpus_by_queue()
+        disruptions, used = self._state.disruptions, self._used
         text = "Bound pods that were preempted or interrupted."
         yield counter("preempted_pods", text, disruptions.pods, "queue", "reason", "owner")
         text = "Estimated work that such pods lost since their start or last checkpoint, in GPU-hours."

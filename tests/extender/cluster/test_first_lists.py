@@ -113,7 +113,6 @@ def test_taking_all_pods_of_a_node_at_once_gives_the_tables_of_taking_one_by_one
         assert of(at_once) == of(one_by_one)
     for name in ("_placements", "_allocated", "_histories", "_on_node"):
         assert getattr(at_once.allocations, name) == getattr(one_by_one.allocations, name), name
-    assert at_once.pods.usage.gpus_by_queue() == one_by_one.pods.usage.gpus_by_queue()
     for row, usage in one_by_one.fleet.usage.items():
         assert dict(usage.free_devices()) == dict(at_once.fleet.usage[row].free_devices())
         assert usage.free_cpu_and_memory() == at_once.fleet.usage[row].free_cpu_and_memory()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.cluster.census import CensusTaker, Waiting
+from extender.cluster.census import CensusTaker, Waiting, gpus_by_queue
 from extender.cluster.state import State
 from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Deleted, Listed, Pod, Upserted
@@ -59,6 +59,10 @@ def counted(state: State) -> tuple[dict[str, Waiting], dict[str, float]]:
     return waiting, used
 
 
+def used_in(state: State) -> dict[str, float]:
+    return asyncio.run(gpus_by_queue(state))
+
+
 def waiting_in(state: State, queue: str = "") -> Waiting:
     return asyncio.run(CensusTaker(state).take()).waiting[queue]
 
@@ -69,31 +73,29 @@ def test_every_pod_counts_once_in_its_queue(happened) -> None:
     state = make_state(make_node("n"))
     state.apply(happened)
     waiting = asyncio.run(CensusTaker(state).take()).waiting
-    assert (waiting, state.pods.usage.gpus_by_queue()) == counted(state)
+    assert (waiting, used_in(state)) == counted(state)
 
 
-def test_a_pod_that_gets_a_node_has_waited_since_it_was_created() -> None:
+def test_a_pod_that_gets_a_node_has_waited() -> None:
     state, waits = make_state(make_node("n")), []
-    state.pods.usage._now = lambda: NOW
-    state.pods.usage.on_bound = lambda queue, seconds: waits.append((queue, seconds))
+    state.pods.on_bound = waits.append
     pod = in_queue("a", "batch")
-    state.apply([Upserted(pod), Upserted(replace(pod, node_name="n")), Upserted(replace(pod, node_name="n"))])
-    assert waits == [("batch", 100.0)]
+    bound = replace(pod, node_name="n")
+    state.apply([Upserted(pod), Upserted(bound), Upserted(bound)])
+    assert waits == [bound]
     state.apply(
         [Upserted(in_queue("seen-bound", "", node_name="n")), Upserted(in_queue("late", "", uid="1"))]
     )
     state.apply([Upserted(in_queue("late", "", uid="2", node_name="n"))])  # another pod of that name
-    assert waits == [("batch", 100.0)]
+    assert waits == [bound]
 
 
 def test_a_mig_instance_is_a_part_of_a_gpu_even_if_its_pod_came_before_the_node() -> None:
     state = make_state(make_pod("a", 2, resource=MIG), make_pod("b", 2, resource=MIG, node_name="mig"))
-    assert (waiting_in(state).gpus, state.pods.usage.gpus_by_queue()[""]) == (2, 2)
+    assert (waiting_in(state).gpus, used_in(state)[""]) == (2, 2)
     state.apply([Upserted(make_node("mig", 0, **{MIG: "7"}))])
-    assert len([*state.pods.usage.reread(state.pods, 2)]) == 1
     part = pytest.approx(2 * (0.142 + 0.125) / 2, abs=0.01)
-    assert (waiting_in(state).gpus, state.pods.usage.gpus_by_queue()[""]) == (part, part)
-    assert [*state.pods.usage.reread(state.pods, 1)] == []
+    assert (waiting_in(state).gpus, used_in(state)[""]) == (part, part)
 
 
 def test_a_priority_class_may_move_pods_to_another_queue() -> None:
@@ -102,12 +104,10 @@ def test_a_priority_class_may_move_pods_to_another_queue() -> None:
         make_pod("b", 1, node_name="n", priority_class="nightly"),
     )
     state = make_state(make_node("n"), *pods)
-    [*state.pods.usage.reread(state.pods, 100)]
-    assert (waiting_in(state).pods, state.pods.usage.gpus_by_queue()[""]) == (1, 1)
+    assert (waiting_in(state).pods, used_in(state)[""]) == (1, 1)
     state.apply([Upserted(PriorityClass("nightly", queue="batch"))])
-    [*state.pods.usage.reread(state.pods, 100)]
-    assert (waiting_in(state, "batch").pods, state.pods.usage.gpus_by_queue()["batch"]) == (1, 1)
-    assert (waiting_in(state).pods, state.pods.usage.gpus_by_queue()[""]) == (0, 0)
+    assert (waiting_in(state, "batch").pods, used_in(state)["batch"]) == (1, 1)
+    assert (waiting_in(state).pods, used_in(state)[""]) == (0, 0)
 
 
 def test_a_request_that_cannot_be_read_waits_for_nobody_knows_how_much() -> None:

@@ -197,16 +197,15 @@ def test_the_status_of_a_bound_pod_changes_its_record_and_nothing_else():
     bound = make_pod("a", 2, node_name="n", labels={"team": "x"})
     state = make_state(make_node("n"), bound)
     generation = state.fleet.arrays.generation.copy()
-    before = state.fleet.changes, state.allocations.changes, state.pods.usage.gpus_by_queue()
+    before = state.fleet.changes, state.allocations.changes
     running = replace(bound, phase="Running", started=5.0)
     state.apply([Upserted(running)])
     assert state.pods[bound.key] is running
     assert [*state.pods.on_node("n")] == [running]
-    assert (state.fleet.changes, state.allocations.changes, state.pods.usage.gpus_by_queue()) == before
+    assert (state.fleet.changes, state.allocations.changes) == before
     assert (state.fleet.arrays.generation == generation).all()
     state.apply([Upserted(replace(running, phase="Succeeded"))])
     assert bound.key not in state.pods
-    assert state.pods.usage.gpus_by_queue()[""] == 0
 
 
 def test_a_bound_pod_that_is_shown_is_assumed_nowhere_whatever_has_changed():

@@ -16,11 +16,11 @@ from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from extender.cluster.allocations import Allocations, Problems
-from extender.cluster.gang_affinity import Network
 from extender.cluster.node_sets import NodeSets
 from extender.dialects.pod_request import WRITERS
 from extender.dialects.shared_gpus import InventoryError
-from extender.inventory.mig_manager import LAYOUT_LABEL, applied_layout
+from extender.inventory.devices import LAYOUT_LABEL, applied_layout
+from extender.inventory.network_labels import Network
 from extender.inventory.node_inventory import Sources, inventory_of, known_gpus
 from extender.inventory.node_state import closed_because
 from extender.k8s.objects import KoordinatorDevice, MigLayout, MigLayouts, Node, Pod
@@ -239,7 +239,7 @@ class NodeTable(Mapping[str, Node]):
 
 
 _LAYOUT = "MIG layout"
-"""In the texts of ``inventory/mig_manager.py``."""
+"""In the texts of ``inventory/devices.py``."""
 
 
 _inventory_fields = attrgetter(

@@ -18,13 +18,12 @@ import numpy.typing as npt
 
 from extender.cluster.allocations import Allocations, Placement
 from extender.cluster.demand import DemandLearner
-from extender.cluster.disrupted_pods import note_disruptions
 from extender.cluster.failures import Failures
-from extender.cluster.gang_affinity import GangCosts
-from extender.cluster.gang_placement import GangHolds, WaitingMembers, place_together
+from extender.cluster.gang_placement import GangCosts, GangHolds, WaitingMembers, place_together
 from extender.cluster.node_table import NodeTable, blocked_because
 from extender.cluster.pod_table import PodTable
 from extender.cluster.reservations import TIME_TO_LIVE, AssumedPod
+from extender.dialects.pod_request import bound_request
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.objects import (
@@ -44,9 +43,10 @@ from extender.k8s.pod_groups import is_pod_group
 from extender.k8s.resource_api.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.protocol.node_names import NameTable, NodeNames
 from extender.queues.disruption_budgets import DisruptionBudgets
-from extender.queues.disruptions import DisruptionLog
+from extender.queues.disruptions import DisruptionLog, note_disruptions
 from extender.queues.gangs import GangTable
 from extender.queues.rights import Rights
+from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.policies.interface import Policy
@@ -115,7 +115,7 @@ class State:
                 case "Pod":
                     self.gangs.apply(event)
                     queues = self.rights.queues
-                    note_disruptions(event, self.disruptions, queues, self.pods, self.nodes, self.fleet)
+                    note_disruptions(event, self.disruptions, queues, self.pods, self.nodes, self._gpus_of)
                     self._sync_nodes(self._apply(event))
                 case kind if is_pod_group(kind):
                     self.gangs.apply(event)
@@ -129,6 +129,11 @@ class State:
                     self._sync_nodes(self.nodes)
         if self.gangs.has_changed and self.synced >= REQUIRED_KINDS:
             self.gang_holds.update()
+
+    def _gpus_of(self, pod: Pod) -> float:
+        """How many GPUs a bound pod has; 0 where its node is not known."""
+        row = self.fleet.rows.get(pod.node_name)
+        return 0.0 if row is None else float(gpu_sizes(self.fleet, bound_request(pod).request)[row])
 
     def _place_together(
         self, members: Sequence[WaitingMembers], own: Sequence[Placement]

@@ -25,6 +25,9 @@ class Dialect(Protocol):
     """The extended resource that counts the shares. A node shares its GPUs under this name."""
     REQUEST_ANNOTATIONS: frozenset[str]
     """Annotations of a waiting pod that change its request."""
+    GIVING: frozenset[str]
+    """Extended resources that give a GPU to a bound pod which requests any of them, whatever contradicts
+    that; none where only ``bind`` gives GPUs."""
     ASSIGNMENT_ANNOTATIONS: frozenset[str]
     """Annotations that say which GPUs a pod has been given, and when."""
 
@@ -35,14 +38,6 @@ class Dialect(Protocol):
 
         ``resources`` are the pod's ``effective_requests``, ``metadata`` the annotations and labels that any
         dialect reads.
-        """
-        ...
-
-    def max_granted_shares(self, pod: Pod, resources: Amounts) -> Shares | None:
-        """The most that a bound pod with an unreadable request can have been given, None for nothing.
-
-        Amounts in annotations do not count, unless annotations are the only way to request. ``resources`` are
-        the pod's ``effective_requests``. All quantities in its spec can be read. Never raises.
         """
         ...
 

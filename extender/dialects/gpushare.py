@@ -62,6 +62,7 @@ REQUEST_LABELS = frozenset({COUNT})
 INDEX, POD_MEMORY = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_POD"
 GPU_MEMORY, ASSIGNED = "ALIYUN_COM_GPU_MEM_DEV", "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ASSUMED_AT = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+GIVING = frozenset({RESOURCE})
 ASSIGNMENT_ANNOTATIONS = frozenset({INDEX, POD_MEMORY, GPU_MEMORY, ASSIGNED, ASSUMED_AT})
 
 
@@ -76,17 +77,6 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
     if memory % count:
         raise RequestError(f"{RESOURCE}: {memory} cannot be divided into {count} equal whole parts")
     return Shares(count, 0, memory // count, resource=RESOURCE)
-
-
-def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
-    """All memory is on one GPU if the number of GPUs cannot be read."""
-    memory = resources.get(RESOURCE, 0)
-    if not memory:
-        return None
-    try:
-        return requested_shares(pod.spec, resources, pod.labels)
-    except ValueError:
-        return Shares(1, 0, memory, resource=RESOURCE)
 
 
 def claims(pod: Pod) -> Claims | None:

@@ -225,6 +225,7 @@ ALLOCATED, NODE, MIG_ALLOCATIONS = (
 )
 TO_ALLOCATE, ASSIGNED_AT = "hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-time"
 PHASE, BOUND_AT, LOCK = "hami.io/bind-phase", "hami.io/bind-time", "hami.io/mutex.lock"
+GIVING = frozenset({RESOURCE})
 ASSIGNMENT_ANNOTATIONS = frozenset(
     {ALLOCATED, NODE, MIG_ALLOCATIONS, TO_ALLOCATE, ASSIGNED_AT, PHASE, BOUND_AT}
 )
@@ -251,10 +252,6 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
     if shares and "mutex" in map(str.strip, metadata.get(POLICY, "").split(",")):
         return whole_gpus(shares.count, RESOURCE)
     return shares
-
-
-def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
-    return _RESOURCES.max_granted_shares(pod.spec, resources)
 
 
 def claims(pod: Pod) -> Claims | None:

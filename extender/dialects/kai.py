@@ -27,6 +27,7 @@ RESOURCE = stowage.RESOURCE
 FRACTION, MEMORY, COUNT = "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"
 REQUEST_ANNOTATIONS = frozenset({FRACTION, MEMORY, COUNT})
 ASSIGNMENT_ANNOTATIONS = stowage.ASSIGNMENT_ANNOTATIONS
+GIVING = stowage.GIVING
 
 _RESERVATIONS = ("kai-resource-reservation", "runai-reservation", "kai-scale-adjust")
 
@@ -44,20 +45,6 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
         return Shares(gpus, 0, parse_positive(MEMORY, str(memory)), resource=RESOURCE)
     milli = _parse_fraction(fraction)
     return Shares(gpus, milli, memory_milli=milli, resource=RESOURCE)
-
-
-def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
-    """Nothing under KAI's scheduler. What ``bind`` wrote counts; as whole GPUs if the pod requests a share
-    neither in this dialect nor in Stowage's."""
-    if not stowage.is_assigned(pod):
-        return None
-    try:
-        shares = requested_shares(pod.spec, {}, pod.annotations)
-    except ValueError:
-        return stowage.assigned_whole_gpus(pod)
-    if shares or stowage.max_granted_shares(pod, resources):
-        return shares
-    return stowage.assigned_whole_gpus(pod)
 
 
 def claims(pod: Pod) -> Claims | None:

@@ -103,6 +103,7 @@ ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 ASSIGNMENT_ANNOTATIONS = frozenset({ALLOCATED})
 
 _RESOURCES = (RESOURCE, CORE, MEMORY, RATIO, SHARED)
+GIVING = frozenset(_RESOURCES)
 _COMBINATIONS = (
     *({RESOURCE}, {MEMORY}, {RATIO}, {CORE, MEMORY}, {CORE, RATIO}),
     *({SHARED, MEMORY}, {SHARED, RATIO}, {SHARED, CORE, MEMORY}, {SHARED, CORE, RATIO}),
@@ -124,15 +125,6 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
     return Shares(
         count, core // count * PERCENT, -(-memory // (count << 20)), ratio // count * PERCENT, RESOURCE
     )
-
-
-def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
-    """Whole GPUs if the amounts contradict each other."""
-    try:
-        return requested_shares(pod.spec, resources, {})
-    except ValueError:
-        percent = max(resources.get(name, 0) for name in (RESOURCE, CORE, RATIO))
-        return whole_gpus(max(resources.get(SHARED, 0), -(-percent // 100), 1), RESOURCE)
 
 
 def claims(pod: Pod) -> Claims | None:

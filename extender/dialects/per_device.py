@@ -107,16 +107,6 @@ class PerDeviceResources:
         shares = self.of_container(container)
         return shares.count if shares else 0
 
-    def max_granted_shares(self, spec: PodSpec, resources: Amounts) -> Shares | None:
-        """The most that a pod can have been given: whole GPUs if the amounts contradict each other."""
-        if not (resources.get(self.count) or resources.get(self.memory)):
-            return None  # most pods
-        try:
-            return self.of_pod(spec)
-        except ValueError:
-            count = self._peak_count(spec, lambda c: self._count(parse_quantities(c.requests)))
-            return whole_gpus(count, self.count) if count else None
-
     def _count(self, amounts: Amounts) -> int:
         return amounts[self.count] or int(self.memory_implies_one and amounts[self.memory] > 0)
 

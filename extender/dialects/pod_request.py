@@ -6,15 +6,24 @@ the ``DIALECTS``; a pod uses at most one of them. A contradictory or impossible 
 
 The same ``nvidia.com/gpu: 1`` is a whole GPU on a plain node and a HAMi device on a HAMi node. The request is
 the same value for all nodes, and ``packing.model.node_spec`` resolves it on a node.
+
+What a pod requires of its GPUs: model, UUID, sharing mode, CUDA version, NVLink island, separate GPUs. The
+model lists of HAMi, Volcano and vgpu-manager match any part of the GPU's name, in any letter case
+(``pkg/device/devices.go`` CheckType in Project-HAMi/HAMi at 4707fb02; README of coldzerofear/vgpu-manager at
+3d7f66d): ``A10`` matches an A100, too. Stowage's own lists match whole words, so there ``A10`` does not match
+an A100. Separators do not matter: GPU feature discovery writes ``NVIDIA-A100-SXM4-40GB`` for the driver's
+``NVIDIA A100-...``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from extender.dialects import constraints, gpushare, hami, kai, koordinator, stowage, vgpu_manager, volcano
+from extender.dialects import gpushare, hami, kai, koordinator, stowage, vgpu_manager, volcano
 from extender.dialects.dialect import AssignmentWriter, Claims, Dialect
 from extender.dialects.pod_resources import (
     Amounts,
@@ -27,13 +36,36 @@ from extender.dialects.pod_resources import (
 from extender.k8s.manifest import Pairs
 from extender.k8s.objects import Container, Pod, PodSpec
 from extender.untrusted.bounded_cache import BoundedMap
-from extender.untrusted.limits import POD_ANNOTATION, shorten
-from packing.model.request import ANY, Request, Shares
+from extender.untrusted.limits import LISTED_NAMES, NAME, POD_ANNOTATION, quoted, shorten
+from packing.model.request import (
+    ANY,
+    WHOLE,
+    ModelName,
+    Models,
+    NameFilter,
+    Request,
+    SeparateGpus,
+    Shares,
+    whole_gpus,
+)
+
+MODELS, NOT_MODELS = "stowage.dev/gpu-models", "stowage.dev/gpu-models-not"
+CUDA, NVLINK = "stowage.dev/min-cuda", "stowage.dev/nvlink"
+SEPARATE = "stowage.dev/separate-gpus"
+_CONSTRAINTS = frozenset({MODELS, NOT_MODELS, CUDA, NVLINK, SEPARATE})
+
+_SEPARATE: Mapping[str, SeparateGpus] = {"required": "require", "preferred": "prefer", "none": "ignore"}
+
+_USE_TYPE = (hami.USE_TYPE, vgpu_manager.USE_TYPE, MODELS)
+_DENY_TYPE = (hami.DENY_TYPE, vgpu_manager.DENY_TYPE, NOT_MODELS)
+_USE_UUID = (hami.USE_UUID, vgpu_manager.USE_UUID, volcano.USE_UUID)
+_DENY_UUID = (hami.DENY_UUID, vgpu_manager.DENY_UUID, volcano.DENY_UUID)
+
 
 DIALECTS: tuple[Dialect, ...] = (hami, vgpu_manager, volcano, koordinator, gpushare, kai, stowage)
 WRITERS: Mapping[str, AssignmentWriter] = {writer.RESOURCE: writer for writer in (hami, gpushare, stowage)}
 """By sharing resource of the node: the dialect that tells its device plugin which GPUs a pod has."""
-REQUEST_ANNOTATIONS = constraints.ANNOTATIONS.union(*(dialect.REQUEST_ANNOTATIONS for dialect in DIALECTS))
+REQUEST_ANNOTATIONS = _CONSTRAINTS.union(*(dialect.REQUEST_ANNOTATIONS for dialect in DIALECTS))
 """The annotations that change what a pod requests."""
 REQUEST_LABELS = gpushare.REQUEST_LABELS | koordinator.REQUEST_LABELS
 """The labels that change what a pod requests."""
@@ -92,31 +124,31 @@ def _parsed_request(spec: PodSpec, pairs: Pairs) -> Request:
     if shares and devices:
         names = ", ".join(name for name, _ in devices)
         raise RequestError(f"requests parts of GPUs (by {shares.resource}) and {names}: use one of them")
-    uuids = constraints.uuids(metadata)
+    uuids = _uuids(metadata)
     if uuids is not ANY and devices:
         raise RequestError("names GPUs by UUID, but requests devices that the device plugin chooses")
-    wish = constraints.nvlink(metadata)
+    wish = _nvlink(metadata)
     if wish == "required" and spec.claims and not (devices or shares):
         raise RequestError(
-            f"{constraints.NVLINK}: required, but kube-scheduler chooses the devices of resource claims, and "
+            f"{NVLINK}: required, but kube-scheduler chooses the devices of resource claims, and "
             "knows no NVLink"
         )
     several = sum(count for _, count in devices) + (shares.count if shares else 0) > 1
     together = max_per_container(spec, [name for name, _ in devices]) if devices else 1
-    separate = constraints.separate_gpus(metadata)
+    separate = _separate_gpus(metadata)
     return Request(
         cpu_milli=cpu,
         memory_bytes=memory,
         devices=devices,
         shares=shares,
-        products=constraints.products(metadata),
+        products=_products(metadata),
         uuids=uuids,
-        cuda=constraints.cuda(metadata),
+        cuda=_cuda(metadata),
         island=wish == "required",
         scattered=several and wish == "none",
         together=together,
         separate=separate if together > 1 else None,
-        mode=constraints.mode(metadata, shares),
+        mode=_mode(metadata, shares),
     )
 
 
@@ -165,10 +197,31 @@ def bound_request(pod: Pod) -> BoundRequest:
     except RequestError:
         pod = replace(pod, spec=_without_unreadable_quantities(pod.spec))
         resources = effective_requests(pod.spec)
-    possible = [dialect.max_granted_shares(pod, resources) for dialect in DIALECTS]
+    possible = _possible_shares(pod, resources)
     cpu, memory = resources.pop("cpu", 0), resources.pop("memory", 0)
     request = Request(cpu_milli=cpu, memory_bytes=memory, devices=requested_devices(resources))
-    return BoundRequest(request, tuple(filter(None, possible)), problem)
+    return BoundRequest(request, possible, problem)
+
+
+def _possible_shares(pod: Pod, resources: Amounts) -> tuple[Shares, ...]:
+    """What its spec requests, a whole GPU where that is contradictory. Annotations count where only ``bind``
+    gives GPUs, which always writes which."""
+    found = [_given_by_bind(pod)] if stowage.is_assigned(pod) else []
+    for dialect in DIALECTS:
+        try:
+            shares = dialect.requested_shares(pod.spec, resources, pod.labels) if dialect.GIVING else None
+        except ValueError:
+            shares = whole_gpus(1, dialect.RESOURCE) if dialect.GIVING & resources.keys() else None
+        found += [shares] if shares else []
+    return tuple(found)
+
+
+def _given_by_bind(pod: Pod) -> Shares:
+    try:
+        requested = (dialect.requested_shares(pod.spec, {}, pod.annotations) for dialect in (kai, stowage))
+        return next(filter(None, requested), whole_gpus(1, stowage.RESOURCE))
+    except ValueError:
+        return whole_gpus(1, stowage.RESOURCE)
 
 
 def _without_unreadable_quantities(spec: PodSpec) -> PodSpec:
@@ -210,3 +263,81 @@ def claims_of(pod: Pod) -> Claims | None:
     if not pod.annotations:
         return None
     return next((claims for dialect in DIALECTS if (claims := dialect.claims(pod))), None)
+
+
+def _products(annotations: Mapping[str, str]) -> Models:
+    """The GPU models that the pod allows. Raises RequestError."""
+    allow = (frozenset(_model_names(annotations, key)) for key in _USE_TYPE)
+    deny = frozenset(name for key in _DENY_TYPE for name in _model_names(annotations, key))
+    return Models(tuple(filter(None, allow)), deny)
+
+
+def _uuids(annotations: Mapping[str, str]) -> NameFilter:
+    """The GPUs that the pod allows, by UUID; ``ANY`` for all. Raises RequestError, also if no GPU is left."""
+    allow = tuple(filter(None, (frozenset(_listed(annotations, key)) for key in _USE_UUID)))
+    deny = frozenset(uuid for key in _DENY_UUID for uuid in _listed(annotations, key))
+    if any(group <= deny for group in allow):
+        raise RequestError("every GPU that the pod names by UUID is also excluded by the pod")
+    return NameFilter(allow, deny) if allow or deny else ANY
+
+
+def _cuda(annotations: Mapping[str, str]) -> int:
+    """The CUDA version that the driver must support: 12.4 is 12004, 0 is any. Raises RequestError."""
+    text = annotations.get(CUDA)
+    if text is None:
+        return 0
+    match = re.fullmatch(r"(\d{1,3})(?:\.(\d{1,3}))?", text.strip(), re.ASCII)
+    if match is None:
+        raise RequestError(f"{CUDA}: {quoted(text)} is not a CUDA version such as 12.4")
+    return int(match[1]) * 1000 + int(match[2] or 0)
+
+
+def _nvlink(annotations: Mapping[str, str]) -> Literal["required", "preferred", "none"]:
+    """Whether all GPUs must or should be NVLink peers, or need not. Raises RequestError."""
+    match annotations.get(NVLINK, "preferred"):
+        case "required" | "preferred" | "none" as wish:
+            return wish
+        case text:
+            raise RequestError(f"{NVLINK}: {quoted(text)} is invalid; expected required, preferred or none")
+
+
+def _separate_gpus(annotations: Mapping[str, str]) -> SeparateGpus | None:
+    """Whether several devices of a container are to be on different GPUs; None if the pod does not say.
+    Raises RequestError."""
+    text = annotations.get(SEPARATE)
+    if text is not None and text not in _SEPARATE:
+        raise RequestError(f"{SEPARATE}: {quoted(text)} is invalid; expected {', '.join(_SEPARATE)}")
+    return None if text is None else _SEPARATE[text]
+
+
+def _mode(metadata: Mapping[str, str], shares: Shares | None) -> str:
+    """A text that names the sharing modes that the pod allows, "" for all. Raises RequestError.
+
+    Koordinator isolates no pod with all of a GPU's memory (koordinator-sh/koordinator at a7a1b76b, ``Filter``
+    in ``pkg/scheduler/plugins/deviceshare/plugin.go``)."""
+    text = metadata.get(hami.MODE, "")
+    if len(text) > NAME:
+        raise RequestError(f"{hami.MODE}: more than {NAME} characters")
+    provider = metadata.get(koordinator.ISOLATION, "")
+    isolated = shares and shares.resource == koordinator.RESOURCE and shares.memory_milli < WHOLE
+    isolation = koordinator.isolation_mode(provider) if provider and isolated else ""
+    return ", ".join(filter(None, (text, isolation, vgpu_manager.memory_mode(metadata))))
+
+
+def _model_names(annotations: Mapping[str, str], key: str) -> list[ModelName]:
+    whole = key in (MODELS, NOT_MODELS)
+    names = _listed(annotations, key)
+    try:
+        return [ModelName.of(name, whole=whole) for name in names]
+    except ValueError as error:
+        raise RequestError(f"{key}: {error}") from None
+
+
+def _listed(annotations: Mapping[str, str], key: str) -> list[str]:
+    """The names in a comma-separated list. Raises RequestError if there are too many, or one is too long."""
+    names = [name for part in annotations.get(key, "").split(",") if (name := part.strip())]
+    if len(names) > LISTED_NAMES:
+        raise RequestError(f"{key}: more than {LISTED_NAMES} names")
+    if any(len(name) > NAME for name in names):
+        raise RequestError(f"{key}: a name of more than {NAME} characters")
+    return names

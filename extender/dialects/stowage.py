@@ -6,7 +6,7 @@
 
 Compute without memory requests the same part of the memory. Memory without compute requests no compute.
 ``gpus`` alone requests whole GPUs. ``stowage.dev/gpu-indices`` (``0,3``) says which GPUs a bound pod has.
-Only nodes that are set aside for Stowage (``inventory/stowage_sharing.py``) take such pods: nothing but the
+Only nodes that are set aside for Stowage (``inventory/node_inventory.py``) take such pods: nothing but the
 container itself enforces its share there.
 """
 
@@ -28,6 +28,7 @@ COMPUTE, MEMORY, COUNT = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory", "s
 REQUEST_ANNOTATIONS = frozenset({COMPUTE, MEMORY, COUNT})
 INDICES = "stowage.dev/gpu-indices"
 ASSIGNMENT_ANNOTATIONS = frozenset({INDICES})
+GIVING: frozenset[str] = frozenset()
 
 
 def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
@@ -50,27 +51,9 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
     return Shares(count, compute_milli, memory_mib, resource=RESOURCE)
 
 
-def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
-    """Only ``bind`` gives such GPUs, and it always writes which."""
-    if not is_assigned(pod):
-        return None
-    try:
-        return requested_shares(pod.spec, {}, pod.annotations)
-    except ValueError:
-        return assigned_whole_gpus(pod)
-
-
 def is_assigned(pod: Pod) -> bool:
     """Whether the pod has the annotation that says which GPUs it has, readable or not."""
     return INDICES in pod.annotations or INDICES in pod.unreadable
-
-
-def assigned_whole_gpus(pod: Pod) -> Shares:
-    """As many whole GPUs as the pod has been given, 1 if their number is unknown."""
-    count = 1
-    with suppress(ValueError):
-        count = len(set(parse_indices(pod.annotations.get(INDICES, ""))))
-    return whole_gpus(count, RESOURCE)
 
 
 def claims(pod: Pod) -> Claims | None:

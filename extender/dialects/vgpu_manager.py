@@ -97,6 +97,7 @@ USE_TYPE, DENY_TYPE = "nvidia.com/include-gpu-type", "nvidia.com/exclude-gpu-typ
 POLICY = "nvidia.com/memory-scheduler-policy"
 REQUEST_ANNOTATIONS = frozenset({USE_UUID, DENY_UUID, USE_TYPE, DENY_TYPE, POLICY})
 PLANNED, REAL, NODE = "nvidia.com/pre-allocated", "nvidia.com/real-allocated", "nvidia.com/predicate-node"
+GIVING = frozenset({RESOURCE})
 ASSIGNMENT_ANNOTATIONS = frozenset({PLANNED, REAL, NODE})
 
 _RESOURCES = PerDeviceResources(RESOURCE, "nvidia.com/vgpu-memory", "", "nvidia.com/vgpu-cores")
@@ -113,10 +114,6 @@ def memory_mode(metadata: Mapping[str, str]) -> str:
     policy = metadata.get(POLICY, "").strip().lower()
     kinds = {"virt": VIRTUAL, "phy": PHYSICAL}
     return next((kind for prefix, kind in kinds.items() if policy.startswith(prefix)), "")
-
-
-def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
-    return _RESOURCES.max_granted_shares(pod.spec, resources)
 
 
 def claims(pod: Pod) -> Claims | None:

@@ -71,6 +71,7 @@ ASSIGNMENT_ANNOTATIONS = frozenset({ALLOCATED, NODE, TO_ALLOCATE, ASSIGNED_AT, P
 
 _OF_EACH = "volcano.sh/vgpu-memory", "volcano.sh/vgpu-memory-percentage", "volcano.sh/vgpu-cores"
 _RESOURCES = PerDeviceResources(RESOURCE, *_OF_EACH, memory_implies_one=True)
+GIVING = frozenset({RESOURCE, _RESOURCES.memory})
 
 
 def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
@@ -78,10 +79,6 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
     if shares and metadata.get(MODE, "hami-core") != "hami-core":
         raise RequestError(f"{MODE}: {quoted(metadata[MODE])} is not supported, use 'hami-core'")
     return shares
-
-
-def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
-    return _RESOURCES.max_granted_shares(replace(pod.spec, init_containers=()), resources)
 
 
 def claims(pod: Pod) -> Claims | None:

@@ -12,13 +12,13 @@ from itertools import chain, islice
 
 from extender.cluster.other_resources import asked_by, wants_devices
 from extender.cluster.state import State
-from extender.dialects import constraints, hami, stowage
+from extender.dialects import hami, pod_request, stowage
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.shared_gpus import MIG_PREFIX, is_gpu_resource
 from extender.dra.pod_claims import class_resources
 from extender.explain.words import Hint, Kind, did_you_mean, is_manifest, nearest_name, word_hints, written_as
-from extender.inventory.stowage_sharing import LABEL
+from extender.inventory.node_inventory import STOWAGE_SHARING
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, exact
 from extender.k8s.resource_api.objects import DeviceSubRequest
@@ -47,7 +47,7 @@ _RESOURCES = 8
 _NAMED = 4
 """The same of all else but gates."""
 _NAMED_GATES = 3
-_MODELS = (constraints.MODELS, hami.USE_TYPE, constraints.NOT_MODELS, hami.DENY_TYPE)
+_MODELS = (pod_request.MODELS, hami.USE_TYPE, pod_request.NOT_MODELS, hami.DENY_TYPE)
 """Annotations that allow or exclude models of GPUs."""
 _DEFAULT_SCHEDULER = "default-scheduler"
 
@@ -201,8 +201,8 @@ def _sharing(state: State, request: Request | None) -> Iterator[Hint]:
     if shares.resource in shared:
         return
     if shares.resource == stowage.RESOURCE:
-        text = f"No node is set aside for parts of GPUs: label nodes {LABEL}=true (docs/bind.md)."
-        yield Hint(Kind.RULE, text, f"kubectl label node NAME {LABEL}=true")
+        text = f"No node is set aside for parts of GPUs: label nodes {STOWAGE_SHARING}=true (docs/bind.md)."
+        yield Hint(Kind.RULE, text, f"kubectl label node NAME {STOWAGE_SHARING}=true")
         return
     others = ", ".join(f"{_SYSTEMS.get(name, 'Stowage')} ({nodes})" for name, nodes in shared.most_common())
     known = f" Nodes share GPUs with {others}." if others else " No node here shares its GPUs."

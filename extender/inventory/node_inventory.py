@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from extender.dialects import gpushare, hami, koordinator, vgpu_manager, volcano
+from extender.dialects import gpushare, hami, koordinator, stowage, vgpu_manager, volcano
 from extender.dialects.shared_gpus import (
     AMD_GPU,
     MIG_PREFIX,
@@ -21,8 +21,8 @@ from extender.dialects.shared_gpus import (
     is_gpu_resource,
     is_nvidia,
 )
-from extender.inventory import cloud_labels, gfd_labels, nvlink, stowage_sharing
-from extender.inventory.devices import CountedDevices, counted_devices
+from extender.inventory import cloud_labels, gfd_labels, nvlink
+from extender.inventory.devices import CountedDevices, DevicesByGpu, counted_devices, devices_by_gpu
 from extender.inventory.gpu_labels import (
     AMD_MEMORY,
     AMD_PRODUCT,
@@ -31,7 +31,6 @@ from extender.inventory.gpu_labels import (
     GpuLabels,
     read_gpu_labels,
 )
-from extender.inventory.mig_manager import DevicesByGpu, devices_by_gpu
 from extender.inventory.node_state import is_leaving, is_spot
 from extender.k8s import gpu_health
 from extender.k8s.objects import KoordinatorDevice, MigLayouts, Node
@@ -42,12 +41,13 @@ from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import WHOLE
 
+STOWAGE_SHARING = "stowage.dev/gpu-sharing"
 _REQUIRED = {
     *(hami.REGISTER, hami.HANDSHAKE, hami.CORDON, volcano.REGISTER),
     *(
         vgpu_manager.REGISTER,
         vgpu_manager.CONFIG,
-        stowage_sharing.LABEL,
+        STOWAGE_SHARING,
         koordinator.MODEL,
         koordinator.ISOLATION,
     ),
@@ -215,7 +215,7 @@ def _unknown_memory(
 def _shared_gpus(node: Node, labels: GpuLabels, device: KoordinatorDevice | None) -> SharedGpus | None:
     """The GPUs that a sharing system divides, None for no sharing system. Two on one node are an error."""
     of_systems = [system.shared_gpus(node) for system in (hami, vgpu_manager, volcano, gpushare)]
-    of_systems += [koordinator.shared_gpus(node, device), stowage_sharing.shared_gpus(node, labels)]
+    of_systems += [koordinator.shared_gpus(node, device), _stowage_gpus(node, labels)]
     found = [shared for shared in of_systems if shared]
     if len(found) > 1:
         raise InventoryError(f"GPUs are shared as {' and as '.join(shared.resource for shared in found)}")
@@ -324,6 +324,46 @@ def _advertised_twice(labels: GpuLabels, shared: SharedGpus, devices: Mapping[st
     if not needed or labels.gpu_count >= len(shared.gpus) + sum(needed.values()):
         return ""
     return f"{' and '.join(needed)} may be the GPUs that are shared as {shared.resource}"
+
+
+def _stowage_gpus(node: Node, labels: GpuLabels) -> SharedGpus | None:
+    """The node's GPUs if Stowage itself shares them: by the label ``stowage.dev/gpu-sharing: "true"``. Raises
+    InventoryError.
+
+    Nothing on such a node divides a GPU: the container gets an index and must limit itself. NVIDIA's device
+    plugin must not hand out the same GPUs, so the node accepts no pods that request ``nvidia.com/gpu``. If
+    such a pod runs there all the same, it may have any GPU, so it counts on each. If that plugin advertises
+    fewer GPUs than the label ``nvidia.com/gpu.count`` says, some are unhealthy. It does not say which, so the
+    node takes no new pods.
+    """
+    if node.labels.get(STOWAGE_SHARING) != "true":
+        return None
+    product = labels.device.product
+    if labels.device.replicas > 1 or (product and (product.shared or product.profile)):
+        raise InventoryError(f"{STOWAGE_SHARING}: the device plugin divides the GPUs already")
+    memory_mib = labels.memory_mib(find_model(labels.product))
+    advertised = whole(node.allocatable.get(NVIDIA[0], "0"))
+    gpus = labels.gpu_count or advertised
+    if not 0 < gpus <= GPUS_PER_NODE or advertised > gpus:
+        raise InventoryError(
+            f"{STOWAGE_SHARING}: the number of the node's GPUs is not known: "
+            "set the label nvidia.com/gpu.count"
+        )
+    problem, reason = "", Reason.UNHEALTHY_GPU
+    if 0 < advertised < gpus:
+        problem = f"{advertised} of {gpus} GPUs are advertised, and which ones is not known"
+    if not memory_mib:
+        problem, reason = f"{UNKNOWN_MEMORY}: {SAY_MEMORY}", Reason.UNREADABLE
+    return SharedGpus(
+        stowage.RESOURCE,
+        STOWAGE_SHARING,
+        (Gpu(memory_mib, divisible=True),) * gpus,
+        whole_gpu=NVIDIA[0],
+        whole_gpu_allowed=False,
+        replaced=frozenset({NVIDIA[0]}),
+        problem=problem,
+        reason=reason,
+    )
 
 
 def _sources(node: Node, labels: GpuLabels, shared: SharedGpus | None, layout: str) -> Sources:

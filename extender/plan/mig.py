@@ -17,7 +17,7 @@ import numpy as np
 
 from extender.cluster.demand import gpus_of
 from extender.dialects.shared_gpus import MIG_PREFIX
-from extender.inventory.mig_manager import LAYOUT_LABEL, STATE_LABEL
+from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL
 from extender.k8s.objects import Deleted, Event, Node, Upserted
 from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
 from extender.plan.source import ClusterSource

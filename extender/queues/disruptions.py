@@ -15,13 +15,16 @@ import re
 import time
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from extender.k8s.objects import Pod
+from extender.inventory.node_state import is_leaving
+from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
+from extender.queues.queue import Queues
 from extender.settings import Queue
 from extender.untrusted.duration import DurationError, seconds
 from extender.untrusted.limits import DISRUPTIONS, KEY
@@ -296,3 +299,48 @@ def _interval(text: str) -> float | None:
     except DurationError:
         return None
     return interval if interval > 0 else None
+
+
+def note_disruptions(
+    event: Event,
+    log: DisruptionLog,
+    queues: Queues,
+    pods: Mapping[str, Pod],
+    nodes: Mapping[str, Node],
+    gpus_of: Callable[[Pod], float],
+) -> None:
+    """Note in ``log`` which pods the event shows as disrupted, and how much work they lost. ``gpus_of``: how
+    many GPUs a bound pod has."""
+    for pod, reason in disrupted_pods(event, pods, nodes):
+        lost = partial(lost_seconds, pod, queues.queue_of(pod))
+        log.record_loss(pod, queues.name_of(pod), reason, gpus_of(pod), lost)
+
+
+def disrupted_pods(event: Event, pods: Mapping[str, Pod], nodes: Mapping[str, Node]) -> list[tuple[Pod, str]]:
+    """Bound pods that end with this event because of a disruption, and the reason. ``pods`` are those before
+    the event.
+
+    A pod counts once it is being deleted, has ended or is gone: until then the disruption may come to nothing
+    (Kubernetes resets such a condition after two minutes, pkg/controller/disruption/disruption.go, v1.36).
+    """
+    disrupted = []
+    for pod in _ending(event, pods):
+        if not pod.node_name:
+            continue
+        node = nodes.get(pod.node_name)
+        if reason := disruption_reason(pod, node_interrupted=node is not None and is_leaving(node)):
+            disrupted.append((pod, reason))
+    return disrupted
+
+
+def _ending(event: Event, pods: Mapping[str, Pod]) -> Iterable[Pod]:
+    match event:
+        case Upserted(Pod() as pod):
+            ending = [pod] if pod.deleting or pod.terminated else []
+            before = pods.get(pod.key)
+            return [before, *ending] if before is not None and before.uid != pod.uid else ending
+        case Deleted("Pod", key) if (gone := pods.get(key)) is not None:
+            return (gone,)
+        case Listed("Pod", keys):
+            return [pod for key, pod in pods.items() if key not in keys]
+    return ()

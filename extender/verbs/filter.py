@@ -18,8 +18,7 @@ from extender.settings import Settings
 from extender.untrusted.limits import shorten
 from extender.verbs.assignment import renaming_nodes
 from extender.verbs.evaluate import Evaluation, shortlist, when_idle
-from extender.verbs.gang_cycle import evaluate_in_cycle
-from extender.verbs.gang_fit import with_gang_check
+from extender.verbs.gang_fit import evaluate_in_cycle, with_gang_check
 from packing.model.reasons import Reason
 
 

@@ -16,7 +16,7 @@ from extender.dialects.pod_resources import RequestError
 from extender.protocol.codec import FilterArgs, FilterResult, encode_priorities, has_names
 from extender.protocol.node_names import Bytes
 from extender.verbs.evaluate import MAX_SCORE, Evaluation, Flags, fitting_scores
-from extender.verbs.gang_cycle import evaluate_in_cycle
+from extender.verbs.gang_fit import evaluate_in_cycle
 
 
 @dataclass(frozen=True, slots=True)

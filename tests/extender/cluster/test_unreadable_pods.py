@@ -62,7 +62,7 @@ def test_cpu_and_memory_of_an_unreadable_pod_count():
         ("volcano-mig", "volcano", [[0, 0, 3000], [1, 0, 3000]]),
         ("koordinator-core-alone", "koordinator", [[0, 1000, 15360], [1, 1000, 15360]]),
         ("koordinator-beside-nvidia", "koordinator", [[0, 1000, 15360], [1, 1000, 15360]]),
-        ("gpushare-odd-parts", "gpushare", [[0, 0, 7], [1, 0, 7]]),
+        ("gpushare-odd-parts", "gpushare", [[0, 1000, 15], [1, 1000, 15]]),
         # Nobody there can have given these a GPU.
         ("hami-no-count", "hami", []),
         ("vgpu-manager-no-number", "vgpu-manager", []),

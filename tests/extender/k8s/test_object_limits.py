@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.dialects import constraints
+from extender.dialects import pod_request
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_manifest import NodeManifest
@@ -30,7 +30,7 @@ from extender.untrusted.limits import (
 )
 from tests.extender.builders import GPU, make_node, make_state
 
-MODELS = constraints.MODELS
+MODELS = pod_request.MODELS
 
 
 def pod_of(manifest: dict[str, Any]) -> Pod:

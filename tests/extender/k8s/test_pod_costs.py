@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from extender.cluster.state import State
-from extender.dialects import constraints
+from extender.dialects import pod_request
 from extender.k8s.objects import Deleted, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.untrusted.limits import CONTAINERS, LISTED_NAMES, NAME, POD_RESOURCES, RESOURCES
@@ -28,7 +28,7 @@ def large_pods() -> Iterator[dict[str, Any]]:
         names = ",".join(f"{n}-{m}" + "x" * 100 for m in range(LISTED_NAMES))
         yield manifest(
             f"listed-{n}",
-            annotations={MODELS: names, constraints.NOT_MODELS: names[::-1], "nvidia.com/use-gputype": names},
+            annotations={MODELS: names, pod_request.NOT_MODELS: names[::-1], "nvidia.com/use-gputype": names},
             labels={f"x{m}.nvidia.com/{n}": "y" * 63 for m in range(1000)},
         )
         extended = [{f"v{n}.com/{c}-{r}-{'x' * 40}": "1" for r in range(60)} for c in range(100)]
@@ -116,7 +116,7 @@ def costs_of_events(pod_manifest: dict[str, Any], node: str) -> tuple[int, int]:
 
 def test_a_filter_costs_at_most_5_times_a_normal_one() -> None:
     names = [f"H{n:03}" + "00-80GB" * 15 for n in range(LISTED_NAMES)]
-    lists = (MODELS, constraints.NOT_MODELS, "nvidia.com/use-gputype", "nvidia.com/nouse-gputype")
+    lists = (MODELS, pod_request.NOT_MODELS, "nvidia.com/use-gputype", "nvidia.com/nouse-gputype")
     assert max(map(len, names)) <= NAME
     largest = manifest("largest", annotations={key: ",".join(names) for key in lists})
     nodes = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extender.dialects import constraints
+from extender.dialects import pod_request
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.protocol import messages
@@ -35,8 +35,8 @@ TEXTS: dict[str, dict[str, Any]] = {
         annotations={"stowage.dev/gpus": "1"},
         containers=[container(**{f"nvidia.com/mig-{n}g.5gb.{'x' * 40}": "1" for n in range(60)})],
     ),
-    "cuda": manifest(annotations={constraints.CUDA: HOSTILE[:10_000]}),
-    "nvlink": manifest(annotations={constraints.NVLINK: HOSTILE[:10_000]}),
+    "cuda": manifest(annotations={pod_request.CUDA: HOSTILE[:10_000]}),
+    "nvlink": manifest(annotations={pod_request.NVLINK: HOSTILE[:10_000]}),
     "a model": manifest(annotations={MODELS: HOSTILE[:10_000]}),
     "a list": manifest(annotations={MODELS: "a," * 5000}),
     "the ways to divide": manifest(annotations={"nvidia.com/vgpu-mode": HOSTILE[:10_000]}),

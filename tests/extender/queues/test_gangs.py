@@ -13,8 +13,7 @@ from extender.cluster.state import State
 from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
 from extender.k8s.pod_groups import PodGroup
 from extender.queues import gangs as module
-from extender.queues.gang_kinds import words_of
-from extender.queues.gangs import GangTable
+from extender.queues.gangs import GangTable, words_of
 from extender.source.list_watch import ListWatch
 from extender.source.watched_kinds import WATCHED_KINDS
 from extender.untrusted.limits import GANG_MEMBERS

@@ -7,7 +7,7 @@ import pytest
 
 from extender.cli.explain_text import render
 from extender.cluster.factory import state_of
-from extender.dialects.constraints import SEPARATE
+from extender.dialects.pod_request import SEPARATE
 from extender.explain.pod import explain
 from extender.inventory.node_inventory import inventory_of
 from extender.k8s.objects import Container, Node, Pod, PodSpec, Upserted

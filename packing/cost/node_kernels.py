@@ -6,7 +6,7 @@ They are compiled into the kernels of other files, so clear the cache of those a
 import numpy as np
 
 from packing.cost.kernel_args import COMPUTE, COUNT, GPU_ROWS, ISLAND, SHARE_MIB, SHARE_MILLI, SHARING
-from packing.fleet.share_kernels import enough, share_fits, share_mib
+from packing.fleet.feasibility_kernels import enough, share_fits, share_mib
 from packing.jit import inlined
 
 FREE_COMPUTE, FREE_MEMORY, CAPACITY, TAKES, FREE, GROUP, UNTOUCHED, ELIGIBLE = range(GPU_ROWS)

@@ -9,6 +9,7 @@ counter set. GPUs that are given out in parts follow KEP-5075 (consumable capaci
 import random
 
 from .controlplane.api import Object
+from .controlplane.build import release
 from .workload import node
 
 DRIVER = "gpu.nvidia.com"
@@ -66,7 +67,7 @@ def devices_of(kind: str, rng: random.Random) -> tuple[list[Object], list[Object
     return devices, counters
 
 
-EFFECTS = ("NoSchedule", "NoExecute", "None")
+EFFECTS = ("NoSchedule", "NoExecute", "None")[: 2 if release() < "1.35" else 3]
 
 
 def _gpu(minor: int, rng: random.Random, *, divided: bool) -> list[Object]:
@@ -133,10 +134,14 @@ def root(number: int) -> str:
 def slices_of(
     node_name: str, devices: list[Object], counters: list[Object], rng: random.Random, *, missing: bool
 ) -> list[Object]:
-    """The ResourceSlices of a node. Sometimes one is missing, or there is another of an older generation."""
+    """The ResourceSlices of a node. Sometimes one is missing, or there is another of an older generation.
+
+    Up to 1.34 counters are in the slice of their devices, later in one of their own."""
     size = rng.choice((3, 8, 60)) if len(devices) < 20 else 60
     parts: list[Object] = [{"devices": devices[n : n + size]} for n in range(0, len(devices), size)]
-    if counters:
+    if counters and release() < "1.35":
+        parts = [{"devices": devices, "sharedCounters": counters}]
+    elif counters:
         parts.insert(rng.randrange(len(parts) + 1), {"sharedCounters": counters})
     letters = rng.sample("abcdefghijklmnop", len(parts))
     made = [

@@ -3,8 +3,9 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -16,15 +17,39 @@ from .controlplane.process import eventually, free_port
 from .dra_cases import Case, case, classes, small_pod
 from .dra_devices import divided_node, whole_node
 from .rush import GPU
-from .stowage import Stowage, scheduler_configuration
+from .stowage import Stowage, apply, scheduler_configuration
 from .workload import pod
 
 pytestmark = pytest.mark.skipif(release() < "1.34", reason="1.34 has the first resource.k8s.io/v1")
 
+GATES = ("DRAConsumableCapacity", "DRADeviceTaints", "DRAExtendedResource", "DRAPartitionableDevices")
+"""On by default from 1.36. In 1.34 kube-scheduler then needs the API of DeviceTaintRules, too."""
 CASES, SEED = 200, 20
 CLAIMS_ONLY = "resource-claims.yaml"
 RATE = 0.95
 FAST: Object = PLAIN | {"clientConnection": {"qps": 1000, "burst": 2000}}
+
+
+@pytest.fixture(scope="module")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    flags = {
+        "feature_gates": ",".join(f"{gate}=true" for gate in GATES),
+        "runtime_config": "resource.k8s.io/v1alpha3=true",
+    }
+    with ControlPlane(tmp_path_factory.mktemp("dra"), **flags if release() < "1.36" else {}) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="module")
+def stowage_kubeconfig(control_plane: ControlPlane) -> Path:
+    apply(control_plane.api, "rbac.yaml")
+    return control_plane.kubeconfig_for("stowage", control_plane.api.token("stowage"))
+
+
+@pytest.fixture(scope="module")
+def running_stowage(control_plane: ControlPlane, stowage_kubeconfig: Path) -> Iterator[Stowage]:
+    with Stowage(control_plane, stowage_kubeconfig) as stowage:
+        yield stowage
 
 
 def test_kube_scheduler_allocates_what_is_predicted(

@@ -5,7 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from .controlplane.api import NAMESPACE, Api, Object
+from .controlplane.build import release
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
 from .queue_cases import (
@@ -108,6 +111,7 @@ def test_a_podgroup_says_how_many_must_run(cluster: ControlPlane, api: Api, stow
     assert len(present(api) & names) == 3
 
 
+@pytest.mark.skipif(release() < "1.32", reason="the gate SchedulerQueueingHints is off in 1.31")
 def test_gates_that_are_lifted_one_by_one_delay_nobody(
     cluster: ControlPlane, api: Api, stowage: Stowage
 ) -> None:

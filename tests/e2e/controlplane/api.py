@@ -58,6 +58,7 @@ LEFT_BY_TESTS = (
     "Job",
     "ReplicaSet",
     "Pod",
+    "NativePodGroup",
     "Node",
     "ResourceClaim",
     "ResourceSlice",
@@ -155,7 +156,8 @@ class Api:
         for kind in self._served(LEFT_BY_TESTS):
             self.delete_all(kind)
         # The controllers that remove their finalizers do not run now.
-        for kind in self._served(("Pod", "ResourceClaim", "PersistentVolumeClaim", "PersistentVolume")):
+        kinds = ("Pod", "NativePodGroup", "ResourceClaim", "PersistentVolumeClaim", "PersistentVolume")
+        for kind in self._served(kinds):
             for item in self.list(kind)["items"]:
                 if item["metadata"].get("finalizers"):
                     self.patch(kind, item["metadata"]["name"], {"metadata": {"finalizers": None}})

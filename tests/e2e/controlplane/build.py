@@ -77,19 +77,23 @@ def kubernetes_version(of: str = "") -> str:
     return found[1]
 
 
-def flags() -> list[str]:
+def flags(component: Component) -> list[str]:
+    """What etcd, kwok and helm are built with is the same for each release, so they are built once."""
+    common = ["-trimpath", "-buildvcs=false", "-ldflags"]
+    if component.module != "kubernetes":
+        return [*common, "-s -w"]
     version = kubernetes_version()
     major, minor, _ = version.removeprefix("v").split(".", 2)
     # Without its version kube-scheduler negotiates features and API versions wrongly.
     stamp = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     symbols = [f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamp.items()]
-    return ["-trimpath", "-buildvcs=false", "-ldflags", " ".join(["-s -w", *symbols])]
+    return [*common, " ".join(["-s -w", *symbols])]
 
 
 def binary(component: Component) -> Path:
     """The path of the built program, whether it exists or not."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    digest = hashlib.sha256("\0".join([platform.system(), platform.machine(), *flags()]).encode())
+    digest = hashlib.sha256("\0".join([platform.system(), platform.machine(), *flags(component)]).encode())
     for part in ("go.mod", "go.sum"):
         digest.update((component.directory / part).read_bytes())
     return cache / "stowage" / f"{component.directory.name}-{digest.hexdigest()[:12]}" / component.name
@@ -126,7 +130,7 @@ def build(component: Component) -> None:
     target = binary(component)
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-    command = ["go", "build", "-v", *flags(), "-o", str(unfinished), component.package]
+    command = ["go", "build", "-v", *flags(component), "-o", str(unfinished), component.package]
     environment = os.environ | {"CGO_ENABLED": "0"}  # no C compiler needed
     started = time.monotonic()
     with subprocess.Popen(

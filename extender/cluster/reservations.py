@@ -295,20 +295,21 @@ class Reservations:
         self.expire()
         unsure = self.possibly_bound()
         places = []
+        answered = self._cycles[cycle].places if cycle in self._cycles else {}
         for uid in self._places:
             other = self._by_uid(uid)
             if other is None or other.priority < pod.priority or other.key == pod.key:
                 continue
-            if uid in unsure or other.key in ignored or self.assumed.of_pod(uid):
+            # kube-scheduler nominates members that it has placed, and binds others meanwhile.
+            if uid in unsure or uid in answered or other.key in ignored or self.assumed.of_pod(uid):
                 continue
             if not (bound := bound_request(other)).problem:
                 places.append(Placement(self._strongest(uid), bound.request, priority=other.priority))
         for other, node in unsure.values():
             if other.uid != pod.uid:
                 places.append(Placement(node, bound_request(other).request))
-        if answered := self._cycles.get(cycle):
-            others = (uid for uid in answered.places if uid != pod.uid and not self.assumed.of_pod(uid))
-            places += [answered.places[uid] for uid in others]
+        others = answered.keys() - unsure.keys() - {pod.uid}
+        places += [answered[uid] for uid in others if not self.assumed.of_pod(uid)]
         rooms = (room for room in self._moved.values() if room.job != job_of(pod))
         places += [room.place for room in rooms if room.place.priority >= pod.priority]
         return places + self.gang_places(pod.priority, gang)

@@ -22,7 +22,7 @@ from .workload import pod
 
 pytestmark = pytest.mark.skipif(release() < "1.34", reason="1.34 has the first resource.k8s.io/v1")
 
-GATES = ("DRAConsumableCapacity", "DRADeviceTaints", "DRAExtendedResource", "DRAPartitionableDevices")
+GATES = ("DRADeviceTaints", "DRAExtendedResource", "DRAPartitionableDevices")
 """On by default from 1.36. In 1.34 kube-scheduler then needs the API of DeviceTaintRules, too."""
 CASES, SEED = 200, 20
 CLAIMS_ONLY = "resource-claims.yaml"

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Node, Pod, Upserted
 from extender.k8s.pod_groups import PodGroup
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
+from extender.verbs.evaluate import reason_on
 from extender.verbs.filter import filter_nodes
 from extender.verbs.prioritize import prioritize
+from packing.model.reasons import Reason
 from tests.extender.builders import make_node, make_pod, make_settings, make_state
 from tests.extender.verbs.binding import own
 
@@ -65,6 +68,17 @@ def test_no_share_is_promised_twice_in_a_cycle() -> None:
     state = state_with(*nodes, *pods)
     state.binds = True
     assert sorted(placed(state, pods)) == ["a", "b"]
+
+
+def test_a_member_that_is_nominated_where_it_was_answered_takes_its_place_once() -> None:
+    """kube-scheduler nominates members that wait for their gang, and binds the others meanwhile."""
+    pods = [replace(own(f"w{n}", "500m"), pod_group="g") for n in range(2)]
+    node = make_node("a", 1, labels={"stowage.dev/gpu-sharing": "true"})
+    state = state_with(node, *pods)
+    state.binds = True
+    assert placed(state, pods) == ["a", "a"]
+    state.apply([Upserted(replace(pods[1], nominated_node="a"))])
+    assert reason_on(state, pods[0], request_of(pods[0]), "a") == Reason.FITS
 
 
 def test_the_members_of_a_cycle_are_near_each_other() -> None:

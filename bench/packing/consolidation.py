@@ -4,14 +4,13 @@
 
 60, 20, 10 and 10 % of the jobs ask for 1, 2, 4 and 8 GPUs of nodes with 8; runtimes are lognormal (median
 1 h, mean 3 h); arrivals are Poisson, and ask for ``--load`` of the GPU-hours. The first three days, in which
-the fleet fills up, count for nothing. A trace of one's own (``--trace``: CSV with gpus, submitted, duration;
-seconds) gets its arrivals moved by up to ``--jitter`` seconds in each seed.
+the fleet fills up, count for nothing. ``--trace`` takes the first ``--days`` of a published trace instead
+(``bench/packing/job_traces.py``), its arrivals moved by up to ``--jitter`` seconds in each seed.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import sys
 import time
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.packing.job_traces import read_jobs
 from bench.packing.moving_timeline import MovingTimeline, Ways
 from extender.cli.replay_args import seed_range
 from extender.replay.report import aligned
@@ -59,19 +59,15 @@ def generated(nodes: int, days: float, load: float, seed: int) -> list[TimedPod]
     return [_job(*job) for job in zip(sizes.tolist(), arrivals.tolist(), runtimes.tolist(), strict=True)]
 
 
-def read(path: Path, jitter: float, seed: int) -> list[TimedPod]:
-    """The jobs of a CSV file; those of more than a node's GPUs are left out."""
-    rng = np.random.default_rng(seed)
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [
-            (int(row["gpus"]), float(row["submitted"]), float(row["duration"]))
-            for row in csv.DictReader(file)
-        ]
-    late = rng.uniform(0, jitter, len(rows)).tolist()
+def of_trace(path: Path, days: float, jitter: float, seed: int) -> list[TimedPod]:
+    """The jobs of the first days of a trace; those of more than a node's GPUs are left out."""
+    rng, jobs = np.random.default_rng(seed), read_jobs(path)
+    last = jobs[0][1] + days * _DAY
+    late = rng.uniform(0, jitter, len(jobs)).tolist()
     return [
         _job(gpus, submitted + more, duration)
-        for (gpus, submitted, duration), more in zip(rows, late, strict=True)
-        if 0 < gpus <= _GPUS
+        for (gpus, submitted, duration), more in zip(jobs, late, strict=True)
+        if gpus <= _GPUS and submitted <= last
     ]
 
 
@@ -121,9 +117,10 @@ def rows(args: argparse.Namespace) -> Iterator[tuple[str, int, Figures]]:
     """(Way, seed, figures) of one replay after the other."""
     rule = MoveRule(price=args.price)
     for seed in args.seeds:
-        jobs = read(args.trace, args.jitter, seed) if args.trace else generated(
-            args.nodes, args.days, args.load, seed
-        )  # fmt: skip
+        if args.trace:
+            jobs = of_trace(args.trace, args.days, args.jitter, seed)
+        else:
+            jobs = generated(args.nodes, args.days, args.load, seed)
         for name in args.ways:
             ways = Ways(rule, "move" in WAYS[name], "reserve" in WAYS[name], args.checkpoint)
             yield name, seed, replayed(args.nodes, jobs, name.split(" + ")[0], ways)

@@ -131,7 +131,9 @@ def table(found: Sequence[tuple[str, int, Figures]], shown: Sequence[str]) -> st
     lines = [["", *shown]]
     for name in dict.fromkeys(name for name, *_ in found):
         of_way = [figures for way, _, figures in found if way == name]
-        lines.append([name, *(f"{np.mean([figures[key] for figures in of_way]):.1f}" for key in shown)])
+        lines.append(
+            [name, *(f"{np.mean([figures.get(key, math.nan) for figures in of_way]):.1f}" for key in shown)]
+        )
     return aligned(lines)
 
 

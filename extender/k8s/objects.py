@@ -230,6 +230,7 @@ class Pod(_Memo):
     has_other_constraints: bool = False
     has_local_data: bool = False  # a hostPath volume that is no socket or device
     has_volume_claims: bool = False
+    depends_on_pods: bool = False  # affinity between pods, topology spread, host ports
     only_pauses: bool = False  # every container runs a pause image
     resized: PodSpec | None = None
     unreadable: tuple[str, ...] = ()

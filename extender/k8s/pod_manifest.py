@@ -83,6 +83,7 @@ class PodManifest(Manifest, frozen=True, gc=False):
         labels, annotations, unreadable, too_many = drop_large_entries(*raw, POD_ANNOTATION, POD_ANNOTATIONS)
         parsed_spec, problem = parse_spec(spec)
         devices = _devices(status.containerStatuses)
+        depends_on_pods = _depends_on_pods(spec)
         has_volume_claims = any([v.persistentVolumeClaim or v.ephemeral for v in spec.volumes])
         disruption, disrupted = _reason(status.conditions, "DisruptionTarget", "True")
         if len(devices) > REPORTED_DEVICES:
@@ -121,9 +122,10 @@ class PodManifest(Manifest, frozen=True, gc=False):
             unscheduled=_reason(status.conditions, "PodScheduled", "False")[0],
             disruption=disruption,
             disrupted=disrupted,
-            has_other_constraints=has_volume_claims or _has_other_constraints(spec),
+            has_other_constraints=has_volume_claims or depends_on_pods,
             has_local_data=any([_holds_data_of_the_node(volume) for volume in spec.volumes]),
             has_volume_claims=has_volume_claims,
+            depends_on_pods=depends_on_pods,
             only_pauses=bool(spec.containers) and all(_is_pause(one.image) for one in spec.containers),
             unreadable=unreadable,
             problem=problem or too_many or unread,
@@ -171,7 +173,7 @@ def _reason(conditions: Iterable[_Condition], kind: str, status: str) -> tuple[s
     return "", 0.0
 
 
-def _has_other_constraints(spec: PodSpecManifest) -> bool:
+def _depends_on_pods(spec: PodSpecManifest) -> bool:
     return bool(
         spec.affinity.podAffinity
         or spec.affinity.podAntiAffinity

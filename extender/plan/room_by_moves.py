@@ -2,8 +2,9 @@
 ``packing.plan.room_by_moves`` on the cluster as it is.
 
 A pod may move if it is restartable (by annotation or queue), a controller creates it again, nothing protects
-it, no PodDisruptionBudget forbids it, and it has no rules that Stowage does not compute. It gets no weaker
-device. Members of a gang move only all together.
+it, no PodDisruptionBudget forbids it, and it has no rules that Stowage does not compute; one with volume
+claims only if it says that it may, and within its zone. It gets no weaker device. Members of a gang move only
+all together.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.queues.disruptions import lost_seconds
 from extender.queues.queue import is_restartable
-from extender.queues.rights import EvictionRules
+from extender.queues.rights import EvictionRules, declares_movable
 from extender.replay.cluster_engine import as_new
 from extender.replay.cluster_pods import PermittedRows, why_it_stays
 from extender.settings import Mode
@@ -145,7 +146,9 @@ class Movers:
     def _movable(self, pod: Pod, gang: str) -> Movable | None:
         state, queue = self._state, self._state.rights.queue_of(pod)
         held = state.allocations.allocation_of(pod.key)
-        if held is None or not (held.devices or held.shares) or pod.has_other_constraints:
+        if held is None or not (held.devices or held.shares):
+            return None
+        if pod.depends_on_pods or (pod.has_other_constraints and not declares_movable(pod)):
             return None
         if why_it_stays(pod, self._now, must_be_created_again=True):
             return None

@@ -333,7 +333,7 @@ def _safe_to_evict(pod: Pod) -> Protection:
 
 
 def declares_movable(pod: Pod) -> bool:
-    """Whether the pod says that it may leave its node although it has local data (as above)."""
+    """Whether the pod says that it may leave its node although it has local data or volumes (as above)."""
     return pod.annotations.get(_SAFE_TO_EVICT) in _TRUE
 
 

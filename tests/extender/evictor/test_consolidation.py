@@ -146,6 +146,18 @@ async def test_who_does_not_move(api: ApiServer, start: Start, stays: Manifest) 
     assert log(api) == []
 
 
+@pytest.mark.parametrize(("says", "moves"), [("", []), ("true", ["ml/a", "ml/b"])])
+async def test_a_pod_with_a_volume_moves_if_it_says_so(
+    api: ApiServer, start: Start, says: str, moves: list[str]
+) -> None:
+    with_volume = runs("a", "n1")
+    with_volume["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]
+    with_volume["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] = says
+    api.put(with_volume)
+    await start().rounds(33)
+    assert moved(api) == moves
+
+
 async def test_a_move_is_not_made_where_a_budget_refuses_it(api: ApiServer, start: Start) -> None:
     api.evictions.disruptions["b"] = 0
     replica = start()

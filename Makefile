@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 
-.PHONY: setup demo test e2e e2e-all nightly bench site lint format lock manifests clean
+.PHONY: setup demo test e2e e2e-all nightly bench site lint format lock manifests release clean
 .DEFAULT_GOAL := demo
 
 setup: .venv/ready
@@ -101,6 +101,13 @@ lock: | $(UV)
 
 manifests: setup
 	$(BIN)/python deploy/render.py
+
+# Wheel, source archive, chart, image and bill of materials, without a container engine (docs/image.md).
+release: setup
+	rm -rf dist
+	$(BIN)/python -m tests.e2e.controlplane.build
+	$(BIN)/python -m deploy.release dist
+	STOWAGE_RELEASE=dist $(E2E) tests/e2e/test_image.py
 
 clean:
 	rm -rf .venv .uv

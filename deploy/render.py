@@ -2,6 +2,7 @@
 
 - `chart/files`: copies of the manifests and scheduler configurations that the chart reads;
 - the settings in `chart/values.schema.json`;
+- the version, from `pyproject.toml`, in the chart, the manifests and the pages;
 - `kustomize/*`: the chart, rendered with the `values.yaml` beside it. In a directory that builds on
   another one, `added.yaml` has the objects that are new, and `changed.yaml` patches for those that differ.
 
@@ -14,6 +15,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,10 @@ BUILDS_ON = {"beside": None, "separate": None, "bind": "beside", "evictor": "bes
 OF_HELM = ("app.kubernetes.io/managed-by", "helm.sh/chart", "app.kubernetes.io/instance")
 NAMESPACE = "stowage-system"
 SOURCES = ("deploy", "deploy/monitoring", "scheduler-config")
+VERSIONED = (
+    *("deploy/*.yaml", "deploy/volcano/*.yaml", "deploy/chart/Chart.yaml", "deploy/image/Containerfile"),
+    *("README.md", "docs/*.md", "tests/docs/classes.py"),
+)
 UNCHECKED = {"title", "default", "description"}  # of the schema that pydantic makes
 
 
@@ -48,6 +54,17 @@ def template(*arguments: str) -> list[dict[str, Any]]:
     image = "--set=image.repository=registry.example.com/stowage"
     text = helm("template", "stowage", str(CHART), f"--namespace={NAMESPACE}", version, image, *arguments)
     return [one for one in yaml.safe_load_all(text) if one]
+
+
+def versioned() -> dict[Path, str]:
+    """The files that name the version of a release, with that of `pyproject.toml`."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    before = r"example\.com/stowage:|kube_stowage-|stowage-(?:chart-|image-)?|newTag: |^(?:v|appV)ersion: "
+    return {
+        file: re.sub(rf"({before})\d+\.\d+\.\d+", rf"\g<1>{version}", file.read_text(), flags=re.MULTILINE)
+        for pattern in VERSIONED
+        for file in sorted(ROOT.glob(pattern))
+    }
 
 
 def copies() -> dict[Path, str]:
@@ -163,11 +180,12 @@ def _dump(objects: Iterable[Object]) -> str:
 
 def generated() -> dict[Path, str]:
     """Every generated file, with the text that it must have."""
-    return copies() | {SCHEMA: schema()} | overlays()
+    return versioned() | copies() | {SCHEMA: schema()} | overlays()
 
 
 if __name__ == "__main__":
-    for file, text in (copies() | {SCHEMA: schema()}).items():  # the chart reads these
-        file.write_text(text)
+    for written in (versioned, copies, lambda: {SCHEMA: schema()}):  # each reads what the one before wrote
+        for file, text in written().items():
+            file.write_text(text)
     for file, text in generated().items():
         file.write_text(text)

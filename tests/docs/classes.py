@@ -55,11 +55,12 @@ BY_TEST = {
     "tests/extender/demo/test_demo.py::test_it_keeps_serving_at_a_free_port_until_ctrl_c": ("make demo",),
     "tests/e2e/test_program.py::test_it_is_installed_from_the_clone": ("uv tool install .",),
     "tests/e2e/test_install.py::test_the_commands_of_the_page_place_a_first_pod": (
-        "helm install stowage deploy/chart --namespace stowage-system --create-namespace "
-        "--set image.repository=registry.example.com/stowage --set image.tag=0.1.0",
+        "tar xf kube_stowage-0.1.0.tar.gz",
+        "helm install stowage stowage-0.1.0.tgz --namespace stowage-system --create-namespace "
+        "--set image.repository=registry.example.com/stowage",
         "kubectl label namespace stowage-system pod-security.kubernetes.io/enforce=restricted",
         "kubectl --namespace stowage-system rollout status deployment/stowage-scheduler --timeout=5m",
-        "kubectl apply --filename deploy/examples/first-pod.yaml",
+        "kubectl apply --filename kube_stowage-0.1.0/deploy/examples/first-pod.yaml",
         "kubectl wait pod/first --for=condition=PodScheduled --timeout=60s",
         "kubectl get pod first --output wide",
     ),
@@ -72,7 +73,8 @@ BY_TEST = {
         "sed -e 's,urlPrefix: http:,urlPrefix: https:,' -e '/# enableHTTPS/,/# *keyFile/s/# //' "
         "scheduler-config/second-scheduler.yaml > config.yaml",
         "helm install stowage deploy/chart --namespace stowage-system --set shape=separate "
-        "--set image.repository=registry.example.com/stowage --set image.tag=0.1.0",
+        "--set image.repository=registry.example.com/stowage",
+        "kubectl apply --filename deploy/examples/first-pod.yaml",
     ),
     "tests/e2e/test_install.py::test_the_plain_manifests_of_the_page_place_a_pod": (
         "kubectl apply --filename deploy/rbac.yaml",

@@ -4,6 +4,7 @@ helm, kube-controller-manager and a default kube-scheduler are real, and kwok pl
 Deployment would run are processes with the token of its service account (installed.py).
 """
 
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ import httpx
 import pytest
 import yaml
 
+from deploy.release.__main__ import version
 from tests.certificates import Authority, Secret
 
 from .controlplane.api import Api
@@ -23,7 +25,7 @@ from .queue_cases import BACKFILL, INTERACTIVE, create_classes, present, wait_un
 from .rush import GPU, LABEL_SETS
 from .sharing import COMPUTE, INDICES, MEMORY
 from .tls import tls_configuration
-from .tools import NAMESPACE, ROOT, Tools, commands
+from .tools import CHART, NAMESPACE, ROOT, Tools, commands
 from .workload import node, pod
 
 CONTROLLERS = [
@@ -216,17 +218,29 @@ def test_behind_a_service_with_mutual_tls(
     tools.kubectl("delete", "lease", "stowage", f"-n={NAMESPACE}")
 
 
-def test_the_commands_of_the_page_place_a_first_pod(plane: ControlPlane, api: Api, tools: Tools) -> None:
+@pytest.fixture
+def files(tools: Tools, tmp_path: Path) -> Path:
+    """A directory with the chart and the sources of a release, packed."""
+    tools.helm("package", str(CHART), f"--destination={tmp_path}")
+    sources = [f"--transform=s,^,kube_stowage-{version()}/,", "deploy", "scheduler-config"]
+    archive = tmp_path / f"kube_stowage-{version()}.tar.gz"
+    subprocess.run(["tar", "-czf", archive, f"--directory={ROOT}", *sources], check=True)
+    return tmp_path
+
+
+def test_the_commands_of_the_page_place_a_first_pod(
+    plane: ControlPlane, api: Api, tools: Tools, files: Path
+) -> None:
     api.create(node("gpu-1", {GPU: 8}, labels=LABEL_SETS["h100-sxm-8-whole"]))
     lines = commands("install.md", "helm")
     started = time.monotonic()
     installed = next(number for number, line in enumerate(lines) if "rollout status" in line) + 1
     for line in lines[:installed]:
-        tools.shell(line, ROOT)
+        tools.shell(line, files)
     with running(plane, tools, "stowage-scheduler"):
         for line in lines[installed:-1]:
-            tools.shell(line, ROOT)
-        assert "gpu-1" in tools.shell(lines[-1], ROOT)
+            tools.shell(line, files)
+        assert "gpu-1" in tools.shell(lines[-1], files)
     print(f"{len(lines)} commands, {time.monotonic() - started:.1f} s until the first pod is placed")
     assert len(lines) < 10
     enforced = tools.get("namespace", NAMESPACE)["metadata"]["labels"]

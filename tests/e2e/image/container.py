@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .containerfile import Stage
+from deploy.release.oci import Unpacked
 
 _SCRIPT = """
 set -e
@@ -27,23 +27,21 @@ exec chroot "$root" "$@"
 _NO_RIGHTS = ("--clear-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all")
 
 
-def command_in(root: Path, stage: Stage, volume: Path, *command: str) -> list[str]:
+def command_in(image: Unpacked, volume: Path, *command: str) -> list[str]:
     """The command line. ``volume`` is mounted at the directory of NUMBA_CACHE_DIR."""
-    environment = [f"{name}={value}" for name, value in stage.environment.items()]
-    user, _, group = stage.user.partition(":")
+    environment = [f"{name}={value}" for name, value in image.environment.items()]
+    user, _, group = image.user.partition(":")
     limits = ["setpriv", f"--reuid={user}", f"--regid={group}", *_NO_RIGHTS]
-    script = ["unshare", "--mount", "sh", "-c", _SCRIPT, "sh", str(root)]
-    volumes = [stage.environment["NUMBA_CACHE_DIR"], str(volume)]
+    script = ["unshare", "--mount", "sh", "-c", _SCRIPT, "sh", str(image.root)]
+    volumes = [image.environment["NUMBA_CACHE_DIR"], str(volume)]
     return [*script, *volumes, *limits, "env", "-i", *environment, *command]
 
 
 @contextmanager
-def running(
-    root: Path, stage: Stage, volume: Path, log: Path, *command: str
-) -> Iterator[subprocess.Popen[bytes]]:
+def running(image: Unpacked, volume: Path, log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
     """The command as a process that is terminated at the end; its output goes to ``log``."""
     with log.open("wb") as output:
-        process = subprocess.Popen(command_in(root, stage, volume, *command), stdout=output, stderr=output)
+        process = subprocess.Popen(command_in(image, volume, *command), stdout=output, stderr=output)
         try:
             yield process
         finally:

@@ -107,7 +107,8 @@ def case(name: str, rng: random.Random) -> Case:
     made.claims += wanted
     made.pod = pod(f"{name}-pod", {}, scheduler="default-scheduler")
     made.pod["spec"]["nodeSelector"] = {CASE: name}
-    if kind in ("whole", "both") and rng.random() < 0.3:
+    # kube-scheduler 1.34 reads these in containers only, and by extendedResourceName only.
+    if kind in ("whole", "both") and release() >= "1.36" and rng.random() < 0.3:
         _ask_by_resource(made.pod["spec"], rng)
     made.pod["spec"]["resourceClaims"] = [
         {"name": f"claim-{n}", "resourceClaimName": one["metadata"]["name"]} for n, one in enumerate(wanted)

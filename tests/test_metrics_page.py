@@ -126,3 +126,14 @@ async def test_no_label_has_more_values_than_are_known_beforehand() -> None:
     after = {line.rpartition(" ")[0] for line in (await service.render_metrics()).decode().splitlines()}
     assert after == before
     assert NO_QUEUE_LABEL in str(before)
+
+
+async def test_gpu_seconds_add_up_from_scrape_to_scrape() -> None:
+    service = await busy_service()
+    assert service.engine is not None
+    service.engine.apply([Upserted(make_pod("runs", 1, node_name="a"))])
+    await service.render_metrics()  # it has its GPU from now on
+    text = (await service.render_metrics()).decode()
+    [line] = [one for one in text.splitlines() if one.startswith("stowage_namespace_gpu_seconds_total{")]
+    assert 'workload_namespace="default"' in line
+    assert float(line.rpartition(" ")[2]) > 0

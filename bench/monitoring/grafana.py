@@ -12,9 +12,10 @@ import json
 from typing import Any
 
 from bench.monitoring.panels import ROWS
-from bench.monitoring.queries import Panel
+from bench.monitoring.queries import Panel, chosen
 
 _WIDTH, _HEIGHT, _COLUMNS = 8, 8, 3
+_TEAMS = 'stowage_namespace_gpu_seconds_total{cluster="$cluster"}'
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
@@ -31,11 +32,31 @@ def dashboard() -> dict[str, Any]:
         "graphTooltip": 1,
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
-        "templating": {"list": [{"name": "datasource", "label": "Data source", "type": "datasource",
-                                 "query": "prometheus"}]},
+        "templating": {"list": [
+            {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
+            _variable("cluster", "stowage_build_info"),
+            _variable("model", 'stowage_gpus_installed{cluster="$cluster"}', all_of_them=True),
+            _variable("namespace", _TEAMS, all_of_them=True),
+            {"name": "price", "label": "Price of an A100-hour", "type": "textbox", "query": "1"},
+        ]},
         "annotations": {"list": []},
         "panels": _panels(),
     }  # fmt: skip
+
+
+def _variable(name: str, metric: str, *, all_of_them: bool = False) -> dict[str, Any]:
+    """The values of a label; empty where no series has it."""
+    label = "workload_namespace" if name == "namespace" else name
+    several = {"includeAll": True, "multi": True, "allValue": ".*"} if all_of_them else {}
+    return several | {
+        "name": name,
+        "label": name.capitalize(),
+        "type": "query",
+        "datasource": _SOURCE,
+        "query": {"query": f"label_values({metric}, {label})", "refId": name},
+        "refresh": 2,
+        "sort": 1,
+    }
 
 
 def _panels() -> list[dict[str, Any]]:
@@ -75,7 +96,7 @@ def _panel(number: int, panel: Panel, position: dict[str, int]) -> dict[str, Any
             "tooltip": {"mode": "multi", "sort": "desc"},
         },
         "targets": [
-            {"refId": chr(ord("A") + i), "datasource": _SOURCE, "expr": query.expr,
+            {"refId": chr(ord("A") + i), "datasource": _SOURCE, "expr": chosen(query.expr),
              "legendFormat": query.legend, "editorMode": "code", "range": True}
             for i, query in enumerate(panel.queries)
         ],

@@ -288,4 +288,48 @@ _PODS = (
     ),
 )
 
-ROWS: dict[str, tuple[Panel, ...]] = {"Fleet": _FLEET, "Pods and queues": _PODS, "Service": _SERVICE}
+_HAD = f"max by (workload_namespace, queue, model) (rate(stowage_namespace_gpu_seconds_total{RATE}))"
+_WORTH = f"{_HAD} * on (model) group_left max by (model) (stowage_gpu_value)"
+_USED = (
+    'label_replace(label_replace(DCGM_FI_DEV_GPU_UTIL, "workload_namespace", "$1", "namespace", "(.+)"), '
+    '"workload_namespace", "$1", "exported_namespace", "(.+)")'
+)
+"""By the namespace of the pod, under whichever name Prometheus was told to keep it."""
+
+
+def _of_teams(expr: str) -> str:
+    return by("workload_namespace", expr, function="sum")
+
+
+_TEAMS = (
+    Panel(
+        "GPUs by namespace",
+        "GPUs that pods with a node have.",
+        "short",
+        (Query(_of_teams(_HAD), "{{workload_namespace}}"),),
+        stacked=True,
+    ),
+    Panel(
+        "Cost per hour",
+        "GPUs, each with its value beside an A100 of 80 GB, times the price of an hour of that.",
+        "short",
+        (Query(f"{_of_teams(_WORTH)} * $price", "{{workload_namespace}}"),),
+        stacked=True,
+    ),
+    Panel(
+        "Busy part of these GPUs",
+        "Utilisation by the exporter of DCGM, of the GPUs that the namespace has. No decision reads it.",
+        "percentunit",
+        (
+            Query(
+                f"{_of_teams(_USED)} / 100 / on (workload_namespace) ({_of_teams(_HAD)} > 0)",
+                "{{workload_namespace}}",
+            ),
+        ),
+        may_be_empty="no DCGM exporter",
+    ),
+)
+
+ROWS: dict[str, tuple[Panel, ...]] = {
+    "Fleet": _FLEET, "Pods and queues": _PODS, "Teams": _TEAMS, "Service": _SERVICE
+}  # fmt: skip

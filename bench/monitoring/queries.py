@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 RATE = "[$__rate_interval]"
@@ -42,3 +43,24 @@ def rate(labels: str, metric: str) -> str:
 
 def quantile(q: float, label: str, metric: str) -> str:
     return f"histogram_quantile({q}, {rate(f'le, {label}', metric + '_bucket')})"
+
+
+_OF_MODELS = re.compile(
+    r"stowage_(gpus_(installed|used|on_offer|free|whole)|nodes_(on_offer|whole)|largest_|stranded_|mig_"
+    r"|gpu_value|namespace_)"
+)
+
+
+def chosen(expr: str) -> str:
+    """The query for what the dashboard's variables choose: by model only where all metrics are of models.
+    An empty cluster is one without that label."""
+    ours = re.findall(r"stowage_\w+", expr)
+    model = ['model=~"$model"'] if ours and all(map(_OF_MODELS.match, ours)) else []
+
+    def select(found: re.Match[str]) -> str:
+        name, labels = found[1], [found[2][1:-1]] if found[2] else []
+        labels += ['cluster="$cluster"', *(model if name in ours else [])]
+        labels += ['workload_namespace=~"$namespace"'] if "_namespace_" in name else []
+        return f"{name}{{{', '.join(labels)}}}"
+
+    return re.sub(r"\b((?:stowage|DCGM)_\w+)(\{[^}]*\})?", select, expr)

@@ -41,6 +41,7 @@ from packing.model.request import WHOLE
 
 UNKNOWN = "unknown"
 """The model of GPUs that the catalogue does not have."""
+_TEAMS = 1000
 _OFFERS_NONE = "node offers none of its GPUs"
 _MIG_NODES, _NODES, _PODS = 25, 100, 100
 """How many are counted before other tasks run: about a millisecond."""
@@ -122,13 +123,26 @@ def waiting_pods(state: State) -> list[Pod]:
     return sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
 
 
-async def gpus_by_queue(state: State) -> dict[str, float]:
-    """How many GPUs the pods with a node have, of all queues of the settings and of "" for pods without one.
-    Other tasks run in between."""
-    found = dict.fromkeys((*state.rights.queues.by_name, ""), 0.0)
+class Team(NamedTuple):
+    """Pods of one namespace and queue ("" for none), on GPUs of one model."""
+
+    namespace: str
+    queue: str
+    model: str
+
+
+async def gpus_by_team(state: State) -> dict[Team, float]:
+    """How many GPUs the pods with a node have; beyond ``_TEAMS`` namespaces count as one. Other tasks run
+    in between."""
+    found: dict[Team, float] = {}
     async for pod in with_turns(list(state.pods.values()), _PODS):
         if pod.node_name and (request := bound_request(pod).request).wants_gpu:
-            found[state.rights.queues.name_of(pod)] += gpus_of(state.fleet, request)
+            row = state.fleet.rows.get(pod.node_name)
+            model = None if row is None else state.fleet.names.kinds[state.fleet.arrays.model[row]].model
+            team = Team(pod.namespace, state.rights.queues.name_of(pod), model or UNKNOWN)
+            if team not in found and len(found) >= _TEAMS:
+                team = team._replace(namespace="")
+            found[team] = found.get(team, 0.0) + gpus_of(state.fleet, request)
     return found
 
 

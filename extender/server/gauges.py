@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
@@ -20,7 +21,7 @@ from extender.source.watched_kinds import WATCHED_KINDS
 from extender.verbs.recheck import OUTCOMES, RefusalRecheck
 
 if TYPE_CHECKING:  # they load kernels
-    from extender.cluster.census import Census, CensusTaker
+    from extender.cluster.census import Census, CensusTaker, Team
     from extender.cluster.state import State
     from packing.fleet.stranded import Fragmentation
 
@@ -79,19 +80,27 @@ class Gauges:
     def __init__(self, state: State, source: Source, recheck: RefusalRecheck, census: CensusTaker) -> None:
         self._state, self._source, self._recheck, self._census = state, source, recheck, census
         self._found: Census | None = None
-        self._used: Mapping[str, float] = {}
+        self._used: dict[Team, float] = {}
+        self._gpu_seconds: defaultdict[Team, float] = defaultdict(float)
+        self._counted = time.monotonic()
 
     async def update(self) -> None:
         """Bring up to date what is computed node by node or pod by pod. Other tasks run in between."""
-        from extender.cluster.census import gpus_by_queue
+        from extender.cluster.census import gpus_by_team
 
-        self._found, self._used = await self._census.take(), await gpus_by_queue(self._state)
+        self._found, used = await self._census.take(), await gpus_by_team(self._state)
+        now = time.monotonic()
+        for team in self._used.keys() | used.keys():  # what one had on average since the last time
+            mean = (self._used.get(team, 0.0) + used.get(team, 0.0)) / 2
+            self._gpu_seconds[team] += mean * (now - self._counted)
+        self._used, self._counted = used, now
 
     def collect(self) -> Iterator[Metric]:
         """All of them."""
         yield from self._of_state()
         yield from self._of_watches()
         yield from self._of_disruptions()
+        yield from self._of_teams()
         yield from self._of_demand()
         if self._found is not None:
             yield from _waiting(self._found)
@@ -136,7 +145,10 @@ class Gauges:
         yield counter("watch_restarts", text, ends, "resource", "reason")
 
     def _of_disruptions(self) -> Iterator[Metric]:
-        disruptions, used = self._state.disruptions, self._used
+        disruptions = self._state.disruptions
+        used = dict.fromkeys((*self._state.rights.queues.by_name, ""), 0.0)
+        for team, gpus in self._used.items():
+            used[team.queue] += gpus
         text = "Bound pods that were preempted or interrupted."
         yield counter("preempted_pods", text, disruptions.pods, "queue", "reason", "owner")
         text = "Estimated work that such pods lost since their start or last checkpoint, in GPU-hours."
@@ -147,6 +159,19 @@ class Gauges:
         yield counter("preempted_gpu_hours_lost", text, lost, "queue", "reason")
         in_use = {name or NO_QUEUE_LABEL: round(gpus, 6) for name, gpus in used.items()}
         yield gauge("queue_gpus", "GPUs that pods with a node have.", in_use, "queue")
+
+    def _of_teams(self) -> Iterator[Metric]:
+        text = "GPU-seconds that pods with a node have had."
+        had = {
+            (one.namespace, one.queue or NO_QUEUE_LABEL, one.model): n for one, n in self._gpu_seconds.items()
+        }
+        yield counter("namespace_gpu_seconds", text, had, "workload_namespace", "queue", "model")
+        values = (
+            {model: self._state.fleet.values.of(model, "") for model in self._found.installed}
+            if self._found
+            else {}
+        )
+        yield gauge("gpu_value", "What a GPU is worth, an A100 with 80 GB being 1.", values, "model")
 
     def _of_demand(self) -> Iterator[Metric]:
         learner = self._state.learner

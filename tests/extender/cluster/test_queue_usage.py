@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.cluster.census import CensusTaker, Waiting, gpus_by_queue
+from extender.cluster.census import CensusTaker, Team, Waiting, gpus_by_team
 from extender.cluster.state import State
 from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Deleted, Listed, Pod, Upserted
@@ -60,7 +60,10 @@ def counted(state: State) -> tuple[dict[str, Waiting], dict[str, float]]:
 
 
 def used_in(state: State) -> dict[str, float]:
-    return asyncio.run(gpus_by_queue(state))
+    used = dict.fromkeys((*state.rights.queues.by_name, ""), 0.0)
+    for team, gpus in asyncio.run(gpus_by_team(state)).items():
+        used[team.queue] += gpus
+    return used
 
 
 def waiting_in(state: State, queue: str = "") -> Waiting:
@@ -112,3 +115,24 @@ def test_a_priority_class_may_move_pods_to_another_queue() -> None:
 
 def test_a_request_that_cannot_be_read_waits_for_nobody_knows_how_much() -> None:
     assert waiting_in(make_state(make_node("n"), make_pod("odd", -1))) == Waiting(1, 0.0, 0.0)
+
+
+def test_gpus_count_by_namespace_queue_and_model() -> None:
+    pods = [in_queue("a", "batch", 2, node_name="n"), in_queue("b", "batch", 1, node_name="n")]
+    pods += [replace(pods[1], namespace="ml"), in_queue("elsewhere", "", 1, node_name="gone")]
+    state = make_state(make_node("n"), *pods)
+    (model,) = {kind.model for kind in state.fleet.names.kinds if kind.model}
+    assert asyncio.run(gpus_by_team(state)) == {
+        Team("default", "batch", model): 3,
+        Team("ml", "batch", model): 1,
+        Team("default", "", "unknown"): 1,
+    }
+
+
+def test_many_namespaces_do_not_make_as_many_series() -> None:
+    pods = [
+        replace(in_queue("a", "", node_name="gone"), namespace=f"ns-{n}", uid=str(n)) for n in range(1200)
+    ]
+    found = asyncio.run(gpus_by_team(make_state(*pods)))
+    assert len(found) == 1001
+    assert found[Team("", "", "unknown")] == 200

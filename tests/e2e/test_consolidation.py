@@ -7,9 +7,11 @@ from pathlib import Path
 from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
-from .queue_cases import HOUR, observed_budgets, set_started
+from .queue_cases import HOUR, create_classes, observed_budgets, set_started
+from .runner import Runner
 from .rush import GPU, LABEL_SETS
 from .test_evictor import evicting
+from .test_spot import checkpoints, create_example, resumed
 from .workload import budget, job, node, pod
 
 H100 = LABEL_SETS["h100-sxm-8-whole"]
@@ -22,26 +24,33 @@ SETTINGS = {
     "EVICTIONS_PER_MINUTE": "60",
 }
 RUNS = {
-    "a0": ("n00", 2), "a1": ("n00", 2), "a2": ("n00", 1),
+    "a0": ("n00", 2), "a1": ("n00", 2), "train": ("n00", 1),
     "team": ("n01", 2), "b2": ("n01", 1),
     "c0": ("n02", 2), "c1": ("n02", 2), "c2": ("n02", 1),
     **{f"m{n}": (f"n{n:02}", 6) for n in range(3, 17)},
     **{f"m{n}": (f"n{n:02}", 7) for n in range(17, 20)},
 }  # fmt: skip
-"""Job: its node, and the GPUs of its pod; "team" has two pods. 3 GPUs are free on each of three nodes, 2 on
-14, and 1 on three: 40."""
+"""Job: its node, and the GPUs of its pod; "team" has two pods, "train" runs as a process. 3 GPUs are free on
+each of three nodes, 2 on 14, and 1 on three: 40."""
 
 
 def test_two_large_jobs_start_where_their_gpus_were_free_in_pieces(
-    cluster: ControlPlane, api: Api, stowage_kubeconfig: Path
+    cluster: ControlPlane, api: Api, stowage_kubeconfig: Path, tmp_path: Path
 ) -> None:
     """Three nodes hold pods that have another place. A budget protects those of one. The fewest moves are the
-    three pods of each of the others, among them a gang, which moves as a whole."""
+    three pods of each of the others, among them a gang, which moves as a whole, and a job with a volume,
+    which goes on from its last checkpoint."""
+    create_classes(api)
     api.create_all([node(f"n{n:02}", {GPU: 8}, labels=H100) for n in range(20)])
     api.create(budget("protects", {"app": "kept"}, min_available=3))
-    with cluster.controller_manager(["job-controller", "disruption-controller"]):
+    with (
+        Runner(api, tmp_path),
+        cluster.controller_manager(["job-controller", "disruption-controller"]),
+    ):
+        create_example(api, tmp_path)
         for name in RUNS:
             start_job(api, name)
+        eventually(lambda: checkpoints(tmp_path) > 0, within_s=60, what="a checkpoint")
         eventually(lambda: "protects" in observed_budgets(api), within_s=60, what="the budget is observed")
         with evicting(cluster, stowage_kubeconfig, **SETTINGS) as stowage:
             stowage.flush(api)
@@ -63,7 +72,8 @@ def test_two_large_jobs_start_where_their_gpus_were_free_in_pieces(
             assert stowage.metric('stowage_evictor_moves_total{result="not_placed"}') == 0
     assert {*nodes_of(api, "large-0"), *nodes_of(api, "large-1")} == {"n00", "n01"}
     assert not nodes_of(api, "late")
-    moved = {"a0", "a1", "a2", "team", "b2"}
+    assert len(resumed(tmp_path)) == 1
+    moved = {"a0", "a1", "train", "team", "b2"}
     for name, (home, _) in RUNS.items():
         assert (home in nodes_of(api, name)) == (name not in moved)
     assert max(used(api).values()) <= 8
@@ -76,10 +86,11 @@ def size(name: str) -> int:
 
 
 def start_job(api: Api, name: str) -> None:
-    """A Job that runs on its node since an hour."""
+    """The Job runs on its node since an hour. The example exists already."""
     home, gpus = RUNS[name]
     labels = GANG if name == "team" else {"app": "kept"} if name.startswith("c") else None
-    api.create(job(name, pod(name, {GPU: gpus}, annotations=NOTES, labels=labels), pods=size(name)))
+    if name != "train":
+        api.create(job(name, pod(name, {GPU: gpus}, annotations=NOTES, labels=labels), pods=size(name)))
     eventually(lambda: len(pods_of(api, name)) == size(name), within_s=60, what=f"{name} has its pods")
     for one in pods_of(api, name):
         api.bind(one["metadata"]["name"], home)

@@ -27,6 +27,7 @@ from extender.plan.room_by_moves import (
     RoomByMoves,
     mode_for,
     room_by_moves,
+    rule_of,
     starting_together,
     would_make_room,
 )
@@ -36,7 +37,7 @@ from extender.settings import Mode, Settings
 from extender.untrusted.token_bucket import TokenBucket
 from extender.verbs.eviction.plan import EvictionPlan
 from packing.model.request import Request
-from packing.plan.move_rule import LossBudget, MoveRule, WaitClock, free_pieces
+from packing.plan.move_rule import LossBudget, WaitClock, free_pieces
 
 _LOOK = 5.0
 """Seconds between two looks at what is free for the jobs that wait."""
@@ -45,17 +46,6 @@ _SHORTEST, _LONGEST = 20.0, 300.0
 _NO_OTHER_WAY = ("no_plan", "budget")
 
 _log = logging.getLogger(__name__)
-
-
-def rule_of(settings: Settings) -> MoveRule:
-    """The rule with what the settings say."""
-    return MoveRule(
-        gpus=settings.consolidation_gpus,
-        after=settings.consolidation_after_seconds,
-        price=settings.consolidation_price,
-        moves=settings.consolidation_moves,
-        lost_share=settings.consolidation_lost_percent / 100,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +168,7 @@ class Consolidation:
         return iter([one for one in self._known if all(map(self._planner.waits, one[0].pods))])
 
     def _mode(self, pod: Pod) -> Mode:
-        return mode_for(self._state, pod, self._settings.evictor, self._settings.consolidation)
+        return mode_for(self._state, pod, self._settings)
 
     def _delay(self, key: str) -> None:
         """Look for moves for this job again in some seconds, twice as many as the last time."""

@@ -28,7 +28,7 @@ from extender.explain.overview_lines import Overview
 from extender.explain.pod import asks, explain, explain_each
 from extender.explain.this_replica import Replica
 from extender.k8s.objects import Pod
-from extender.settings import Mode
+from extender.settings import Settings
 from extender.source.workloads import Template, parse_pod, parse_templates
 from extender.untrusted.limits import EXPLAIN_PODS, KEY, LISTED_NAMES, shorten
 
@@ -44,16 +44,10 @@ class Inspector:
     """Reads the state and the decisions, and changes neither of them. ``replica`` says which one this is;
     ``fleet`` and ``history`` are what the page at ``/`` shows."""
 
-    def __init__(
-        self,
-        state: State,
-        decisions: Decisions,
-        evictor: EvictorMode = "unknown",
-        consolidation: Mode = "off",
-    ) -> None:
+    def __init__(self, state: State, decisions: Decisions, settings: Settings | None = None) -> None:
         self._state, self._decisions = state, decisions
-        self._evictor: EvictorMode = evictor
-        self._consolidation: Mode = consolidation
+        self._settings = settings
+        self._evictor: EvictorMode = settings.evictor if settings else "unknown"
         self.replica: Callable[[], Replica] = lambda: Replica("")
         self.census = CensusTaker(state)
         self.fleet, self.history = FleetFeed(state, self.census), FleetHistory(self.census)
@@ -151,4 +145,4 @@ class Inspector:
     async def _explain(self, pod: Pod) -> Explanation:
         """The pod against every node."""
         candidates = await candidates_of(self._state, pod)
-        return explain(self._state, pod, candidates, time(), self._evictor, self._consolidation)
+        return explain(self._state, pod, candidates, time(), self._evictor, self._settings)

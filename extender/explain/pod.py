@@ -33,9 +33,8 @@ from extender.explain.options import option_on
 from extender.explain.verdict import TOO_LARGE, Question, decide
 from extender.explain.words import admission_problem, as_admitted, is_manifest
 from extender.k8s.objects import Pod
-from extender.plan.room_by_moves import mode_for
 from extender.protocol.node_names import Bytes, NodeNames
-from extender.settings import Mode
+from extender.settings import Settings
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import many
 from extender.verbs.evaluate import Evaluation, evaluate, fitting_scores, form_on
@@ -59,7 +58,7 @@ def explain(
     candidates: Candidates | None = None,
     now: float | None = None,
     evictor: EvictorMode = "unknown",
-    consolidation: Mode = "off",
+    settings: Settings | None = None,
 ) -> Explanation:
     """The pod against the candidates (by default those of all nodes), as things are. With a moment ``now``
     (Unix seconds) also who would be evicted for it, and whose move would be enough, where it fits nowhere."""
@@ -101,8 +100,7 @@ def explain(
         if now is not None and not (pod.node_name or pod.gates):
             evictions = evictions_for(state, pod, list(names), now, evictor)
         refusals = *explanation.refusals, *_used_up(candidates, used_up)
-        moves = mode_for(state, pod, "off" if evictor == "unknown" else evictor, consolidation)
-        asked = Question(state, pod, request, candidates, refusals, evictions, now, moves)
+        asked = Question(state, pod, request, candidates, refusals, evictions, now, settings)
         verdict = decide(asked, found_hints)
         if verdict.why == TOO_LARGE:
             evictions = None

@@ -10,12 +10,14 @@ from itertools import islice
 import numpy as np
 
 from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.explain.candidates import uncordoned
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
-from extender.plan.room_by_moves import room_by_moves, starting_together, would_make_room
+from extender.plan.room_by_moves import mode_for, room_by_moves, rule_of, starting_together, would_make_room
 from extender.replay.cluster_pods import PermittedRows
-from extender.settings import Mode
+from extender.settings import Mode, Settings
 from extender.verbs.evaluate import codes_for
 from extender.verbs.eviction.promising import promising_nodes
 from extender.verbs.gang_fit import Supposed, gang_would_fit
@@ -34,20 +36,33 @@ _EMPTIED = 2000
 """Pods that are taken away to see whether a gang would fit without them."""
 
 
-def room_by_others(state: State, pod: Pod, mode: Mode, now: float) -> str:
+def room_by_others(state: State, pod: Pod, settings: Settings | None, now: float) -> str:
     """Who could move elsewhere so that the pod fits, or its whole gang, and who does it; "" if no few moves
-    are known to be enough. ``mode`` of the evictor for this pod, ``now`` in Unix seconds."""
+    are known to be enough. ``settings`` of the evictor, None if they are not known; ``now`` in Unix seconds.
+    """
     permitted, pods = PermittedRows(state), starting_together(state, pod)
+    mode = _mode(state, pods, settings) if settings else "off"
 
     def nodes_of(one: Pod) -> list[str]:
         rows = permitted.rows_that_accept(one)
         return [name for name, row in state.fleet.rows.items() if rows[row]]
 
-    for rule in ((MoveRule(), None) if mode != "off" else (None,)) if pods else ():
-        room = room_by_moves(state, pods, nodes_of, now, most=MoveRule().moves, rule=rule, questions=_TRIED)
+    usual = rule_of(settings) if settings else MoveRule()
+    for rule in ((usual, None) if mode != "off" else (None,)) if pods else ():
+        room = room_by_moves(state, pods, nodes_of, now, most=usual.moves, rule=rule, questions=_TRIED)
         if room:
             return f"{_WHO[mode] if rule else ''}{would_make_room(room)}"
     return ""
+
+
+def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:
+    """Whether the evictor moves others for pods that start together."""
+    try:
+        gpus = sum(request_of(one).gpus for one in pods)
+    except RequestError:
+        return "off"
+    serves = gpus >= settings.consolidation_gpus and not any(one.spec.claims or one.pod_group for one in pods)
+    return mode_for(state, pods[0], settings) if serves else "off"
 
 
 def whose_end(state: State, pod: Pod, request: Request, names: Sequence[str]) -> Pod | None:

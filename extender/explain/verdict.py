@@ -23,7 +23,7 @@ from extender.k8s.affinity import Taint
 from extender.k8s.node_filter import CORDONED, NOT_TOLERATED, OTHER_SELECTOR
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
-from extender.settings import Mode
+from extender.settings import Settings
 from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import many
 from extender.verbs.evaluate import evaluate
@@ -75,7 +75,7 @@ def behind_rules(state: State, pod: Pod, request: Request, candidates: Candidate
 class Question:
     """A pod that fits nowhere for all that is known, and why not. ``evictions``: as far as they were searched
     for. With a moment ``now`` (Unix seconds) it is also searched for pods whose move or end would be enough;
-    ``moves``: whether the evictor moves others for it.
+    ``settings``: those of the evictor, which say whether it moves others.
     """
 
     state: State
@@ -85,7 +85,7 @@ class Question:
     refusals: Sequence[Refusal]
     evictions: Evictions | None = None
     now: float | None = None
-    moves: Mode = "off"
+    settings: Settings | None = None
 
     @property
     def every(self) -> int:
@@ -228,7 +228,7 @@ def _ways_when_full(asked: Question, first: Refusal, behind: Sequence[Behind]) -
     yield from (_past(asked.pod, asked.candidates, one) for one in cordoned)
     moves, ends = "", None
     if asked.now is not None:
-        moves = room_by_others(asked.state, asked.pod, asked.moves, asked.now)
+        moves = room_by_others(asked.state, asked.pod, asked.settings, asked.now)
         ends = None if moves else whose_end(asked.state, asked.pod, asked.request, asked.candidates.names)
     if moves:
         yield moves
@@ -247,7 +247,7 @@ def _ways_for_gang(asked: Question) -> Iterator[str]:
     state, pod, request = asked.state, asked.pod, asked.request
     if asked.now is not None and (node := node_to_uncordon(state, pod, request)):
         yield f"uncordon a node, and the whole gang fits: kubectl uncordon {shorten(node, KEY)}"
-    elif asked.now is not None and (moves := room_by_others(state, pod, asked.moves, asked.now)):
+    elif asked.now is not None and (moves := room_by_others(state, pod, asked.settings, asked.now)):
         yield moves
     if gang_fits_when_empty(state, pod, request):
         yield ADVICE[Reason.GANG_DOES_NOT_FIT]

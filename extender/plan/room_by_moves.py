@@ -27,7 +27,7 @@ from extender.queues.queue import is_restartable
 from extender.queues.rights import EvictionRules, declares_movable
 from extender.replay.cluster_engine import as_new
 from extender.replay.cluster_pods import PermittedRows, why_it_stays
-from extender.settings import Mode
+from extender.settings import Mode, Settings
 from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import many
 from extender.verbs.evaluate import evaluate
@@ -68,12 +68,23 @@ class RoomByMoves:
     lost: float
 
 
-def mode_for(state: State, pod: Pod, evictor: str, consolidation: Mode) -> Mode:
+def rule_of(settings: Settings) -> MoveRule:
+    """The rule with what the settings say."""
+    return MoveRule(
+        gpus=settings.consolidation_gpus,
+        after=settings.consolidation_after_seconds,
+        price=settings.consolidation_price,
+        moves=settings.consolidation_moves,
+        lost_share=settings.consolidation_lost_percent / 100,
+    )
+
+
+def mode_for(state: State, pod: Pod, settings: Settings) -> Mode:
     """Whether others move for this pod: as its queue says, else the setting; never more than ``evictor``."""
-    mode = state.rights.queue_of(pod).consolidation or consolidation
-    if "off" in (mode, evictor):
+    mode = state.rights.queue_of(pod).consolidation or settings.consolidation
+    if "off" in (mode, settings.evictor):
         return "off"
-    return "recommend" if evictor == "recommend" else mode
+    return "recommend" if settings.evictor == "recommend" else mode
 
 
 def starting_together(state: State, pod: Pod) -> list[Pod]:

@@ -80,7 +80,7 @@ class Engine:
         self.state.reservations.interruption = source.interruption
         self._binder = Binder(self.state, source, settings)
         self.refresher = PolicyRefresher(self.state)
-        self.inspector = Inspector(self.state, self._decisions, settings.evictor, settings.consolidation)
+        self.inspector = Inspector(self.state, self._decisions, settings)
         self._recheck = RefusalRecheck(LONGEST if source.watches() else 0.0)
         self.gauges = Gauges(self.state, source, self._recheck, self.inspector.census)
         self.state.pods.on_bound = self._pod_bound

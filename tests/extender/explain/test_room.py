@@ -11,7 +11,7 @@ from extender.cli.explain_text import render
 from extender.cluster.state import State
 from extender.explain.pod import explain
 from extender.k8s.objects import Node, Owner, Pod, Upserted
-from extender.settings import Mode
+from extender.settings import Mode, Settings
 from packing.model.reasons import Reason
 from tests.extender.builders import GUARDED, NOW, guard, make_node, make_pod, make_state
 
@@ -58,7 +58,6 @@ def test_pods_to_move() -> None:
     ("on", "recommend", "let the evictor move others (evictor: on, consolidation: on): 1 move"),
     ("recommend", "on", "let the evictor move others (evictor: on, consolidation: on): 1 move"),
     ("on", "off", "1 move"),
-    ("off", "on", "1 move"),
 ])  # fmt: skip
 @pytest.mark.parametrize("restartable", [True, False])
 def test_who_moves_them(evictor: Mode, mode: Mode, says: str, restartable: bool) -> None:
@@ -67,8 +66,16 @@ def test_who_moves_them(evictor: Mode, mode: Mode, says: str, restartable: bool)
     blocking = make_pod("x", 1, node_name="b", owner=JOB, annotations=notes, started=NOW - 3600)
     pods = gang(2)
     state = cluster(make_node("a"), make_node("b"), make_node("c", 2), blocking, *pods)
-    (told, *_) = explain(state, pods[0], now=NOW, evictor=evictor, consolidation=mode).verdict.ways
-    assert told.startswith(says if restartable else "1 move")
+    for fewest in (16, 17):
+        settings = Settings(
+            bind=True,
+            evictor=evictor,
+            evictor_lease="a/b",
+            consolidation=mode,
+            consolidation_gpus=fewest,
+        )
+        (told, *_) = explain(state, pods[0], now=NOW, settings=settings).verdict.ways
+        assert told.startswith(says if restartable and fewest == 16 else "1 move")
 
 
 @pytest.mark.parametrize("why", ["no controller", "budget", "no other node", "too many missing"])

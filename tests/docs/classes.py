@@ -175,5 +175,8 @@ NOT_RUN = {
 BENCHMARKS = "python -m bench."
 """Commands that start so take minutes to hours: only their arguments are read, by their own parsers."""
 
-SCRIPTS = {"docs/tls.md": "tests/test_tls_page.py::test_the_certificates_made_with_openssl"}
+SCRIPTS = {
+    "docs/tls.md": "tests/test_tls_page.py::test_the_certificates_made_with_openssl",
+    "docs/tutorial.md": "tests/e2e/test_tutorial.py::test_packed_explained_preempted_and_consolidated",
+}
 """The ``sh`` blocks of these pages are run by this test."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from extender.cluster.demand import DemandLearner
 from extender.cluster.failures import Failures
 from extender.cluster.gang_placement import GangCosts, GangHolds, WaitingMembers, place_together
 from extender.cluster.node_table import NodeTable, blocked_because
+from extender.cluster.numa import NumaTable
 from extender.cluster.pod_table import PodTable
 from extender.cluster.reservations import TIME_TO_LIVE, AssumedPod
 from extender.dialects.pod_request import bound_request
@@ -39,7 +40,7 @@ from extender.k8s.objects import (
     Pod,
     Upserted,
 )
-from extender.k8s.pod_groups import is_pod_group
+from extender.k8s.pod_groups import PodGroupKind
 from extender.k8s.resource_api.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.protocol.node_names import NameTable, NodeNames
 from extender.queues.disruption_budgets import DisruptionBudgets
@@ -54,6 +55,13 @@ from packing.policies.interface import Policy
 log = logging.getLogger(__name__)
 
 Rows = npt.NDArray[np.int64]
+
+
+class _Table(Protocol):
+    """What knows the objects of a kind that change no node."""
+
+    def apply(self, event: Event) -> None:
+        """Take in an event."""
 
 
 class State:
@@ -88,6 +96,7 @@ class State:
         self.pods = PodTable(self.allocations)
         self.reservations, self.assumed_pods = self.pods.reservations, self.pods.assumed
         self.gang_costs = GangCosts(self.gangs, self.pods, self.fleet, self.nodes.network)
+        self.numa = NumaTable(self.pods)
         self.devices = devices = DeviceCache()
         self.simulator = AllocationSimulator(devices)
         self.learner = DemandLearner(policy, self.fleet, self.nodes.sets)
@@ -101,6 +110,12 @@ class State:
         self.overcommitted: set[str] = set()
         self.spot: Literal["ignore", "prefer", "require"] = "prefer"
         self.eviction_helps_extenders, self.unknown_node = False, Reason.UNKNOWN_NODE
+        self._tables: dict[Kind, _Table] = {
+            "PriorityClass": self.rights.queues.classes,
+            "PodDisruptionBudget": self.budgets,
+            "NodeResourceTopology": self.numa,
+            **dict.fromkeys(get_args(PodGroupKind), self.gangs),
+        }
         self.failures, self._row_table = Failures(), (-1, NameTable({}))
 
     def apply(self, events: Sequence[Event]) -> None:
@@ -108,17 +123,13 @@ class State:
         self.revision += len(events)
         for event in events:
             match event.kind:
-                case "PriorityClass":
-                    self.rights.queues.classes.apply(event)
-                case "PodDisruptionBudget":
-                    self.budgets.apply(event)
                 case "Pod":
                     self.gangs.apply(event)
                     queues = self.rights.queues
                     note_disruptions(event, self.disruptions, queues, self.pods, self.nodes, self._gpus_of)
                     self._sync_nodes(self._apply(event))
-                case kind if is_pod_group(kind):
-                    self.gangs.apply(event)
+                case kind if (table := self._tables.get(kind)) is not None:
+                    table.apply(event)
                 case _:
                     self._sync_nodes(self._apply(event))
             if isinstance(event, Listed):
@@ -202,7 +213,7 @@ class State:
     def room_version(self) -> object:
         """Changes when what is free, the rules of nodes, gangs, or devices may have changed."""
         changes = self.allocations.changes, self.nodes.changes, self.gangs.changes, self.devices.changes
-        return changes, self.reservations.version
+        return changes, self.numa.changes, self.reservations.version
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -211,7 +222,7 @@ class State:
         pods = self.allocations.problems | self.pods.problems
         evictions = {**self.rights.queues.classes.problems, **self.budgets.problems}
         nodes = self.nodes.problems | dict(self.nodes.layouts.problems(self.nodes))
-        return pods | nodes | dict(self.devices.problems) | evictions
+        return pods | nodes | self.numa.problems | dict(self.devices.problems) | evictions
 
     def rows(self, names: NodeNames) -> Rows:
         """The fleet row of each name, -1 for a node that is not known: (len(names),) int64."""
@@ -226,6 +237,7 @@ class State:
             *self.gangs.pod_groups(),
             *self.rights.queues.classes.by_name.values(),
             *self.budgets.records(),
+            *self.numa.records(),
         ]
         return found + self.pods.records()
 

@@ -36,6 +36,7 @@ ADVICE: Mapping[Reason, str] = {
     Reason.FRAGMENTED: "wait, or ask for less per GPU",
     Reason.SHARES_USED_UP: "wait, or let the node's device plugin split its GPUs into more parts",
     Reason.WRONG_MODE: "allow another mode, or see what the node's labels and annotations say of it",
+    Reason.MISALIGNED: "wait, or ask for less, so that all of it lies on one NUMA node",
     Reason.NO_FREE_CPU: _TOO_LITTLE_BESIDE,
     Reason.NO_FREE_MEMORY: _TOO_LITTLE_BESIDE,
     Reason.OLD_DRIVER: "upgrade the driver, or let GPU feature discovery label the node",

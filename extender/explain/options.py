@@ -7,7 +7,7 @@ from extender.dra.forecast import Forecast
 from extender.explain.answers import Option
 from extender.explain.needs import replicas_given
 from extender.untrusted.limits import LISTED_NAMES, shorten
-from extender.verbs.evaluate import Evaluation, form_on, separation_costs, spot_costs
+from extender.verbs.evaluate import Evaluation, form_on, misalignment_costs, separation_costs, spot_costs
 
 _TERMS = {
     "slots": "takes room that other pods are expected to need",
@@ -19,11 +19,12 @@ _TERMS = {
     "gang": "is far from other members of the pod's gang, or has too little room near it for them",
     "claims": "takes devices apart that other claims may need whole",
     "spot": "is a spot node and the pod prefers others, or the other way round",
+    "NUMA": "spreads the pod over more NUMA nodes than it needs",
     "less wanted": "gives the claims devices that they list as an alternative",
     "parts of one GPU": "gives one container several parts of the same GPU",
 }
 """What a positive term of the cost means (``Policy.terms``, and the costs of forecasts)."""
-NOT_ROOM = {"islands", "gang", "claims", "spot", "less wanted", "parts of one GPU"}
+NOT_ROOM = {"islands", "gang", "claims", "spot", "NUMA", "less wanted", "parts of one GPU"}
 """Terms for something else than room, of which ``extender/explain/kept.py`` knows more."""
 _NO_COST = "takes no room that other pods are expected to need"
 _NEGLIGIBLE = 0.005
@@ -39,6 +40,9 @@ def option_on(state: State, evaluation: Evaluation, index: int, name: str, score
     if state.fleet.spot_rows:
         at = evaluation.rows[index : index + 1]
         terms = terms | {"spot": float(spot_costs(state, evaluation.pod, request, at)[0])}
+    if state.numa:
+        at = evaluation.rows[index : index + 1]
+        terms = terms | {"NUMA": float(misalignment_costs(state, evaluation.pod, at)[0])}
     if (far := state.gang_costs(evaluation.pod, request)) is not None:
         terms = terms | {"gang": float(far[row])}
     if request.together > 1:

@@ -17,6 +17,7 @@ from typing import ClassVar, Literal, TypeAlias
 from extender.k8s.affinity import NO_CONSTRAINTS, SchedulingConstraints, Taint
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.manifest import Pairs
+from extender.k8s.node_topology import NodeTopology
 from extender.k8s.pod_groups import PodGroup, PodGroupKind
 from extender.k8s.resource_api.objects import (
     DeviceClass,
@@ -37,6 +38,7 @@ Kind: TypeAlias = (
         "ConfigMap",
         "PriorityClass",
         "PodDisruptionBudget",
+        "NodeResourceTopology",
     ]
     | DeviceTaintRuleKind
     | PodGroupKind
@@ -349,6 +351,7 @@ KubernetesObject: TypeAlias = (
     | PriorityClass
     | PodDisruptionBudget
     | PodGroup
+    | NodeTopology
 )
 
 

@@ -44,6 +44,7 @@ class ClusterEngine:
         self.state = state
         state.learner.stopped = True
         state.assigns_all = True
+        state.numa.clear()
         self._bound: dict[tuple[str, Allocation], _Bound] = {}
         self._names, self._named_at = NodeNames.of(()), -1
 

@@ -18,6 +18,7 @@ from pydantic_core import to_json
 
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.node_filter import NodeRequirement
+from extender.k8s.node_topology import NodeTopology
 from extender.k8s.objects import KoordinatorDevice, KubernetesObject, MigLayouts, Node, Pod
 from extender.k8s.pod_groups import PodGroup, PodGroupKind
 from extender.k8s.resource_api.objects import (
@@ -43,6 +44,7 @@ _RECORDS: Mapping[str, type[KubernetesObject]] = {
     "ConfigMap": MigLayouts,
     "PriorityClass": PriorityClass,
     "PodDisruptionBudget": PodDisruptionBudget,
+    "NodeResourceTopology": NodeTopology,
     **dict.fromkeys(get_args(PodGroupKind), PodGroup),
     **dict.fromkeys(get_args(DeviceTaintRuleKind), DeviceTaintRule),
 }

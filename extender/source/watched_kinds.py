@@ -15,6 +15,7 @@ from extender.k8s.device_objects import PER_NODE_SELECTOR, KoordinatorDeviceMani
 from extender.k8s.eviction_objects import PodDisruptionBudgetManifest, PriorityClassManifest
 from extender.k8s.manifest import Manifest
 from extender.k8s.node_manifest import NodeManifest
+from extender.k8s.node_topology import NodeTopologyManifest
 from extender.k8s.objects import Kind, KubernetesObject
 from extender.k8s.pod_groups import PodGroupManifest
 from extender.k8s.pod_manifest import PodManifest
@@ -89,6 +90,11 @@ _ROWS = (
     _dra_kind("AlphaDeviceTaintRule", f"{_DRA}alpha3/devicetaintrules", DeviceTaintRuleManifest),
     _optional("Device", "/apis/scheduling.koordinator.sh/v1alpha1/devices", KoordinatorDeviceManifest),
     *(_optional(kind, f"/apis/{api}/podgroups", PodGroupManifest) for kind, api in _POD_GROUPS.items()),
+    _optional(
+        "NodeResourceTopology",
+        "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies",
+        NodeTopologyManifest,
+    ),
     _optional("PriorityClass", "/apis/scheduling.k8s.io/v1/priorityclasses", PriorityClassManifest),
     _optional("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets", PodDisruptionBudgetManifest),
 )

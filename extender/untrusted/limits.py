@@ -50,6 +50,10 @@ NODE_TAINTS = 64  # taints of a node, and conditions about GPUs
 NODE_LABELS = 512
 """Labels of a node that are searched for words about unhealthy GPUs. Feature discovery writes about 100."""
 
+NUMA_ZONES, NUMA_RESOURCES = 256, 64
+"""Zones of a machine's topology (kubelet's Topology Manager takes 8 NUMA nodes by default), and resources of
+one of them."""
+
 GANG_MEMBERS = 2048
 """Members of a gang, waiting ones included. If there are more, each of them counts as a pod of its own. Of
 those that have succeeded no more are remembered."""

@@ -34,6 +34,7 @@ from packing.fleet.feasibility import (
     separation,
 )
 from packing.fleet.fleet import Fleet
+from packing.model.numa import REFUSING
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -52,6 +53,9 @@ SPOT_BIAS = 2.0
 one for each on average (``packing/cost/slots.py``), so a pod goes to the kind that it prefers unless it would
 take much scarcer room there. Policies other than ``inventory`` have costs up to 100: there it only breaks
 ties."""
+MISALIGNED_COST = 2.0
+"""What a node costs more, in GPUs, whose kubelet starts the pod although it lies on more NUMA nodes than it
+prefers: as much as ``SPOT_BIAS``."""
 MISSING_GPU_COST = 1000.0
 """What it costs to give another part of a GPU instead of a GPU: more than all that a policy weighs."""
 
@@ -177,6 +181,8 @@ def _codes_as(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows
 def _refuse(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows, codes: Codes) -> Codes:
     """The codes with those of nodes that fit, but must not be given."""
     codes = refuse_unassignable(state, fleet, pod, request, rows, codes)
+    if state.numa:
+        codes = _refuse_misaligned(state, fleet, pod, rows, codes)
     return _refuse_spot(state, fleet, pod, rows, codes) if fleet.spot_rows else codes
 
 
@@ -310,6 +316,8 @@ def _rank(
         cost = cost + spot_costs(state, pod, request, rows) if state.fleet.spot_rows else cost
         if (far := state.gang_costs(pod, request)) is not None:
             cost = cost + far[rows]
+        if state.numa:
+            cost = cost + misalignment_costs(state, pod, rows)
         if counted.keys is not None and cost is counted.cost:
             return cost, counted.keys
         return cost, rank_keys(cost, state.fleet.arrays.order[rows])
@@ -325,6 +333,15 @@ def _forecast_costs(forecasts: tuple[Forecast, ...]) -> Floats:
     if known.any():
         cost[~known] = cost[known].mean()
     return cost
+
+
+def _refuse_misaligned(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes) -> Codes:
+    """The reason codes, with ``MISALIGNED`` where the pod fits, and kubelet would refuse it; also where only
+    evictions make it fit, if kubelet would refuse it after all of them."""
+    refused = np.zeros(rows.size, np.bool_)
+    for which, idle in (codes == Reason.FITS, False), (eviction_may_help(codes), True):
+        refused[which] = state.numa.misaligned(fleet, pod, rows[which], REFUSING, idle=idle)
+    return np.where(refused, np.int8(Reason.MISALIGNED), codes) if refused.any() else codes
 
 
 def _refuse_spot(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes) -> Codes:
@@ -345,6 +362,13 @@ def spot_costs(state: State, pod: Pod, request: Request, rows: Rows) -> Floats:
     sizes = gpu_sizes(state.fleet, request)[rows]
     cost = SPOT_BIAS * np.where(sizes > 0, sizes, np.float32(1))
     return np.where((state.fleet.arrays.spot[rows] > 0) == preferred, 0, cost).astype(np.float32)
+
+
+def misalignment_costs(state: State, pod: Pod, rows: Rows) -> Floats:
+    """What these rows cost more because kubelet will start the pod on more NUMA nodes than it prefers:
+    (len(rows),)."""
+    misaligned = state.numa.misaligned(state.fleet, pod, rows, ["best-effort"], idle=False)
+    return MISALIGNED_COST * misaligned.astype(np.float32)
 
 
 def separation_costs(fleet: Fleet, request: Request, rows: Rows) -> Floats:

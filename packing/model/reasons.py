@@ -48,3 +48,4 @@ class Reason(IntEnum):
     NOT_IN_SHARD = 27, "node is not in the shard of this Stowage"
     SHARES_USED_UP = 28, "the node's GPUs take no more pods: their split count is used up", True
     WRONG_MODE = 29, "node isolates parts of GPUs in another way than the pod asks for"
+    MISALIGNED = 30, "kubelet would refuse the pod: its NUMA policy cannot align what is free"

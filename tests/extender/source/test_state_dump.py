@@ -12,6 +12,7 @@ import pytest
 from extender.k8s.affinity import Taint
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.node_filter import NodeRequirement
+from extender.k8s.node_topology import NodeTopology
 from extender.k8s.objects import (
     KoordinatorDevice,
     KoordinatorGpu,
@@ -38,6 +39,7 @@ from extender.k8s.resource_api.objects import (
 from extender.source.interface import Unavailable
 from extender.source.snapshot import read
 from extender.source.state_dump import Header, Learnt, end_line, header_line, parse_dump, record_line
+from packing.model.numa import NumaNode
 from packing.model.request import ModelName, Models, NameFilter, Request, Shares
 
 DEVICE = Device(
@@ -62,6 +64,7 @@ RECORDS: list[KubernetesObject] = [
     MigLayouts("m", layouts={"all": (MigGroup(None, (), (("1g.10gb", 7),)), MigGroup((1,), (), None))}),
     PriorityClass("forever", toleration=math.inf),
     PodDisruptionBudget("team", "b", allowed=1, disrupted=frozenset({"p"})),
+    NodeTopology("n", "restricted", True, (NumaNode((("cpu", 1500),), (("cpu", 4000),)),), "7", "p"),
     PodGroup("KaiPodGroup", "team", "g", None, whole=True),
     PodGroup("PodGroup", "team", "g", 3),
 ]
@@ -108,8 +111,8 @@ def test_every_kind_is_tried_here() -> None:
 LINES = text(*RECORDS).splitlines()
 BROKEN = {
     "cut within a line": ("\n".join(LINES)[:-200], "is no JSON, so the dump is incomplete"),
-    "cut after a line": ("\n".join(LINES[:-1]), "is incomplete: the dump ended after 14 records"),
-    "a line is missing": ("\n".join(LINES[:3] + LINES[4:]), "is incomplete: 13 of 14 records"),
+    "cut after a line": ("\n".join(LINES[:-1]), "is incomplete: the dump ended after 15 records"),
+    "a line is missing": ("\n".join(LINES[:3] + LINES[4:]), "is incomplete: 14 of 15 records"),
     "another version": (LINES[0].replace('"format":1', '"format":2'), "is a dump of another version"),
     "an unknown kind": (f'{LINES[0]}\n{{"kind":"Secret"}}', "line 2: a record of an unknown kind"),
     "a wrong type": (

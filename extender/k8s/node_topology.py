@@ -1,0 +1,123 @@
+"""NodeResourceTopology: which resources lie on which NUMA node, and how kubelet's Topology Manager judges.
+
+Facts: k8stopologyawareschedwg/noderesourcetopology-api, ``pkg/apis/topology/v1alpha2/types.go``; NFD's
+topology updater writes one object of this kind for each node, with the node's name, and looks once a minute
+(kubernetes-sigs/node-feature-discovery, ``nfd-topology-updater``). Policy and scope stand in ``attributes``;
+older objects have both as one word in ``topologyPolicies``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, get_args
+
+from msgspec import Meta, Struct
+
+from extender.k8s.manifest import Manifest, Name
+from extender.k8s.quantity import QuantityError, milli, whole
+from extender.untrusted.limits import NUMA_RESOURCES, NUMA_ZONES, quoted, shorten
+from packing.model.numa import NumaNode, Policy
+
+_OLD: dict[str, tuple[Policy, bool]] = {
+    "SingleNUMANodeContainerLevel": ("single-numa-node", False),
+    "SingleNUMANodePodLevel": ("single-numa-node", True),
+    "Restricted": ("restricted", False),
+    "RestrictedContainerLevel": ("restricted", False),
+    "RestrictedPodLevel": ("restricted", True),
+    "BestEffort": ("best-effort", False),
+    "BestEffortContainerLevel": ("best-effort", False),
+    "BestEffortPodLevel": ("best-effort", True),
+}
+"""Policy, and whether it judges pods as a whole."""
+_NUMBER = re.compile(r"node-(\d|[1-5]\d|6[0-3])", re.ASCII)
+"""Names of zones that are NUMA nodes. Kubelet's sets of them have 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTopology:
+    """The NUMA nodes of the node of this name, in the order of their numbers. ``whole_pods``: the scope is
+    the pod. ``version``: the resourceVersion. ``problem``: what of it cannot be read, "" for nothing; of a
+    resource that cannot be read nothing is free."""
+
+    kind: ClassVar[Literal["NodeResourceTopology"]] = "NodeResourceTopology"
+    name: str
+    policy: Policy = "none"
+    whole_pods: bool = False
+    numa: tuple[NumaNode, ...] = ()
+    version: str = ""
+    problem: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
+class _Attribute(Struct, frozen=True, gc=False):
+    name: str = ""
+    value: str = ""
+
+
+class _Resource(Struct, frozen=True, gc=False):
+    name: Name = ""
+    capacity: str = "0"
+    allocatable: str | None = None
+    available: str = "0"
+
+
+class _Zone(Struct, frozen=True, gc=False):
+    name: str = ""
+    type: str = ""
+    resources: Annotated[tuple[_Resource, ...], Meta(max_length=NUMA_RESOURCES)] = ()
+
+
+class NodeTopologyManifest(Manifest, frozen=True, gc=False):
+    topologyPolicies: tuple[str, ...] = ()
+    attributes: tuple[_Attribute, ...] = ()
+    zones: Annotated[tuple[_Zone, ...], Meta(max_length=NUMA_ZONES)] = ()
+
+    def record(self) -> NodeTopology:
+        policy, whole_pods = self._judges()
+        problems: list[str] = []
+        numbered = [(_NUMBER.fullmatch(zone.name), zone) for zone in self.zones if zone.type == "Node"]
+        numa = {int(found[1]): _numa_node(zone, problems) for found, zone in numbered if found}
+        in_order = tuple(one for _, one in sorted(numa.items()))
+        metadata, problem = self.metadata, shorten(next(iter(problems), ""))
+        return NodeTopology(metadata.name, policy, whole_pods, in_order, metadata.resourceVersion, problem)
+
+    def _judges(self) -> tuple[Policy, bool]:
+        """The policy, and whether its scope is the pod. What is not known counts as kubelet's default."""
+        policy, whole_pods = _OLD.get(next(iter(self.topologyPolicies), ""), ("none", False))
+        for one in self.attributes:
+            if one.name == "topologyManagerPolicy":
+                policy = next((known for known in get_args(Policy) if known == one.value), policy)
+            elif one.name == "topologyManagerScope" and one.value in ("container", "pod"):
+                whole_pods = one.value == "pod"
+        return policy, whole_pods
+
+
+def _numa_node(zone: _Zone, problems: list[str]) -> NumaNode:
+    """How few NUMA nodes suffice depends on all CPUs and devices, but only on allocatable memory."""
+    free, total = dict[str, int](), dict[str, int]()
+    for one in zone.resources:
+        free[one.name] = total[one.name] = 0
+        try:
+            free[one.name] = amount_of(one.name, one.available, round_up=False)
+            text = one.allocatable if is_memory(one.name) and one.allocatable else one.capacity
+            total[one.name] = amount_of(one.name, text, round_up=False)
+        except QuantityError as error:
+            problems.append(str(error))
+    return NumaNode(tuple(sorted(free.items())), tuple(sorted(total.items())))
+
+
+def is_memory(resource: str) -> bool:
+    """Whether kubelet's memory manager gives it."""
+    return resource == "memory" or resource.startswith("hugepages-")
+
+
+def amount_of(resource: str, text: str, *, round_up: bool = True) -> int:
+    """Milli-CPU, bytes, or devices. Raises ``QuantityError``."""
+    try:
+        return milli(text, round_up=round_up) if resource == "cpu" else whole(text, round_up=round_up)
+    except QuantityError as error:
+        raise QuantityError(f"{quoted(resource)}: {error}") from None

@@ -176,7 +176,8 @@ def test_the_manifest_does_what_the_page_demands():
     assert pod["restartPolicy"] == "Never"
     assert job["spec"]["podReplacementPolicy"] == "Failed"
     assert metadata["labels"]["stowage.dev/queue"] in DEFAULT_QUEUES
-    assert {RESTARTABLE, CHECKPOINT_INTERVAL} == set(metadata["annotations"])
+    safe = "cluster-autoscaler.kubernetes.io/safe-to-evict"  # it may move although it has a volume
+    assert {RESTARTABLE, CHECKPOINT_INTERVAL, safe} == set(metadata["annotations"])
     (container,) = pod["containers"]
     assert container["command"][:2] == ["python3", "/code/train.py"]
     claims = [volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"][1:]]

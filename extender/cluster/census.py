@@ -42,6 +42,7 @@ from packing.model.request import WHOLE
 UNKNOWN = "unknown"
 """The model of GPUs that the catalogue does not have."""
 _TEAMS = 1000
+"""Counted apart. Users choose namespaces, so the number of series is bounded."""
 _OFFERS_NONE = "node offers none of its GPUs"
 _MIG_NODES, _NODES, _PODS = 25, 100, 100
 """How many are counted before other tasks run: about a millisecond."""

@@ -15,7 +15,6 @@ from extender.cluster.allocations import Placement
 from extender.cluster.reservations import MovedRoom
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
-from extender.dialects.pod_resources import RequestError
 from extender.evictor.actions import Actions
 from extender.evictor.book import Book, Hold
 from extender.evictor.decision import longest_grace
@@ -25,6 +24,7 @@ from extender.k8s.objects import Pod
 from extender.plan.room_by_moves import (
     Move,
     RoomByMoves,
+    asked_together,
     mode_for,
     room_by_moves,
     rule_of,
@@ -70,12 +70,9 @@ def waiting_jobs(state: State, waiting: Iterable[Pod]) -> list[Job]:
 
 
 def _job(state: State, key: str, pods: Sequence[Pod]) -> Job | None:
-    try:
-        requests = [request_of(pod) for pod in pods]
-    except RequestError:
+    requests = asked_together(pods)
+    if not requests:
         return None
-    if not requests or any(pod.spec.claims or pod.pod_group for pod in pods):
-        return None  # kube-scheduler chooses the devices, or places the PodGroup as a whole
     largest = max(requests, key=lambda request: request.gpus)
     return Job(key, tuple(pods), sum(request.gpus for request in requests), largest)
 

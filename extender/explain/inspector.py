@@ -15,7 +15,7 @@ from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.explain.answers import Decision, EvictorMode, Explanation, NodeAnswer, PodAnswer, PodReport
+from extender.explain.answers import Decision, Explanation, NodeAnswer, PodAnswer, PodReport
 from extender.explain.asks import amounts
 from extender.explain.candidates import candidates_of
 from extender.explain.decision_log import Decisions
@@ -47,7 +47,6 @@ class Inspector:
     def __init__(self, state: State, decisions: Decisions, settings: Settings | None = None) -> None:
         self._state, self._decisions = state, decisions
         self._settings = settings
-        self._evictor: EvictorMode = settings.evictor if settings else "unknown"
         self.replica: Callable[[], Replica] = lambda: Replica("")
         self.census = CensusTaker(state)
         self.fleet, self.history = FleetFeed(state, self.census), FleetHistory(self.census)
@@ -145,4 +144,4 @@ class Inspector:
     async def _explain(self, pod: Pod) -> Explanation:
         """The pod against every node."""
         candidates = await candidates_of(self._state, pod)
-        return explain(self._state, pod, candidates, time(), self._evictor, self._settings)
+        return explain(self._state, pod, candidates, time(), self._settings)

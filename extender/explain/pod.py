@@ -57,11 +57,11 @@ def explain(
     pod: Pod,
     candidates: Candidates | None = None,
     now: float | None = None,
-    evictor: EvictorMode = "unknown",
     settings: Settings | None = None,
 ) -> Explanation:
     """The pod against the candidates (by default those of all nodes), as things are. With a moment ``now``
-    (Unix seconds) also who would be evicted for it, and whose move would be enough, where it fits nowhere."""
+    (Unix seconds) also who would be evicted for it, and whose move would be enough, where it fits nowhere;
+    ``settings``: those of the service, None if they are not known."""
     pod = as_admitted(pod, state.rights.queues.classes.by_name.get(pod.priority_class))
     found_hints = hints(state, pod)
     if candidates is None:
@@ -98,6 +98,7 @@ def explain(
     evictions, verdict = None, _verdict_if_any_fits(explanation)
     if verdict is None:
         if now is not None and not (pod.node_name or pod.gates):
+            evictor: EvictorMode = settings.evictor if settings else "unknown"
             evictions = evictions_for(state, pod, list(names), now, evictor)
         refusals = *explanation.refusals, *_used_up(candidates, used_up)
         asked = Question(state, pod, request, candidates, refusals, evictions, now, settings)

@@ -10,12 +10,17 @@ from itertools import islice
 import numpy as np
 
 from extender.cluster.state import State
-from extender.dialects.pod_request import request_of
-from extender.dialects.pod_resources import RequestError
 from extender.explain.candidates import uncordoned
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
-from extender.plan.room_by_moves import mode_for, room_by_moves, rule_of, starting_together, would_make_room
+from extender.plan.room_by_moves import (
+    asked_together,
+    mode_for,
+    room_by_moves,
+    rule_of,
+    starting_together,
+    would_make_room,
+)
 from extender.replay.cluster_pods import PermittedRows
 from extender.settings import Mode, Settings
 from extender.verbs.evaluate import codes_for
@@ -57,11 +62,8 @@ def room_by_others(state: State, pod: Pod, settings: Settings | None, now: float
 
 def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:
     """Whether the evictor moves others for pods that start together."""
-    try:
-        gpus = sum(request_of(one).gpus for one in pods)
-    except RequestError:
-        return "off"
-    serves = gpus >= settings.consolidation_gpus and not any(one.spec.claims or one.pod_group for one in pods)
+    requests = asked_together(pods)
+    serves = bool(requests) and sum(one.gpus for one in requests) >= settings.consolidation_gpus
     return mode_for(state, pods[0], settings) if serves else "off"
 
 

@@ -101,6 +101,17 @@ def starting_together(state: State, pod: Pod) -> list[Pod]:
     return free[:missing] if 0 < missing <= min(len(free), MOST_MEMBERS) else []
 
 
+def asked_together(pods: Sequence[Pod]) -> list[Request]:
+    """What each of these pods asks for, which start together; empty where nobody moves for them: a request is
+    not known, or kube-scheduler chooses the devices of a claim or places the PodGroup as a whole."""
+    if any(pod.spec.claims or pod.pod_group for pod in pods):
+        return []
+    try:
+        return [request_of(pod) for pod in pods]
+    except RequestError:
+        return []
+
+
 def would_make_room(room: RoomByMoves) -> str:
     """Who would move where, for whom, and what that loses. Short enough for an Event."""
     moves = [f"{shorten(move.pod.key, KEY)} to {shorten(move.target, KEY)}" for move in room.moves]

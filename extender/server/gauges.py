@@ -162,15 +162,11 @@ class Gauges:
 
     def _of_teams(self) -> Iterator[Metric]:
         text = "GPU-seconds that pods with a node have had."
-        had = {
-            (one.namespace, one.queue or NO_QUEUE_LABEL, one.model): n for one, n in self._gpu_seconds.items()
-        }
+        teams = self._gpu_seconds.items()
+        had = {(one.namespace, one.queue or NO_QUEUE_LABEL, one.model): seconds for one, seconds in teams}
         yield counter("namespace_gpu_seconds", text, had, "workload_namespace", "queue", "model")
-        values = (
-            {model: self._state.fleet.values.of(model, "") for model in self._found.installed}
-            if self._found
-            else {}
-        )
+        models = self._found.installed if self._found else ()
+        values = {model: self._state.fleet.values.of(model, "") for model in models}
         yield gauge("gpu_value", "What a GPU is worth, an A100 with 80 GB being 1.", values, "model")
 
     def _of_demand(self) -> Iterator[Metric]:

@@ -16,6 +16,7 @@ from extender.explain.answers import PodReport
 from extender.explain.pod import explain, explain_each
 from extender.explain.this_replica import Replica
 from extender.server import app
+from extender.settings import Settings
 from extender.untrusted.limits import DECISIONS_LISTED, EXPLAIN_PODS
 from tests.contract.conftest import Start, Stowage, manifest
 from tests.contract.test_debug import CLUSTER, get
@@ -130,7 +131,8 @@ async def test_what_would_make_a_pod_fit_is_in_the_json(start: Start) -> None:
     assert stowage.service.engine is not None
     report = TypeAdapter(PodReport).validate_python(await get(stowage, "/debug/pods/default/high"))
     state = stowage.service.engine.state
-    text = render(explain(state, state.pods["default/high"], now=time.time(), evictor="off"))
+    settings = Settings(evictor="off")
+    text = render(explain(state, state.pods["default/high"], now=time.time(), settings=settings))
     assert report.now is not None
     assert render(report.now) == text
     for words in (

@@ -11,7 +11,7 @@ from .controlplane.cluster import ControlPlane
 from .controlplane.process import tail
 from .kueue import MISSING as NO_KUEUE
 from .recorder import Recorder
-from .stowage import Stowage, apply
+from .stowage import Stowage, service_account
 from .tools import Tools
 from .volcano import MISSING as NO_VOLCANO
 
@@ -46,9 +46,7 @@ def tools(control_plane: ControlPlane) -> Tools:
 
 @pytest.fixture(scope="session")
 def stowage_kubeconfig(control_plane: ControlPlane) -> Path:
-    """The kubeconfig of a service account with the rights of deploy/rbac.yaml."""
-    apply(control_plane.api, "rbac.yaml")
-    return control_plane.kubeconfig_for("stowage", control_plane.api.token("stowage"))
+    return service_account(control_plane)
 
 
 @pytest.fixture(scope="session")

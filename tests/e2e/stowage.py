@@ -22,6 +22,12 @@ PROGRAM = Path(sys.executable).with_name("stowage")
 SCHEDULERS = ROOT / "scheduler-config"
 
 
+def service_account(plane: ControlPlane) -> Path:
+    """The kubeconfig of a service account with the rights of deploy/rbac.yaml."""
+    apply(plane.api, "rbac.yaml")
+    return plane.kubeconfig_for("stowage", plane.api.token("stowage"))
+
+
 class Stowage:
     """Runs on a free port during its `with` block. Settings are passed as environment variables.
 

@@ -17,7 +17,7 @@ from .controlplane.process import eventually, free_port
 from .dra_cases import Case, case, classes, small_pod
 from .dra_devices import divided_node, whole_node
 from .rush import GPU
-from .stowage import Stowage, apply, scheduler_configuration
+from .stowage import Stowage, scheduler_configuration, service_account
 from .workload import pod
 
 pytestmark = pytest.mark.skipif(release() < "1.34", reason="1.34 has the first resource.k8s.io/v1")
@@ -42,8 +42,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
 @pytest.fixture(scope="module")
 def stowage_kubeconfig(control_plane: ControlPlane) -> Path:
-    apply(control_plane.api, "rbac.yaml")
-    return control_plane.kubeconfig_for("stowage", control_plane.api.token("stowage"))
+    return service_account(control_plane)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from extender.explain.pod import explain
 from extender.k8s.eviction_objects import PodDisruptionBudget
 from extender.k8s.objects import Upserted
 from extender.protocol.codec import Candidate, PreemptArgs
+from extender.settings import Settings
 from extender.untrusted.limits import KEY
 from extender.verbs.eviction.plan import plan_evictions
 from extender.verbs.preempt import preempt
@@ -130,7 +131,8 @@ def test_as_text(cluster):
 def test_the_text_says_whether_the_evictor_acts(evictor, said):
     old = make_pod("old", 1, node_name="n", labels=BACKFILL, started=NOW - 5 * HOUR)
     state, waits = make_state(make_node("n", 1), old), make_pod("p", 1, labels=BACKFILL)
-    assert said in render(explain(state, waits, now=NOW, evictor=evictor))
+    settings = None if evictor == "unknown" else Settings(evictor=evictor, evictor_lease="stowage/evictor")
+    assert said in render(explain(state, waits, now=NOW, settings=settings))
 
 
 def test_the_text_says_where_no_eviction_helps(cluster):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -85,11 +86,17 @@ class HeadTimeouts:
                 assert self.sock is not None
                 sock = self.sock  # the response takes it over if the server closes the connection after it
                 due[sock] = late_at = time.monotonic() + float(self.timeout or 0)
+                response = None
                 try:
                     response = super().getresponse()
+                except (OSError, HTTPException):  # `end_late` looks like a server that hangs up
+                    if time.monotonic() < late_at:
+                        raise
                 finally:
                     del due[sock]
-                if time.monotonic() >= late_at:  # the end of the connection counts as that of the head
+                if response is None or time.monotonic() >= late_at:
+                    if response is not None:  # the end of the connection counts as that of the head
+                        response.close()
                     raise TimeoutError("the head of the answer came too slowly")
                 if self._watches:
                     sock.settimeout(silence)

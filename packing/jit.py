@@ -6,6 +6,9 @@ atomic counters made the cost kernels five times slower; therefore a kernel allo
 passes its scratch arrays. The cache of a kernel does not notice an edit in another file that it calls.
 
 No kernel uses linear algebra, for which numba would import ``scipy.linalg``: 0.15 s of each start.
+
+With ``NUMBA_DISABLE_JIT=1`` the kernels are plain Python, and numba is not imported: a command that looks at
+few nodes is faster so, and one that finds no compiled kernels need not wait for the compiler.
 """
 
 from __future__ import annotations
@@ -15,19 +18,28 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any, TypeVar, get_type_hints
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, typeof, types
 
 _BLAS = "scipy.linalg.cython_blas"
-if _BLAS not in sys.modules:
-    sys.modules[_BLAS] = None  # type: ignore[assignment]  # its import fails, and numba does without
-    try:
-        import_module("numba.np.arraymath")  # the module that tries it, once
-    finally:
-        del sys.modules[_BLAS]
+INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "1"
+"""Whether the kernels are plain Python."""
+if INTERPRETED and not TYPE_CHECKING:
+    _names = {"boolean": np.bool_, "void": None, "Array": lambda *arguments, **options: None}
+    types = SimpleNamespace(**vars(np) | _names)
+    np.seterr(all="ignore")  # as compiled code does
+else:
+    from numba import njit, typeof, types
+
+    if _BLAS not in sys.modules:
+        sys.modules[_BLAS] = None  # type: ignore[assignment]  # its import fails, and numba does without
+        try:
+            import_module("numba.np.arraymath")  # the module that tries it, once
+        finally:
+            del sys.modules[_BLAS]
 
 I1, U1, I2, I4, U4, I8 = types.int8, types.uint8, types.int16, types.int32, types.uint32, types.int64
 F4, F8, BOOL = types.float32, types.float64, types.boolean
@@ -74,13 +86,15 @@ Float64 = Annotated[float, F8]
 @cache
 def record_type(record: type[tuple[Any, ...]]) -> types.Type:
     """The numba type of a NamedTuple whose fields are annotated with the types above."""
+    if INTERPRETED:
+        return types.void
     fields = get_type_hints(record, include_extras=True).values()
     return types.BaseTuple.from_types([field.__metadata__[0] for field in fields], record)  # type: ignore
 
 
 def checked(record: Record) -> Record:
     """The record itself. Raises TypeError where a field does not have its annotated type."""
-    if typeof(record) != record_type(type(record)):  # type: ignore[no-untyped-call]
+    if not INTERPRETED and typeof(record) != record_type(type(record)):  # type: ignore[no-untyped-call]
         raise TypeError(f"{typeof(record)} where {record_type(type(record))} is expected")  # type: ignore[no-untyped-call]
     return record
 
@@ -89,7 +103,7 @@ def kernel(
     *arguments: types.Type, returns: types.Type = types.void
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Compile at import for exactly these argument types, to be called only from Python."""
-    return njit(returns(*arguments), **_OPTIONS)
+    return _as_it_is if INTERPRETED else njit(returns(*arguments), **_OPTIONS)
 
 
 def record_kernel(*records: type[tuple[Any, ...]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -101,10 +115,9 @@ def record_kernel(*records: type[tuple[Any, ...]]) -> Callable[[Callable[..., An
 
     def compile_it(function: Callable[..., Any]) -> Callable[..., Any]:
         compiled = njit(types.void(*map(record_type, records)), **_OPTIONS)(function)
-        versions = getattr(compiled, "overloads", None)  # None with NUMBA_DISABLE_JIT=1
-        return next(iter(versions.values())).entry_point if versions else compiled
+        return next(iter(compiled.overloads.values())).entry_point  # type: ignore[attr-defined, no-any-return]
 
-    return compile_it
+    return _as_it_is if INTERPRETED else compile_it
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,5 +125,11 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Python cannot call it: leaving out the wrapper for Python saves a quarter of the compile time.
     """
+    if INTERPRETED:
+        return function
     options = _OPTIONS | {"no_cpython_wrapper": True}
     return njit(**options)(function)  # type: ignore[no-any-return]
+
+
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function

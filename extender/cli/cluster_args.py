@@ -18,6 +18,7 @@ from extender.untrusted.limits import DEBUG_TOKEN
 from extender.untrusted.terminal import show_line, show_step
 
 if TYPE_CHECKING:
+    from extender.k8s.objects import Event
     from extender.settings import Settings
     from extender.source.apiserver import KubeSource
     from extender.source.interface import Source
@@ -119,6 +120,15 @@ def source_with_settings(
         settings = _settings_of(dump)
     select_nodes(source, settings)
     return source, settings, dump
+
+
+def listed(source: Source) -> tuple[list[Sequence[Event]], int]:
+    """All objects of a source as events, and how many of them are nodes. Raises ``SourceError``."""
+    from extender.k8s.objects import Node, Upserted
+
+    batches = list(source.list_once())
+    every = (event for events in batches for event in events)
+    return batches, sum(isinstance(one, Upserted) and isinstance(one.obj, Node) for one in every)
 
 
 def select_nodes(source: Source, settings: Settings) -> None:

@@ -18,7 +18,7 @@ from extender.untrusted.visible import visible
 if TYPE_CHECKING:
     from extender.cluster.state import State
     from extender.explain.answers import PodAnswer
-    from extender.k8s.objects import Pod
+    from extender.k8s.objects import Event, Pod
     from extender.settings import Settings
     from extender.source.interface import Source
     from extender.source.state_dump import Header
@@ -117,21 +117,22 @@ def _worked_out(
     args: argparse.Namespace, manifest: str | None, name: str, templates: list[Template], settings: Settings
 ) -> str:
     """The answer from a file or the cluster. Raises ``SettingsError``, ``SourceError`` and ``ValueError``."""
-    from extender.cli.precompile import loading_kernels
+    from extender.cli.precompile import kernels_for_question
     from extender.source.workloads import beside_pods
 
     source, settings, dump = cluster_args.source_with_settings(args, settings)
-    with loading_kernels():
+    batches, nodes = cluster_args.listed(source)
+    with kernels_for_question(nodes):
         from extender.explain.answers import PodAnswer
         from extender.explain.pod import explain, explain_each
 
-        state = _state_of(source, settings, dump)
+        state = _state_of(batches, settings, dump)
         if manifest is not None:
             state.apply(beside_pods(manifest, name))
         templates = templates or [_find(state, args.pod)]
-        if (nodes := _nodes(args, state)) is not None:
+        if (names := _nodes(args, state)) is not None:
             answers = [
-                PodAnswer(one.workload, one.pod.key, nodes=tuple(explain_each(state, one.pod, nodes)))
+                PodAnswer(one.workload, one.pod.key, nodes=tuple(explain_each(state, one.pod, names)))
                 for one in templates
             ]
         else:
@@ -142,14 +143,14 @@ def _worked_out(
     return "\n\n".join([*(_warnings(state) if args.output != "json" else ()), _shown(args, answers)])
 
 
-def _state_of(source: Source, settings: Settings, dump: Header | None) -> State:
-    """The cluster as it is now. Raises ``SettingsError`` and ``SourceError``."""
+def _state_of(batches: Iterable[Sequence[Event]], settings: Settings, dump: Header | None) -> State:
+    """The cluster as it is now. Raises ``SettingsError``."""
     from extender.cluster.factory import state_of
     from extender.cluster.policy_refresh import plan_now
 
     state = state_of(settings, dump)
     state.binds = settings.bind
-    for events in source.list_once():
+    for events in batches:
         state.apply(events)
     plan_now(state)
     return state

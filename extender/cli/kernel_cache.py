@@ -32,18 +32,18 @@ _ROOTS = (Path(packing.__path__[0]), Path(__file__).parents[1])
 _log = logging.getLogger(__name__)
 
 
-def choose_cache() -> Path | None:
+def choose_cache(*, lasting: bool = False) -> Path | None:
     """Set ``NUMBA_CACHE_DIR`` to a directory that this process can write, and return it.
 
     Tries the value that the user set, the user's cache directory (``$XDG_CACHE_HOME`` or ``~/.cache``), and a
-    temporary directory that is deleted at exit. If all fail, removes the variable and returns None. Copies
-    the kernels there that are ``SHIPPED``.
+    temporary directory that is deleted at exit, unless it has to be a ``lasting`` one. If all fail, removes
+    the variable and returns None. Copies the kernels there that are ``SHIPPED``.
     """
     given = os.environ.pop(VARIABLE, "")
     if given and not _is_usable(Path(given)):
         _log.warning("%s=%s cannot be written, so it is not used", VARIABLE, given)
         given = ""
-    directory = Path(given) if given else _in_user_cache() or _temporary()
+    directory = Path(given) if given else _in_user_cache() or (None if lasting else _temporary())
     if directory is not None:
         os.environ[VARIABLE] = str(directory)
         _copy_shipped(directory)

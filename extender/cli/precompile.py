@@ -1,7 +1,8 @@
 """Compiles kernels into the cache from which later runs load them.
 
 The service has a child process do it, which frees the compiler's memory (100 MiB) when it ends; meanwhile the
-service can list the cluster. A command compiles one half itself, and a child the other.
+service can list the cluster. A command that places many pods compiles one half itself, and a child the other.
+A command that asks about nodes once does not wait for the compiler.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ _OF_SERVICE = "extender.protocol.node_name_kernels", "packing.policies.fgd_kerne
 """No command needs them, but for a replay under this policy."""
 _WHAT = "Compiling kernels, only once"
 _FUNCTION = re.compile(r"^@(?:inlined|kernel|record_kernel)\b", re.MULTILINE)
+_INTERPRET = "NUMBA_DISABLE_JIT"
+_FEW = 100
+"""Nodes up to which a question is answered sooner by plain Python than numba is imported."""
+_LONG = 300.0
+"""Seconds after which a child that compiles for later commands has ended."""
 _log = logging.getLogger(__name__)
 
 
@@ -59,10 +65,30 @@ def prepare_kernels() -> None:
 def loading_kernels(*more: str) -> Iterator[None]:
     """Load the kernels that commands need, and these modules of others. A terminal shows ``Loading ...``
     until the block ends, and what must be compiled shows how far it is."""
-    modules = [name for name in kernel_modules() if name not in _OF_SERVICE or name in more]
-    directory = _cache()
+    modules, directory = _of_commands(*more), _cache()
     if directory is not None and (missing := not_compiled(directory, modules)):
         _compile(directory, missing)
+    with _saying_so():
+        yield
+
+
+@contextmanager
+def kernels_for_question(nodes: int) -> Iterator[None]:
+    """Load the kernels for one question about so many nodes: compiled, or as plain Python if the nodes are
+    few or nothing is compiled yet. Then a child compiles them for later commands, if the nodes are many."""
+    if "numba" not in sys.modules:
+        directory = choose_cache(lasting=True) if nodes > _FEW else None
+        missing = not_compiled(directory, _of_commands()) if directory else []
+        if directory is None or missing:
+            os.environ[_INTERPRET] = "1"
+        if directory and missing:
+            _compile_for_later(directory, missing)
+    with _saying_so():
+        yield
+
+
+@contextmanager
+def _saying_so() -> Iterator[None]:
     show_line("Loading ...")
     try:
         yield
@@ -70,9 +96,23 @@ def loading_kernels(*more: str) -> Iterator[None]:
         show_line("")
 
 
+def _of_commands(*more: str) -> list[str]:
+    return [name for name in kernel_modules() if name not in _OF_SERVICE or name in more]
+
+
+def _compile_for_later(directory: Path, modules: list[str]) -> None:
+    lock = directory / "compiling"
+    if not lock.exists() or time.time() - lock.stat().st_mtime > _LONG:
+        lock.touch()
+        show_line("")
+        print("compiling kernels in the background, so that later commands are faster", file=sys.stderr)
+        _child(modules, start_new_session=True)
+
+
 def _cache() -> Path | None:
-    """Where to compile to; None if numba has been imported, or if nothing can be written."""
-    if "numba" in sys.modules:
+    """Where to compile to; None if numba has been imported or is not to compile, or if nothing can be
+    written."""
+    if "numba" in sys.modules or os.environ.get(_INTERPRET) == "1":
         return None
     directory = choose_cache()
     if directory is None:
@@ -92,10 +132,18 @@ def _compile(directory: Path, modules: list[str]) -> None:
         _succeeds(child)
 
 
-def _child(modules: Sequence[str]) -> subprocess.Popen[bytes]:
+def _child(modules: Sequence[str], *, start_new_session: bool = False) -> subprocess.Popen[bytes]:
     nothing = subprocess.DEVNULL  # or who reads our output would wait for the child when we are killed
     command = sys.executable, "-m", __name__, *modules
-    return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
+    environment = {name: value for name, value in os.environ.items() if name != _INTERPRET}
+    return subprocess.Popen(
+        command,
+        stdin=nothing,
+        stdout=nothing,
+        stderr=nothing,
+        env=environment,
+        start_new_session=start_new_session,
+    )
 
 
 def _succeeds(child: subprocess.Popen[bytes]) -> bool:

@@ -7,7 +7,7 @@ import asyncio
 import os
 import queue
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, get_args
 
@@ -76,16 +76,17 @@ def _overviews(args: argparse.Namespace, settings: Settings) -> Iterator[Overvie
             time.sleep(_PAUSE)
             yield _asked(args, stowage)
         return
-    from extender.cli.precompile import loading_kernels
+    from extender.cli.precompile import kernels_for_question
 
     source, settings, dump = cluster_args.source_with_settings(args, settings)
-    with loading_kernels():
+    batches, nodes = cluster_args.listed(source)
+    with kernels_for_question(nodes):
         from extender.cluster.census import CensusTaker
         from extender.cluster.factory import state_of
         from extender.explain.overview import overview
     state = state_of(settings, dump)
     census = CensusTaker(state)
-    for _ in _states(state, source, watch=args.watch):
+    for _ in _states(state, source, batches, watch=args.watch):
         yield asyncio.run(overview(state, census, args.waiting))
 
 
@@ -108,10 +109,16 @@ def _shown(found: Overview, args: argparse.Namespace) -> str:
 
 
 def _states(
-    state: State, source: Source, *, watch: bool, sleep: Callable[[float], None] = time.sleep
+    state: State,
+    source: Source,
+    listed: Iterable[Sequence[Event]],
+    *,
+    watch: bool,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[None]:
-    """Brings the state up to date before each step: once, or every 2 s. Raises ``SourceError``."""
-    for events in source.list_once():
+    """Brings the state up to date before each step: with what was ``listed``, then every 2 s. Raises
+    ``SourceError``."""
+    for events in listed:
         state.apply(events)
     yield
     if not watch:

@@ -8,12 +8,15 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from extender.cli import main as cli
 from extender.cli import precompile
+from extender.cli.kernel_cache import kernel_modules, not_compiled
 from extender.cli.precompile import loading_kernels, prepare_kernels
 
 
@@ -44,24 +47,57 @@ def test_an_empty_cache_is_filled_once(cache: Path, monkeypatch: pytest.MonkeyPa
     assert files(cache) == compiled
 
 
-TOP = [sys.executable, "-m", "extender.cli.main", "top", "--example"]
+PROGRAM = [sys.executable, "-m", "extender.cli.main"]
+MOVES = [*PROGRAM, "plan", "moves", "--example", "-o", "json"]
 
 
 @pytest.mark.nightly
 def test_a_command_compiles_with_progress_each_function_once_and_no_more(cache: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
     environment.pop("STOWAGE_TESTS", None)
-    first = subprocess.run(TOP, env=environment, capture_output=True, text=True, check=True)
+    first = subprocess.run(MOVES, env=environment, capture_output=True, text=True, check=True)
     lines = first.stderr.splitlines()
-    assert lines[:2] == ["stowage top: reading the bundled example", "Compiling kernels, only once: 0%"]
+    assert lines[:2] == ["stowage plan: reading the bundled example", "Compiling kernels, only once: 0%"]
     assert all(line.startswith("Compiling kernels, only once: ") for line in lines[1:])
     compiled = files(cache)
     of_service = "node_name_kernels", "fgd_kernels"
     assert not [file for file in compiled if file.name.startswith(of_service)]
     assert not [*cache.rglob("island_kernels.*.2.nbc")]  # what was compiled ahead has the right types
-    second = subprocess.run(TOP, env=environment, capture_output=True, text=True, check=True)
-    assert second.stderr == "stowage top: reading the bundled example\n"
+    second = subprocess.run(MOVES, env=environment, capture_output=True, text=True, check=True)
+    assert second.stderr == "stowage plan: reading the bundled example\n"
     assert (files(cache), second.stdout) == (compiled, first.stdout)
+
+
+_RUN = "import sys; from extender.cli.main import main; main({}); print('numba' in sys.modules)"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["top", "--example", "-o", "json"], ["explain", "research/sweep-p4", "--example", "-v"]],
+    ids=["top", "explain"],
+)
+def test_a_question_about_few_nodes_compiles_nothing_and_has_the_same_answer(
+    arguments: list[str], cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-c", _RUN.format(arguments)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    monkeypatch.undo()  # here with compiled kernels
+    assert cli.main(arguments) == 0
+    assert said == f"{capsys.readouterr().out}False\n"
+    assert not cache.exists()
+
+
+@pytest.mark.nightly
+def test_a_first_question_about_many_nodes_does_not_wait_for_the_child_that_compiles(cache: Path) -> None:
+    code = "from extender.cli.precompile import kernels_for_question as it\nwith it(101): from packing"
+    code += ".jit import INTERPRETED; print(INTERPRETED)"
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
+    needed = [name for name in kernel_modules() if "json" not in name and "fgd" not in name]
+    ends = time.monotonic() + 300
+    while not_compiled(cache, needed) and time.monotonic() < ends:
+        time.sleep(0.5)
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_a_terminal_shows_at_once_that_the_command_works(monkeypatch: pytest.MonkeyPatch) -> None:

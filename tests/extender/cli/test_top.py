@@ -118,7 +118,7 @@ def test_a_watch_shows_what_changes(api: apiserver.ApiServer, tmp_path: Path) ->
     state = make_state(synced=False)
     source = from_kubeconfig(tmp_path / "kubeconfig")
     seen = []
-    for _ in top._states(state, source, watch=True, sleep=lambda _: time.sleep(0.05)):
+    for _ in top._states(state, source, source.list_once(), watch=True, sleep=lambda _: time.sleep(0.05)):
         seen.append(sorted(state.nodes))
         if len(seen) == 1:
             api.put(apiserver.node("node-b"))

@@ -232,7 +232,10 @@ def bundled() -> list[Manifest]:
     manifests = [_bound(kind, number, node, "Running") for number, (kind, node) in enumerate(placed, start=1)]
     manifests.append(_bound(pods.EVALUATE[4], 90, "a100-03", "Succeeded"))
     manifests += [pods.pod(kind, f"{kind.app}-p{number}") for number, kind in enumerate(_PENDING, start=1)]
-    return sorted(manifests, key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"]))
+    manifests.sort(key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"]))
+    for minute, manifest in enumerate(one for one in manifests if one["status"]["phase"] == "Pending"):
+        manifest["metadata"]["creationTimestamp"] = CREATED.replace("08:00", f"08:{7 * minute:02}")
+    return manifests
 
 
 def _bound(kind: pods.PodKind, number: int, node: str, phase: str) -> Manifest:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -18,7 +19,7 @@ from extender.untrusted.limits import DEBUG_TOKEN
 from extender.untrusted.terminal import show_line, show_step
 
 if TYPE_CHECKING:
-    from extender.k8s.objects import Event
+    from extender.k8s.objects import Event, Pod
     from extender.settings import Settings
     from extender.source.apiserver import KubeSource
     from extender.source.interface import Source
@@ -32,14 +33,18 @@ _NO_CLUSTER = (
 )
 
 
-def add_source(parser: argparse.ArgumentParser) -> None:
-    """Add ``--snapshot``, ``--kubeconfig`` and ``--example``."""
+def add_source(parser: argparse.ArgumentParser, *, url: bool = False) -> None:
+    """Add ``--snapshot``, ``--kubeconfig`` and ``--example``; and ``url`` and its token."""
     chosen = parser.add_mutually_exclusive_group()
     text = "read the output of 'kubectl get nodes,pods -A -o json' instead of a cluster"
     chosen.add_argument("--snapshot", type=Path, nargs="+", metavar="FILE", help=text)
     text = "use the cluster of this kubeconfig ($KUBECONFIG, that of the pod, ~/.kube/config)"
     chosen.add_argument("--kubeconfig", metavar="FILE", help=text)
     chosen.add_argument("--example", action="store_true", help="use the bundled example cluster")
+    if url:
+        text = "use what the Stowage knows that serves /debug at this URL"
+        chosen.add_argument("--url", metavar="URL", help=text)
+        _add_token(parser)
 
 
 def add_output(parser: argparse.ArgumentParser, *formats: str, **what: str) -> None:
@@ -62,14 +67,18 @@ def add_running(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--local", action="store_true", help="read the cluster, and ask no running Stowage")
     text = "where to look for the running Stowage (stowage-system, then all namespaces)"
     which.add_argument("--stowage-namespace", metavar="NAMESPACE", help=text)
+    _add_token(parser)
+    add_config(parser)
+
+
+def _add_token(parser: argparse.ArgumentParser) -> None:
     text = "a file with the token that the running Stowage wants"
     parser.add_argument("--token-file", type=Path, metavar="FILE", help=text)
-    add_config(parser)
 
 
 def names_cluster(args: argparse.Namespace) -> bool:
     """Whether the arguments of ``add_source`` are given."""
-    return bool(args.snapshot or args.kubeconfig or args.example)
+    return bool(args.snapshot or args.kubeconfig or args.example or args.url)
 
 
 def short_name(args: argparse.Namespace) -> str:
@@ -86,7 +95,7 @@ def say_source(args: argparse.Namespace, command: str) -> None:
     files = args.snapshot or ([nodes, *(pods if isinstance(pods, list) else [pods])] if nodes else [])
     what = f"reading {', '.join(map(str, files))}" if files else "reading the bundled example"
     if not files and not args.example:
-        local = "url" not in given or args.local or args.config
+        local = given.get("local", True) or args.config
         what = f"asking {args.url}" if given.get("url") else f"{'reading' if local else 'asking'} the cluster"
     show_step(f"stowage {command}: {what}")
 
@@ -102,6 +111,8 @@ def source_of(args: argparse.Namespace) -> Source:
         from extender.data import CLUSTER
 
         return _snapshot_source([CLUSTER], "the bundled example")
+    if url := getattr(args, "url", None):
+        return _known_at(url, args.token_file)
     if (live := _live(args)) is not None:
         return live
     from extender.source.interface import Unavailable
@@ -129,6 +140,15 @@ def listed(source: Source) -> tuple[list[Sequence[Event]], int]:
     batches = list(source.list_once())
     every = (event for events in batches for event in events)
     return batches, sum(isinstance(one, Upserted) and isinstance(one.obj, Node) for one in every)
+
+
+def moment(source: Source, pods: Iterable[Pod], dump: Header | None) -> float:
+    """Now, in Unix seconds; for a file the newest time in it, so that its answer stays the same."""
+    from extender.source.snapshot import moment_of
+
+    if source.watches():
+        return time.time()
+    return (dump.at if dump else moment_of(pods)) or time.time()
 
 
 def select_nodes(source: Source, settings: Settings) -> None:
@@ -199,14 +219,26 @@ def _service(args: argparse.Namespace) -> StowageService | None:
     """The running Stowage; None without a cluster. Raises ``NotAsked``."""
     from extender.source.stowage_service import at_url, behind_service
 
-    token = _token(args.token_file) if args.token_file else ""
+    token = _token(args.token_file)
     if args.url:
         return at_url(args.url, token)
     live = _live(args)
     return behind_service(live.rest, args.stowage_namespace, token) if live else None
 
 
-def _token(path: Path) -> str:
+def _known_at(url: str, token_file: Path | None) -> Source:
+    """Raises ``NotAsked``, and ``Unavailable`` for an answer that cannot be read."""
+    from extender.source.snapshot import Snapshot, SnapshotSource
+    from extender.source.stowage_service import at_url
+
+    snapshot = Snapshot()
+    snapshot.add(at_url(url, _token(token_file)).download("/debug/state"), url)
+    return SnapshotSource(snapshot, url)
+
+
+def _token(path: Path | None) -> str:
+    if path is None:
+        return ""
     with path.open(encoding="ascii") as file:
         token = file.read(DEBUG_TOKEN + 1).strip()
     if not token or len(token) > DEBUG_TOKEN or not token.isprintable():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from extender.explain.answers import PodAnswer
     from extender.k8s.objects import Event, Pod
     from extender.settings import Settings
-    from extender.source.interface import Source
     from extender.source.state_dump import Header
     from extender.source.stowage_service import StowageService
     from extender.source.workloads import Template
@@ -136,7 +134,7 @@ def _worked_out(
                 for one in templates
             ]
         else:
-            now = _moment(state, source, dump)
+            now = cluster_args.moment(source, state.pods.values(), dump)
             answers = [
                 PodAnswer(one.workload, one.pod.key, explain(state, one.pod, now=now)) for one in templates
             ]
@@ -205,17 +203,6 @@ def _warnings(state: State) -> list[str]:
             "There are no pods here, so every node counts as empty: was the snapshot made with pods, too?"
         ]
     return []
-
-
-def _moment(state: State, source: Source, dump: Header | None) -> float:
-    """Now, in Unix seconds; for a snapshot the newest time in it, so that its answer stays the same."""
-    if source.watches():
-        return time.time()
-    if dump is not None:
-        return dump.at
-    pods, nodes = state.pods.values(), state.nodes.values()
-    times = [max(pod.created, pod.started) for pod in pods] + [node.created for node in nodes]
-    return max(times, default=0.0) or time.time()
 
 
 def _manifest(name: str) -> str | None:

@@ -132,7 +132,7 @@ def _add_options(parser: argparse.ArgumentParser, what: str) -> None:
                 add(name, **how)
             else:
                 add(name, action=_OfOther, nargs="*", const=plan, help=argparse.SUPPRESS)
-    cluster_args.add_source(parser)
+    cluster_args.add_source(parser, url=True)
     nodes, pods = "nodes of a trace (columns: docs/replay.md)", "pods of a trace"
     if what in _ON_CLUSTERS:
         nodes = pods = argparse.SUPPRESS
@@ -164,7 +164,9 @@ def run(args: argparse.Namespace) -> int:
     settings = load(args.config, os.environ)
     cluster_args.say_source(args, "plan")
     for_people = args.output in ("table", "wide")
-    cluster = None if args.nodes else cluster_args.source_of(args)
+    cluster = None
+    if not args.nodes:
+        cluster, settings, _ = cluster_args.source_with_settings(args, settings)
     if cluster and for_people:  # before the kernels are loaded, which takes longer
         print(f"Reading {cluster.describe()}", flush=True)
     with loading_kernels():

@@ -28,7 +28,6 @@ def source_of(args: argparse.Namespace, cluster: Source | None, settings: Settin
     ``SettingsError``."""
     if cluster is None:
         return TraceSource(args.nodes, args.pods, settings, allow_downgrade=args.allow_downgrade)
-    cluster_args.select_nodes(cluster, settings)
     events = [event for batch in cluster.list_once() for event in batch]
     return ClusterSource(
         cluster_args.short_name(args),

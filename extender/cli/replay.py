@@ -47,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
     work = complete(args)
     settings = load(args.config, {})  # equal commands give equal results: the environment is not read
     cluster_args.say_source(args, "replay")
-    source = cluster_args.source_of(args) if work == "cluster" else None
+    source = None
+    if work == "cluster":
+        source, settings, _ = cluster_args.source_with_settings(args, settings)
     with loading_kernels(*(["packing.policies.fgd_kernels"] if "fgd" in args.policy else [])):
         interrupted = _collect(rows, work, args, settings, source)
     if rows:
@@ -78,13 +80,15 @@ def _collect(
 
 
 def _text(work: str, rows: Rows, output: str) -> str:
+    from extender.cli.explain_text import WIDTH
     from extender.replay.report import LEGENDS, as_csv, snapshot_table, table, wait_table
 
     if output == "json":
         return json.dumps(rows, indent=1)
     if output == "csv":
         return as_csv(rows)
-    shown = {"cluster": snapshot_table, "pods": table, "timeline": wait_table}[work](rows)
+    tables = {"cluster": snapshot_table, "pods": table, "timeline": wait_table}
+    shown = tables[work](rows, 0 if output == "wide" else WIDTH)
     parts = ["INTERRUPTED, not all replays are here:"] if "interrupted" in rows[0] else []
     return "\n".join([*parts, shown, *([LEGENDS[work]] if work in LEGENDS else [])])
 
@@ -98,7 +102,6 @@ def _rows(
 
     sample, progress = args.sample, show_progress
     if source is not None:
-        cluster_args.select_nodes(source, settings)
         return replay_cluster(
             source, cluster_args.short_name(args), args.policy, settings, sample, progress,
             allow_downgrade=bool(args.allow_downgrade),

@@ -14,19 +14,19 @@ from packing.policies.registry import POLICIES
 
 _MOST_SEEDS = 10_000
 _COMMON = ("policy", "sample", "output")
+_CLUSTER = ("snapshot", "kubeconfig", "example", "url")
 _OPTIONS = {
-    "cluster": (*_COMMON, "snapshot", "kubeconfig", "example", "config", "allow_downgrade"),
+    "cluster": (*_COMMON, *_CLUSTER, "token_file", "config", "allow_downgrade"),
     "timeline": (*_COMMON, "nodes", "pods"),
     "pods": (*_COMMON, "nodes", "seeds", "config"),
 }
 """What can be replayed, and the options that it uses. If several are given, the first one is replayed."""
-_CLUSTER = ("snapshot", "kubeconfig", "example")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options. Those that are not given are None; see ``complete``."""
     add = parser.add_argument
-    cluster_args.add_source(parser)
+    cluster_args.add_source(parser, url=True)
     add("--nodes", type=Path, metavar="CSV", help="nodes of a trace (columns: docs/replay.md)")
     add("--pods", type=Path, nargs="+", metavar="CSV", help="pods of a trace")
     waits = "keep times and durations; pods wait until they fit"
@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     weaker = "pods may get weaker devices than they have"
     add("--allow-downgrade", action="store_true", default=None, help=weaker)
     cluster_args.add_config(parser)
-    cluster_args.add_output(parser, "table", "json", "csv")
+    cluster_args.add_output(parser, "table", "wide", "json", "csv", wide="tables of any width")
 
 
 def complete(args: argparse.Namespace) -> str:

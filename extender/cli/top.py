@@ -60,21 +60,22 @@ def run(args: argparse.Namespace) -> int:
     settings = load(args.config, os.environ)
     logs.configure("warning")
     cluster_args.say_source(args, "top")
-    for found in _overviews(args, settings):
+    for found, now in _overviews(args, settings):
         if args.watch and args.output != "json":
             clear_screen()
-        print(_shown(found, args), flush=True)
+        print(_shown(found, now, args), flush=True)
     return 0
 
 
-def _overviews(args: argparse.Namespace, settings: Settings) -> Iterator[Overview]:
-    """The fleet once, or every 2 s: as the running Stowage says, else as the source does."""
+def _overviews(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[Overview, float]]:
+    """The fleet at a time in Unix seconds, once or every 2 s: as the running Stowage says, else as the source
+    does."""
     if first := cluster_args.ask(args, "top", lambda stowage: (stowage, _asked(args, stowage))):
         stowage, found = first
-        yield found
+        yield found, time.time()
         while args.watch:
             time.sleep(_PAUSE)
-            yield _asked(args, stowage)
+            yield _asked(args, stowage), time.time()
         return
     from extender.cli.precompile import kernels_for_question
 
@@ -87,7 +88,8 @@ def _overviews(args: argparse.Namespace, settings: Settings) -> Iterator[Overvie
     state = state_of(settings, dump)
     census = CensusTaker(state)
     for _ in _states(state, source, batches, watch=args.watch):
-        yield asyncio.run(overview(state, census, args.waiting))
+        found = asyncio.run(overview(state, census, args.waiting))
+        yield found, cluster_args.moment(source, state.pods.values(), dump)
 
 
 def _asked(args: argparse.Namespace, stowage: StowageService) -> Overview:
@@ -98,14 +100,14 @@ def _asked(args: argparse.Namespace, stowage: StowageService) -> Overview:
     return cluster_args.read_answer(Overview, found, stowage, "overview")
 
 
-def _shown(found: Overview, args: argparse.Namespace) -> str:
+def _shown(found: Overview, now: float, args: argparse.Namespace) -> str:
     from pydantic_core import to_json, to_jsonable_python
 
     lines = in_order(found.nodes if args.by == "node" else groups(found.nodes, args.by), args.sort)
     if args.output == "json":
         shown = to_jsonable_python(found) | {f"{args.by}s": lines}
         return to_json(shown, indent=None if args.watch else 2).decode()
-    return render(found, lines, args.by, time.time(), wide=args.output == "wide")
+    return render(found, lines, args.by, now, wide=args.output == "wide")
 
 
 def _states(

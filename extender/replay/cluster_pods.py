@@ -7,7 +7,6 @@ only within its zone, or back to its own node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
 from functools import partial
 
@@ -26,6 +25,7 @@ from extender.queues.rights import WhyNot, declares_movable, protection_of
 from extender.replay.cluster_engine import ClusterEngine, as_new
 from extender.replay.other_room import OtherRoom
 from extender.replay.simulation import Flags, Item, Simulation, Staying
+from extender.source.snapshot import moment_of
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -79,11 +79,6 @@ def reserves_only(pod: Pod) -> bool:
     Capacity For A Cluster"), and KAI holds a GPU that it shares with a pod of its own.
     """
     return pod.only_pauses or kai.is_reservation(pod)
-
-
-def moment_of(pods: Iterable[Pod]) -> float:
-    """The earliest time at which a snapshot with these pods can have been taken, in Unix seconds."""
-    return max((max(pod.created, pod.started, pod.disrupted) for pod in pods), default=0.0)
 
 
 class PermittedRows:

@@ -53,8 +53,8 @@ LEGENDS = {
 Row = Mapping[str, Any]
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Means over the seeds, with the standard deviation of the first figure."""
+def table(rows: Sequence[Row], width: int = 0) -> str:
+    """Means over the seeds, with the standard deviation of the first figure. ``width`` as for ``columns``."""
     if not rows:
         return "nothing was replayed"
     keys = [key for key in _KEYS if key in rows[0]]
@@ -65,10 +65,10 @@ def table(rows: Sequence[Row]) -> str:
         known = ([row[name] for row in members if row[name] is not None] for name in (first, *figures))
         means = [f"{fmean(values):.2f}" if values else "-" for values in known]
         lines.append([*map(str, group), means[0], spread, *means[1:], str(len(members))])
-    return aligned(lines)
+    return aligned(lines, width)
 
 
-def wait_table(rows: Sequence[Row]) -> str:
+def wait_table(rows: Sequence[Row], width: int = 0) -> str:
     """Means over the seeds, with the standard deviation if there are several: a line for each trace and
     system or policy. Waits are the median and the 95th percentile, in minutes; classes without pods are left
     out."""
@@ -84,7 +84,7 @@ def wait_table(rows: Sequence[Row]) -> str:
         lines.append([*group, *figures, *waits, str(len(members))])
     if not any("seed" in row for row in rows):
         lines = [line[:-1] for line in lines]
-    return aligned(lines)
+    return aligned(lines, width)
 
 
 def _wait(members: Sequence[Row], figure: str, job_class: str) -> str:
@@ -128,7 +128,7 @@ def _mean_and_spread(values: Sequence[float | None]) -> str:
     return f"{mean:.{digits}f}" + (f" ±{spread:.{digits}f}" if len(known) > 1 and spread else "")
 
 
-def snapshot_table(rows: Sequence[Row]) -> str:
+def snapshot_table(rows: Sequence[Row], width: int = 0) -> str:
     """A cluster as it is, and as each policy would pack it."""
     today, *packed = rows
     sizes = [f"{size} GPUs" for size in today["could_start"]]
@@ -142,7 +142,7 @@ def snapshot_table(rows: Sequence[Row]) -> str:
     bound = f"at most {today['most_whole_gpus_free']} GPUs can be whole and free"
     title = f"{visible(today['trace'])}: {today['nodes']} nodes with {today['gpus']} GPUs\n{of}; {bound}"
     legend = "Jobs of so many GPUs that could still start, and what is free:"
-    parts = [title, *_meaning(today, packed), "", legend, aligned(lines), *_by_model(rows)]
+    parts = [title, *_meaning(today, packed), "", legend, aligned(lines, width), *_by_model(rows, width)]
     return "\n".join([*parts, *_pinned(today), *chain.from_iterable(map(_kept, rows))])
 
 
@@ -167,7 +167,7 @@ def _more(row: Row, today: Row, name: str, what: str) -> str:
     return f"{abs(count)} {'more' if count > 0 else 'fewer'} {what}{'s' * (abs(count) > 1)}" if count else ""
 
 
-def _by_model(rows: Sequence[Row]) -> Iterator[str]:
+def _by_model(rows: Sequence[Row], width: int) -> Iterator[str]:
     models = sorted({model for row in rows for model in row["whole_by_model"]})
     if len(models) < 2:
         return
@@ -177,7 +177,7 @@ def _by_model(rows: Sequence[Row]) -> Iterator[str]:
         cells = [f"{gpus.get(model, 0)} ({nodes.get(model, 0)})" for model in models]
         lines.append([str(row["policy"]), *cells])
     yield "\nWhole GPUs (whole nodes) free by model:"
-    yield aligned(lines)
+    yield aligned(lines, width)
 
 
 def _pinned(today: Row) -> Iterator[str]:
@@ -194,6 +194,6 @@ def _kept(row: Row) -> Iterator[str]:
             yield f"     and {len(kept) - _SHOWN} more"
 
 
-def aligned(lines: Sequence[Sequence[str]], *, left: bool = False) -> str:
+def aligned(lines: Sequence[Sequence[str]], width: int = 0, *, left: bool = False) -> str:
     """Columns of equal width, flush right or left."""
-    return "\n".join(columns(lines, () if left else range(len(lines[0]))))
+    return "\n".join(columns(lines, () if left else range(len(lines[0])), width=width))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -95,6 +96,11 @@ def read(paths: Iterable[Path]) -> Snapshot:
     return snapshot
 
 
+def moment_of(pods: Iterable[Pod]) -> float:
+    """The earliest time at which a snapshot with these pods can have been taken, in Unix seconds."""
+    return max((max(pod.created, pod.started, pod.disrupted) for pod in pods), default=0.0)
+
+
 class SnapshotSource(Source):
     """A cluster in memory that only binds change."""
 
@@ -104,8 +110,13 @@ class SnapshotSource(Source):
         self._apply: Apply = lambda events: None
 
     def start(self, apply: Apply, applied: object = None, background: object = None) -> None:
-        """Deliver everything before it returns."""
+        """Deliver everything before it returns. Pods have waited as long as when the file was made."""
         self._apply = apply
+        pods = self._snapshot.pods
+        since = time.time() - (self.dump.at if self.dump else moment_of(pods.values()))
+        for key, pod in pods.items():
+            if pod.created and not pod.node_name:
+                pods[key] = replace(pod, created=pod.created + since)
         for events in self.list_once():
             apply(events)
 

@@ -64,14 +64,16 @@ class StowageService:
         """The answer to a POST. Raises like ``get``."""
         return self._ask("POST", path, query, body.encode())
 
+    def download(self, path: str) -> bytes:
+        """The answer to a GET that is not JSON. Raises ``NotAsked``."""
+        status, answer = self._answer("GET", path, None)
+        if status != HTTPStatus.OK:
+            hint = ": pass --token-file" if status == HTTPStatus.UNAUTHORIZED else ""
+            raise NotAsked(f"{self.name} answers {status}{hint}")
+        return answer
+
     def _ask(self, method: str, path: str, query: Query, body: bytes | None) -> Any:  # noqa: ANN401
-        target = f"{path}?{urlencode(query)}" if query else path
-        try:
-            status, answer = self.send(method, target, body)
-        except NO_ANSWER as error:
-            raise NotAsked(f"{self.name} does not answer: {_reason(error)}") from None
-        if len(answer) > SERVICE_ANSWER:
-            raise NotAsked(f"{self.name} answers with more than {SERVICE_ANSWER >> 20} MiB")
+        status, answer = self._answer(method, f"{path}?{urlencode(query)}" if query else path, body)
         try:
             found = json.loads(answer)
         except (ValueError, RecursionError):
@@ -79,6 +81,15 @@ class StowageService:
         if status == HTTPStatus.OK:
             return found
         raise self._refusal(status, found if isinstance(found, dict) else {})
+
+    def _answer(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
+        try:
+            status, answer = self.send(method, target, body)
+        except NO_ANSWER as error:
+            raise NotAsked(f"{self.name} does not answer: {_reason(error)}") from None
+        if len(answer) > SERVICE_ANSWER:
+            raise NotAsked(f"{self.name} answers with more than {SERVICE_ANSWER >> 20} MiB")
+        return status, answer
 
     def _refusal(self, status: int, answer: Mapping[str, Any]) -> Exception:
         if isinstance(detail := answer.get("detail"), str):  # Stowage itself; else the API server

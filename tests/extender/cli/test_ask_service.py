@@ -102,6 +102,19 @@ def expected(running: Running, key: str) -> str:
     return render(explain(state, state.pods[key]), width=WIDTH)
 
 
+def test_plan_and_replay_read_what_the_service_at_a_url_knows(
+    running: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plan", "--url", running.url]) == 0
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"stowage plan: asking {running.url}\n")
+    assert f"Reading {running.url} (2 nodes, 3 pods)\ncluster: 2 nodes with 12 GPUs" in shown.out
+    assert cli.main(["replay", "--url", running.url, "-o", "wide"]) == 0
+    assert capsys.readouterr().out.startswith("cluster: 2 nodes with 12 GPUs\n")
+    assert cli.main(["plan", "--url", f"{running.url}/elsewhere"]) == 2
+    assert capsys.readouterr().err.endswith(f"stowage plan: {running.url}/elsewhere answers 404\n")
+
+
 def test_a_url_answers_with_the_explanation_and_the_decisions(
     running: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:

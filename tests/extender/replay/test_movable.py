@@ -9,7 +9,7 @@ import pytest
 from extender.k8s.objects import Pod
 from extender.k8s.pod_manifest import PodManifest
 from extender.queues.rights import WhyNot
-from extender.replay.cluster_pods import Stays, moment_of, why_it_stays
+from extender.replay.cluster_pods import Stays, why_it_stays
 
 STARTED = 1_767_225_600.0  # 2026-01-01
 HOST = {"hostPath": {"path": "/data", "type": "Directory"}}
@@ -69,8 +69,3 @@ def test_why_a_pod_stays(one: Pod, why: str | None) -> None:
 def test_a_real_move_needs_a_controller() -> None:
     assert why_it_stays(pod(owner=""), STARTED, must_be_created_again=True) == Stays.NO_CONTROLLER
     assert why_it_stays(pod(), STARTED, must_be_created_again=True) is None
-
-
-def test_a_snapshot_is_not_older_than_its_pods() -> None:
-    assert moment_of([pod(creationTimestamp="2025-01-01T00:00:00Z"), pod()]) == STARTED
-    assert moment_of([]) == 0

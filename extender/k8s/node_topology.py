@@ -19,7 +19,8 @@ from extender.k8s.quantity import QuantityError, milli, whole
 from extender.untrusted.limits import NUMA_RESOURCES, NUMA_ZONES, quoted, shorten
 from packing.model.numa import NumaNode, Policy
 
-_OLD: dict[str, tuple[Policy, bool]] = {
+_OLD: dict[str, tuple[Policy | None, bool]] = {
+    "None": ("none", False),
     "SingleNUMANodeContainerLevel": ("single-numa-node", False),
     "SingleNUMANodePodLevel": ("single-numa-node", True),
     "Restricted": ("restricted", False),
@@ -59,10 +60,12 @@ class _Attribute(Struct, frozen=True, gc=False):
 
 
 class _Resource(Struct, frozen=True, gc=False):
+    """The CRD takes its amounts as numbers, too."""
+
     name: Name = ""
-    capacity: str = "0"
-    allocatable: str | None = None
-    available: str = "0"
+    capacity: str | int = "0"
+    allocatable: str | int | None = None
+    available: str | int = "0"
 
 
 class _Zone(Struct, frozen=True, gc=False):
@@ -83,11 +86,13 @@ class NodeTopologyManifest(Manifest, frozen=True, gc=False):
         numa = {int(found[1]): _numa_node(zone, problems) for found, zone in numbered if found}
         in_order = tuple(one for _, one in sorted(numa.items()))
         metadata, problem = self.metadata, shorten(next(iter(problems), ""))
+        if policy is None:
+            policy, problem = "none", problem or "it names no policy that is known"
         return NodeTopology(metadata.name, policy, whole_pods, in_order, metadata.resourceVersion, problem)
 
-    def _judges(self) -> tuple[Policy, bool]:
-        """The policy, and whether its scope is the pod. What is not known counts as kubelet's default."""
-        policy, whole_pods = _OLD.get(next(iter(self.topologyPolicies), ""), ("none", False))
+    def _judges(self) -> tuple[Policy | None, bool]:
+        """The policy, None if it is not known, and whether its scope is the pod."""
+        policy, whole_pods = _OLD.get(next(iter(self.topologyPolicies), ""), (None, False))
         for one in self.attributes:
             if one.name == "topologyManagerPolicy":
                 policy = next((known for known in get_args(Policy) if known == one.value), policy)
@@ -102,9 +107,11 @@ def _numa_node(zone: _Zone, problems: list[str]) -> NumaNode:
     for one in zone.resources:
         free[one.name] = total[one.name] = 0
         try:
-            free[one.name] = amount_of(one.name, one.available, round_up=False)
-            text = one.allocatable if is_memory(one.name) and one.allocatable else one.capacity
-            total[one.name] = amount_of(one.name, text, round_up=False)
+            free[one.name] = amount_of(one.name, str(one.available), round_up=False)
+            of_memory = is_memory(one.name) and one.allocatable is not None
+            total[one.name] = amount_of(
+                one.name, str(one.allocatable if of_memory else one.capacity), round_up=False
+            )
         except QuantityError as error:
             problems.append(str(error))
     return NumaNode(tuple(sorted(free.items())), tuple(sorted(total.items())))

@@ -48,7 +48,7 @@ def kind_of(group: str, kind: str) -> Object:
 
 
 def is_served(definition: Object) -> bool:
-    conditions = definition.get("status", {}).get("conditions", ())
+    conditions = definition.get("status", {}).get("conditions") or ()  # null at first
     return {("Established", "True")} <= {(one["type"], one["status"]) for one in conditions}
 
 

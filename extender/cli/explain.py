@@ -224,7 +224,8 @@ def _find(state: State, name: str) -> Template:
     """The pod with this namespace/name, or the only one with this name. Raises ``ValueError``."""
     from extender.source.workloads import Template
 
-    pods: dict[str, Pod] = {pod.key: pod for pod in state.pods.values() if name in (pod.key, pod.name)}
+    known = state.pods.or_misaligned().values()
+    pods: dict[str, Pod] = {pod.key: pod for pod in known if name in (pod.key, pod.name)}
     return Template(pods[_only([*pods], name, _did_you_mean(name, state.pods))])
 
 

@@ -71,7 +71,8 @@ def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = Fal
     for one in answers:
         said = "; ".join(one.lacks) or one.advice
         if one.fits:
-            said = f"cost {one.cost:.3g} ({_terms(one.terms)})" if verbose else ""
+            cost = f"cost {one.cost:.3g} ({_terms(one.terms)})" if verbose else ""
+            said = "; ".join(filter(None, (one.advice, cost)))
         rows.append((one.node, one.reason, said))
     fits = sum(one.fits for one in answers)
     head = f"{pod} fits on {fits or 'none'} of {len(answers)} nodes"

@@ -25,7 +25,7 @@ from extender.k8s.node_topology import NodeTopology, amount_of, is_memory
 from extender.k8s.objects import Container, Deleted, Event, Listed, Pod, PodSpec, Upserted, peak_usage
 from extender.k8s.quantity import QuantityError
 from packing.fleet.fleet import Fleet
-from packing.model.numa import Aligned, NumaNode, Policy, aligned
+from packing.model.numa import REFUSING, Aligned, NumaNode, Policy, aligned
 
 Flags = npt.NDArray[np.bool_]
 Wanted: TypeAlias = tuple[Aligned, ...]
@@ -38,10 +38,12 @@ _MOST = 10**18  # of an amount that cannot be read
 
 
 class _Report(NamedTuple):
-    """``covers``: pods that started before this time are in it; -inf if that is not known."""
+    """``covers``: pods that started before this time are in it; -inf if that is not known. ``came``: when it
+    was read (Unix seconds)."""
 
     topology: NodeTopology
     covers: float
+    came: float
 
 
 class NumaTable:
@@ -82,8 +84,8 @@ class NumaTable:
         known = self._reports.get(topology.name)
         if known and known.topology == topology:
             return  # from another list
-        covers = self._pods.now() - _ON_ITS_WAY if known else -math.inf
-        self._reports[topology.name] = _Report(topology, covers)
+        now = self._pods.now()
+        self._reports[topology.name] = _Report(topology, now - _ON_ITS_WAY if known else -math.inf, now)
         self.changes += 1
 
     def _keep(self, names: Collection[str]) -> None:
@@ -108,6 +110,34 @@ class NumaTable:
                 lately = () if idle else self._lately(report, pod, now)
                 found[at] = not _fits(report.topology, lately, wanted[report.topology.whole_pods], idle)
         return found
+
+    def doubt(self, pod: Pod, node: str) -> str:
+        """Why kubelet's verdict on the pod is not known there, in words; "" if it is, and if there are no
+        reports at all."""
+        report = self._reports.get(node)
+        if not self._reports or not any(one.amounts for one in _wanted(pod.spec, False)):
+            return ""
+        if report is None:
+            return "the node has no NodeResourceTopology"
+        if report.topology.problem:
+            return f"NodeResourceTopology: {report.topology.problem}"
+        known = {name for one in report.topology.numa for name, _ in one.total}
+        until = self._pods.now() - REPORTED
+        for other in self._pods.on_node(node) if report.topology.policy in REFUSING else ():
+            bound = any(known & dict(one.amounts).keys() for one in _wanted(other.spec, False))
+            if bound and report.came < other.started < until:
+                return f"its NodeResourceTopology has not changed since {other.key} started there"
+        return ""
+
+    def free(self, pod: Pod, node: str) -> str:
+        """What the report says is free of the devices that the pod asks for, NUMA node by NUMA node; "" if
+        nothing is known."""
+        report = self._reports.get(node)
+        numa = [dict(one.free) for one in report.topology.numa] if report else []
+        asked = {name for one in _wanted(pod.spec, True) for name, amount in one.amounts if amount}
+        shown = {name: [one.get(name, 0) for one in numa] for name in sorted(asked) if "/" in name}
+        texts = (f"{' + '.join(map(str, free))} {name}" for name, free in shown.items() if any(free))
+        return ", ".join(texts)
 
     def _lately(self, report: _Report, pod: Pod, now: float) -> tuple[Wanted, ...]:
         """What the pods of the node want that may not be in the report yet."""

@@ -14,6 +14,7 @@ from extender.cluster.reservations import FAILED, AssumedPod, Reservations
 from extender.dialects.pod_request import bound_request, claims_of
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.k8s.objects import Pod
+from extender.untrusted.limits import REFUSED_PODS
 from packing.fleet.node_usage import Allocation
 
 JUST_ENDED = 5.0
@@ -31,6 +32,7 @@ class PodTable(Mapping[str, Pod]):
 
     Writes what they have into ``allocations``, and returns the nodes whose pods it changed ("" is no node).
     ``waiting`` are the keys of those without a node, ``leaving`` of those with a node that terminate.
+    ``misaligned``: the last that kubelet refused for its NUMA policy, which have ended and still exist.
     ``expects``: since when a waiting pod, by its UID, is told to wait for the room of pods that have just
     ended. ``on_bound`` is called when a pod that waited gets a node. ``now``: Unix seconds.
     """
@@ -41,6 +43,7 @@ class PodTable(Mapping[str, Pod]):
         self.assumed = self.reservations.assumed
         self.waiting: dict[str, None] = {}
         self.leaving: dict[str, None] = {}
+        self.misaligned: dict[str, Pod] = {}
         self.expects: dict[str, float] = {}
         self.now: Callable[[], float] = time.time
         self._ended: dict[str, float] = {}  # by node, the oldest first
@@ -61,7 +64,12 @@ class PodTable(Mapping[str, Pod]):
     def put(self, pod: Pod) -> set[str]:
         """Take in a pod as the watch shows it. Where it has a node, nothing is assumed of it any more."""
         if pod.terminated:
-            return self.remove(pod.key) | self.forget_all(pod.uid)
+            changed = self.remove(pod.key) | self.forget_all(pod.uid)
+            if pod.misaligned:
+                self.misaligned[pod.key] = pod
+                while len(self.misaligned) > REFUSED_PODS:
+                    del self.misaligned[next(iter(self.misaligned))]
+            return changed
         known = self._pods.get(pod.key)
         if known is not None and self._holds_the_same(known, pod):
             self._pods[pod.key] = pod
@@ -92,6 +100,10 @@ class PodTable(Mapping[str, Pod]):
         self._allocate(pod.key, pod, history)
         return changed | {pod.node_name}
 
+    def or_misaligned(self) -> Mapping[str, Pod]:
+        """All of them, and those that kubelet refused."""
+        return {**self.misaligned, **self._pods}
+
     def failed_pods(self) -> Iterator[Pod]:
         """Those that wait and whose last attempt ended with an error."""
         return (pod for key in self.waiting if (pod := self._pods[key]).unscheduled == FAILED)
@@ -110,6 +122,7 @@ class PodTable(Mapping[str, Pod]):
 
     def remove(self, key: str) -> set[str]:
         self._release(key)
+        self.misaligned.pop(key, None)
         pod = self._pods.pop(key, None)
         if pod is None:
             return set()
@@ -125,7 +138,9 @@ class PodTable(Mapping[str, Pod]):
     def keep(self, keys: frozenset[str], began: float) -> set[str]:
         """Forget all pods of the watch but these, and assumed pods that this list would show if they were
         still there, because they were bound before it ``began`` (monotonic seconds)."""
-        changed = set().union(*(self.remove(key) for key in self._pods.keys() - keys))
+        changed = set().union(
+            *(self.remove(key) for key in (self._pods.keys() | self.misaligned.keys()) - keys)
+        )
         for one in self.assumed:
             if one.confirmed and one.since < began and self.by_uid(one.pod.uid) is None:
                 changed |= self.forget(one)

@@ -64,6 +64,8 @@ def advice_on(state: State, fleet: Fleet, pod: Pod, request: Request, node: str,
     known = ""
     if reason is Reason.UNREADABLE:
         known = state.nodes.problems.get(node, "")
+    elif reason is Reason.MISALIGNED and (free := state.numa.free(pod, node)):
+        known = f"free by NUMA node: {free}; {ADVICE[reason]}"
     elif reason is Reason.NO_ASSIGNER and state.binds:
         known = assignment_problem(state, fleet, pod, request, fleet.rows[node])
     return known or ADVICE.get(reason, "")

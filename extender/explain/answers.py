@@ -133,7 +133,8 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
-    """One node. ``reason`` is "fits" or why not, ``lacks`` what it has too little of, in sentences.
+    """One node. ``reason`` is "fits" or why not, ``lacks`` what it has too little of, in sentences. Where it
+    fits, ``advice`` is what is not known.
 
     ``cost`` (GPUs) and its ``terms`` mean something only where it fits.
     """

@@ -72,7 +72,7 @@ class Inspector:
         ``explained``: also where a copy of it would fit, if it has a node already.
         """
         asked = self._decisions.pod(key)
-        pod = self._state.pods.get(key) or asked
+        pod = self._state.pods.or_misaligned().get(key) or asked
         if pod is None:
             return None
         replica = self.replica()
@@ -84,14 +84,15 @@ class Inspector:
             return PodReport(key, node, note, self._decisions.about(key), None, replica)
         is_same = asked is not None and asked.uid == pod.uid  # else another pod had this name before
         decisions = self._decisions.about(key) if is_same else []
-        now = None if pod.node_name and not explained else await self._explain(pod)
+        node = "" if pod.misaligned else pod.node_name
+        now = None if node and not explained else await self._explain(pod)
         elsewhere = not (decisions or self._decisions.latest())  # who is asked keeps decisions about some pod
         notes = [replica.without_decisions()] if elsewhere or replica.leads is False else []
         if not (decisions or pod.node_name or replica.leads is False):
             gates = gates_text(pod)
             notes.insert(0, f"kube-scheduler has not asked: the pod is {gates}" if gates else _NEVER_ASKED)
         return PodReport(
-            key, pod.node_name, ". ".join(filter(None, notes)), decisions, now, replica, *self._request(pod)
+            key, node, ". ".join(filter(None, notes)), decisions, now, replica, *self._request(pod)
         )
 
     def _request(self, pod: Pod) -> tuple[str, str, tuple[tuple[str, str], ...]]:
@@ -107,7 +108,7 @@ class Inspector:
 
     def pods_named(self, name: str) -> list[str]:
         """Keys of the pods of this name, of at most ``LISTED_NAMES``."""
-        return [key for key in self._state.pods if key.endswith(f"/{name}")][:LISTED_NAMES]
+        return [key for key in self._state.pods.or_misaligned() if key.endswith(f"/{name}")][:LISTED_NAMES]
 
     def decisions(self, before: datetime | None = None) -> Sequence[tuple[str, Decision]]:
         """The last decisions of this replica with the keys of their pods, newest first."""
@@ -130,7 +131,7 @@ class Inspector:
 
     async def nodes_for(self, key: str, nodes: Sequence[str]) -> PodAnswer | None:
         """What each of these nodes says about a known pod. Raises ``ValueError``."""
-        pod = self._state.pods.get(key) or self._decisions.pod(key)
+        pod = self._state.pods.or_misaligned().get(key) or self._decisions.pod(key)
         return None if pod is None else await self._answer(Template(pod), nodes)
 
     async def _answer(self, one: Template, nodes: Sequence[str] | None) -> PodAnswer:

@@ -29,6 +29,7 @@ from extender.explain.evictions import evictions_for
 from extender.explain.hints import claims_asked, describe_gang, hints, of_classes, uncounted_resources
 from extender.explain.kept import Placement, compared
 from extender.explain.needs import NO_DEVICES, missing_needs
+from extender.explain.numa import doubts, refused_text
 from extender.explain.options import option_on
 from extender.explain.verdict import TOO_LARGE, Question, decide
 from extender.explain.words import admission_problem, as_admitted, is_manifest
@@ -63,6 +64,8 @@ def explain(
     (Unix seconds) also who would be evicted for it, and whose move would be enough, where it fits nowhere;
     ``settings``: those of the service, None if they are not known."""
     pod = as_admitted(pod, state.rights.queues.classes.by_name.get(pod.priority_class))
+    refused = refused_text(state, pod)
+    pod = replace(pod, node_name="", phase="Pending") if refused else pod
     found_hints = hints(state, pod)
     if candidates is None:
         candidates = Candidates(state, pod)
@@ -105,7 +108,8 @@ def explain(
         verdict = decide(asked, found_hints)
         if verdict.why == TOO_LARGE:
             evictions = None
-    texts = [one.text for one in found_hints if one.text != verdict.why]
+    texts = [*filter(None, [refused]), *(one.text for one in found_hints if one.text != verdict.why)]
+    texts += doubts(state, pod, (name for name, fit in zip(names, fits, strict=True) if fit))
     if verdict.lacks and request.wants_gpu:
         texts += filter(None, [unoffered_text(state)])
     return replace(
@@ -279,7 +283,9 @@ def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
                 yield NodeAnswer(name, fits=False, reason=used_up[0].reason, lacks=lacks)
             else:
                 option = option_on(state, evaluation, index, name, None)
-                yield NodeAnswer(name, fits=True, reason=reason.text, cost=option.cost, terms=option.terms)
+                doubt = shorten(state.numa.doubt(pod, name))
+                known = f"NUMA is not known: {doubt}" if doubt else ""
+                yield NodeAnswer(name, True, reason.text, (), known, option.cost, option.terms)
 
 
 def _unoffered(state: State, name: str) -> Iterator[str]:

@@ -235,6 +235,7 @@ class Pod(_Memo):
     depends_on_pods: bool = False  # affinity between pods, topology spread, host ports
     only_pauses: bool = False  # every container runs a pause image
     resized: PodSpec | None = None
+    misaligned: bool = False  # kubelet refused it with TopologyAffinityError
     unreadable: tuple[str, ...] = ()
     problem: str = ""
 

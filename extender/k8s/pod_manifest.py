@@ -64,6 +64,7 @@ class _Condition(Struct, frozen=True, gc=False):
 
 class _Status(HeldManifest, frozen=True, gc=False):
     phase: str = "Pending"
+    reason: str = ""
     conditions: tuple[_Condition, ...] = ()
     nominatedNodeName: Name = ""
     startTime: str | None = None
@@ -96,6 +97,7 @@ class PodManifest(Manifest, frozen=True, gc=False):
             uid=metadata.uid,
             spec=parsed_spec,
             resized=resized,
+            misaligned=status.phase == "Failed" and status.reason == "TopologyAffinityError",
             node_name=sys.intern(spec.nodeName),
             phase=sys.intern(status.phase[:KEY] or "Pending"),
             scheduler_name=sys.intern(spec.schedulerName[:KEY] or "default-scheduler"),

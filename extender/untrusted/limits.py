@@ -66,6 +66,8 @@ BUDGETS_PER_POD = 16
 """PodDisruptionBudgets that may select a pod, by one of its labels or by expressions only. The API server
 evicts no pod with more than one."""
 
+REFUSED_PODS = 512
+"""Pods that ended because kubelet's NUMA policy refused them, and are remembered to be explained."""
 GANG_READ, GANG_PLACED, GANG_VICTIMS, GANG_HELD = 256, 64, 256, 32
 """Of a waiting gang: members that are read, members that are placed in memory one by one to see whether all
 fit, and pods that it may evict to that end: those beyond the limits count as fitting. Last, the places that

@@ -86,6 +86,8 @@ class PodTable(Mapping[str, Pod]):
         if pod.node_name:
             self.waiting.pop(pod.key, None)
             self.reservations.forget(pod.uid)
+            if known is None or not known.node_name:
+                self.reservations.occupy_moved(pod)
             self.expects.pop(pod.uid, None)
             if pod.deleting:
                 self.leaving[pod.key] = None

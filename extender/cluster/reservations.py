@@ -248,6 +248,12 @@ class Reservations:
     def release_moved(self, uid: str) -> None:
         self.changes += self._moved.pop(uid, None) is not None
 
+    def occupy_moved(self, pod: Pod) -> None:
+        """A pod is bound now: the room that was kept for its job on this node is not free any more."""
+        rooms = ((uid, room) for uid, room in self._moved.items() if room.place.node == pod.node_name)
+        if uid := next((uid for uid, room in rooms if room.job == job_of(pod)), ""):
+            self.release_moved(uid)
+
     def release_all_moved(self) -> None:
         """This replica moves no pods any more."""
         self.changes += len(self._moved)

@@ -108,6 +108,24 @@ async def test_the_room_is_for_the_replacements(api: ApiServer, start: Start) ->
     assert fits(replica, "other", "n2")  # it is held no longer
 
 
+async def test_a_replacement_that_is_bound_takes_no_more_than_its_own_room(
+    api: ApiServer, start: Start
+) -> None:
+    """At once, before the evictor looks again: nothing wakes pods that were refused until then."""
+    replica = start()
+    await replica.rounds(33)
+    for name in ("a", "b"):
+        api.delete(f"ml/{name}")
+    api.put(runs("a-again", "n2"))
+    for name in ("b-again", "other"):
+        waiting = runs(name, "n2")
+        waiting["spec"]["nodeName"], waiting["status"] = "", pod("any", priority=0)["status"]
+        api.put(waiting)
+    await replica.rounds(0)
+    assert fits(replica, "b-again", "n2")
+    assert not fits(replica, "other", "n2")
+
+
 def fits(replica: Replica, name: str, on: str) -> bool:
     return fits_on(replica.state, replica.state.pods[f"ml/{name}"], on)
 

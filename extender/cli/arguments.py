@@ -101,7 +101,7 @@ def _run_module(command: str, run: Callable[[argparse.Namespace], int], args: ar
     except Exception as error:
         from extender.cli.usage import UsageError
         from extender.settings import SettingsError
-        from extender.source.interface import SourceError
+        from extender.source.errors import SourceError
         from extender.untrusted.terminal import show_line
 
         reads_manifests = command in ("explain", "top")
@@ -156,7 +156,7 @@ def _serve(args: argparse.Namespace) -> int:
     from extender.server.tls_files import TlsError
     from extender.settings import SettingsError
     from extender.settings_file import load
-    from extender.source.interface import SourceError
+    from extender.source.errors import SourceError
 
     try:
         chosen = load(args.config, os.environ)

@@ -115,7 +115,7 @@ def source_of(args: argparse.Namespace) -> Source:
         return _known_at(url, args.token_file)
     if (live := _live(args)) is not None:
         return live
-    from extender.source.interface import Unavailable
+    from extender.source.errors import Unavailable
 
     raise Unavailable(_NO_CLUSTER)
 
@@ -153,7 +153,7 @@ def moment(source: Source, pods: Iterable[Pod], dump: Header | None) -> float:
 
 def select_nodes(source: Source, settings: Settings) -> None:
     """Of a cluster, only the shard of these settings. A file has the nodes that it has."""
-    from extender.source.interface import Unavailable
+    from extender.source.errors import Unavailable
 
     if settings.node_selector is not None:
         with suppress(Unavailable):

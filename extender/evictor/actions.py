@@ -18,8 +18,8 @@ from extender.cluster.state import State
 from extender.evictor.decision import grace_of, why_evicted
 from extender.evictor.metrics import EvictorMetrics
 from extender.k8s.objects import Pod
-from extender.source.evictor_api import EvictorApi
-from extender.source.interface import NOT_LEADER, PodEvent, WriteError, WriteUnanswered
+from extender.source.errors import NOT_LEADER, WriteError, WriteUnanswered
+from extender.source.evictor_api import EvictorApi, PodEvent
 from extender.verbs.eviction.plan import EvictionPlan, count_of_pods, named
 
 _LEAVES = ("evicted", "gone")

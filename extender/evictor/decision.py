@@ -17,7 +17,7 @@ from extender.evictor.book import Book, Hold, Schedulers
 from extender.k8s.node_filter import NodeFilter, other_resources
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
-from extender.source.interface import Announcement
+from extender.source.evictor_api import Announcement
 from extender.verbs.evaluate import evaluate, reason_on
 from extender.verbs.eviction.plan import EvictionPlan
 from packing.model.reasons import Reason

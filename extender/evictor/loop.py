@@ -26,8 +26,9 @@ from extender.evictor.metrics import EvictorMetrics
 from extender.evictor.planner import Asked, Planner, replacements, to_check
 from extender.k8s.objects import REQUIRED_KINDS, Pod
 from extender.settings import Settings
+from extender.source.errors import WriteError
 from extender.source.evictor_api import EvictorApi
-from extender.source.interface import Source, WriteError
+from extender.source.interface import Source
 from extender.untrusted.token_bucket import TokenBucket
 from extender.verbs.eviction.plan import EvictionPlan
 

@@ -12,8 +12,8 @@ import logging
 from typing import Any, Protocol
 
 from extender.evictor.actions import Leadership
+from extender.source.errors import WriteError
 from extender.source.evictor_api import EvictorApi
-from extender.source.interface import WriteError
 from extender.untrusted.limits import SHIELD_SIZE
 
 KEY = "disruptions.json"

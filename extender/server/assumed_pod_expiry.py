@@ -10,7 +10,8 @@ import asyncio
 import time
 
 from extender.cluster.state import State
-from extender.source.interface import Source, Unreachable
+from extender.source.errors import Unreachable
+from extender.source.interface import Source
 
 _INTERVAL = 5.0  # seconds
 

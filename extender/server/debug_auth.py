@@ -17,7 +17,8 @@ from pathlib import Path
 
 from extender.settings import Settings, SettingsError
 from extender.source.access_reviews import AccessReviews
-from extender.source.interface import ReviewError, Source
+from extender.source.errors import ReviewError
+from extender.source.interface import Source
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import (
     DEBUG_PATH,

@@ -39,7 +39,8 @@ from extender.server.metrics import Metrics
 from extender.server.volcano import VolcanoVerbs
 from extender.server.warm_up import warm_up
 from extender.settings import Settings
-from extender.source.interface import BEHIND, Source
+from extender.source.errors import BEHIND
+from extender.source.interface import Source
 from extender.source.watched_kinds import AWAITED_KINDS, WATCHED_KINDS
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import KEPT_PODS, LARGE_BODY, shorten

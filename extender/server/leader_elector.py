@@ -22,7 +22,8 @@ from typing import TypeVar
 
 from extender.k8s.manifest import micro_time
 from extender.settings import Settings
-from extender.source.interface import LeaseError, Source
+from extender.source.errors import LeaseError
+from extender.source.interface import Source
 from extender.source.leader_election import Election, Lease, released
 
 T = TypeVar("T")

@@ -17,7 +17,8 @@ from extender.k8s.objects import Pod
 from extender.protocol import volcano as codec
 from extender.protocol.volcano import Code, Task, VolcanoVerb, Vote
 from extender.server.metrics import Metrics
-from extender.source.interface import BEHIND, Source
+from extender.source.errors import BEHIND
+from extender.source.interface import Source
 from extender.untrusted.limits import shorten
 from extender.verbs.eviction.plan import in_one_line
 from extender.verbs.volcano_verbs import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from extender.source.interface import ReviewError
+from extender.source.errors import ReviewError
 from extender.source.rest import NO_ANSWER, Refused, RestClient
 from extender.untrusted.limits import REVIEW_SECONDS
 

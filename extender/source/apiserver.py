@@ -19,20 +19,9 @@ from extender.k8s.manifest import Unreadable
 from extender.k8s.objects import REQUIRED_KINDS, Event, Kind, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.source.access_reviews import AccessReviews
+from extender.source.errors import BindConflict, BindError, PodNotFound, Unavailable, Unreachable
 from extender.source.evictor_api import EvictorApi
-from extender.source.interface import (
-    Applied,
-    Apply,
-    BindConflict,
-    BindError,
-    Interruption,
-    PodNotFound,
-    Source,
-    Unavailable,
-    Unreachable,
-    WatchStatus,
-    next_turn,
-)
+from extender.source.interface import Applied, Apply, Interruption, Source, WatchStatus, next_turn
 from extender.source.leader_election import Lease
 from extender.source.list_watch import ListWatch, ProtocolError
 from extender.source.reflector import Reflector

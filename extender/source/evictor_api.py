@@ -11,13 +11,14 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
 from extender.k8s.manifest import micro_time, unix_seconds
 from extender.k8s.objects import Pod
-from extender.source.interface import Announcement, PodEvent, WriteError, WriteUnanswered
+from extender.source.errors import WriteError, WriteUnanswered
 from extender.source.rest import NO_ANSWER, Refused, RestClient, pod_path, time_to_write
 from extender.untrusted.limits import EVENTS_READ, EVENTS_SIZE, PROBLEM, shorten
 from extender.untrusted.visible import visible
@@ -27,6 +28,26 @@ _NOTE = 1000
 """Characters of a note. The API server allows 1,024 (``pkg/apis/core/validation/events.go``)."""
 _JSON_PATCH = "application/json-patch+json"
 _NOMINATED_NODE = "/status/nominatedNodeName"
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvent:
+    """An Event about a pod. ``related`` is the other pod of the story, ``note`` its text."""
+
+    pod: Pod
+    reason: str
+    action: str
+    note: str
+    related: Pod | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """An Event that others wrote about a pod, and when it was first written (Unix seconds)."""
+
+    reason: str
+    note: str
+    since: float
 
 
 class EvictorApi:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, get_
 
 from extender.background import Background
 from extender.k8s.objects import Event, Kind, Pod
+from extender.source.errors import Unavailable
 
-if TYPE_CHECKING:  # they import this module
+if TYPE_CHECKING:  # they load urllib3, which no snapshot needs
     from extender.source.access_reviews import AccessReviews
     from extender.source.evictor_api import EvictorApi
     from extender.source.leader_election import Lease
@@ -22,82 +23,9 @@ Applied: TypeAlias = Callable[[], Awaitable[None]]
 """Waits, on the event loop, until the state has taken in all events that were delivered before the call."""
 
 
-NOT_LEADER = "this replica of Stowage is no longer the leader"
-"""Why a write was not sent that only the leader may send."""
-BEHIND = "the connection to the API server broke, and Stowage has not caught up yet"
-"""Why a verb does not answer while ``Source.caught_up`` is false."""
-
-
 async def next_turn() -> None:
     """``Applied`` where the event loop applies each delivery in the turn after it."""
     await asyncio.sleep(0)
-
-
-class SourceError(Exception):
-    """Base of all errors of a source."""
-
-
-class Unavailable(SourceError):
-    """The source cannot be used at all: no such file, no kubeconfig."""
-
-
-class BindError(SourceError):
-    """The pod was not bound. The text can be shown in the pod's event."""
-
-
-class BindConflict(BindError):
-    """The pod is already bound, is being deleted, or was recreated under its name."""
-
-
-class PodNotFound(BindError):
-    """There is no such pod."""
-
-
-class Unreachable(BindError):
-    """The API server did not answer. The watch will show whether the pod is bound."""
-
-
-class LeaseError(SourceError):
-    """The Lease was not read, or may not have been written."""
-
-
-class ReviewError(SourceError):
-    """It is not known whether a token is valid, or what its owner may do. The text may be logged."""
-
-
-class WriteError(SourceError):
-    """The API server refused a write of the evictor, or it was not sent. The text may be logged and shown.
-
-    ``status``: that of HTTP, 0 if it was not sent.
-    """
-
-    def __init__(self, text: str, status: int = 0) -> None:
-        super().__init__(text)
-        self.status = status
-
-
-class WriteUnanswered(WriteError):
-    """The API server did not answer, or with an internal error: the write may have happened."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodEvent:
-    """An Event about a pod. ``related`` is the other pod of the story, ``note`` its text."""
-
-    pod: Pod
-    reason: str
-    action: str
-    note: str
-    related: Pod | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Announcement:
-    """An Event that others wrote about a pod, and when it was first written (Unix seconds)."""
-
-    reason: str
-    note: str
-    since: float
 
 
 WatchEnd: TypeAlias = Literal["in_time", "relist", "error"]

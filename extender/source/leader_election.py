@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
-from extender.source.interface import LeaseError
+from extender.source.errors import LeaseError
 from extender.source.rest import NO_ANSWER, Refused, RestClient
 
 

@@ -17,7 +17,7 @@ from msgspec.json import decode
 from extender.k8s.device_objects import NO_LAYOUTS
 from extender.k8s.manifest import MALFORMED, Unreadable, decoding_problem
 from extender.k8s.objects import KubernetesObject, MigLayouts
-from extender.source.interface import Unavailable
+from extender.source.errors import Unavailable
 from extender.source.watched_kinds import MANIFESTS
 from extender.untrusted.limits import QUOTED, SNAPSHOT_OBJECT, SNAPSHOT_YAML, shorten
 from extender.untrusted.yaml_reader import TextError, bounded_json, yaml_documents

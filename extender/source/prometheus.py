@@ -18,7 +18,7 @@ from typing import Any
 
 import urllib3
 
-from extender.source.interface import SourceError
+from extender.source.errors import SourceError
 from extender.untrusted.limits import KEY, METRICS_SECONDS, METRICS_SERIES, METRICS_SIZE, quoted
 
 _BY = "namespace, pod, exported_namespace, exported_pod"

@@ -25,7 +25,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
 from extender.k8s.objects import Pod
-from extender.source.interface import NOT_LEADER, Unavailable
+from extender.source.errors import NOT_LEADER, Unavailable
 from extender.source.list_watch import WATCH_SECONDS, Request
 
 if TYPE_CHECKING:

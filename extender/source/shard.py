@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
-from extender.source.interface import Apply, BindError
+from extender.source.errors import BindError
+from extender.source.interface import Apply
 
 SETTLES = 10.0
 """Seconds from a node's arrival until its pods are read. A binding that the former scheduler has begun takes

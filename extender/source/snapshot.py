@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from extender.k8s.objects import REQUIRED_KINDS, Event, KubernetesObject, Listed, Node, Pod, Upserted
-from extender.source.interface import Apply, BindConflict, BindError, Source, Unavailable
+from extender.source.errors import BindConflict, BindError, Unavailable
+from extender.source.interface import Apply, Source
 from extender.source.object_texts import Broken, Item, objects_of
 from extender.source.state_dump import Header, is_dump, parse_dump
 from extender.source.watched_kinds import AWAITED_KINDS

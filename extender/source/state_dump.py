@@ -28,7 +28,7 @@ from extender.k8s.resource_api.objects import (
     ResourceClaim,
     ResourceSlice,
 )
-from extender.source.interface import Unavailable
+from extender.source.errors import Unavailable
 from extender.untrusted.limits import shorten, validation_problem
 from packing.model.request import Request
 

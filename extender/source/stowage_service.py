@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 import urllib3
 
-from extender.source.interface import SourceError
+from extender.source.errors import SourceError
 from extender.source.rest import NO_ANSWER, Refused, RestClient
 from extender.untrusted.limits import KEY, SERVICE_ANSWER, quoted, shorten
 from extender.untrusted.visible import visible

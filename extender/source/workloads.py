@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from extender.k8s.manifest import Unreadable
 from extender.k8s.objects import Event, Node, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
-from extender.source.interface import Unavailable
+from extender.source.errors import Unavailable
 from extender.source.object_texts import Broken, documents, objects_of_manifest
 from extender.untrusted.limits import KEY, YAML_NODES, quoted, shorten
 

@@ -27,7 +27,8 @@ from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
 from extender.protocol.codec import BindArgs
 from extender.settings import Settings
-from extender.source.interface import BindConflict, BindError, Source, Unreachable
+from extender.source.errors import BindConflict, BindError, Unreachable
+from extender.source.interface import Source
 from extender.untrusted.limits import shorten
 from extender.verbs.assignment import annotations_for, renaming_nodes
 from extender.verbs.evaluate import form_on, reason_on

@@ -17,7 +17,7 @@ from extender.server import debug_auth
 from extender.server.front import Front
 from extender.server.service import Service
 from extender.settings import Settings, SettingsError
-from extender.source.interface import Unavailable
+from extender.source.errors import Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.untrusted import limits
 from tests.extender.apiserver import ApiServer, source_of

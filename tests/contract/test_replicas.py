@@ -15,7 +15,7 @@ import pytest
 from extender.server.front import Front
 from extender.server.service import Service
 from extender.settings import Settings
-from extender.source.interface import Unavailable
+from extender.source.errors import Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource
 from tests.contract.conftest import GPU, Stowage, manifest
 from tests.extender.apiserver import ApiServer, source_of

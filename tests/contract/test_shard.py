@@ -13,7 +13,7 @@ from extender.k8s.objects import Node
 from extender.server.front import Front
 from extender.server.service import Service
 from extender.settings import Settings
-from extender.source.interface import Unavailable
+from extender.source.errors import Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource
 from packing.model.reasons import Reason
 from tests.contract.conftest import Stowage, manifest

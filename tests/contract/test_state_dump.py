@@ -16,7 +16,7 @@ from extender.cluster.policy_refresh import plan_now
 from extender.data import CLUSTER
 from extender.k8s.objects import Node, Pod, Upserted
 from extender.server import state_dump
-from extender.source.interface import Unavailable
+from extender.source.errors import Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource, read
 from tests.contract.conftest import GPU, Start, Stowage, manifest
 from tests.extender.builders import make_node, make_pod

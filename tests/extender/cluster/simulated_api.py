@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from extender.k8s.objects import Event, Listed, Node, Pod, Upserted
-from extender.source.interface import BindConflict, PodNotFound, Unreachable
+from extender.source.errors import BindConflict, PodNotFound, Unreachable
 from extender.source.snapshot import Snapshot, SnapshotSource
 
 NODES = ("n1", "n2")

@@ -28,7 +28,7 @@ from extender.k8s.objects import Container, Deleted, Event, Pod, PodSpec, Upsert
 from extender.protocol.codec import BindArgs
 from extender.server.assumed_pod_expiry import expire_assumed
 from extender.settings import Settings
-from extender.source.interface import BindError, Unreachable
+from extender.source.errors import BindError, Unreachable
 from extender.verbs.bind import Binder
 from packing.policies.registry import POLICIES
 from tests.examples import examples

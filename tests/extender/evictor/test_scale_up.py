@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from extender.evictor.decision import announced_at
-from extender.source.interface import Announcement
+from extender.source.evictor_api import Announcement
 
 
 @pytest.mark.parametrize(

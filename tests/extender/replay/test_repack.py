@@ -14,7 +14,7 @@ from extender.replay.cluster_pods import ZONE, Stays
 from extender.replay.report import snapshot_table
 from extender.replay.traces import BadInput
 from extender.settings import ExpectedRequest, Settings
-from extender.source.interface import Unavailable
+from extender.source.errors import Unavailable
 from packing.policies.registry import POLICIES
 from tests.extender.replay.snapshots import replay_snapshot
 

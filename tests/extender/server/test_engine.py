@@ -15,7 +15,8 @@ from extender.server import engine as engine_module
 from extender.server.engine import Engine
 from extender.server.metrics import Metrics
 from extender.settings import Settings, SettingsError
-from extender.source.interface import BEHIND, Interruption
+from extender.source.errors import BEHIND
+from extender.source.interface import Interruption
 from extender.source.snapshot import Snapshot
 from packing.model.reasons import Reason
 from tests.extender.builders import GPU, make_node, make_pod, make_state

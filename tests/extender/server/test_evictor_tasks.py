@@ -14,7 +14,7 @@ import pytest
 from extender.evictor import book
 from extender.server.service import Service
 from extender.settings import Settings
-from extender.source.interface import Unavailable
+from extender.source.errors import Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource
 from tests.extender.apiserver import ApiServer, source_of
 from tests.extender.evictor.replica import UNHURRIED, node, pod, until

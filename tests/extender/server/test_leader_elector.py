@@ -14,7 +14,7 @@ import pytest
 from extender.k8s.objects import Event, Pod, Upserted
 from extender.server.leader_elector import LeaderElector
 from extender.source.apiserver import KubeSource
-from extender.source.interface import BindError
+from extender.source.errors import BindError
 from tests.examples import some
 from tests.extender.apiserver import LEASES, PATIENT, ApiServer, pod, source_of
 

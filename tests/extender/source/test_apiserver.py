@@ -19,7 +19,7 @@ from kubernetes.config import ConfigException
 from extender.cli.cluster_args import source_of as source_of_arguments
 from extender.k8s.objects import Pod
 from extender.source.apiserver import KubeSource, from_kubeconfig
-from extender.source.interface import BindConflict, BindError, PodNotFound, Unavailable, Unreachable
+from extender.source.errors import BindConflict, BindError, PodNotFound, Unavailable, Unreachable
 from extender.source.rest import RestClient
 from tests.extender.apiserver import PATIENT, ApiServer, pod, source_of
 

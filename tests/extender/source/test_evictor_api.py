@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from extender.k8s.objects import Pod
-from extender.source.evictor_api import EvictorApi
-from extender.source.interface import Announcement, PodEvent, WriteError, WriteUnanswered
+from extender.source.errors import WriteError, WriteUnanswered
+from extender.source.evictor_api import Announcement, EvictorApi, PodEvent
 from extender.untrusted.limits import EVENTS_READ, EVENTS_SIZE
 from tests.extender.apiserver import ApiServer, pod, source_of
 from tests.extender.evictor.replica import UNHURRIED

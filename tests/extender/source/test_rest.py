@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.source.interface import BindError, WriteError
+from extender.source.errors import BindError, WriteError
 from extender.source.list_watch import Request
 from extender.source.rest import RestClient, Timeouts, client_of_kubeconfig, time_to_write
 

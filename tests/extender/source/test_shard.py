@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
-from extender.source.interface import Unavailable, Unreachable
+from extender.source.errors import Unavailable, Unreachable
 from extender.source.shard import Shard
 from extender.source.snapshot import Snapshot, SnapshotSource
 from tests.extender.apiserver import ApiServer, node, pod, source_of

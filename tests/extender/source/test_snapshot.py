@@ -17,7 +17,7 @@ from extender.k8s.affinity import SchedulingConstraints
 from extender.k8s.objects import Event, Listed, Node, Pod, Upserted
 from extender.k8s.pod_groups import PodGroup
 from extender.k8s.resource_api.objects import DeviceTaintRuleKind
-from extender.source.interface import BindConflict, BindError, Unavailable
+from extender.source.errors import BindConflict, BindError, Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource, moment_of, read
 from extender.untrusted.limits import SNAPSHOT_OBJECT, SNAPSHOT_YAML
 

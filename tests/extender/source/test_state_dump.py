@@ -36,7 +36,7 @@ from extender.k8s.resource_api.objects import (
     ResourceSlice,
     parse_version,
 )
-from extender.source.interface import Unavailable
+from extender.source.errors import Unavailable
 from extender.source.snapshot import read
 from extender.source.state_dump import Header, Learnt, end_line, header_line, parse_dump, record_line
 from packing.model.numa import NumaNode

@@ -10,7 +10,7 @@ from extender.cluster.state import State
 from extender.k8s.objects import Node, Pod, Upserted
 from extender.protocol.codec import BindArgs
 from extender.settings import Settings
-from extender.source.interface import BindError, Unreachable
+from extender.source.errors import BindError, Unreachable
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.verbs.bind import Binder
 from packing.policies.registry import POLICIES

@@ -16,7 +16,7 @@ from extender.server.assumed_pod_expiry import expire_assumed
 from extender.server.engine import Engine
 from extender.server.metrics import Metrics
 from extender.settings import Settings
-from extender.source.interface import BindConflict, BindError, PodNotFound, Unreachable
+from extender.source.errors import BindConflict, BindError, PodNotFound, Unreachable
 from packing.model.reasons import Reason
 from tests.extender.builders import make_node, make_pod, why
 from tests.extender.dialects.test_dialect_manifests import node as node_of

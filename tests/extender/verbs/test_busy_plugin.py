@@ -11,7 +11,7 @@ from extender.k8s.objects import Upserted
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
-from extender.source.interface import Unreachable
+from extender.source.errors import Unreachable
 from extender.verbs.filter import filter_nodes
 from packing.model.reasons import Reason
 from tests.extender.builders import make_state, why

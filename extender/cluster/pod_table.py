@@ -64,12 +64,7 @@ class PodTable(Mapping[str, Pod]):
     def put(self, pod: Pod) -> set[str]:
         """Take in a pod as the watch shows it. Where it has a node, nothing is assumed of it any more."""
         if pod.terminated:
-            changed = self.remove(pod.key) | self.forget_all(pod.uid)
-            if pod.misaligned:
-                self.misaligned[pod.key] = pod
-                while len(self.misaligned) > REFUSED_PODS:
-                    del self.misaligned[next(iter(self.misaligned))]
-            return changed
+            return self._end(pod)
         known = self._pods.get(pod.key)
         if known is not None and self._holds_the_same(known, pod):
             self._pods[pod.key] = pod
@@ -101,6 +96,14 @@ class PodTable(Mapping[str, Pod]):
         changed |= self.forget_all(pod.uid)  # first: it must not be allocated twice
         self._allocate(pod.key, pod, history)
         return changed | {pod.node_name}
+
+    def _end(self, pod: Pod) -> set[str]:
+        changed = self.remove(pod.key) | self.forget_all(pod.uid)
+        if pod.misaligned:
+            self.misaligned[pod.key] = pod
+            while len(self.misaligned) > REFUSED_PODS:
+                del self.misaligned[next(iter(self.misaligned))]
+        return changed
 
     def or_misaligned(self) -> Mapping[str, Pod]:
         """All of them, and those that kubelet refused."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from itertools import count
 from time import monotonic, time
 
 from extender.background import with_turns
 from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
+from extender.cluster.team_use import TeamUse
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.explain.answers import Decision, Explanation, NodeAnswer, PodAnswer, PodReport
@@ -32,6 +34,8 @@ from extender.settings import Settings
 from extender.source.workloads import Template, parse_pod, parse_templates
 from extender.untrusted.limits import EXPLAIN_PODS, KEY, LISTED_NAMES, shorten
 
+_TEAMS_EVERY = 6
+"""Samples of the fleet for one of the teams, which looks at every pod."""
 _EXPLAINED_AT_ONCE = 10
 """Nodes that say what a pod lacks there before other tasks get their turn."""
 _NEVER_ASKED = (
@@ -50,12 +54,15 @@ class Inspector:
         self.replica: Callable[[], Replica] = lambda: Replica("")
         self.census = CensusTaker(state)
         self.fleet, self.history = FleetFeed(state, self.census), FleetHistory(self.census)
+        self.teams = TeamUse(state)
 
     async def run(self, is_ready: Callable[[], bool]) -> None:
-        """Note how the fleet is used, now and then, until cancelled."""
-        while True:
+        """Note how the fleet is used, and by whom, now and then, until cancelled."""
+        for number in count():
             if is_ready():
                 await self.history.sample(time())
+                if number % _TEAMS_EVERY == 0:
+                    await self.teams.count()
             self.fleet.forget_if_idle()
             await asyncio.sleep(INTERVAL if is_ready() else 0.2)
 

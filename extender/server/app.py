@@ -219,7 +219,9 @@ class _DebugRoutes:
         return StreamingResponse(with_turns(blocks, 1), media_type="application/json")
 
     async def history(self) -> Response:
-        return _compact(self._inspector().history.columns())
+        """The curves of the page, and the GPU-hours of teams."""
+        inspector = self._inspector()
+        return _compact({**inspector.history.columns(), "teams": inspector.teams.hours()})
 
     def _engine(self) -> Engine:
         service = self._service

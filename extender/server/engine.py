@@ -83,7 +83,7 @@ class Engine:
         self.refresher = PolicyRefresher(self.state)
         self.inspector = Inspector(self.state, self._decisions, settings)
         self._recheck = RefusalRecheck(LONGEST if source.watches() else 0.0)
-        self.gauges = Gauges(self.state, source, self._recheck, self.inspector.census)
+        self.gauges = Gauges(self.state, source, self._recheck, self.inspector.census, self.inspector.teams)
         self.state.pods.on_bound = self._pod_bound
         self.verbs: Mapping[str, Callable[[bytes], Awaitable[tuple[bytes, str]]]] = {
             "filter": self._filter,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
@@ -21,8 +20,9 @@ from extender.source.watched_kinds import WATCHED_KINDS
 from extender.verbs.recheck import OUTCOMES, RefusalRecheck
 
 if TYPE_CHECKING:  # they load kernels
-    from extender.cluster.census import Census, CensusTaker, Team
+    from extender.cluster.census import Census, CensusTaker
     from extender.cluster.state import State
+    from extender.cluster.team_use import TeamUse
     from packing.fleet.stranded import Fragmentation
 
 Values: TypeAlias = float | Mapping[Any, float]
@@ -77,23 +77,17 @@ def _series(values: Values) -> Iterator[tuple[tuple[str, ...], float]]:
 class Gauges:
     """Of one state and its source. ``update`` before ``collect``: it does what would delay other requests."""
 
-    def __init__(self, state: State, source: Source, recheck: RefusalRecheck, census: CensusTaker) -> None:
-        self._state, self._source, self._recheck, self._census = state, source, recheck, census
+    def __init__(
+        self, state: State, source: Source, recheck: RefusalRecheck, census: CensusTaker, teams: TeamUse
+    ) -> None:
+        self._state, self._source, self._recheck = state, source, recheck
+        self._census, self._teams = census, teams
         self._found: Census | None = None
-        self._used: dict[Team, float] = {}
-        self._gpu_seconds: defaultdict[Team, float] = defaultdict(float)
-        self._counted = time.monotonic()
 
     async def update(self) -> None:
         """Bring up to date what is computed node by node or pod by pod. Other tasks run in between."""
-        from extender.cluster.census import gpus_by_team
-
-        self._found, used = await self._census.take(), await gpus_by_team(self._state)
-        now = time.monotonic()
-        for team in self._used.keys() | used.keys():  # what one had on average since the last time
-            mean = (self._used.get(team, 0.0) + used.get(team, 0.0)) / 2
-            self._gpu_seconds[team] += mean * (now - self._counted)
-        self._used, self._counted = used, now
+        self._found = await self._census.take()
+        await self._teams.count()
 
     def collect(self) -> Iterator[Metric]:
         """All of them."""
@@ -147,7 +141,7 @@ class Gauges:
     def _of_disruptions(self) -> Iterator[Metric]:
         disruptions = self._state.disruptions
         used = dict.fromkeys((*self._state.rights.queues.by_name, ""), 0.0)
-        for team, gpus in self._used.items():
+        for team, gpus in self._teams.gpus.items():
             used[team.queue] += gpus
         text = "Bound pods that were preempted or interrupted."
         yield counter("preempted_pods", text, disruptions.pods, "queue", "reason", "owner")
@@ -162,7 +156,7 @@ class Gauges:
 
     def _of_teams(self) -> Iterator[Metric]:
         text = "GPU-seconds that pods with a node have had."
-        teams = self._gpu_seconds.items()
+        teams = self._teams.gpu_seconds.items()
         had = {(one.namespace, one.queue or NO_QUEUE_LABEL, one.model): seconds for one, seconds in teams}
         yield counter("namespace_gpu_seconds", text, had, "workload_namespace", "queue", "model")
         models = self._found.installed if self._found else ()

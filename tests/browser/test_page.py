@@ -259,7 +259,9 @@ def test_totals_by_team(page: Page, long_names_url: str) -> None:
         page.run(f"((one) => {{ one.value = '{by}'; one.dispatchEvent(new Event('change')); }})(team)")
         found = page.run(rows)
         assert sum(float(row[1]) for row in found) == pytest.approx(answer["totals"]["used"], abs=1)
-        assert sum(int(row[3]) for row in found) == answer["totals"]["waiting"]
+        assert sum(int(row[-1]) for row in found) == answer["totals"]["waiting"]
+        heads = page.run("[...document.querySelectorAll('#teams th')].map((one) => one.innerText)")
+        assert heads[2:-2] == ([] if by == "team" else ["GPU-hours", "worth"])
     assert {row[0] for row in found} == {"blue", "green"}
     page.run("document.querySelector('#teams button').click()")
     assert page.run("document.getElementById('filter').value") == f"label:team={found[0][0]}"

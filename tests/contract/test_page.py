@@ -43,6 +43,7 @@ async def test_the_fleet_over_http(start: Start) -> None:
     unchanged = (await stowage.http.get("/debug/fleet", params={"since": answer["version"]})).json()
     assert unchanged["nodes"] == []
     history = (await stowage.http.get("/debug/fleet/history")).json()
+    assert history.pop("teams").keys() == {"namespace", "queue"}
     assert {len(column) for column in history.values()} <= {0, 1, 2}
 
 

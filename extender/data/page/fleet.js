@@ -219,8 +219,8 @@ export function labelKeys(fleet) {
 
 const add = (sums, key, amount) => sums.set(key, (sums.get(key) ?? 0) + amount);
 
-/** {name, gpus, pods, waiting} of each namespace, queue or value of a label, the largest first; "" for pods without. */
-export function teams(fleet, by) {
+/** {name, gpus, pods, waiting} of each namespace, queue or value of a label, the largest first; "" for pods without. `more`: names of others. */
+export function teams(fleet, by, more = []) {
   const found = new Map();
   const teamOf = (pod) => {
     const name = by === "namespace" || by === "queue" ? pod[by] : (pod.labels.find((one) => one.startsWith(`${by}=`)) ?? "").slice(by.length + 1);
@@ -232,6 +232,7 @@ export function teams(fleet, by) {
     team.gpus += pod.milli / WHOLE;
     team.pods += 1;
   }
+  for (const name of more) teamOf({ [by]: name });
   for (const pod of fleet.waiting) teamOf({ ...pod, namespace: pod.pod.split("/")[0] }).waiting += 1;
   return [...found.values()].sort((a, b) => b.gpus - a.gpus || b.waiting - a.waiting || byName(a.name, b.name)).slice(0, 30);
 }

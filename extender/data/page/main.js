@@ -52,7 +52,7 @@ function draw() {
   shown.active = at < 0 ? null : [at, kind === "gpu" ? index : kind ? -1 : (shown.active?.[1] ?? -1)];
   current().show(shown.nodes, look, shown.active);
   showLegend(palette, fleet, (text) => search(text));
-  panel.show({ fleet, look, selection: link.selection, go: select, again: draw, search });
+  panel.show({ fleet, hours: shown.teams, look, selection: link.selection, go: select, again: draw, search });
   controls(filter);
 }
 
@@ -189,7 +189,9 @@ function failed(error) {
 
 async function followHistory() {
   try {
-    strip.show(await read("debug/fleet/history"));
+    const { teams, ...columns } = await read("debug/fleet/history");
+    strip.show(columns);
+    shown.teams = teams;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     return 5;

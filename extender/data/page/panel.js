@@ -54,8 +54,8 @@ export class Panel {
     ];
   }
 
-  /** What each team has, and how many of its pods wait; a team is a namespace, a queue, or the value of a label. */
-  #teams({ fleet, search, again }) {
+  /** What each team has and has had since Stowage started, and how many of its pods wait; a team is a namespace, a queue, or the value of a label. */
+  #teams({ fleet, hours, search, again }) {
     const choices = ["namespace", "queue", ...labelKeys(fleet)];
     const by = choices.includes(localStorage.getItem("stowage-team")) ? localStorage.getItem("stowage-team") : "namespace";
     const choose = (event) => {
@@ -63,15 +63,18 @@ export class Panel {
       again();
     };
     const pick = el("select", { id: "team", onchange: choose }, choices.map((one) => el("option", { value: one, selected: one === by }, one)));
-    const rows = teams(fleet, by).map(({ name, gpus, pods, waiting }) => {
+    const had = hours?.[by];
+    const past = (name) => (had ? (had[name] ?? [0, 0]).map((one) => number(one, one < 10 ? 1 : 0)) : []);
+    const rows = teams(fleet, by, Object.keys(had ?? {})).map(({ name, gpus, pods, waiting }) => {
       const word = by === "namespace" ? `ns:${name}` : by === "queue" ? `queue:${name}` : `label:${by}=${name}`;
       const title = name ? el("button", { class: "link", type: "button", onclick: () => search(word) }, name) : "none";
-      return el("tr", {}, el("td", {}, title), [number(gpus, 1), number(pods), number(waiting)].map((one) => el("td", { class: "number" }, one)));
+      return el("tr", {}, el("td", {}, title), [number(gpus, 1), ...past(name), number(pods), number(waiting)].map((one) => el("td", { class: "number" }, one)));
     });
-    const head = ["team", "GPUs", "pods", fleet.moreWaiting ? `of ${fleet.waiting.length} waiting` : "waiting"];
+    const head = ["team", "GPUs", ...(had ? ["GPU-hours", "worth"] : []), "pods", fleet.moreWaiting ? `of ${fleet.waiting.length} waiting` : "waiting"];
     return rows.length ? [
       el("h3", {}, el("label", { class: "pick" }, "Totals by ", pick)),
       el("table", { class: "costs", id: "teams" }, el("tr", {}, head.map((one, i) => el("th", { class: i ? "number" : null }, one))), rows),
+      had ? el("p", { class: "muted" }, "GPU-hours since Stowage started, and their worth in hours of an A100 with 80 GB") : "",
     ] : [];
   }
 

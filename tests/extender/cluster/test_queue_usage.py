@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from extender.cluster.census import CensusTaker, Team, Waiting, gpus_by_team
 from extender.cluster.state import State
+from extender.cluster.team_use import TeamUse
 from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Deleted, Listed, Pod, Upserted
 from tests.extender.builders import NOW, make_node, make_pod, make_state
@@ -136,3 +137,22 @@ def test_many_namespaces_do_not_make_as_many_series() -> None:
     found = asyncio.run(gpus_by_team(make_state(*pods)))
     assert len(found) == 1001
     assert found[Team("", "", "unknown")] == 200
+
+
+async def test_teams_keep_the_hours_of_pods_that_have_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    runs = in_queue("a", "batch", 2, node_name="n")
+    state = make_state(make_node("n"), runs, replace(runs, namespace="ml", name="b"))
+    teams = TeamUse(state)
+    await teams.count()
+    clock[0] = 3600.0
+    await teams.count()
+    state.apply([Deleted("Pod", runs.key)])
+    for clock[0] in (3600.0, 9999.0):
+        await teams.count()
+    hours = teams.hours()
+    value = state.fleet.values.of(next(iter(teams.gpu_seconds)).model, "")
+    assert hours["namespace"]["default"] == pytest.approx((2, 2 * value))
+    assert hours["namespace"]["ml"][0] > 2
+    assert hours["queue"]["batch"][0] == sum(one[0] for one in hours["namespace"].values())

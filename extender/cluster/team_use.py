@@ -1,0 +1,44 @@
+"""How long teams have had GPUs since this process started, for the metrics and the page."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+
+from extender.cluster.census import Team, gpus_by_team
+from extender.cluster.state import State
+from extender.untrusted.limits import KEY, shorten
+
+_HOUR = 3600
+_SHOWN = 100
+"""Namespaces, and queues, of ``hours``: those with most."""
+
+
+class TeamUse:
+    """``gpus`` that each team has, and ``gpu_seconds`` that it had: between two counts the mean of both."""
+
+    def __init__(self, state: State) -> None:
+        self._state, self._counted = state, time.monotonic()
+        self.gpus: dict[Team, float] = {}
+        self.gpu_seconds: defaultdict[Team, float] = defaultdict(float)
+
+    async def count(self) -> None:
+        """Count once more. Other tasks run in between."""
+        gpus = await gpus_by_team(self._state)
+        now = time.monotonic()
+        for team in self.gpus.keys() | gpus.keys():
+            mean = (self.gpus.get(team, 0.0) + gpus.get(team, 0.0)) / 2
+            self.gpu_seconds[team] += mean * (now - self._counted)
+        self.gpus, self._counted = gpus, now
+
+    def hours(self) -> dict[str, dict[str, tuple[float, float]]]:
+        """For ``namespace`` and ``queue``, by name ("" for no queue): GPU-hours, and what they are worth in
+        hours of an A100 with 80 GB."""
+        found: dict[str, dict[str, tuple[float, float]]] = {"namespace": {}, "queue": {}}
+        for team, seconds in sorted(self.gpu_seconds.items(), key=lambda one: -one[1]):
+            worth = seconds * self._state.fleet.values.of(team.model, "")
+            for by, name in (("namespace", team.namespace), ("queue", team.queue)):
+                before = found[by].get(shorten(name, KEY), (0.0, 0.0))
+                if any(before) or len(found[by]) < _SHOWN:
+                    found[by][shorten(name, KEY)] = before[0] + seconds / _HOUR, before[1] + worth / _HOUR
+        return found

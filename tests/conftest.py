@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 from hypothesis import settings
@@ -10,7 +11,8 @@ from bench.monitoring.prometheus import MISSING as PROMETHEUS_MISSING
 from extender.cli.kernel_cache import choose_cache
 from tests.examples import NIGHTLY, USUAL
 
-choose_cache()  # before a test imports numba
+choose_cache()  # before numba is imported
+import_module("numba")  # or the first question that a test asks would turn its process to plain Python
 
 NO_CHROMIUM = "NO CHROMIUM: the page is not tested in a browser (Debian: apt-get install chromium)"
 

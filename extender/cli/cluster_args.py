@@ -36,9 +36,9 @@ _NO_CLUSTER = (
 def add_source(parser: argparse.ArgumentParser, *, url: bool = False) -> None:
     """Add ``--snapshot``, ``--kubeconfig`` and ``--example``; and ``url`` and its token."""
     chosen = parser.add_mutually_exclusive_group()
-    text = "read the output of 'kubectl get nodes,pods -A -o json' instead of a cluster"
+    text = "read files of 'kubectl get nodes,pods -A -o json'"
     chosen.add_argument("--snapshot", type=Path, nargs="+", metavar="FILE", help=text)
-    text = "use the cluster of this kubeconfig ($KUBECONFIG, that of the pod, ~/.kube/config)"
+    text = "use this kubeconfig (that of kubectl, or of the pod)"
     chosen.add_argument("--kubeconfig", metavar="FILE", help=text)
     chosen.add_argument("--example", action="store_true", help="use the bundled example cluster")
     if url:

@@ -41,7 +41,7 @@ def add_parser(subparsers: Subparsers) -> None:
     which.add_argument("--all", action="store_true", help="what each node says")
     text = "show scores, and the terms of each cost, in GPUs"
     parser.add_argument("-v", "--verbose", action="store_true", help=text)
-    cluster_args.add_output(parser, "text", "wide", "json", wide="tables of any width")
+    cluster_args.add_output(parser, "text", "wide", "json", wide="of any width")
 
 
 def run(args: argparse.Namespace) -> int:

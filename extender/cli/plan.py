@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _WHAT = {
-    "summary": "what is free, what waits, which nodes could go, what it costs",
-    "drain": "the fewest nodes that hold the work, and which nodes could go in which order",
-    "change": "what --add and --remove would change, waiting pods included",
+    "summary": "what is free and waits, which nodes could go, costs",
+    "drain": "the fewest nodes for the work, and which could go",
+    "change": "what --add and --remove of nodes would change",
     "moves": "the few moves that free the most whole GPUs or nodes",
     "mig": "the MIG layouts that serve the demand best",
     "slices": "the pods that ask for a whole GPU and would fit a slice",
@@ -142,14 +142,12 @@ def _add_options(parser: argparse.ArgumentParser, what: str) -> None:
         add("--prices", type=Path, metavar="FILE", help="prices per hour, as YAML (docs/plan.md)")
     else:
         add("--prices", action=_OfOther, nargs="*", const=_WITH_PRICES[0], help=argparse.SUPPRESS)
-    text = "pods that run may get weaker devices: a part for a whole GPU, a lesser model, spot"
+    text = "pods may get weaker devices than they have"
     add("--allow-downgrade", action="store_true", help=text)
-    text = "pods without a controller may move, too: you create them again"
+    text = "pods without a controller may move, too"
     add("--bare-pods", action="store_true", help=text)
     cluster_args.add_config(parser)
-    cluster_args.add_output(
-        parser, "table", "wide", "json", "csv", wide="tables of any width", csv="the main table"
-    )
+    cluster_args.add_output(parser, "table", "wide", "json", "csv", wide="of any width", csv="the main table")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     weaker = "pods may get weaker devices than they have"
     add("--allow-downgrade", action="store_true", default=None, help=weaker)
     cluster_args.add_config(parser)
-    cluster_args.add_output(parser, "table", "wide", "json", "csv", wide="tables of any width")
+    cluster_args.add_output(parser, "table", "wide", "json", "csv", wide="of any width")
 
 
 def complete(args: argparse.Namespace) -> str:

@@ -158,8 +158,8 @@ def cluster_simulation(
             rows[held.row] = True
         sim.movable[pod.key] = item = Item(pod.key, request, rows, held.row, as_new(pod), pod.started)
         sim.runs(item, held)
+    _set_apart(sim, state)
     if real_moves:
-        _set_apart(sim, state)
         _add_waiting(sim, state, permitted)
     return sim
 
@@ -171,7 +171,7 @@ def _set_apart(sim: Simulation, state: State) -> None:
         if hidden or (spec and spec.gpus and not sim.open[row]):
             sim.apart[name] = closed_text(state, name) or (hidden.note if hidden else "")
         if hidden and hidden.claims and sim.open[row]:
-            sim.only_for_claims.append(hidden)
+            sim.only_for_claims[row] = hidden
 
 
 def _request(pod: Pod) -> Request | None:

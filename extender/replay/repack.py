@@ -8,16 +8,18 @@ row has a place for every pod that runs today.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from extender.cluster.census import CensusTaker
 from extender.cluster.factory import prior_of, state_of
 from extender.cluster.state import State
 from extender.k8s.node_filter import node_requirement
@@ -51,22 +53,23 @@ def replay_cluster(
     *,
     allow_downgrade: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Rows under this ``name``, one for the cluster as it is and one per policy: whole GPUs and whole nodes
-    free, how many pods run on another node then, and which were left where they run because the policy found
-    no place for them. ``sample`` is the number of fitting nodes that are looked at, 0 for all. Without
-    ``allow_downgrade`` no pod gets a weaker device than it has.
+    """Rows under this ``name``, one for the cluster as it is, with the ``totals`` of its census, and one per
+    policy: whole GPUs and whole nodes free, how many pods run on another node then, and which were left where
+    they run because the policy found no place for them. ``sample`` is the number of fitting nodes that are
+    looked at, 0 for all. Without ``allow_downgrade`` no pod gets a weaker device than it has.
 
     Raises ``BadInput``, ``Unavailable`` and ``SettingsError``.
     """
     state = state_of(settings)
     for events in source.list_once():
         state.apply(events)
+    totals = asyncio.run(CensusTaker(state).take()).totals
     replay = SnapshotReplay(state, name, sample, allow_downgrade=allow_downgrade)
     if not replay.has_gpus:
         raise BadInput(f"{source.describe()}: no node that accepts pods has a GPU")
     today = replay.row(TODAY)
     bound = replay.most_whole_gpus_free()
-    yield today | {"most_whole_gpus_free": bound}
+    yield today | {"totals": asdict(totals), "most_whole_gpus_free": bound}
     prior, minimum = prior_of(settings.demand), settings.minimum_slice_milli
     for policy in policies:
         new_policy = partial(POLICIES[policy], prior=prior, minimum_milli=minimum)
@@ -80,13 +83,13 @@ class SnapshotReplay:
     def __init__(self, state: State, name: str, sample: int, *, allow_downgrade: bool) -> None:
         self._name, self._state = name, state
         self._sim = sim = cluster_simulation(state, sample=sample, allow_downgrade=allow_downgrade)
-        self._gpus = (sim.fleet.arrays.compute_capacity > 0) & sim.open  # (G, N)
+        self._gpus = (sim.fleet.arrays.compute_capacity > 0) & sim.offered()  # (G, N)
         self._today = sim.savepoint()
 
     @property
     def has_gpus(self) -> bool:
         """Whether a node that takes pods has some."""
-        return bool(self._gpus.any())
+        return bool(self._gpus.any() or self._sim.only_for_claims)
 
     def repacked(
         self, policy: str, new_policy: Callable[[], Policy], report: Callable[[float], None]
@@ -134,21 +137,21 @@ class SnapshotReplay:
             self._sim.evict(item)
         bound = most_whole_gpus(self._sim, items, self._gpus, by_node=by_node)
         self._sim.undo_to(self._today)
-        return bound
+        return bound + sum(one.free for one in self._sim.only_for_claims.values())
 
     def row(self, policy: str, kept: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The figures of the fleet as it is now."""
         sim, arrays, kept = self._sim, self._sim.fleet.arrays, kept or {}
         whole = whole_gpus(arrays) & self._gpus
         on_node, nodes = whole.sum(axis=0), whole_nodes(arrays, whole)
+        for node_row, one in sim.only_for_claims.items():
+            on_node[node_row], nodes[node_row] = one.free, 0 < one.gpus == one.free
         free = np.where(self._gpus, sim.fleet.arrays.free_parts(), 0).clip(min=0)
         pinned = sorted(Counter(one.why for one in sim.staying.values()).items(), key=lambda p: (-p[1], p[0]))
         return {
             "trace": self._name,
             "policy": policy,
-            "nodes": int(self._gpus.any(axis=0).sum()),
-            "gpus": int(self._gpus.sum()),
-            "whole_gpus_free": int(whole.sum()),
+            "whole_gpus_free": int(on_node.sum()),
             "whole_nodes_free": int(nodes.sum()),
             "could_start": {str(size): int((on_node // size).sum()) for size in JOBS},
             "whole_by_model": self._by_model(on_node),

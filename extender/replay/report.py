@@ -7,7 +7,8 @@ from itertools import chain
 from statistics import fmean, pstdev
 from typing import Any
 
-from extender.untrusted.visible import columns, csv_text, visible
+from extender.cluster.totals import Totals
+from extender.untrusted.visible import columns, csv_text, visible, wrapped
 
 _KEYS = ("trace", "mix", "policy", "system", "arrival", "load")
 _NO_FIGURES = (*_KEYS, "seed", "seconds", "interrupted")
@@ -140,9 +141,10 @@ def snapshot_table(rows: Sequence[Row], width: int = 0) -> str:
     running = today["pods"] + today["pinned_pods"]
     of = f"{today['pods']} of {running} running GPU pods can be placed again"
     bound = f"at most {today['most_whole_gpus_free']} GPUs can be whole and free"
-    title = f"{visible(today['trace'])}: {today['nodes']} nodes with {today['gpus']} GPUs\n{of}; {bound}"
+    title = wrapped(f"{visible(today['trace'])}: {Totals(**today['totals']).text}", width)
     legend = "Jobs of so many GPUs that could still start, and what is free:"
-    parts = [title, *_meaning(today, packed), "", legend, aligned(lines, width), *_by_model(rows, width)]
+    parts = [*title, f"{of}; {bound}", *_meaning(today, packed), "", legend, aligned(lines, width)]
+    parts += _by_model(rows, width)
     return "\n".join([*parts, *_pinned(today), *chain.from_iterable(map(_kept, rows))])
 
 

@@ -145,8 +145,8 @@ class Simulation:
         self.waiting: list[Item] = []
         self.unplanned: dict[str, str] = {}
         self.apart: dict[str, str] = {}
-        self.only_for_claims: list[Unoffered] = []
-        """Those of them on offer."""
+        self.only_for_claims: dict[int, Unoffered] = {}
+        """Those of them on offer, by row."""
         self.held: dict[str, Allocation] = {}
         self.staying_on: defaultdict[int, dict[str, Staying]] = defaultdict(dict)
         """By row and key."""
@@ -330,7 +330,8 @@ class Simulation:
 
     def figures(self) -> Fragmentation:
         """What is free and whole, as the census counts it."""
-        return reduce(with_node, self.only_for_claims, fragmentation(self.fleet, self.offered(), Beside())[0])
+        figures, _ = fragmentation(self.fleet, self.offered(), Beside())
+        return reduce(with_node, self.only_for_claims.values(), figures)
 
     def free_nodes(self) -> int:
         """Nodes on offer with GPUs of which nothing is taken."""

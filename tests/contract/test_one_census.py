@@ -1,5 +1,5 @@
-"""``stowage top``, ``plan`` and ``demo``, the page, ``/debug`` and the metrics count the same nodes, GPUs and
-waiting pods."""
+"""``stowage top``, ``plan``, ``replay`` and ``demo``, the page, ``/debug`` and the metrics count the same
+nodes, GPUs and waiting pods."""
 
 from __future__ import annotations
 
@@ -118,6 +118,22 @@ def test_every_plan_begins_with_the_census(
             assert check["GPUs entirely free"]["today"] == totals["whole"]
         if what.startswith("change"):
             assert len(tables["waiting"]) == totals["waiting"]
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
+def test_a_replay_begins_with_the_census(cluster: Sequence[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    totals = top(cluster, capsys)["totals"]
+    code = main(["replay", "--snapshot", *map(str, cluster), "-o", "json", "--policy", "best-fit"])
+    said = capsys.readouterr()
+    if code:
+        assert said.err.endswith("no node that accepts pods has a GPU\n")
+        assert totals["whole"] == 0
+    else:
+        today, packed = json.loads(said.out)
+        assert today["totals"] == totals
+        figures = today["whole_gpus_free"], today["whole_nodes_free"]
+        assert figures == (totals["whole"], totals["whole_nodes"])
+        assert sum(packed["whole_by_model"].values()) == packed["whole_gpus_free"]
 
 
 def sums(text: str) -> dict[str, float]:

@@ -25,6 +25,7 @@ export class Panel {
     else panel.replaceChildren(...this.#story(view, kind, name, index));
     panel.scrollTop = scroll;
     if (focus) [...panel.querySelectorAll("button, a, summary")].find((one) => one.textContent === focus)?.focus();
+    if (!same && kind && panel.offsetTop > window.innerHeight / 2) panel.scrollIntoView(); // below the fleet on a narrow page
     if (!same && kind === "pod") this.#readPod(view, name, title);
   }
 

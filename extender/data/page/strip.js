@@ -12,7 +12,7 @@ const FIGURES = [
   { field: "whole_nodes", live: true, label: "Nodes entirely free" },
   { field: "largest_island", label: "Largest NVLink request", of: (row) => `of ${row.largest_request} free on one node` },
   { field: "stranded", label: "GPUs stranded", of: stranded, places: 1 },
-  { field: "waiting", live: true, label: "Pods that wait for a GPU" },
+  { field: "waiting", live: true, label: "Pods that wait" },
 ];
 
 /** Which part of what is stranded has which cause. */
@@ -66,9 +66,16 @@ export class Strip {
   }
 
   #write(figure, value, row) {
-    const note = figure.of ? figure.of(row) : "";
+    const note = [figure.of?.(row), this.#before(figure, row)].filter(Boolean).join("; ");
     value.title = note;
     value.replaceChildren(number(row[figure.field], figure.places ?? 0), " ", el("small", {}, note));
+  }
+
+  /** What the oldest sample has, where that is another figure. */
+  #before({ field, places = 0 }, row) {
+    const [at, was] = [this.#columns.at[0], this.#columns[field]?.[0]];
+    const now = row[field];
+    return at && number(was, places) !== number(now, places) ? `was ${number(was, places)} ${duration(Date.now() / 1000 - at)} ago` : "";
   }
 
   #row(index) {

@@ -110,7 +110,7 @@ def test_plan_and_replay_read_what_the_service_at_a_url_knows(
     assert shown.err.startswith(f"stowage plan: asking {running.url}\n")
     assert f"Reading {running.url} (2 nodes, 3 pods)\ncluster: 2 nodes with 12 GPUs" in shown.out
     assert cli.main(["replay", "--url", running.url, "-o", "wide"]) == 0
-    assert capsys.readouterr().out.startswith("cluster: 2 nodes with 12 GPUs\n")
+    assert capsys.readouterr().out.startswith("cluster: 2 nodes with 12 GPUs: ")
     assert cli.main(["plan", "--url", f"{running.url}/elsewhere"]) == 2
     assert capsys.readouterr().err.endswith(f"stowage plan: {running.url}/elsewhere answers 404\n")
 

@@ -45,7 +45,7 @@ def test_no_policy_frees_more_gpus_than_the_bound(parts: list[list[float]], poli
     with TemporaryDirectory() as folder:
         today, row = replayed(Path(folder), *items, policy=policy)
     assert row["whole_gpus_free"] <= row["most_whole_gpus_free"]
-    assert today["whole_gpus_free"] <= today["most_whole_gpus_free"] <= today["gpus"]
+    assert today["whole_gpus_free"] <= today["most_whole_gpus_free"] <= today["totals"]["gpus"]
 
 
 def test_the_bound_counts_what_pods_need_beyond_gpus_in_use(tmp_path: Path) -> None:

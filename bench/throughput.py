@@ -87,7 +87,7 @@ def run(
     extenders: list[Extender] = ["alone", "echo", *(("before",) if before else ()), "Stowage"]
     for nodes in sizes:
         with tempfile.TemporaryDirectory() as directory, ControlPlane(Path(directory) / "plane") as plane:
-            plane.api.create_all(map(_new, cluster.nodes(nodes)))
+            plane.api.create_all(map(new_object, cluster.nodes(nodes)))
             for sample, _, extender in itertools.product(samples, range(rounds), extenders):
                 one = Run(nodes, sample, extender, *_round(plane, pods, sample, extender, before, shortlist))
                 print(one, file=sys.stderr, flush=True)  # a whole run takes long
@@ -139,17 +139,17 @@ def _round(
             settings = {"STOWAGE_SHORTLIST": str(shortlist)}
             settings |= {"PYTHONPATH": str(before)} if extender == "before" else {}
             running = stack.enter_context(stowage(plane.kubeconfig, settings))
-        waiting = (_new(pod) for pod in cluster.arrivals(sizes={1: 1}))
+        waiting = (new_object(pod) for pod in cluster.arrivals(sizes={1: 1}))
         plane.api.create_all(itertools.islice(waiting, pods))
         if running is not None:
-            _until_idle(running)
-        scheduler = stack.enter_context(plane.scheduler(_configuration(running, sample)))
+            until_idle(running)
+        scheduler = stack.enter_context(plane.scheduler(configuration(running, sample)))
         counts = list(_counts(scheduler, running, pods))
     plane.api.delete_all("Pod")
     return _slope(counts, pods)
 
 
-def _until_idle(running: Running) -> None:
+def until_idle(running: Running) -> None:
     """Wait until the work that follows a start is done, such as first tables."""
     used, deadline = cpu_seconds(running.pid), time.monotonic() + _TIMEOUT
     while time.monotonic() < deadline:
@@ -184,7 +184,7 @@ def _slope(counts: Sequence[_Count], pods: int) -> tuple[float, float, float]:
     return done / (last.at - first.at), extender * 1e3 / done, scheduler * 1e3 / done
 
 
-def _configuration(running: Running | None, sample: str) -> dict[str, Any]:
+def configuration(running: Running | None, sample: str) -> dict[str, Any]:
     """The shipped configuration of a second scheduler, with this extender or without any."""
     configuration: dict[str, Any] = yaml.safe_load(_CONFIGURATION.read_text())
     configuration["leaderElection"] = {"leaderElect": False}
@@ -197,7 +197,7 @@ def _configuration(running: Running | None, sample: str) -> dict[str, Any]:
     return configuration
 
 
-def _new(manifest: Manifest) -> Manifest:
+def new_object(manifest: Manifest) -> Manifest:
     """The object without the fields that the API server sets."""
     metadata = {k: v for k, v in manifest["metadata"].items() if k not in _SET_BY_SERVER}
     if manifest["kind"] == "Node":

@@ -8,6 +8,7 @@ import pytest
 
 from .controlplane.api import Api
 from .controlplane.cluster import ControlPlane
+from .controlplane.process import eventually
 from .custom_kinds import served
 from .evidence import stays
 from .queue_cases import wait_until_running
@@ -58,3 +59,13 @@ def test_a_pod_goes_where_kubelet_can_align_it(cluster: ControlPlane, api: Api, 
         stays(api, "three-more", f"1 Insufficient {GPU}, 1 kubelet would refuse the pod")
         api.create(pod("two", {GPU: 2}))
         assert wait_until_running(api, "two") == "split"
+    why = {"phase": "Failed", "reason": "TopologyAffinityError", "message": "Pod was rejected"}  # as kubelet
+    api.patch("Pod", "two", {"status": why}, subresource="status")
+    eventually(lambda: "TopologyAffinityError" in told(informed, "two"), within_s=30, what="explain says why")
+    assert "the node could align it now" in told(informed, "two").lower()
+
+
+def told(stowage: Stowage, name: str) -> str:
+    """The first remark of explain about a pod."""
+    found = stowage.json(f"/debug/pods/default/{name}?explained=true")["now"]
+    return " ".join(found["hints"][:1])

@@ -133,13 +133,15 @@ def source_with_settings(
     return source, settings, dump
 
 
-def listed(source: Source) -> tuple[list[Sequence[Event]], int]:
-    """All objects of a source as events, and how many of them are nodes. Raises ``SourceError``."""
-    from extender.k8s.objects import Node, Upserted
+def listed(source: Source) -> tuple[list[Sequence[Event]], int, int]:
+    """All objects of a source as events, and how many of them are nodes, and pods that have not ended. Raises
+    ``SourceError``."""
+    from extender.k8s.objects import Node, Pod, Upserted
 
     batches = list(source.list_once())
-    every = (event for events in batches for event in events)
-    return batches, sum(isinstance(one, Upserted) and isinstance(one.obj, Node) for one in every)
+    objects = [one.obj for events in batches for one in events if isinstance(one, Upserted)]
+    pods = sum(isinstance(one, Pod) and not one.terminated for one in objects)
+    return batches, sum(isinstance(one, Node) for one in objects), pods
 
 
 def moment(source: Source, pods: Iterable[Pod], dump: Header | None) -> float:

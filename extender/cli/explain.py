@@ -115,12 +115,13 @@ def _worked_out(
     args: argparse.Namespace, manifest: str | None, name: str, templates: list[Template], settings: Settings
 ) -> str:
     """The answer from a file or the cluster. Raises ``SettingsError``, ``SourceError`` and ``ValueError``."""
-    from extender.cli.precompile import kernels_for_question
+    from extender.cli.precompile import FEWEST_PODS, kernels_for_question, loading_kernels
     from extender.source.workloads import beside_pods
 
     source, settings, dump = cluster_args.source_with_settings(args, settings)
-    batches, nodes = cluster_args.listed(source)
-    with kernels_for_question(nodes):
+    batches, nodes, pods = cluster_args.listed(source)
+    learnt = pods >= FEWEST_PODS or dump is not None
+    with loading_kernels() if learnt else kernels_for_question(nodes + pods):
         from extender.explain.answers import PodAnswer
         from extender.explain.pod import explain, explain_each
 

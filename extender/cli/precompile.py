@@ -41,7 +41,9 @@ _WHAT = "Compiling kernels, only once"
 _FUNCTION = re.compile(r"^@(?:inlined|kernel|record_kernel)\b", re.MULTILINE)
 _INTERPRET = "NUMBA_DISABLE_JIT"
 _FEW = 100
-"""Nodes up to which a question is answered sooner by plain Python than numba is imported."""
+"""Nodes and pods up to which a question is answered sooner by plain Python than numba is imported."""
+FEWEST_PODS = 32
+"""Pods from which a policy tries its weights in simulations, as ``packing.policies.inventory`` has it."""
 _LONG = 300.0
 """Seconds after which a child that compiles for later commands has ended."""
 _log = logging.getLogger(__name__)
@@ -73,11 +75,12 @@ def loading_kernels(*more: str) -> Iterator[None]:
 
 
 @contextmanager
-def kernels_for_question(nodes: int) -> Iterator[None]:
-    """Load the kernels for one question about so many nodes: compiled, or as plain Python if the nodes are
-    few or nothing is compiled yet. Then a child compiles them for later commands, if the nodes are many."""
+def kernels_for_question(objects: int) -> Iterator[None]:
+    """Load the kernels for one question about a cluster of so many nodes and pods: compiled, or as plain
+    Python if these are few or nothing is compiled yet. Then a child compiles them for later commands, if they
+    are many. Not for a question that needs a plan from ``FEWEST_PODS``: plain Python takes minutes."""
     if "numba" not in sys.modules:
-        directory = choose_cache(lasting=True) if nodes > _FEW else None
+        directory = choose_cache(lasting=True) if objects > _FEW else None
         missing = not_compiled(directory, _of_commands()) if directory else []
         if directory is None or missing:
             os.environ[_INTERPRET] = "1"

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _WAITING = 20
 """Waiting pods that are shown."""
+_POLICY = "best-fit"
+"""What a place costs is not shown, and this one needs no tables."""
 _PAUSE = 2.0
 """Seconds between two tables."""
 
@@ -80,12 +82,12 @@ def _overviews(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[O
     from extender.cli.precompile import kernels_for_question
 
     source, settings, dump = cluster_args.source_with_settings(args, settings)
-    batches, nodes = cluster_args.listed(source)
-    with kernels_for_question(nodes):
+    batches, nodes, pods = cluster_args.listed(source)
+    with kernels_for_question(nodes + pods):
         from extender.cluster.census import CensusTaker
         from extender.cluster.factory import state_of
         from extender.explain.overview import overview
-    state = state_of(settings, dump)
+    state = state_of(settings.model_copy(update={"policy": _POLICY}), dump)
     census = CensusTaker(state)
     for _ in _states(state, source, batches, watch=args.watch):
         found = asyncio.run(overview(state, census, args.waiting))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import subprocess
@@ -14,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.page_cluster import manifests
 from extender.cli import main as cli
 from extender.cli import precompile
 from extender.cli.kernel_cache import kernel_modules, not_compiled
-from extender.cli.precompile import loading_kernels, prepare_kernels
+from extender.cli.precompile import FEWEST_PODS, loading_kernels, prepare_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +87,19 @@ def test_a_question_about_few_nodes_compiles_nothing_and_has_the_same_answer(
     assert cli.main(arguments) == 0
     assert said == f"{capsys.readouterr().out}False\n"
     assert not cache.exists()
+
+
+def test_a_question_that_needs_a_plan_does_not_wait_for_simulations_in_plain_python(
+    tmp_path: Path,
+) -> None:
+    items = manifests(16)["items"]
+    assert sum(one["kind"] == "Pod" for one in items) >= FEWEST_PODS
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    pod = next(one["metadata"] for one in items if one["kind"] == "Pod" and not one["spec"].get("nodeName"))
+    command = ["explain", f"{pod['namespace']}/{pod['name']}", "--snapshot", str(path)]
+    shown = [sys.executable, "-c", _RUN.format(command)]
+    assert subprocess.run(shown, capture_output=True, text=True, check=True).stdout.endswith("True\n")
 
 
 @pytest.mark.nightly

@@ -80,9 +80,7 @@ class PodTable(Mapping[str, Pod]):
         self._keys_by_uid[pod.uid] = pod.key
         if pod.node_name:
             self.waiting.pop(pod.key, None)
-            self.reservations.forget(pod.uid)
-            if known is None or not known.node_name:
-                self.reservations.occupy_moved(pod)
+            self.reservations.bound(known, pod)
             self.expects.pop(pod.uid, None)
             if pod.deleting:
                 self.leaving[pod.key] = None

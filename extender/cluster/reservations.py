@@ -207,6 +207,15 @@ class Reservations:
             if not self._places[uid]:
                 del self._places[uid]
 
+    def bound(self, before: Pod | None, pod: Pod) -> None:
+        """The watch shows a bound pod, and has shown it as ``before``. It takes room that was kept for its
+        job on this node."""
+        self.forget(pod.uid)
+        if before is None or before.uid != pod.uid or not before.node_name:
+            rooms = ((uid, room) for uid, room in self._moved.items() if room.place.node == pod.node_name)
+            if uid := next((uid for uid, room in rooms if room.job == job_of(pod)), ""):
+                self.release_moved(uid)
+
     def forget(self, uid: str) -> None:
         """The pod is bound or gone."""
         self.changes += self._places.pop(uid, None) is not None
@@ -247,12 +256,6 @@ class Reservations:
 
     def release_moved(self, uid: str) -> None:
         self.changes += self._moved.pop(uid, None) is not None
-
-    def occupy_moved(self, pod: Pod) -> None:
-        """A pod is bound now: the room that was kept for its job on this node is not free any more."""
-        rooms = ((uid, room) for uid, room in self._moved.items() if room.place.node == pod.node_name)
-        if uid := next((uid for uid, room in rooms if room.job == job_of(pod)), ""):
-            self.release_moved(uid)
 
     def release_all_moved(self) -> None:
         """This replica moves no pods any more."""

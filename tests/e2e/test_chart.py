@@ -1,7 +1,10 @@
 """The Helm chart and the Kustomize directories: rendered, refused, accepted by the API server."""
 
+import copy
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -81,6 +84,57 @@ OF_PEOPLE: Object = {
 """What platform teams set, other than in the defaults."""
 INGRESS: Object = {"enabled": True, "className": "nginx", "host": "stowage.example.com", "tls": [{}]}
 ROUTE: Object = {"enabled": True, "parentRefs": [{"name": "web"}], "hostnames": ["stowage.example.com"]}
+NOTE = {"example.com/note": "x"}
+SHOWN: Object = {"enabled": True, "labels": {"release": "prom"}}
+SCRAPED = SHOWN | {"interval": "30s"}
+OFF: Object = {"enabled": False}
+RESOURCES: Object = {"requests": {"cpu": "2", "memory": "2Gi"}}
+EVERY: dict[str, Object] = {
+    "beside": OF_PEOPLE
+    | {
+        "shard": {"name": "a", "nodes": {"pool": "a"}},
+        "replicas": 3,
+        "image": {"digest": f"sha256:{'0' * 64}", "pullPolicy": "Always"},
+        "imagePullSecrets": [{"name": "pull"}],
+        "settings": {"evictor": "on"},
+        "scheduler": {
+            **OF_PEOPLE["scheduler"],
+            "name": "gpu",
+            "image": {"repository": "example.org/kube-scheduler", "tag": "v1.37.0"},
+            "managedResources": ["amd.com/gpu"],
+            "resources": RESOURCES,
+        },
+        "resources": RESOURCES | {"limits": {"memory": "3Gi"}},
+        "priorityClassName": "system-node-critical",
+        "criticalPodsQuota": False,
+        "podLabels": {"cost": "ml"},
+        "podAnnotations": NOTE,
+        "nodeSelector": {"pool": "control"},
+        "tolerations": [{"key": "control", "operator": "Exists"}],
+        "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}]},
+        "ingress": INGRESS | {"annotations": NOTE},
+        "metrics": {"podMonitor": SCRAPED, "prometheusRule": SHOWN, "dashboard": SHOWN},
+        "priorityClasses": True,
+        "createNamespace": True,
+    },
+    "separate": {
+        "shape": "separate",
+        "image": {"tag": "1.0"},
+        "tls": {"secretName": "pair", "clientCAKey": "issuer.crt", "clientNames": ["kube-scheduler"]},
+        "networkPolicy": {"schedulerFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},
+        "httpRoute": ROUTE | {"annotations": NOTE},
+        "metrics": {"serviceMonitor": SCRAPED},
+    },
+    "cert-manager": {"shape": "separate", "tls": {"certManager": True}},
+    "without": {
+        "serviceAccount": {"create": False},
+        "scheduler": {"configuration": "every-pod"},
+        "podDisruptionBudget": False,
+        "networkPolicy": OFF,
+    },
+    "without-tls": {"shape": "separate", "tls": OFF},
+}
+"""Each value of the chart, in one of them at least, other than its default."""
 
 
 def with_values(values: Object, directory: Path, *more: str) -> list[Object]:
@@ -227,6 +281,40 @@ def test_names_and_labels_go_together(tmp_path: Path, shape: str) -> None:
     assert {one["name"] for one in subjects if one["kind"] == "ServiceAccount"} == {"packer"}
     own = [*with_values(OF_PEOPLE, tmp_path, shape, "serviceAccount.create=false")]
     assert "ServiceAccount/packer" not in names(own)
+
+
+OF_KUBERNETES = ("resources", "podSecurityContext", "securityContext", "labels")
+
+
+def paths(values: Object, defaults: Object, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where these values are among those of the chart; an object of Kubernetes is one value."""
+    for key, value in values.items():
+        known = defaults.get(key)
+        if isinstance(value, dict) and known and key not in OF_KUBERNETES:
+            yield from paths(value, known, (*before, key))
+        else:
+            yield (*before, key)
+
+
+def test_every_value_is_among_those_that_are_applied() -> None:
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    tried = {path for values in EVERY.values() for path in paths(values, defaults)}
+    elsewhere = {("scheduler", "ownConfiguration"), ("image", "repository")}  # in tests of this file
+    assert set(paths(defaults, defaults)) == tried | elsewhere
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_value_changes_something(name: str, tmp_path: Path) -> None:
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    everything = with_values(EVERY[name], tmp_path)
+    for path in paths(EVERY[name], defaults):
+        values = copy.deepcopy(EVERY[name])
+        inner = values
+        for key in path[:-1]:
+            inner = inner[key]
+        del inner[path[-1]]
+        with suppress(subprocess.CalledProcessError):  # another value needs it
+            assert with_values(values, tmp_path) != everything, path
 
 
 def test_pods_are_as_the_platform_wants_them(tmp_path: Path) -> None:

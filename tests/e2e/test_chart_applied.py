@@ -11,17 +11,19 @@ from deploy import render
 from .controlplane.api import Object
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
-from .test_chart import INGRESS, OF_PEOPLE, ROUTE, SHAPES, with_values
+from .test_chart import EVERY, with_values
 from .tools import Tools
 
 
 @pytest.fixture(scope="module")
 def monitoring(control_plane: ControlPlane) -> Iterator[None]:
-    """The kinds of the Prometheus Operator and of the Gateway API. Only their names are checked: the schemas
-    of both are not here."""
+    """The kinds of the Prometheus Operator, cert-manager and the Gateway API. Only their names are checked:
+    their schemas are not here."""
     api = control_plane.api
     kinds = [("monitoring.coreos.com", kind) for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule")]
-    made = [kind_of(*one) for one in [*kinds, ("gateway.networking.k8s.io", "HTTPRoute")]]
+    kinds += [("cert-manager.io", "Certificate"), ("cert-manager.io", "Issuer")]
+    kinds += [("gateway.networking.k8s.io", "HTTPRoute")]
+    made = [kind_of(*one) for one in kinds]
     for one in made:
         api.create(one)
     names = [one["metadata"]["name"] for one in made]
@@ -65,24 +67,11 @@ def test_the_api_server_takes_every_overlay(
     assert done.count(ACCEPTED) == len(render.rendered(overlay))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_api_server_takes_the_chart_with_everything_on(
-    tools: Tools, stowage_kubeconfig: Path, monitoring: None, tmp_path: Path, shape: str
+@pytest.mark.parametrize("name", EVERY)
+def test_the_api_server_takes_every_value_of_the_chart(
+    tools: Tools, stowage_kubeconfig: Path, monitoring: None, tmp_path: Path, name: str
 ) -> None:
-    enabled = ("serviceMonitor", "prometheusRule", "dashboard")
-    values = [f"metrics.{name}.enabled=true" for name in enabled]
-    values += [
-        "settings.bind=true",
-        "settings.evictor=on",
-        "settings.mig_manager=stowage-system/layouts",
-        "priorityClasses=true",
-    ]
-    values += [
-        "networkPolicy.metricsFrom[0].ipBlock.cidr=10.0.0.0/8",
-        "podLabels.team=ml",
-        "podAnnotations.note=x",
-    ]
-    page = {"ingress": INGRESS} if shape == "shape=beside" else {"httpRoute": ROUTE}
-    objects = with_values(OF_PEOPLE | page, tmp_path, shape, *values)
+    settings = ("bind=true", "evictor=on", "mig_manager=stowage-system/layouts")
+    objects = with_values(EVERY[name], tmp_path, *(f"settings.{one}" for one in settings))
     done = tools.kubectl(*APPLY, "-f-", stdin=yaml.safe_dump_all(objects))
     assert done.count(ACCEPTED) == len(objects)

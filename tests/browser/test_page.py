@@ -230,6 +230,30 @@ def test_nothing_is_cut_or_overprinted(page: Page, request: pytest.FixtureReques
             assert (width, found["gpus"] > 100, found["tiles"] >= 8) == (width, True, True)
 
 
+def test_a_phone_shows_what_is_selected(page: Page, fleet_url: str) -> None:
+    page.resize(390, 844)
+    open_page(page, fleet_url, "#sel=node%2Fh100-001")
+    page.wait_for("document.getElementById('panel').getBoundingClientRect().top < innerHeight - 200")
+    assert text(page, "#panel h2") == "h100-001"
+    page.resize(1440, 900)
+
+
+def test_figures_say_what_they_were_before(page: Page, fleet_url: str) -> None:
+    """As in the demo, whose pods come within seconds."""
+    open_page(page, fleet_url)
+    page.run("""(async () => {
+      const { Strip } = await import("./page/strip.js");
+      const history = await (await fetch("debug/fleet/history")).json();
+      const now = Date.now() / 1000;
+      const columns = Object.values(history).filter(Array.isArray);
+      for (const values of columns) values.splice(0, values.length, 7, values.at(-1));
+      history.at = [now - 60, now];
+      new Strip().show(history);
+    })()""")
+    totals = fleet(fleet_url)["totals"]
+    assert f"{totals['whole']} was 7, 60 s ago" in text(page, "#strip").replace("\n", " ")
+
+
 def test_a_filter_by_zone_namespace_and_label(page: Page, long_names_url: str) -> None:
     nodes = fleet(long_names_url)["nodes"]
     pods = {pod[0]: pod[4] for node in nodes for pod in node["pods"]}

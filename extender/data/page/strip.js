@@ -28,6 +28,7 @@ function percent(value, all) {
 
 export class Strip {
   #columns = { at: [] };
+  #totals = {};
   #cards = FIGURES.map((figure) => this.#card(figure));
 
   constructor() {
@@ -54,7 +55,7 @@ export class Strip {
     for (const { figure, value, picture } of this.#cards) {
       const now = this.#columns[figure.field][last];
       const note = figure.of ? figure.of(this.#row(last)) : "";
-      if (!figure.live) this.#write(figure, value, this.#row(last));
+      this.#write(figure, value, figure.live && figure.field in this.#totals ? this.#totals : this.#row(last));
       picture.setAttribute("aria-label", `${figure.label}: ${number(now, figure.places ?? 0)} ${note}; ${this.#range(figure)}`);
       picture.replaceChildren(...this.#curve(figure));
     }
@@ -62,6 +63,7 @@ export class Strip {
 
   /** The figures of this moment: the fleet is read more often than its history. */
   now(totals) {
+    this.#totals = totals;
     for (const { figure, value } of this.#cards) if (figure.field in totals) this.#write(figure, value, totals);
   }
 
@@ -75,7 +77,7 @@ export class Strip {
   #before({ field, places = 0 }, row) {
     const [at, was] = [this.#columns.at[0], this.#columns[field]?.[0]];
     const now = row[field];
-    return at && number(was, places) !== number(now, places) ? `was ${number(was, places)} ${duration(Date.now() / 1000 - at)} ago` : "";
+    return at && number(was, places) !== number(now, places) ? `was ${number(was, places)}, ${duration(Date.now() / 1000 - at)} ago` : "";
   }
 
   #row(index) {

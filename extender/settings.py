@@ -307,8 +307,8 @@ class Settings(BaseModel):
     body_limit_mib: int = _whole(64, 1, 1024, "the largest request body in MiB")
     decisions_kept: int = _whole(1000, 0, 1_000_000, "the number of pods whose last decisions are kept")
     drain_seconds: _Seconds = _seconds(2.0, 0, 300, "between SIGTERM and closing the sockets")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="debug, info, warning or error"
+    log_level: Literal["debug", "decision", "info", "warning", "error"] = Field(
+        default="info", description="debug, decision, info, warning or error"
     )
 
     @field_validator("consolidation")

@@ -121,6 +121,10 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=_port, default=8080, help=text)
     text = "serve /debug and /metrics on this port instead"
     parser.add_argument("--debug-port", type=_port, metavar="PORT", help=text)
+    text = "lines for people, or a JSON object per line (text on a terminal, else json)"
+    parser.add_argument("--log-format", choices=("text", "json"), help=text)
+    text = "verbosity: 2 logs each decision, 4 is for debugging (as the setting log_level says)"
+    parser.add_argument("-v", "--v", type=int, dest="verbosity", metavar="LEVEL", help=text)
     text = "address to listen on for --debug-port (that of --host)"
     parser.add_argument("--debug-host", metavar="HOST", help=text)
     _add_tls(parser.add_argument_group("TLS", "PEM files, which are loaded again when they change"))
@@ -149,7 +153,7 @@ def _print_version(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from extender.cli import logs
+    from extender import logs
     from extender.cli.precompile import prepare_kernels
     from extender.server.run import PortInUse, listen, run
     from extender.server.service import Service
@@ -160,7 +164,8 @@ def _serve(args: argparse.Namespace) -> int:
 
     try:
         chosen = load(args.config, os.environ)
-        logs.configure(chosen.log_level)
+        level = chosen.log_level if args.verbosity is None else logs.level_of(args.verbosity)
+        logs.configure(level, form=args.log_format)
         with ExitStack() as stack:  # first, so that a busy port is reported at once
             sock, *debug = [stack.enter_context(listen(host, port)) for host, port in _addresses(args)]
             source = cluster_args.source_of(args)

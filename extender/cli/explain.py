@@ -46,7 +46,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. The exit code is 0 whether or not the pods fit."""
-    from extender.cli import logs
+    from extender import logs
     from extender.settings_file import load
     from extender.source.workloads import parse_templates
 

@@ -153,7 +153,7 @@ def _add_options(parser: argparse.ArgumentParser, what: str) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command. Exit codes: 0, 1 for a plan that gains less than it promised, 2 for options or files
     that cannot be used."""
-    from extender.cli import logs
+    from extender import logs
     from extender.cli.precompile import loading_kernels
     from extender.settings_file import load
 

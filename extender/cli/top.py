@@ -56,7 +56,7 @@ _waiting = whole_number(0, 1_000_000, "a whole number from 0")
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    from extender.cli import logs
+    from extender import logs
     from extender.settings_file import load
 
     settings = load(args.config, os.environ)

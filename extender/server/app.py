@@ -8,6 +8,7 @@ made in parts, so that requests of kube-scheduler come in between, and their siz
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -19,6 +20,7 @@ from pydantic_core import to_json
 
 from extender.background import with_turns
 from extender.k8s.objects import REQUIRED_KINDS
+from extender.logs import level_of, set_level
 from extender.server.body import BodyBudget, BodyRefused
 from extender.server.metrics import CONTENT_TYPE
 from extender.server.page_files import page_files
@@ -29,6 +31,7 @@ from extender.untrusted.limits import (
     EXPLAIN_BODY,
     KEY,
     LISTED_NAMES,
+    LOG_LEVEL,
     PROBLEMS_LISTED,
     shorten,
 )
@@ -39,6 +42,7 @@ if TYPE_CHECKING:  # they load kernels
     from extender.server.engine import Engine
     from extender.settings import Settings
 
+_log = logging.getLogger(__name__)
 _BATCH = 5
 """Nodes or decisions that are rendered before other tasks run: about a millisecond."""
 _LINES = 100
@@ -86,7 +90,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 class _DebugRoutes:
-    """Known nodes and pods, and the reasons of decisions. Read-only."""
+    """Known nodes and pods, and the reasons of decisions. Read-only but for the level of the log."""
 
     def __init__(self, service: Service, bodies: BodyBudget) -> None:
         self._service, self._bodies = service, bodies
@@ -109,6 +113,7 @@ class _DebugRoutes:
             ("GET", "/overview", self.overview),
             ("GET", "/problems", self.problems),
             ("GET", "/state", self.state),
+            ("PUT", "/flags/v", self.set_verbosity),
             ("GET", "/fleet", self.fleet),
             ("GET", "/fleet/history", self.history),
         )
@@ -212,6 +217,21 @@ class _DebugRoutes:
 
         return StreamingResponse(lines(), media_type="application/x-ndjson")
 
+    async def set_verbosity(self, request: Request) -> Response:
+        """Change the level of the log, as in the components of Kubernetes
+        (k8s.io/apiserver, pkg/server/routes/flags.go). Only for callers with a token."""
+        if self._service.debug_auth is None:
+            raise HTTPException(403, "needs debug_token_file or debug_token_review")
+        body = await self._body(request, LOG_LEVEL)
+        text = body.decode("latin-1").strip()
+        self._bodies.release(body)
+        if not (text.isascii() and text.isdigit()):
+            raise HTTPException(400, "expected a number such as 2 (each decision) or 4 (debug)")
+        level = level_of(int(text))
+        set_level(level)
+        _log.info("the log level is now %s", level)
+        return Response(f"the log level is now {level}\n", media_type="text/plain")
+
     async def fleet(self, since: str = "") -> Response:
         """What the page at ``/`` shows."""
         parts = await self._inspector().fleet.since(since)
@@ -240,17 +260,21 @@ class _DebugRoutes:
 
     async def _explained(self, request: Request, answer: Callable[[str], Awaitable[object]]) -> Response:
         """The answer about the manifest that is the body."""
-        declared = request.headers.get("content-length", "")
-        try:
-            body = await self._bodies.take(request.receive, declared, EXPLAIN_BODY)
-        except BodyRefused as refused:
-            raise HTTPException(refused.status, str(refused), {"connection": "close"}) from None
+        body = await self._body(request, EXPLAIN_BODY)
         try:
             return _json(await answer(body.decode()))
         except ValueError as error:
             raise HTTPException(400, shorten(str(error))) from None
         finally:
             self._bodies.release(body)
+
+    async def _body(self, request: Request, most: int) -> bytes:
+        """The body, of at most so many bytes, to be released."""
+        declared = request.headers.get("content-length", "")
+        try:
+            return await self._bodies.take(request.receive, declared, most)
+        except BodyRefused as refused:
+            raise HTTPException(refused.status, str(refused), {"connection": "close"}) from None
 
 
 def _state_lines() -> Callable[[State, Settings, str, str], AsyncIterator[bytes]]:

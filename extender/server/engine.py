@@ -29,6 +29,7 @@ from extender.explain.inspector import Inspector
 from extender.explain.pod import explain_evaluation
 from extender.k8s.node_filter import has_unknown_filters
 from extender.k8s.objects import REQUIRED_KINDS, Event, Pod
+from extender.logs import DECISION, log_decision
 from extender.protocol import codec
 from extender.protocol.messages import bind_error, filter_error
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
@@ -96,7 +97,7 @@ class Engine:
     def _volcano_verbs(self) -> Mapping[str, Callable[[bytes], Awaitable[tuple[bytes, str]]]]:
         if not self._settings.volcano:
             return {}
-        return VolcanoVerbs(self.state, self.source, self._metrics, self._log_decision).by_name
+        return VolcanoVerbs(self.state, self.source, self._metrics, self._keep_decision).by_name
 
     def tasks(self) -> Iterator[tuple[str, Run]]:
         """What runs until it is cancelled, by name."""
@@ -169,6 +170,7 @@ class Engine:
         return await self._parsed(codec.parse_filter, body)
 
     async def _filter(self, body: bytes) -> tuple[bytes, str]:
+        started = time.perf_counter()
         args = await self._parsed_filter(body)
         self.after.add(partial(self._remember, args.pod))
         if not await self.source.caught_up():
@@ -197,7 +199,8 @@ class Engine:
         if len(result.names) == 1:
             self._answered(args.pod, result.names[0])
         outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
-        self.after.add(partial(self._filtered, args, result, evaluation))
+        seconds = time.perf_counter() - started
+        self.after.add(partial(self._filtered, args, result, evaluation, outcome, seconds))
         if args.nodes is None:
             return codec.encode_filter(result), outcome
         return await asyncio.to_thread(codec.encode_filter, result, args.nodes), outcome
@@ -206,26 +209,38 @@ class Engine:
         """kube-scheduler will most likely take this node."""
         self.state.reservations.answered(pod, node, self.state.gangs.cycle_of(pod))
 
-    def _filtered(self, args: codec.FilterArgs, result: codec.FilterResult, found: Evaluation | None) -> None:
+    def _filtered(
+        self,
+        args: codec.FilterArgs,
+        result: codec.FilterResult,
+        found: Evaluation | None,
+        outcome: str,
+        seconds: float,
+    ) -> None:
         """After the answer of filter."""
         self._last_filter.prepare()
         if found is not None:
             self._metrics.nodes_filtered(found.counts())
         fitting = found.fitting if found else len(result.names)
         answer = result.error or f"{fitting} of {len(args.names)} nodes fit"
-        self._log_decision("filter", args.pod, answer, found, args.names, fits=fitting > 0)
+        node = result.names[0] if len(result.names) == 1 else ""
+        log_decision(_log, answer, "filter", args.pod.key, node=node, result=outcome, seconds=seconds)
+        self._keep_decision("filter", args.pod, answer, found, args.names, fits=fitting > 0)
 
     async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
+        started = time.perf_counter()
         answer = await self._scores(body)
         if answer.best:
             self._answered(answer.args.pod, answer.best)
-        self.after.add(partial(self._prioritized, answer))
+        self.after.add(partial(self._prioritized, answer, time.perf_counter() - started))
         return answer.reply, "scored"
 
-    def _prioritized(self, answer: Scored) -> None:
+    def _prioritized(self, answer: Scored, seconds: float) -> None:
         """After the answer of prioritize."""
         args, text = answer.args, f"{answer.scores.size} nodes scored"
-        self._log_decision("prioritize", args.pod, text, answer.evaluation, args.names, answer.scores)
+        pod, best = args.pod.key, answer.best
+        log_decision(_log, text, "prioritize", pod, node=best, result="scored", seconds=seconds)
+        self._keep_decision("prioritize", args.pod, text, answer.evaluation, args.names, answer.scores)
 
     def _expected(self, args: codec.FilterArgs) -> str:
         """What is expected within seconds that may make the pod fit, "" for nothing. No event of the cluster
@@ -242,6 +257,7 @@ class Engine:
         return scored(args, *prioritize(self.state, args))
 
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
+        started = time.perf_counter()
         args = await self._parsed(codec.parse_preempt, body)
         result = await self._recheck.evaluate(
             lambda: preempt(self.state, args, time.time(), most=self._settings.preempt_nodes),
@@ -253,29 +269,36 @@ class Engine:
         if len(result.plans) == 1:
             self.state.reservations.reserve(uid, Reserved.NOMINATING, result.plans[0].node)
         self._named_victims.remember_named(uid, result.candidates, now)
-        self._log_preemption(args.pod, result, len(args.candidates))
+        self._log_preemption(args.pod, result, len(args.candidates), time.perf_counter() - started)
         return codec.encode_preempt(result), "victims" if result.candidates else "no_victims"
 
-    def _log_preemption(self, pod: Pod, result: Preemption, proposed: int) -> None:
+    def _log_preemption(self, pod: Pod, result: Preemption, proposed: int, seconds: float) -> None:
         """Log, count and keep an answer."""
         queue_of = self.state.rights.queues.name_of
         for plan in result.plans:
             self._metrics.victims_proposed([queue_of(victim) for victim in plan.victims], queue_of(pod))
         answer = shorten(in_words(self.state, result, proposed, time.time()), LONGEST_ANSWER)
-        level = logging.INFO if result.candidates else logging.DEBUG
-        _log.log(level, "preempt for %s: %s", pod.key, answer)
-        self._log_decision("preempt", pod, answer)
+        level, outcome = (logging.INFO, "victims") if result.candidates else (DECISION, "no_victims")
+        node = result.plans[0].node if len(result.plans) == 1 else ""
+        log_decision(
+            _log, answer, "preempt", pod.key, node=node, result=outcome, seconds=seconds, level=level
+        )
+        self._keep_decision("preempt", pod, answer)
 
     async def _bind(self, body: bytes) -> tuple[bytes, str]:
+        started = time.perf_counter()
         args = codec.parse_bind(body)
         self.finish_answers()
         pod = self.state.pods.by_uid(args.uid) or self._recent_pods.get(args.uid)
         if pod is not None and pod.key != f"{args.namespace}/{args.name}":
             pod = None
         error = await self._binder.bind(pod, args)
+        answer, outcome = error or f"bound to {args.node}", "refused" if error else "bound"
+        key, seconds = f"{args.namespace}/{args.name}", time.perf_counter() - started
+        log_decision(_log, answer, "bind", key, node=args.node, result=outcome, seconds=seconds)
         if pod is not None:
-            self._log_decision("bind", pod, error or f"bound to {args.node}")
-        return bind_error(error), "refused" if error else "bound"
+            self._keep_decision("bind", pod, answer)
+        return bind_error(error), outcome
 
     def _pod_bound(self, pod: Pod) -> None:
         """A pod that waited has got a node."""
@@ -283,7 +306,7 @@ class Engine:
             waited = max(0.0, time.time() - pod.created)
             self._metrics.pod_bound(self.state.rights.queue_name(pod), waited)
 
-    def _log_decision(
+    def _keep_decision(
         self,
         verb: str,
         pod: Pod,
@@ -295,7 +318,6 @@ class Engine:
         fits: bool = True,
     ) -> None:
         """Keep a decision for the debug endpoint. It is explained after kube-scheduler's next calls."""
-        _log.debug("%s %s: %s", verb, pod.key, answer)
         if not self._decisions.wanted:
             return
         explain = partial(explain_evaluation, self.state, names, evaluation, scores) if evaluation else None

@@ -14,6 +14,7 @@ from functools import partial
 from extender.cluster.state import State
 from extender.explain.decision_log import LONGEST_ANSWER
 from extender.k8s.objects import Pod
+from extender.logs import DECISION, log_decision
 from extender.protocol import volcano as codec
 from extender.protocol.volcano import Code, Task, VolcanoVerb, Vote
 from extender.server.metrics import Metrics
@@ -33,7 +34,7 @@ from extender.verbs.volcano_verbs import (
 
 _log = logging.getLogger(__name__)
 
-LogDecision = Callable[[str, Pod, str], None]
+KeepDecision = Callable[[str, Pod, str], None]
 Answer = Awaitable[tuple[bytes, str]]
 
 
@@ -45,9 +46,9 @@ class VolcanoVerbs:
         state: State,
         source: Source,
         metrics: Metrics,
-        log_decision: LogDecision,
+        keep_decision: KeepDecision,
     ) -> None:
-        self._state, self._source, self._metrics, self._log_decision = state, source, metrics, log_decision
+        self._state, self._source, self._metrics, self._keep_decision = state, source, metrics, keep_decision
         self.session = VolcanoSession(state)
         self.by_name: Mapping[str, Callable[[bytes], Answer]] = {
             "volcano/onSessionOpen": self._end_session,
@@ -79,6 +80,7 @@ class VolcanoVerbs:
         return codec.encode_priorities(prioritize_nodes(self.session, pod, args.nodes)), "scored"
 
     async def _victims(self, verb: VolcanoVerb, body: bytes) -> tuple[bytes, str]:
+        started = time.perf_counter()
         args = codec.parse_eviction(body)
         pod = self._state.pods.by_uid(args.evictor.UID) or codec.evictor_pod(args.body)
         found = victims(self.session, pod, args.candidates)
@@ -87,14 +89,16 @@ class VolcanoVerbs:
             for evictee, task in zip(args.evictees, args.candidates, strict=True)
             if task.UID in found.uids
         ]
-        self._note_victims(verb, pod, found, args.candidates)
+        answer = self._note_victims(verb, pod, found, args.candidates)
         result = "no_opinion" if found.vote is Vote.ABSTAIN else "victims" if chosen else "no_victims"
+        level, seconds = logging.INFO if found.uids else DECISION, time.perf_counter() - started
+        log_decision(_log, answer, verb, pod.key, result=result, seconds=seconds, level=level)
         return codec.encode_victims(found.vote, chosen), result
 
     def _note_victims(
         self, verb: VolcanoVerb, pod: Pod, found: VolcanoVictims, candidates: Sequence[Task]
-    ) -> None:
-        """Log, count and keep an answer."""
+    ) -> str:
+        """Count and keep an answer; returns it in words."""
         queue_of, now = self._state.rights.queues.name_of, time.time()
         for plan in found.plans:
             chosen = [victim for victim in plan.victims if victim.uid in found.uids]
@@ -102,18 +106,23 @@ class VolcanoVerbs:
         plans = "; ".join(in_one_line(self._state, plan, now) for plan in found.plans)
         answer = f"{len(found.uids)} of {len(candidates)} candidates"
         answer = shorten(f"{answer}: {plans}" if plans else answer, LONGEST_ANSWER)
-        _log.log(logging.INFO if found.uids else logging.DEBUG, "%s for %s: %s", verb, pod.key, answer)
-        self._log_decision(verb, pod, answer)
+        self._keep_decision(verb, pod, answer)
+        return answer
 
     async def _allocate(self, body: bytes) -> tuple[bytes, str]:
+        started = time.perf_counter()
         task = codec.parse_event(body)
         if not await self._source.caught_up():
             return codec.encode_event(BEHIND), "behind"
         pod = self._state.pods.by_uid(task.UID)
         error = allocate(self.session, task, pod)
+        result = "refused" if error else "allocated"
         if pod is not None and not pod.node_name:
-            self._log_decision("volcano/allocate", pod, error or f"allocated to {task.NodeName}")
-        return codec.encode_event(error), "refused" if error else "allocated"
+            answer, seconds = error or f"allocated to {task.NodeName}", time.perf_counter() - started
+            verb, node = "volcano/allocate", task.NodeName
+            log_decision(_log, answer, verb, pod.key, node=node, result=result, seconds=seconds)
+            self._keep_decision(verb, pod, answer)
+        return codec.encode_event(error), result
 
     async def _deallocate(self, body: bytes) -> tuple[bytes, str]:
         deallocate(self.session, codec.parse_event(body))

@@ -188,6 +188,7 @@ QUOTED = 64  # characters of untrusted text that an error or a log line quotes
 ERRORS = 100
 """Invalid values in one object or request. If there are more, the error does not say where the first is."""
 PROBLEM = 300  # characters of one problem, error or log line about untrusted input
+LOG_LEVEL = 16  # bytes of a level that a caller sets
 LOG_LINES, LOG_SECONDS = 20, 10
 """Log lines of one kind within so many seconds. More are counted: whoever reaches a port can cause some."""
 

@@ -125,6 +125,11 @@ def test_a_snapshot_reviews_no_tokens() -> None:
         Service(Settings(debug_token_review=True), SnapshotSource(Snapshot(), "test"), "1.2.3")
 
 
+async def test_without_a_token_nobody_sets_the_level_of_the_log() -> None:
+    async with client(Service(Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3")) as http:
+        assert (await http.put("/debug/flags/v", content="2")).status_code == 403
+
+
 async def test_the_api_server_says_who_may_read_what(api: ApiServer, tmp_path: Path) -> None:
     async with with_reviews(api, tmp_path) as http:
         assert await status(http, "prometheus") == 200

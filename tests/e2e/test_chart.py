@@ -66,7 +66,7 @@ OF_PEOPLE: Object = {
     "nameOverride": "gpu-scheduler",
     "commonLabels": {"team": "ml", "app.kubernetes.io/name": "other"},
     "serviceAccount": {"name": "packer", "annotations": {"iam.example.com/role": "reader"}},
-    "extraArgs": ["--log-level=info"],
+    "extraArgs": ["--log-format=json"],
     "extraEnv": [{"name": "TZ", "value": "UTC"}],
     "extraVolumes": [VOLUME],
     "extraVolumeMounts": [MOUNT],
@@ -320,7 +320,7 @@ def test_every_value_changes_something(name: str, tmp_path: Path) -> None:
 def test_pods_are_as_the_platform_wants_them(tmp_path: Path) -> None:
     pod = of(with_values(OF_PEOPLE, tmp_path), "Deployment/gpu-scheduler")["spec"]["template"]["spec"]
     (stowage,), (scheduler,) = pod["initContainers"], pod["containers"]
-    assert stowage["command"][-1] == "--log-level=info"
+    assert stowage["command"][-1] == "--log-format=json"
     assert scheduler["command"][-1] == "--v=3"
     for one in (stowage, scheduler):
         assert {"name": "TZ", "value": "UTC"} in one["env"]

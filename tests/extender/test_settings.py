@@ -119,7 +119,7 @@ def test_costs_are_finite_within_the_bounds(given: dict[str, Any]) -> None:
         ("body_limit_mib: 0", ["body_limit_mib", "1 to 1024"]),
         ("node_selector: 'a in b'", ["node_selector", "'a in b'", "a label selector such as pool in (a, b)"]),
         ("shard_schedulers: []", ["shard_schedulers", "a list of schedulerNames"]),
-        ("log_level: loud", ["log_level", "debug, info, warning or error"]),
+        ("log_level: loud", ["log_level", "debug, decision, info, warning or error"]),
         ("bind: [yes]", ["bind", "true or false"]),
         ("shortlist: [", ["not YAML", "line 1"]),
         ("- shortlist", ["'key: value' lines"]),

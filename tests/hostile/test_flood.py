@@ -34,7 +34,7 @@ def test_a_flood_of_requests_writes_a_few_lines(kind: str) -> None:
                 connection.recv(1 << 16)
         process.signal(signal.SIGTERM)
         assert process.exit_code() == 0
-        said = [line["message"] for line in process.log()]
+        said = [line["msg"] for line in process.log()]
     finally:
         process.end()
     assert len(said) < 3 * LOG_LINES

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.cli import logs
+from extender import logs
 from extender.cli import main as cli
 from extender.protocol.messages import bind_error, filter_error
 from extender.untrusted.visible import csv_text, visible
@@ -107,7 +107,7 @@ def test_a_log_has_one_line_for_each_message(stream: io.StringIO) -> None:
     [line] = stream.getvalue().splitlines()
     assert hidden(line) == set()
     if not stream.isatty():
-        assert json.loads(line)["message"] == f"node {ODD}: \ud800"
+        assert json.loads(line)["msg"] == f"node {ODD}: \ud800"
 
 
 def test_an_event_of_kube_scheduler_has_nothing_hidden() -> None:

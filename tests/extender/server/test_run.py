@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -53,7 +54,7 @@ class Process:
     def exit_code(self) -> int:
         return self._process.wait(30)
 
-    def log(self) -> list[dict[str, str]]:
+    def log(self) -> list[dict[str, Any]]:
         """Its log lines; call it after the end of the process."""
         assert self._process.stderr is not None
         return [json.loads(line) for line in [*self._log, *self._process.stderr.read().splitlines()]]
@@ -120,9 +121,59 @@ def test_sigterm_finishes_running_requests_and_exits_with_0(start: Start) -> Non
         connection.sendall(body[-1:])
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
     assert process.exit_code() == 0
-    messages = [line["message"] for line in process.log()]
+    messages = [line["msg"] for line in process.log()]
     assert any(message.startswith("ready: ") for message in messages)
     assert messages[-1] == "stopping after SIGTERM"
+
+
+def test_its_log_has_a_line_for_each_decision_while_that_is_wanted(start: Start, tmp_path: Path) -> None:
+    """As JSON, without anything that the pod contains. The level changes while the process runs."""
+    (tmp_path / "token").write_text("the-token")
+    arguments = ("--snapshot", str(CLUSTER), "--log-format", "json")
+    process = start(*arguments, "-v", "2", drain_seconds="0", debug_token_file=str(tmp_path / "token"))
+    process.wait_until_ready()
+    secret = {
+        "env": [{"name": "KEY", "value": "hunter2"}],
+        "resources": {"requests": {"nvidia.com/gpu": "1"}},
+    }
+    with httpx.Client(base_url=process.urls[0]) as client:
+
+        def ask(name: str) -> None:
+            metadata = {"name": name, "namespace": "team", "uid": name, "annotations": {"note": "hunter2"}}
+            pod = {"metadata": metadata, "spec": {"containers": [secret]}}
+            client.post("/scheduler/filter", json=FILTER | {"Pod": pod}).raise_for_status()
+
+        def set_level(number: str, token: str) -> httpx.Response:
+            headers = {"authorization": f"Bearer {token}"}
+            return client.put("/debug/flags/v", content=number, headers=headers)
+
+        ask("first")
+        assert set_level("0", "wrong").status_code == 401
+        assert set_level("loud", "the-token").status_code == 400
+        assert set_level("0", "the-token").text == "the log level is now info\n"
+        ask("second")
+        assert set_level("3", "the-token").text == "the log level is now decision\n"
+        ask("third")
+    process.signal(signal.SIGINT)
+    assert process.exit_code() == 0
+    lines = process.log()
+    decisions = [line for line in lines if line["level"] == "decision"]
+    ms = [line.pop("ms") for line in decisions]
+    assert all(isinstance(one, float) and 0 < one < 10_000 for one in ms)
+    assert [{key: value for key, value in line.items() if key != "ts"} for line in decisions] == [
+        {
+            "level": "decision",
+            "logger": "server.engine",
+            "msg": "1 of 1 nodes fit",
+            "verb": "filter",
+            "pod": f"team/{name}",
+            "node": "h100-01",
+            "result": "fits",
+        }
+        for name in ("first", "third")
+    ]
+    assert "hunter2" not in str(lines)
+    assert "the-token" not in str(lines)
 
 
 def test_it_can_be_stopped_during_its_start(start: Start) -> None:
@@ -186,7 +237,7 @@ def test_bind_without_a_client_ca_is_a_warning_beyond_loopback(
     assert httpx.get(f"{process.urls[0]}/healthz").status_code == 200
     process.signal(signal.SIGINT)
     assert process.exit_code() == 0
-    messages = [line["message"] for line in process.log() if line["level"] == "warning"]
+    messages = [line["msg"] for line in process.log() if line["level"] == "warning"]
     assert sum("can have pods bound" in message for message in messages) == warnings
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from extender.cli import logs as log
+from extender import logs as log
 from extender.untrusted.limits import LOG_LINES
 
 SECRET = "hunter2"
@@ -40,19 +40,40 @@ def test_a_terminal_gets_lines_for_people() -> None:
     assert stream.getvalue().split(" ", 1)[1] == "warning  cluster.state: 3 nodes\n"
 
 
+def test_a_decision_has_its_fields_in_each_format() -> None:
+    for form in ("text", "json"):
+        stream = io.StringIO()
+        log.configure("decision", stream, form)
+        logger = logging.getLogger("extender.server.engine")
+        log.log_decision(logger, "no node fits", "filter", "team/a", result="nothing fits", seconds=0.0012)
+        logger.debug("more")
+        line = stream.getvalue()
+        if form == "text":
+            end = 'decision server.engine: no node fits verb=filter pod=team/a result="nothing fits" ms=1.2\n'
+            assert line.split(" ", 1)[1] == end
+        else:
+            keys = ["ts", "level", "logger", "msg", "verb", "pod", "result", "ms"]
+            assert list(json.loads(line)) == keys
+
+
+@pytest.mark.parametrize(("verbosity", "level"), [(0, "info"), (2, "decision"), (4, "debug"), (10, "debug")])
+def test_verbosity_has_the_numbers_of_klog(verbosity: int, level: str) -> None:
+    assert log.level_of(verbosity) == level
+
+
 def test_other_streams_get_a_json_object_per_line() -> None:
     stream = io.StringIO()
     log.configure("info", stream)
     logging.getLogger("extender.cluster.state").info("line one\nline %s", "two")
     logging.getLogger("extender.cluster.state").info("ready")
     first, second = map(json.loads, stream.getvalue().splitlines())
-    assert (first["level"], first["logger"], first["message"]) == (
+    assert (first["level"], first["logger"], first["msg"]) == (
         "info",
         "cluster.state",
         "line one\nline two",
     )
-    assert first["time"].endswith("+00:00")
-    assert second["message"] == "ready"
+    assert first["ts"].endswith("+00:00")
+    assert second["msg"] == "ready"
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["json", "people"])
@@ -73,7 +94,7 @@ def test_the_level_applies_to_our_loggers_and_others_log_warnings() -> None:
     logging.getLogger("extender.filter").debug("a decision")
     logging.getLogger("urllib3").info("chatter")
     logging.getLogger("urllib3").warning("trouble")
-    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == [
+    assert [json.loads(line)["msg"] for line in stream.getvalue().splitlines()] == [
         "a decision",
         "trouble",
     ]
@@ -83,7 +104,7 @@ def test_the_level_applies_to_our_loggers_and_others_log_warnings() -> None:
 
 
 def messages(stream: io.StringIO) -> list[str]:
-    return [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
+    return [json.loads(line)["msg"] for line in stream.getvalue().splitlines()]
 
 
 def test_a_flood_of_one_kind_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Log formats: lines for people if standard error is a terminal, otherwise one JSON object per line.
+"""Log formats and levels: lines for people, or one JSON object per line.
 
 No log line contains the content of a pod, only names, namespaces and counts.
 """
@@ -14,37 +14,62 @@ import traceback
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import Literal, TextIO, TypeAlias
 
-from extender.untrusted.limits import LOG_LINES, LOG_SECONDS, shorten
+from extender.untrusted.limits import KEY, LOG_LINES, LOG_SECONDS, shorten
 from extender.untrusted.visible import joined, visible
 
 _PACKAGES = ("extender", "packing")
+DECISION = 15
+"""The level of a line for each decision, between ``debug`` and ``info``."""
+logging.addLevelName(DECISION, "DECISION")
+Format: TypeAlias = Literal["text", "json"]
 _EVICTIONS = "extender.evictor.actions"
 """Its lines are limited by the setting ``evictions_per_minute``, and each is about another pod."""
 
 
 class PeopleFormatter(logging.Formatter):
-    """Lines such as ``12:03:04 warning  cluster.state: node-1: node is over-committed``."""
+    """Lines such as ``12:03:04 decision server.engine: 3 of 8 nodes fit verb=filter pod=team/a ms=0.42``."""
 
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         line = f"{clock} {record.levelname.lower():<8} {_logger_name(record)}: {record.getMessage()}"
+        line += "".join(f" {key}={_logfmt(value)}" for key, value in _fields(record).items())
         return joined((line, *_trace(record).splitlines()))
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: ``time`` (RFC 3339), ``level``, ``logger``, ``message``, perhaps ``traceback``."""
+    """One object per line: ``ts`` (RFC 3339), ``level``, ``logger``, ``msg``; of a decision also ``verb``,
+    ``pod``, ``node``, ``result`` and ``ms``; perhaps ``traceback``."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": _logger_name(record),
-            "message": record.getMessage(),
+            "msg": record.getMessage(),
+            **_fields(record),
         }
         trace = _trace(record)
         return visible(json.dumps(fields | ({"traceback": trace} if trace else {}), ensure_ascii=False))
+
+
+def log_decision(
+    log: logging.Logger,
+    text: str,
+    verb: str,
+    pod: str,
+    *,
+    node: str = "",
+    result: str,
+    seconds: float,
+    level: int = DECISION,
+) -> None:
+    """A line about an answer for the pod ``namespace/name``; ``seconds`` is what it took."""
+    if log.isEnabledFor(level):
+        about = {"verb": verb, "pod": shorten(pod, KEY), "node": shorten(node, KEY), "result": result}
+        fields = {key: value for key, value in about.items() if value}
+        log.log(level, "%s", text, extra={"fields": fields | {"ms": round(seconds * 1000, 3)}})
 
 
 @dataclass(slots=True)
@@ -57,15 +82,15 @@ class _Window:
 
 
 class _LimitedHandler(logging.StreamHandler[TextIO]):
-    """Writes at most ``LOG_LINES`` of one kind in a window, and at its end how many it left out. What the
-    level ``debug`` adds is not limited: it is asked for."""
+    """Writes at most ``LOG_LINES`` of one kind in a window, and at its end how many it left out. Levels
+    below ``info`` are not limited: they are asked for."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._windows: dict[tuple[str, int, str], _Window] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno <= logging.DEBUG or record.name == _EVICTIONS:
+        if record.levelno < logging.INFO or record.name == _EVICTIONS:
             super().emit(record)
             return
         # The templates of others may differ each time.
@@ -99,14 +124,35 @@ class _LimitedHandler(logging.StreamHandler[TextIO]):
                 super().emit(logging.LogRecord(*kind[:2], "", 0, text, more, None))
 
 
-def configure(level: str, stream: TextIO | None = None) -> None:
-    """Send the logs of the whole process, from ``level`` on, to ``stream`` (default: standard error)."""
+def configure(level: str, stream: TextIO | None = None, form: Format | None = None) -> None:
+    """Send the logs of the whole process, from ``level`` on, to ``stream`` (default: standard error), as text
+    if that is a terminal, else as JSON, unless ``form`` says so."""
     stream = stream or sys.stderr
     handler = _LimitedHandler(stream)
-    handler.setFormatter(PeopleFormatter() if stream.isatty() else JsonFormatter())
+    text = stream.isatty() if form is None else form == "text"
+    handler.setFormatter(PeopleFormatter() if text else JsonFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Log from this level on, one of the setting ``log_level``, in the running process."""
     for package in _PACKAGES:
         logging.getLogger(package).setLevel(level.upper())
+
+
+def level_of(verbosity: int) -> str:
+    """The level of ``-v``, with klog's numbers: 2 is for each decision, 4 for debugging."""
+    return "info" if verbosity < 2 else "decision" if verbosity < 4 else "debug"
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    return getattr(record, "fields", {})
+
+
+def _logfmt(value: object) -> str:
+    text = str(value)
+    return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' "=') else text
 
 
 def _logger_name(record: logging.LogRecord) -> str:

@@ -75,11 +75,19 @@ def version() -> str:
     return distribution_version("kube-stowage")
 
 
+class _PrintVersion(argparse.Action):
+    """Reads the version only when it is asked for, which takes a while."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        parser.exit(_print_version())
+
+
 def _parser(command: str) -> argparse.ArgumentParser:
     """The parser. Of the modules in ``_MODULES`` it imports only the one of ``command``."""
     parser = argparse.ArgumentParser(
         prog=_PROGRAM, description="GPU bin-packing scheduler extender for Kubernetes."
     )
+    parser.add_argument("--version", nargs=0, action=_PrintVersion, help="print the version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="answer kube-scheduler over HTTP"))
     for name, (module_name, text) in _MODULES.items():
@@ -147,7 +155,7 @@ def _port(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
 
 
-def _print_version(args: argparse.Namespace) -> int:
+def _print_version(args: argparse.Namespace | None = None) -> int:
     print(f"stowage {version()}")
     return 0
 

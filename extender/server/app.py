@@ -1,4 +1,4 @@
-"""The routes of FastAPI: version, metrics, the page at ``/``, and ``/debug`` (docs/debug.md).
+"""The routes of FastAPI: version, metrics, the page at ``/``, and what shows the state (docs/debug.md).
 
 For speed, handlers are ``async def`` and work inline (a thread pool costs more than the answer), bodies are
 bytes in and out (response models cost eight times as much), and there is no middleware. Longer answers are
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
@@ -22,6 +23,7 @@ from extender.background import with_turns
 from extender.k8s.objects import REQUIRED_KINDS
 from extender.logs import level_of, set_level
 from extender.server.body import BodyBudget, BodyRefused
+from extender.server.front import PROBES
 from extender.server.metrics import CONTENT_TYPE
 from extender.server.page_files import page_files
 from extender.server.service import Service
@@ -53,13 +55,21 @@ Problems = Annotated[int, Query(ge=0, le=PROBLEMS_LISTED)]
 
 
 def create_app(service: Service, bodies: BodyBudget, *, debug: bool) -> FastAPI:
-    """The version, and for ``debug`` metrics, ``/debug`` and the page. ``bodies``: the memory for bodies,
-    which the verbs use, too."""
+    """The version, and for ``debug`` metrics, status, settings, ``/debug`` and the page. ``bodies``: the
+    memory for bodies, which the verbs use, too."""
     # No interactive pages of FastAPI: they load scripts from other sites.
     app = FastAPI(title="Stowage", openapi_url=None, redirect_slashes=False)
 
     async def version(request: Request) -> Response:
         return _compact({"version": service.version, "source": service.source.describe()})
+
+    async def configz(request: Request) -> Response:
+        return _compact({"componentconfig": service.settings.model_dump(mode="json")})
+
+    async def statusz(request: Request) -> Response:
+        routes = (str(getattr(route, "path", "")) for route in app.routes)
+        paths = sorted({*PROBES, *(path for path in routes if path.count("/") == 1)})
+        return Response(_status(service, " ".join(paths)), media_type="text/plain")
 
     async def metrics(request: Request) -> Response:
         return Response(await service.render_metrics(), media_type=CONTENT_TYPE)
@@ -67,10 +77,24 @@ def create_app(service: Service, bodies: BodyBudget, *, debug: bool) -> FastAPI:
     app.add_route("/version", version, methods=["GET"])
     if debug:
         app.add_route("/metrics", metrics, methods=["GET"])
+        app.add_route("/configz", configz, methods=["GET"])
+        app.add_route("/statusz", statusz, methods=["GET"])
         _add_page(app)
         for method, path, answer in _DebugRoutes(service, bodies).table():
             app.add_api_route(f"/debug{path}", answer, methods=[method])
     return app
+
+
+def _status(service: Service, paths: str) -> str:
+    """As the components of Kubernetes say it (k8s.io/component-base, zpages/statusz)."""
+    minutes, seconds = divmod(int((datetime.now(UTC) - service.started).total_seconds()), 60)
+    return (
+        "\nstowage statusz\nWarning: This endpoint is not meant to be machine parseable, has no formatting "
+        "compatibility guarantees and is for debugging purposes only.\n\n"
+        f"Started: {service.started:%a %b %e %H:%M:%S UTC %Y}\n"
+        f"Up: {minutes // 60} hr {minutes % 60:02} min {seconds:02} sec\n"
+        f"Python version: {platform.python_version()}\nBinary version: {service.version}\nPaths: {paths}\n"
+    )
 
 
 def _add_page(app: FastAPI) -> None:

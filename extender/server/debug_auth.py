@@ -79,7 +79,7 @@ class TokenFile:
 
 
 class DebugAuth:
-    """Checks requests for the routes under ``/debug``, and ``/metrics``."""
+    """Checks requests for the routes for which ``is_guarded`` holds."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class DebugAuth:
 
 def is_guarded(path: str) -> bool:
     """Whether a path is for those who may read what Stowage knows."""
-    return path.startswith(("/debug", "/metrics"))
+    return path.startswith(("/debug", "/metrics", "/statusz", "/configz"))
 
 
 def auth_of(settings: Settings, source: Source) -> DebugAuth | None:

@@ -26,7 +26,7 @@ from extender.untrusted.limits import QUOTED, shorten
 
 _JSON = "application/json"
 """Go's clients send it; a browser asks before it sends it for a page of another site."""
-_PROBES = ("/healthz", "/readyz")
+PROBES = ("/healthz", "/livez", "/readyz")
 _Headers = Iterable[tuple[bytes, bytes]]
 
 
@@ -57,10 +57,8 @@ class Front:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request."""
         method, path, headers = scope["method"], scope["path"], scope["headers"]
-        if path in _PROBES and method in ("GET", "HEAD"):
-            alive = 200, "ok\n"
-            status, text = self._service.readiness() if path == "/readyz" else alive
-            await _send(send, Reply(text.encode(), status, TEXT))
+        if path in PROBES and method in ("GET", "HEAD"):
+            await _send(send, self._probe(path[1:], scope["query_string"]))
         elif problem := self._same_origin.problem(headers):
             await _send(send, Reply(f"{problem}\n".encode(), 421, TEXT))
         elif (verb := self._verbs.get(path)) is not None:
@@ -71,6 +69,17 @@ class Front:
         elif not (self._debug and await self._is_refused(method, path, headers, send)):
             app = self._app or await self.made()
             await app(scope, receive, send)
+
+    def _probe(self, name: str, query: bytes) -> Reply:
+        """As the components of Kubernetes answer, but for the status 503 and the reasons
+        (k8s.io/apiserver, pkg/server/healthz/healthz.go)."""
+        checks = {"ping": ""} | (self._service.checks() if name == "readyz" else {})
+        failed = any(checks.values())
+        if not failed and b"verbose" not in (part.partition(b"=")[0] for part in query.split(b"&")):
+            return Reply(b"ok", 200, TEXT)
+        lines = (f"[-]{one} failed: {why}" if why else f"[+]{one} ok" for one, why in checks.items())
+        text = "\n".join([*lines, f"{name} check {'failed' if failed else 'passed'}\n"])
+        return Reply(text.encode(), 503 if failed else 200, TEXT)
 
     async def answer(self, verb: Verb | VolcanoVerb, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a verb: the route that kube-scheduler calls twice for each pod."""

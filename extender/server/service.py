@@ -26,6 +26,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -86,6 +87,7 @@ class Service:
         self._prepare = prepare
         self.engine: Engine | None = None
         self.background = Background()
+        self.started = datetime.now(UTC)
         self.draining = False
         self._elector = elector_of(settings.leader_election, settings, source)
         self._evictor_elector: LeaderElector | None = None
@@ -176,10 +178,12 @@ class Service:
         """Why ``/readyz`` is not 200; "" if it is."""
         return "draining" if self.draining else self.missing() or self._not_leader()
 
-    def readiness(self) -> tuple[int, str]:
-        """The answer of ``/readyz``: the status and a line."""
-        waiting_for = self.waiting_for()
-        return (503, f"not ready: {waiting_for}\n") if waiting_for else (200, "ready\n")
+    def checks(self) -> dict[str, str]:
+        """What ``/readyz`` checks, with the names of kube-scheduler's checks, and why each fails, "" if it
+        does not."""
+        missing = self.missing()
+        elected = {} if self._elector is None else {"leaderElection": self._not_leader()}
+        return {"shutdown": "draining" if self.draining else "", "informer-sync": missing, **elected}
 
     async def until_ready(self) -> None:
         """Return when the verbs can be answered."""

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from extender.server import debug_auth
-from extender.server.front import Front
+from extender.server.front import PROBES, Front
 from extender.server.service import Service
 from extender.settings import Settings, SettingsError
 from extender.source.errors import Unavailable
@@ -23,7 +23,7 @@ from extender.untrusted import limits
 from tests.extender.apiserver import ApiServer, source_of
 from tests.routes import routes
 
-OPEN = re.compile("/(healthz|readyz|version|page/.*|scheduler/.*)?")
+OPEN = re.compile("/(healthz|livez|readyz|version|page/.*|scheduler/.*)?")
 """Routes without authentication: the files of the page (at /) say nothing about the cluster."""
 
 
@@ -70,7 +70,7 @@ async def test_without_a_token_everything_but_health_and_version_is_401(tmp_path
     )
     guarded = 0
     async with client(service) as http:
-        probes = [("/healthz", {"GET", "HEAD"}), ("/readyz", {"GET", "HEAD"})]
+        probes = [(path, {"GET", "HEAD"}) for path in PROBES]
         for path, methods in [
             *probes,
             *((route.path, route.methods or {"GET"}) for route in routes(service)),

@@ -223,4 +223,4 @@ def test_every_route_answers_any_request(
         assert len(response.text) <= TEXT
     if response.headers.get("content-type", "").startswith("application/json") and method != "HEAD":
         json.loads(response.content, parse_constant=pytest.fail)
-    assert caller.send("GET", "/healthz", b"").text == "ok\n"
+    assert caller.send("GET", "/healthz", b"").text == "ok"

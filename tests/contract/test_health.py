@@ -21,9 +21,39 @@ from tests.extender.engines import DEVICES
 
 async def test_a_starting_service_is_alive_but_not_ready(start: Start) -> None:
     stowage = await start(make_node("a"), ready=False)
-    assert (await stowage.http.get("/healthz")).status_code == 200
+    for path in ("/healthz", "/livez", "/livez?verbose"):
+        assert (await stowage.http.get(path)).status_code == 200
     ready = await stowage.http.get("/readyz")
-    assert (ready.status_code, ready.text) == (503, "not ready: kernels are being compiled\n")
+    why = "[-]informer-sync failed: kernels are being compiled"
+    expected = f"[+]ping ok\n[+]shutdown ok\n{why}\nreadyz check failed\n"
+    assert (ready.status_code, ready.text) == (503, expected)
+
+
+async def test_probes_answer_as_those_of_kubernetes(start: Start) -> None:
+    stowage = await start(make_node("a"))
+    for path, text in {
+        "/livez": "ok",
+        "/readyz": "ok",
+        "/readyz?timeout=1s": "ok",
+        "/livez?verbose": "[+]ping ok\nlivez check passed\n",
+        "/readyz?verbose=true": "[+]ping ok\n[+]shutdown ok\n[+]informer-sync ok\nreadyz check passed\n",
+    }.items():
+        answer = await stowage.http.get(path)
+        assert (answer.status_code, answer.text) == (200, text)
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+
+
+async def test_status_and_settings_are_shown_as_by_the_components_of_kubernetes(start: Start) -> None:
+    stowage = await start(make_node("a"), shortlist=7)
+    assert re.fullmatch(
+        r"\nstowage statusz\nWarning: This endpoint is not meant to be machine parseable, has no formatting "
+        r"compatibility guarantees and is for debugging purposes only\.\n\n"
+        r"Started: \w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d UTC \d{4}\nUp: 0 hr 00 min \d\d sec\n"
+        r"Python version: 3\.\S+\nBinary version: 1\.2\.3\n"
+        r"Paths: / /configz /healthz /livez /metrics /readyz /statusz /version\n",
+        (await stowage.http.get("/statusz")).text,
+    )
+    assert (await stowage.http.get("/configz")).json()["componentconfig"]["shortlist"] == 7
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -56,10 +86,11 @@ async def test_ready_means_that_nodes_pods_and_devices_are_listed() -> None:
 
 async def test_a_draining_service_is_not_ready_but_answers(start: Start) -> None:
     stowage = await start(make_node("a"))
-    assert (await stowage.http.get("/readyz")).text == "ready\n"
+    assert (await stowage.http.get("/readyz")).text == "ok"
     stowage.service.draining = True
     ready = await stowage.http.get("/readyz")
-    assert (ready.status_code, ready.text) == (503, "not ready: draining\n")
+    assert ready.status_code == 503
+    assert "[-]shutdown failed: draining\n" in ready.text
     assert b'"NodeNames":["a"]' in await stowage.filter(manifest(), ["a"])
 
 
@@ -136,9 +167,9 @@ async def test_with_a_debug_port_the_main_port_has_no_metrics() -> None:
         for app in (Front(service, debug=False), Front(service, verbs=False))
     )
     async with main, debug:
-        paths = ("/metrics", "/healthz", "/version")
-        assert [(await main.get(path)).status_code for path in paths] == [404, 200, 200]
-        assert [(await debug.get(path)).status_code for path in paths] == [200, 200, 200]
+        paths = ("/healthz", "/version", "/metrics", "/statusz", "/configz")
+        assert [(await main.get(path)).status_code for path in paths] == [200, 200, 404, 404, 404]
+        assert [(await debug.get(path)).status_code for path in paths] == [200] * 5
         assert (await debug.post("/scheduler/filter", content=b"{}")).status_code == 404
 
 

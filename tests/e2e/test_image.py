@@ -74,7 +74,7 @@ def port(image: oci.Unpacked, volume: Path, tmp_path: Path) -> Iterator[int]:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and process.poll() is None:
             try:
-                assert get(port, "/readyz") == b"ready\n"
+                assert get(port, "/readyz") == b"ok"
                 break
             except OSError:
                 time.sleep(0.1)

@@ -127,7 +127,7 @@ def test_nobody_calls_without_a_certificate_of_the_client_ca(
         httpx.post(
             f"{stowage.verbs_url}/scheduler/bind", json=binding, trust_env=False, verify=stowage.verify
         )
-    assert httpx.get(f"{stowage.url}/readyz", trust_env=False, verify=stowage.verify).text == "ready\n"
+    assert httpx.get(f"{stowage.url}/readyz", trust_env=False, verify=stowage.verify).text == "ok"
     with pytest.raises(httpx.TransportError):  # plain HTTP
         httpx.post(stowage.verbs_url.replace("https:", "http:"), json=binding, trust_env=False)
     stranger = Secret(tmp_path / "stranger")

@@ -159,7 +159,7 @@ class Cluster:
 
     def alive(self) -> None:
         """Check that it answers probes, and that a normal pod still fits."""
-        assert self.send("GET", "/healthz").text == "ok\n"
+        assert self.send("GET", "/healthz").text == "ok"
         assert self.send("GET", "/metrics").status_code == 200
         assert set(self.filter(usual_pod("after-all"))["NodeNames"]) >= {PLAIN}
 

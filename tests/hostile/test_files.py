@@ -117,7 +117,7 @@ def test_a_manifest_to_be_explained(service: httpx.Client, text: str) -> None:
     assert response.status_code == 200 or len(response.content) <= SAID
     assert metric(service, seconds) - before <= MOST_COST * cost
     assert metric(service, memory) - held < 100 << 20
-    assert service.get("/healthz").text == "ok\n"
+    assert service.get("/healthz").text == "ok"
 
 
 READING = """

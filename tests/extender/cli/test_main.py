@@ -18,7 +18,11 @@ def _outside_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["version"]) == 0
-    assert capsys.readouterr().out == f"stowage {version('kube-stowage')}\n"
+    said = capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == said
+    assert said == f"stowage {version('kube-stowage')}\n"
 
 
 LARGE = {"numba", "numpy", "kubernetes", "fastapi", "pydantic"}
@@ -41,6 +45,7 @@ def loaded_by(arguments: list[str]) -> set[str]:
     "arguments",
     [
         ["version"],
+        ["--version"],
         ["--help"],
         ["fly"],
         ["serve", "--help"],

@@ -113,7 +113,7 @@ def test_sigterm_finishes_running_requests_and_exits_with_0(start: Start) -> Non
         process.signal(signal.SIGTERM)
         while client.get("/readyz").status_code == 200:  # the signal is on its way
             time.sleep(0.01)
-        assert client.get("/readyz").text == "not ready: draining\n"
+        assert "[-]shutdown failed: draining\n" in client.get("/readyz").text
         assert client.post("/scheduler/filter", json=FILTER).json()["NodeNames"] == ["h100-01"]
         time.sleep(1.5)  # the sockets are closed by now
         with pytest.raises(httpx.ConnectError):
@@ -217,14 +217,14 @@ def test_tls_on_both_ports_and_client_certificates_on_one(start: Start, tmp_path
     process = start("--example", "--debug-port", "0", *arguments)
     main, debug = process.urls
     trusts = ssl.create_default_context(cadata=ca.pem.decode())
-    assert httpx.get(f"{debug}/healthz", verify=trusts).text == "ok\n"
+    assert httpx.get(f"{debug}/healthz", verify=trusts).text == "ok"
     assert "stowage_tls_reload_failed 0.0" in httpx.get(f"{debug}/metrics", verify=trusts).text
     with pytest.raises(httpx.TransportError, match="certificate required"):
         httpx.get(f"{main}/healthz", verify=trusts)
     client = ca.client("system:kube-scheduler")
     (tmp_path / "client.pem").write_bytes(client.certificate + client.key)
     trusts.load_cert_chain(tmp_path / "client.pem")
-    assert httpx.get(f"{main}/healthz", verify=trusts).text == "ok\n"
+    assert httpx.get(f"{main}/healthz", verify=trusts).text == "ok"
     process.signal(signal.SIGINT)
     assert process.exit_code() == 0
 

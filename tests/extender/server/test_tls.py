@@ -304,7 +304,7 @@ def test_old_connections_are_renewed(
             stream[1].write(b"GET /healthz HTTP/1.1\r\nHost: s\r\n\r\n")
             answer = await stream[0].read()
             assert b"connection: close" in answer
-            assert answer.endswith(b"ok\n")
+            assert answer.endswith(b"ok")
 
     run(scenario)
 

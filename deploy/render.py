@@ -25,7 +25,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from extender.settings import Settings  # noqa: E402
+from extender.settings import json_schema  # noqa: E402
 from tests.e2e.controlplane.build import COMPONENTS, binary, kubernetes_version, releases  # noqa: E402
 
 CHART = ROOT / "deploy" / "chart"
@@ -80,15 +80,9 @@ def copies() -> dict[Path, str]:
 def schema() -> str:
     """The schema of the values, with the settings as `extender.settings` has them."""
     document = json.loads(SCHEMA.read_text())
-    settings = _without_prose(Settings.model_json_schema())
-    # Amounts may also be numbers (cpu: 8); Stowage itself checks these requests.
-    settings["properties"]["demand"] = {"type": "array", "items": {"type": "object"}}
-    queues = settings.pop("$defs")["Queue"]
-    queues["type"] = ["object", "null"]  # null removes a queue
-    settings["properties"]["queues"]["additionalProperties"] = queues
-    modes = {"enum": ["off", "recommend", "on", True, False]}  # YAML's on
-    settings["properties"]["evictor"] = settings["properties"]["consolidation"] = modes
-    queues["properties"]["consolidation"] = modes
+    settings = _without_prose(json_schema())
+    del settings["$schema"]
+    document["$defs"] = settings.pop("$defs")
     document["properties"]["settings"] = settings
     text = json.dumps(document, indent=2)
     # Short lists and objects on one line.

@@ -10,7 +10,15 @@ from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
 
 from extender.untrusted.duration import as_seconds
 from extender.untrusted.limits import LABEL
@@ -47,7 +55,11 @@ def _as_mode(value: object) -> object:
     return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
 
 
-Mode: TypeAlias = Annotated[Literal["off", "recommend", "on"], BeforeValidator(_as_mode)]
+_MODES = WithJsonSchema({"enum": ["off", "recommend", "on", True, False]})
+Mode: TypeAlias = Annotated[Literal["off", "recommend", "on"], BeforeValidator(_as_mode), _MODES]
+_NumberOrText = Annotated[str, WithJsonSchema({"type": ["number", "string"]})]
+API = {"apiVersion": "stowage.dev/v1alpha1", "kind": "StowageConfiguration"}
+"""What a file of settings may begin with."""
 
 
 class SettingsError(Exception):
@@ -66,10 +78,10 @@ class ExpectedRequest(BaseModel):
         validate_by_alias=True,
     )
 
-    resources: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    labels: dict[str, str] = {}
-    node_selector: dict[str, str] = Field(default={}, alias="nodeSelector")
+    resources: dict[str, _NumberOrText] = {}
+    annotations: dict[str, _NumberOrText] = {}
+    labels: dict[str, _NumberOrText] = {}
+    node_selector: dict[str, _NumberOrText] = Field(default={}, alias="nodeSelector")
     weight: _Relative = 1.0
 
 
@@ -87,7 +99,12 @@ class Queue(BaseModel):
     the queue that names its PriorityClass. ``aliases``: names of this queue in Kueue, Volcano and KAI.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        json_schema_extra={"type": ["object", "null"]},  # null removes a queue
+    )
 
     preempts: frozenset[str] = frozenset()
     min_runtime: _Seconds = Field(default=0.0, ge=0, le=1e9)
@@ -328,3 +345,10 @@ class Settings(BaseModel):
         if value not in (None, "off") and not any(leases):
             raise ValueError("needs evictor_lease or leader_election, so that one replica evicts at a time")
         return value
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a file of settings."""
+    found = Settings.model_json_schema()
+    found["properties"] = {key: {"const": value} for key, value in API.items()} | found["properties"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | found

@@ -9,13 +9,13 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from extender.settings import DEFAULT_QUEUES, Settings, SettingsError
+from extender.settings import API, DEFAULT_QUEUES, ExpectedRequest, Queue, Settings, SettingsError
 from extender.untrusted.yaml_reader import TextError, yaml_documents
 
 PREFIX = "STOWAGE_"
@@ -95,6 +95,9 @@ def _from_file(path: Path) -> dict[str, _Given]:
     content = (documents[0] if documents else None) or {}
     if len(documents) > 1 or not isinstance(content, dict):
         raise SettingsError(f"{path}: expected 'key: value' lines, such as 'shortlist: 64'")
+    for key, expected in API.items():
+        if (value := content.pop(key, expected)) != expected:
+            raise SettingsError(f"{path}: {key}: invalid value {value!r}; expected {expected}")
     return {key: _Given(value, str(path)) for key, value in content.items()}
 
 
@@ -134,15 +137,18 @@ def _problem(
     expected = f"; expected {Settings.model_fields[key].description}" if key in Settings.model_fields else ""
     if kind == "value_error":
         return where + message.removeprefix("Value error, ")
+    if kind == "extra_forbidden":
+        parts: dict[str, type[BaseModel]] = {"queues": Queue, "demand": ExpectedRequest}
+        part = parts.get(key, Settings)
+        names = [field.alias or name for name, field in part.model_fields.items()]
+        return f"{where}unknown setting{_nearest(str(loc[-1]), names)}"
     if len(loc) > 1:
         return where + message + expected
-    if kind == "extra_forbidden":
-        return f"{where}unknown setting{_nearest(key)}"
     return f"{where}invalid value {value!r}{expected}"
 
 
-def _nearest(key: str, prefix: str = "") -> str:
-    near = difflib.get_close_matches(key, Settings.model_fields, n=1)
+def _nearest(key: str, names: Iterable[str] = Settings.model_fields, prefix: str = "") -> str:
+    near = difflib.get_close_matches(key, list(names), n=1)
     if not near:
         return ""
     return f"; did you mean {prefix + near[0].upper() if prefix else near[0]}?"

@@ -25,18 +25,24 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     cluster_args.add_config(parser)
     cluster_args.add_output(parser, "yaml", "json")
+    text = "print the JSON Schema of such a file instead"
+    parser.add_argument("--schema", action="store_true", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. Raises ``SettingsError``."""
+    from extender.settings import API, json_schema
     from extender.settings_file import load_with_origins
 
+    if args.schema:
+        print(json.dumps(json_schema(), indent=2))
+        return 0
     settings, origins = load_with_origins(args.config, os.environ)
     if args.output == "json":
         shown = {"settings": settings.model_dump(mode="json"), "from": origins}
         print(json.dumps(shown, indent=2))
     else:
-        print("\n".join(_lines(settings, origins)))
+        print("\n".join([*(f"{key}: {value}" for key, value in API.items()), *_lines(settings, origins)]))
     return 0
 
 

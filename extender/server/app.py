@@ -27,6 +27,7 @@ from extender.server.front import PROBES
 from extender.server.metrics import CONTENT_TYPE
 from extender.server.page_files import page_files
 from extender.server.service import Service
+from extender.settings import API, Settings
 from extender.untrusted.limits import (
     DECISIONS_LISTED,
     DECISIONS_SIZE,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:  # they load kernels
     from extender.cluster.state import State
     from extender.explain.inspector import Inspector
     from extender.server.engine import Engine
-    from extender.settings import Settings
 
 _log = logging.getLogger(__name__)
 _BATCH = 5
@@ -64,7 +64,7 @@ def create_app(service: Service, bodies: BodyBudget, *, debug: bool) -> FastAPI:
         return _compact({"version": service.version, "source": service.source.describe()})
 
     async def configz(request: Request) -> Response:
-        return _compact({"componentconfig": service.settings.model_dump(mode="json")})
+        return _compact({"componentconfig": API | service.settings.model_dump(mode="json")})
 
     async def statusz(request: Request) -> Response:
         routes = (str(getattr(route, "path", "")) for route in app.routes)

@@ -40,6 +40,11 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
     assert load(write(tmp_path, "# nothing yet\n"), {}) == Settings()
 
 
+def test_a_file_may_say_which_api_it_has(tmp_path: Path) -> None:
+    text = "apiVersion: stowage.dev/v1alpha1\nkind: StowageConfiguration\nshortlist: 8\n"
+    assert load(write(tmp_path, text), {}).shortlist == 8
+
+
 def test_the_file_is_read_and_the_environment_wins(tmp_path: Path) -> None:
     path = write(tmp_path, 'shortlist: 8\nbind: true\nkubernetes_version: "1.36"\n')
     settings = load(path, {"STOWAGE_SHORTLIST": "0", "HOME": "/nowhere"})
@@ -114,6 +119,10 @@ def test_costs_are_finite_within_the_bounds(given: dict[str, Any]) -> None:
         ("mig_manager: a/b/c", ["mig_manager", "'a/b/c'", "namespace/name of the MIG manager"]),
         ("shortlst: 3", ["shortlst", "unknown setting", "did you mean shortlist?"]),
         ("colour: blue", ["colour", "unknown setting"]),
+        ("queues: {batch: {min_runtme: 1}}", ["queues.batch.min_runtme", "did you mean min_runtime?"]),
+        ("demand: [{nodeselector: {}}]", ["demand.0.nodeselector", "did you mean nodeSelector?"]),
+        ("apiVersion: stowage.dev/v2", ["apiVersion", "'stowage.dev/v2'", "expected stowage.dev/v1alpha1"]),
+        ("kind: KubeSchedulerConfiguration", ["kind", "expected StowageConfiguration"]),
         ("policy: ''", ["policy", "''", "packing policy"]),
         ("kubernetes_version: 1.36", ["kubernetes_version", "1.36", "in quotes"]),
         ("body_limit_mib: 0", ["body_limit_mib", "1 to 1024"]),
@@ -302,7 +311,7 @@ def test_queues_of_the_environment_are_yaml_or_json(text: str) -> None:
         ("a b: {}", "'a b' is no valid value of a label"),
         ('"": {}', "'' is no valid value of a label"),
         ("a: {min_runtime: soon}", "queues.a.min_runtime: 'soon' is not a duration such as 1h30m"),
-        ("a: {colour: blue}", "queues.a.colour: Extra inputs are not permitted"),
+        ("a: {colour: blue}", "queues.a.colour: unknown setting"),
         ("a: {grace: 1.5}", "queues.a.grace: Input should be a valid integer"),
         ("a: 5", "queues.a: Input should be a valid dictionary"),
         ("[a, b]", "invalid value ['a', 'b']; expected queues by name"),

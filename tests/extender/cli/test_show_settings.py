@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from extender.cli import main as cli
+from extender.settings import Settings
 from extender.settings_file import load
 
 FILE = "shortlist: 8\nqueues: {backfill: {min_runtime: 2h}, batch: null, ml: {aliases: [b, a]}, idle: {}}\n"
@@ -54,6 +55,19 @@ def test_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["settings"]["shortlist"] == 8
     assert found["from"]["queues.ml.aliases"] == str(file)
+
+
+def test_the_schema_knows_every_setting_and_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["settings", "--schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["additionalProperties"] is False
+    properties = schema["properties"]
+    assert [properties.pop(key) for key in ("apiVersion", "kind")] == [
+        {"const": "stowage.dev/v1alpha1"},
+        {"const": "StowageConfiguration"},
+    ]
+    assert list(properties) == list(Settings.model_fields)
+    assert all(one["description"] for one in properties.values())
 
 
 def test_an_invalid_setting_is_code_1(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

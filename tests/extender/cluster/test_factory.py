@@ -48,7 +48,7 @@ def test_nothing_expected_is_no_prior() -> None:
     [
         ("demand: 3", "demand: invalid value 3; expected a list of expected requests"),
         ("demand: [{weight: 0}]", "demand.0.weight: Input should be greater than or equal to 0.000001"),
-        ("demand: [{}, {colour: blue}]", "demand.1.colour: Extra inputs"),
+        ("demand: [{}, {colour: blue}]", "demand.1.colour: unknown setting"),
         ("demand: [{resources: [gpu]}]", "demand.0.resources: Input should be a valid dictionary"),
         ("demand: [{weight: .nan}]", "demand.0.weight"),
     ],

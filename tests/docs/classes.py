@@ -152,6 +152,8 @@ NOT_RUN = {
     "docker buildx build --platform linux/amd64,linux/arm64 -f deploy/image/Containerfile "
     "-t registry.example.com/stowage:0.1.0 --sbom=true --provenance=mode=max --push .": "needs a container engine",
     "curl localhost:8081/debug/problems": "needs the port-forward above; tests/contract/test_debug_docs.py asks it",
+    'curl -X PUT -H "Authorization: Bearer $TOKEN" --data 2 http://localhost:8081/debug/flags/v': "needs the "
+    "port-forward; tests/extender/server/test_run.py asks it",
     "kubectl --namespace stowage-system port-forward deployment/stowage-scheduler 8081": "needs a kubelet",
     "kubectl -n stowage-system port-forward deployment/stowage-scheduler 8081": "needs a kubelet",
     "kubectl logs -f job/train": "needs a kubelet",

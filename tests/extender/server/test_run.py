@@ -132,10 +132,7 @@ def test_its_log_has_a_line_for_each_decision_while_that_is_wanted(start: Start,
     arguments = ("--snapshot", str(CLUSTER), "--log-format", "json")
     process = start(*arguments, "-v", "2", drain_seconds="0", debug_token_file=str(tmp_path / "token"))
     process.wait_until_ready()
-    secret = {
-        "env": [{"name": "KEY", "value": "hunter2"}],
-        "resources": {"requests": {"nvidia.com/gpu": "1"}},
-    }
+    secret = {"env": [{"name": "KEY", "value": "hunter2"}]}
     with httpx.Client(base_url=process.urls[0]) as client:
 
         def ask(name: str) -> None:

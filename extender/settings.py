@@ -323,6 +323,7 @@ class Settings(BaseModel):
     )
     body_limit_mib: int = _whole(64, 1, 1024, "the largest request body in MiB")
     decisions_kept: int = _whole(1000, 0, 1_000_000, "the number of pods whose last decisions are kept")
+    tracing: bool = _flag(False, "whether each call of a verb is a span of OpenTelemetry")
     drain_seconds: _Seconds = _seconds(2.0, 0, 300, "between SIGTERM and closing the sockets")
     log_level: Literal["debug", "decision", "info", "warning", "error"] = Field(
         default="info", description="debug, decision, info, warning or error"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic_core import from_json
 
@@ -52,6 +52,9 @@ from extender.verbs.preempt import GO_FOR_ANOTHER, STILL_THERE, NamedVictims, Pr
 from extender.verbs.prioritize import LastFilter, Scored, prioritize, scored
 from extender.verbs.recheck import LONGEST, RefusalRecheck
 
+if TYPE_CHECKING:
+    from extender.server.tracing import Tracing
+
 _log = logging.getLogger(__name__)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _REQUIRED = {kind: watched.resource for kind, watched in WATCHED_KINDS.items() if kind in REQUIRED_KINDS}
@@ -71,6 +74,7 @@ class Engine:
         self.state = state_of(settings)
         self.state.allocations.deferred = True  # until the first lists are complete; before that nobody asks
         self.source, self._settings, self._metrics = source, settings, metrics
+        self.tracing: Tracing | None = None
         self._recent_pods: BoundedMap[str, Pod] = BoundedMap(_RECENT_PODS, KEPT_PODS)
         self._retry_order, self._named_victims = RetryOrder(), NamedVictims()
         self._schedulers = Schedulers(settings.evictor_schedulers)
@@ -166,8 +170,12 @@ class Engine:
 
     async def _parsed_filter(self, body: bytes) -> codec.FilterArgs:
         if len(body) < LARGE_BODY:
-            return codec.parse_filter(body, self.state.pods.by_uid)
-        return await self._parsed(codec.parse_filter, body)
+            args = codec.parse_filter(body, self.state.pods.by_uid)
+        else:
+            args = await self._parsed(codec.parse_filter, body)
+        if self.tracing:
+            self.tracing.note(pod=args.pod.key, nodes=len(args.names))
+        return args
 
     async def _filter(self, body: bytes) -> tuple[bytes, str]:
         started = time.perf_counter()
@@ -192,18 +200,23 @@ class Engine:
         self._last_filter.keep(evaluation, args, result)
         self._schedulers.note(args.pod.scheduler_name)
         if not (result.names or result.error):
-            self._metrics.nothing_fitted([*result.failed, *result.unresolvable])
-            if self._settings.evictor != "off" and has_unknown_filters(args.pod):
-                names = args.names.json()
-                self._refused_nodes.put(args.pod.uid, names, len(names))
+            self._nothing_fits(args, result)
         if len(result.names) == 1:
             self._answered(args.pod, result.names[0])
+        if self.tracing:
+            self.tracing.note(answered=len(result.names))
         outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
         seconds = time.perf_counter() - started
         self.after.add(partial(self._filtered, args, result, evaluation, outcome, seconds))
         if args.nodes is None:
             return codec.encode_filter(result), outcome
         return await asyncio.to_thread(codec.encode_filter, result, args.nodes), outcome
+
+    def _nothing_fits(self, args: codec.FilterArgs, result: codec.FilterResult) -> None:
+        self._metrics.nothing_fitted([*result.failed, *result.unresolvable])
+        if self._settings.evictor != "off" and has_unknown_filters(args.pod):
+            names = args.names.json()
+            self._refused_nodes.put(args.pod.uid, names, len(names))
 
     def _answered(self, pod: Pod, node: str) -> None:
         """kube-scheduler will most likely take this node."""
@@ -230,6 +243,8 @@ class Engine:
     async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
         started = time.perf_counter()
         answer = await self._scores(body)
+        if self.tracing:
+            self.tracing.note(pod=answer.args.pod.key, node=answer.best, nodes=answer.scores.size)
         if answer.best:
             self._answered(answer.args.pod, answer.best)
         self.after.add(partial(self._prioritized, answer, time.perf_counter() - started))
@@ -268,6 +283,9 @@ class Engine:
             result = Preemption(empty=GO_FOR_ANOTHER)
         if len(result.plans) == 1:
             self.state.reservations.reserve(uid, Reserved.NOMINATING, result.plans[0].node)
+        if self.tracing:
+            nodes, answered = len(args.candidates), len(result.candidates)
+            self.tracing.note(pod=args.pod.key, nodes=nodes, answered=answered)
         self._named_victims.remember_named(uid, result.candidates, now)
         self._log_preemption(args.pod, result, len(args.candidates), time.perf_counter() - started)
         return codec.encode_preempt(result), "victims" if result.candidates else "no_victims"
@@ -288,6 +306,8 @@ class Engine:
     async def _bind(self, body: bytes) -> tuple[bytes, str]:
         started = time.perf_counter()
         args = codec.parse_bind(body)
+        if self.tracing:
+            self.tracing.note(pod=f"{args.namespace}/{args.name}", node=args.node)
         self.finish_answers()
         pod = self.state.pods.by_uid(args.uid) or self._recent_pods.get(args.uid)
         if pod is not None and pod.key != f"{args.namespace}/{args.name}":

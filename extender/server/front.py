@@ -95,7 +95,11 @@ class Front:
             return
         try:
             answer = service.answer(verb, body)
-            reply = await (_while_connected(receive, service, answer) if verb == "bind" else answer)
+            if verb == "bind":
+                answer = _while_connected(receive, service, answer)
+            if service.tracing:
+                answer = service.tracing.traced(verb, scope["headers"], answer)
+            reply = await answer
         finally:
             self._bodies.release(body)
         # Behind a Service, a caller would keep its connection to a replica that is no longer ready.

@@ -43,12 +43,13 @@ from extender.server.debug_auth import auth_of
 from extender.server.gauges import counter, gauge
 from extender.server.leader_elector import LeaderElector, elector_of
 from extender.server.metrics import Metrics
-from extender.settings import Settings
+from extender.settings import Settings, SettingsError
 from extender.source.interface import Source
 from extender.untrusted.visible import visible
 
 if TYPE_CHECKING:  # it loads kernels
     from extender.server.engine import Engine
+    from extender.server.tracing import Tracing
 
 _POLL = 0.02  # seconds
 _VERSION_INTERVAL = 600  # seconds; the control plane may be upgraded while we run
@@ -81,7 +82,8 @@ class Service:
         """``prepare`` is called in a thread before kernels are loaded.
 
         Raises ``Unavailable`` if the settings need a Lease, the evictor, reviews of tokens or a selection of
-        nodes, and the source has none, and ``SettingsError`` if the token file has no token.
+        nodes, and the source has none, and ``SettingsError`` if the token file has no token, or without the
+        extra ``tracing`` that the setting needs.
         """
         self.settings, self.source, self.version = settings, source, version
         self._prepare = prepare
@@ -97,6 +99,7 @@ class Service:
         if self._evictor_elector is not None:
             self._evictor_api = source.evictor_api(self._evictor_elector.write_deadline)
         self.debug_auth = auth_of(settings, source)
+        self.tracing = _tracing(version) if settings.tracing else None
         if settings.node_selector is not None:
             source.select_nodes(settings.node_selector, settings.shard_schedulers)
         if settings.mig_manager is not None:
@@ -210,6 +213,8 @@ class Service:
         """Answer a request. Never raises."""
         started = perf_counter()
         reply, result = await self._answer(verb, body)
+        if self.tracing:
+            self.tracing.note(result=result)
         counted = partial(self.metrics.answered, verb, result, perf_counter() - started)
         if self.engine is not None:
             self.engine.after.add(counted)
@@ -252,7 +257,7 @@ class Service:
         from extender.server.engine import Engine
 
         engine = Engine(self.source, self.settings, self.metrics)
-        engine.inspector.replica = self.replica
+        engine.inspector.replica, engine.tracing = self.replica, self.tracing
         return engine
 
     def _not_leader(self) -> str:
@@ -269,6 +274,14 @@ class Service:
         yield counter("background_failures", text, self.background.failures.total())
         if self.engine is not None:
             yield from self.engine.gauges.collect()
+
+
+def _tracing(version: str) -> Tracing:
+    try:
+        from extender.server.tracing import Tracing
+    except ImportError as error:
+        raise SettingsError(f"tracing: {error}; pip install 'kube-stowage[tracing]'") from None
+    return Tracing(version)
 
 
 def _refusal(verb: Verb | VolcanoVerb, text: str, status: int) -> Reply:

@@ -309,6 +309,20 @@ def test_the_priority_classes_are_those_of_the_default_queues() -> None:
     assert all(one["description"] for one in priority_classes().values())
 
 
+def test_every_example_tolerates_the_taint_of_gpu_nodes() -> None:
+    files = [
+        *(ROOT / "deploy" / "examples").glob("*.yaml"),
+        *(ROOT / "deploy" / "examples").glob("check*/*.yaml"),
+    ]
+    asking = [
+        file for file in files if re.search(r"limits:.*nvidia\.com/|nvidia\.com/gpu: ", file.read_text())
+    ]
+    assert len(asking) > 10
+    assert not [
+        file.name for file in asking if "{key: nvidia.com/gpu, operator: Exists" not in file.read_text()
+    ]
+
+
 def test_the_examples_show_who_may_evict_whom() -> None:
     rights, others = Rights(), (GangTable(), DisruptionLog())
     pods = {queue: example(queue) for queue in settings.DEFAULT_QUEUES}

@@ -32,7 +32,7 @@ def pages() -> list[Path]:
         ROOT / "README.md",
         *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
     ]
-    for folder in ("docs", "bench", "deploy", "scheduler-config"):
+    for folder in ("docs", "bench", "deploy", "scheduler-config", "tests/e2e"):
         found += sorted((ROOT / folder).rglob("*.md"))
     return found
 

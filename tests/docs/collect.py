@@ -41,7 +41,7 @@ class Command:
 
 def pages() -> list[Path]:
     ours = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
-    for folder in ("docs", "bench", "deploy", "scheduler-config"):
+    for folder in ("docs", "bench", "deploy", "scheduler-config", "tests/e2e"):
         ours += (ROOT / folder).rglob("*.md")
     return sorted(page for page in ours if "site" not in page.relative_to(ROOT).parts)
 

@@ -10,8 +10,8 @@ seconds. Rounds differ in their pods.
 
 The schedulers: kube-scheduler as it comes and with MostAllocated (``scheduler-config/second-scheduler.yaml``
 without its extender), the same with Stowage, and Volcano with binpack where ``STOWAGE_E2E_VOLCANO`` is the
-path of vc-scheduler (tests/e2e/README.md). HAMi is not among them: its bind waits for its device plugin, which needs
-GPUs. The control plane is that of the end-to-end tests. Run alone:
+path of vc-scheduler (tests/e2e/README.md). HAMi is not among them: its bind waits for its device plugin,
+which needs GPUs. The control plane is that of the end-to-end tests. Run alone:
 
     python -m bench.peers --nodes 100 --rounds 2
 """

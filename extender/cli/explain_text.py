@@ -37,21 +37,23 @@ _EVICTOR = {
 def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -> str:
     """An explanation; ``verbose``: with the numbers of the score; ``width`` of its tables, 0 for any."""
     if explanation.error:
-        return joined([f"{explanation.pod} can run nowhere: {explanation.error}", *explanation.hints])
+        said = f"{explanation.pod} can run nowhere: {explanation.error}", *explanation.hints
+        return joined(one for line in said for one in wrapped(line, width))
     lines = [f"{explanation.pod} asks for {amounts(explanation.asks) or 'nothing'}"]
     if explanation.node:
         lines += [f"It runs on {explanation.node}. A copy of it:"]
     fits, nodes = explanation.fits, explanation.nodes + sum(explanation.passed_over.values())
+    verdict = explanation.verdict
+    others = {why: count for why, count in explanation.passed_over.items() if not verdict.why.startswith(why)}
     tables: dict[str, list[tuple[str, ...]]] = {
         "Best:": [_option(option, verbose=verbose) for option in explanation.best] if fits else [],
-        "Does not fit:": [_refusal(refusal) for refusal in explanation.refusals],
+        "Does not fit:": [_refusal(refusal, verdict.lacks) for refusal in explanation.refusals],
         "Unknown whether the claims of the pod get their devices there:": _counts(explanation.unknown),
-        "Ruled out before Stowage was asked:": _counts(explanation.passed_over),
+        "Ruled out before Stowage was asked:": _counts(others),
     }
     unknown = sum(explanation.unknown.values())
     head = f"It fits on {fits or 'none'} of {nodes} nodes" + (f", unknown for {unknown}" if unknown else "")
-    verdict = explanation.verdict
-    if fits or unknown:
+    if (fits or unknown) and not verdict.decides:
         lines += [head]
     else:
         lines += [f"{head}{'.' if verdict.why[:1].isupper() else ':'} {verdict.why}"]
@@ -96,9 +98,11 @@ def _terms(terms: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.3g}" for name, value in terms.items())
 
 
-def _refusal(refusal: Refusal) -> tuple[str, ...]:
+def _refusal(refusal: Refusal, said: str) -> tuple[str, ...]:
+    """The nodes of one reason, with what they lack, unless that has been ``said``."""
     lacks = "; ".join(need.text for need in refusal.lacks if need.total)
-    return str(refusal.nodes), refusal.reason, f"nearest is {refusal.nearest} ({lacks})" if lacks else ""
+    is_new = lacks and not said.startswith(f"{refusal.nearest}: ")
+    return str(refusal.nodes), refusal.reason, f"nearest is {refusal.nearest} ({lacks})" if is_new else ""
 
 
 def _counts(nodes_by_reason: Mapping[str, int]) -> list[tuple[str, ...]]:

@@ -99,6 +99,11 @@ class Verdict:
     lacks: str = ""
     ways: tuple[str, ...] = ()
 
+    @property
+    def decides(self) -> bool:
+        """Whether it says more than the numbers of nodes that fit, or where that is not known."""
+        return bool(self.why) and not self.why.startswith(("fits on ", "not known: "))
+
 
 NO_VERDICT = Verdict("")
 

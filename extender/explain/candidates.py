@@ -43,13 +43,14 @@ class Rejection(NamedTuple):
 class Candidates:
     """``names``: the nodes that kube-scheduler would ask about. ``passed_over``: the others, by why not.
 
-    ``used_up`` says of nodes among ``names`` what they have too little of, though Stowage may find that the
-    pod fits there. It counts only there: the others say what evictions would have to change.
+    ``used_up`` says of nodes among ``names`` what they have too little of that Stowage does not place by,
+    first what they have too little of even without pods.
     """
 
     def __init__(self, state: State, pod: Pod) -> None:
         self._state, self._pod, self._asked = state, pod, asked_by(pod)
-        self._filter = NodeFilter(pod)
+        self._filters: dict[tuple[str, ...], NodeFilter] = {}
+        self._filter = self._without(())
         self._resources = uncounted_resources(pod)
         self._pinned = pod.node_name if is_manifest(pod) else ""
         self.names: list[str] = []
@@ -61,8 +62,8 @@ class Candidates:
             self.passed_over.setdefault(rejection, []).append(node)
             return
         self.names.append(node.name)
-        if lack := next(lacking_on(self._state, node, self._asked), None):
-            self.used_up[node.name] = lack
+        if lacks := [*lacking_on(self._state, node, self._asked)]:
+            self.used_up[node.name] = min(lacks, key=lambda lack: lack.asked <= lack.total)
 
     def rejection(self, node: Node) -> Rejection | None:
         """Why kube-scheduler does not ask about the node, None if it does."""
@@ -74,21 +75,28 @@ class Candidates:
         missing = missing_on(node, others)
         return Rejection(f"node does not offer {shorten(missing, KEY)}") if missing else None
 
-    def but_for(self, rejection: Rejection) -> list[str]:
-        """The nodes that only this one rule excludes."""
-        pod, spec, rules = self._pod, self._pod.spec, self._pod.scheduling_constraints
-        match rejection.reason:
-            case reason if reason == OTHER_SELECTOR:
-                pod = replace(pod, spec=replace(spec, node_selector=()))
-            case reason if reason == OTHER_AFFINITY:
-                pod = replace(pod, scheduling_constraints=replace(rules, node_affinity=None))
-            case reason if reason == NOT_TOLERATED:
-                pod = replace(pod, scheduling_constraints=replace(rules, tolerations=(_ANY_TAINT,)))
-            case reason if reason != CORDONED:
-                return []
-        rest, nodes = NodeFilter(pod), self.passed_over[rejection]
-        opened = (uncordoned(node) if rejection.reason == CORDONED else node for node in nodes)
-        return [node.name for node in opened if not (rest.rejection(node) or self._lacks(node))]
+    def rules_against(self, node: Node) -> tuple[Rejection, ...]:
+        """All rules of the pod that keep it off the node; none where anything else does."""
+        rules: list[Rejection] = []
+        while reason := self._without(tuple(one.reason for one in rules)).rejection(node):
+            if reason not in _LIFTED or len(rules) == len(_LIFTED):
+                return ()
+            rules.append(Rejection(reason, _detail(self._pod, node, reason)))
+            node = uncordoned(node) if reason == CORDONED else node
+        return () if self._pinned or self._lacks(node) else tuple(rules)
+
+    def _without(self, reasons: tuple[str, ...]) -> NodeFilter:
+        """The rules of the pod but these."""
+        if reasons not in self._filters:
+            pod, rules = self._pod, self._pod.scheduling_constraints
+            if OTHER_SELECTOR in reasons:
+                pod = replace(pod, spec=replace(pod.spec, node_selector=()))
+            if OTHER_AFFINITY in reasons:
+                rules = replace(rules, node_affinity=None)
+            if NOT_TOLERATED in reasons:
+                rules = replace(rules, tolerations=(_ANY_TAINT,))
+            self._filters[reasons] = NodeFilter(replace(pod, scheduling_constraints=rules))
+        return self._filters[reasons]
 
     def _lacks(self, node: Node) -> bool:
         return bool(
@@ -96,6 +104,7 @@ class Candidates:
         )
 
 
+_LIFTED = CORDONED, OTHER_SELECTOR, OTHER_AFFINITY, NOT_TOLERATED
 _ANY_TAINT = Toleration(operator="Exists")
 
 

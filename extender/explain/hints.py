@@ -23,6 +23,7 @@ from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, exact
 from extender.k8s.resource_api.objects import DeviceSubRequest
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
+from packing.model.gpu_catalogue import Model, Profile, named_model, parse_profile, placement_of
 from packing.model.request import Request
 
 _IN_MIB = frozenset({"nvidia.com/gpumem", "nvidia.com/vgpu-memory", "volcano.sh/vgpu-memory"})
@@ -68,7 +69,8 @@ def hints(state: State, pod: Pod) -> tuple[Hint, ...]:
         *_models(state, pod, request),
         *(Hint(Kind.NOTE, text) for text in _unread_layouts(state, request)),
         *_sharing(state, request),
-        *(Hint(Kind.NOTE, text) for text in _claims(state, pod)),
+        *_claims(state, pod),
+        *_pinned(state, pod),
         *(Hint(Kind.NOTE, text) for text in _never_asked(state, pod, request)),
     )
 
@@ -150,10 +152,44 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
     frequent = [shorten(name, KEY) for name, _ in offered.most_common(LISTED_NAMES)]
     shown = f"Offered, with numbers of nodes: {_listed(offered, _RESOURCES)}." if offered else ""
     for name in unknown[:_RESOURCES]:
-        near = get_close_matches(shorten(name, KEY), frequent, n=1, cutoff=0.75)
-        text = f"No node offers {shorten(name, KEY)}. " + (f"Did you mean {near[0]}? " if near else "")
-        paste = written_as("limits", near[0], asked.get(name, "1")) if near else ""
+        text = f"No node offers {shorten(name, KEY)}. "
+        if profile := parse_profile(name.removeprefix(MIG_PREFIX)):  # no misspelt one
+            near = _larger_profile(profile, frequent)
+            text += f"{_divided_so(state, profile)} "
+        else:
+            near = next(iter(get_close_matches(shorten(name, KEY).lower(), frequent, n=1, cutoff=0.75)), "")
+            text += f"Did you mean {near}? " if near else ""
+        paste = written_as("limits", near, asked.get(name, "1")) if near else ""
         yield Hint(Kind.WORD, (text + shown).rstrip(), paste)
+
+
+def _larger_profile(asked: Profile, offered: Collection[str]) -> str:
+    """The smallest of the offered MIG resources that is at least as large, "" for none."""
+    profiles = ((parse_profile(name.removeprefix(MIG_PREFIX)), name) for name in offered)
+    found = [
+        (one.compute, one.memory_gb, name)
+        for one, name in profiles
+        if one and one.compute >= asked.compute and one.memory_gb >= asked.memory_gb
+    ]
+    return min(found)[2] if found else ""
+
+
+def _divided_so(state: State, profile: Profile) -> str:
+    """Whether a GPU of the cluster has this profile."""
+    names = Counter(spec.model for spec in state.fleet.specs if spec and spec.gpus)
+    models = [model for name, _ in names.most_common() if (model := named_model(name))]
+    able = [model.name for model in models if _has_profile(model, profile)]
+    if not able:
+        return "No GPU model of the nodes has this MIG profile."
+    return f"{', '.join(able[:_NAMED])} could be divided so: see stowage plan mig."
+
+
+def _has_profile(model: Model, profile: Profile) -> bool:
+    geometry = model.geometry
+    if geometry is None or (found := placement_of(geometry, profile, model.memory_mib)) is None:
+        return False
+    slices = profile.memory_gb * 1024 * geometry.memory_slices / model.memory_mib
+    return abs(found.size - slices) < found.size / 5
 
 
 def _is_offered(state: State, name: str) -> bool:
@@ -210,18 +246,36 @@ def _sharing(state: State, request: Request | None) -> Iterator[Hint]:
     yield Hint(Kind.RULE, f"It asks for parts of GPUs in {words}.{known}")
 
 
-def _claims(state: State, pod: Pod) -> Iterator[str]:
+def _claims(state: State, pod: Pod) -> Iterator[Hint]:
     """Claims that do not exist: the devices are known once they do."""
     if pod.node_name or pod.claims:
         return
     for one in pod.spec.claims[:_NAMED]:
         if one.template:
-            yield (
+            yield Hint(
+                Kind.NOTE,
                 f"Its claim {quoted(one.name)} is made from the ResourceClaimTemplate {quoted(one.template)} "
-                f"when the pod is created. Then ask again: stowage explain {shorten(pod.key, KEY)}"
+                f"when the pod is created. Then ask again: stowage explain {shorten(pod.key, KEY)}",
             )
         elif one.claim and f"{pod.namespace}/{one.claim}" not in state.devices.claims:
-            yield f"There is no ResourceClaim {quoted(one.claim)} in the namespace {pod.namespace}."
+            names = [
+                key.partition("/")[2] for key in state.devices.claims if key.startswith(f"{pod.namespace}/")
+            ]
+            near = did_you_mean(one.claim, names)
+            text = f"Its claim {quoted(one.claim)} does not exist in the namespace {pod.namespace}{near}."
+            yield Hint(Kind.NEVER, text, f"kubectl get resourceclaims -n {pod.namespace}")
+
+
+def _pinned(state: State, pod: Pod) -> Iterator[Hint]:
+    """A manifest that names its node."""
+    if pod.node_name and is_manifest(pod):
+        known = pod.node_name in state.nodes
+        there = "" if known else ", and there is no such node"
+        text = (
+            f"Its manifest sets nodeName {quoted(pod.node_name)}{there}: kube-scheduler and Stowage are not "
+            "asked, and kubelet refuses the pod if the node has too little."
+        )
+        yield Hint(Kind.NOTE if known else Kind.NEVER, text, "leave out spec.nodeName")
 
 
 def _sounds_like_gpu(request: tuple[str, str]) -> bool:
@@ -229,12 +283,6 @@ def _sounds_like_gpu(request: tuple[str, str]) -> bool:
 
 
 def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[str]:
-    if pod.node_name and is_manifest(pod):
-        there = "" if pod.node_name in state.nodes else ", and there is no such node"
-        yield (
-            f"Its manifest sets nodeName {quoted(pod.node_name)}{there}: kube-scheduler and Stowage are not "
-            "asked, and kubelet refuses the pod if the node has too little."
-        )
     if pod.scheduler_name == _DEFAULT_SCHEDULER and not pod.node_name:
         yield (
             "Its schedulerName is default-scheduler: Stowage is asked only if that scheduler is configured "

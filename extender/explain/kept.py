@@ -33,12 +33,22 @@ def compared(fleet: Fleet, found: Sequence[Placement], fitting: npt.NDArray[np.i
     """The options, best first, each with what it keeps or costs against another as ``why`` where that can be
     said: the best against the next, the others against the best. ``fitting``: the rows of all nodes that fit.
     """
-    if len(found) < 2 or not found[0].request.wants_gpu:
+    if not found or not found[0].request.wants_gpu:
         return [one.option for one in found]
     best, *others = found
-    texts = ["; ".join(_kept(fleet, best, others[0], fitting))]
+    if not others:
+        return [replace(best.option, why="the only node that takes it")]
+    texts = ["; ".join(_kept(fleet, best, others[0], fitting)) or _dearer(best.option, others[0].option)]
     texts += ["" if _is_other(one.option) else "; ".join(_costs(fleet, one.row, best.row)) for one in others]
     return [replace(one.option, why=text or one.option.why) for one, text in zip(found, texts, strict=True)]
+
+
+def _dearer(best: Option, other: Option) -> str:
+    """The best against the next by their costs, where nothing else tells them apart."""
+    name, more = shorten(other.node, NAME), other.cost - best.cost
+    if more <= _NOTHING:
+        return f"as good as {name}"
+    return f"leaves {more:.2g} more GPUs for expected pods than {name}"
 
 
 def _is_other(option: Option) -> bool:

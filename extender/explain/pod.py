@@ -31,8 +31,8 @@ from extender.explain.kept import Placement, compared
 from extender.explain.needs import NO_DEVICES, missing_needs
 from extender.explain.numa import doubts, refused_text
 from extender.explain.options import option_on
-from extender.explain.verdict import TOO_LARGE, Question, decide
-from extender.explain.words import admission_problem, as_admitted, is_manifest
+from extender.explain.verdict import SIZE, TOO_LARGE, Question, decide, of_hint
+from extender.explain.words import Hint, Kind, admission_problem, as_admitted, is_manifest
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import Bytes, NodeNames
 from extender.settings import Settings
@@ -88,7 +88,8 @@ def explain(
     passed_over = Counter({rule.text: len(nodes) for rule, nodes in candidates.passed_over.items()})
     evaluation = with_gang_check(state, evaluate(state, pod, request, names))
     fit = zip(names, evaluation.codes == Reason.FITS, strict=True) if candidates.used_up else ()
-    used_up = {name for name, is_fit in fit if is_fit and name in candidates.used_up}
+    lacks = {name: (is_fit, candidates.used_up[name]) for name, is_fit in fit if name in candidates.used_up}
+    used_up = {name for name, (is_fit, lack) in lacks.items() if is_fit or lack.asked > lack.total}
     if used_up:
         names = NodeNames.of([name for name in names if name not in used_up])
         passed_over += Counter(candidates.used_up[name].reason for name in used_up)
@@ -98,7 +99,7 @@ def explain(
     explanation = explain_evaluation(state, names, evaluation, scores, _counted(passed_over))
     others = uncounted_resources(pod) | of_classes(pod) | claims_asked(state, pod)
     uncounted: dict[str, int | str] = {shorten(name, KEY): text for name, text in others.items()}
-    evictions, verdict = None, _verdict_if_any_fits(explanation)
+    evictions, verdict = None, _verdict_if_any_fits(explanation, found_hints)
     if verdict is None:
         if now is not None and not (pod.node_name or pod.gates):
             evictor: EvictorMode = settings.evictor if settings else "unknown"
@@ -134,7 +135,10 @@ def _used_up(candidates: Candidates, names: Iterable[str]) -> Iterator[Refusal]:
         yield Refusal(reason, len(on_nodes), True, on_nodes[0], (need,), can_host=can_host)
 
 
-def _verdict_if_any_fits(found: Explanation) -> Verdict | None:
+def _verdict_if_any_fits(found: Explanation, hints: Iterable[Hint]) -> Verdict | None:
+    first = next((hint for hint in hints if hint.kind in (Kind.GATE, Kind.NEVER)), None)
+    if first and (found.fits or found.unknown):
+        return of_hint(first)
     if found.fits:
         return Verdict(f"fits on {many(found.fits, 'node')}")
     return Verdict(f"not known: {next(iter(found.unknown))}") if found.unknown else None
@@ -245,12 +249,15 @@ def _refusal(
 ) -> Refusal:
     refused = np.flatnonzero(evaluation.codes == reason)
     nearest = int(refused[np.argmin(shortfall(fleet, evaluation.rows[refused], evaluation.request))])
-    lacks = tuple(missing_needs(fleet, int(evaluation.rows[nearest]), evaluation.request))
+    about_size = reason.eviction_helps or reason.text in SIZE
+    needs = missing_needs(fleet, int(evaluation.rows[nearest]), evaluation.request) if about_size else ()
     can_host = int(hosts[refused].sum())
     advice = ""
     if can_host or not reason.eviction_helps:
         advice = advice_on(state, fleet, evaluation.pod, evaluation.request, names[nearest], reason)
-    return Refusal(reason.text, refused.size, reason.eviction_helps, names[nearest], lacks, advice, can_host)
+    return Refusal(
+        reason.text, refused.size, reason.eviction_helps, names[nearest], tuple(needs), advice, can_host
+    )
 
 
 def explain_each(state: State, pod: Pod, nodes: Iterable[str]) -> list[NodeAnswer]:

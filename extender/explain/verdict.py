@@ -16,59 +16,80 @@ from extender.cluster.state import State
 from extender.explain.advice import ADVICE
 from extender.explain.answers import EvictionOption, Evictions, Need, Refusal, Verdict
 from extender.explain.candidates import Candidates, Rejection, untolerated
-from extender.explain.needs import NO_DEVICES
+from extender.explain.needs import NO_DEVICES, missing_needs
 from extender.explain.room import gang_fits_when_empty, node_to_uncordon, room_by_others, whose_end
 from extender.explain.words import Hint, Kind
 from extender.k8s.affinity import Taint
-from extender.k8s.node_filter import CORDONED, NOT_TOLERATED, OTHER_SELECTOR
-from extender.k8s.objects import Pod
+from extender.k8s.node_filter import CORDON, CORDONED, NOT_TOLERATED, OTHER_SELECTOR
+from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import many
 from extender.verbs.evaluate import evaluate
+from extender.verbs.eviction.promising import shortfall
 from packing.fleet.feasibility import fits_when_empty
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
 TOO_LARGE = "No node is large enough for it, even without other pods: waiting does not help."
 _GANG = Reason.GANG_DOES_NOT_FIT.text
-_SIZE = frozenset(
+SIZE = frozenset(
     {
         *(Reason.TOO_FEW_GPUS.text, Reason.ISLAND_TOO_SMALL.text, Reason.NO_FREE_GPUS.text),
         *(Reason.FRAGMENTED.text, Reason.NO_FREE_CPU.text, Reason.NO_FREE_MEMORY.text),
         *(Reason.TOO_MANY_REPLICAS.text, Reason.PARTS_OF_ONE_GPU.text, Reason.BELOW_MINIMUM.text),
     }
 )
+"""Reasons that are about how much the pod asks for."""
 _OWN_TAINTS = "node.kubernetes.io/"
 """Kubernetes sets these on nodes that are not ready or under pressure: to tolerate them is no way out."""
 _NAMED = 3
+_GROUPS = 8
+"""Groups of nodes behind the same rules that are tried, the largest first."""
+_SMALL, _OTHER = 2, 5
+"""Ranks of reasons: nodes are too small, and nothing that says more."""
 _ACTORS = {"kube-scheduler": "kube-scheduler", "evictor": "the evictor"}
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Nodes that one rule of kube-scheduler excludes and that would take the pod otherwise: now (``fits``),
-    or once their pods have gone (``full``)."""
+    """Nodes that the same rules of the pod exclude and that would take it otherwise: now (``fits``), or once
+    their pods have gone (``full``). ``node``: the first of them."""
 
-    rule: Rejection
+    rules: tuple[Rejection, ...]
+    node: Node
     fits: tuple[str, ...]
     full: int
 
+    def order(self) -> tuple[bool, int, int, int]:
+        """What helps now first, then the fewest rules, then the most nodes."""
+        return not self.fits, len(self.rules), -len(self.fits), -self.full
 
-def behind_rules(state: State, pod: Pod, request: Request, candidates: Candidates) -> list[Behind]:
-    """Those with most nodes that fit first; nothing for a rule that is not the only one in the way."""
-    found = []
-    for rule in candidates.passed_over:
-        names = candidates.but_for(rule)
-        if names:
-            evaluation = evaluate(state, pod, request, NodeNames.of(names))
-            known = evaluation.rows[evaluation.rows >= 0]
-            hosts = int(fits_when_empty(state.fleet, request)[known].sum()) if request.wants_gpu else 0
-            fits = tuple(names[place] for place in np.flatnonzero(evaluation.certain))
-            if fits or hosts:
-                found.append(Behind(rule, fits, max(0, hosts - len(fits))))
-    return sorted(found, key=lambda one: (-len(one.fits), -one.full))
+
+def behind_rules(
+    state: State, pod: Pod, request: Request, candidates: Candidates
+) -> tuple[list[Behind], Refusal | None]:
+    """Those that help most first; and what the pod lacks on the nearest of the other nodes, if it is too
+    large for them all."""
+    groups: dict[tuple[Rejection, ...], list[Node]] = {}
+    for node in (node for nodes in candidates.passed_over.values() for node in nodes):
+        if rules := candidates.rules_against(node):
+            groups.setdefault(rules, []).append(node)
+    found, small = [], None
+    for rules, nodes in sorted(groups.items(), key=lambda group: -len(group[1]))[:_GROUPS]:
+        names = [node.name for node in nodes]
+        evaluation = evaluate(state, pod, request, NodeNames.of(names))
+        known = evaluation.rows[evaluation.rows >= 0]
+        hosts = int(fits_when_empty(state.fleet, request)[known].sum()) if request.wants_gpu else 0
+        fits = tuple(names[place] for place in np.flatnonzero(evaluation.certain))
+        if fits or hosts:
+            found.append(Behind(rules, nodes[0], fits, max(0, hosts - len(fits))))
+        elif known.size and small is None:
+            row = int(known[np.argmin(shortfall(state.fleet, known, request))])
+            spec, needs = state.fleet.specs[row], tuple(missing_needs(state.fleet, row, request))
+            small = Refusal("", len(names), False, spec.name, needs) if spec and needs else None
+    return sorted(found, key=Behind.order), small if small and _is_small(small) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,26 +118,30 @@ def decide(asked: Question, hints: Sequence[Hint]) -> Verdict:
     """The verdict on a pod that fits nowhere."""
     if not asked.every:
         return Verdict("there is no node")
-    behind = behind_rules(asked.state, asked.pod, asked.request, asked.candidates)
+    behind, too_small = behind_rules(asked.state, asked.pod, asked.request, asked.candidates)
     first = min(asked.refusals, key=_rank, default=None)
-    is_full = first is not None and _rank(first)[0] <= 1
-    is_small = first is not None and not is_full and first.reason in _SIZE
+    rank = _rank(first)[0] if first else _OTHER
     by_kind = {hint.kind: hint for hint in reversed(hints)}
     said = [by_kind.get(Kind.GATE), by_kind.get(Kind.NEVER), by_kind.get(Kind.WORD)]
-    if not any(said[:2]) and first and is_small and not behind:
-        return Verdict(TOO_LARGE, _near(first), tuple(_smaller(first)))
+    largest = first if rank == _SMALL else too_small if rank > _SMALL else None
+    if not any(said[:2]) and largest and not behind:
+        return Verdict(TOO_LARGE, _near(largest), tuple(_smaller(largest)))
     if hint := next(filter(None, said), None):
-        return _of_hint(hint)
-    past = tuple(_past(asked.pod, asked.candidates, one) for one in behind)
-    if first and (is_full or is_small):
+        return of_hint(hint)
+    gang = asked.state.gangs.gang_of(asked.pod)
+    what = "it" if gang is None or gang.to_place < 2 else "one member of the gang"
+    past = tuple(_past(asked.pod, one, what) for one in behind)
+    if first and rank <= _SMALL:
+        is_small = rank == _SMALL
         ways = (*_smaller(first), *past) if is_small else tuple(_ways_when_full(asked, first, behind))
         return Verdict(f"{first.reason} ({_of(first.nodes, asked.every)})", _near(first), ways)
     if hint := by_kind.get(Kind.RULE):
-        found = _of_hint(hint)
+        found = of_hint(hint)
         return replace(found, ways=(*found.ways, *past))
     if behind:
-        nodes = len(asked.candidates.passed_over[behind[0].rule])
-        return Verdict(f"{behind[0].rule.text} ({_of(nodes, asked.every)})", ways=past)
+        rule = behind[0].rules[0]
+        nodes = len(asked.candidates.passed_over[rule])
+        return Verdict(f"{rule.text} ({_of(nodes, asked.every)})", ways=past)
     return _without_room_anywhere(asked, first)
 
 
@@ -137,17 +162,23 @@ def _rank(one: Refusal) -> tuple[int, int]:
         rank = 0
     elif one.eviction_helps and one.can_host:
         rank = 1
-    elif one.reason in _SIZE:
-        rank = 2
+    elif one.reason in SIZE or (one.eviction_helps and _is_small(one)):
+        rank = _SMALL
     elif one.reason in (Reason.REPARTITIONING.text, Reason.UNKNOWN_NODE.text):
         rank = 4
     else:
-        rank = 5 if one.reason == Reason.NO_SUCH_RESOURCE.text else 3
+        rank = _OTHER if one.reason == Reason.NO_SUCH_RESOURCE.text else 3
     return rank, -one.nodes
 
 
-def _of_hint(hint: Hint) -> Verdict:
-    write = "" if hint.paste.startswith("kubectl ") else "write "
+def _is_small(one: Refusal) -> bool:
+    """Whether the node that lacks least has too little even without pods."""
+    return any(0 < need.total < need.asked for need in one.lacks)
+
+
+def of_hint(hint: Hint) -> Verdict:
+    """The verdict that the hint decides."""
+    write = "" if hint.paste.startswith(("kubectl ", "leave out ")) else "write "
     return Verdict(hint.text, ways=(write + hint.paste,) if hint.paste else ())
 
 
@@ -180,26 +211,32 @@ def _at_most(need: Need) -> str:
     return f"{need.total} {need.what}"
 
 
-def _past(pod: Pod, candidates: Candidates, one: Behind) -> str:
-    """How the nodes behind a rule can be reached, and how many would take the pod."""
-    reason, detail = one.rule
+def _past(pod: Pod, one: Behind, what: str = "it") -> str:
+    """How the nodes behind rules can be reached, and how many would take the pod."""
+    taints = list(untolerated(pod, one.node.taints))
+    if any(rule.reason == NOT_TOLERATED for rule in one.rules) and any(
+        taint.key.startswith(_OWN_TAINTS) for taint in taints if taint.key != CORDON.key
+    ):
+        return f"see why it has this taint: kubectl describe node {one.node.name}"
     count = len(one.fits) or one.full
-    nodes = many(count, "node")
-    then = f"{nodes} would take it" if one.fits else f"{nodes} could take it, and {_are(count)} full now"
-    node = next(iter(one.fits), candidates.passed_over[one.rule][0].name)
-    if reason == CORDONED:
-        return f"kubectl uncordon {node}: {then}"
-    if reason == NOT_TOLERATED:
-        taints = list(untolerated(pod, candidates.passed_over[one.rule][0].taints))
-        if any(taint.key.startswith(_OWN_TAINTS) for taint in taints):
-            return f"see why it has this taint: kubectl describe node {node}"
+    then = f"would take {what}" if one.fits else f"could take {what}, and {_are(count)} full now"
+    ways = " and ".join(_past_rule(pod, one, rule) for rule in one.rules)
+    return f"{ways}: {many(count, 'node')} {then}"
+
+
+def _past_rule(pod: Pod, one: Behind, rule: Rejection) -> str:
+    node = next(iter(one.fits), one.node.name)
+    if rule.reason == CORDONED:
+        return f"kubectl uncordon {node}"
+    if rule.reason == NOT_TOLERATED:
+        taints = [taint for taint in untolerated(pod, one.node.taints) if taint.key != CORDON.key]
         lines = ", ".join(map(_toleration, taints[:_NAMED]))
         if len(taints) > _NAMED or len(lines) > _NAMED * KEY:
-            return f"tolerate its {len(taints)} taints, as kubectl describe node {node} has them: {then}"
-        return f"write tolerations: [{lines}]: {then}"
-    what = "spec.nodeSelector" if reason == OTHER_SELECTOR else "spec.affinity.nodeAffinity"
-    named = detail and (reason != OTHER_SELECTOR or len(pod.spec.node_selector) == 1)
-    return f"change {what}{f' ({shorten(detail, KEY)})' if named else ''}: {then}"
+            return f"tolerate its {len(taints)} taints, as kubectl describe node {node} has them"
+        return f"write tolerations: [{lines}]"
+    what = "spec.nodeSelector" if rule.reason == OTHER_SELECTOR else "spec.affinity.nodeAffinity"
+    named = rule.detail and (rule.reason != OTHER_SELECTOR or len(pod.spec.node_selector) == 1)
+    return f"change {what}{f' ({shorten(rule.detail, KEY)})' if named else ''}"
 
 
 def _are(count: int) -> str:
@@ -224,12 +261,13 @@ def _ways_when_full(asked: Question, first: Refusal, behind: Sequence[Behind]) -
     acts = best is not None and (best.acts == "kube-scheduler" or found.evictor == "on")
     if best and acts:
         yield f"wait: {_ACTORS[best.acts]} evicts {_pods(best)} on {best.node} for it"
-    cordoned = (one for one in behind if one.rule.reason == CORDONED and one.fits)
-    yield from (_past(asked.pod, asked.candidates, one) for one in cordoned)
+    cordoned = (one for one in behind if one.fits and [rule.reason for rule in one.rules] == [CORDONED])
+    yield from (_past(asked.pod, one) for one in cordoned)
     moves, ends = "", None
     if asked.now is not None:
+        names = [name for name in asked.candidates.names if name not in asked.candidates.used_up]
         moves = room_by_others(asked.state, asked.pod, asked.settings, asked.now)
-        ends = None if moves else whose_end(asked.state, asked.pod, asked.request, asked.candidates.names)
+        ends = None if moves else whose_end(asked.state, asked.pod, asked.request, names)
     if moves:
         yield moves
     elif ends:

@@ -174,7 +174,8 @@ def _problems(container: Container) -> Iterator[str]:
                 near = " (did you mean nvidia.com/gpu?)" if "gpu" in name.lower() else ""
                 yield f"the API server refuses it: {quoted(name)} is no resource of Kubernetes{near}"
         elif "kubernetes.io/" not in name and name not in limits:
-            yield f"the API server refuses it: {shown} has a request and no limit; write it under limits"
+            limit = written_as("limits", name, request)
+            yield f"the API server refuses it: {shown} has a request and no limit; write {limit}"
         elif "kubernetes.io/" not in name and not _equal(request, limits[name]):
             amounts = f"the request of {shown} is {quoted(request)}, its limit {quoted(limits[name])}"
             yield f"the API server refuses it: {amounts}; both must be equal"

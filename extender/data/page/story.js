@@ -132,7 +132,7 @@ function nowStory(now, go) {
 /** Why it fits nowhere, and what would help. */
 function verdict(now) {
   const { why, lacks, ways } = now.verdict ?? {};
-  if (now.fits || !why) return null;
+  if (!why || /^(fits on|not known:) /.test(why)) return null;
   return [
     el("p", { class: "problem" }, why),
     lacks ? el("p", { class: "muted" }, lacks) : null,

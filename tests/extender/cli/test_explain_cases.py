@@ -133,7 +133,7 @@ def test_parts_of_gpus_that_no_node_shares(case: Case) -> None:
     out = case.explain("cpu: 1", annotations=', annotations: {gpu-fraction: "0.5"}')
     assert "No node is set aside for parts of GPUs: label nodes stowage.dev/gpu-sharing=true" in out
     assert "It asks for a GPU in annotations only." in out
-    assert "team/train asks for 1 CPU, 1 GPU, of each 50 % of its compute" in out
+    assert "team/train asks for 1 CPU, 50 % of the compute and 50 % of the memory of 1 GPU" in out
 
 
 def test_the_nodes_by_name(case: Case) -> None:

@@ -41,7 +41,14 @@ def annotated(name: str, text: str) -> str:
         (pod("nvidia.com/gpus: 1"), ["No node offers nvidia.com/gpus. Did you mean nvidia.com/gpu?", NONE]),
         (pod("nvidia/gpu: 1"), ["No node offers nvidia/gpu. Did you mean nvidia.com/gpu?", NONE]),
         (pod("nvidia.com/mig-3G.40GB: 1"), ["Did you mean nvidia.com/mig-3g.40gb?", NONE]),
-        (pod("nvidia.com/mig-1g.5gb: 1"), ["Did you mean nvidia.com/mig-1g.10gb?", NONE]),
+        (
+            pod("nvidia.com/mig-1g.5gb: 1"),
+            [
+                "No GPU model of the nodes has this MIG profile.",
+                'write limits: {nvidia.com/mig-1g.10gb: "1"}',
+                NONE,
+            ],
+        ),
         (pod("amd.com/gpu: 1"), ["asks for 1 amd.com/gpu\n", f"{NONE}. No node offers amd.com/gpu. Offered"]),
         (pod("volcano.sh/gpu-memory: 1024"), ["No node offers volcano.sh/gpu-memory.", NONE]),
         (pod("gpu: 1"), [f"{REFUSED}'gpu' is no resource of Kubernetes (did you mean nvidia.com/gpu?)"]),
@@ -58,7 +65,10 @@ def annotated(name: str, text: str) -> str:
         # Words of sharing systems
         (annotated("stowage.dev/gpu-computee", "50%"), ["(did you mean stowage.dev/gpu-compute?)", ANYWHERE]),
         (annotated("stowage.dev/gpu-memory", "16"), ["is in bytes. For 16 GiB write 16Gi."]),
-        (annotated("stowage.dev/gpu-memory", "16G"), ["of each 14.9 GiB of memory", NONE]),
+        (
+            annotated("stowage.dev/gpu-memory", "16G"),
+            ["asks for 1 CPU, 14.9 GiB of the memory of 1 GPU\n", NONE],
+        ),
         (annotated("gpu-memory", "4096M"), ["can run nowhere: gpu-memory: '4096M'", "for 4096M write 3906."]),
         (annotated("gpu-fraction", "1.5"), ["gpu-fraction: '1.5' is not a number between 0 and 1"]),
         (
@@ -76,7 +86,7 @@ def annotated(name: str, text: str) -> str:
         (pod(f"{GPU}, nvidia.com/gpumem: 3000"), ["in the words of HAMi, which runs on no node.", NONE]),
         (
             pod("aliyun.com/gpu-mem: 3"),
-            ["asks for 1 GPU, of each 3 aliyun.com/gpu-mem\n", "in the words of gpushare", NONE],
+            ["asks for 3 aliyun.com/gpu-mem of 1 GPU\n", "in the words of gpushare", NONE],
         ),
         (pod("volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory: 3000"), ["in the words of Volcano", NONE]),
         (
@@ -109,7 +119,7 @@ def annotated(name: str, text: str) -> str:
             pod(spec=", nodeName: h100-01"),
             [
                 "Its manifest sets nodeName 'h100-01': kube-",
-                "nearest is h100-01 (needs 1 nvidia.com/gpu, 0 of 8",
+                "h100-01: needs 1 nvidia.com/gpu, 0 of 8",
             ],
         ),
         (pod(spec=", nodeName: h100-99"), ["and there is no such node", NONE]),
@@ -124,7 +134,11 @@ def annotated(name: str, text: str) -> str:
         ),
         (
             pod("cpu: 1", spec=", resourceClaims: [{name: gpu, resourceClaimName: one}]"),
-            ["There is no ResourceClaim 'one' in the namespace team.", f"{NONE}, unknown for 36"],
+            [
+                "Its claim 'one' does not exist in the namespace team.",
+                "kubectl get resourceclaims -n team",
+                NONE,
+            ],
         ),
         # Containers
         (

@@ -72,6 +72,6 @@ def test_explain_names_the_gates_and_evicts_nobody_for_it() -> None:
 
 def test_an_explanation_of_gates_is_short() -> None:
     gates = tuple(f"example.com/{number}{'x' * 300}" for number in range(SCHEDULING_GATES))
-    (hint, *_) = explain(make_state(make_node("n")), replace(GATED, gates=gates)).hints
+    hint = explain(make_state(make_node("n")), replace(GATED, gates=gates)).verdict.why
     assert "and 29 more" in hint
     assert len(hint) < 1200

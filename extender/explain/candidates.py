@@ -25,6 +25,8 @@ from extender.untrusted.limits import KEY, shorten
 
 _AT_ONCE = 50
 """Nodes that are checked against a pod's rules before other tasks get their turn."""
+_TERMS = 3
+"""Terms of an affinity up to which those that fail are shown."""
 OTHER_NODE = "the pod's nodeName is another node"
 
 
@@ -142,8 +144,8 @@ def _detail(pod: Pod, node: Node, reason: str) -> str:
     if reason == NOT_TOLERATED:
         return ", ".join([written(one) for one in untolerated(pod, node.taints)])
     terms = pod.scheduling_constraints.node_affinity or ()
-    if reason == OTHER_AFFINITY and len(terms) == 1:
-        asked = terms[0].labels
-        fails = asked if len(asked) == 1 else (one for one in asked if not one.matches(node.labels))
-        return next((f"{one.key} {one.operator} {', '.join(one.values)}".rstrip() for one in fails), "")
+    if reason == OTHER_AFFINITY and len(terms) <= _TERMS:
+        fails = (next((one for one in term.labels if not one.matches(node.labels)), None) for term in terms)
+        texts = [f"{one.key} {one.operator} {', '.join(one.values)}".rstrip() for one in fails if one]
+        return " or ".join(dict.fromkeys(texts))
     return ""

@@ -159,7 +159,7 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
         else:
             near = next(iter(get_close_matches(shorten(name, KEY).lower(), frequent, n=1, cutoff=0.75)), "")
             text += f"Did you mean {near}? " if near else ""
-        paste = written_as("limits", near, asked.get(name, "1")) if near else ""
+        paste = written_as("limits", {near: asked.get(name, "1")}) if near else ""
         yield Hint(Kind.WORD, (text + shown).rstrip(), paste)
 
 
@@ -210,7 +210,7 @@ def _amounts(pod: Pod) -> Iterator[Hint]:
         if name in _IN_MIB and amount >= 1 << 20:
             written = f"{quoted(text)} asks for {int(amount):,} MiB"
             said = f"{name} counts MiB: {written}. For {text} of memory write {int(amount) >> 20}."
-            yield Hint(Kind.WORD, said, written_as("limits", name, str(int(amount) >> 20)))
+            yield Hint(Kind.WORD, said, written_as("limits", {name: str(int(amount) >> 20)}))
         elif name not in _IN_MIB and amount % 1:
             said = (
                 f"Kubernetes knows no parts of {shorten(name, KEY)}. For a part of a GPU use a sharing "
@@ -316,13 +316,13 @@ def _labels(state: State, pod: Pod) -> Iterator[Hint]:
             keys = dict.fromkeys(chain.from_iterable(node.labels for node in state.nodes.values()))
             text = f"No node has a label {shorten(key, KEY)}{did_you_mean(key, keys)}."
             if (near := nearest_name(key, keys)) and number < selected:
-                paste = written_as("nodeSelector", near, values[0])
+                paste = written_as("nodeSelector", {near: values[0]})
         elif not any(shorten(value, KEY) in known for value in values):
             near = did_you_mean(values[0], known) if values else ""
             wanted = " or ".join(map(quoted, values[:_NAMED]))
             text = f"No node has the label {shorten(key, KEY)}={wanted}{near}. Nodes have {_listed(known)}."
             if near and number < selected:
-                paste = written_as("nodeSelector", key, nearest_name(values[0], known))
+                paste = written_as("nodeSelector", {key: nearest_name(values[0], known)})
         else:
             continue
         yield Hint(Kind.RULE, text, paste)

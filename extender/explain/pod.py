@@ -111,7 +111,7 @@ def explain(
             evictions = None
     texts = [*filter(None, [refused]), *(one.text for one in found_hints if one.text != verdict.why)]
     texts += doubts(state, pod, (name for name, fit in zip(names, fits, strict=True) if fit))
-    if verdict.lacks and request.wants_gpu:
+    if request.wants_gpu and any(word in verdict.lacks.lower() for word in ("gpu", "mig-")):
         texts += filter(None, [unoffered_text(state)])
     return replace(
         explanation,

@@ -7,27 +7,32 @@ misspelt name, then a taint, a label or a model; last that all nodes it may use 
 
 from __future__ import annotations
 
+from collections import ChainMap, Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 
 import numpy as np
 
 from extender.cluster.state import State
+from extender.dialects.shared_gpus import is_gpu_resource
 from extender.explain.advice import ADVICE
 from extender.explain.answers import EvictionOption, Evictions, Need, Refusal, Verdict
-from extender.explain.candidates import Candidates, Rejection, untolerated
+from extender.explain.candidates import Candidates, Rejection, uncordoned, untolerated
 from extender.explain.needs import NO_DEVICES, missing_needs
 from extender.explain.room import gang_fits_when_empty, node_to_uncordon, room_by_others, whose_end
-from extender.explain.words import Hint, Kind
+from extender.explain.words import Hint, Kind, written_as
 from extender.k8s.affinity import Taint
+from extender.k8s.manifest import Pairs
 from extender.k8s.node_filter import CORDON, CORDONED, NOT_TOLERATED, OTHER_SELECTOR
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
-from extender.untrusted.limits import KEY, shorten
+from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import many
 from extender.verbs.evaluate import evaluate
 from extender.verbs.eviction.promising import shortfall
+from extender.verbs.gang_fit import Supposed, gang_would_fit
 from packing.fleet.feasibility import fits_when_empty
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -55,7 +60,7 @@ _ACTORS = {"kube-scheduler": "kube-scheduler", "evictor": "the evictor"}
 @dataclass(frozen=True, slots=True)
 class Behind:
     """Nodes that the same rules of the pod exclude and that would take it otherwise: now (``fits``), or once
-    their pods have gone (``full``). ``node``: the first of them."""
+    their pods have gone (``full``). ``node``: the one whose labels are nearest to what the pod selects."""
 
     rules: tuple[Rejection, ...]
     node: Node
@@ -81,15 +86,37 @@ def behind_rules(
         names = [node.name for node in nodes]
         evaluation = evaluate(state, pod, request, NodeNames.of(names))
         known = evaluation.rows[evaluation.rows >= 0]
-        hosts = int(fits_when_empty(state.fleet, request)[known].sum()) if request.wants_gpu else 0
-        fits = tuple(names[place] for place in np.flatnonzero(evaluation.certain))
-        if fits or hosts:
-            found.append(Behind(rules, nodes[0], fits, max(0, hosts - len(fits))))
+        fits = np.flatnonzero(evaluation.certain).tolist()
+        empty = fits_when_empty(state.fleet, request)[evaluation.rows] & (evaluation.rows >= 0)
+        full = np.flatnonzero(empty).tolist() if request.wants_gpu and not fits else []
+        if fits or full:
+            near, like = _nearest(pod, [nodes[place] for place in fits or full])
+            found.append(Behind(rules, near, tuple(like) if fits else (), 0 if fits else len(like)))
         elif known.size and small is None:
             row = int(known[np.argmin(shortfall(state.fleet, known, request))])
             spec, needs = state.fleet.specs[row], tuple(missing_needs(state.fleet, row, request))
             small = Refusal("", len(names), False, spec.name, needs) if spec and needs else None
     return sorted(found, key=Behind.order), small if small and _is_small(small) else None
+
+
+def _nearest(pod: Pod, nodes: Sequence[Node]) -> tuple[Node, list[str]]:
+    """The node whose labels are nearest to those that the pod selects, and the nodes that have the same."""
+    selected = pod.spec.node_selector
+    like: dict[tuple[str | None, ...], list[Node]] = {}
+    for node in nodes:
+        like.setdefault(tuple(node.labels.get(key) for key, _ in selected), []).append(node)
+    found = max(
+        list(like)[:LISTED_NAMES], key=lambda values: (_likeness(selected, values), len(like[values]))
+    )
+    return like[found][0], [node.name for node in like[found]]
+
+
+def _likeness(selected: Pairs, values: Sequence[str | None]) -> float:
+    pairs = [
+        (shorten(asked, KEY), shorten(value or "", KEY))
+        for (_, asked), value in zip(selected, values, strict=True)
+    ]
+    return sum(SequenceMatcher(None, *pair).ratio() for pair in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +155,14 @@ def decide(asked: Question, hints: Sequence[Hint]) -> Verdict:
         return Verdict(TOO_LARGE, _near(largest), tuple(_smaller(largest)))
     if hint := next(filter(None, said), None):
         return of_hint(hint)
-    gang = asked.state.gangs.gang_of(asked.pod)
-    what = "it" if gang is None or gang.to_place < 2 else "one member of the gang"
-    past = tuple(_past(asked.pod, one, what) for one in behind)
+    past = (*(_past(asked, one) for one in behind), *_other_resources(asked, first))
     if first and rank <= _SMALL:
         is_small = rank == _SMALL
         ways = (*_smaller(first), *past) if is_small else tuple(_ways_when_full(asked, first, behind))
         return Verdict(f"{first.reason} ({_of(first.nodes, asked.every)})", _near(first), ways)
     if hint := by_kind.get(Kind.RULE):
         found = of_hint(hint)
-        return replace(found, ways=(*found.ways, *past))
+        return replace(found, ways=past if behind else (*found.ways, *past))
     if behind:
         rule = behind[0].rules[0]
         nodes = len(asked.candidates.passed_over[rule])
@@ -146,16 +171,16 @@ def decide(asked: Question, hints: Sequence[Hint]) -> Verdict:
 
 
 def _without_room_anywhere(asked: Question, first: Refusal | None) -> Verdict:
-    """No node could take the pod, full or empty, behind whichever single rule."""
+    """No node could take the pod, full or empty, behind whichever rules."""
     if first:
-        ways = (first.advice,) if first.advice else ()
+        ways = tuple(_other_resources(asked, first)) or ((first.advice,) if first.advice else ())
         return Verdict(f"{first.reason} ({_of(first.nodes, asked.every)})", _near(first), ways)
     rules = asked.candidates.passed_over
     most = max(rules, key=lambda one: len(rules[one]), default=None)
     return Verdict(f"{most.text} ({_of(len(rules[most]), asked.every)})" if most else "")
 
 
-def _rank(one: Refusal) -> tuple[int, int]:
+def _rank(one: Refusal) -> tuple[int, int, int]:
     """The lower, the more it says: that the gang does not fit (the pod does), that nodes are full, that they
     are too small, what else they have against it, and last that they have no such resource."""
     if one.reason == _GANG:
@@ -168,12 +193,17 @@ def _rank(one: Refusal) -> tuple[int, int]:
         rank = 4
     else:
         rank = _OTHER if one.reason == Reason.NO_SUCH_RESOURCE.text else 3
-    return rank, -one.nodes
+    return rank, len(_too_small(one)), -one.nodes
 
 
 def _is_small(one: Refusal) -> bool:
     """Whether the node that lacks least has too little even without pods."""
-    return any(0 < need.total < need.asked for need in one.lacks)
+    return bool(_too_small(one))
+
+
+def _too_small(one: Refusal) -> list[Need]:
+    """What it has too little of even without pods. A device that it does not have at all says nothing."""
+    return [need for need in one.lacks if need.total < need.asked and (need.total or "/" not in need.what)]
 
 
 def of_hint(hint: Hint) -> Verdict:
@@ -193,10 +223,10 @@ def _near(one: Refusal) -> str:
 
 def _smaller(one: Refusal) -> Iterator[str]:
     """What the pod could ask for at most on the node that lacks least."""
-    less = [_at_most(need) for need in one.lacks if need.total < need.asked]
+    less = [_at_most(need) for need in _too_small(one) if need.total]
     if less:
         yield f"ask for at most {' and '.join(less)} per pod, as {one.nearest} has"
-    elif one.advice:
+    elif one.advice and not _is_small(one):
         yield one.advice
 
 
@@ -208,11 +238,14 @@ def _at_most(need: Need) -> str:
             return f"{need.total >> 10} GiB of memory"
         case what if what.startswith("GPUs with"):
             return f"{need.total} GPUs"
+        case what if "/" not in what:
+            return f"{need.total >> 30} GiB of {what}"
     return f"{need.total} {need.what}"
 
 
-def _past(pod: Pod, one: Behind, what: str = "it") -> str:
+def _past(asked: Question, one: Behind) -> str:
     """How the nodes behind rules can be reached, and how many would take the pod."""
+    pod, what = asked.pod, _who_fits(asked, one)
     taints = list(untolerated(pod, one.node.taints))
     if any(rule.reason == NOT_TOLERATED for rule in one.rules) and any(
         taint.key.startswith(_OWN_TAINTS) for taint in taints if taint.key != CORDON.key
@@ -234,9 +267,55 @@ def _past_rule(pod: Pod, one: Behind, rule: Rejection) -> str:
         if len(taints) > _NAMED or len(lines) > _NAMED * KEY:
             return f"tolerate its {len(taints)} taints, as kubectl describe node {node} has them"
         return f"write tolerations: [{lines}]"
-    what = "spec.nodeSelector" if rule.reason == OTHER_SELECTOR else "spec.affinity.nodeAffinity"
-    named = rule.detail and (rule.reason != OTHER_SELECTOR or len(pod.spec.node_selector) == 1)
-    return f"change {what}{f' ({shorten(rule.detail, KEY)})' if named else ''}"
+    if rule.reason == OTHER_SELECTOR:
+        return _other_selector(pod.spec.node_selector, one.node)
+    key = rule.detail.partition(" ")[0]
+    has = f"; {node} has {shorten(one.node.labels[key], KEY)}" if key in one.node.labels else ""
+    return f"change spec.affinity.nodeAffinity{f' ({shorten(rule.detail, KEY)}{has})' if rule.detail else ''}"
+
+
+def _other_selector(selected: Pairs, node: Node) -> str:
+    """The selector as it would be for the node."""
+    rest = {key: node.labels[key] for key, _ in selected[:_NAMED] if key in node.labels}
+    if rest and len(selected) <= _NAMED:
+        return f"write {written_as('nodeSelector', rest)}"
+    without = ", ".join(shorten(f"{key}={value}", KEY) for key, value in selected[:_NAMED])
+    return f"leave out spec.nodeSelector ({without})"
+
+
+def _who_fits(asked: Question, one: Behind) -> str:
+    """Whether the whole gang would fit with these nodes, for a pod of a gang."""
+    state, pod = asked.state, asked.pod
+    gang = state.gangs.gang_of(pod)
+    if not one.fits or not state.gang_check or gang is None or gang.to_place < 2:
+        return "it"
+    labels = dict(pod.spec.node_selector)
+    opened = {}
+    for name in one.fits:
+        node = uncordoned(state.nodes[name])
+        opened[name] = replace(node, taints=(), labels={**node.labels, **labels})
+    nodes = ChainMap(opened, dict(state.nodes))
+    whole = gang_would_fit(state, pod, asked.request, Supposed(nodes))
+    return "the whole gang" if whole else "single members, and not the whole gang"
+
+
+def _other_resources(asked: Question, first: Refusal | None) -> Iterator[str]:
+    """Other GPU resources of the nodes that the pod's rules allow and that do not have what it asks for."""
+    if first is None or first.reason != Reason.NO_SUCH_RESOURCE.text:
+        return
+    nodes = (asked.state.nodes[name] for name in asked.candidates.names)
+    offered = Counter(
+        name
+        for node in nodes
+        for name, count in node.allocatable.items()
+        if count != "0" and is_gpu_resource(name)
+    )
+    if others := [shorten(name, KEY) for name, _ in offered.most_common(_NAMED)]:
+        count = many(offered[others[0]], "node")
+        line = written_as("limits", {others[0]: "1"}) + (
+            f" (or {', '.join(others[1:])})" if others[1:] else ""
+        )
+        yield f"write {line}: {count} that its rules allow offer it"
 
 
 def _are(count: int) -> str:
@@ -262,7 +341,7 @@ def _ways_when_full(asked: Question, first: Refusal, behind: Sequence[Behind]) -
     if best and acts:
         yield f"wait: {_ACTORS[best.acts]} evicts {_pods(best)} on {best.node} for it"
     cordoned = (one for one in behind if one.fits and [rule.reason for rule in one.rules] == [CORDONED])
-    yield from (_past(asked.pod, one) for one in cordoned)
+    yield from (_past(asked, one) for one in cordoned)
     moves, ends = "", None
     if asked.now is not None:
         names = [name for name in asked.candidates.names if name not in asked.candidates.used_up]

@@ -3,7 +3,7 @@ what the API server would not accept, so that the pod fits nowhere."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from enum import IntEnum
@@ -67,13 +67,14 @@ def word_hints(state: State, pod: Pod) -> Iterator[Hint]:
     if named and named not in queues:
         text = f"There is no queue {quoted(named)}{did_you_mean(named, queues)}. Queues: {', '.join(queues)}."
         near = nearest_name(named, queues)
-        yield Hint(Kind.WORD, text, near and written_as("labels", QUEUE_LABEL, near))
+        yield Hint(Kind.WORD, text, near and written_as("labels", {QUEUE_LABEL: near}))
     if is_manifest(pod) and pod.scheduler_name not in _DEFAULT_SCHEDULERS:
         schedulers = {one.scheduler_name for one in state.pods.values()} | {*_DEFAULT_SCHEDULERS}
         if pod.scheduler_name not in schedulers and not pod.node_name:
-            near = did_you_mean(pod.scheduler_name, schedulers)
-            text = f"No other pod has the schedulerName {quoted(pod.scheduler_name)}{near}."
-            yield Hint(Kind.WORD, text, near and "schedulerName: stowage")
+            near = next(iter(get_close_matches(shorten(pod.scheduler_name, KEY), schedulers, n=1, cutoff=0.75)), "")
+            text = f"No other pod has the schedulerName {quoted(pod.scheduler_name)}"
+            text += f" (did you mean {near}?)." if near else ": is that scheduler installed?"
+            yield Hint(Kind.WORD, text, f"schedulerName: {near or 'stowage'}")
     classes = state.rights.queues.classes
     name = pod.priority_class
     if name and classes.by_name and name not in (*classes.by_name, *_SYSTEM_CLASSES):
@@ -83,9 +84,10 @@ def word_hints(state: State, pod: Pod) -> Iterator[Hint]:
         yield Hint(Kind.NEVER, text, known and f"priorityClassName: {known}")
 
 
-def written_as(section: str, key: str, value: str) -> str:
-    """One entry of a map in a manifest."""
-    return f'{section}: {{{key}: "{shorten(value, KEY)}"}}'
+def written_as(section: str, entries: Mapping[str, str]) -> str:
+    """These entries of a map in a manifest."""
+    pairs = ", ".join(f'{key}: "{shorten(value, KEY)}"' for key, value in entries.items())
+    return f"{section}: {{{pairs}}}"
 
 
 def _unread(pod: Pod) -> Iterator[Hint]:
@@ -98,14 +100,14 @@ def _unread(pod: Pod) -> Iterator[Hint]:
             if name in elsewhere:
                 other = "a label" if what == "annotation" else "an annotation"
                 text = f"Nobody reads {name} in {what}s: write it as {other}."
-                yield Hint(Kind.WORD, text, written_as(f"{other.split()[1]}s", name, value))
+                yield Hint(Kind.WORD, text, written_as(f"{other.split()[1]}s", {name: value}))
             elif name.startswith(_DOMAIN) and name not in _OF_PODS:
                 near = nearest_name(name, _OF_PODS)
                 text = f"Stowage knows no {what} {quoted(name)}{did_you_mean(name, _OF_PODS)}."
-                yield Hint(Kind.WORD, text, near and written_as(f"{what}s", near, value))
+                yield Hint(Kind.WORD, text, near and written_as(f"{what}s", {near: value}))
             elif what == "annotation" and (meant := _OTHERS.get(name) or _near_request(name)):
                 text = f"Nobody reads the annotation {quoted(name)} (did you mean {meant}?)."
-                yield Hint(Kind.WORD, text, written_as("annotations", meant, value))
+                yield Hint(Kind.WORD, text, written_as("annotations", {meant: value}))
 
 
 def _near_request(name: str) -> str:
@@ -121,7 +123,7 @@ def _units(pod: Pod) -> Iterator[Hint]:
     if text.isascii() and text.isdecimal() and len(text) < 9 and int(text) < _BYTES:
         unit = "Gi" if int(text) <= _MOST_GIB else "Mi"
         said = f"{stowage.MEMORY}: {quoted(text)} is in bytes. For {text} {unit}B write {text}{unit}."
-        yield Hint(Kind.WORD, said, written_as("annotations", stowage.MEMORY, f"{text}{unit}"))
+        yield Hint(Kind.WORD, said, written_as("annotations", {stowage.MEMORY: f"{text}{unit}"}))
     text = pod.annotations.get(kai.MEMORY, "")
     try:
         mib = 0 if not text or text.isdecimal() else whole(text) >> 20
@@ -129,7 +131,7 @@ def _units(pod: Pod) -> Iterator[Hint]:
         mib = 0
     if mib:
         said = f"{kai.MEMORY} counts MiB: for {text} write {mib}."
-        yield Hint(Kind.WORD, said, written_as("annotations", kai.MEMORY, str(mib)))
+        yield Hint(Kind.WORD, said, written_as("annotations", {kai.MEMORY: str(mib)}))
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
@@ -174,7 +176,7 @@ def _problems(container: Container) -> Iterator[str]:
                 near = " (did you mean nvidia.com/gpu?)" if "gpu" in name.lower() else ""
                 yield f"the API server refuses it: {quoted(name)} is no resource of Kubernetes{near}"
         elif "kubernetes.io/" not in name and name not in limits:
-            limit = written_as("limits", name, request)
+            limit = written_as("limits", {name: request})
             yield f"the API server refuses it: {shown} has a request and no limit; write {limit}"
         elif "kubernetes.io/" not in name and not _equal(request, limits[name]):
             amounts = f"the request of {shown} is {quoted(request)}, its limit {quoted(limits[name])}"

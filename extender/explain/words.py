@@ -71,7 +71,9 @@ def word_hints(state: State, pod: Pod) -> Iterator[Hint]:
     if is_manifest(pod) and pod.scheduler_name not in _DEFAULT_SCHEDULERS:
         schedulers = {one.scheduler_name for one in state.pods.values()} | {*_DEFAULT_SCHEDULERS}
         if pod.scheduler_name not in schedulers and not pod.node_name:
-            near = next(iter(get_close_matches(shorten(pod.scheduler_name, KEY), schedulers, n=1, cutoff=0.75)), "")
+            near = next(
+                iter(get_close_matches(shorten(pod.scheduler_name, KEY), schedulers, n=1, cutoff=0.75)), ""
+            )
             text = f"No other pod has the schedulerName {quoted(pod.scheduler_name)}"
             text += f" (did you mean {near}?)." if near else ": is that scheduler installed?"
             yield Hint(Kind.WORD, text, f"schedulerName: {near or 'stowage'}")

@@ -137,7 +137,7 @@ async def test_what_would_make_a_pod_fit_is_in_the_json(start: Start) -> None:
     assert render(report.now) == text
     for words in (
         "What would help:\n  wait: kube-scheduler evicts ",
-        "nearest is b (needs 7",
+        "\n  b: needs 7",
         "were evicted",
     ):
         assert words in text

@@ -49,6 +49,11 @@ def annotated(name: str, text: str) -> str:
                 NONE,
             ],
         ),
+        (pod("nvidia.com/mig-7g.40gb: 1"), ["No GPU model of the nodes has this MIG profile. Offered", NONE]),
+        (
+            pod().replace("stowage", "kai-scheduler"),
+            ["the schedulerName 'kai-scheduler': is that scheduler installed?", FITS],
+        ),
         (pod("amd.com/gpu: 1"), ["asks for 1 amd.com/gpu\n", f"{NONE}. No node offers amd.com/gpu. Offered"]),
         (pod("volcano.sh/gpu-memory: 1024"), ["No node offers volcano.sh/gpu-memory.", NONE]),
         (pod("gpu: 1"), [f"{REFUSED}'gpu' is no resource of Kubernetes (did you mean nvidia.com/gpu?)"]),
@@ -122,7 +127,10 @@ def annotated(name: str, text: str) -> str:
                 "h100-01: needs 1 nvidia.com/gpu, 0 of 8",
             ],
         ),
-        (pod(spec=", nodeName: h100-99"), ["and there is no such node", NONE]),
+        (
+            pod(spec=", nodeName: h100-99"),
+            [f"{NONE}. Its manifest sets nodeName", "and there is no such node", "leave out spec.nodeName"],
+        ),
         # What is not checked or not known yet
         (
             pod(spec=", topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone}]"),

@@ -8,12 +8,17 @@ import pytest
 
 from extender.explain.answers import Verdict
 from extender.explain.pod import explain
+from extender.explain.verdict import TOO_LARGE
 from extender.k8s.affinity import Taint
-from extender.k8s.objects import Node, Owner, Pod
+from extender.k8s.objects import Container, Node, Owner, Pod, PodSpec
 from tests.extender.builders import NOW, make_node, make_pod, make_state
 
 TAINTED = replace(make_node("a"), taints=(Taint("team", "ml", "NoSchedule"),))
 JOB = Owner("Job", "job")
+
+
+def selecting(pod: Pod, **labels: str) -> Pod:
+    return replace(pod, spec=replace(pod.spec, node_selector=tuple(labels.items())))
 
 
 def verdict(pod: Pod, *objects: Node | Pod) -> Verdict:
@@ -32,7 +37,7 @@ def test_the_nearest_value_of_a_label_can_be_pasted() -> None:
     pod = replace(pod, spec=replace(pod.spec, node_selector=(("pool", "trainin"),)))
     found = verdict(pod, make_node("a", labels={"pool": "training"}))
     assert found.why.startswith("No node has the label pool='trainin' (did you mean training?)")
-    assert found.ways[0] == 'write nodeSelector: {pool: "training"}'
+    assert found.ways == ('write nodeSelector: {pool: "training"}: 1 node would take it',)
 
 
 def test_a_misspelt_resource_decides_before_full_nodes() -> None:
@@ -76,3 +81,60 @@ def test_gpu_memory_without_a_unit_is_meant_in_mib() -> None:
     pod = make_pod("new", 0, annotations={"stowage.dev/gpu-memory": "10240"})
     found = verdict(pod, make_node("a"))
     assert found.ways[0] == 'write annotations: {stowage.dev/gpu-memory: "10240Mi"}'
+
+
+def test_two_rules_in_the_way_are_changed_together() -> None:
+    found = verdict(selecting(make_pod("new"), pool="trainin"), replace(TAINTED, labels={"pool": "training"}))
+    (way,) = found.ways
+    assert way.startswith('write nodeSelector: {pool: "training"} and write tolerations: [{key: team, ')
+    assert way.endswith("]: 1 node would take it")
+
+
+def test_a_pod_that_is_too_large_is_told_so_also_behind_a_taint() -> None:
+    found = verdict(make_pod("new", 16), TAINTED)
+    assert found.why == TOO_LARGE
+    assert found.lacks == "a: needs 16 nvidia.com/gpu, 8 of 8 are free"
+    assert found.ways == ("ask for at most 8 nvidia.com/gpu per pod, as a has",)
+
+
+def test_no_move_is_advised_for_more_storage_than_any_node_has() -> None:
+    storage = (("nvidia.com/gpu", "1"), ("ephemeral-storage", "100Ti"))
+    pod = make_pod("new", spec=PodSpec((Container("main", storage),)))
+    x, node = make_pod("x", 8, node_name="a", owner=JOB), {"ephemeral-storage": "400Gi"}
+    found = verdict(pod, make_node("a", **node), make_node("b", **node), x)
+    assert found.why == TOO_LARGE
+    assert found.ways == ("ask for at most 400 GiB of ephemeral-storage per pod, as a has",)
+
+
+def test_a_selector_that_only_unsuitable_nodes_meet_is_not_advised() -> None:
+    bare = make_node("a", 0, labels={"pool": "mig"})
+    found = verdict(selecting(make_pod("new"), pool="mi"), bare, make_node("b", labels={"pool": "whole"}))
+    assert found.ways == ('write nodeSelector: {pool: "whole"}: 1 node would take it',)
+
+
+def test_a_label_that_no_node_has_is_left_out() -> None:
+    found = verdict(selecting(make_pod("new"), accelerator="h100"), make_node("a"))
+    assert found.ways == ("leave out spec.nodeSelector (accelerator=h100): 1 node would take it",)
+
+
+def test_another_resource_of_the_nodes_that_the_rules_allow_is_named() -> None:
+    shared = replace(
+        make_node("a", 0, labels={"pool": "t4"}),
+        allocatable={"cpu": "64", "memory": "512Gi", "nvidia.com/gpu.shared": "8"},
+    )
+    found = verdict(selecting(make_pod("new"), pool="t4"), shared, make_node("b", labels={"pool": "h100"}))
+    assert (
+        found.ways[-1] == 'write limits: {nvidia.com/gpu.shared: "1"}: 1 node that its rules allow offer it'
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "says"), [("ab", "2 nodes would take the whole gang"), ("a", "not the whole gang")]
+)
+def test_behind_a_taint_the_whole_gang_counts(nodes: str, says: str) -> None:
+    labels = {"stowage.dev/gang": "g", "stowage.dev/gang-min": "2"}
+    pods = [make_pod(name, 8, labels=labels) for name in ("v", "w")]
+    state = make_state(*pods, *(replace(TAINTED, name=name, uid=name) for name in nodes))
+    state.gang_check = True
+    (way,) = explain(state, pods[0], now=NOW).verdict.ways
+    assert way.endswith(says)

@@ -102,7 +102,7 @@ lock: | $(UV)
 manifests: setup
 	$(BIN)/python deploy/render.py
 
-# Wheel, source archive, chart, image and bill of materials, without a container engine (docs/image.md).
+# Wheel, source archive, chart, image and bill of materials, without a container engine (deploy/image/README.md).
 release: setup
 	rm -rf dist
 	$(BIN)/python -m tests.e2e.controlplane.build

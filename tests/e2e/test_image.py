@@ -104,7 +104,7 @@ def test_only_packages_of_the_runtime_are_installed(image: oci.Unpacked, volume:
 
 
 def test_it_is_not_larger_than_it_was(image: oci.Unpacked) -> None:
-    """docs/image.md has the parts; this is a fifth more."""
+    """deploy/image/README.md has the parts; this is a fifth more."""
     assert size_mib(image.root) < 800
 
 

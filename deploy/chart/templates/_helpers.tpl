@@ -178,7 +178,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{- define "stowage.image" -}}
 {{- with .Values.image -}}
-{{ required "image.repository is empty: build and push an image (docs/image.md), then --set image.repository=..." .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{ required "image.repository is empty: build and push an image (deploy/image/README.md), then --set image.repository=..." .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
 {{- end }}
 {{- end }}
 

@@ -103,12 +103,14 @@ class NumaTable:
         if not any(one.amounts for one in wanted[0]):
             return found
         now = self._pods.now()
+        refused_at = {} if idle else self._refused_at(pod, now)
         for at, row in enumerate(rows.tolist()):
             spec = fleet.specs[row] if row >= 0 else None
             report = self._reports.get(spec.name) if spec else None
             if report and report.topology.policy in policies:
                 lately = () if idle else self._lately(report, pod, now)
-                found[at] = not _fits(report.topology, lately, wanted[report.topology.whole_pods], idle)
+                fits = _fits(report.topology, lately, wanted[report.topology.whole_pods], idle)
+                found[at] = not fits or refused_at.get(report.topology.name, -math.inf) > report.covers
         return found
 
     def doubt(self, pod: Pod, node: str) -> str:
@@ -138,6 +140,17 @@ class NumaTable:
         shown = {name: [one.get(name, 0) for one in numa] for name in sorted(asked) if "/" in name}
         texts = (f"{' + '.join(map(str, free))} {name}" for name, free in shown.items() if any(free))
         return ", ".join(texts)
+
+    def _refused_at(self, pod: Pod, now: float) -> dict[str, float]:
+        """When kubelet last refused a pod that wants the same, by node, though the report had room for it. A
+        Job would otherwise spend all its attempts there before the next report."""
+        return {
+            other.node_name: other.started
+            for other in self._pods.misaligned.values()
+            if other.started > now - REPORTED
+            and other.uid != pod.uid
+            and _wanted(other.spec, False) == _wanted(pod.spec, False)
+        }
 
     def _lately(self, report: _Report, pod: Pod, now: float) -> tuple[Wanted, ...]:
         """What the pods of the node want that may not be in the report yet."""

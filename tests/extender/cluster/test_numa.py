@@ -37,7 +37,7 @@ def report(name: str, policy: str, *numa: str, version: str = "1", **more: Any) 
     return NodeTopologyManifest.from_value(manifest).record()
 
 
-def pod_of(text: str, name: str = "p", node: str = "", started: str = "") -> Pod:
+def pod_of(text: str, name: str = "p", node: str = "", started: str = "", **status: str) -> Pod:
     """A pod: "init containers | containers", separated by semicolons. "~": without limits of CPU and memory;
     "always": a sidecar."""
     *inits, containers = text.split("|")
@@ -53,7 +53,8 @@ def pod_of(text: str, name: str = "p", node: str = "", started: str = "") -> Pod
         "containers": [container(one) for one in containers.split(";")],
         "nodeName": node,
     }
-    status = {"startTime": started} if started else {}
+    if started:
+        status["startTime"] = started
     metadata = {"name": name, "uid": f"uid-{name}"}
     return PodManifest.from_value({"metadata": metadata, "spec": spec, "status": status}).record()
 
@@ -297,6 +298,24 @@ def test_a_later_report_has_the_pods_that_had_started_before() -> None:
     state.apply([Upserted(first)])  # the same, in another list
     assert refused(state, pod_of(f"{GPU}=3"), "n")
     state.apply([Upserted(later)])
+    assert not refused(state, pod_of(f"{GPU}=2"), "n")
+
+
+def test_where_kubelet_has_refused_a_pod_no_other_like_it_goes_before_the_next_report() -> None:
+    state = state_of(report("n", SINGLE, *SOCKETS), report("other", SINGLE, *SOCKETS))
+    failed = {"phase": "Failed", "reason": "TopologyAffinityError"}
+    state.apply([Upserted(pod_of(f"{GPU}=2", "failed", "n", "2027-01-15T07:59:30Z", **failed))])
+    assert refused(state, pod_of(f"{GPU}=2"), "n")
+    assert not refused(state, pod_of(f"{GPU}=2"), "other")
+    assert not refused(state, pod_of(f"{GPU}=1"), "n")
+    state.apply([Upserted(report("n", SINGLE, *SOCKETS, version="2"))])
+    assert not refused(state, pod_of(f"{GPU}=2"), "n")
+
+
+def test_a_refusal_of_kubelet_is_forgotten_once_the_report_must_have_changed() -> None:
+    state = state_of(report("n", SINGLE, *SOCKETS))
+    failed = {"phase": "Failed", "reason": "TopologyAffinityError"}
+    state.apply([Upserted(pod_of(f"{GPU}=2", "failed", "n", "2027-01-15T07:50:00Z", **failed))])
     assert not refused(state, pod_of(f"{GPU}=2"), "n")
 
 

@@ -32,6 +32,7 @@ def file(tmp_path):
     return path
 
 
+@pytest.mark.nightly
 def test_gains_of_a_file(file, capsys):
     options = ["mixes", str(file), "--seeds", "1-2", "--output", "gains"]
     assert main([*options, "--policy", "inventory,best-fit"]) == 0

@@ -8,6 +8,7 @@ from bench.packing import mixed_fleets
 from bench.packing.mixed_fleets import MixedFleet, departures, static
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [0, 4, 5])
 def test_no_policy_beats_the_program_and_inventory_is_not_below_the_others(seed: int) -> None:
     found = {policy: gpus for policy, (gpus, _) in static(seed, allow_downgrade=True, program=True).items()}

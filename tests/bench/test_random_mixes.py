@@ -42,6 +42,7 @@ def test_the_mixes_differ():
     assert len({tuple(random_profiles(1, number).work.frequency) for number in range(40)}) == 40
 
 
+@pytest.mark.nightly
 @settings(max_examples=10)
 @given(mixes, st.sampled_from([8, 16]))
 def test_no_policy_exceeds_a_bound(which, gpus):

@@ -60,6 +60,7 @@ def test_every_way_of_scheduling_runs(files, capsys, more):
     assert json.loads(capsys.readouterr().out)[0]["allocation"] > 50
 
 
+@pytest.mark.nightly
 def test_the_defaults_are_those_of_the_service(files, capsys):
     assert replay(files) == 0
     captured = capsys.readouterr()

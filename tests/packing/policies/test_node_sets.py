@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def test_those_who_can_go_elsewhere_do(gpus, zones, parts, random) -> None:
         assert placer.place(requests[zone]) is not None
 
 
+@pytest.mark.nightly
 def test_the_mix_is_learnt_soon_enough() -> None:
     for name, least in (("1", 10), ("1, 2, 4 and 8", 1)):
         for seed in range(3):

@@ -165,7 +165,7 @@ def _whole(default: int, least: int, most: int, what: str) -> Any:  # noqa: ANN4
     return Field(default, ge=least, le=most, description=text)
 
 
-def _seconds(default: float, least: int, most: float, what: str) -> Any:  # noqa: ANN401
+def _seconds(default: float | None, least: int, most: float, what: str) -> Any:  # noqa: ANN401
     until = f" to {most}" if most < 1e9 else ""
     text = f"a number from {least}{until}, or a duration such as 1h30m: seconds {what}"
     return Field(default, ge=least, le=most, description=text)
@@ -269,6 +269,9 @@ class Settings(BaseModel):
     consolidation_gpus: int = _whole(4, 1, 100_000, "the fewest GPUs of a job that others move for")
     consolidation_after_seconds: _Seconds = _seconds(
         300.0, 0, 1e9, "that a job waits beside enough free GPUs before others move for it"
+    )
+    consolidation_small_wait_seconds: _Seconds | None = _seconds(
+        None, 0, 1e9, "; nobody moves for an hour after a smaller job has started that had waited so long"
     )
     consolidation_price: _Relative = Field(
         default=1.0,

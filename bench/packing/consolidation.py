@@ -115,7 +115,7 @@ def replayed(nodes: int, jobs: Sequence[TimedPod], policy: str, ways: Ways) -> F
 
 def rows(args: argparse.Namespace) -> Iterator[tuple[str, int, Figures]]:
     """(Way, seed, figures) of one replay after the other."""
-    rule = MoveRule(price=args.price)
+    rule = MoveRule(price=args.price, small_wait=args.small_wait)
     for seed in args.seeds:
         if args.trace:
             jobs = of_trace(args.trace, args.days, args.jitter, seed)
@@ -144,6 +144,7 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=0.9)
     parser.add_argument("--checkpoint", type=float, default=math.inf, help="seconds (never)")
     parser.add_argument("--price", type=float, default=MoveRule().price)
+    parser.add_argument("--small-wait", type=float, default=math.inf, help="seconds (no guard)")
     parser.add_argument("--seeds", type=seed_range, default=seed_range("1-3"))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--trace", type=Path)

@@ -13,7 +13,7 @@ import numpy as np
 from packing.fleet.arrays import Floats
 from packing.fleet.node_usage import Allocation
 from packing.model.request import Request
-from packing.plan.move_rule import LossBudget, MoveRule, WaitClock, free_pieces
+from packing.plan.move_rule import LossBudget, MoveRule, SmallWaits, WaitClock, free_pieces
 from packing.plan.room_by_moves import Movable, Moves, Waiting, cheapest_moves
 from packing.policies.placer import Placer
 from packing.replay.timeline import END, Ended, TimedPod, Timeline
@@ -43,6 +43,7 @@ class MovingTimeline(Timeline):
         super().__init__(placer, pods)
         self._pods, self._ways, self.blocked = pods, ways, 0.0
         self._clock, self._budget = WaitClock(), LossBudget(ways.rule)
+        self._small = SmallWaits(ways.rule)
         self._moved_at: dict[int, float] = {}
         self._times_moved: dict[int, int] = {}
         self._moving, self._looks = -1, False
@@ -53,6 +54,10 @@ class MovingTimeline(Timeline):
         if pod != self._moving:
             super().enqueue(pod, now)
             self._look_later(now)
+
+    def start(self, pod: int, now: float, queued: float, held: Allocation) -> None:
+        self._small.started(self._pods[pod].request.gpus, now - queued, now)
+        super().start(pod, now, queued, held)
 
     def place(self, pod: int) -> Allocation | None:
         request = self._pods[pod].request
@@ -87,10 +92,11 @@ class MovingTimeline(Timeline):
         self._clock.keep([str(pod) for pod in large])
         self._reserve(large)
         hopeless = set[Request]()
+        nobody = not self._ways.move or self._small.lately(now)
         for pod, request in large.items():
             waited = self._clock.look(str(pod), now, enough=enough[pod])
             may_lose = min(self._ways.rule.may_lose(request.gpus, waited), self._budget.left(self._gpus, now))
-            if not self._ways.move or may_lose <= 0 or not enough[pod] or request in hopeless:
+            if nobody or may_lose <= 0 or not enough[pod] or request in hopeless:
                 continue
             moves = self._moves(request, now)
             if moves is None or not moves.targets or moves.cost > may_lose:

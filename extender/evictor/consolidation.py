@@ -8,6 +8,7 @@ how long the job waits anew.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ from extender.settings import Mode, Settings
 from extender.untrusted.token_bucket import TokenBucket
 from extender.verbs.eviction.plan import EvictionPlan
 from packing.model.request import Request
-from packing.plan.move_rule import LossBudget, WaitClock, free_pieces
+from packing.plan.move_rule import LossBudget, SmallWaits, WaitClock, free_pieces
 
 _LOOK = 5.0
 """Seconds between two looks at what is free for the jobs that wait."""
@@ -111,6 +112,7 @@ class Consolidation:
         """This replica does not lead."""
         self._state.reservations.release_all_moved()
         self._waited = WaitClock()
+        self._small, self._small_jobs = SmallWaits(self._rule), dict[str, tuple[Job, float]]()  # since when
         self._budget = LossBudget(self._rule, self._state.disruptions.moves)
         self._moved: dict[str, _Moved] = {}
         self._said: dict[str, frozenset[tuple[str, str]]] = {}  # the last recommendations
@@ -149,10 +151,14 @@ class Consolidation:
         now = self._clock()
         if now - self._looked >= _LOOK:
             self._looked, permitted = now, None
-            served = [pod for pod in waiting if self._mode(pod) != "off"]
+            guarded = self._rule.small_wait < math.inf
+            asked = [pod for pod in waiting if not pod.gates and (guarded or self._mode(pod) != "off")]
+            jobs = waiting_jobs(self._state, asked)
+            if guarded:
+                self._see_small([job for job in jobs if job.gpus < self._rule.gpus], now)
             self._known = []
-            for job in waiting_jobs(self._state, [pod for pod in served if not pod.gates]):
-                if job.gpus < self._rule.gpus:
+            for job in jobs:
+                if job.gpus < self._rule.gpus or self._mode(job.pods[0]) == "off":
                     continue
                 permitted = permitted or PermittedRows(self._state)
                 rows = permitted.rows_that_accept(job.pods[0])
@@ -162,7 +168,19 @@ class Consolidation:
             self._waited.keep(keys)
             self._said = {key: moves for key, moves in self._said.items() if key in keys}
             self._delays = {key: delay for key, delay in self._delays.items() if key in keys}
+        if self._small.lately(now):
+            return iter(())
         return iter([one for one in self._known if all(map(self._planner.waits, one[0].pods))])
+
+    def _see_small(self, jobs: Sequence[Job], now: float) -> None:
+        """Note which small jobs have started since the last look, and for how long they had waited."""
+        waiting = {job.key: job for job in jobs}
+        for key in self._small_jobs.keys() - waiting.keys():
+            job, since = self._small_jobs.pop(key)
+            if self._state.pods.is_bound(job.pods[0].uid):
+                self._small.started(job.gpus, now - since, now)
+        for key, job in waiting.items():
+            self._small_jobs.setdefault(key, (job, now))
 
     def _mode(self, pod: Pod) -> Mode:
         return mode_for(self._state, pod, self._settings)

@@ -9,6 +9,7 @@ all together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -76,6 +77,7 @@ def rule_of(settings: Settings) -> MoveRule:
         price=settings.consolidation_price,
         moves=settings.consolidation_moves,
         lost_share=settings.consolidation_lost_percent / 100,
+        small_wait=math.inf if (wait := settings.consolidation_small_wait_seconds) is None else wait,
     )
 
 

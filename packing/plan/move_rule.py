@@ -9,10 +9,14 @@ waits, moves are right when all that they lose together is at most
 so nobody loses more than what the job has lost already by waiting beside GPUs that were free in pieces. The
 rule needs no estimate of how long anybody runs. In an hour all moves lose at most ``lost_share`` of the
 GPU-seconds of the fleet, or ``least_lost`` where that is more.
+
+Where small jobs queue, GPUs are short, and moves only change who waits: nobody moves for ``calm`` seconds
+after a job of fewer than ``gpus`` has started that had waited ``small_wait`` seconds or longer.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -32,7 +36,7 @@ class MoveRule:
     """``gpus``: smaller jobs get nothing. ``after``: seconds that a job must have waited beside free GPUs.
     ``price``: see above. ``moves``: the most pods that move for a job. ``age``: seconds that a pod has run
     before it moves. ``shield``: seconds for which a pod that has moved, or was evicted, does not move again.
-    ``least_lost``: GPU-seconds an hour."""
+    ``least_lost``: GPU-seconds an hour. ``small_wait``, ``calm``: seconds, see above."""
 
     gpus: float = 4.0
     after: float = 300.0
@@ -42,6 +46,8 @@ class MoveRule:
     shield: float = 3600.0
     lost_share: float = 0.005
     least_lost: float = 2 * _HOUR
+    small_wait: float = math.inf
+    calm: float = _HOUR
 
     def may_lose(self, gpus: float, waited: float) -> float:
         """GPU-seconds that moves may lose for a job of so many GPUs that has waited so many seconds beside
@@ -67,6 +73,23 @@ class LossBudget:
     def spend(self, lost: float, now: float) -> None:
         """Moves have lost so many GPU-seconds."""
         self._spent.append((now, lost))
+
+
+class SmallWaits:
+    """Whether small jobs have waited for long lately. Times in seconds of any one clock. A job counts when it
+    starts, so one that waits for what is not there holds up nobody."""
+
+    def __init__(self, rule: MoveRule) -> None:
+        self._rule, self._last = rule, -math.inf
+
+    def started(self, gpus: float, waited: float, now: float) -> None:
+        """A job of so many GPUs has started after so many seconds."""
+        if gpus < self._rule.gpus and waited >= self._rule.small_wait:
+            self._last = now
+
+    def lately(self, now: float) -> bool:
+        """Whether nobody should move now."""
+        return now - self._last < self._rule.calm
 
 
 class WaitClock:

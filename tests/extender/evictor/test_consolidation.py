@@ -206,6 +206,24 @@ async def test_what_moves_lose_in_an_hour_is_bounded_over_restarts(
     assert spent == pytest.approx(lost + 1260 * bool(moves), abs=60)
 
 
+@pytest.mark.parametrize(
+    ("rounds", "on", "moves"), [(20, "n3", []), (5, "n3", ["ml/a", "ml/b"]), (33, "", ["ml/a", "ml/b"])]
+)
+async def test_nobody_moves_for_an_hour_after_a_small_job_had_to_wait(
+    api: ApiServer, start: Start, rounds: int, on: str, moves: list[str]
+) -> None:
+    """One that starts nowhere holds up nobody."""
+    api.put(node("n3", gpus=1))
+    api.put(pod("s", gpus=1, priority=0))
+    replica = start(consolidation_small_wait_seconds=100, consolidation_lost_percent=100)
+    await replica.rounds(rounds)
+    api.put(pod("s", on, gpus=1, priority=0))
+    await replica.rounds(40 - rounds)
+    assert moved(api) == moves
+    await replica.rounds(370)
+    assert moved(api)[:2] == ["ml/a", "ml/b"]
+
+
 @pytest.mark.parametrize("writes", range(9))
 async def test_a_crash_loses_no_more_than_the_moves_made(api: ApiServer, start: Start, writes: int) -> None:
     first = start()

@@ -101,8 +101,8 @@ BY_TEST = {
 IN_E2E = (
     "helm install stowage deploy/chart --namespace stowage-system --create-namespace "
     "--set image.repository=registry.example.com/stowage --set settings.bind=true",
-    "helm install stowage-a deploy/chart --namespace stowage-a --create-namespace --values deploy/examples/shards/a.yaml",
-    "helm install stowage-b deploy/chart --namespace stowage-b --create-namespace --values deploy/examples/shards/b.yaml",
+    "helm install stowage-a deploy/chart --namespace stowage-a --create-namespace --values deploy/examples/shards/a.yaml --set image.repository=registry.example.com/stowage",
+    "helm install stowage-b deploy/chart --namespace stowage-b --create-namespace --values deploy/examples/shards/b.yaml --set image.repository=registry.example.com/stowage",
     "helm history stowage --namespace stowage-system",
     "helm rollback stowage 1 --namespace stowage-system",
     "helm uninstall stowage --namespace stowage-system",

@@ -29,7 +29,7 @@ KUBECTL = {
     "create": "--from-file --namespace -n --filename -f --clusterrole --role --serviceaccount --group",
     "delete": "--filename -f --kustomize --namespace -n -l --selector --wait --ignore-not-found",
     "describe": "--namespace -n",
-    "exec": "--namespace -n --container -c --config",
+    "exec": "--namespace -n --container -c",
     "drain": "--ignore-daemonsets --delete-emptydir-data",
     "get": "--namespace -n -A --output -o --field-selector --selector -l --label-columns -L --watch -w",
     "label": "--overwrite --namespace -n --selector -l --all",
@@ -111,7 +111,8 @@ def _with_verbs(program: str, verbs: dict[str, str], words: Sequence[str]) -> No
         rest = rest[2:]
     if not rest or rest[0] not in verbs:
         raise BadCommandError(f"{program} has no verb {rest[:1]} (tests/docs/syntax.py)")
-    unknown = set(flags(rest[1:])) - set(verbs[rest[0]].split()) - KUBECTL_GLOBAL
+    ours = rest[: rest.index("--")] if "--" in rest else rest
+    unknown = set(flags(ours[1:])) - set(verbs[rest[0]].split()) - KUBECTL_GLOBAL
     if unknown:
         raise BadCommandError(f"{program} {rest[0]} has no {sorted(unknown)} (tests/docs/syntax.py)")
 

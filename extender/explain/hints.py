@@ -279,7 +279,8 @@ def _pinned(state: State, pod: Pod) -> Iterator[Hint]:
 
 
 def _sounds_like_gpu(request: tuple[str, str]) -> bool:
-    return "gpu" in request[0].lower() or "mig-" in request[0].lower()
+    name, amount = request
+    return ("gpu" in name.lower() or "mig-" in name.lower()) and amount != "0"
 
 
 def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[str]:

@@ -3,6 +3,7 @@ what the API server would not accept, so that the pod fits nowhere."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -143,11 +144,17 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 def nearest_name(name: str, known: Collection[str]) -> str:
-    """The nearest of the known names, "" if none is near."""
+    """The nearest of the known names, "" if none is near. Among near ones that with most words in common: of
+    ``NVIDIA-A100-80GB-PCI`` an A100, though fewer letters of an H100 differ."""
     candidates = [shorten(one, 256) for one in islice(known, 4 * LISTED_NAMES)]
     longer = [one for one in candidates if name and name.lower() in one.lower()]
-    near = longer or get_close_matches(shorten(name, 256), candidates, n=1, cutoff=0.7)
-    return near[0] if near else ""
+    near = longer or get_close_matches(shorten(name, 256), candidates, n=8, cutoff=0.7)
+    words = _words(name)
+    return max(near, key=lambda one: len(words & _words(one)), default="")
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[^a-z0-9]+", shorten(name, 256).lower()))
 
 
 def is_manifest(pod: Pod) -> bool:

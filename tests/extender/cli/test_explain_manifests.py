@@ -67,6 +67,7 @@ def annotated(name: str, text: str) -> str:
         ),
         (pod(f"{GPU}, memory: 16m"), ["memory: '16m' is less than a MiB. For 16 MiB write 16Mi.", FITS]),
         (pod("cpu: 1"), ["\nIt asks for no GPU.\n", ANYWHERE]),
+        (pod("nvidia.com/gpu: 0"), ["\nIt asks for no GPU.\n", ANYWHERE]),
         # Words of sharing systems
         (annotated("stowage.dev/gpu-computee", "50%"), ["(did you mean stowage.dev/gpu-compute?)", ANYWHERE]),
         (annotated("stowage.dev/gpu-memory", "16"), ["is in bytes. For 16 GiB write 16Gi."]),
@@ -108,6 +109,10 @@ def annotated(name: str, text: str) -> str:
         (
             pod(spec=", nodeSelector: {nvidia.com/gpu.product: NVIDIA-H100}"),
             ["gpu.product='NVIDIA-H100' (did you mean NVIDIA-H100-80GB-HBM3?). Nodes have ", NONE],
+        ),
+        (
+            pod(spec=", nodeSelector: {nvidia.com/gpu.product: NVIDIA-A100-80GB-PCI}"),
+            ["gpu.product='NVIDIA-A100-80GB-PCI' (did you mean NVIDIA-A100-SXM4-80GB?). Nodes have ", NONE],
         ),
         (
             pod(spec=", nodeSelector: {nvidia.com/gpu.produkt: x}"),

@@ -25,6 +25,8 @@ COMMANDS = {
     "replay": f"replay --snapshot {CLUSTER}",
 }
 STEPS = re.compile(r"^(?:stowage \w+: reading|Compiling kernels).*\n", re.MULTILINE)
+PYTHONS_OWN = re.compile(r'Traceback .*\n(  File "<frozen \w+>".*\n)+KeyboardInterrupt\n')
+"""What Python prints that has not come to our code yet, on a busy machine."""
 FULL = "standard output: No space left on device"
 
 
@@ -94,4 +96,5 @@ def test_ctrl_c_is_quiet_at_any_time(command: str, after: float, tmp_path: Path)
     time.sleep(after)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, said = process.communicate(timeout=120)
-    assert (process.returncode, STEPS.sub("", said.decode())) == (-signal.SIGINT, "")
+    said_by_us = PYTHONS_OWN.sub("", STEPS.sub("", said.decode()))
+    assert (process.returncode, said_by_us) == (-signal.SIGINT, "")

@@ -5,6 +5,7 @@ Importing this loads no kernels: a service says that it is not ready before it h
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar, get_args
 
 from msgspec import Raw
@@ -17,6 +18,16 @@ from extender.untrusted.visible import visible
 
 Verb: TypeAlias = Literal["filter", "prioritize", "preempt", "bind"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """JSON, or a line of text for a refusal that the protocol cannot express."""
+
+    body: bytes
+    status: int = 200
+    content_type: str = "application/json"
 
 
 class BadMessage(ValueError):

@@ -23,10 +23,9 @@ from extender.background import with_turns
 from extender.k8s.objects import REQUIRED_KINDS
 from extender.logs import level_of, set_level
 from extender.server.body import BodyBudget, BodyRefused
-from extender.server.front import PROBES
 from extender.server.metrics import CONTENT_TYPE
 from extender.server.page_files import page_files
-from extender.server.service import Service
+from extender.server.service import PROBES, Service
 from extender.settings import API, Settings
 from extender.untrusted.limits import (
     DECISIONS_LISTED,

@@ -14,19 +14,18 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from extender.protocol.messages import VERBS, Verb
+from extender.protocol.messages import TEXT, VERBS, Reply, Verb
 from extender.protocol.volcano import WITHOUT_BODY, NamesOnly, VolcanoVerb
 from extender.server.body import BodyBudget, BodyRefused, Nothing
 from extender.server.debug_auth import is_guarded
 from extender.server.http_server import CLOSE, App, Message, Receive, Send
 from extender.server.same_origin import SameOrigin
-from extender.server.service import TEXT, Reply, Service
+from extender.server.service import PROBES, Service
 from extender.server.tls import why_not
 from extender.untrusted.limits import QUOTED, shorten
 
 _JSON = "application/json"
 """Go's clients send it; a browser asks before it sends it for a page of another site."""
-PROBES = ("/healthz", "/livez", "/readyz")
 _Headers = Iterable[tuple[bytes, bytes]]
 
 

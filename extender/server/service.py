@@ -25,7 +25,6 @@ import platform
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
@@ -36,7 +35,7 @@ from prometheus_client.core import Metric
 from extender.background import Background, Run
 from extender.explain.this_replica import Replica
 from extender.k8s.objects import Event
-from extender.protocol.messages import VERBS, BadMessage, Verb, bind_error, filter_error
+from extender.protocol.messages import TEXT, VERBS, BadMessage, Reply, Verb, bind_error, filter_error
 from extender.protocol.volcano import VOLCANO_VERBS, VolcanoVerb
 from extender.server.between_answers import EventQueue
 from extender.server.debug_auth import auth_of
@@ -55,18 +54,8 @@ _POLL = 0.02  # seconds
 _VERSION_INTERVAL = 600  # seconds; the control plane may be upgraded while we run
 _log = logging.getLogger(__name__)
 _NO_LEASE = nullcontext()  # made once, not for each request
-
-
-TEXT = "text/plain; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """JSON, or a line of text for a refusal that the protocol cannot express."""
-
-    body: bytes
-    status: int = 200
-    content_type: str = "application/json"
+PROBES = ("/healthz", "/livez", "/readyz")
+"""Paths that kubelet asks."""
 
 
 class Service:

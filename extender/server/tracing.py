@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from extender.server.service import Reply
+from extender.protocol.messages import Reply
 from extender.untrusted.limits import KEY, shorten
 
 _CONTEXT = (b"traceparent", b"tracestate")

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from extender.server import debug_auth
-from extender.server.front import PROBES, Front
-from extender.server.service import Service
+from extender.server.front import Front
+from extender.server.service import PROBES, Service
 from extender.settings import Settings, SettingsError
 from extender.source.errors import Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource

@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 
 from extender.k8s.objects import Kind
-from extender.protocol.messages import Verb
+from extender.protocol.messages import Reply, Verb
 from extender.server.engine import Engine
 from extender.server.front import Front
-from extender.server.service import Reply, Service
+from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.list_watch import ListWatch
 from extender.source.snapshot import Snapshot, SnapshotSource

@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,7 +10,6 @@ import yaml
 
 from .controlplane.api import Api, Object
 from .controlplane.process import eventually
-from .test_chart_applied import is_served
 
 _MODULES = {  # and the hashes of their content, as in go.sum
     "sigs.k8s.io/karpenter@v1.14.0": "h1:+SXlqYNb9FIKRpDgPPRnphVmWbrWLw4tgzKezr372Mc=",
@@ -35,9 +34,21 @@ def served(api: Api, *kinds: str) -> Iterator[None]:
     """These kinds are served, until the end of the block."""
     made = [one for one in _published() if one["spec"]["names"]["kind"] in kinds]
     assert len(made) == len(kinds)
-    names = [api.create(one)["metadata"]["name"] for one in made]
+    with serving(api, made):
+        yield
+
+
+@contextmanager
+def serving(api: Api, definitions: Sequence[Object]) -> Iterator[None]:
+    """The kinds of these CustomResourceDefinitions are served, until the end of the block."""
+    names = [api.create(one)["metadata"]["name"] for one in definitions]
     are_served = lambda: all(is_served(api.get("CustomResourceDefinition", name)) for name in names)  # noqa: E731
     eventually(are_served, within_s=60, what="the kinds are served")
     yield
     for name in names:
         api.delete("CustomResourceDefinition", name)
+
+
+def is_served(definition: Object) -> bool:
+    conditions = definition.get("status", {}).get("conditions") or ()  # null at first
+    return {("Established", "True")} <= {(one["type"], one["status"]) for one in conditions}

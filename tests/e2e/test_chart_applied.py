@@ -10,7 +10,7 @@ from deploy import render
 
 from .controlplane.api import Object
 from .controlplane.cluster import ControlPlane
-from .controlplane.process import eventually
+from .custom_kinds import serving
 from .test_chart import EVERY, with_values
 from .tools import Tools
 
@@ -19,19 +19,11 @@ from .tools import Tools
 def monitoring(control_plane: ControlPlane) -> Iterator[None]:
     """The kinds of the Prometheus Operator, cert-manager and the Gateway API. Only their names are checked:
     their schemas are not here."""
-    api = control_plane.api
     kinds = [("monitoring.coreos.com", kind) for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule")]
     kinds += [("cert-manager.io", "Certificate"), ("cert-manager.io", "Issuer")]
     kinds += [("gateway.networking.k8s.io", "HTTPRoute")]
-    made = [kind_of(*one) for one in kinds]
-    for one in made:
-        api.create(one)
-    names = [one["metadata"]["name"] for one in made]
-    served = lambda: all(is_served(api.get("CustomResourceDefinition", name)) for name in names)  # noqa: E731
-    eventually(served, within_s=30, what="the kinds are served")
-    yield
-    for name in names:
-        api.delete("CustomResourceDefinition", name)
+    with serving(control_plane.api, [kind_of(*one) for one in kinds]):
+        yield
 
 
 def kind_of(group: str, kind: str) -> Object:
@@ -47,11 +39,6 @@ def kind_of(group: str, kind: str) -> Object:
         },
         "spec": {"group": group, "names": names, "scope": "Namespaced", "versions": [version]},
     }
-
-
-def is_served(definition: Object) -> bool:
-    conditions = definition.get("status", {}).get("conditions") or ()  # null at first
-    return {("Established", "True")} <= {(one["type"], one["status"]) for one in conditions}
 
 
 APPLY = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict"]

@@ -1,7 +1,5 @@
 """docs/autoscalers.md: its recipes, and why a share that is also a counted resource makes a node come."""
 
-import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,51 +9,26 @@ import yaml
 
 from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
-from .controlplane.process import eventually
+from .custom_kinds import served
 from .evidence import message
 from .queue_cases import wait_until_running
 from .rush import GPU
 from .sharing import own_pod
 from .stowage import ROOT, Stowage, applied, scheduler_configuration
 from .test_autoscalers import SHARING, asks_for_a_node
-from .test_chart_applied import is_served
 from .tools import ToolError, Tools
 from .workload import node
 
 EXAMPLES = ROOT / "docs" / "examples" / "autoscalers"
 MILLI = "example.com/gpu-milli"
 APPLY = ["apply", "--server-side", "--validate=strict", "--dry-run=server", "--filename"]
-MODULES = {  # Go modules with CRDs, and the hashes of their content, as in go.sum
-    "sigs.k8s.io/karpenter@v1.14.0": "h1:+SXlqYNb9FIKRpDgPPRnphVmWbrWLw4tgzKezr372Mc=",
-    "sigs.k8s.io/node-feature-discovery@v0.18.3": "h1:q5/qpyxrasI/F6838lflFNGAUszpMNRuFwornPLYdxQ=",
-}
-FOLDERS = ("pkg/apis/crds", "deployment/base/nfd-crds")
-KINDS = {"NodeOverlay", "CapacityBuffer", "NodeFeatureRule"}
-
-
-def definitions() -> Iterator[Object]:
-    """The CRDs of `KINDS` as their projects publish them. Go loads them once."""
-    for module, content in MODULES.items():
-        command = ["go", "mod", "download", "-json", module]
-        found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-        assert found["Sum"] == content
-        for file in (file for folder in FOLDERS for file in Path(found["Dir"], folder).glob("*.yaml")):
-            for one in yaml.load_all(file.read_text(), yaml.CSafeLoader):
-                if one.get("spec", {}).get("names", {}).get("kind") in KINDS:
-                    yield one
 
 
 @pytest.fixture(scope="module")
 def kinds(control_plane: ControlPlane) -> Iterator[None]:
     """Those of Karpenter and of node feature discovery are served."""
-    api, made = control_plane.api, list(definitions())
-    assert {one["spec"]["names"]["kind"] for one in made} == KINDS
-    names = [api.create(one)["metadata"]["name"] for one in made]
-    served = lambda: all(is_served(api.get("CustomResourceDefinition", name)) for name in names)  # noqa: E731
-    eventually(served, within_s=60, what="the kinds are served")
-    yield
-    for name in names:
-        api.delete("CustomResourceDefinition", name)
+    with served(control_plane.api, "NodeOverlay", "CapacityBuffer", "NodeFeatureRule"):
+        yield
 
 
 @pytest.fixture

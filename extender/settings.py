@@ -47,6 +47,7 @@ _OR_TEXT: dict[str, Any] = {"json_schema_extra": {"type": ["number", "string"]}}
 _Seconds = Annotated[float, Field(**_OR_TEXT), _IN_SECONDS]
 _WholeSeconds = Annotated[int, Field(**_OR_TEXT), _IN_SECONDS]
 _Interval = Annotated[float, Field(gt=0, le=1e9, **_OR_TEXT), _IN_SECONDS]
+_Wait = Annotated[float, Field(ge=0, le=1e9, **_OR_TEXT), _IN_SECONDS]
 _Grace = Annotated[int, Field(ge=0, le=86400, **_OR_TEXT), _IN_SECONDS]
 
 
@@ -165,7 +166,7 @@ def _whole(default: int, least: int, most: int, what: str) -> Any:  # noqa: ANN4
     return Field(default, ge=least, le=most, description=text)
 
 
-def _seconds(default: float | None, least: int, most: float, what: str) -> Any:  # noqa: ANN401
+def _seconds(default: float, least: int, most: float, what: str) -> Any:  # noqa: ANN401
     until = f" to {most}" if most < 1e9 else ""
     text = f"a number from {least}{until}, or a duration such as 1h30m: seconds {what}"
     return Field(default, ge=least, le=most, description=text)
@@ -270,8 +271,10 @@ class Settings(BaseModel):
     consolidation_after_seconds: _Seconds = _seconds(
         300.0, 0, 1e9, "that a job waits beside enough free GPUs before others move for it"
     )
-    consolidation_small_wait_seconds: _Seconds | None = _seconds(
-        None, 0, 1e9, "; nobody moves for an hour after a smaller job has started that had waited so long"
+    consolidation_small_wait_seconds: _Wait | None = Field(
+        default=None,
+        description="null, a number from 0, or a duration such as 5m: seconds that a smaller job waits, so "
+        "that nobody moves for an hour after its start",
     )
     consolidation_price: _Relative = Field(
         default=1.0,

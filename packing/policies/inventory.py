@@ -60,7 +60,7 @@ _NO_CPU_COUNTS = 1e9
 
 _PODS_BETWEEN_TRIALS = 8_000
 """New pods after which the weights are tried again. Before that: when the learnt pods have doubled."""
-_FEWEST_PODS = 32
+FEWEST_PODS = 32
 """Before so many pods nothing is tried again, because the mix says little; and so many leave a fleet in which
 pods leave."""
 
@@ -146,14 +146,14 @@ class InventoryPolicy:
 
     def _leaving_begins(self, fleet: Fleet) -> bool:
         """Whether enough pods have left by now, for the first time; never with a given plan."""
-        begins = not self._fixed and not self._pods_leave and fleet.left >= _FEWEST_PODS
+        begins = not self._fixed and not self._pods_leave and fleet.left >= FEWEST_PODS
         self._pods_leave |= begins
         return begins
 
     def _trial_is_due(self) -> bool:
         """Whether the mix is known, or so many pods are new that the learnt mix may be another."""
         learnt = self._demand.seen
-        enough = min(max(self._tried, _FEWEST_PODS), _PODS_BETWEEN_TRIALS)
+        enough = min(max(self._tried, FEWEST_PODS), _PODS_BETWEEN_TRIALS)
         due = self._mix is not None or learnt >= self._tried + enough
         if due:
             self._tried = learnt

@@ -20,6 +20,7 @@ from extender.cli import main as cli
 from extender.cli import precompile
 from extender.cli.kernel_cache import kernel_modules, not_compiled
 from extender.cli.precompile import FEWEST_PODS, loading_kernels, prepare_kernels
+from packing.policies import inventory
 
 
 @pytest.fixture(autouse=True)
@@ -148,3 +149,8 @@ def test_once_numba_is_loaded_it_does_nothing(cache: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "numba", sys)
     prepare_kernels()
     assert not cache.exists()
+
+
+def test_a_question_knows_from_how_many_pods_a_policy_tries_its_weights() -> None:
+    """The command decides before it may import the policy, which loads kernels."""
+    assert FEWEST_PODS == inventory.FEWEST_PODS

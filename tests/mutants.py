@@ -1,8 +1,9 @@
 """Plants faults in the product, one at a time, and counts how many of them the tests find.
 
 ``python -m tests.mutants --faults 50`` changes an operator, a number or a word of control flow in a copy of
-the checkout and runs the tests there: first those of the folder with the fault, then all. A fault that no
-test finds is printed as a diff: it changes nothing, or a test is missing.
+the checkout and runs the tests there: first those that import the module with the fault, or one that imports
+it, then those of its folder, then all (not with ``--near``). A fault that no test finds is printed as a diff:
+it changes nothing, or a test is missing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -118,12 +119,25 @@ def chosen(count: int, seed: int) -> list[Fault]:
     return found
 
 
-def tests_beside(path: Path) -> str | None:
-    """The folder of tests that mirrors the folder of a file; None if there is none."""
-    return next(
-        (f"tests/{folder}" for folder in path.parents if (ROOT / "tests" / folder).is_dir() and folder.name),
-        None,
-    )
+def importers(path: Path, folders: Sequence[str]) -> list[Path]:
+    """The files in these folders that import the module."""
+    parent = ".".join(path.parts[:-1])
+    imports = f"from {parent}.{path.stem} import", f"from {parent} import {path.stem}"
+    files = (file for folder in folders for file in sorted((ROOT / folder).rglob("*.py")))
+    found = (file for file in files if any(words in file.read_text() for words in imports))
+    return [file.relative_to(ROOT) for file in found]
+
+
+def tests_near(path: Path) -> Iterator[list[str]]:
+    """Tests that are likely to find a fault in a file: those that import it, or a module that does, then
+    those of the folder that mirrors its own."""
+    modules = [path, *importers(path, ["packing", "extender"])]
+    tests = dict.fromkeys(str(test) for module in modules for test in importers(module, ["tests"]))
+    if found := [test for test in tests if "/test_" in test and "/e2e/" not in test]:
+        yield found
+    folders = (f"tests/{folder}" for folder in path.parents if folder.name)
+    if beside := next((folder for folder in folders if (ROOT / folder).is_dir()), None):
+        yield [beside]
 
 
 def exit_code(command: list[str], folder: Path, env: dict[str, str]) -> int | None:
@@ -142,26 +156,14 @@ def exit_code(command: list[str], folder: Path, env: dict[str, str]) -> int | No
         process.wait()
 
 
-def is_found(copy: Path, fault: Fault, workers: str) -> bool:
+def is_found(copy: Path, fault: Fault, workers: str, *, near: bool) -> bool:
     """Whether a test fails in the copy with this fault."""
     target = copy / fault.path
     target.write_text(fault.after)
     try:
-        beside = tests_beside(fault.path)
-        runs = [[beside]] if beside else []
-        for paths in [*runs, []]:
-            command = [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-x",
-                "-n",
-                workers,
-                "-p",
-                "no:cacheprovider",
-                *paths,
-            ]
+        for paths in [*tests_near(fault.path), *([] if near else [[]])]:
+            options = ["-q", "-x", "-n", workers, "-p", "no:cacheprovider"]
+            command = [sys.executable, "-m", "pytest", *options, *paths]
             env = {**os.environ, "PYTHONPATH": str(copy)}
             if exit_code(command, copy, env) != NO_TEST_FAILED:
                 return True
@@ -176,6 +178,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="which (1)")
     parser.add_argument("--from", dest="first", type=int, default=0, help="leave out as many of them (0)")
     parser.add_argument("--workers", default="auto", help="processes of pytest (auto)")
+    parser.add_argument("--near", action="store_true", help="without the tests of other folders")
     options = parser.parse_args()
     faults = chosen(options.faults, options.seed)[options.first :]
     found = 0
@@ -183,7 +186,7 @@ def main() -> None:
         copy = Path(folder) / "copy"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(copy)], check=True)
         for number, fault in enumerate(faults, options.first):
-            seen = is_found(copy, fault, options.workers)
+            seen = is_found(copy, fault, options.workers, near=options.near)
             found += seen
             print(f"{number} {'found' if seen else 'NOT FOUND'} {fault.path}:{fault.line}", flush=True)
             if not seen:

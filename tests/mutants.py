@@ -49,7 +49,7 @@ SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Continue: ast.Break,
 }
 NO_TEST_FAILED = 0  # pytest's exit code
-ENDLESS_S = 1200  # a run that takes longer hangs, which nobody overlooks
+ENDLESS_S = 600  # a run that takes longer hangs, which nobody overlooks
 
 
 @dataclass(frozen=True)

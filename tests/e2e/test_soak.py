@@ -28,4 +28,5 @@ def test_stowage_survives_each_kind_of_fault(tmp_path: Path) -> None:
     assert ended.faults.keys() == KINDS.keys()
     assert PODS * 0.98 < ended.placed <= PODS  # some are larger than any node
     assert ended.checks["calms"] == 1
+    assert ended.evictions["moved, and made room"] > 0
     assert ended.findings == []

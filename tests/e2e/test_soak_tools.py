@@ -18,7 +18,7 @@ from .rush import LABEL_SETS
 from .sharing import COMPUTE, GPU, INDICES, MEMORY, PRODUCT
 from .soak import fleet
 from .soak.calm import check_books
-from .soak.evictions import WITHIN_S, Evictions
+from .soak.evictions import TOLD_S, WITHIN_S, Evictions
 from .soak.injector import Done
 from .soak.ledger import WAY, Ledger, shared_devices
 from .soak.load import GROUP, group
@@ -50,7 +50,7 @@ def test_the_pods_ask_in_every_way() -> None:
     pods = [one for n in range(200) for one in group(1, n) if one["kind"] == "Pod"]
     assert len(pods) == 200 * GROUP
     pools = {fleet.kind_of(node["metadata"]["name"]) for node in fleet.nodes()}
-    assert {pod["metadata"]["labels"][WAY] for pod in pods} == pools
+    assert {pod["metadata"]["labels"][WAY] for pod in pods} == pools - {"pieces"}
     assert any("stowage.dev/gang" in pod["metadata"]["labels"] for pod in pods)
 
 
@@ -141,6 +141,25 @@ def test_an_eviction_for_nothing_is_found() -> None:
         evictions.bound(winner, 2.0)
         evictions.settle(2.0 + WITHIN_S, disturbed)
         assert dict(evictions.outcome) == {outcome: 1}
+
+
+def test_a_move_makes_room_for_a_large_pod_and_comes_once_with_an_event() -> None:
+    evictions = Evictions()
+    for name, at in (("first", 1.0), ("second", 9.0)):
+        victim = bound(workload.pod(name, {GPU: 1}, labels={"job-name": "small"}), "n", name)
+        condition = {"type": "DisruptionTarget", "reason": "EvictionByEvictionAPI"}
+        victim["status"]["conditions"] = [condition]
+        evictions.see(victim, at)
+        small = bound(workload.pod("other", {GPU: 1}, labels={"job-name": "other"}), "n", "other")
+        evictions.bound(small, at + 1)
+        assert len(evictions.open) == 1
+        evictions.bound(bound(workload.pod("large", {GPU: 8}), "n", "large"), at + 2)
+        assert not evictions.open
+    evictions.told.add("first")
+    evictions.settle(10.0 + TOLD_S, [])
+    assert evictions.outcome["moved, and made room"] == 2
+    assert [one.name for one in evictions.untold] == ["second"]
+    assert [one.name for one in evictions.moved_again] == ["second"]
 
 
 def test_faults_do_not_excuse_any_number_of_evictions() -> None:

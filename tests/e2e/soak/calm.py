@@ -10,16 +10,23 @@ from ..controlplane.api import Api
 from ..stowage import Stowage, holders
 from . import fleet
 from .ledger import WAY, holds
+from .pieces import Pieces
 from .stack import Stack
 from .watch import Watch
 
 READY_S, SETTLE_S, BOOKS_S, REASON_S = 60.0, 60.0, 60.0, 15.0
 
 
-def check(stack: Stack, watch: Watch) -> None:
+def check(stack: Stack, watch: Watch, pieces: Pieces) -> None:
     """Waits for calm, and adds what is wrong to the findings of ``watch``."""
     _expect(watch, lambda: _one_is_ready(stack), READY_S, "not ready: no replica, or both, after all faults")
     _expect(watch, lambda: not _stuck(watch), SETTLE_S, lambda: f"stuck: {_describe(stack, watch)}")
+    _expect(
+        watch,
+        lambda: not pieces.without_a_pod(),
+        SETTLE_S,
+        lambda: f"lost: no pod of {pieces.without_a_pod()}",
+    )
     _check_reasons(stack, watch)
     watch.check_claims()
     for one in stack.replicas:

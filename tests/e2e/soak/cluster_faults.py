@@ -158,7 +158,9 @@ class NodeFaults:
 
 def draw_kind(planned: Planned) -> str:
     """A kind of node for this fault."""
-    return random.Random(planned.number).choice(("whole", "own", "hami", "mixed", "replicas", "gpushare"))
+    return random.Random(planned.number).choice(
+        ("whole", "own", "hami", "mixed", "replicas", "gpushare", "pieces")
+    )
 
 
 def persist(call: Callable[[], Object | None], within_s: float = 60) -> Object:

@@ -11,7 +11,7 @@ from ..workload import node
 
 MEMORY, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 WHOLE, MIXED, SINGLE, REPLICAS, RENAMED = 36, 4, 2, 3, 2
-OWN, HAMI, HAMI_MIG, GPUSHARE, CLAIMS = 5, 6, 3, 3, 3
+OWN, HAMI, HAMI_MIG, GPUSHARE, CLAIMS, PIECES = 5, 6, 3, 3, 3, 6
 LAYOUTS = ({SMALL: 16, MEDIUM: 8, LARGE: 8}, {SMALL: 20, MEDIUM: 12, LARGE: 4})
 """What a node with MIG instances has, before and after it is re-partitioned."""
 POOL = "soak/pool"  # the label that pods select where a resource has one name on nodes of several kinds
@@ -34,6 +34,7 @@ def nodes() -> list[Object]:
         *(hami_mig_node(f"himig-{n}", 4) for n in range(HAMI_MIG)),
         *_many("gpushare", GPUSHARE, {MEMORY: 8 * 80, COUNT: 8}, {}),
         *(whole_node(f"claims-{n}", 8)[0] for n in range(CLAIMS)),
+        *_many("pieces", PIECES, {GPU: 8}, LABEL_SETS["h100-sxm-8-whole"]),
     ]
     for one in made:
         one["metadata"]["labels"][POOL] = kind_of(one["metadata"]["name"])

@@ -28,6 +28,10 @@ SETTINGS = {
     "SHIELD_CONFIGMAP": "stowage-system/stowage-shield",
     "SHIELD_SECONDS": "5",
     "SCALE_UP_WAIT_SECONDS": "0",
+    "CONSOLIDATION": "on",
+    "CONSOLIDATION_AFTER_SECONDS": "5",
+    "CONSOLIDATION_PRICE": "1000",  # so that seconds are enough
+    "CONSOLIDATION_LOST_PERCENT": "100",
     "LEADER_ELECTION": "stowage-system/stowage",
     "LEASE_SECONDS": str(LEASE_S),
 }

@@ -11,6 +11,7 @@ from ..controlplane.cluster import ControlPlane
 from . import calm
 from .injector import Injector
 from .load import Load
+from .pieces import Pieces
 from .plan import Planned
 from .readiness import Readiness
 from .report import Report, cpu_seconds, report
@@ -57,12 +58,13 @@ class Soak:
             stack = started.enter_context(running(self.plane))
             watch = started.enter_context(Watch(self.plane.api, self.plane.api.list("Node")["items"]))
             load = started.enter_context(Load(self.plane.api, watch, self.seed, self.pods))
+            pieces = started.enter_context(Pieces(self.plane.api, watch, self.seed))
             injector = threads.enter_context(Injector(stack, watch, self.planned))
             begin = self._shown = time.monotonic()
             cpu = cpu_seconds()
             try:
                 with Readiness(stack, watch):
-                    self._go(stack, watch, load, injector)
+                    self._go(stack, watch, load, pieces, injector)
             except KeyboardInterrupt:
                 print("stopped early; this is the report so far", flush=True)
             while not injector.idle():
@@ -79,7 +81,7 @@ class Soak:
         self._log(ended)
         return ended
 
-    def _go(self, stack: Stack, watch: Watch, load: Load, injector: Injector) -> None:
+    def _go(self, stack: Stack, watch: Watch, load: Load, pieces: Pieces, injector: Injector) -> None:
         calm_at, claims_at = self.calm_every, time.monotonic()
         created, created_at = 0, time.monotonic()
         while not (load.finished and injector.finished):
@@ -87,36 +89,39 @@ class Soak:
             if injector.due(load.created) or (load.finished and not injector.finished and injector.idle()):
                 if injector.begun >= calm_at:
                     calm_at += self.calm_every
-                    self._be_calm(stack, watch, load, injector)
+                    self._be_calm(stack, watch, load, pieces, injector)
                 injector.begin_next()
             if load.created > created:
                 created, created_at = load.created, time.monotonic()
             elif injector.idle() and not load.finished and time.monotonic() - created_at > STALLED_S:
                 created_at = time.monotonic()
-                self._be_calm(stack, watch, load, injector)  # either nothing that waits fits, or a violation
+                # Either nothing that waits fits, or a violation.
+                self._be_calm(stack, watch, load, pieces, injector)
             if time.monotonic() - claims_at > CLAIMS_S:
                 claims_at = time.monotonic()
                 watch.check_claims()
             with watch.lock:
                 watch.evictions.settle(time.monotonic(), injector.times())
             self._show(watch, load, injector)
-        self._be_calm(stack, watch, load, injector)
+        self._be_calm(stack, watch, load, pieces, injector)
 
-    def _be_calm(self, stack: Stack, watch: Watch, load: Load, injector: Injector) -> None:
+    def _be_calm(self, stack: Stack, watch: Watch, load: Load, pieces: Pieces, injector: Injector) -> None:
         while not injector.idle():
             time.sleep(0.1)
         placed, until = len(watch.bound_at), time.monotonic() + 30
         while not load.finished and len(watch.bound_at) == placed and time.monotonic() < until:
             time.sleep(0.05)  # the recovery of the last fault is measured, too
-        load.paused = True
-        calm.check(stack, watch)
+        load.paused = pieces.paused = True
+        calm.check(stack, watch, pieces)
         load.withdraw()
-        load.paused = False
+        load.paused = pieces.paused = False
 
     def _findings(self, stack: Stack, watch: Watch) -> list[str]:
         crashes = [f"{'':8} crash: {text}" for keeper in stack.keepers for text in keeper.crashes]
         rivals = [f"{'':8} readiness: both replicas were ready at once"] * stack.service.rivals
         vain = [f"{'':8} evicted in vain: {victim}" for victim in watch.evictions.in_vain]
+        vain += [f"{'':8} moved without an Event: {victim}" for victim in watch.evictions.untold]
+        vain += [f"{'':8} moved again: {victim}" for victim in watch.evictions.moved_again]
         if too_many_in_vain(watch.evictions.outcome):
             vain.append(f"{'':8} evicted in vain: too many beside faults: {watch.evictions.outcome}")
         return watch.findings + crashes + rivals + vain + [f"{'':8} {text}" for text in self._errors(stack)]

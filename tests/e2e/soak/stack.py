@@ -71,7 +71,7 @@ def running(plane: ControlPlane) -> Iterator[Stack]:
         ]
         keepers = [stack.enter_context(Keeper(replica)) for replica in replicas]
         service = stack.enter_context(Service(replicas, probe_s=0.5))
-        stack.enter_context(plane.controller_manager(["resourceclaim-controller"]))
+        stack.enter_context(plane.controller_manager(["resourceclaim-controller", "job-controller"]))
         eventually(lambda: bool(service.leaders), within_s=400, what="a replica is ready")
         url = service.url.replace("http:", "https:")
         scheduler = stack.enter_context(plane.scheduler(tls_configuration(url, client, "shared-gpus.yaml")))

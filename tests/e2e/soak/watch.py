@@ -65,10 +65,19 @@ class Watch(PodWatch):
             return [
                 one
                 for uid, one in self.pods.items()
-                if uid not in self._bound
-                and WAY in one["metadata"].get("labels", {})
-                and "deletionTimestamp" not in one["metadata"]
+                if uid not in self._bound and WAY in one["metadata"].get("labels", {}) and not is_leaving(one)
             ]
+
+    def running_of_jobs(self) -> list[Object]:
+        """The pods of Jobs that run."""
+        with self.lock:
+            found = [one for one in self.pods.values() if "job-name" in one["metadata"].get("labels", {})]
+        return [one for one in found if one["status"]["phase"] == "Running" and not is_leaving(one)]
+
+    def moved_jobs(self) -> set[str]:
+        """The Jobs of which a pod has moved."""
+        with self.lock:
+            return {one.job for one in self.evictions.moved.values()}
 
     def gone_with_claim(self) -> list[str]:
         """The names of claims whose pods are gone since the last call."""
@@ -129,6 +138,10 @@ class Watch(PodWatch):
         self.ledger.remove(uid)
         if pod["spec"].get("resourceClaims"):
             self._claims.append(pod["metadata"]["name"])
+
+
+def is_leaving(pod: Object) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
 
 
 def is_filler(pod: Object) -> bool:

@@ -267,6 +267,12 @@ class Settings(BaseModel):
         description="off, recommend or on: whether running pods move elsewhere to make room for large jobs "
         "that wait. recommend and on need evictor",
     )
+    consolidation_background: Mode = Field(
+        default="off",
+        validate_default=True,
+        description="off, recommend or on: whether pods also move before a job waits, for large jobs that "
+        "are expected and to empty nodes. recommend and on need evictor",
+    )
     consolidation_gpus: int = _whole(4, 1, 100_000, "the fewest GPUs of a job that others move for")
     consolidation_after_seconds: _Seconds = _seconds(
         300.0, 0, 1e9, "that a job waits beside enough free GPUs before others move for it"
@@ -335,7 +341,7 @@ class Settings(BaseModel):
         default="info", description="debug, decision, info, warning or error"
     )
 
-    @field_validator("consolidation")
+    @field_validator("consolidation", "consolidation_background")
     @classmethod
     def _needs_evictor(cls, value: Mode, info: ValidationInfo) -> Mode:
         queues = info.data.get("queues", {}).values()

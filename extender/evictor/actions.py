@@ -72,8 +72,9 @@ class Actions:
         error = await self._write(lambda: self._api.clear_nomination(pod, node), what)
         self._metrics.nominated("failed" if error else "cleared")
 
-    async def evict(self, pod: Pod, plan: EvictionPlan, is_needed: Callable[[], bool]) -> Leaving:
-        """Evict all victims of a plan for the pod that is nominated there, if ``is_needed`` still says so."""
+    async def evict(self, pod: Pod | None, plan: EvictionPlan, is_needed: Callable[[], bool]) -> Leaving:
+        """Evict all victims of a plan for the pod that is nominated there (None: nobody waits), if
+        ``is_needed`` still says so."""
         victims, done = plan.to_evict, Leaving([], 0)
         for victim in victims:
             result = await self._try(victim, dry_run=True)
@@ -94,7 +95,7 @@ class Actions:
             done.pods.append(victim)
             if result == "evicted":
                 await self._tell_victim(pod, plan, victim)
-        if done.evictions:
+        if done.evictions and pod:
             text = (
                 f"Evicting {count_of_pods(done.evictions)} to make room on node {plan.node} ({_cost(plan)})"
             )
@@ -108,11 +109,12 @@ class Actions:
         text = f"Evicting {count_of_pods(len(victims))} would make room on node {plan.node} ({_cost(plan)})"
         await self._write_event(PodEvent(pod, "EvictionRecommended", "Recommending", text))
 
-    async def recommend_moves(self, pod: Pod, text: str) -> None:
+    async def recommend_moves(self, pod: Pod | None, text: str) -> None:
         """Say on the pod which others would move for it, and move nobody."""
-        _log.info("%s: %s", pod.key, text)
+        _log.info("%s: %s", pod.key if pod else "nobody waits", text)
         self._metrics.moved("recommended")
-        await self._write_event(PodEvent(pod, "MoveRecommended", "Recommending", text))
+        if pod:
+            await self._write_event(PodEvent(pod, "MoveRecommended", "Recommending", text))
 
     async def say_not_placed(self, pod: Pod, node: str) -> None:
         """Say on the replacement of a moved pod that it has not started although room was held."""
@@ -132,14 +134,13 @@ class Actions:
             self._metrics.evicted(result)
         return result
 
-    async def _tell_victim(self, pod: Pod, plan: EvictionPlan, victim: Pod) -> None:
-        why = why_evicted(self._state, plan, victim, pod)
-        _log.info(
-            "evicted %s from %s for %s: %s (%s)", victim.key, victim.node_name, pod.key, why, _cost(plan)
-        )
+    async def _tell_victim(self, pod: Pod | None, plan: EvictionPlan, victim: Pod) -> None:
+        why, whom = why_evicted(self._state, plan, victim, pod or victim), pod.key if pod else "nobody yet"
+        _log.info("evicted %s from %s for %s: %s (%s)", victim.key, victim.node_name, whom, why, _cost(plan))
         # As in kube-scheduler's Event, the text has the preemptor's UID, and ``related`` names it.
         word, action = ("Moved", "Moving") if victim.uid in plan.moves_to else ("Preempted", "Preempting")
-        text = f"{word} {'for' if plan.moves_to else 'by'} pod {pod.uid} on node {plan.node}: {why}"
+        whom = f"{'for' if plan.moves_to else 'by'} pod {pod.uid}" if pod else "before a job waits, for room"
+        text = f"{word} {whom} on node {plan.node}: {why}"
         await self._write_event(PodEvent(victim, word, action, text, pod))
 
     async def _write_event(self, event: PodEvent) -> None:

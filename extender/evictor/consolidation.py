@@ -1,4 +1,5 @@
-"""Moves running pods elsewhere so that a large job, which fits nowhere, gets their room.
+"""Moves running pods elsewhere so that a large job, which fits nowhere, gets their room, or has it when it
+comes.
 
 The order is: hold room for each pod that moves, nominate the waiting pods, evict, and wait for the
 replacements. A crash loses the held room and the clocks: the next leader finds the nominations, and counts
@@ -28,6 +29,7 @@ from extender.plan.room_by_moves import (
     asked_together,
     mode_for,
     room_by_moves,
+    room_in_advance,
     rule_of,
     starting_together,
     would_make_room,
@@ -58,6 +60,10 @@ class Job:
     pods: tuple[Pod, ...]
     gpus: int
     request: Request
+
+
+_NOBODY = Job("", (), 0, Request())
+"""In its place if nobody waits."""
 
 
 def waiting_jobs(state: State, waiting: Iterable[Pod]) -> list[Job]:
@@ -118,6 +124,7 @@ class Consolidation:
         self._said: dict[str, frozenset[tuple[str, str]]] = {}  # the last recommendations
         self._delays: dict[str, tuple[float, float]] = {}  # until when, and for how many seconds
         self._known: list[tuple[Job, float]] = []
+        self._large_waits = False
         self._looked = -_LOOK
 
     async def round(
@@ -127,7 +134,7 @@ class Consolidation:
         await self._follow()
         for job, waited in self._jobs(waiting):
             may_lose = self._rule.may_lose(job.gpus, waited)
-            if not may_lose or _has_room(book, job) or self._clock() < self._delays.get(job.key, (0, 0))[0]:
+            if not may_lose or _has_room(book, job) or self._is_delayed(job):
                 continue
             if (room := self._room(job, may_lose)) is None:
                 self._delay(job.key)
@@ -145,6 +152,22 @@ class Consolidation:
             else:
                 await self._move(job, room, book)
             return
+        if not (self._large_waits or self._moved):
+            await self._make_room_in_advance(book)
+
+    async def _make_room_in_advance(self, book: Book) -> None:
+        """No large job waits."""
+        mode = self._settings.consolidation_background
+        if mode == "off" or self._small.lately(self._clock()) or self._is_delayed(_NOBODY):
+            return
+        self._delay(_NOBODY.key)
+        room = room_in_advance(self._state, self._wall(), self._rule)
+        if room is None or not self._affordable(room):
+            return
+        if "recommend" in (mode, self._settings.evictor):
+            await self._recommend(_NOBODY, room)
+        else:
+            await self._move(_NOBODY, room, book)
 
     def _jobs(self, waiting: Sequence[Pod]) -> Iterator[tuple[Job, float]]:
         """The jobs that others may move for, and for how many seconds each has waited beside free GPUs."""
@@ -152,8 +175,10 @@ class Consolidation:
         if now - self._looked >= _LOOK:
             self._looked, permitted = now, None
             guarded = self._rule.small_wait < math.inf
-            asked = [pod for pod in waiting if not pod.gates and (guarded or self._mode(pod) != "off")]
+            everybody = guarded or self._settings.consolidation_background != "off"
+            asked = [pod for pod in waiting if not pod.gates and (everybody or self._mode(pod) != "off")]
             jobs = waiting_jobs(self._state, asked)
+            self._large_waits = any(job.gpus >= self._rule.gpus for job in jobs)
             if guarded:
                 self._see_small([job for job in jobs if job.gpus < self._rule.gpus], now)
             self._known = []
@@ -164,7 +189,7 @@ class Consolidation:
                 rows = permitted.rows_that_accept(job.pods[0])
                 free = int(free_pieces(self._state.fleet, job.request)[rows].sum())
                 self._known.append((job, self._waited.look(job.key, now, enough=free >= job.gpus)))
-            keys = {job.key for job, _ in self._known}
+            keys = {_NOBODY.key, *(job.key for job, _ in self._known)}
             self._waited.keep(keys)
             self._said = {key: moves for key, moves in self._said.items() if key in keys}
             self._delays = {key: delay for key, delay in self._delays.items() if key in keys}
@@ -184,6 +209,9 @@ class Consolidation:
 
     def _mode(self, pod: Pod) -> Mode:
         return mode_for(self._state, pod, self._settings)
+
+    def _is_delayed(self, job: Job) -> bool:
+        return self._clock() < self._delays.get(job.key, (0.0, 0.0))[0]
 
     def _delay(self, key: str) -> None:
         """Look for moves for this job again in some seconds, twice as many as the last time."""
@@ -210,7 +238,7 @@ class Consolidation:
         moves = frozenset((move.pod.uid, move.target) for move in room.moves)
         if self._said.get(job.key) != moves:
             self._said[job.key] = moves
-            await self._actions.recommend_moves(job.pods[0], would_make_room(room))
+            await self._actions.recommend_moves(next(iter(job.pods), None), would_make_room(room))
 
     async def _move(self, job: Job, room: RoomByMoves, book: Book) -> None:
         plan, seconds = eviction_plan(room), self._settings.nomination_seconds
@@ -228,20 +256,20 @@ class Consolidation:
         for _ in evicted:
             self._metrics.moved("moved", lost / len(evicted))
         partial = len(evicted) < len(room.moves)
-        for pod, node in room.nodes:
+        for pod, node in room.nodes if job.pods else ():
             book.holds[pod.uid] = Hold(node, evicted, ends, ours=True, partial=partial)
 
     async def _nominate_and_evict(self, job: Job, room: RoomByMoves, plan: EvictionPlan) -> frozenset[str]:
         """The UIDs of the pods that leave. Without any, nobody is nominated afterwards."""
         nominated: list[tuple[Pod, str]] = []
         evicted = frozenset[str]()
-        for pod, node in room.nodes:
+        for pod, node in room.nodes if job.pods else ():
             if not await self._actions.nominate(pod, node):
                 break
             nominated.append((pod, node))
         else:
             needed = lambda: all(map(self._planner.waits, job.pods))  # noqa: E731
-            leaving = await self._actions.evict(job.pods[0], plan, needed)
+            leaving = await self._actions.evict(next(iter(job.pods), None), plan, needed)
             self._bucket.take(leaving.evictions, self._clock())
             evicted = frozenset(pod.uid for pod in leaving.pods)
         for pod, node in () if evicted else nominated:

@@ -1,5 +1,5 @@
-"""Which running pods could move elsewhere so that a waiting pod, or its whole gang, fits: the search of
-``packing.plan.room_by_moves`` on the cluster as it is.
+"""Which running pods could move elsewhere so that a waiting pod, or its whole gang, fits, or so that room is
+there before somebody waits: the search of ``packing.plan.room_by_moves`` on the cluster as it is.
 
 A pod may move if it is restartable (by annotation or queue), a controller creates it again, nothing protects
 it, no PodDisruptionBudget forbids it, and it has no rules that Stowage does not compute; one with volume
@@ -10,17 +10,21 @@ all together.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
+from extender.cluster.demand import gpus_of
 from extender.cluster.other_resources import PODS, asked_by, lacking_on
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
+from extender.k8s.affinity import SchedulingConstraints, Toleration
+from extender.k8s.node_filter import NodeRequirement
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.queues.disruptions import lost_seconds
@@ -37,7 +41,9 @@ from extender.verbs.eviction.promising import promising_nodes
 from packing.fleet.arrays import Floats
 from packing.fleet.downgrade import device_on, weaker_rows
 from packing.fleet.node_usage import Allocation
-from packing.model.request import Request
+from packing.fleet.stranded import idle_nodes
+from packing.model.node_spec import NodeSpec
+from packing.model.request import WHOLE, Request, Shares
 from packing.plan.move_rule import MoveRule
 from packing.plan.room_by_moves import MOST_QUESTIONS, Flags, Movable, Waiting, cheapest_moves
 from packing.victims.rights import gpu_seconds
@@ -46,6 +52,14 @@ MOST_MEMBERS = 16
 """Members that may lack room together. Requests wait while all of them are planned."""
 _MOST_SEARCHED = 400
 """Running pods that are looked at."""
+_MOST_WISHES, _IN_ADVANCE = 8, 50
+"""Requests that room is looked for before anybody waits, and questions for each."""
+_NOBODY = Pod(
+    "",
+    "nobody",
+    priority=-(2**31),  # all room that is held counts
+    scheduling_constraints=SchedulingConstraints(tolerations=(Toleration(operator="Exists"),)),
+)
 _SHOWN, _LONGEST_TEXT = 4, 900
 """Moves, and characters, in one sentence: an Event has at most 1,024."""
 
@@ -132,14 +146,12 @@ class _Places(NamedTuple):
 
 class Movers:
     """Which running pods may move for one pod at one moment (``now`` in Unix seconds), and where they and the
-    pods that wait fit. ``rule``: None to ask only whether they could."""
+    pods that wait fit. ``pod``: None for room that nobody waits for. ``rule``: None to ask only whether they
+    could."""
 
-    def __init__(self, state: State, pod: Pod, now: float, rule: MoveRule | None) -> None:
-        self._state, self._now, self._rule = state, now, rule
-        shield = rule.shield if rule else 0.0
-        self._rules = EvictionRules(
-            state.rights, state.gangs, state.disruptions, pod, now, moved_within=shield
-        )
+    def __init__(self, state: State, pod: Pod | None, now: float, rule: MoveRule | None) -> None:
+        self._state, self._pod, self._now, self._rule = state, pod, now, rule
+        self._rules: dict[int, EvictionRules] = {}
         self._permitted = PermittedRows(state)
         self._places: dict[Hashable, _Places] = {}
         self._asked: dict[str, tuple[Pod, Request, Callable[[], _Places]]] = {}
@@ -153,15 +165,25 @@ class Movers:
                     found |= self._with_gang(pod)
         return [one for one in found.values() if one]
 
+    def _rules_for(self, members: Sequence[Pod]) -> EvictionRules:
+        """Who may leave for the pod; where nobody waits, for a pod of the same priority as these."""
+        pod = self._pod or replace(_NOBODY, priority=max((one.priority for one in members), default=0))
+        if pod.priority not in self._rules:
+            state, shield = self._state, self._rule.shield if self._rule else 0.0
+            self._rules[pod.priority] = EvictionRules(
+                state.rights, state.gangs, state.disruptions, pod, self._now, moved_within=shield
+            )
+        return self._rules[pod.priority]
+
     def _with_gang(self, pod: Pod) -> dict[str, Movable | None]:
         """The pod, or all members of its gang that are bound: by key, each None unless all may move."""
         gang = self._state.gangs.gang_of(pod)
         members = [pod]
         if gang is not None:
             members = [one for one in self._state.gangs.members(gang.key) if one.node_name]
-            if not self._rules.may_leave_whole(members):
+            if not self._rules_for(members).may_leave_whole(members):
                 return dict.fromkeys((one.key for one in members), None)
-        elif any(self._rules.why_not(members)):
+        elif any(self._rules_for(members).why_not(members)):
             return {pod.key: None}
         movable = [self._movable(one, gang.key if gang else "") for one in members]
         together = all(movable) and not any(self._state.budgets.violations(members))
@@ -176,6 +198,8 @@ class Movers:
             return None
         if why_it_stays(pod, self._now, must_be_created_again=True):
             return None
+        if self._pod is None and not self._permitted.rows_that_accept(pod)[held.row]:
+            return None  # the node takes no such pods now, so its room would be of no use
         if self._rule and not (is_restartable(pod, queue) and 0 < pod.started <= self._now - self._rule.age):
             return None
         try:
@@ -195,8 +219,7 @@ class Movers:
         kind = id(rows), request, has
         if kind not in self._places:
             allowed = rows if has is None else rows & ~weaker_rows(self._state.fleet, request, has)
-            names = [name for name, row in self._state.fleet.rows.items() if allowed[row]]
-            self._places[kind] = _Places(rows, NodeNames.of(names))
+            self._places[kind] = _Places(rows, NodeNames.of(_names(self._state, allowed)))
         return self._places[kind]
 
     def waiting(self, pod: Pod, request: Request, nodes: Sequence[str], sources: Iterable[str]) -> Waiting:
@@ -209,7 +232,7 @@ class Movers:
 
     def exceeds_hourly_bound(self, pods: Sequence[Pod]) -> bool:
         """Whether these are more pods of a queue than may be evicted within this hour."""
-        return self._rules.exceeds_hourly_bound(pods)
+        return self._rules_for(pods).exceeds_hourly_bound(pods)
 
     def costs(self, key: str) -> Floats:
         """As ``packing.plan.room_by_moves.Costs``, by the code that answers ``filter`` and ``prioritize``."""
@@ -241,32 +264,94 @@ def room_by_moves(
     """The cheapest moves, at most ``most``, after which all these pods fit; None if none are found, and where
     none are needed. ``nodes_of``: the nodes that kube-scheduler's own filters accept for a pod. Without a
     ``rule`` it is not asked whether anybody is restartable, old enough, or has moved lately."""
-    sources = dict[str, list[str]]()
     try:
-        requests = {pod.key: request_of(pod) for pod in pods}
+        asked = [(pod, request_of(pod), nodes_of(pod)) for pod in pods]
     except RequestError:
         return None
-    allowed = {pod.key: nodes_of(pod) for pod in pods}
-    for pod in pods:
-        promising = promising_nodes(state, pod, requests[pod.key], allowed[pod.key], {})
-        sources[pod.key] = [one.name for one in promising if not one.by_claims]
     movers = Movers(state, pods[0], now, rule)
+    return _search(state, movers, asked, most, questions)
+
+
+def room_in_advance(state: State, now: float, rule: MoveRule) -> RoomByMoves | None:
+    """Moves after which there is room that nobody waits for yet: for a request of the learnt mix that is
+    large enough for the rule and fits nowhere, the most frequent first, else a node without pods on its GPUs.
+    They lose no more than they might for a job of the size that has waited as long as the rule asks."""
+    permitted = PermittedRows(state)
+    for pod, request, closed in islice(_worth_having(state, permitted, rule), _MOST_WISHES):
+        names = _names(state, permitted.rows_that_accept(pod))
+        movers = Movers(state, None, now, rule)
+        room = _search(state, movers, [(pod, request, names)], rule.moves, _IN_ADVANCE, closed)
+        if room and room.lost <= rule.may_lose(gpus_of(state.fleet, request), rule.after):
+            return room
+    return None
+
+
+def _worth_having(
+    state: State, permitted: PermittedRows, rule: MoveRule
+) -> Iterator[tuple[Pod, Request, Flags]]:
+    """What there should be room for, with where nobody should move to for that (N,)."""
+    fleet = state.fleet
+    for request in state.learner.monitor.demand.mix().requests:
+        if gpus_of(fleet, request) >= rule.gpus:
+            pod = _asking_for(request)
+            names = NodeNames.of(_names(state, permitted.rows_that_accept(pod)))
+            if not evaluate(state, pod, request, names).certain.any():
+                yield pod, request, np.zeros(fleet.arrays.capacity, np.bool_)
+    wholes = dict.fromkeys(_all_gpus(spec) for spec in fleet.specs if spec and spec.gpus)
+    for whole in wholes:
+        yield _NOBODY, whole, idle_nodes(fleet.arrays)
+
+
+def _asking_for(request: Request) -> Pod:
+    """Nobody, on the nodes that pods with this request insist on."""
+    if not isinstance(insists := request.node_set, NodeRequirement):
+        return _NOBODY
+    rules = replace(_NOBODY.scheduling_constraints, node_affinity=insists.terms or None)
+    spec = replace(_NOBODY.spec, node_selector=insists.selector)
+    return replace(_NOBODY, spec=spec, scheduling_constraints=rules)
+
+
+def _all_gpus(spec: NodeSpec) -> Request:
+    """A request for all GPUs of a node."""
+    if any(gpu.divisible for gpu in spec.gpus):
+        return Request(shares=Shares(len(spec.gpus), WHOLE, 0, WHOLE, spec.sharing_resource))
+    return Request(devices=tuple((pool.resource, pool.total) for pool in spec.pools if pool.total))
+
+
+def _names(state: State, rows: Flags) -> list[str]:
+    return [name for name, row in state.fleet.rows.items() if rows[row]]
+
+
+def _search(
+    state: State,
+    movers: Movers,
+    asked: Sequence[tuple[Pod, Request, Sequence[str]]],
+    most: int,
+    questions: int,
+    closed: Flags | None = None,
+) -> RoomByMoves | None:
+    """``asked``: each pod to make room for, its request, and the nodes that it may get. ``closed``: as in
+    ``cheapest_moves``."""
+    sources = dict[str, list[str]]()
+    for pod, request, names in asked:
+        promising = promising_nodes(state, pod, request, names, {})
+        sources[pod.key] = [one.name for one in promising if not one.by_claims]
     movable = movers.movable_on(dict.fromkeys(name for names in sources.values() for name in names))
     if not movable:
         return None
-    largest_first = sorted(pods, key=lambda pod: (-requests[pod.key].gpus, pod.key))
-    waiting = [
-        movers.waiting(pod, requests[pod.key], allowed[pod.key], sources[pod.key]) for pod in largest_first
-    ]
-    moves = cheapest_moves(state.fleet, waiting, movable, movers.costs, most=most, questions=questions)
+    largest_first = sorted(asked, key=lambda one: (-one[1].gpus, one[0].key))
+    waiting = [movers.waiting(pod, request, names, sources[pod.key]) for pod, request, names in largest_first]
+    moves = cheapest_moves(
+        state.fleet, waiting, movable, movers.costs, most=most, questions=questions, closed=closed
+    )
     if moves is None or not moves.targets:
         return None
     leaving = [state.pods[key] for key in moves.targets]
     if any(state.budgets.violations(leaving)) or movers.exceeds_hourly_bound(leaving):
         return None
-    names = {row: name for name, row in state.fleet.rows.items()}
+    name_of = {row: name for name, row in state.fleet.rows.items()}
     return RoomByMoves(
-        tuple((pod, names[moves.places[pod.key].row]) for pod in pods),
-        tuple(Move(state.pods[key], names[held.row], held) for key, held in moves.targets.items()),
+        tuple((pod, name_of[moves.places[pod.key].row]) for pod, *_ in asked),
+        tuple(Move(state.pods[key], name_of[held.row], held) for key, held in moves.targets.items()),
         moves.cost,
     )

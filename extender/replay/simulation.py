@@ -24,7 +24,7 @@ from packing.fleet.downgrade import Device, device_on, weaker_rows
 from packing.fleet.feasibility import eviction_may_help
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
-from packing.fleet.stranded import Beside, Fragmentation, fragmentation, on_offer
+from packing.fleet.stranded import Beside, Fragmentation, fragmentation, idle_nodes, on_offer
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.replay.pick_node import NodePicker
@@ -335,7 +335,4 @@ class Simulation:
 
     def free_nodes(self) -> int:
         """Nodes on offer with GPUs of which nothing is taken."""
-        arrays = self.fleet.arrays
-        has = arrays.compute_capacity > 0
-        idle = (arrays.compute == arrays.compute_capacity) & (arrays.memory == arrays.memory_capacity)
-        return int(((idle | ~has).all(axis=0) & has.any(axis=0) & self.offered()).sum())
+        return int((idle_nodes(self.fleet.arrays) & self.offered()).sum())

@@ -95,6 +95,14 @@ def whole_nodes(arrays: NodeArrays, whole: Bools) -> Bools:
     return found
 
 
+def idle_nodes(arrays: NodeArrays) -> Bools:
+    """(N,) nodes with GPUs of which nothing is taken, whatever they are given as."""
+    has = arrays.compute_capacity > 0
+    idle = (arrays.compute == arrays.compute_capacity) & (arrays.memory == arrays.memory_capacity)
+    found: Bools = (idle | ~has).all(axis=0) & has.any(axis=0)
+    return found
+
+
 def fragmentation(
     fleet: Fleet, offered: Bools, beside: Beside
 ) -> tuple[Fragmentation, dict[str, Fragmentation]]:

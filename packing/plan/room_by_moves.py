@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -76,16 +76,20 @@ def cheapest_moves(
     *,
     most: int,
     questions: int = MOST_QUESTIONS,
+    closed: Flags | None = None,
 ) -> Moves | None:
     """The moves after which all these pods fit, at most ``most`` of them; None if none are found. The places
     of pods that fit as they are count as taken. The fleet is as before afterwards.
 
     Each place of a pod that moves is free before anybody leaves, so the moves can be made in any order.
+
+    ``closed`` (N,): nobody waits, and the room stays free. Each pod that moves must then like its new place
+    best of all, or it would come back, and none may go to these rows.
     """
     with ExitStack() as changes:
-        search = _Search(fleet, movable, costs, most, questions, changes)
+        search = _Search(fleet, movable, costs, most, questions, changes, closed)
         for one in waiting:
-            if not (search.place(one) or search.make_room(one)):
+            if not ((closed is None and search.place(one)) or search.make_room(one)):
                 return None
         return search.moves
 
@@ -99,9 +103,10 @@ class _Search:
         most: int,
         questions: int,
         changes: ExitStack,
+        closed: Flags | None,
     ) -> None:
         self._fleet, self._costs, self._most = fleet, costs, most
-        self._questions, self._changes = questions, changes
+        self._questions, self._changes, self._closed = questions, changes, closed
         self._by_key = {one.key: one for one in movable}
         self._gangs: defaultdict[str, list[Movable]] = defaultdict(list)
         self._on_row: defaultdict[int, list[Movable]] = defaultdict(list)
@@ -191,30 +196,41 @@ class _Search:
             changes.enter_context(self._fleet.without([pod.held for pod in leaving]))
             if not np.isfinite(self._ask(one.key)[row]):
                 return leaving
-            place, targets = self._hold(one.request, row, changes), dict[str, Allocation]()
+            place, targets = self._place_on(one.request, row), dict[str, Allocation]()
+            if self._closed is None:
+                changes.enter_context(self._fleet.holding([place]))
             for number, pod in enumerate(leaving):
-                cost = self._ask(pod.key).copy()
-                cost[[*rows, *self._left]] = np.inf
-                if not np.isfinite(cost).any():
+                if (target := self._target(pod, rows | self._left)) is None:
                     if not number:
                         self._nowhere.add((pod.kind or pod.key, pod.held.row))
                     return leaving[: number + 1]
-                targets[pod.key] = self._hold(pod.request, _cheapest(self._fleet, cost), changes)
+                targets[pod.key] = self._hold(pod.request, target, changes)
             self._changes.push(changes.pop_all().__exit__)
         self._left |= rows
         self.moves.places[one.key] = place
         self.moves.targets |= targets
         return ()
 
+    def _target(self, pod: Movable, left: Collection[int]) -> int | None:
+        """The row of the best place for a pod that moves; ``left``: rows that pods leave."""
+        cost = self._ask(pod.key).copy()
+        if self._closed is None:
+            cost[[*left]] = np.inf
+        best = _cheapest(self._fleet, cost)
+        comes_back = self._closed is not None and (best in left or self._closed[best])
+        return None if comes_back or not np.isfinite(cost[best]) else best
+
     def _ask(self, key: str) -> Floats:
         self._questions -= 1
         return self._costs(key)
 
     def _hold(self, request: Request, row: int, changes: ExitStack) -> Allocation:
-        fleet = self._fleet
-        held = allocation_of(fleet, row, request, freest_gpus(fleet, row, request))
-        changes.enter_context(fleet.holding([held]))
+        held = self._place_on(request, row)
+        changes.enter_context(self._fleet.holding([held]))
         return held
+
+    def _place_on(self, request: Request, row: int) -> Allocation:
+        return allocation_of(self._fleet, row, request, freest_gpus(self._fleet, row, request))
 
 
 def _size(pod: Movable) -> float:

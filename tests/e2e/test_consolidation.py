@@ -48,8 +48,8 @@ def test_two_large_jobs_start_where_their_gpus_were_free_in_pieces(
         cluster.controller_manager(["job-controller", "disruption-controller"]),
     ):
         create_example(api, tmp_path)
-        for name in RUNS:
-            start_job(api, name)
+        for name, (home, gpus) in RUNS.items():
+            start_job(api, name, home, gpus)
         eventually(lambda: checkpoints(tmp_path) > 0, within_s=60, what="a checkpoint")
         eventually(lambda: "protects" in observed_budgets(api), within_s=60, what="the budget is observed")
         with evicting(cluster, stowage_kubeconfig, **SETTINGS) as stowage:
@@ -81,13 +81,29 @@ def test_two_large_jobs_start_where_their_gpus_were_free_in_pieces(
     assert len(said) == len(set(said)) == 6  # nobody twice
 
 
+def test_a_node_is_emptied_before_anybody_waits(
+    cluster: ControlPlane, api: Api, stowage_kubeconfig: Path
+) -> None:
+    create_classes(api)
+    api.create_all([node(f"n{n}", {GPU: 8}, labels=H100) for n in range(3)])
+    homes = {"a": ("n0", 2), "b": ("n1", 3), "c": ("n1", 3), "d": ("n2", 3), "e": ("n2", 3), "f": ("n2", 1)}
+    with cluster.controller_manager(["job-controller"]):
+        for name, (home, gpus) in homes.items():
+            start_job(api, name, home, gpus)
+        with evicting(cluster, stowage_kubeconfig, CONSOLIDATION_BACKGROUND="on") as stowage:
+            eventually(lambda: nodes_of(api, "a") == ["n1"], within_s=60, what="a has moved")
+            time.sleep(20)  # it stays there
+            assert stowage.metric('stowage_evictor_moves_total{result="moved"}') == 1
+            assert stowage.metric('stowage_evictor_moves_total{result="placed"}') == 1
+    assert [nodes_of(api, name) for name in homes] == [["n1"], ["n1"], ["n1"], ["n2"], ["n2"], ["n2"]]
+
+
 def size(name: str) -> int:
     return 2 if name == "team" else 1
 
 
-def start_job(api: Api, name: str) -> None:
+def start_job(api: Api, name: str, home: str, gpus: int) -> None:
     """The Job runs on its node since an hour. The example exists already."""
-    home, gpus = RUNS[name]
     labels = GANG if name == "team" else {"app": "kept"} if name.startswith("c") else None
     if name != "train":
         api.create(job(name, pod(name, {GPU: gpus}, annotations=NOTES, labels=labels), pods=size(name)))

@@ -238,3 +238,91 @@ async def test_a_crash_loses_no_more_than_the_moves_made(api: ApiServer, start: 
     await second.rounds(45)
     assert moved(api) == ["ml/a", "ml/b"]
     assert nominated(api) == "n1"
+
+
+@pytest.fixture
+def nobody_waits(api: ApiServer) -> None:
+    """And no large job ever came."""
+    for name in ("p", "c"):
+        api.delete(f"ml/{name}")
+    for name in ("c", "d"):
+        api.put(runs(name, "n2", gpus=3))
+
+
+BACKGROUND = {"consolidation": "off", "consolidation_background": "on"}
+
+
+@pytest.mark.usefixtures("nobody_waits")
+async def test_a_node_is_emptied_before_anybody_waits(api: ApiServer, start: Start) -> None:
+    replica = start(**BACKGROUND)
+    await replica.rounds(2)
+    assert moved(api) == ["ml/a", "ml/b"]
+    assert {event["reason"] for event in api.evictions.events} == {"Moved"}
+    assert "room for its replacement is held on node n2" in api.evictions.events[0]["note"]
+    assert log(api, "nominate") == []
+    for name in ("a", "b"):
+        api.delete(f"ml/{name}")
+        api.put(runs(f"{name}-again", "n2", age=1))
+    await replica.rounds(60)
+    assert replica.metric("moves_total", result="placed") == 2
+    assert moved(api) == ["ml/a", "ml/b"]
+
+
+async def test_room_is_made_for_a_large_job_that_is_expected(api: ApiServer, start: Start) -> None:
+    """n1 cannot be emptied, but a pod of 4 GPUs came once, and would fit if a left."""
+    api.put(pod("p", gpus=4, priority=0))
+    for manifest in (runs("b", "n1", restartable=False, gpus=4), runs("c", "n2", restartable=False, gpus=6)):
+        api.put(manifest)
+    replica = start(**BACKGROUND)
+    await replica.rounds(2)
+    assert moved(api) == []  # p waits
+    api.delete("ml/p")
+    await replica.rounds(10)
+    assert moved(api) == ["ml/a"]
+
+
+@pytest.mark.usefixtures("nobody_waits")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"consolidation_background": "off"},
+        {"consolidation_moves": 1},
+        {"consolidation_after_seconds": 50},
+    ],
+    ids=str,
+)
+async def test_what_the_settings_forbid_before_anybody_waits(
+    api: ApiServer, start: Start, change: dict[str, Any]
+) -> None:
+    replica = start(**(BACKGROUND | change))
+    await replica.rounds(60)
+    assert log(api) == []
+
+
+@pytest.mark.usefixtures("nobody_waits")
+async def test_moves_before_anybody_waits_have_no_budget_of_their_own(api: ApiServer, start: Start) -> None:
+    replica = start(**BACKGROUND)
+    replica.state.disruptions.load({"moves": [[replica.now - 60, 7000.0]]})
+    await replica.rounds(33)
+    assert log(api) == []
+
+
+@pytest.mark.usefixtures("nobody_waits")
+async def test_nobody_moves_to_a_node_that_is_empty(api: ApiServer, start: Start) -> None:
+    api.put(runs("f", "n2", gpus=2))
+    api.put(node("n3", gpus=8))
+    replica = start(**BACKGROUND)
+    await replica.rounds(60)
+    assert log(api) == []
+
+
+@pytest.mark.usefixtures("nobody_waits")
+async def test_moves_before_anybody_waits_can_be_recommended(
+    api: ApiServer, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    replica = start(**(BACKGROUND | {"consolidation_background": "recommend"}))
+    with caplog.at_level("INFO"):
+        await replica.rounds(60)
+    assert log(api) == []
+    assert "nobody waits: 2 moves would make room on n1: ml/a to n2, ml/b to n2" in caplog.text
+    assert replica.metric("moves_total", result="recommended") == 1

@@ -125,6 +125,7 @@ class Consolidation:
         self._delays: dict[str, tuple[float, float]] = {}  # until when, and for how many seconds
         self._known: list[tuple[Job, float]] = []
         self._large_waits = False
+        self._number = 0  # of what room is looked for next before a job waits
         self._looked = -_LOOK
 
     async def round(
@@ -160,8 +161,11 @@ class Consolidation:
         mode = self._settings.consolidation_background
         if mode == "off" or self._small.lately(self._clock()) or self._is_delayed(_NOBODY):
             return
-        self._delay(_NOBODY.key)
-        room = room_in_advance(self._state, self._wall(), self._rule)
+        room, more = room_in_advance(self._state, self._wall(), self._rule, self._number)
+        self._number += 1
+        if room or not more:
+            self._delay(_NOBODY.key)
+            self._number = 0
         if room is None or not self._affordable(room):
             return
         if "recommend" in (mode, self._settings.evictor):

@@ -19,7 +19,7 @@ from extender.plan.prices import NodeCosts
 from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
 from extender.plan.source import PlanSource
 from extender.replay.bound import at_least
-from extender.replay.simulation import ONLY_WEAKER, Simulation, largest_first
+from extender.replay.simulation import ONLY_WEAKER, Simulation
 from extender.replay.steps import Outcome, Step, carry_out
 from extender.untrusted.visible import many
 from packing.fleet.stranded import NOTHING
@@ -154,14 +154,11 @@ def _why_it_stays(sim: Simulation, row: int) -> str:
         return f"{key}: {why}{more}"
     now, items = sim.savepoint(), sim.items_on(row)
     sim.cordon(row)
-    for item in items:
-        sim.evict(item)
-    for item in largest_first(items):
-        if not sim.place(item):
-            problem = f"{item.key}: {sim.why_nowhere(item)}"
-            sim.undo_to(now)
-            return problem
-    return ""
+    if (item := sim.relocate(items)) is None:
+        return ""
+    problem = f"{item.key}: {sim.why_nowhere(item)}"
+    sim.undo_to(now)
+    return problem
 
 
 def drain_report(

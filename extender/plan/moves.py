@@ -86,10 +86,8 @@ class _Moves:
         before, whole = sim.savepoint(), self.whole()
         moved = {item.key for _, _, items in self.done for item in items}
         items = largest_first(sim.movable[str(pod)] for pod in one.pods if pod not in moved)
-        for item in items:
-            sim.evict(item)
         self.done.append((before, one, items))
-        if all(self._place(item) for item in items) and self.whole() > whole:
+        if sim.relocate(items, self._place) is None and self.whole() > whole:
             return True
         self.take_back()
         return False

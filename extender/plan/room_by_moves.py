@@ -52,8 +52,8 @@ MOST_MEMBERS = 16
 """Members that may lack room together. Requests wait while all of them are planned."""
 _MOST_SEARCHED = 400
 """Running pods that are looked at."""
-_MOST_WISHES, _IN_ADVANCE = 8, 50
-"""Requests that room is looked for before anybody waits, and questions for each."""
+_IN_ADVANCE = 50
+"""The most questions of a search before anybody waits."""
 _NOBODY = Pod(
     "",
     "nobody",
@@ -272,18 +272,20 @@ def room_by_moves(
     return _search(state, movers, asked, most, questions)
 
 
-def room_in_advance(state: State, now: float, rule: MoveRule) -> RoomByMoves | None:
+def room_in_advance(state: State, now: float, rule: MoveRule, number: int) -> tuple[RoomByMoves | None, bool]:
     """Moves after which there is room that nobody waits for yet: for a request of the learnt mix that is
-    large enough for the rule and fits nowhere, the most frequent first, else a node without pods on its GPUs.
-    They lose no more than they might for a job of the size that has waited as long as the rule asks."""
+    large enough for the rule and fits nowhere, the most frequent first, then nodes without pods on their
+    GPUs. Requests wait meanwhile, so only the one of this ``number`` (from 0) is looked at; and whether there
+    is such a number. They lose no more than they might for a job of the size that has waited as
+    long as the rule asks."""
     permitted = PermittedRows(state)
-    for pod, request, closed in islice(_worth_having(state, permitted, rule), _MOST_WISHES):
+    for pod, request, closed in islice(_worth_having(state, permitted, rule), number, number + 1):
         names = _names(state, permitted.rows_that_accept(pod))
         movers = Movers(state, None, now, rule)
         room = _search(state, movers, [(pod, request, names)], rule.moves, _IN_ADVANCE, closed)
-        if room and room.lost <= rule.may_lose(gpus_of(state.fleet, request), rule.after):
-            return room
-    return None
+        enough = room and room.lost <= rule.may_lose(gpus_of(state.fleet, request), rule.after)
+        return room if enough else None, True
+    return None, False
 
 
 def _worth_having(

@@ -255,6 +255,14 @@ class Simulation:
         self._journal.append((item, self.held[item.key]))
         self._leave(item)
 
+    def relocate(self, items: Iterable[Item], place: Callable[[Item], bool] | None = None) -> Item | None:
+        """All these pods leave, and each gets a place (``place``, else the engine's best), the largest first;
+        the first that finds none is returned, for the caller to undo."""
+        in_order = largest_first(items)
+        for item in in_order:
+            self.evict(item)
+        return next((item for item in in_order if not (place or self.place)(item)), None)
+
     def cordon(self, row: int) -> None:
         """The node takes no more pods."""
         self.open[row] = False

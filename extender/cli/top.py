@@ -88,6 +88,7 @@ def _overviews(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[O
         from extender.cluster.factory import state_of
         from extender.explain.overview import overview
     state = state_of(settings.model_copy(update={"policy": _POLICY}), dump)
+    state.learner.stopped = True  # nothing is placed, so no demand matters
     census = CensusTaker(state)
     for _ in _states(state, source, batches, watch=args.watch):
         found = asyncio.run(overview(state, census, args.waiting))

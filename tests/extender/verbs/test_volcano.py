@@ -10,6 +10,7 @@ from extender.k8s.objects import Deleted, Node, Pod, Upserted
 from extender.protocol.volcano import Code, Task, TaskStatus, Vote
 from extender.server.assumed_pod_expiry import expire_assumed
 from extender.source.snapshot import Snapshot, SnapshotSource
+from extender.untrusted.limits import VOLCANO_NODES
 from extender.verbs.volcano_verbs import (
     POINTS,
     VolcanoSession,
@@ -196,6 +197,15 @@ def test_victims_are_the_cheapest_of_the_candidates() -> None:
     assert victims(volcano.session, URGENT, tasks(low, high)).uids == {low.uid}
     assert victims(volcano.session, URGENT, tasks(high)).uids == {high.uid}
     assert victims(volcano.session, URGENT, []).vote is Vote.REJECT
+
+
+def test_of_candidates_on_many_nodes_those_of_the_first_nodes_are_taken_all() -> None:
+    names = [f"n{number}" for number in range(VOLCANO_NODES + 1)]
+    halves = [make_pod(f"{half}-{name}", 4, node_name=name) for half in ("first", "second") for name in names]
+    whole = make_pod("whole", 8, priority=100)
+    volcano = Volcano(*(make_node(name) for name in names), *halves, whole)
+    plans = victims(volcano.session, whole, tasks(*halves)).plans
+    assert [plan.node for plan in plans] == names[:VOLCANO_NODES]
 
 
 def test_pods_of_the_same_priority_are_no_victims() -> None:

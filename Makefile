@@ -5,6 +5,9 @@ UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 
 .PHONY: setup demo test e2e e2e-all nightly bench site lint format lock manifests release clean
 .DEFAULT_GOAL := demo
+# Python keeps compiled modules, also where the environment forbids it: else each command that a test starts compiles
+# its sources again.
+export PYTHONDONTWRITEBYTECODE =
 
 setup: .venv/ready
 

@@ -13,13 +13,13 @@ import pytest
 
 NIGHTLY = os.environ.get("STOWAGE_TESTS") == "nightly"
 _USUAL = 100  # where a test does not say how many
-_PART = 5  # `make test` tries one of so many
+_PART = 10  # `make test` tries one of so many
 _LEAST = 10
 
 
-def examples(nightly: int) -> int:
-    """So many in the nightly run."""
-    return nightly if NIGHTLY else min(nightly, max(_LEAST, nightly // _PART))
+def examples(nightly: int, least: int = _LEAST) -> int:
+    """So many in the nightly run, and at least so many in the others."""
+    return nightly if NIGHTLY else min(nightly, max(least, nightly // _PART))
 
 
 USUAL = examples(_USUAL)

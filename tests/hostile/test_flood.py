@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import socket
+from itertools import product
 
 import httpx
-import pytest
 
 from extender.data import CLUSTER
 from extender.untrusted.limits import LOG_LINES
@@ -22,20 +22,19 @@ REQUESTS = {
 }
 
 
-@pytest.mark.parametrize("kind", REQUESTS)
-def test_a_flood_of_requests_writes_a_few_lines(kind: str) -> None:
+def test_a_flood_of_requests_writes_a_few_lines() -> None:
     process = Process("--snapshot", str(CLUSTER), drain_seconds="0")
     try:
         process.wait_until_ready()
         url = httpx.URL(process.urls[0])
-        for number in range(200):
+        for number, request in product(range(150), REQUESTS.values()):
             with socket.create_connection((url.host, url.port or 80), timeout=30) as connection:
-                connection.sendall(REQUESTS[kind].replace(b"%d", b"%d" % number))
+                connection.sendall(request.replace(b"%d", b"%d" % number))
                 connection.recv(1 << 16)
         process.signal(signal.SIGTERM)
         assert process.exit_code() == 0
         said = [line["msg"] for line in process.log()]
     finally:
         process.end()
-    assert len(said) < 3 * LOG_LINES
+    assert len(said) < 5 * LOG_LINES
     assert "stopping after SIGTERM" in said

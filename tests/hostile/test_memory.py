@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from extender.data import CLUSTER
+from tests.examples import some
 
 LIMIT = 1 << 30  # bytes: `resources` in deploy/chart/values.yaml
 SIZE = 62 << 20  # bytes of a body: a little less than what is accepted
@@ -113,7 +114,7 @@ def send(limited: Limited, name: str) -> httpx.Response:
     return limited.post(verb, repeated(*parts))
 
 
-@pytest.mark.parametrize("member", ['"containers":[', '"tolerations":[', '"volumes":[', '"x":['])
+@pytest.mark.parametrize("member", some(['"containers":[', '"x":[', '"tolerations":[', '"volumes":['], 1))
 def test_no_pod_within_its_limit_ends_the_process(limited: Limited, member: str) -> None:
     before, after = '{"NodeNames": ["a"], "Pod": {"spec": {' + member, "]}}}"
     answer = limited.post("filter", repeated(before, "{}", after, 3 << 20))
@@ -121,7 +122,7 @@ def test_no_pod_within_its_limit_ends_the_process(limited: Limited, member: str)
     assert limited.still_answers()
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", some(BODIES))
 def test_no_message_ends_the_process(limited: Limited, name: str) -> None:
     answer = send(limited, name)
     assert answer.status_code in (200, 400, 413, 503)

@@ -28,22 +28,20 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 LARGE = {"numba", "numpy", "kubernetes", "fastapi", "pydantic"}
 
 
-def loaded_by(arguments: list[str]) -> set[str]:
-    """Which of the large packages a command loads."""
+def loaded_by(*commands: list[str]) -> list[set[str]]:
+    """Which of the large packages are loaded after each command, in one process."""
     program = (
         "import sys\nfrom extender.cli.main import main\n"
-        "try: main(sys.argv[1:])\nexcept SystemExit: pass\n"
-        "print(*sys.modules, file=sys.stderr)"
+        f"for arguments in {list(commands)!r}:\n"
+        "    try: main(arguments)\n    except SystemExit: pass\n"
+        "    print('loaded:', *sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
-    )
-    return LARGE & set(done.stderr.splitlines()[-1].split())
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return [LARGE & set(line.split()) for line in done.stderr.splitlines() if line.startswith("loaded: ")]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_help_and_wrong_arguments_load_neither_compiler_nor_client() -> None:
+    commands = [
         ["version"],
         ["--version"],
         ["--help"],
@@ -56,41 +54,38 @@ def loaded_by(arguments: list[str]) -> set[str]:
         ["replay", "--help"],
         ["replay", "--policy", "tetris"],
         ["demo", "--help"],
-    ],
-)
-def test_help_and_wrong_arguments_load_neither_compiler_nor_client(arguments: list[str]) -> None:
-    assert loaded_by(arguments) == set()
+    ]
+    assert loaded_by(*commands) == [set()] * len(commands)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_an_error_before_the_work_begins_loads_no_compiler() -> None:
+    commands = [
         ["explain", "pod.yaml", "--config", "missing.yaml"],
         ["explain", "pod.yaml", "--snapshot", "missing.json"],
         ["explain", "/dev/null"],
         ["replay", "--timeline"],
         ["replay", "--snapshot", "cluster.json", "--nodes", "nodes.csv"],
         ["replay", "--snapshot", "cluster.json", "--config", "missing.yaml"],
-    ],
-)
-def test_an_error_before_the_work_begins_loads_no_compiler(arguments: list[str]) -> None:
-    assert not {"numba", "numpy"} & loaded_by(arguments)
+    ]
+    loaded = loaded_by(*commands)
+    assert [{"numba", "numpy"} & one for one in loaded] == [set()] * len(commands)
 
 
 def test_explaining_a_snapshot_loads_neither_client_nor_server(tmp_path: Path) -> None:
     pod = tmp_path / "pod.yaml"
     pod.write_text("kind: Pod\nmetadata: {name: p}\nspec: {containers: [{}]}")
-    assert loaded_by(["explain", str(pod), "--example"]) == {"numpy", "pydantic"}
+    assert loaded_by(["explain", str(pod), "--example"]) == [{"numpy", "pydantic"}]
 
 
 @pytest.mark.parametrize("command", [["top"], ["explain", "training/train-16g-p5"], ["plan"], ["replay"]])
 def test_the_first_line_comes_before_what_takes_long(command: list[str]) -> None:
     program = (
-        "import sys\nfrom extender.cli.main import main\n"
+        "import os, sys\nfrom extender.cli.main import main\n"
         "class Said(type(sys.stderr)):\n"
         "    def write(self, text):\n"
         "        print(*{'numba', 'numpy', 'kubernetes'} & set(sys.modules), text, sep='|')\n"
         "        sys.stdout.flush()\n"
+        "        os._exit(0)\n"
         "sys.stderr = Said(sys.stderr.buffer)\n"
         "main(sys.argv[1:])"
     )

@@ -90,9 +90,8 @@ def test_a_question_about_few_nodes_compiles_nothing_and_has_the_same_answer(
     assert not cache.exists()
 
 
-def test_a_question_that_needs_a_plan_does_not_wait_for_simulations_in_plain_python(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.nightly
+def test_a_question_that_needs_a_plan_does_not_wait_for_simulations_in_plain_python(tmp_path: Path) -> None:
     items = manifests(16)["items"]
     assert sum(one["kind"] == "Pod" for one in items) >= FEWEST_PODS
     path = tmp_path / "cluster.json"

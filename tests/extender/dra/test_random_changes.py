@@ -17,6 +17,7 @@ from extender.k8s.resource_api.manifests import parse_claim, parse_class, parse_
 from extender.k8s.resource_api.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.protocol.node_names import NodeNames
 from extender.verbs.evaluate import evaluate
+from tests.examples import examples
 from tests.extender.builders import GPU, NOW, make_node, make_pod, make_state
 from tests.extender.dra.claims import allocated, gpu_claim, many, request, selectors
 from tests.extender.dra.nvidia import Manifest, spec
@@ -137,7 +138,7 @@ def answers(state: State) -> dict[str, Any]:
     return found | views | {"slots": state.devices.total_slots, "problems": state.problems}
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(events, max_size=20))
 def test_the_answers_are_those_of_a_new_state(events: list[Event]) -> None:
     objects = {(one.kind, one.key): one for one in START}

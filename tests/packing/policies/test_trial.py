@@ -193,7 +193,7 @@ def test_arrivals_where_pods_leave(gpus, frequency, seed):
     assert stays.mean() == pytest.approx(arrivals.first + 0.5, rel=0.15)
 
 
-@settings(max_examples=6)
+@settings(max_examples=examples(6, least=2))
 @given(
     types=st.lists(st.tuples(st.sampled_from([100, 400, 1000]), st.integers(1, 9)), min_size=1, max_size=3),
     nodes=st.integers(1, 4),
@@ -248,7 +248,7 @@ def test_tiny_requests_fill_a_smaller_sample(monkeypatch):
     assert set(filled) == {(1, 88)}  # a node of 4 GPUs takes 80
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8, least=3))
 @given(
     types=st.lists(
         st.tuples(st.sampled_from([100, 250, 400, 700, 1000]), st.integers(0, 16_000), st.integers(1, 4)),

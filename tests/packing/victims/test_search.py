@@ -56,18 +56,19 @@ def compare_with_exhaustion(random_node, seeds) -> Counter[str]:
     return counts
 
 
-@pytest.mark.parametrize("first", some(map(str, range(0, 2000, 500)), 1))
+@pytest.mark.parametrize("first", some(map(str, range(0, 2000, 200)), 1))
 def test_few_answers_cost_more_than_the_cheapest(first):
     """Nodes of all kinds. A set is hardly ever missed, and only beside gangs of which some must stay."""
-    counts = compare_with_exhaustion(random_case, range(int(first), int(first) + 500))
-    assert counts["found"] > 100
+    counts = compare_with_exhaustion(random_case, range(int(first), int(first) + 200))
+    assert counts["found"] > 40
     assert counts["dearer"] < 0.02 * counts["found"]
     assert counts["missed"] <= 1
 
 
 def test_devices_on_different_gpus():
-    counts = compare_with_exhaustion(random_replicas, range(300))
-    assert counts["found"] > 60
+    seeds = examples(300, least=100)
+    counts = compare_with_exhaustion(random_replicas, range(seeds))
+    assert counts["found"] > 0.2 * seeds
     assert counts["dearer"] < 0.04 * counts["found"]
     assert counts["missed"] == 0
 

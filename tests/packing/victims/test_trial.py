@@ -53,13 +53,14 @@ def test_an_answer_fits_keeps_the_rules_and_contains_nobody_without_need(seed):
 
 def test_few_answers_cost_more_than_the_cheapest():
     found = dearer = 0
-    for seed in range(500):
+    seeds = examples(500, least=150)
+    for seed in range(seeds):
         case = random_case(seed)
         answer, expected = ask(case, []), cheapest_by_exhaustion(case)
         if answer and expected and expected.victims:
             assert answer.cost >= expected.cost
             found, dearer = found + 1, dearer + (answer.cost > expected.cost)
-    assert found > 100
+    assert found > 0.2 * seeds
     assert dearer < 0.06 * found
 
 

@@ -42,6 +42,8 @@ def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -
     lines = [f"{explanation.pod} asks for {amounts(explanation.asks) or 'nothing'}"]
     if explanation.node:
         lines += [f"It runs on {explanation.node}. A copy of it:"]
+    if explanation.held:
+        lines += [f"It is not to be placed now: {explanation.held}. Once it is released:"]
     fits, nodes = explanation.fits, explanation.nodes + sum(explanation.passed_over.values())
     verdict = explanation.verdict
     others = {why: count for why, count in explanation.passed_over.items() if not verdict.why.startswith(why)}

@@ -51,6 +51,8 @@ class Lack:
     def reason(self) -> str:
         if self.name == PODS:
             return "node runs as many pods as it may"
+        if not self.total:
+            return f"node does not offer {shorten(self.name, KEY)}"
         return f"node has too little {shorten(self.name, KEY)} left"
 
     @property
@@ -60,9 +62,14 @@ class Lack:
             return f"takes {self.total} pods, {self.total - self.left} are there"
         name, (asked, left, total) = shorten(self.name, KEY), (self.asked, max(0, self.left), self.total)
         if "/" in name:
-            return f"needs {asked} {name}, {left} of {total} are free"
+            return f"needs {asked} {name}, {left_text(left, total)}"
         gib = [f"{round(amount / (1 << 30), 2):g}" for amount in (asked, left, total)]
-        return f"needs {gib[0]} GiB of {name}, {gib[1]} of {gib[2]} are free"
+        return f"needs {gib[0]} GiB of {name}, {left_text(gib[1], gib[2])}"
+
+
+def left_text(left: object, total: object) -> str:
+    """What a node has left of something; a node that has none of it at all may only not report it."""
+    return f"{left} of {total} are free" if str(total) != "0" else "the node reports none"
 
 
 def asked_by(pod: Pod) -> Amounts:

@@ -115,13 +115,15 @@ class Explanation:
     ``unknown`` counts, by reason, nodes that would fit, but where it is not known whether the pod's claims
     get their devices; ``passed_over``, by reason, nodes that kube-scheduler rules out before it asks Stowage.
     ``error``: the request itself is wrong, and fits nowhere. ``evictions``: who would be evicted for a pod
-    that fits nowhere; None where that was not asked. ``gang``: the gang of the pod, and whether room is held
-    for it. ``node``: where the pod runs; then the rest is about a copy of it. ``hints``: what is probably
-    wrong with the request as such, without what the ``verdict`` says already.
+    that fits nowhere; None where that was not asked. ``held``: why it is not to be placed now, "" if it is;
+    the rest is as if it were released. ``gang``: the gang of the pod, and whether room is held for it.
+    ``node``: where the pod runs; then the rest is about a copy of it. ``hints``: what is probably wrong with
+    the request as such, without what the ``verdict`` says already.
     """
 
     pod: str
     asks: dict[str, int | str] = field(default_factory=dict)
+    held: str = ""
     gang: str = ""
     error: str = ""
     nodes: int = 0

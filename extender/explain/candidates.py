@@ -78,14 +78,18 @@ class Candidates:
         return Rejection(f"node does not offer {shorten(missing, KEY)}") if missing else None
 
     def rules_against(self, node: Node) -> tuple[Rejection, ...]:
-        """All rules of the pod that keep it off the node; none where anything else does."""
+        """All rules of the pod that keep it off the node; none where anything does that cannot be changed."""
         rules: list[Rejection] = []
         while reason := self._without(tuple(one.reason for one in rules)).rejection(node):
             if reason not in _LIFTED or len(rules) == len(_LIFTED):
                 return ()
             rules.append(Rejection(reason, _detail(self._pod, node, reason)))
             node = uncordoned(node) if reason == CORDONED else node
-        return () if self._pinned or self._lacks(node) else tuple(rules)
+        return () if self._pinned else tuple(rules)
+
+    def lack_on(self, node: Node) -> Lack | None:
+        """What the node has too little of that Stowage does not place by."""
+        return next(lacking_on(self._state, node, self._asked), None)
 
     def _without(self, reasons: tuple[str, ...]) -> NodeFilter:
         """The rules of the pod but these."""
@@ -99,11 +103,6 @@ class Candidates:
                 rules = replace(rules, tolerations=(_ANY_TAINT,))
             self._filters[reasons] = NodeFilter(replace(pod, scheduling_constraints=rules))
         return self._filters[reasons]
-
-    def _lacks(self, node: Node) -> bool:
-        return bool(
-            missing_on(node, self._resources) or next(lacking_on(self._state, node, self._asked), None)
-        )
 
 
 _LIFTED = CORDONED, OTHER_SELECTOR, OTHER_AFFINITY, NOT_TOLERATED

@@ -6,8 +6,7 @@ place without asking Stowage. In these cases no node is to blame.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
-from difflib import get_close_matches
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 
 from extender.cluster.other_resources import asked_by, wants_devices
@@ -17,7 +16,16 @@ from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.shared_gpus import MIG_PREFIX, is_gpu_resource
 from extender.dra.pod_claims import class_resources
-from extender.explain.words import Hint, Kind, did_you_mean, is_manifest, nearest_name, word_hints, written_as
+from extender.explain.words import (
+    Hint,
+    Kind,
+    did_you_mean,
+    is_manifest,
+    mend,
+    nearest_name,
+    word_hints,
+    written_as,
+)
 from extender.inventory.node_inventory import STOWAGE_SHARING
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, exact
@@ -51,6 +59,8 @@ _NAMED_GATES = 3
 _MODELS = (pod_request.MODELS, hami.USE_TYPE, pod_request.NOT_MODELS, hami.DENY_TYPE)
 """Annotations that allow or exclude models of GPUs."""
 _DEFAULT_SCHEDULER = "default-scheduler"
+_GPU = "nvidia.com/gpu"
+_WITHOUT_PLUGIN = "It needs nodes with such devices and their device plugin. "
 
 
 def hints(state: State, pod: Pod) -> tuple[Hint, ...]:
@@ -59,9 +69,7 @@ def hints(state: State, pod: Pod) -> tuple[Hint, ...]:
         request = request_of(pod)
     except RequestError:
         request = None
-    gates = gates_text(pod)
     return (
-        *([_gate(gates)] if gates else []),
         *_unknown_resources(state, pod, request),
         *islice(_amounts(pod), _RESOURCES),
         *word_hints(state, pod),
@@ -73,10 +81,6 @@ def hints(state: State, pod: Pod) -> tuple[Hint, ...]:
         *_pinned(state, pod),
         *(Hint(Kind.NOTE, text) for text in _never_asked(state, pod, request)),
     )
-
-
-def _gate(gates: str) -> Hint:
-    return Hint(Kind.GATE, f"It is {gates}. kube-scheduler tries it when no gate is left.")
 
 
 def missing_on(node: Node, pod_resources: Collection[str]) -> str:
@@ -147,6 +151,7 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
     known = state.devices.extended_resources
     unknown = [name for name in names if name not in known and not _is_offered(state, name)]
     if not unknown:
+        yield from _never_together(state, pod, [name for name in names if name not in known])
         return
     offered, asked = _offered(state), dict(_requests(pod))
     frequent = [shorten(name, KEY) for name, _ in offered.most_common(LISTED_NAMES)]
@@ -155,12 +160,31 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
         text = f"No node offers {shorten(name, KEY)}. "
         if profile := parse_profile(name.removeprefix(MIG_PREFIX)):  # no misspelt one
             near = _larger_profile(profile, frequent)
+            near = near or (_GPU if _is_offered(state, _GPU) else "")
             text += f"{_divided_so(state, profile)} "
         else:
-            near = next(iter(get_close_matches(shorten(name, KEY).lower(), frequent, n=1, cutoff=0.75)), "")
-            text += f"Did you mean {near}? " if near else ""
-        paste = written_as("limits", {near: asked.get(name, "1")}) if near else ""
-        yield Hint(Kind.WORD, (text + shown).rstrip(), paste)
+            near = nearest_name(name, frequent)
+            text += f"Did you mean {near}? " if near else _WITHOUT_PLUGIN
+        text = (text + shown).rstrip()
+        yield Hint(Kind.WORD, text, *mend(pod, "limits", {near: asked.get(name, "1")} if near else {}, name))
+
+
+def _never_together(state: State, pod: Pod, names: Sequence[str]) -> Iterator[Hint]:
+    """Resources that nodes offer, and no node all of them."""
+    offered = [
+        {name for name in names if node.allocatable.get(name, "0") != "0"} for node in state.nodes.values()
+    ]
+    if len(names) < 2 or any(len(found) == len(names) for found in offered):
+        return
+    counts = Counter(chain.from_iterable(offered))
+    listed = " and ".join(shorten(name, KEY) for name in names[:_NAMED])
+    text = (
+        f"No node offers {listed} together, and a pod runs on one node. Numbers of nodes: {_listed(counts)}."
+    )
+    rest = sorted(names, key=lambda name: (is_gpu_resource(name), counts[name]))
+    enough = (name for name in rest if any(len(found - {name}) == len(names) - 1 for found in offered))
+    without = next(enough, "")
+    yield Hint(Kind.WORD, text, *(mend(pod, "limits", {}, without) if without else ()))
 
 
 def _larger_profile(asked: Profile, offered: Collection[str]) -> str:
@@ -210,7 +234,7 @@ def _amounts(pod: Pod) -> Iterator[Hint]:
         if name in _IN_MIB and amount >= 1 << 20:
             written = f"{quoted(text)} asks for {int(amount):,} MiB"
             said = f"{name} counts MiB: {written}. For {text} of memory write {int(amount) >> 20}."
-            yield Hint(Kind.WORD, said, written_as("limits", {name: str(int(amount) >> 20)}))
+            yield Hint(Kind.WORD, said, *mend(pod, "limits", {name: str(int(amount) >> 20)}, name))
         elif name not in _IN_MIB and amount % 1:
             said = (
                 f"Kubernetes knows no parts of {shorten(name, KEY)}. For a part of a GPU use a sharing "
@@ -335,9 +359,10 @@ def _models(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
     products = Counter(spec.product or spec.model or "" for spec in state.fleet.specs if spec and spec.gpus)
     products.pop("", None)
     if products and not any(request.products.permits(name) for name in products):
-        said = next((f" ({key}: {pod.annotations[key]})" for key in _MODELS if key in pod.annotations), "")
-        text = f"No node has a GPU model that the pod allows{shorten(said, KEY)}."
-        yield Hint(Kind.RULE, f"{text} Nodes have {_listed(products)}.")
+        key = next((key for key in _MODELS if key in pod.annotations), "")
+        said = f" ({key}: {shorten(pod.annotations[key], KEY)})" if key else ""
+        text = f"No node has a GPU model that the pod allows{said}. Nodes have {_listed(products)}."
+        yield Hint(Kind.RULE, text, *(mend(pod, "annotations", {}, key) if key else ()))
 
 
 def _listed(counts: Counter[str], most: int = _NAMED) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from extender.cluster.other_resources import left_text
 from extender.explain.answers import Need
 from extender.untrusted.limits import KEY, LISTED_NAMES, NAME, shorten
 from packing.fleet.feasibility import idle_gpus, separation
@@ -37,7 +38,7 @@ def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
         devices = 0 if resource is None else int(fleet.arrays.free_devices[resource, row])
         all_devices = 0 if resource is None else int(fleet.arrays.total_devices[resource, row])
         if devices < count:
-            text = f"needs {count} {name}, {devices} of {all_devices} are free"
+            text = f"needs {count} {name}, {left_text(devices, all_devices)}"
             yield Need(name, count, devices, all_devices, text)
         elif resource is not None and count > 1 and separation(fleet, request) == "require":
             yield from _missing_separate_gpus(fleet, row, request, resource, count)

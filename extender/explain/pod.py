@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from extender.cluster.other_resources import asked_by, lacking_on
+from extender.cluster.other_resources import Lack, asked_by, lacking_on
 from extender.cluster.state import State
 from extender.cluster.unoffered import not_offered, unoffered, unoffered_text
 from extender.dialects import gpushare
@@ -23,15 +23,22 @@ from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import ELSEWHERE, Forecast
 from extender.dra.node_search import NOTHING_FITS
 from extender.explain.advice import advice_on
-from extender.explain.answers import EvictorMode, Explanation, Need, NodeAnswer, Refusal, Verdict
+from extender.explain.answers import EvictorMode, Explanation, NodeAnswer, Refusal, Verdict
 from extender.explain.candidates import Candidates
 from extender.explain.evictions import evictions_for
-from extender.explain.hints import claims_asked, describe_gang, hints, of_classes, uncounted_resources
+from extender.explain.hints import (
+    claims_asked,
+    describe_gang,
+    gates_text,
+    hints,
+    of_classes,
+    uncounted_resources,
+)
 from extender.explain.kept import Placement, compared
 from extender.explain.needs import NO_DEVICES, missing_needs
 from extender.explain.numa import doubts, refused_text
 from extender.explain.options import option_on
-from extender.explain.verdict import SIZE, TOO_LARGE, Question, decide, of_hint
+from extender.explain.verdict import SIZE, TOO_LARGE, Question, and_then, decide, lacking, of_hint
 from extender.explain.words import Hint, Kind, admission_problem, as_admitted, is_manifest
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import Bytes, NodeNames
@@ -48,6 +55,7 @@ from packing.model.request import Request
 
 BEST = 3
 """Nodes that are shown of those that fit."""
+_MENDS = 4
 _UNKNOWN_REASONS = 20
 """Different reasons that are shown where devices are not known: they may quote what others wrote."""
 Flags = npt.NDArray[np.bool_]
@@ -62,7 +70,24 @@ def explain(
 ) -> Explanation:
     """The pod against the candidates (by default those of all nodes), as things are. With a moment ``now``
     (Unix seconds) also who would be evicted for it, and whose move would be enough, where it fits nowhere;
-    ``settings``: those of the service, None if they are not known."""
+    ``settings``: those of the service, None if they are not known. A pod with scheduling gates is answered as
+    if it had none."""
+    if not pod.gates:
+        return _explain(state, pod, candidates, now, settings)
+    with state.gangs.supposing(_released_gang(state, pod)):
+        found = _explain(state, replace(pod, gates=()), candidates, None, settings)
+    return replace(found, held=gates_text(pod), gang=describe_gang(state, pod))
+
+
+def _explain(
+    state: State,
+    pod: Pod,
+    candidates: Candidates | None,
+    now: float | None,
+    settings: Settings | None,
+    mends: int = _MENDS,
+) -> Explanation:
+    """``mends``: so many wrong words are mended, one after the other, to say what comes next."""
     pod = as_admitted(pod, state.rights.queues.classes.by_name.get(pod.priority_class))
     refused = refused_text(state, pod)
     pod = replace(pod, node_name="", phase="Pending") if refused else pod
@@ -101,14 +126,17 @@ def explain(
     uncounted: dict[str, int | str] = {shorten(name, KEY): text for name, text in others.items()}
     evictions, verdict = None, _verdict_if_any_fits(explanation, found_hints)
     if verdict is None:
-        if now is not None and not (pod.node_name or pod.gates):
+        if now is not None and not pod.node_name:
             evictor: EvictorMode = settings.evictor if settings else "unknown"
             evictions = evictions_for(state, pod, list(names), now, evictor)
         refusals = *explanation.refusals, *_used_up(candidates, used_up)
         asked = Question(state, pod, request, candidates, refusals, evictions, now, settings)
         verdict = decide(asked, found_hints)
-        if verdict.why == TOO_LARGE:
-            evictions = None
+        evictions = None if verdict.why == TOO_LARGE else evictions
+        mended = next((one.mended for one in found_hints if one.text == verdict.why), None)
+        if mended and mends:
+            then = _explain(state, mended, None, now, settings, mends - 1)
+            verdict = and_then(verdict, then.verdict)
     texts = [*filter(None, [refused]), *(one.text for one in found_hints if one.text != verdict.why)]
     texts += doubts(state, pod, (name for name, fit in zip(names, fits, strict=True) if fit))
     if request.wants_gpu and any(word in verdict.lacks.lower() for word in ("gpu", "mig-")):
@@ -123,20 +151,24 @@ def explain(
     )
 
 
+def _released_gang(state: State, pod: Pod) -> list[Pod]:
+    """The members of the pod's gang that have gates, without these."""
+    gang = state.gangs.gang_of(pod)
+    members = state.gangs.members(gang.key) if gang else ()
+    return [replace(one, gates=()) for one in members if one.gates]
+
+
 def _used_up(candidates: Candidates, names: Iterable[str]) -> Iterator[Refusal]:
     """What nodes have too little of that Stowage does not place by."""
-    nodes: dict[str, list[str]] = {}
+    lacks: dict[str, list[tuple[str, Lack]]] = {}
     for name in sorted(names):
-        nodes.setdefault(candidates.used_up[name].reason, []).append(name)
-    for reason, on_nodes in nodes.items():
-        lack = candidates.used_up[on_nodes[0]]
-        need = Need(shorten(lack.name, KEY), lack.asked, lack.left, lack.total, lack.text)
-        can_host = sum(candidates.used_up[name].asked <= candidates.used_up[name].total for name in on_nodes)
-        yield Refusal(reason, len(on_nodes), True, on_nodes[0], (need,), can_host=can_host)
+        lack = candidates.used_up[name]
+        lacks.setdefault(lack.reason, []).append((name, lack))
+    yield from map(lacking, lacks.values())
 
 
 def _verdict_if_any_fits(found: Explanation, hints: Iterable[Hint]) -> Verdict | None:
-    first = next((hint for hint in hints if hint.kind in (Kind.GATE, Kind.NEVER)), None)
+    first = next((hint for hint in hints if hint.kind is Kind.NEVER), None)
     if first and (found.fits or found.unknown):
         return of_hint(first)
     if found.fits:

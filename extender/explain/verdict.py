@@ -11,9 +11,11 @@ from collections import ChainMap, Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from typing import NamedTuple
 
 import numpy as np
 
+from extender.cluster.other_resources import Lack
 from extender.cluster.state import State
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.explain.advice import ADVICE
@@ -30,7 +32,7 @@ from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import many
-from extender.verbs.evaluate import evaluate
+from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.eviction.promising import shortfall
 from extender.verbs.gang_fit import Supposed, gang_would_fit
 from packing.fleet.feasibility import fits_when_empty
@@ -60,43 +62,79 @@ _ACTORS = {"kube-scheduler": "kube-scheduler", "evictor": "the evictor"}
 @dataclass(frozen=True, slots=True)
 class Behind:
     """Nodes that the same rules of the pod exclude and that would take it otherwise: now (``fits``), or once
-    their pods have gone (``full``). ``node``: the one whose labels are nearest to what the pod selects."""
+    their pods have gone (``full``). ``node``: the one whose labels are nearest to what the pod selects.
+    ``doubt``: why it is not known whether they would."""
 
     rules: tuple[Rejection, ...]
     node: Node
     fits: tuple[str, ...]
     full: int
+    doubt: str = ""
 
     def order(self) -> tuple[bool, int, int, int]:
         """What helps now first, then the fewest rules, then the most nodes."""
         return not self.fits, len(self.rules), -len(self.fits), -self.full
 
 
+class Beyond(NamedTuple):
+    """Why nodes that these rules exclude, such as ``node``, could not take the pod without them either."""
+
+    rules: tuple[Rejection, ...]
+    node: Node
+    refusal: Refusal
+
+
 def behind_rules(
     state: State, pod: Pod, request: Request, candidates: Candidates
-) -> tuple[list[Behind], Refusal | None]:
-    """Those that help most first; and what the pod lacks on the nearest of the other nodes, if it is too
-    large for them all."""
+) -> tuple[list[Behind], Beyond | None]:
+    """Those that help most first; and what keeps the pod off the other nodes, of several reasons the one that
+    says most."""
     groups: dict[tuple[Rejection, ...], list[Node]] = {}
     for node in (node for nodes in candidates.passed_over.values() for node in nodes):
         if rules := candidates.rules_against(node):
             groups.setdefault(rules, []).append(node)
-    found, small = [], None
+    found, beyond = [], []
     for rules, nodes in sorted(groups.items(), key=lambda group: -len(group[1]))[:_GROUPS]:
-        names = [node.name for node in nodes]
-        evaluation = evaluate(state, pod, request, NodeNames.of(names))
-        known = evaluation.rows[evaluation.rows >= 0]
+        lacks = [(node.name, lack) for node in nodes if (lack := candidates.lack_on(node))]
+        without = {name for name, _ in lacks}
+        if len(without) == len(nodes):
+            beyond.append(Beyond(rules, nodes[0], lacking(lacks)))
+            continue
+        nodes = [node for node in nodes if node.name not in without]
+        evaluation = evaluate(state, pod, request, NodeNames.of([node.name for node in nodes]))
         fits = np.flatnonzero(evaluation.certain).tolist()
+        doubtful = next((one for one in evaluation.forecasts if one.problem and not one.refused), None)
+        may_fit = np.flatnonzero(evaluation.codes == Reason.FITS).tolist() if doubtful and not fits else []
         empty = fits_when_empty(state.fleet, request)[evaluation.rows] & (evaluation.rows >= 0)
         full = np.flatnonzero(empty).tolist() if request.wants_gpu and not fits else []
-        if fits or full:
-            near, like = _nearest(pod, [nodes[place] for place in fits or full])
-            found.append(Behind(rules, near, tuple(like) if fits else (), 0 if fits else len(like)))
-        elif known.size and small is None:
-            row = int(known[np.argmin(shortfall(state.fleet, known, request))])
-            spec, needs = state.fleet.specs[row], tuple(missing_needs(state.fleet, row, request))
-            small = Refusal("", len(names), False, spec.name, needs) if spec and needs else None
-    return sorted(found, key=Behind.order), small if small and _is_small(small) else None
+        if fits or full or may_fit:
+            near, like = _nearest(pod, [nodes[place] for place in fits or full or may_fit])
+            doubt = shorten(doubtful.problem) if doubtful and may_fit and not full else ""
+            found.append(Behind(rules, near, tuple(like) if fits else (), 0 if fits else len(like), doubt))
+        else:
+            beyond.append(Beyond(rules, nodes[0], _refused(state, request, evaluation)))
+    most = min(beyond, key=lambda one: _rank(one.refusal), default=None)
+    return sorted(found, key=Behind.order), most
+
+
+def lacking(lacks: Sequence[tuple[str, Lack]]) -> Refusal:
+    """Nodes that have too little of what Stowage does not place by, the first of them as the nearest."""
+    name, lack = lacks[0]
+    need = Need(shorten(lack.name, KEY), lack.asked, lack.left, lack.total, lack.text)
+    can_host = sum(one.asked <= one.total for _, one in lacks)
+    return Refusal(lack.reason, len(lacks), True, name, (need,), can_host=can_host)
+
+
+def _refused(state: State, request: Request, evaluation: Evaluation) -> Refusal:
+    """The most frequent reason."""
+    code = int(np.bincount(evaluation.codes).argmax())
+    rows = evaluation.rows[(evaluation.codes == code) & (evaluation.rows >= 0)]
+    if not rows.size or code == Reason.FITS:
+        text = Reason.UNKNOWN_NODE.text if code else NO_DEVICES
+        return Refusal(text, len(evaluation.codes), eviction_helps=False, nearest="")
+    row = int(rows[np.argmin(shortfall(state.fleet, rows, request))])
+    spec, needs = state.fleet.specs[row], tuple(missing_needs(state.fleet, row, request))
+    return Refusal(Reason(code).text, rows.size, False, spec.name if spec else "", needs)
 
 
 def _nearest(pod: Pod, nodes: Sequence[Node]) -> tuple[Node, list[str]]:
@@ -145,13 +183,14 @@ def decide(asked: Question, hints: Sequence[Hint]) -> Verdict:
     """The verdict on a pod that fits nowhere."""
     if not asked.every:
         return Verdict("there is no node")
-    behind, too_small = behind_rules(asked.state, asked.pod, asked.request, asked.candidates)
+    behind, beyond = behind_rules(asked.state, asked.pod, asked.request, asked.candidates)
+    too_small = beyond.refusal if beyond and _is_small(beyond.refusal) else None
     first = min(asked.refusals, key=_rank, default=None)
     rank = _rank(first)[0] if first else _OTHER
     by_kind = {hint.kind: hint for hint in reversed(hints)}
-    said = [by_kind.get(Kind.GATE), by_kind.get(Kind.NEVER), by_kind.get(Kind.WORD)]
+    said = [by_kind.get(Kind.NEVER), by_kind.get(Kind.WORD)]
     largest = first if rank == _SMALL else too_small if rank > _SMALL else None
-    if not any(said[:2]) and largest and not behind:
+    if not said[0] and largest and not behind:
         return Verdict(TOO_LARGE, _near(largest), tuple(_smaller(largest)))
     if hint := next(filter(None, said), None):
         return of_hint(hint)
@@ -162,22 +201,39 @@ def decide(asked: Question, hints: Sequence[Hint]) -> Verdict:
         return Verdict(f"{first.reason} ({_of(first.nodes, asked.every)})", _near(first), ways)
     if hint := by_kind.get(Kind.RULE):
         found = of_hint(hint)
+        if hint.mended:
+            return found
+        if beyond and not behind and hint.paste.startswith("kubectl "):
+            return replace(found, ways=(*found.ways, f"then {_lifted(asked.pod, beyond.rules, beyond.node)}"))
+        if beyond and not behind:
+            return _and_beyond(found.why, beyond)
         return replace(found, ways=past if behind else (*found.ways, *past))
     if behind:
-        rule = behind[0].rules[0]
-        nodes = len(asked.candidates.passed_over[rule])
-        return Verdict(f"{rule.text} ({_of(nodes, asked.every)})", ways=past)
-    return _without_room_anywhere(asked, first)
+        return Verdict(_rule_text(asked, behind[0].rules[0]), ways=past)
+    return _without_room_anywhere(asked, first, beyond)
 
 
-def _without_room_anywhere(asked: Question, first: Refusal | None) -> Verdict:
+def _without_room_anywhere(asked: Question, first: Refusal | None, beyond: Beyond | None) -> Verdict:
     """No node could take the pod, full or empty, behind whichever rules."""
+    if beyond and (first is None or _rank(beyond.refusal) < _rank(first)):
+        return _and_beyond(_rule_text(asked, beyond.rules[0]), beyond)
     if first:
         ways = tuple(_other_resources(asked, first)) or ((first.advice,) if first.advice else ())
         return Verdict(f"{first.reason} ({_of(first.nodes, asked.every)})", _near(first), ways)
     rules = asked.candidates.passed_over
     most = max(rules, key=lambda one: len(rules[one]), default=None)
-    return Verdict(f"{most.text} ({_of(len(rules[most]), asked.every)})" if most else "")
+    return Verdict(_rule_text(asked, most) if most else "")
+
+
+def _rule_text(asked: Question, rule: Rejection) -> str:
+    return f"{rule.text} ({_of(len(asked.candidates.passed_over[rule]), asked.every)})"
+
+
+def _and_beyond(why: str, beyond: Beyond) -> Verdict:
+    """This reason, and that none of the nodes behind it could take the pod."""
+    one = beyond.refusal
+    why = f"{why.removesuffix('.')}; and without that rule, {one.reason} ({many(one.nodes, 'node')})"
+    return Verdict(why, _near(one), tuple(_smaller(one)))
 
 
 def _rank(one: Refusal) -> tuple[int, int, int]:
@@ -212,6 +268,16 @@ def of_hint(hint: Hint) -> Verdict:
     return Verdict(hint.text, ways=(write + hint.paste,) if hint.paste else ())
 
 
+def and_then(found: Verdict, then: Verdict) -> Verdict:
+    """The verdict with what becomes of the pod once the first of its ways is taken."""
+    way = found.ways[0]
+    if not then.decides:
+        return replace(found, ways=(f"{way}; then it {then.why}",)) if then.why.startswith("fits") else found
+    why = then.why.partition(". ")[0] + (f" ({then.lacks})" if then.lacks else "")
+    ways = (one if one.startswith("then ") else f"then {one}" for one in then.ways)
+    return replace(found, ways=(f"{way}; then: {why}", *ways))
+
+
 def _of(nodes: int, every: int) -> str:
     return f"{nodes} of {many(every, 'node')}"
 
@@ -228,6 +294,9 @@ def _smaller(one: Refusal) -> Iterator[str]:
         yield f"ask for at most {' and '.join(less)} per pod, as {one.nearest} has"
     elif one.advice and not _is_small(one):
         yield one.advice
+    for need in _too_small(one):
+        if not need.total:
+            yield f"leave out its request of {need.what}: {one.nearest} reports none"
 
 
 def _at_most(need: Need) -> str:
@@ -253,24 +322,28 @@ def _past(asked: Question, one: Behind) -> str:
         return f"see why it has this taint: kubectl describe node {one.node.name}"
     count = len(one.fits) or one.full
     then = f"would take {what}" if one.fits else f"could take {what}, and {_are(count)} full now"
-    ways = " and ".join(_past_rule(pod, one, rule) for rule in one.rules)
-    return f"{ways}: {many(count, 'node')} {then}"
+    then = f"may take {what}: it is not known, because {one.doubt}" if one.doubt else then
+    return f"{_lifted(pod, one.rules, one.node)}: {many(count, 'node')} {then}"
 
 
-def _past_rule(pod: Pod, one: Behind, rule: Rejection) -> str:
-    node = next(iter(one.fits), one.node.name)
+def _lifted(pod: Pod, rules: Sequence[Rejection], node: Node) -> str:
+    """How the pod gets past these rules to the node."""
+    return " and ".join(_past_rule(pod, node, rule) for rule in rules)
+
+
+def _past_rule(pod: Pod, node: Node, rule: Rejection) -> str:
     if rule.reason == CORDONED:
-        return f"kubectl uncordon {node}"
+        return f"kubectl uncordon {node.name}"
     if rule.reason == NOT_TOLERATED:
-        taints = [taint for taint in untolerated(pod, one.node.taints) if taint.key != CORDON.key]
+        taints = [taint for taint in untolerated(pod, node.taints) if taint.key != CORDON.key]
         lines = ", ".join(map(_toleration, taints[:_NAMED]))
         if len(taints) > _NAMED or len(lines) > _NAMED * KEY:
-            return f"tolerate its {len(taints)} taints, as kubectl describe node {node} has them"
+            return f"tolerate its {len(taints)} taints, as kubectl describe node {node.name} has them"
         return f"write tolerations: [{lines}]"
     if rule.reason == OTHER_SELECTOR:
-        return _other_selector(pod.spec.node_selector, one.node)
+        return _other_selector(pod.spec.node_selector, node)
     key = rule.detail.partition(" ")[0]
-    has = f"; {node} has {shorten(one.node.labels[key], KEY)}" if key in one.node.labels else ""
+    has = f"; {node.name} has {shorten(node.labels[key], KEY)}" if key in node.labels else ""
     return f"change spec.affinity.nodeAffinity{f' ({shorten(rule.detail, KEY)}{has})' if rule.detail else ''}"
 
 

@@ -44,19 +44,19 @@ _SYSTEM_CLASSES = ("system-cluster-critical", "system-node-critical")
 class Kind(IntEnum):
     """What a hint is about. The lower one decides first why a pod fits nowhere; a ``NOTE`` never does."""
 
-    GATE = 0
-    NEVER = 1
-    WORD = 2
-    RULE = 3
-    NOTE = 4
+    NEVER = 0
+    WORD = 1
+    RULE = 2
+    NOTE = 3
 
 
 class Hint(NamedTuple):
-    """A sentence, and what to write instead, where that is known."""
+    """A sentence, and what to write instead, where that is known; ``mended``: the pod as it would be then."""
 
     kind: Kind
     text: str
     paste: str = ""
+    mended: Pod | None = None
 
 
 def word_hints(state: State, pod: Pod) -> Iterator[Hint]:
@@ -68,29 +68,55 @@ def word_hints(state: State, pod: Pod) -> Iterator[Hint]:
     if named and named not in queues:
         text = f"There is no queue {quoted(named)}{did_you_mean(named, queues)}. Queues: {', '.join(queues)}."
         near = nearest_name(named, queues)
-        yield Hint(Kind.WORD, text, near and written_as("labels", {QUEUE_LABEL: near}))
+        yield Hint(Kind.WORD, text, *(mend(pod, "labels", {QUEUE_LABEL: near}) if near else ()))
     if is_manifest(pod) and pod.scheduler_name not in _DEFAULT_SCHEDULERS:
         schedulers = {one.scheduler_name for one in state.pods.values()} | {*_DEFAULT_SCHEDULERS}
         if pod.scheduler_name not in schedulers and not pod.node_name:
-            near = next(
-                iter(get_close_matches(shorten(pod.scheduler_name, KEY), schedulers, n=1, cutoff=0.75)), ""
-            )
+            near = nearest_name(pod.scheduler_name, schedulers)
             text = f"No other pod has the schedulerName {quoted(pod.scheduler_name)}"
             text += f" (did you mean {near}?)." if near else ": is that scheduler installed?"
-            yield Hint(Kind.WORD, text, f"schedulerName: {near or 'stowage'}")
+            near = near or "stowage"
+            yield Hint(Kind.WORD, text, f"schedulerName: {near}", replace(pod, scheduler_name=near))
     classes = state.rights.queues.classes
     name = pod.priority_class
     if name and classes.by_name and name not in (*classes.by_name, *_SYSTEM_CLASSES):
         near = did_you_mean(name, classes.by_name)
         text = f"There is no PriorityClass {quoted(name)}: the API server refuses the pod{near}."
         known = nearest_name(name, classes.by_name)
-        yield Hint(Kind.NEVER, text, known and f"priorityClassName: {known}")
+        mended = replace(pod, priority_class=known) if known else None
+        yield Hint(Kind.NEVER, text, known and f"priorityClassName: {known}", mended)
 
 
 def written_as(section: str, entries: Mapping[str, str]) -> str:
     """These entries of a map in a manifest."""
     pairs = ", ".join(f'{key}: "{shorten(value, KEY)}"' for key, value in entries.items())
     return f"{section}: {{{pairs}}}"
+
+
+def mend(pod: Pod, section: str, entries: Mapping[str, str], instead_of: str = "") -> tuple[str, Pod]:
+    """The line to paste into ``labels``, ``annotations`` or ``limits``, and the pod with it and without the
+    entry ``instead_of``."""
+    paste = written_as(section, entries) if entries else f"leave out {shorten(instead_of, KEY)}"
+    if section == "limits":
+        spec = pod.spec
+        containers = tuple(_with_limits(one, entries, instead_of) for one in spec.containers)
+        init = tuple(_with_limits(one, entries, instead_of) for one in spec.init_containers)
+        return paste, replace(pod, spec=replace(spec, containers=containers, init_containers=init))
+    labels = {name: value for name, value in pod.labels.items() if name != instead_of}
+    annotations = {name: value for name, value in pod.annotations.items() if name != instead_of}
+    if section == "labels":
+        return paste, replace(pod, labels={**labels, **entries}, annotations=annotations)
+    return paste, replace(pod, labels=labels, annotations={**annotations, **entries})
+
+
+def _with_limits(one: Container, entries: Mapping[str, str], instead_of: str) -> Container:
+    if instead_of not in dict(one.requests):
+        return one
+    rest = (
+        {name: value for name, value in pairs if name != instead_of} for pairs in (one.requests, one.limits)
+    )
+    requests, limits = (tuple({**kept, **entries}.items()) for kept in rest)
+    return replace(one, requests=requests, limits=limits)
 
 
 def _unread(pod: Pod) -> Iterator[Hint]:
@@ -103,21 +129,21 @@ def _unread(pod: Pod) -> Iterator[Hint]:
             if name in elsewhere:
                 other = "a label" if what == "annotation" else "an annotation"
                 text = f"Nobody reads {name} in {what}s: write it as {other}."
-                yield Hint(Kind.WORD, text, written_as(f"{other.split()[1]}s", {name: value}))
+                yield Hint(Kind.WORD, text, *mend(pod, f"{other.split()[1]}s", {name: value}, name))
             elif name.startswith(_DOMAIN) and name not in _OF_PODS:
                 near = nearest_name(name, _OF_PODS)
                 text = f"Stowage knows no {what} {quoted(name)}{did_you_mean(name, _OF_PODS)}."
-                yield Hint(Kind.WORD, text, near and written_as(f"{what}s", {near: value}))
+                yield Hint(Kind.WORD, text, *mend(pod, f"{what}s", {near: value} if near else {}, name))
             elif what == "annotation" and (meant := _OTHERS.get(name) or _near_request(name)):
                 text = f"Nobody reads the annotation {quoted(name)} (did you mean {meant}?)."
-                yield Hint(Kind.WORD, text, written_as("annotations", {meant: value}))
+                yield Hint(Kind.WORD, text, *mend(pod, "annotations", {meant: value}, name))
 
 
 def _near_request(name: str) -> str:
     known = REQUEST_ANNOTATIONS | ASSIGNMENT_ANNOTATIONS
     if name in known or len(name) > LISTED_NAMES:
         return ""
-    return next(iter(get_close_matches(name, REQUEST_ANNOTATIONS, n=1, cutoff=0.9)), "")
+    return nearest_name(name, REQUEST_ANNOTATIONS, cutoff=0.9)
 
 
 def _units(pod: Pod) -> Iterator[Hint]:
@@ -126,7 +152,7 @@ def _units(pod: Pod) -> Iterator[Hint]:
     if text.isascii() and text.isdecimal() and len(text) < 9 and int(text) < _BYTES:
         unit = "Gi" if int(text) <= _MOST_GIB else "Mi"
         said = f"{stowage.MEMORY}: {quoted(text)} is in bytes. For {text} {unit}B write {text}{unit}."
-        yield Hint(Kind.WORD, said, written_as("annotations", {stowage.MEMORY: f"{text}{unit}"}))
+        yield Hint(Kind.WORD, said, *mend(pod, "annotations", {stowage.MEMORY: f"{text}{unit}"}))
     text = pod.annotations.get(kai.MEMORY, "")
     try:
         mib = 0 if not text or text.isdecimal() else whole(text) >> 20
@@ -134,7 +160,7 @@ def _units(pod: Pod) -> Iterator[Hint]:
         mib = 0
     if mib:
         said = f"{kai.MEMORY} counts MiB: for {text} write {mib}."
-        yield Hint(Kind.WORD, said, written_as("annotations", {kai.MEMORY: str(mib)}))
+        yield Hint(Kind.WORD, said, *mend(pod, "annotations", {kai.MEMORY: str(mib)}))
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
@@ -143,12 +169,12 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
     return f" (did you mean {near}?)" if near else ""
 
 
-def nearest_name(name: str, known: Collection[str]) -> str:
+def nearest_name(name: str, known: Collection[str], cutoff: float = 0.75) -> str:
     """The nearest of the known names, "" if none is near. Among near ones that with most words in common: of
     ``NVIDIA-A100-80GB-PCI`` an A100, though fewer letters of an H100 differ."""
     candidates = [shorten(one, 256) for one in islice(known, 4 * LISTED_NAMES)]
     longer = [one for one in candidates if name and name.lower() in one.lower()]
-    near = longer or get_close_matches(shorten(name, 256), candidates, n=8, cutoff=0.7)
+    near = longer or get_close_matches(shorten(name, 256), candidates, n=8, cutoff=cutoff)
     words = _words(name)
     return max(near, key=lambda one: len(words & _words(one)), default="")
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -337,6 +338,25 @@ class GangTable:
         """How many members are bound and do not terminate."""
         members = self._gangs.get(key)
         return members.running if members else 0
+
+    @contextmanager
+    def supposing(self, pods: Iterable[Pod]) -> Iterator[None]:
+        """For one question, with these pods in place of the known ones of the same keys, or beside them."""
+        pods = [pod for pod in pods if pod.key not in self._ended]
+        known = {pod.key: self._pods[pod.key] for pod in pods if pod.key in self._pods}
+        changed = set(self._changed)
+        for pod in pods:
+            self._put(pod)
+        try:
+            yield
+        finally:
+            for pod in pods:
+                self._remove(pod.key)
+                if (member := known.get(pod.key)) is not None:
+                    self._put(member.pod)
+                elif pod.key in known:
+                    self._pods[pod.key] = None
+            self._changed = changed
 
     def apply(self, event: Event) -> None:
         """Take in an event about a pod or a PodGroup; others change nothing."""

@@ -112,7 +112,7 @@ def test_workloads_and_several_pods(case: Case) -> None:
             " Did you mean nvidia.com/gpu? Offered, with numbers of nodes: nvidia.com/gpu (29), ",
         ),
         ("nvidia.com/mig-1g.5g", " Did you mean nvidia.com/mig-1g.10gb?"),
-        ("example.com/fpga", " Offered, with numbers of nodes: "),
+        ("example.com/fpga", " It needs nodes with such devices and their device plugin. Offered, "),
     ],
 )
 def test_a_resource_that_no_node_offers(case: Case, name: str, then: str) -> None:

@@ -54,7 +54,10 @@ def annotated(name: str, text: str) -> str:
             pod().replace("stowage", "kai-scheduler"),
             ["the schedulerName 'kai-scheduler': is that scheduler installed?", FITS],
         ),
-        (pod("amd.com/gpu: 1"), ["asks for 1 amd.com/gpu\n", f"{NONE}. No node offers amd.com/gpu. Offered"]),
+        (
+            pod("amd.com/gpu: 1"),
+            ["asks for 1 amd.com/gpu\n", f"{NONE}. No node offers amd.com/gpu. It needs"],
+        ),
         (pod("volcano.sh/gpu-memory: 1024"), ["No node offers volcano.sh/gpu-memory.", NONE]),
         (pod("gpu: 1"), [f"{REFUSED}'gpu' is no resource of Kubernetes (did you mean nvidia.com/gpu?)"]),
         (pod("cpu: 1", requests=GPU), [f"{REFUSED}nvidia.com/gpu has a request and no limit"]),

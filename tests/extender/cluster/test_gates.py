@@ -61,17 +61,29 @@ def test_explain_names_the_gates_and_evicts_nobody_for_it() -> None:
     assert free.evictions
     assert free.evictions.best
     assert held.evictions is None
-    assert held.verdict.why == (
-        "It is held by the scheduling gates "
+    assert held.held == (
+        "held by the scheduling gates "
         "kueue.x-k8s.io/admission (Kueue has not admitted it to its queue), "
-        "kueue.x-k8s.io/topology (Kueue has not assigned it to a topology domain). "
-        "kube-scheduler tries it when no gate is left."
+        "kueue.x-k8s.io/topology (Kueue has not assigned it to a topology domain)"
     )
-    assert not any("gate" in hint for hint in free.hints)
+    assert held.verdict.why == "not enough free GPUs (1 of 1 node)"
+    assert not free.held
+
+
+@pytest.mark.parametrize(("nodes", "fits"), [("n", 0), ("nm", 2)])
+def test_a_gated_gang_is_answered_as_if_it_were_released(nodes: str, fits: int) -> None:
+    labels = {"stowage.dev/gang": "g", "stowage.dev/gang-min": "2"}
+    pods = [make_pod(name, 8, labels=labels, gates=(ADMISSION,)) for name in ("v", "w")]
+    state = make_state(*pods, *map(make_node, nodes))
+    state.gang_check = True
+    found = explain(state, pods[0])
+    assert found.fits == fits
+    assert "2 held by scheduling gates" in found.gang
+    assert all(one.gates for one in state.gangs.members("stowage default/g"))
 
 
 def test_an_explanation_of_gates_is_short() -> None:
     gates = tuple(f"example.com/{number}{'x' * 300}" for number in range(SCHEDULING_GATES))
-    hint = explain(make_state(make_node("n")), replace(GATED, gates=gates)).verdict.why
+    hint = explain(make_state(make_node("n")), replace(GATED, gates=gates)).held
     assert "and 29 more" in hint
     assert len(hint) < 1200

@@ -53,7 +53,7 @@ def test_what_is_left():
     assert left_on(state, known, [RDMA], without=[state.pods["default/a"].uid]) == {RDMA: 3}
     asked = asked_by(pod(container(rdma__hca="2", hugepages_2Mi="1Gi")))
     assert [lack.text for lack in lacking_on(state, known, asked)] == [
-        "needs 1 GiB of hugepages-2Mi, 0 of 0 are free",
+        "needs 1 GiB of hugepages-2Mi, the node reports none",
         "needs 2 rdma/hca, 1 of 3 are free",
     ]
 

@@ -58,7 +58,7 @@ async def test_everything_first_and_then_only_changes() -> None:
 async def test_waiting_pods_are_explained_again_when_devices_come() -> None:
     state = make_state(make_node("a", 0), make_pod("w", 1))
     reader = Reader(state)
-    assert (await reader.read())["waiting"][0]["why"] == "No node offers nvidia.com/gpu."
+    assert (await reader.read())["waiting"][0]["why"].startswith("No node offers nvidia.com/gpu.")
     gpus = DeviceClass("gpu.nvidia.com", extended_resource=GPU)
     state.apply([Upserted(gpus), Upserted(parse_slice("s", spec(gpu(), node="a")))])
     assert (await reader.read())["waiting"][0]["why"] == "fits on 1 node"

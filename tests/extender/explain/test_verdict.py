@@ -45,7 +45,11 @@ def test_a_misspelt_resource_decides_before_full_nodes() -> None:
         make_pod("new", resource="nvidia.com/gpus"), make_node("a"), make_pod("x", 8, node_name="a")
     )
     assert found.why.startswith("No node offers nvidia.com/gpus. Did you mean nvidia.com/gpu?")
-    assert found.ways == ('write limits: {nvidia.com/gpu: "1"}',)
+    assert found.ways[0] == (
+        'write limits: {nvidia.com/gpu: "1"}; then: not enough free GPUs (1 of 1 node) '
+        "(a: needs 1 nvidia.com/gpu, 0 of 8 are free)"
+    )
+    assert found.ways[1] == "then wait until default/x on a ends: its place is enough"
 
 
 def test_a_request_that_fits_on_no_empty_node_decides_first() -> None:
@@ -54,6 +58,36 @@ def test_a_request_that_fits_on_no_empty_node_decides_first() -> None:
     assert found.why.startswith("No node is large enough")
     assert found.lacks == "a: needs 16 nvidia.com/gpu, 0 of 8 are free"
     assert found.ways == ("ask for at most 8 nvidia.com/gpu per pod, as a has",)
+
+
+def test_resources_that_no_node_has_together_are_named_also_behind_a_taint() -> None:
+    both = (("nvidia.com/gpu", "1"), ("nvidia.com/mig-3g.40gb", "1"))
+    mig = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/mig-3g.40gb": "2"}
+    nodes = TAINTED, replace(TAINTED, name="b", uid="b", allocatable=mig)
+    found = verdict(make_pod("new", spec=PodSpec((Container("main", both),))), *nodes)
+    assert found.why.startswith("No node offers nvidia.com/gpu and nvidia.com/mig-3g.40gb together")
+    assert found.ways[0].startswith("leave out nvidia.com/gpu; then: node has a taint")
+    assert found.ways[1].startswith("then write tolerations: [{key: team,")
+
+
+def test_a_model_that_no_node_has_is_told_with_the_taint_behind_it() -> None:
+    pod = make_pod("new", annotations={"stowage.dev/gpu-models": "H100"})
+    found = verdict(pod, replace(TAINTED, labels={"nvidia.com/gpu.product": "NVIDIA-L40S"}))
+    assert found.why.startswith("No node has a GPU model that the pod allows (stowage.dev/gpu-models: H100).")
+    assert found.ways[0].startswith("leave out stowage.dev/gpu-models; then: node has a taint ")
+
+
+def test_what_is_in_the_way_behind_a_taint_is_told_with_it() -> None:
+    rdma = Container("main", (("nvidia.com/gpu", "1"), ("rdma/hca", "1")))
+    with_rdma = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "4", "rdma/hca": "2"}
+    models = {"stowage.dev/gpu-models": "H100"}
+    pod = make_pod("new", spec=PodSpec((rdma,)), annotations=models)
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    small = replace(TAINTED, labels=labels, name="b", uid="b")
+    other = make_node("c", labels={"nvidia.com/gpu.product": "NVIDIA-L40S"})
+    found = verdict(pod, small, replace(other, allocatable=with_rdma, taints=TAINTED.taints))
+    assert found.why.startswith("node has a taint that the pod does not tolerate: team=ml:NoSchedule (2 of 2")
+    assert "; and without that rule, " in found.why
 
 
 def test_a_cordoned_node_is_named() -> None:
@@ -80,7 +114,9 @@ def test_eviction_is_advised_only_where_it_makes_room(evictable: bool) -> None:
 def test_gpu_memory_without_a_unit_is_meant_in_mib() -> None:
     pod = make_pod("new", 0, annotations={"stowage.dev/gpu-memory": "10240"})
     found = verdict(pod, make_node("a"))
-    assert found.ways[0] == 'write annotations: {stowage.dev/gpu-memory: "10240Mi"}'
+    assert found.ways[0].startswith(
+        'write annotations: {stowage.dev/gpu-memory: "10240Mi"}; then: No node is '
+    )
 
 
 def test_two_rules_in_the_way_are_changed_together() -> None:

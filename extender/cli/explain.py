@@ -123,12 +123,12 @@ def _worked_out(
     learnt = pods >= FEWEST_PODS or dump is not None
     with loading_kernels() if learnt else kernels_for_question(nodes + pods):
         from extender.explain.answers import PodAnswer
-        from extender.explain.pod import explain, explain_each
+        from extender.explain.pod import explain_each, explain_template
 
         state = _state_of(batches, settings, dump)
         if manifest is not None:
             state.apply(beside_pods(manifest, name))
-        templates = templates or [_find(state, args.pod)]
+        beside, templates = templates, templates or [_find(state, args.pod)]
         if (names := _nodes(args, state)) is not None:
             answers = [
                 PodAnswer(one.workload, one.pod.key, nodes=tuple(explain_each(state, one.pod, names)))
@@ -137,7 +137,8 @@ def _worked_out(
         else:
             now = cluster_args.moment(source, state.pods.values(), dump)
             answers = [
-                PodAnswer(one.workload, one.pod.key, explain(state, one.pod, now=now)) for one in templates
+                PodAnswer(one.workload, one.pod.key, explain_template(state, one, beside, now=now))
+                for one in templates
             ]
     return "\n\n".join([*(_warnings(state) if args.output != "json" else ()), _shown(args, answers)])
 

@@ -30,6 +30,7 @@ from extender.inventory.node_inventory import STOWAGE_SHARING
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, exact
 from extender.k8s.resource_api.objects import DeviceSubRequest
+from extender.source.workloads import SUSPENDED
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
 from packing.model.gpu_catalogue import Model, Profile, named_model, parse_profile, placement_of
 from packing.model.request import Request
@@ -377,6 +378,8 @@ def gates_text(pod: Pod) -> str:
     kube-scheduler does not try such a pod, and nobody makes room for it."""
     if not pod.gates:
         return ""
+    if pod.gates == (SUSPENDED,):
+        return f"its workload is suspended ({SUSPENDED})"
     meanings = ((gate, _GATES.get(gate)) for gate in pod.gates[:_NAMED_GATES])
     named = ", ".join(shorten(gate, KEY) + f" ({text})" * bool(text) for gate, text in meanings)
     more = f" and {len(pod.gates) - _NAMED_GATES} more" if len(pod.gates) > _NAMED_GATES else ""

@@ -27,7 +27,7 @@ from extender.explain.hints import describe_gang, gates_text
 from extender.explain.node import NodeView, view_node
 from extender.explain.overview import overview
 from extender.explain.overview_lines import Overview
-from extender.explain.pod import asks, explain, explain_each
+from extender.explain.pod import asks, explain, explain_each, explain_template
 from extender.explain.this_replica import Replica
 from extender.k8s.objects import Pod
 from extender.settings import Settings
@@ -134,16 +134,20 @@ class Inspector:
         templates = parse_templates(manifest, "the manifest")
         if len(templates) > EXPLAIN_PODS:
             raise ValueError(f"the manifest has {len(templates)} pods, at most {EXPLAIN_PODS} are explained")
-        return [await self._answer(one, nodes) for one in templates]
+        return [await self._answer(one, nodes, templates) for one in templates]
 
     async def nodes_for(self, key: str, nodes: Sequence[str]) -> PodAnswer | None:
         """What each of these nodes says about a known pod. Raises ``ValueError``."""
         pod = self._state.pods.or_misaligned().get(key) or self._decisions.pod(key)
         return None if pod is None else await self._answer(Template(pod), nodes)
 
-    async def _answer(self, one: Template, nodes: Sequence[str] | None) -> PodAnswer:
+    async def _answer(
+        self, one: Template, nodes: Sequence[str] | None, beside: Sequence[Template] = ()
+    ) -> PodAnswer:
         if nodes is None:
-            return PodAnswer(one.workload, one.pod.key, await self._explain(one.pod))
+            candidates = await candidates_of(self._state, one.pod)
+            found = explain_template(self._state, one, beside, candidates, time(), self._settings)
+            return PodAnswer(one.workload, one.pod.key, found)
         starts = range(0, len(nodes), _EXPLAINED_AT_ONCE)
         blocks = (explain_each(self._state, one.pod, nodes[at : at + _EXPLAINED_AT_ONCE]) for at in starts)
         each = [answer async for block in with_turns(blocks, 1) for answer in block]

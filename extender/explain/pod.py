@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
+from extender.cluster.gang_placement import WaitingMembers
 from extender.cluster.other_resources import Lack, asked_by, lacking_on
 from extender.cluster.state import State
 from extender.cluster.unoffered import not_offered, unoffered, unoffered_text
@@ -38,16 +40,19 @@ from extender.explain.kept import Placement, compared
 from extender.explain.needs import NO_DEVICES, missing_needs
 from extender.explain.numa import doubts, refused_text
 from extender.explain.options import option_on
+from extender.explain.room import fit_at_once
 from extender.explain.verdict import SIZE, TOO_LARGE, Question, and_then, decide, lacking, of_hint
 from extender.explain.words import Hint, Kind, admission_problem, as_admitted, is_manifest
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import Bytes, NodeNames
+from extender.queues.gangs import GANG, GANG_MIN, words_of
 from extender.settings import Settings
-from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
+from extender.source.workloads import Template
+from extender.untrusted.limits import GANG_READ, KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import many
 from extender.verbs.evaluate import Evaluation, evaluate, fitting_scores, form_on
 from extender.verbs.eviction.promising import shortfall
-from extender.verbs.gang_fit import with_gang_check
+from extender.verbs.gang_fit import Supposed, gang_would_fit, wants_dra, with_gang_check
 from packing.fleet.feasibility import fits_when_empty
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
@@ -77,6 +82,51 @@ def explain(
     with state.gangs.supposing(_released_gang(state, pod)):
         found = _explain(state, replace(pod, gates=()), candidates, None, settings)
     return replace(found, held=gates_text(pod), gang=describe_gang(state, pod))
+
+
+def explain_template(
+    state: State,
+    one: Template,
+    beside: Sequence[Template],
+    candidates: Candidates | None = None,
+    now: float | None = None,
+    settings: Settings | None = None,
+) -> Explanation:
+    """A pod of a manifest, with the templates ``beside`` it: the pods of one gang count together, as
+    ``filter`` counts them once they exist. It is said whether those that belong together fit at once."""
+    pod = _in_gang(one).pod
+    copies = (
+        replace(made.pod, name=f"{made.pod.name}-{number}" if number else made.pod.name, gates=())
+        for made in map(_in_gang, beside)
+        for number in range(made.copies)
+    )
+    new = [copy for copy in islice(copies, GANG_READ) if copy.key not in state.pods]
+    with state.gangs.supposing(new):
+        found = explain(state, pod, candidates, now, settings)
+        together = _together_text(state, pod, one.copies) if found.fits else ""
+        return replace(found, hints=(*filter(None, [together]), *found.hints))
+
+
+def _together_text(state: State, pod: Pod, copies: int) -> str:
+    """How many of the pods that belong together fit at once, "" for a pod of its own and where it is not
+    known."""
+    gang, request = state.gangs.gang_of(pod), request_of(pod)
+    if gang is None:
+        fit = fit_at_once(state, pod, request, copies) if copies > 1 else 0
+        return f"Of the {copies} such pods of its workload {fit} fit at once." if fit else ""
+    if gang.to_place < 2 or wants_dra(state, WaitingMembers(pod, request)):
+        return ""
+    whole = gang_would_fit(state, pod, request, Supposed(state.nodes))
+    then = "fit now" if whole else "fit only once pods have ended or were evicted"
+    return f"The {gang.to_place} pods that must start together {then}."
+
+
+def _in_gang(one: Template) -> Template:
+    """With the gang that the controller of the workload is expected to make, in the words of Stowage."""
+    if not one.together or words_of(one.pod):
+        return one
+    labels = {GANG: one.workload.split()[1], GANG_MIN: str(one.together)}
+    return one._replace(pod=replace(one.pod, labels={**one.pod.labels, **labels}))
 
 
 def _explain(

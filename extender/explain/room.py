@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 
+from extender.cluster.gang_placement import WaitingMembers, place_together
 from extender.cluster.state import State
 from extender.explain.candidates import uncordoned
 from extender.k8s.node_filter import NodeFilter
@@ -23,9 +25,10 @@ from extender.plan.room_by_moves import (
 )
 from extender.replay.cluster_pods import PermittedRows
 from extender.settings import Mode, Settings
+from extender.untrusted.limits import GANG_PLACED
 from extender.verbs.evaluate import codes_for
 from extender.verbs.eviction.promising import promising_nodes
-from extender.verbs.gang_fit import Supposed, gang_would_fit
+from extender.verbs.gang_fit import Supposed, gang_would_fit, wants_dra
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -58,6 +61,19 @@ def room_by_others(state: State, pod: Pod, settings: Settings | None, now: float
         if room:
             return f"{_WHO[mode] if rule else ''}{would_make_room(room)}"
     return ""
+
+
+def fit_at_once(state: State, pod: Pod, request: Request, count: int) -> int:
+    """How many of ``count`` such pods fit now by GPUs, CPU and memory, 0 if that is not known."""
+    one = WaitingMembers(pod, request)
+    least, most = 0, 0 if wants_dra(state, one) else min(count, GANG_PLACED)
+    with state.fleet_view_for(pod) as fleet:
+        while least < most:
+            half = (least + most + 1) // 2
+            members = [replace(one, count=half)]
+            fits = place_together(fleet, state.policy, state.nodes, members) is not None
+            least, most = (half, most) if fits else (least, half - 1)
+    return least
 
 
 def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from extender.k8s.manifest import Unreadable
@@ -19,12 +20,21 @@ from extender.source.errors import Unavailable
 from extender.source.object_texts import Broken, documents, objects_of_manifest
 from extender.untrusted.limits import KEY, YAML_NODES, quoted, shorten
 
+SUSPENDED = "spec.suspend: true"
+"""Stands among the gates of a pod whose workload makes no pods yet."""
+_KUEUE_QUEUE, _KUEUE_GATE = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/admission"
+"""Kueue holds what has this label until it is admitted (kubernetes-sigs/kueue, pkg/controller/constants)."""
+_MOST_COPIES = 256
+
 
 class Template(NamedTuple):
-    """A pod, and the workload that makes it ("Job train"; "" for a pod of its own)."""
+    """A pod, and the workload that makes so many ``copies`` of it ("Job train"; "" for a pod of its own).
+    ``together``: how many pods of all its templates must start together, 0 where it does not say so."""
 
     pod: Pod
     workload: str = ""
+    copies: int = 1
+    together: int = 0
 
 
 def parse_pod(text: str, name: str) -> Pod:
@@ -72,18 +82,51 @@ def _of_object(obj: dict[str, Any], file: str) -> Iterator[Template]:
     metadata = _map(obj.get("metadata"))
     kind, name = _text(obj.get("kind")), _text(metadata.get("name")) or _text(metadata.get("generateName"))
     if kind == "Pod":
-        yield Template(_pod(obj, file))
+        pod = _pod(obj, file)
+        gates = pod.gates or _gates(obj)
+        yield Template(replace(pod, gates=gates))
         return
-    templates = [*_templates(obj, ())]
-    parts = [_shortened(path[-1:]) for path, _ in templates]
+    templates = [*_templates(obj, (), 1)]
+    parts = [_shortened(path[-1:]) for path, *_ in templates]
     if len(set(parts)) < len(parts):
-        parts = [_shortened(path) for path, _ in templates]
-    for part, (_, template) in zip(parts, templates, strict=True):
+        parts = [_shortened(path) for path, *_ in templates]
+    for part, (_, template, count) in zip(parts, templates, strict=True):
         part = part if len(templates) > 1 else ""
         own = _map(template.get("metadata"))
         named = {"namespace": metadata.get("namespace"), **own, "name": "-".join(filter(None, (name, part)))}
+        pod = _pod({"metadata": named, "spec": template["spec"]}, file)
         workload = " ".join(filter(None, (kind, name, part)))
-        yield Template(_pod({"metadata": named, "spec": template["spec"]}, file), shorten(workload, KEY))
+        held = replace(pod, gates=pod.gates or _gates(obj))
+        yield Template(held, shorten(workload, KEY), count, _together(obj))
+
+
+def _gates(obj: dict[str, Any]) -> tuple[str, ...]:
+    """What holds the pods of this object back before any of their own gates."""
+    spec = _map(obj.get("spec"))
+    if spec.get("suspend") is True or _map(spec.get("runPolicy")).get("suspend") is True:
+        return (SUSPENDED,)
+    return (_KUEUE_GATE,) if _KUEUE_QUEUE in _map(_map(obj.get("metadata")).get("labels")) else ()
+
+
+def _together(obj: dict[str, Any]) -> int:
+    """How many of the object's pods start together as it says, or as one group of it: in a LeaderWorkerSet,
+    and in jobs of Kubeflow and Volcano."""
+    spec = _map(obj.get("spec"))
+    policy = _map(_map(spec.get("runPolicy")).get("schedulingPolicy"))
+    sizes = (
+        _map(spec.get("leaderWorkerTemplate")).get("size"),
+        policy.get("minAvailable"),
+        spec.get("minAvailable"),
+    )
+    return next(filter(None, map(_number, sizes)), 0)
+
+
+def _number(value: object) -> int:
+    return (
+        min(value, _MOST_COPIES)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0
+        else 0
+    )
 
 
 def _shortened(path: tuple[str, ...]) -> str:
@@ -91,23 +134,30 @@ def _shortened(path: tuple[str, ...]) -> str:
     return "-".join(re.sub("(Template|GroupSpec|ReplicaSpecs)$", "", one) for one in path)
 
 
-def _templates(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """The pod templates in a value, each with what tells it apart from others of its workload."""
+def _templates(
+    value: object, path: tuple[str, ...], count: int
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any], int]]:
+    """The pod templates in a value, each with what tells it apart from others of its workload, and how many
+    pods it makes; of a LeaderWorkerSet those of one group."""
     if isinstance(value, list):
         for number, item in enumerate(value):
             names = (_text(_map(item).get(key)) for key in ("name", "groupName"))
-            yield from _templates(item, (*path, next(filter(None, names), str(number))))
+            yield from _templates(item, (*path, next(filter(None, names), str(number))), count)
     elif isinstance(value, dict):
+        if "leaderWorkerTemplate" not in value:
+            count *= _number(value.get("replicas")) or _number(value.get("parallelism")) or 1
         if isinstance(_map(value.get("spec")).get("containers"), list):
-            yield path, value
+            yield path, value, count
         elif isinstance(value.get("containers"), list):  # a pod spec without "template", as in KServe
-            yield path, {"spec": value}
+            yield path, {"spec": value}, count
         elif container := next(filter(_is_container, map(value.get, _ONE_CONTAINER)), None):
-            yield path, {"spec": {**value, "containers": [container]}}
+            yield path, {"spec": {**value, "containers": [container]}}, count
         else:
             for key, part in value.items():
                 is_name = key not in _STRUCTURE and not isinstance(part, list)
-                yield from _templates(part, (*path, key) if is_name else path)
+                others = int("leaderTemplate" in value) if key == "workerTemplate" else 0
+                copies = max(_number(value.get("size")) - others, 1) if key == "workerTemplate" else 1
+                yield from _templates(part, (*path, key) if is_name else path, count * copies)
 
 
 def _is_container(value: object) -> bool:

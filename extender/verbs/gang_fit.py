@@ -144,7 +144,7 @@ def _members_to_place(
     return members
 
 
-def _wants_dra(state: State, members: WaitingMembers) -> bool:
+def wants_dra(state: State, members: WaitingMembers) -> bool:
     """Whether they may get devices that are not in the fleet."""
     resources = state.devices.extended_resources
     counted = [name for name, _ in members.request.devices]
@@ -160,7 +160,7 @@ def _fits(
     supposed: Supposed | None = None,
 ) -> bool:
     """Whether these members fit. ``without``: keys of nominated pods whose room is not held."""
-    if any(_wants_dra(state, one) for one in members):
+    if any(wants_dra(state, one) for one in members):
         return supposed is None  # not known
     pod = members[0].pod
     with state.fleet_view_for(pod, without) as fleet, ExitStack() as gone:

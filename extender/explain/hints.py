@@ -22,6 +22,7 @@ from extender.explain.words import (
     did_you_mean,
     is_manifest,
     mend,
+    nearest_key,
     nearest_name,
     word_hints,
     written_as,
@@ -340,8 +341,9 @@ def _labels(state: State, pod: Pod) -> Iterator[Hint]:
         paste = ""
         if not known:
             keys = dict.fromkeys(chain.from_iterable(node.labels for node in state.nodes.values()))
-            text = f"No node has a label {shorten(key, KEY)}{did_you_mean(key, keys)}."
-            if (near := nearest_name(key, keys)) and number < selected:
+            near = nearest_key(key, keys)
+            text = f"No node has a label {shorten(key, KEY)}{f' (did you mean {near}?)' if near else ''}."
+            if near and number < selected:
                 paste = written_as("nodeSelector", {near: values[0]})
         elif not any(shorten(value, KEY) in known for value in values):
             near = did_you_mean(values[0], known) if values else ""

@@ -39,7 +39,9 @@ def compared(fleet: Fleet, found: Sequence[Placement], fitting: npt.NDArray[np.i
     if not others:
         return [replace(best.option, why="the only node that takes it")]
     texts = ["; ".join(_kept(fleet, best, others[0], fitting)) or _dearer(best.option, others[0].option)]
-    texts += ["" if _is_other(one.option) else "; ".join(_costs(fleet, one.row, best.row)) for one in others]
+    for one in others:
+        costs = "; ".join(_costs(fleet, one.row, best.row)) or _cheaper(one.option, best.option)
+        texts.append("" if _is_other(one.option) else costs)
     return [replace(one.option, why=text or one.option.why) for one, text in zip(found, texts, strict=True)]
 
 
@@ -49,6 +51,16 @@ def _dearer(best: Option, other: Option) -> str:
     if more <= _NOTHING:
         return f"as good as {name}"
     return f"leaves {more:.2g} more GPUs for expected pods than {name}"
+
+
+def _cheaper(other: Option, best: Option) -> str:
+    """Another node against the best by their costs."""
+    name, more = shorten(best.node, NAME), other.cost - best.cost
+    return (
+        f"as good as {name}"
+        if more <= _NOTHING
+        else f"leaves {more:.2g} GPUs less for expected pods than {name}"
+    )
 
 
 def _is_other(option: Option) -> bool:

@@ -342,14 +342,23 @@ def _past_rule(pod: Pod, node: Node, rule: Rejection) -> str:
         return f"write tolerations: [{lines}]"
     if rule.reason == OTHER_SELECTOR:
         return _other_selector(pod.spec.node_selector, node)
-    key = rule.detail.partition(" ")[0]
-    has = f"; {node.name} has {shorten(node.labels[key], KEY)}" if key in node.labels else ""
-    return f"change spec.affinity.nodeAffinity{f' ({shorten(rule.detail, KEY)}{has})' if rule.detail else ''}"
+    asked, where = shorten(rule.detail, KEY), "spec.affinity.nodeAffinity"
+    key, _, rest = rule.detail.partition(" ")
+    if not rule.detail or " or " in rest:
+        return f"change {where}{f' ({asked})' if asked else ''}"
+    if key in node.labels and rest.startswith("In "):
+        values = f'[{{key: {key}, operator: In, values: ["{shorten(node.labels[key], KEY)}"]}}]'
+        return f"write matchExpressions: {values} in place of {asked} in {where}"
+    return f"leave out {asked} of {where}"
 
 
 def _other_selector(selected: Pairs, node: Node) -> str:
     """The selector as it would be for the node."""
+    wrong = [pair for pair in selected if node.labels.get(pair[0]) != pair[1]]
     rest = {key: node.labels[key] for key, _ in selected[:_NAMED] if key in node.labels}
+    if len(wrong) < len(selected) and not any(key in rest for key, _ in wrong):
+        named = ", ".join(shorten(f"{key}={value}", KEY) for key, value in wrong[:_NAMED])
+        return f"leave out {named} of spec.nodeSelector"
     if rest and len(selected) <= _NAMED:
         return f"write {written_as('nodeSelector', rest)}"
     without = ", ".join(shorten(f"{key}={value}", KEY) for key, value in selected[:_NAMED])

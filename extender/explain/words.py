@@ -179,6 +179,15 @@ def nearest_name(name: str, known: Collection[str], cutoff: float = 0.75) -> str
     return max(near, key=lambda one: len(words & _words(one)), default="")
 
 
+def nearest_key(key: str, known: Collection[str]) -> str:
+    """The nearest key of a label, "" if none is near: by what follows the domain, which says nothing about
+    the meaning. Of another domain it must be the same."""
+    domain, _, name = shorten(key, KEY).rpartition("/")
+    parts = (one.rpartition("/") for one in islice(known, 4 * LISTED_NAMES))
+    names = {last: f"{of}{slash}{last}" for of, slash, last in parts if of == domain or last == name}
+    return names.get(nearest_name(name, [one for one in names if name not in one or name == one]), "")
+
+
 def _words(name: str) -> set[str]:
     return set(re.split(r"[^a-z0-9]+", shorten(name, 256).lower()))
 

@@ -9,7 +9,7 @@ import pytest
 from extender.explain.answers import Verdict
 from extender.explain.pod import explain
 from extender.explain.verdict import TOO_LARGE
-from extender.k8s.affinity import Taint
+from extender.k8s.affinity import NodeSelectorRequirement, NodeSelectorTerm, SchedulingConstraints, Taint
 from extender.k8s.objects import Container, Node, Owner, Pod, PodSpec
 from tests.extender.builders import NOW, make_node, make_pod, make_state
 
@@ -174,3 +174,43 @@ def test_behind_a_taint_the_whole_gang_counts(nodes: str, says: str) -> None:
     state.gang_check = True
     (way,) = explain(state, pods[0], now=NOW).verdict.ways
     assert way.endswith(says)
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("gpu", ""),
+        ("gpu.product", "nvidia.com/gpu.product"),
+        ("nvidia.com/gpu-product", "nvidia.com/gpu.product"),
+        ("cloud.google.com/gke-accelerator", ""),
+    ],
+)
+def test_the_domain_of_a_label_does_not_make_it_near(key: str, near: str) -> None:
+    labels = {"cloud.google.com/gke-spot": "true", "nvidia.com/gpu.product": "NVIDIA-L40S"}
+    found = verdict(selecting(make_pod("new"), **{key: "x"}), make_node("a", labels=labels))
+    assert found.why == f"No node has a label {key}{f' (did you mean {near}?)' if near else ''}."
+
+
+def test_only_the_wrong_label_is_left_out_of_a_selector() -> None:
+    found = verdict(
+        selecting(make_pod("new"), gpu="true", os="linux"), make_node("a", labels={"os": "linux"})
+    )
+    assert found.ways == ("leave out gpu=true of spec.nodeSelector: 1 node would take it",)
+
+
+@pytest.mark.parametrize(
+    ("labels", "way"),
+    [
+        ({}, "leave out pool In a, b of spec.affinity.nodeAffinity"),
+        (
+            {"pool": "c"},
+            'write matchExpressions: [{key: pool, operator: In, values: ["c"]}] in place of pool In a, b '
+            "in spec.affinity.nodeAffinity",
+        ),
+    ],
+)
+def test_a_node_affinity_is_changed_by_a_line_to_paste(labels: dict[str, str], way: str) -> None:
+    term = NodeSelectorTerm((NodeSelectorRequirement("pool", "In", ("a", "b")),))
+    rules = SchedulingConstraints(node_affinity=(term,))
+    found = verdict(make_pod("new", scheduling_constraints=rules), make_node("a", labels=labels))
+    assert found.ways == (f"{way}: 1 node would take it",)

@@ -58,6 +58,14 @@ def test_a_share_goes_where_a_gpu_is_already_cut():
     assert policy.choose(fleet, share(500), 1) == (0,)
 
 
+def test_two_shares_without_memory_go_where_two_gpus_are_already_cut():
+    fleet, request = fleet_of(node("whole"), node("cut")), Request(shares=Shares(2, 500))
+    policy = ready(fleet)
+    place(fleet, policy, request, 1)
+    assert policy.cost(fleet, request).argmin() == 1
+    assert policy.choose(fleet, request, 1) == (0, 1)
+
+
 def test_a_small_request_leaves_the_scarce_model_alone():
     scarce = Request(cpu_milli=4000, shares=whole_gpus(1), models=frozenset({"rare"}))
     mix = Mix.of({share(250, 1000): 5, scarce: 5})

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 
-from extender.cluster.other_resources import asked_by, wants_devices
+from extender.cluster.other_resources import OF_SHARING_SYSTEMS, asked_by, wants_devices
 from extender.cluster.state import State
 from extender.dialects import hami, pod_request, stowage
 from extender.dialects.pod_request import request_of
@@ -78,7 +78,7 @@ def hints(state: State, pod: Pod) -> tuple[Hint, ...]:
         *islice(_labels(state, pod), _NAMED),
         *_models(state, pod, request),
         *(Hint(Kind.NOTE, text) for text in _unread_layouts(state, request)),
-        *_sharing(state, request),
+        *_sharing(state, pod, request),
         *_claims(state, pod),
         *_pinned(state, pod),
         *(Hint(Kind.NOTE, text) for text in _never_asked(state, pod, request)),
@@ -256,7 +256,7 @@ def _few_bytes(text: str) -> str:
     return f"memory: {quoted(text)} is less than a MiB. For {number} MiB write {number}Mi."
 
 
-def _sharing(state: State, request: Request | None) -> Iterator[Hint]:
+def _sharing(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
     if request is None or (shares := request.shares) is None:
         return
     shared = Counter(spec.sharing_resource for spec in state.fleet.specs if spec and spec.sharing_resource)
@@ -269,7 +269,13 @@ def _sharing(state: State, request: Request | None) -> Iterator[Hint]:
     others = ", ".join(f"{_SYSTEMS.get(name, 'Stowage')} ({nodes})" for name, nodes in shared.most_common())
     known = f" Nodes share GPUs with {others}." if others else " No node here shares its GPUs."
     words = f"the words of {_SYSTEMS[shares.resource]}, which runs on no node"
-    yield Hint(Kind.RULE, f"It asks for parts of GPUs in {words}.{known}")
+    parts = dict.fromkeys(name for name, _ in _requests(pod) if name in OF_SHARING_SYSTEMS)
+    limits, whole = {_GPU: str(shares.count)}, pod
+    for name in parts if _is_offered(state, _GPU) else ():
+        _, whole = mend(whole, "limits", limits, name)
+    paste = f"{written_as('limits', limits)} for whole GPUs, without {', '.join(parts)}"
+    mended = (paste, whole) if whole is not pod else ()
+    yield Hint(Kind.RULE, f"It asks for parts of GPUs in {words}.{known}", *mended)
 
 
 def _claims(state: State, pod: Pod) -> Iterator[Hint]:

@@ -273,7 +273,7 @@ def and_then(found: Verdict, then: Verdict) -> Verdict:
     way = found.ways[0]
     if not then.decides:
         return replace(found, ways=(f"{way}; then it {then.why}",)) if then.why.startswith("fits") else found
-    why = then.why.partition(". ")[0] + (f" ({then.lacks})" if then.lacks else "")
+    why = then.why.partition(". ")[0].removesuffix(".") + (f" ({then.lacks})" if then.lacks else "")
     ways = (one if one.startswith("then ") else f"then {one}" for one in then.ways)
     return replace(found, ways=(f"{way}; then: {why}", *ways))
 
@@ -306,7 +306,7 @@ def _at_most(need: Need) -> str:
         case "memory (MiB)":
             return f"{need.total >> 10} GiB of memory"
         case what if what.startswith("GPUs with"):
-            return f"{need.total} GPUs"
+            return many(need.total, "GPU")
         case what if "/" not in what:
             return f"{need.total >> 30} GiB of {what}"
     return f"{need.total} {need.what}"

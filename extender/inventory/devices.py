@@ -116,9 +116,8 @@ def _nvidia(node: Node, labels: GpuLabels, model: Model | None, resource: str, c
     replicas = max(labels.device.replicas, cloud_labels.replicas(node.labels))
     possible = count <= GPUS_PER_NODE * max(replicas, 1)
     gpus = labels.gpu_count or (GPUS_PER_NODE if possible else 1)
-    if not profile and count > gpus * max(replicas, 1):
-        replicas = -(-count // gpus)
-    elif shared and replicas < 2 and labels.gpu_count:
+    more_than_said = not profile and count > gpus * max(replicas, 1)
+    if more_than_said or (shared and replicas < 2 and labels.gpu_count):
         replicas = -(-count // gpus)
     return _replicated(devices, replicas, shared, gfd_labels.replicas_per_container(node.labels, "gpu"))
 

@@ -98,6 +98,11 @@ def test_the_size_of_one_device(name, resource, compute_milli, memory_mib):
     assert (pool.compute_milli, pool.memory_mib) == (compute_milli, memory_mib)
 
 
+def test_an_instance_of_a_gpu_that_is_not_known_has_so_many_sevenths():
+    (pool,) = inventory_of(node(**{"nvidia.com/mig-3g.20gb": "2"})).spec.pools
+    assert pool.compute_milli == 428
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("h100-8-reconfiguring", Reason.REPARTITIONING), ("h100-8-single-invalid", Reason.INVALID_LAYOUT)],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from extender.cli import cluster_args
+from extender.untrusted.terminal import show_line
 from extender.untrusted.visible import visible
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from extender.source.workloads import Template
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_NOT_TRIED = (
+    "stowage explain: ranks nodes by the usual weights of costs, as a service in its first seconds; once "
+    "kernels are compiled, by those that suit the pods best"
+)
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -115,21 +121,30 @@ def _worked_out(
     args: argparse.Namespace, manifest: str | None, name: str, templates: list[Template], settings: Settings
 ) -> str:
     """The answer from a file or the cluster. Raises ``SettingsError``, ``SourceError`` and ``ValueError``."""
-    from extender.cli.precompile import FEWEST_PODS, kernels_for_question, loading_kernels
+    from extender.cli.precompile import FEWEST_PODS, kernels_for_question
     from extender.source.workloads import beside_pods
 
     source, settings, dump = cluster_args.source_with_settings(args, settings)
     batches, nodes, pods = cluster_args.listed(source)
     learnt = pods >= FEWEST_PODS or dump is not None
-    with loading_kernels() if learnt else kernels_for_question(nodes + pods):
+    with kernels_for_question(nodes + pods, tries=learnt) as compiled:
+        from extender.cluster.policy_refresh import choose_node_sets_now, plan_now
         from extender.explain.answers import PodAnswer
-        from extender.explain.pod import explain_each, explain_template
+        from extender.explain.pod import explain_each, explain_template, fits_somewhere
 
         state = _state_of(batches, settings, dump)
         if manifest is not None:
             state.apply(beside_pods(manifest, name))
         beside, templates = templates, templates or [_find(state, args.pod)]
-        if (names := _nodes(args, state)) is not None:
+        names = _nodes(args, state)
+        choose_node_sets_now(state)
+        if any(fits_somewhere(state, one.pod) for one in templates):
+            if compiled or not learnt:
+                plan_now(state)
+            else:
+                show_line("")
+                print(_NOT_TRIED, file=sys.stderr)
+        if names is not None:
             answers = [
                 PodAnswer(one.workload, one.pod.key, nodes=tuple(explain_each(state, one.pod, names)))
                 for one in templates
@@ -146,13 +161,11 @@ def _worked_out(
 def _state_of(batches: Iterable[Sequence[Event]], settings: Settings, dump: Header | None) -> State:
     """The cluster as it is now. Raises ``SettingsError``."""
     from extender.cluster.factory import state_of
-    from extender.cluster.policy_refresh import plan_now
 
     state = state_of(settings, dump)
     state.binds = settings.bind
     for events in batches:
         state.apply(events)
-    plan_now(state)
     return state
 
 

@@ -75,19 +75,20 @@ def loading_kernels(*more: str) -> Iterator[None]:
 
 
 @contextmanager
-def kernels_for_question(objects: int) -> Iterator[None]:
+def kernels_for_question(objects: int, *, tries: bool = False) -> Iterator[bool]:
     """Load the kernels for one question about a cluster of so many nodes and pods: compiled, or as plain
     Python if these are few or nothing is compiled yet. Then a child compiles them for later commands, if they
-    are many. Not for a question that needs a plan from ``FEWEST_PODS``: plain Python takes minutes."""
+    are many. ``tries``: compiled ones are sooner for few, too, because the policy tries its weights. Yields
+    whether they are compiled: plain Python would take minutes to try weights."""
     if "numba" not in sys.modules:
-        directory = choose_cache(lasting=True) if objects > _FEW else None
+        directory = choose_cache(lasting=True) if tries or objects > _FEW else None
         missing = not_compiled(directory, _of_commands()) if directory else []
         if directory is None or missing:
             os.environ[_INTERPRET] = "1"
         if directory and missing:
             _compile_for_later(directory, missing)
     with _saying_so():
-        yield
+        yield os.environ.get(_INTERPRET) != "1"
 
 
 @contextmanager

@@ -33,8 +33,10 @@ class GuardedPolicy:
         self.chosen, self._policies = policy, (policy, fallback)
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
-        """Finite on every node where the request fits."""
+        """Finite on every node where the request fits. If there are none, no policy is asked."""
         codes = reasons_for(fleet, request)
+        if not (codes == Reason.FITS).any():
+            return np.full(codes.size, np.inf, np.float32)
         for policy in self._policies:
             with self.failures.caught("cost"):
                 cost = policy.cost(fleet, request)

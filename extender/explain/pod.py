@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
@@ -50,7 +51,7 @@ from extender.settings import Settings
 from extender.source.workloads import Template
 from extender.untrusted.limits import GANG_READ, KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import many
-from extender.verbs.evaluate import Evaluation, evaluate, fitting_scores, form_on
+from extender.verbs.evaluate import Evaluation, codes_for, evaluate, fitting_scores, form_on
 from extender.verbs.eviction.promising import shortfall
 from extender.verbs.gang_fit import Supposed, gang_would_fit, wants_dra, with_gang_check
 from packing.fleet.feasibility import fits_when_empty
@@ -206,6 +207,16 @@ def _released_gang(state: State, pod: Pod) -> list[Pod]:
     gang = state.gangs.gang_of(pod)
     members = state.gangs.members(gang.key) if gang else ()
     return [replace(one, gates=()) for one in members if one.gates]
+
+
+def fits_somewhere(state: State, pod: Pod) -> bool:
+    """Whether the pod may fit on any node, so that costs are compared; also where only its claims decide."""
+    if pod.spec.claims or state.devices.extended_resources:
+        return True
+    with suppress(RequestError), state.fleet_view_for(pod) as fleet:
+        rows = np.arange(len(fleet.specs))
+        return bool((codes_for(state, fleet, pod, request_of(pod), rows) == Reason.FITS).any())
+    return False
 
 
 def _used_up(candidates: Candidates, names: Iterable[str]) -> Iterator[Refusal]:

@@ -103,7 +103,6 @@ def _solve(
     """The LP over these columns: the worth of each type, the value of a GPU in each state, the price of the
     side limit, and how often each column is used."""
     from scipy.optimize import linprog  # half a second, which commands that learn no mix do not spend
-    from scipy.sparse import coo_array
 
     kinds, columns, states = len(values), len(keys), len(numbers)
     held = np.array(patterns)
@@ -118,12 +117,13 @@ def _solve(
         entries.append(side.amount)
         limits.append(np.array([side.total]))
     shape = sum(map(len, limits)), kinds + columns
-    matrix = coo_array((np.concatenate(entries), (np.concatenate(rows), np.concatenate(cells))), shape)
+    matrix = np.zeros(shape)
+    matrix[np.concatenate(rows), np.concatenate(cells)] = np.concatenate(entries)
     upper = np.concatenate([demand, np.full(columns, np.inf)])
     bounds = np.column_stack([np.zeros(upper.size), upper])
     gains = np.concatenate([-values, np.zeros(columns)])
-    solution = linprog(  # type: ignore[call-overload]  # its stubs know no sparse matrices
-        gains, matrix.tocsr(), np.concatenate(limits), bounds=bounds, method="highs"
+    solution = linprog(  # type: ignore[call-overload]  # its stubs know no bounds as an array
+        gains, matrix, np.concatenate(limits), bounds=bounds, method="highs"
     )
     duals = -np.asarray(solution.ineqlin.marginals)
     price = float(duals[-1]) if side is not None else 0.0

@@ -116,7 +116,8 @@ class InventoryPolicy:
         tried = self._trial(fleet, mix, pause) if trial_due else lambda: weights
         if new_tables:
             return lambda: Plan(build_tables(mix, gpus, minimum), tried())
-        if tables.moved(gpus) > MOVED:
+        fill_counts = weights.fill or not self._fixed  # other weights may come, and count it
+        if fill_counts and tables.moved(gpus) > MOVED:
             return lambda: Plan(tables.restocked(gpus), tried())
         return (lambda: Plan(tables, tried())) if trial_due else None
 

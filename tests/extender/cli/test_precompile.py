@@ -90,16 +90,22 @@ def test_a_question_about_few_nodes_compiles_nothing_and_has_the_same_answer(
     assert not cache.exists()
 
 
-@pytest.mark.nightly
-def test_a_question_that_needs_a_plan_does_not_wait_for_simulations_in_plain_python(tmp_path: Path) -> None:
+def test_a_question_whose_policy_tries_weights_waits_neither_for_them_nor_for_the_compiler(
+    cache: Path, tmp_path: Path
+) -> None:
     items = manifests(16)["items"]
     assert sum(one["kind"] == "Pod" for one in items) >= FEWEST_PODS
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-    pod = next(one["metadata"] for one in items if one["kind"] == "Pod" and not one["spec"].get("nodeName"))
-    command = ["explain", f"{pod['namespace']}/{pod['name']}", "--snapshot", str(path)]
+    pod = tmp_path / "pod.yaml"
+    pod.write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}")
+    command = ["explain", str(pod), "--snapshot", str(path)]
+    cache.mkdir(parents=True)
+    (cache / "compiling").touch()  # no other child compiles
     shown = [sys.executable, "-c", _RUN.format(command)]
-    assert subprocess.run(shown, capture_output=True, text=True, check=True).stdout.endswith("True\n")
+    said = subprocess.run(shown, capture_output=True, text=True, check=True)
+    assert said.stdout.endswith("False\n")
+    assert "usual weights" in said.stderr
 
 
 @pytest.mark.nightly

@@ -53,6 +53,11 @@ async def answers(cluster: Sequence[Path]) -> dict[str, Any]:
         return found | {"metrics": sums((await http.get("/metrics")).text)}
 
 
+def test_gpus_that_only_claims_get_are_on_offer(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = top(FILES["gpus-in-resource-slices"], capsys)["nodes"]
+    assert [(line["gpus"], line["not_offered"]) for line in lines] == [(4, 0), (0, 0), (2, 0)]
+
+
 @pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
 def test_all_count_the_same(cluster: Sequence[Path], capsys: pytest.CaptureFixture[str]) -> None:
     table, said = top(cluster, capsys), asyncio.run(answers(cluster))

@@ -85,8 +85,9 @@ def _overviews(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[O
     batches, nodes, pods = cluster_args.listed(source)
     with kernels_for_question(nodes + pods):
         from extender.cluster.census import CensusTaker
-        from extender.cluster.factory import state_of
+        from extender.cluster.factory import check_policy, state_of
         from extender.explain.overview import overview
+    check_policy(settings.policy)
     state = state_of(settings.model_copy(update={"policy": _POLICY}), dump)
     state.learner.stopped = True  # nothing is placed, so no demand matters
     census = CensusTaker(state)

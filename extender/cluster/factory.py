@@ -52,12 +52,16 @@ def state_of(settings: Settings, dump: Header | None = None) -> State:
     return state
 
 
+def check_policy(name: str) -> None:
+    """Raises ``SettingsError`` if there is no such policy."""
+    if name not in POLICIES:
+        raise SettingsError(f"policy: invalid value {name!r}; expected one of {', '.join(POLICIES)}")
+
+
 def _policy(settings: Settings, prior: Mix | None) -> GuardedPolicy:
     """The policy in force, whose errors fail no request."""
-    if (make := POLICIES.get(settings.policy)) is None:
-        names = ", ".join(POLICIES)
-        raise SettingsError(f"policy: invalid value {settings.policy!r}; expected one of {names}")
-    policy = make(prior=prior, minimum_milli=settings.minimum_slice_milli)
+    check_policy(settings.policy)
+    policy = POLICIES[settings.policy](prior=prior, minimum_milli=settings.minimum_slice_milli)
     return GuardedPolicy(policy, fallback=POLICIES["best-fit"]())
 
 

@@ -104,6 +104,14 @@ def test_an_error_is_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert "stowage top: nowhere.json: cannot be read" in capsys.readouterr().err
 
 
+def test_a_policy_that_does_not_exist_is_reported(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOWAGE_POLICY", "tetris")
+    assert cli.main(["top", "--example"]) == 1
+    assert "policy: invalid value 'tetris'" in capsys.readouterr().err
+
+
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[apiserver.ApiServer]:
     server = apiserver.ApiServer()

@@ -54,7 +54,8 @@ class OtherRoom:
             for name, amount in _asked(pod).items()
         }
         name = max(lacking, key=lambda one: lacking[one])
-        return Lack(name, 0, 0, 0).reason if lacking[name] else ""
+        offered = int(name in self._left)  # by some node at least
+        return Lack(name, 0, 0, offered).reason if lacking[name] else ""
 
     def take(self, pod: Pod | None, row: int, times: int = 1) -> None:
         """The pod takes what it asks for; with ``times`` -1 it gives that back."""

@@ -182,12 +182,8 @@ def _explain(
             evictions = evictions_for(state, pod, list(names), now, evictor)
         refusals = *explanation.refusals, *_used_up(candidates, used_up)
         asked = Question(state, pod, request, candidates, refusals, evictions, now, settings)
-        verdict = decide(asked, found_hints)
+        verdict = _with_next(asked, decide(asked, found_hints), found_hints, mends)
         evictions = None if verdict.why == TOO_LARGE else evictions
-        mended = next((one.mended for one in found_hints if one.text == verdict.why), None)
-        if mended and mends:
-            then = _explain(state, mended, None, now, settings, mends - 1)
-            verdict = and_then(verdict, then.verdict)
     texts = [*filter(None, [refused]), *(one.text for one in found_hints if one.text != verdict.why)]
     texts += doubts(state, pod, (name for name, fit in zip(names, fits, strict=True) if fit))
     if request.wants_gpu and any(word in verdict.lacks.lower() for word in ("gpu", "mig-")):
@@ -200,6 +196,18 @@ def _explain(
         evictions=evictions,
         verdict=verdict,
     )
+
+
+def _with_next(asked: Question, verdict: Verdict, hints: Iterable[Hint], mends: int) -> Verdict:
+    """The verdict, and what comes once the wrong word that decides it is mended."""
+    mended = next((one.mended for one in hints if one.text == verdict.why), None)
+    if mended is None or not mends:
+        return verdict
+    candidates = (
+        asked.candidates if mended.spec is asked.pod.spec else None
+    )  # the same nodes, by the same rules
+    then = _explain(asked.state, mended, candidates, asked.now, asked.settings, mends - 1)
+    return and_then(verdict, then.verdict)
 
 
 def _released_gang(state: State, pod: Pod) -> list[Pod]:

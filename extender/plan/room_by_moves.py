@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -278,29 +277,29 @@ def room_in_advance(state: State, now: float, rule: MoveRule, number: int) -> tu
     GPUs. Requests wait meanwhile, so only the one of this ``number`` (from 0) is looked at; and whether there
     is such a number. They lose no more than they might for a job of the size that has waited as
     long as the rule asks."""
-    permitted = PermittedRows(state)
-    for pod, request, closed in islice(_worth_having(state, permitted, rule), number, number + 1):
-        names = _names(state, permitted.rows_that_accept(pod))
-        movers = Movers(state, None, now, rule)
-        room = _search(state, movers, [(pod, request, names)], rule.moves, _IN_ADVANCE, closed)
-        enough = room and room.lost <= rule.may_lose(gpus_of(state.fleet, request), rule.after)
-        return room if enough else None, True
-    return None, False
+    wishes = [*_worth_having(state, rule)]
+    if number >= len(wishes):
+        return None, False
+    pod, request, closed = wishes[number]
+    names = _names(state, PermittedRows(state).rows_that_accept(pod))
+    if closed is None:
+        if evaluate(state, pod, request, NodeNames.of(names)).certain.any():
+            return None, True
+        closed = np.zeros(state.fleet.arrays.capacity, np.bool_)
+    movers = Movers(state, None, now, rule)
+    room = _search(state, movers, [(pod, request, names)], rule.moves, _IN_ADVANCE, closed)
+    enough = room and room.lost <= rule.may_lose(gpus_of(state.fleet, request), rule.after)
+    return room if enough else None, True
 
 
-def _worth_having(
-    state: State, permitted: PermittedRows, rule: MoveRule
-) -> Iterator[tuple[Pod, Request, Flags]]:
-    """What there should be room for, with where nobody should move to for that (N,)."""
+def _worth_having(state: State, rule: MoveRule) -> Iterator[tuple[Pod, Request, Flags | None]]:
+    """What there should be room for: expected requests (None), if they fit nowhere; then empty nodes, with
+    those where nobody should move to for that (N,)."""
     fleet = state.fleet
     for request in state.learner.monitor.demand.mix().requests:
         if gpus_of(fleet, request) >= rule.gpus:
-            pod = _asking_for(request)
-            names = NodeNames.of(_names(state, permitted.rows_that_accept(pod)))
-            if not evaluate(state, pod, request, names).certain.any():
-                yield pod, request, np.zeros(fleet.arrays.capacity, np.bool_)
-    wholes = dict.fromkeys(_all_gpus(spec) for spec in fleet.specs if spec and spec.gpus)
-    for whole in wholes:
+            yield _asking_for(request), request, None
+    for whole in dict.fromkeys(_all_gpus(spec) for spec in fleet.specs if spec and spec.gpus):
         yield _NOBODY, whole, idle_nodes(fleet.arrays)
 
 

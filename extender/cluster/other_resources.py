@@ -49,11 +49,7 @@ class Lack:
 
     @property
     def reason(self) -> str:
-        if self.name == PODS:
-            return "node runs as many pods as it may"
-        if not self.total:
-            return f"node does not offer {shorten(self.name, KEY)}"
-        return f"node has too little {shorten(self.name, KEY)} left"
+        return lack_reason(self.name, offered=bool(self.total))
 
     @property
     def text(self) -> str:
@@ -65,6 +61,15 @@ class Lack:
             return f"needs {asked} {name}, {left_text(left, total)}"
         gib = [f"{round(amount / (1 << 30), 2):g}" for amount in (asked, left, total)]
         return f"needs {gib[0]} GiB of {name}, {left_text(gib[1], gib[2])}"
+
+
+def lack_reason(name: str, *, offered: bool) -> str:
+    """Why a node that lacks this is refused. ``offered``: by the node, or by any if that is not known."""
+    if name == PODS:
+        return "node runs as many pods as it may"
+    if not offered:
+        return f"node does not offer {shorten(name, KEY)}"
+    return f"node has too little {shorten(name, KEY)} left"
 
 
 def left_text(left: object, total: object) -> str:

@@ -21,6 +21,7 @@ from extender.explain.words import (
     Kind,
     did_you_mean,
     is_manifest,
+    meant,
     mend,
     nearest_key,
     nearest_name,
@@ -348,7 +349,7 @@ def _labels(state: State, pod: Pod) -> Iterator[Hint]:
         if not known:
             keys = dict.fromkeys(chain.from_iterable(node.labels for node in state.nodes.values()))
             near = nearest_key(key, keys)
-            text = f"No node has a label {shorten(key, KEY)}{f' (did you mean {near}?)' if near else ''}."
+            text = f"No node has a label {shorten(key, KEY)}{meant(near)}."
             if near and number < selected:
                 paste = written_as("nodeSelector", {near: values[0]})
         elif not any(shorten(value, KEY) in known for value in values):

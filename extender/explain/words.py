@@ -74,7 +74,7 @@ def word_hints(state: State, pod: Pod) -> Iterator[Hint]:
         if pod.scheduler_name not in schedulers and not pod.node_name:
             near = nearest_name(pod.scheduler_name, schedulers)
             text = f"No other pod has the schedulerName {quoted(pod.scheduler_name)}"
-            text += f" (did you mean {near}?)." if near else ": is that scheduler installed?"
+            text += f"{meant(near)}." if near else ": is that scheduler installed?"
             near = near or "stowage"
             yield Hint(Kind.WORD, text, f"schedulerName: {near}", replace(pod, scheduler_name=near))
     classes = state.rights.queues.classes
@@ -134,9 +134,9 @@ def _unread(pod: Pod) -> Iterator[Hint]:
                 near = nearest_name(name, _OF_PODS)
                 text = f"Stowage knows no {what} {quoted(name)}{did_you_mean(name, _OF_PODS)}."
                 yield Hint(Kind.WORD, text, *mend(pod, f"{what}s", {near: value} if near else {}, name))
-            elif what == "annotation" and (meant := _OTHERS.get(name) or _near_request(name)):
-                text = f"Nobody reads the annotation {quoted(name)} (did you mean {meant}?)."
-                yield Hint(Kind.WORD, text, *mend(pod, "annotations", {meant: value}, name))
+            elif what == "annotation" and (known := _OTHERS.get(name) or _near_request(name)):
+                text = f"Nobody reads the annotation {quoted(name)}{meant(known)}."
+                yield Hint(Kind.WORD, text, *mend(pod, "annotations", {known: value}, name))
 
 
 def _near_request(name: str) -> str:
@@ -165,7 +165,11 @@ def _units(pod: Pod) -> Iterator[Hint]:
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """`` (did you mean NAME?)`` with the nearest name, "" if none is near."""
-    near = nearest_name(name, known)
+    return meant(nearest_name(name, known))
+
+
+def meant(near: str) -> str:
+    """`` (did you mean NAME?)``, "" for no name."""
     return f" (did you mean {near}?)" if near else ""
 
 
@@ -217,7 +221,7 @@ def _problems(container: Container) -> Iterator[str]:
         shown = shorten(name, KEY)
         if "/" not in name:
             if name not in _STANDARD and not name.startswith("hugepages-"):
-                near = " (did you mean nvidia.com/gpu?)" if "gpu" in name.lower() else ""
+                near = meant("nvidia.com/gpu" if "gpu" in name.lower() else "")
                 yield f"the API server refuses it: {quoted(name)} is no resource of Kubernetes{near}"
         elif "kubernetes.io/" not in name and name not in limits:
             limit = written_as("limits", {name: request})

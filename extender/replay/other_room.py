@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from extender.cluster.other_resources import PODS, Lack, asked_by, left_on
+from extender.cluster.other_resources import PODS, asked_by, lack_reason, left_on
 from extender.cluster.state import State
 from extender.k8s.objects import Pod
 
@@ -54,8 +54,7 @@ class OtherRoom:
             for name, amount in _asked(pod).items()
         }
         name = max(lacking, key=lambda one: lacking[one])
-        offered = int(name in self._left)  # by some node at least
-        return Lack(name, 0, 0, offered).reason if lacking[name] else ""
+        return lack_reason(name, offered=name in self._left) if lacking[name] else ""
 
     def take(self, pod: Pod | None, row: int, times: int = 1) -> None:
         """The pod takes what it asks for; with ``times`` -1 it gives that back."""

@@ -82,9 +82,7 @@ def _of_object(obj: dict[str, Any], file: str) -> Iterator[Template]:
     metadata = _map(obj.get("metadata"))
     kind, name = _text(obj.get("kind")), _text(metadata.get("name")) or _text(metadata.get("generateName"))
     if kind == "Pod":
-        pod = _pod(obj, file)
-        gates = pod.gates or _gates(obj)
-        yield Template(replace(pod, gates=gates))
+        yield Template(_held(_pod(obj, file), obj))
         return
     templates = [*_templates(obj, (), 1)]
     parts = [_shortened(path[-1:]) for path, *_ in templates]
@@ -96,16 +94,17 @@ def _of_object(obj: dict[str, Any], file: str) -> Iterator[Template]:
         named = {"namespace": metadata.get("namespace"), **own, "name": "-".join(filter(None, (name, part)))}
         pod = _pod({"metadata": named, "spec": template["spec"]}, file)
         workload = " ".join(filter(None, (kind, name, part)))
-        held = replace(pod, gates=pod.gates or _gates(obj))
-        yield Template(held, shorten(workload, KEY), count, _together(obj))
+        yield Template(_held(pod, obj), shorten(workload, KEY), count, _together(obj))
 
 
-def _gates(obj: dict[str, Any]) -> tuple[str, ...]:
-    """What holds the pods of this object back before any of their own gates."""
-    spec = _map(obj.get("spec"))
+def _held(pod: Pod, obj: dict[str, Any]) -> Pod:
+    """The pod with what holds the object's pods back, unless it has gates of its own."""
+    spec, gates = _map(obj.get("spec")), pod.gates
     if spec.get("suspend") is True or _map(spec.get("runPolicy")).get("suspend") is True:
-        return (SUSPENDED,)
-    return (_KUEUE_GATE,) if _KUEUE_QUEUE in _map(_map(obj.get("metadata")).get("labels")) else ()
+        gates = gates or (SUSPENDED,)
+    elif _KUEUE_QUEUE in _map(_map(obj.get("metadata")).get("labels")):
+        gates = gates or (_KUEUE_GATE,)
+    return replace(pod, gates=gates)
 
 
 def _together(obj: dict[str, Any]) -> int:
@@ -122,11 +121,10 @@ def _together(obj: dict[str, Any]) -> int:
 
 
 def _number(value: object) -> int:
-    return (
-        min(value, _MOST_COPIES)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0
-        else 0
-    )
+    """A number of pods, 0 for what is none."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return 0
+    return max(0, min(value, _MOST_COPIES))
 
 
 def _shortened(path: tuple[str, ...]) -> str:

@@ -203,9 +203,8 @@ def _with_next(asked: Question, verdict: Verdict, hints: Iterable[Hint], mends: 
     mended = next((one.mended for one in hints if one.text == verdict.why), None)
     if mended is None or not mends:
         return verdict
-    candidates = (
-        asked.candidates if mended.spec is asked.pod.spec else None
-    )  # the same nodes, by the same rules
+    keeps_rules = mended.spec is asked.pod.spec
+    candidates = asked.candidates if keeps_rules else None
     then = _explain(asked.state, mended, candidates, asked.now, asked.settings, mends - 1)
     return and_then(verdict, then.verdict)
 

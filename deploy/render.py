@@ -1,5 +1,6 @@
 """Writes what is generated in deploy/: `python deploy/render.py` (`make manifests`).
 
+- the MIG profiles in `../scheduler-config`, from the catalogue of GPU models;
 - `chart/files`: copies of the manifests and scheduler configurations that the chart reads;
 - the settings in `chart/values.schema.json`;
 - the version, from `pyproject.toml`, in the chart, the manifests and the pages;
@@ -26,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from extender.settings import json_schema  # noqa: E402
+from packing.model.gpu_catalogue import models, profile_names  # noqa: E402
 from tests.e2e.controlplane.build import COMPONENTS, binary, kubernetes_version, releases  # noqa: E402
 
 CHART = ROOT / "deploy" / "chart"
@@ -65,6 +67,23 @@ def versioned() -> dict[Path, str]:
         for pattern in VERSIONED
         for file in sorted(ROOT.glob(pattern))
     }
+
+
+def with_mig_profiles() -> dict[Path, str]:
+    """The configurations that list resources, with the MIG profiles of all GPU models of the catalogue."""
+    lines: list[str] = []
+    listed: set[str] = set()
+    for model in models():
+        sizes = (-(-model.memory_mib // 1024), *model.names_gib) if model.geometry else ()
+        named = dict.fromkeys(name for gib in sizes for name in profile_names(model.geometry, gib))
+        if new := [name for name in named if name not in listed]:
+            beside = ", beside names that stand above" if len(new) < len(named) else ""
+            lines.append(f"  # {model.name}{beside}\n")
+            lines += [f"  - {{name: nvidia.com/mig-{name}, ignoredByScheduler: false}}\n" for name in new]
+            listed |= {*new}
+    files = sorted((ROOT / "scheduler-config").glob("*.yaml"))
+    old = re.compile(r"(  # MIG profiles under .*\n)(?:  (?:#|- \{name: nvidia\.com/mig-).*\n)+")
+    return {file: old.sub(lambda found: found[1] + "".join(lines), file.read_text()) for file in files}
 
 
 def copies() -> dict[Path, str]:
@@ -174,11 +193,16 @@ def _dump(objects: Iterable[Object]) -> str:
 
 def generated() -> dict[Path, str]:
     """Every generated file, with the text that it must have."""
-    return versioned() | copies() | {SCHEMA: schema()} | overlays()
+    return versioned() | with_mig_profiles() | copies() | {SCHEMA: schema()} | overlays()
 
 
 if __name__ == "__main__":
-    for written in (versioned, copies, lambda: {SCHEMA: schema()}):  # each reads what the one before wrote
+    for written in (
+        versioned,
+        with_mig_profiles,
+        copies,
+        lambda: {SCHEMA: schema()},
+    ):  # each reads what the one before wrote
         for file, text in written().items():
             file.write_text(text)
     for file, text in generated().items():

@@ -9,6 +9,7 @@ by namespace and name.
 from __future__ import annotations
 
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
@@ -19,7 +20,7 @@ from extender.cluster.allocations import Allocations, Problems
 from extender.cluster.node_sets import NodeSets
 from extender.dialects.pod_request import WRITERS
 from extender.dialects.shared_gpus import InventoryError
-from extender.inventory.devices import LAYOUT_LABEL, applied_layout
+from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL, applied_layout
 from extender.inventory.network_labels import Network
 from extender.inventory.node_inventory import Sources, inventory_of, known_gpus
 from extender.inventory.node_state import closed_because
@@ -32,6 +33,8 @@ from packing.model.reasons import Reason
 
 _log = logging.getLogger(__name__)
 NodeKind: TypeAlias = Literal["Node", "Device", "ConfigMap"]
+_STARTS_FOR = 900
+"""Seconds from the creation of a node in which its MIG manager starts."""
 _TRIED_AGAIN = 8
 """Nodes without room in the fleet that are read again whenever another one changes."""
 
@@ -112,7 +115,7 @@ class NodeTable(Mapping[str, Node]):
         self._koordinator_devices: dict[str, KoordinatorDevice] = {}
         self._nodes: dict[str, Node] = {}
         self._too_many: dict[str, None] = {}  # those that were tried last at the end
-        self._allocations = allocations
+        self._allocations, self._fleet = allocations, fleet
 
     def __getitem__(self, name: str) -> Node:
         return self._nodes[name]
@@ -133,7 +136,7 @@ class NodeTable(Mapping[str, Node]):
                 if known is None or known.labels != record.labels:
                     self.network.put(record.name, record.labels)
                 if known is not None and _inventory_fields(known) == _inventory_fields(record):
-                    return []
+                    return self._read_inventories([record.name] if self._waits_for_layout(record) else ())
                 self.sets.put(record)
                 return self._read_inventories([record.name])
             case KoordinatorDevice():
@@ -205,6 +208,11 @@ class NodeTable(Mapping[str, Node]):
         changed = [name for name, layout in before.items() if self._layout(self._nodes[name]) != layout]
         return self._read_inventories(changed)
 
+    def _waits_for_layout(self, node: Node) -> bool:
+        """Whether the node takes no pods because the MIG manager has not begun there. That ends with time."""
+        spec = self._fleet.spec_of(node.name)
+        return bool(spec and spec.blocked is Reason.REPARTITIONING and STATE_LABEL not in node.labels)
+
     def _layout(self, node: Node) -> tuple[str, bool, MigLayout | None] | None:
         """What a node's inventory depends on in its MIG layouts."""
         layouts = self.layouts.on(node.name)
@@ -222,7 +230,9 @@ class NodeTable(Mapping[str, Node]):
             self._too_many.pop(name, None)
             try:
                 devices, layouts = self._koordinator_devices.get(name), self.layouts.on(name)
-                inventory = inventory_of(self._nodes[name], devices, layouts)
+                created = self._nodes[name].created
+                is_new = not created or time.time() < created + _STARTS_FOR
+                inventory = inventory_of(self._nodes[name], devices, layouts, is_new=is_new)
                 self.sources[name] = inventory.sources
                 self._allocations.put_node(inventory.spec)
                 problem = inventory.problem

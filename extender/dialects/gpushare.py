@@ -23,6 +23,7 @@ Nodes have ``aliyun.com/gpu-mem`` units of memory on ``aliyun.com/gpu-count`` eq
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
@@ -35,7 +36,7 @@ from extender.dialects.dialect import (
     validate_claims,
 )
 from extender.dialects.pod_resources import Amounts, RequestError, effective_requests, parse_quantities
-from extender.dialects.shared_gpus import InventoryError, SharedGpus, advertises_nvidia
+from extender.dialects.shared_gpus import InventoryError, SharedGpus
 from extender.k8s.objects import Node, Pod, PodSpec
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPU_MIB, GPUS_PER_NODE
@@ -48,13 +49,24 @@ RESOURCE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 def shared_gpus(node: Node) -> SharedGpus | None:
     """The node's GPUs if gpushare shares them. Raises InventoryError."""
     units, gpus = (whole(node.allocatable.get(name, "0")) for name in (RESOURCE, COUNT))
-    if not units:
-        if gpus and advertises_nvidia(node):
-            raise InventoryError(f"{COUNT} is advertised without {RESOURCE}, beside NVIDIA's devices")
+    if not units:  # gpushare has left the node: kubelet keeps the count that its plugin has written
         return None
     if not 0 < gpus <= min(units, GPUS_PER_NODE) or units // gpus > GPU_MIB:
         raise InventoryError(f"{RESOURCE}: {units} units on {gpus} GPUs ({COUNT}) are impossible")
     return SharedGpus(RESOURCE, RESOURCE, (Gpu(units // gpus, divisible=True),) * gpus)
+
+
+def leftover(node: Node) -> str:
+    """What gpushare has left behind on a node that other systems use now, and how to remove it; "" for
+    nothing. Raises QuantityError."""
+    units, gpus = (whole(node.allocatable.get(name, "0")) for name in (RESOURCE, COUNT))
+    if units or not gpus:
+        return ""
+    patch = json.dumps([{"op": "remove", "path": f"/status/capacity/{COUNT.replace('/', '~1')}"}])
+    return (
+        f"{COUNT} is left over from gpushare, which no longer runs here. To remove it: "
+        f"kubectl patch node {node.name} --subresource=status --type=json -p '{patch}'"
+    )
 
 
 REQUEST_ANNOTATIONS: frozenset[str] = frozenset()

@@ -91,10 +91,13 @@ _FIELDS = ("id", "count", "devmem", "devcore", "type", "numa", "health", "index"
 def shared_gpus(node: Node) -> SharedGpus | None:
     """The node's GPUs if HAMi shares them. Raises InventoryError."""
     text = node.annotations.get(REGISTER)
-    renamed = "" if advertises_nvidia(node) else _renamed(node, text or "")
-    if not text or not (renamed or advertises_nvidia(node)):  # no device plugin runs
+    if not text:
         return None
     entries = sorted(_entries(text), key=lambda entry: _PARSER.number(entry.get("index", 0)))
+    unhealthy = sum(not _healthy(entry) for entry in entries)
+    renamed = "" if advertises_nvidia(node) else _renamed(node, entries)
+    if not (renamed or advertises_nvidia(node)) and unhealthy < len(entries):  # no device plugin runs
+        return None
     cordoned = {uuid.strip() for uuid in node.annotations.get(CORDON, "").split(",")}
     mode = MIG if all(entry.get("mode") == MIG for entry in entries) else CORE
     gpus = _PARSER.checked(_gpu(entry, mode, cordoned) for entry in entries)
@@ -107,13 +110,13 @@ def shared_gpus(node: Node) -> SharedGpus | None:
         replaced=frozenset({RESOURCE}),
         mode=mode,
         problem=_renamed_problem(renamed) if renamed else _leftover_problem(node, entries),
-        lists_unhealthy_gpus=not all(map(_healthy, entries)),
+        unhealthy=unhealthy,
     )
 
 
-def _renamed(node: Node, register: str) -> str:
+def _renamed(node: Node, entries: Iterable[Mapping[str, object]]) -> str:
     """The resource by which HAMi seems to count its shares here instead of ``RESOURCE``, "" for none."""
-    shares = sum(map(_shares, filter(_healthy, _entries(register)))) if register else 0
+    shares = sum(map(_shares, filter(_healthy, entries)))
     others = (name for name in sorted(node.allocatable) if "/" in name and not name.startswith("hugepages"))
     return next((name for name in others if shares and whole(node.allocatable[name]) == shares), "")
 

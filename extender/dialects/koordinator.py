@@ -50,7 +50,8 @@ _SHARES = 100
 def shared_gpus(node: Node, device: KoordinatorDevice | None = None) -> SharedGpus | None:
     """The node's GPUs if Koordinator shares them; ``device`` is the node's Device. Raises InventoryError."""
     core, listed = whole(node.allocatable.get(CORE, "0")), device.gpus if device else ()
-    leftover = not core
+    unhealthy = sum(not gpu.healthy for gpu in listed)
+    leftover = not core and not (listed and unhealthy == len(listed))
     if leftover and not (listed and advertises_nvidia(node)):
         return None
     memory, gpus = mib(node.allocatable.get(MEMORY, "0"), round_up=False), core // 100
@@ -66,7 +67,7 @@ def shared_gpus(node: Node, device: KoordinatorDevice | None = None) -> SharedGp
         replaced=frozenset({WHOLE_GPU}),
         mode=isolation_mode(node.labels.get(ISOLATION, "")),
         problem=f"{DEVICE} lists GPUs, but {CORE} is not advertised" if leftover else "",
-        lists_unhealthy_gpus=not all(gpu.healthy for gpu in listed),
+        unhealthy=unhealthy,
     )
 
 

@@ -7,6 +7,7 @@ here, or in ``allocatable``), and annotations of pods say which GPU a pod has. T
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,9 @@ from packing.model.reasons import Reason
 MIG_PREFIX = "nvidia.com/mig-"
 NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 AMD_GPU = "amd.com/gpu"
-_OTHER_VENDORS = frozenset({AMD_GPU, "gpu.intel.com/i915", "gpu.intel.com/xe"})
+INTEL = ("gpu.intel.com/i915", "gpu.intel.com/xe")
+_OTHER_VENDORS = frozenset({AMD_GPU, *INTEL})
+_AMD_PARTITION = re.compile(r"amd\.com/([sdtqc]px)_nps\d")
 
 
 class InventoryError(ValueError):
@@ -37,8 +40,8 @@ class SharedGpus:
     ``whole_gpu`` is the resource that counts whole GPUs among them, "" for none, and ``whole_gpu_allowed``
     whether pods may request it. ``replaced`` resources of ``allocatable`` are not counted in addition.
     ``mode`` is how the system isolates the parts, "" if it has only one mode. ``problem`` says why the GPUs
-    take no new pods, "" for nothing, and ``reason`` is its kind. ``lists_unhealthy_gpus``: the source says
-    which GPUs are unhealthy, and some are.
+    take no new pods, "" for nothing, and ``reason`` is its kind. ``unhealthy``: how many GPUs the source
+    lists as such.
     """
 
     resource: str
@@ -51,7 +54,7 @@ class SharedGpus:
     mode: str = ""
     problem: str = ""
     reason: Reason = Reason.UNREADABLE
-    lists_unhealthy_gpus: bool = False
+    unhealthy: int = 0
 
 
 def is_nvidia(resource: str) -> bool:
@@ -61,7 +64,14 @@ def is_nvidia(resource: str) -> bool:
 
 def is_gpu_resource(resource: str) -> bool:
     """Whether devices of this extended resource are GPUs that Stowage packs."""
-    return is_nvidia(resource) or resource in _OTHER_VENDORS
+    return is_nvidia(resource) or resource in _OTHER_VENDORS or bool(amd_mode(resource))
+
+
+def amd_mode(resource: str) -> str:
+    """The mode of compute partitions in the names of AMD's device plugin for GPUs of several modes (its
+    ``resource_naming_strategy=mixed``): ``cpx`` of ``amd.com/cpx_nps4``; "" for any other name."""
+    match = _AMD_PARTITION.fullmatch(resource)
+    return match[1] if match else ""
 
 
 def advertises_nvidia(node: Node) -> bool:

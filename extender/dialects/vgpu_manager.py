@@ -45,14 +45,17 @@ _PARSER = Parser(REGISTER)
 def shared_gpus(node: Node) -> SharedGpus | None:
     """The node's GPUs if vgpu-manager shares them. Raises InventoryError."""
     text = node.annotations.get(REGISTER)
-    leftover = not whole(node.allocatable.get(RESOURCE, "0"))
-    if not text or (leftover and not advertises_nvidia(node)):
+    if not text:
         return None
     try:
         entries = _PARSER.objects(from_json(text))
         config = from_json(node.annotations.get(CONFIG) or "null")
     except ValueError as error:
         raise InventoryError(f"{REGISTER} or {CONFIG} cannot be read: {error}") from error
+    unhealthy = sum(entry.get("healthy") is not True for entry in entries)
+    leftover = not whole(node.allocatable.get(RESOURCE, "0")) and unhealthy < len(entries)
+    if leftover and not advertises_nvidia(node):
+        return None
     if leftover and all(entry.get("mig") is True for entry in entries):
         return None  # all of them belong to NVIDIA's plugin
     scaling, config_problem = _read_config(config)
@@ -74,7 +77,7 @@ def shared_gpus(node: Node) -> SharedGpus | None:
         _PARSER.products(entry.get("type", "") for entry in entries),
         mode=VIRTUAL if scaling > 1 else PHYSICAL,
         problem=_PARSER.leftover_problem(RESOURCE) if leftover else config_problem,
-        lists_unhealthy_gpus=any(entry.get("healthy") is not True for entry in entries),
+        unhealthy=unhealthy,
     )
 
 

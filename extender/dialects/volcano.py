@@ -38,19 +38,22 @@ _PARSER = Parser(REGISTER)
 def shared_gpus(node: Node) -> SharedGpus | None:
     """The node's GPUs if Volcano shares them. Raises InventoryError."""
     text = node.annotations.get(REGISTER)
-    leftover = not whole(node.allocatable.get(RESOURCE, "0"))
-    if not text or (leftover and not advertises_nvidia(node)):
+    if not text:
         return None
     entries = _PARSER.rows(text)
     if not all(len(entry) in (5, 6) for entry in entries):
         raise InventoryError(f"{REGISTER} cannot be read")
+    unhealthy = sum(entry[4].strip() != "true" for entry in entries)
+    leftover = not whole(node.allocatable.get(RESOURCE, "0")) and unhealthy < len(entries)
+    if leftover and not advertises_nvidia(node):
+        return None
     return SharedGpus(
         RESOURCE,
         REGISTER,
         _PARSER.with_products(_PARSER.checked(map(_gpu, entries)), (entry[3] for entry in entries)),
         _PARSER.products(entry[3] for entry in entries),
         problem=_PARSER.leftover_problem(RESOURCE) if leftover else "",
-        lists_unhealthy_gpus=any(entry[4].strip() != "true" for entry in entries),
+        unhealthy=unhealthy,
     )
 
 

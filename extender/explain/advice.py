@@ -61,9 +61,10 @@ ADVICE: Mapping[Reason, str] = {
 
 def advice_on(state: State, fleet: Fleet, pod: Pod, request: Request, node: str, reason: Reason) -> str:
     """What would help on this node: what is known of it, or else the general advice."""
-    known = ""
-    if reason is Reason.UNREADABLE:
-        known = state.nodes.problems.get(node, "")
+    known, problem = "", state.nodes.problems.get(node, "")
+    not_counted = reason is Reason.NO_SUCH_RESOURCE and any(name in problem for name, _ in request.devices)
+    if reason is Reason.UNREADABLE or not_counted:
+        known = problem
     elif reason is Reason.MISALIGNED and (free := state.numa.free(pod, node)):
         known = f"free by NUMA node: {free}; {ADVICE[reason]}"
     elif reason is Reason.NO_ASSIGNER and state.binds:

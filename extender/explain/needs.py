@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from extender.cluster.other_resources import left_text
+from extender.dialects.shared_gpus import MIG_PREFIX, is_nvidia
 from extender.explain.answers import Need
 from extender.untrusted.limits import KEY, LISTED_NAMES, NAME, shorten
 from packing.fleet.feasibility import idle_gpus, separation
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import fitting_gpus, share_mib
-from packing.model.node_spec import NodeSpec, resolve_on
+from packing.model.node_spec import NodeSpec, Pool, resolve_on
 from packing.model.request import Request, Shares
 
 NO_DEVICES = "node does not have the devices that the pod's claims ask for"
@@ -126,11 +127,18 @@ def replicas_given(fleet: Fleet, row: int, request: Request) -> str:
         count = asked.get(pool.resource, 0)
         if not count or not spec or pool.separate is None or not pool.gpus:
             continue
-        parts = "replicas" if pool.separate else "MIG instances"
-        model, gpus = shorten(spec.model or spec.product or "GPU", NAME), len(pool.gpus)
-        text = f"{count} of {pool.total} {parts} of {'one' if gpus == 1 else gpus} {model}"
+        gpus = len(pool.gpus)
+        model = shorten(spec.model or spec.product or "GPU" + "s" * (gpus > 1), NAME)
+        text = f"{count} of {pool.total} {kind_of(pool)} of {'one' if gpus == 1 else gpus} {model}"
         if gpus > 1 and count > 1:
             certain = int(idle_gpus(fleet.arrays, fleet.names.resources[pool.resource])[row]) >= count
             text += ", of different GPUs" if certain else ", perhaps of the same GPU"
         texts.append(text)
     return "; ".join(texts)
+
+
+def kind_of(pool: Pool) -> str:
+    """What the devices of a pool are."""
+    if pool.resource.startswith(MIG_PREFIX) or (is_nvidia(pool.resource) and pool.separate == 0):
+        return "MIG instances"
+    return "GPUs" if pool.separate is None else "replicas" if pool.separate else "parts"

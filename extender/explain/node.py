@@ -9,7 +9,7 @@ from extender.cluster.state import State
 from extender.cluster.unoffered import Unoffered, closed_text, device_problem, not_offered, unoffered
 from extender.dialects.dialect import Claims
 from extender.dialects.pod_request import claims_of
-from extender.dialects.shared_gpus import MIG_PREFIX
+from extender.explain.needs import kind_of
 from extender.inventory.node_inventory import Sources
 from extender.k8s.objects import Pod
 from extender.k8s.resource_api.objects import Device
@@ -198,18 +198,9 @@ def _pool(fleet: Fleet, row: int, pool: Pool, spec: NodeSpec) -> PoolView:
         memory_mib=pool.memory_mib,
         gpus=pool.gpus,
         each=pool.each,
-        kind=_kind(pool),
+        kind=kind_of(pool),
         counted=not spec.is_divisible(pool),
     )
-
-
-def _kind(pool: Pool) -> str:
-    """What the devices are, as ``replicas_given`` names them."""
-    if pool.resource.startswith(MIG_PREFIX):
-        return "MIG instances"
-    if pool.separate is None:
-        return "GPUs"
-    return "replicas" if pool.separate else "MIG instances"
 
 
 def _devices(state: State, name: str) -> Iterator[DeviceView]:

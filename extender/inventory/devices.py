@@ -15,21 +15,22 @@ models.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
 from extender.dialects.shared_gpus import (
-    AMD_GPU,
+    INTEL,
     MIG_PREFIX,
     NVIDIA,
     InventoryError,
+    amd_mode,
     is_gpu_resource,
     is_nvidia,
 )
 from extender.inventory import cloud_labels, gfd_labels
-from extender.inventory.gpu_labels import AMD_MEMORY, GpuLabels
+from extender.inventory.gpu_labels import AMD_MEMORY, AMD_PRODUCT, INTEL_COUNT, GpuLabels
 from extender.k8s.objects import MigLayout, MigLayouts, Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB, GPUS_PER_NODE, quoted
@@ -74,7 +75,7 @@ class CountedDevices:
         """
         if self.per_gpu == 1 or resource.startswith(MIG_PREFIX) or resource.endswith(_SHARED_SUFFIX):
             return None
-        return 0 if self.profile else self.gpus_needed
+        return self.gpus_needed if resource in NVIDIA and not self.profile else 0
 
 
 def counted_devices(
@@ -119,7 +120,8 @@ def _nvidia(node: Node, labels: GpuLabels, model: Model | None, resource: str, c
     more_than_said = not profile and count > gpus * max(replicas, 1)
     if more_than_said or (shared and replicas < 2 and labels.gpu_count):
         replicas = -(-count // gpus)
-    return _replicated(devices, replicas, shared, gfd_labels.replicas_per_container(node.labels, "gpu"))
+    base = -(-count // max(replicas, 1)) if profile else gpus
+    return _replicated(devices, replicas, shared, gfd_labels.replicas_per_container(node.labels, "gpu", base))
 
 
 def _mig_instances(node: Node, model: Model | None, resource: str, count: int) -> CountedDevices:
@@ -128,15 +130,32 @@ def _mig_instances(node: Node, model: Model | None, resource: str, count: int) -
     if model is None and labels.product:
         model = find_model(labels.product.base)
     devices = _instances(device.removeprefix("mig-"), count, labels.memory_mib, model)
-    per_container = gfd_labels.replicas_per_container(node.labels, device)
+    per_container = gfd_labels.replicas_per_container(node.labels, device, count)
     return _replicated(devices, labels.replicas, resource.endswith(_SHARED_SUFFIX), per_container)
 
 
 def _other_vendor(node: Node, model: Model | None, resource: str, count: int) -> CountedDevices:
-    vram = node.labels.get(AMD_MEMORY, "") if resource == AMD_GPU else ""
+    vram = "" if resource in INTEL else node.labels.get(AMD_MEMORY, "")
     labelled = gfd_labels.whole_number(vram[:-1]) * 1024 if vram[-1:] == "G" else 0
     memory = labelled if 0 < labelled <= GPU_MIB else (model.memory_mib if model else 0)
-    return CountedDevices(count, WHOLE, memory, memory)
+    parts = _amd_parts(node, resource) if resource not in INTEL else _intel_shared(node, count)
+    return CountedDevices(count, WHOLE // parts, memory // parts, memory, per_gpu=parts)
+
+
+def _amd_parts(node: Node, resource: str) -> int:
+    """How many partitions each GPU has: by the name of the resource, or the label where all have the same
+    (ROCm/k8s-device-plugin at ed764684, docs/user-guide/configuration.md). Each compute die is one in CPX
+    mode: an MI300A has six, the others have eight."""
+    labels = (node.labels.get(f"amd.com/{name}compute-memory-partition", "") for name in ("", "gpu."))
+    mode = amd_mode(resource) or next((amd_mode(f"amd.com/{label}") for label in labels if label), "")
+    dies = 6 if "MI300A" in node.labels.get(AMD_PRODUCT, "") else 8
+    return {"dpx": 2, "tpx": 3, "qpx": 4, "cpx": dies}.get(mode, 1)
+
+
+def _intel_shared(node: Node, count: int) -> int:
+    """How many devices of each GPU there are, which pods share (``-shared-dev-num`` of Intel's plugin)."""
+    gpus = gfd_labels.number(node.labels, INTEL_COUNT)
+    return -(-count // gpus) if 0 < gpus < count else 1
 
 
 def _instances(profile_name: str, count: int, memory_mib: int, model: Model | None) -> CountedDevices:
@@ -152,6 +171,9 @@ def _instances(profile_name: str, count: int, memory_mib: int, model: Model | No
     if geometry is None or placement is None or model is None:
         memory, per_gpu = memory_mib or profile.memory_gb * 1024, max(7 // max(profile.compute, 1), 1)
         compute = min(WHOLE * profile.compute // 7, WHOLE)
+        if model:  # of which only the memory is known
+            per_gpu = max(1, min(per_gpu, round(model.memory_mib / 1024 / max(profile.memory_gb, 1))))
+            return CountedDevices(count, compute, memory, model.memory_mib, per_gpu, profile=profile)
         gpu_memory = min(memory * per_gpu, GPU_MIB)
         return CountedDevices(count, compute, memory, gpu_memory, per_gpu, profile=profile)
     memory = memory_mib or model.memory_mib * placement.size // geometry.memory_slices
@@ -174,6 +196,40 @@ def _replicated(devices: CountedDevices, replicas: int, shared: bool, per_contai
     )
 
 
+def gpus_of_instances(instances: Collection[CountedDevices]) -> int:
+    """The fewest GPUs that all these MIG instances are on."""
+    compute = sum(one.count * one.compute_milli for one in instances)
+    return max([-(-compute // WHOLE), *(one.gpus_needed for one in instances)])
+
+
+def without_leftovers(
+    node: Node, labels: GpuLabels, devices: Mapping[str, CountedDevices]
+) -> tuple[dict[str, CountedDevices], str]:
+    """The devices that there can be on as many GPUs as GPU feature discovery (GFD) counts, and a problem if
+    these are not all: kubelet may go on to list devices of an earlier layout. MIG instances that have labels
+    of GFD are there; then GPUs count, and then other instances."""
+    groups: list[list[str]] = [[], [], []]
+    for name in filter(is_nvidia, devices):
+        product = gfd_labels.device_labels(node.labels, name.removeprefix(gfd_labels.PREFIX)).product
+        if name.startswith(MIG_PREFIX) and product and product.base != labels.product:
+            return dict(devices), ""  # GPUs of several models: which are counted is not known
+        groups[1 if name in NVIDIA else 0 if product else 2].append(name)
+    if not (labels.counted_by_gfd and groups[0] + groups[2]):
+        return dict(devices), ""
+    found, problems = dict(devices), []
+    left = labels.gpu_count - gpus_of_instances([found[name] for name in groups[0]])
+    for name in groups[1] + groups[2]:
+        if name in groups[2] and gpus_of_instances([devices[name] for name in groups[2]]) <= left:
+            break
+        count = min(found[name].count, max(left, 0) * found[name].per_gpu)
+        if count < found[name].count:
+            text = f"{found[name].count} {name} cannot be there on {labels.gpu_count} GPUs beside what GPU "
+            problems.append(f"{text}feature discovery shows, so {count or 'none'} of them count")
+        found[name] = replace(found[name], count=count)
+        left -= found[name].gpus_needed
+    return {name: one for name, one in found.items() if one.count}, "; ".join(problems)
+
+
 LAYOUT_LABEL, STATE_LABEL = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 
 
@@ -186,6 +242,27 @@ def applied_layout(node: Node, layouts: MigLayouts | None) -> MigLayout | None:
     if layouts is None or node.labels.get(STATE_LABEL) != "success":
         return None
     return layouts.layouts.get(node.labels.get(LAYOUT_LABEL, ""))
+
+
+def layout_is_due(node: Node, layouts: MigLayouts | None, devices: Mapping[str, CountedDevices]) -> bool:
+    """Whether the MIG manager is about to give the node another layout than it has. As long as it has not
+    begun, it has written no state."""
+    name = node.labels.get(LAYOUT_LABEL, "")
+    has = {one.profile for resource, one in devices.items() if is_nvidia(resource)}
+    if not name or STATE_LABEL in node.labels or not has:
+        return False
+    if layouts and name in layouts.layouts:
+        every = (replace(group, indices=None) for group in layouts.layouts[name])
+        return not _sizes(has) <= _sizes(
+            profile for group in every for profile in _instances_on_gpu((group,), 0)
+        )
+    profile = parse_profile(name.removeprefix("all-"))  # as the names of the MIG manager's own layouts are
+    return _sizes(has) != _sizes([profile]) if profile else (has == {None}) != (name == "all-disabled")
+
+
+def _sizes(profiles: Iterable[Profile | None]) -> set[tuple[int, int] | None]:
+    """Without attributes, which older device plugins leave out."""
+    return {(one.compute, one.memory_gb) if one else None for one in profiles}
 
 
 def devices_by_gpu(

@@ -62,17 +62,21 @@ def cuda_version(labels: Mapping[str, str]) -> int:
     return 0
 
 
-def replicas_per_container(labels: Mapping[str, str], device: str) -> int:
-    """How many replicas of a shared device one container may request, 0 for any number.
+def replicas_per_container(labels: Mapping[str, str], device: str, gpus: int) -> int:
+    """How many replicas of a shared device one container may request on a node with so many GPUs, 0 for any
+    number.
 
     The device plugin's setting ``failRequestsGreaterThanOne`` is in no label. It is on by default under MPS
-    (api/config/v1/config.go), always on in GKE's plugin, and off by default for time-slicing. The label
-    ``stowage.dev/replicas-per-container`` (a number, or "any") overrides this.
+    (api/config/v1/config.go), and off by default for time-slicing. GKE's plugin gives several only under MPS
+    where the node has one GPU (ValidateRequest in pkg/gpu/nvidia/gpusharing/gpusharing.go of
+    GoogleCloudPlatform/container-engine-accelerators). The label ``stowage.dev/replicas-per-container`` (a
+    number, or "any") overrides this.
     """
     if _REPLICAS_PER_CONTAINER in labels:
         return min(number(labels, _REPLICAS_PER_CONTAINER), DEVICES_PER_NODE)
-    mps = labels.get(f"{PREFIX}{device}.sharing-strategy") == "mps"
-    return int(mps or "cloud.google.com/gke-gpu-sharing-strategy" in labels)
+    if strategy := labels.get("cloud.google.com/gke-gpu-sharing-strategy"):
+        return int(strategy != "mps" or gpus > 1)
+    return int(labels.get(f"{PREFIX}{device}.sharing-strategy") == "mps")
 
 
 def is_replica(labels: Mapping[str, str], device: DeviceLabels) -> bool:

@@ -17,6 +17,7 @@ from packing.model.gpu_catalogue import Model
 from packing.model.request import WHOLE
 
 AMD_PRODUCT, AMD_MEMORY = "amd.com/gpu.product-name", "amd.com/gpu.vram"
+INTEL_COUNT = "gpu.intel.com/device.count"
 UNKNOWN_MEMORY = "the memory of its GPUs is not known"
 SAY_MEMORY = "set the label nvidia.com/gpu.memory (MiB of one GPU), as GPU feature discovery does"
 PRODUCT_LABELS = frozenset({gfd_labels.PRODUCT, AMD_PRODUCT, *cloud_labels.PRODUCT_LABELS})

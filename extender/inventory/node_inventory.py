@@ -22,7 +22,15 @@ from extender.dialects.shared_gpus import (
     is_nvidia,
 )
 from extender.inventory import cloud_labels, gfd_labels, nvlink
-from extender.inventory.devices import CountedDevices, DevicesByGpu, counted_devices, devices_by_gpu
+from extender.inventory.devices import (
+    CountedDevices,
+    DevicesByGpu,
+    counted_devices,
+    devices_by_gpu,
+    gpus_of_instances,
+    layout_is_due,
+    without_leftovers,
+)
 from extender.inventory.gpu_labels import (
     AMD_MEMORY,
     AMD_PRODUCT,
@@ -36,7 +44,7 @@ from extender.k8s import gpu_health
 from extender.k8s.objects import KoordinatorDevice, MigLayouts, Node
 from extender.k8s.quantity import QuantityError, milli, whole
 from extender.untrusted.limits import GPUS_PER_NODE, NAME, RESOURCES, quoted, shorten
-from packing.model.gpu_catalogue import Model, find_model
+from packing.model.gpu_catalogue import Model, find_model, unknown_model
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import WHOLE
@@ -89,9 +97,14 @@ class NodeInventory:
 
 
 def inventory_of(
-    node: Node, device: KoordinatorDevice | None = None, layouts: MigLayouts | None = None
+    node: Node,
+    device: KoordinatorDevice | None = None,
+    layouts: MigLayouts | None = None,
+    *,
+    is_new: bool = True,
 ) -> NodeInventory:
-    """Read a node, together with its Koordinator Device and its MIG layouts.
+    """Read a node, together with its Koordinator Device and its MIG layouts. ``is_new``: the MIG manager may
+    still be about to start there.
 
     Raises QuantityError or InventoryError if something that it advertises cannot be read.
     """
@@ -101,10 +114,14 @@ def inventory_of(
     labels, several_models = (labels, "") if shared else labels.of_one_model(_advertised(node))
     product = _product(labels, shared)
     model = find_model(product)
-    devices = counted_devices(node, labels, model, shared.replaced if shared else ())
+    sized_as = model or unknown_model(labels.memory_mib(None), _profiles(node))
+    devices = counted_devices(node, labels, sized_as, shared.replaced if shared else ())
     by_gpu, layout_problem = devices_by_gpu(node, labels.gpu_count, None if shared else layouts, devices)
+    devices, leftovers = (devices, "") if by_gpu else without_leftovers(node, labels, devices)
     gpus = _Gpus(labels, shared, devices, by_gpu)
     reason, blocked_by = _blocked(node, labels, shared, devices)
+    if reason is Reason.FITS and is_new and layout_is_due(node, layouts, devices):
+        reason = Reason.REPARTITIONING
     whole_gpus = all(pool.compute_milli == WHOLE for pool in gpus.pools) and bool(gpus.pools or shared)
     peers = nvlink.nvlink_islands(node.labels, len(gpus.gpus), model if whole_gpus else None)
     spec = NodeSpec(
@@ -127,7 +144,8 @@ def inventory_of(
     layout = f"configmap {layouts.name}" if layouts and by_gpu else ""
     unsaid = several_models or _unlabelled_replicas(labels, devices)
     no_memory = "" if several_models else _unknown_memory(gpus.gpus, shared, devices)
-    problems = blocked_by, unsaid, no_memory, layout_problem
+    left = leftovers, gpushare.leftover(node)
+    problems = blocked_by, unsaid, no_memory, layout_problem, _unhealthy(shared), *left
     problem = shorten("; ".join(filter(None, (*problems, peers.problem, node.problem))))
     sources = replace(_sources(node, labels, shared, layout), islands=peers.source)
     return NodeInventory(spec, sources, problem, _unoffered(node, labels, model, shared, spec))
@@ -222,6 +240,21 @@ def _shared_gpus(node: Node, labels: GpuLabels, device: KoordinatorDevice | None
     return found[0] if found else None
 
 
+def _unhealthy(shared: SharedGpus | None) -> str:
+    """How many GPUs the sharing system's register lists as unhealthy; "" for none."""
+    if not shared or not shared.unhealthy:
+        return ""
+    take = "it takes" if shared.unhealthy == 1 else "they take"
+    of = f"{shared.unhealthy} of {len(shared.gpus)} GPUs"
+    return f"{shared.source} lists {of} as unhealthy: {take} no new pods"
+
+
+def _profiles(node: Node) -> frozenset[str]:
+    """The MIG profiles of the node's instances (strategy mixed)."""
+    names = (name for name, text in node.allocatable.items() if name.startswith(MIG_PREFIX) and text != "0")
+    return frozenset(name.removeprefix(MIG_PREFIX).removesuffix(".shared") for name in names)
+
+
 def _product(labels: GpuLabels, shared: SharedGpus | None) -> str:
     """The product name of the node's GPUs, "" if it is unknown or there are several."""
     first, *others = shared.products if shared and shared.products else [""]
@@ -278,8 +311,7 @@ class _Gpus:
         instances = {name: one for name, one in devices.items() if name.startswith(MIG_PREFIX)}
         if instances:
             # GPUs in MIG mode: those of the label that are left, and at least what the instances need.
-            compute = sum(one.count * one.compute_milli for one in instances.values())
-            needed = max(*(one.gpus_needed for one in instances.values()), -(-compute // WHOLE))
+            needed = gpus_of_instances(instances.values())
             self._add_group(instances, max(labels.gpu_count - len(self.gpus), needed))
 
     def _add_group(self, devices: Mapping[str, CountedDevices], count: int) -> None:
@@ -314,7 +346,7 @@ def _blocked(
         return Reason.INVALID_LAYOUT, ""
     if shared and (problem := shared.problem or _advertised_twice(labels, shared, devices)):
         return shared.reason, f"node takes no new pods: {problem}"
-    sign = "" if shared and shared.lists_unhealthy_gpus else gpu_health.unhealthy_gpu_sign(node)
+    sign = "" if shared and shared.unhealthy else gpu_health.unhealthy_gpu_sign(node)
     return (Reason.UNHEALTHY_GPU, f"node takes no new pods: {sign}") if sign else (Reason.FITS, "")
 
 

@@ -116,7 +116,7 @@ class MigStock:
         for part in parts:
             self._free[model] += sign * part.free
             instances = dict(part.instances)
-            for profile, windows in self._windows[model].items():
+            for profile, windows in self._windows.get(model, {}).items():
                 size, now = windows[0].bit_count(), instances.get(profile, 0)
                 most = part.gpus * size * disjoint(windows, 0)
                 self._instances[model, profile] += sign * now
@@ -153,7 +153,7 @@ def _catalogue_windows(geometry: Geometry, name: str, memory_mib: int) -> Window
 
 
 def _parts(fleet: Fleet, row: int, spec: NodeSpec) -> Iterator[_Part]:
-    counted = [(pool, windows) for pool in spec.pools if (windows := _windows_of(spec, pool))]
+    counted = [(pool, _windows_of(spec, pool)) for pool in spec.pools if pool.profile]
     if counted:
         yield _counted_part(fleet, row, spec, counted)
     taken: dict[int, int] = {}
@@ -170,17 +170,15 @@ def _parts(fleet: Fleet, row: int, spec: NodeSpec) -> Iterator[_Part]:
 def _counted_part(fleet: Fleet, row: int, spec: NodeSpec, counted: Iterable[tuple[Pool, Windows]]) -> _Part:
     """All GPUs of a node with MIG instances behind a device plugin."""
     model = named_model(spec.model)
-    assert model is not None
-    assert model.geometry is not None  # the pools have windows
+    slices = model.geometry.memory_slices if model and model.geometry else 0
     gpus: set[int] = set()
     taken, instances = 0, []
     for pool, windows in counted:
         gpus.update(pool.gpus)
         free = int(fleet.arrays.free_devices[fleet.names.resources[pool.resource], row])
-        taken += (pool.total - free) * windows[0].bit_count()
+        taken += (pool.total - free) * (windows[0].bit_count() if windows else slices)
         instances.append((pool.profile, max(free, 0)))
-    total = len(gpus) * model.geometry.memory_slices
-    return _Part(len(gpus), max(0, total - taken), tuple(instances))
+    return _Part(len(gpus), max(0, len(gpus) * slices - taken), tuple(instances))
 
 
 @lru_cache(maxsize=4096)

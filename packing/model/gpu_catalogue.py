@@ -24,11 +24,13 @@ _LONGEST = 128
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where instances of one size may start, on the axis of memory slices."""
+    """Where instances of one size may start, on the axis of memory slices. ``attributes``: of its profiles,
+    with "" for the one without."""
 
     compute: int
     size: int
     starts: tuple[int, ...]
+    attributes: tuple[str, ...] = ("",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Geometry:
 @dataclass(frozen=True, slots=True)
 class Model:
     """One GPU model as node labels name it. ``fp16_tflops``: dense. ``island``: GPUs of one node that are
-    all-pairs NVLink peers."""
+    all-pairs NVLink peers. ``names_gib``: other sizes by which drivers have named its MIG profiles."""
 
     name: str
     product: re.Pattern[str]
@@ -55,6 +57,7 @@ class Model:
     fp16_tflops: int
     island: int
     geometry: Geometry | None
+    names_gib: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,26 @@ def placement_of(geometry: Geometry, profile: Profile, memory_mib: int) -> Place
     return min(of_compute, key=lambda p: abs(p.size - slices))
 
 
+def profile_names(geometry: Geometry, gib: int) -> dict[str, Placement]:
+    """The MIG profiles of a GPU of so many GiB, named as drivers do: the memory is that of whole eighths of
+    the GPU (NVIDIA/go-nvlib, pkg/nvlib/device/mig_profile.go)."""
+    found: dict[str, Placement] = {}
+    for placement in geometry.placements:
+        eighths = -(-8 * placement.size // geometry.memory_slices)
+        size = f"{placement.compute}g.{(eighths * gib + 4) // 8}gb"
+        found |= {size + attribute: placement for attribute in placement.attributes}
+    return found
+
+
+@lru_cache(maxsize=1024)
+def unknown_model(memory_mib: int, profiles: frozenset[str]) -> Model | None:
+    """A model that the catalogue does not have, with the first geometry that has all these profiles on a GPU
+    of this size; None where the size is 0 or there are no profiles."""
+    able = (m.geometry for m in models() if m.geometry)
+    geometry = next((g for g in able if profiles <= profile_names(g, -(-memory_mib // 1024)).keys()), None)
+    return Model("", re.compile("$^"), memory_mib, 0, 0, geometry) if memory_mib and profiles else None
+
+
 @lru_cache(maxsize=1024)
 def find_model(product: str) -> Model | None:
     """The model whose pattern matches a product label without its MIG and sharing suffixes."""
@@ -136,13 +159,17 @@ def models() -> tuple[Model, ...]:
             m["fp16_tflops"],
             m["island"],
             geometries.get(m["mig"]),
+            tuple(m.get("names_gib", ())),
         )
         for m in data["models"]
     )
 
 
 def _geometry(entry: dict[str, Any]) -> Geometry:
-    placements = tuple(Placement(p["compute"], p["size"], tuple(p["starts"])) for p in entry["placements"])
+    placements = tuple(
+        Placement(p["compute"], p["size"], tuple(p["starts"]), ("", *p.get("attributes", ())))
+        for p in entry["placements"]
+    )
     return Geometry(entry["compute_slices"], entry["memory_slices"], placements)
 
 

@@ -44,7 +44,8 @@ def pod(name: str, on: str = "") -> Pod:
 
 def test_every_node_can_be_read():
     state = make_state(*map(node, NODES))
-    assert state.problems.keys() == {"hami-left-over"}  # it may be a leftover register, or not
+    # One may be a leftover register, or not, and the other lists an unhealthy GPU.
+    assert state.problems.keys() == {"hami-left-over", "hami-sick-and-cordoned"}
 
 
 @pytest.mark.parametrize("name", cases("asks"))

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from packing.model import gpu_catalogue
-from packing.model.gpu_catalogue import find_model, models, parse_product, parse_profile, placement_of
+from packing.model.gpu_catalogue import (
+    find_model,
+    models,
+    parse_product,
+    parse_profile,
+    placement_of,
+    unknown_model,
+)
 
 
 @pytest.mark.parametrize(
@@ -82,3 +89,22 @@ def test_the_seven_slice_geometry_has_the_known_number_of_states():
     assert len(states) == 723
     assert len({sum(1 << i for _, s, z in state for i in range(s, s + z)) for state in states}) == 192
     assert max(sum(compute for compute, _, _ in state) for state in states) == geometry.compute_slices
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "profiles", "slices"),
+    [
+        (143771, {"1g.18gb", "2g.35gb"}, (7, 8)),
+        (97887, {"1g.24gb", "2g.48gb"}, (4, 4)),
+        (48935, {"1g.24gb"}, (2, 2)),
+        (48935, {"1g.24gb", "1g.12gb"}, None),
+    ],
+)
+def test_a_model_that_is_not_known_has_a_geometry_by_the_names_of_its_profiles(memory_mib, profiles, slices):
+    geometry = unknown_model(memory_mib, frozenset(profiles)).geometry
+    assert (geometry and (geometry.compute_slices, geometry.memory_slices)) == slices
+
+
+def test_without_memory_or_profiles_nothing_is_known_of_a_model():
+    assert unknown_model(0, frozenset({"1g.10gb"})) is None
+    assert unknown_model(81559, frozenset()) is None

@@ -13,8 +13,9 @@ pod runs: they follow its spec, and are not handled here.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import attrgetter, ge
 from typing import TypeAlias
 
@@ -26,8 +27,6 @@ from packing.model.request import WHOLE, Request, Shares, share_memory_mib, whol
 
 _ROUNDING = 2
 """MiB by which sharing systems may round a fraction of a GPU's memory differently."""
-_SIDECARS = 1
-"""The stage of sidecars (see ``Claim``)."""
 _Amount: TypeAlias = tuple[int, int, int]
 """Compute in milli, memory in MiB, and as how many of the pods of a GPU it counts."""
 _NOTHING: _Amount = (0, 0, 0)
@@ -141,13 +140,16 @@ def _slices_on(instances: Instances, claim: Claim, *, trusted: bool) -> tuple[in
     return every_slice(instances), "claims no MIG instance that its GPU can have"
 
 
-@dataclass(slots=True)
+@dataclass
 class _OnAny:
-    """What counts on each GPU like ``gpu``, by stage, and the most in any stage but that of the sidecars."""
+    """What counts on each GPU like ``gpu``, by stage (see ``Claim``), and the most at once."""
 
     gpu: Gpu
     stages: dict[int, _Amount] = field(default_factory=dict)
-    most: _Amount = _NOTHING
+
+    @cached_property
+    def most(self) -> _Amount:
+        return _peak(self.stages)
 
 
 class _GpuUse:
@@ -193,12 +195,11 @@ class _GpuUse:
             milli, mib, _ = _share_on(on_any.gpu, claim, exact=self._exact)
             amount = _sum(on_any.stages.get(claim.stage, _NOTHING), (milli, mib, _slots(claim)))
             on_any.stages[claim.stage] = amount
-            if claim.stage != _SIDECARS:
-                on_any.most = _max(on_any.most, amount)
         return f"claims GPU {quoted(claim.device)}, which the node does not have" if claim.device else ""
 
     def parts(self) -> Parts:
-        """The most of each GPU at once: sidecars, and beside them the containers or any one init container.
+        """The most of each GPU at once: the sidecars so far, and beside them the containers or any one init
+        container.
 
         Forged sums may be too large for the fleet, so they are cut to a little more than the GPU has.
         """
@@ -216,12 +217,8 @@ class _GpuUse:
         gpu = self._gpus[index]
         here = self._on.get(index, {})
         on_any = self._anywhere.get(_kind(gpu)) or _OnAny(gpu)
-        most = on_any.most
-        for stage, amount in here.items():
-            if stage != _SIDECARS:
-                most = _max(most, _sum(amount, on_any.stages.get(stage, _NOTHING)))
-        sidecars = _sum(here.get(_SIDECARS, _NOTHING), on_any.stages.get(_SIDECARS, _NOTHING))
-        milli, mib, slots = _sum(most, sidecars)
+        both = {stage: _sum(amount, on_any.stages.get(stage, _NOTHING)) for stage, amount in here.items()}
+        milli, mib, slots = _peak({**on_any.stages, **both}) if here else on_any.most
         return min(milli, gpu.compute_milli + 1), min(mib, gpu.memory_mib + 1), slots
 
     def slices(self) -> tuple[tuple[int, int], ...]:
@@ -229,6 +226,15 @@ class _GpuUse:
         if not self._anywhere:
             return tuple(sorted(self._slices.items()))
         return tuple((i, every_slice(gpu.instances)) for i, gpu in enumerate(self._gpus) if gpu.instances)
+
+
+def _peak(stages: Mapping[int, _Amount]) -> _Amount:
+    """The most at once, by stage."""
+    running = most = _NOTHING
+    for stage in sorted(stages, key=lambda stage: (stage == 0, abs(stage))):
+        now = _sum(running, stages[stage])
+        running, most = now if stage < 0 else running, _max(most, now)
+    return most
 
 
 def _sum(one: _Amount, other: _Amount) -> _Amount:

@@ -75,9 +75,9 @@ class Claim:
 
     ``device`` is a UUID or an index, "" if unknown. ``memory_milli`` is memory in thousandths of the device's
     memory; it adds to ``memory_mib``. ``requested`` is what the pod requested of each device; the larger of
-    claim and request counts. ``stage`` is 0 for containers, 1 for sidecars, and from 2 one number for each
-    init container, which run one after another. ``slices`` is the mask of a MIG instance's memory slices, 0
-    for none.
+    claim and request counts. ``stage`` is 0 for containers, and counts the init containers from 1, which run
+    one after another; it is negative for sidecars, which go on to run. ``slices`` is the mask of a MIG
+    instance's memory slices, 0 for none.
     """
 
     device: str
@@ -107,7 +107,7 @@ class Claims:
 
 def container_stages(spec: PodSpec) -> list[int]:
     """The stage of each container (see ``Claim``), init containers first."""
-    inits = [1 if container.sidecar else 2 + i for i, container in enumerate(spec.init_containers)]
+    inits = [-i if one.sidecar else i for i, one in enumerate(spec.init_containers, 1)]
     return inits + [0] * len(spec.containers)
 
 

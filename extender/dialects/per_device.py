@@ -135,22 +135,20 @@ def per_container_gpus(
     """Divides the GPUs of a pod among its containers, init containers first.
 
     Containers and sidecars run together and share no GPU, unless there are too few. An init container ends
-    before the containers start, so it uses GPUs that no sidecar has. Raises RequestError if the sidecars
-    leave too few.
+    before the containers and later sidecars start, so it uses their GPUs, those of containers first.
     """
     if len(gpus) < peak_usage(spec, lambda container: {"": count(container)})[""]:  # the stacked form
         return [gpus[: count(container)] for container in spec.all_containers]
-    next_sidecar, next_container = 0, sum(count(c) for c in spec.init_containers if c.sidecar)
-    after_sidecars, per_container = next_container, []
+    sidecars = sum(count(container) for container in spec.init_containers if container.sidecar)
+    of_sidecars, others, per_container = gpus[:sidecars], gpus[sidecars:], []
     for container in spec.init_containers:
-        first = next_sidecar if container.sidecar else after_sidecars
-        next_sidecar += count(container) if container.sidecar else 0
-        per_container.append(gpus[first : first + count(container)])
+        free = of_sidecars if container.sidecar else others + of_sidecars
+        per_container.append(free[: count(container)])
+        if container.sidecar:
+            of_sidecars = of_sidecars[count(container) :]
     for container in spec.containers:
-        per_container.append(gpus[next_container : next_container + count(container)])
-        next_container += count(container)
-    if list(map(len, per_container)) != [count(c) for c in spec.all_containers]:
-        raise RequestError("an init container would need a GPU of a sidecar that starts after it")
+        per_container.append(others[: count(container)])
+        others = others[count(container) :]
     return per_container
 
 

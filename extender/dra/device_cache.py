@@ -66,7 +66,9 @@ class _Pool:
 class DeviceCache:
     """``changes`` counts those of all objects, ``rules_version`` those of classes and taint rules.
     ``extended_resources`` are those that classes provide by their specs. ``total_slots`` are the slots of all
-    nodes at the last ``refresh``."""
+    nodes at the last ``refresh``. ``fractional_ranges``: ranges of capacities may be fractional (1.37 on)."""
+
+    fractional_ranges = True
 
     def __init__(self) -> None:
         self.classes: dict[str, DeviceClass] = {}

@@ -157,7 +157,7 @@ class NodeSearch:
         if not requested and not record.allow_multiple_allocations:
             return {}
         self.meter.spend(len(record.capacity_by_name) // 4)
-        consumed = record.consumed_capacity(requested)
+        consumed = record.consumed_capacity(requested, fractional=self.cache.fractional_ranges)
         if consumed and record.allow_multiple_allocations:
             return {(pool.id, index, name): amount for name, amount in consumed.items()}
         return None if consumed is None else {}

@@ -151,11 +151,12 @@ class Engine:
 
     def set_server_version(self, version: str) -> None:
         """``version``: of the API server, and so of kube-scheduler. From 1.38 on kube-scheduler looks for
-        victims where only an extender refused."""
+        victims where only an extender refused; from 1.37 on parts of devices may be fractions."""
         self.server_version = version
         numbers = _VERSION.match(self._settings.kubernetes_version or version)
         known = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
         self.state.eviction_helps_extenders = known >= (1, 38)
+        self.state.devices.fractional_ranges = not numbers or known >= (1, 37)
 
     def asked(self) -> Asked:
         """What the evictor learns from the verbs."""

@@ -171,17 +171,32 @@ def _sum(direction: int) -> Callable[[object, object], Amount]:
     return add
 
 
+def _version(text: object, normalize: object = False) -> Version | None:
+    """``normalize``: without a ``v`` before it and zeros before its numbers, and with the numbers that are
+    missing (``normalizeAndParse`` of k8s.io/apiserver, pkg/cel/library/semverlib.go)."""
+    if not isinstance(text, str) or not isinstance(normalize, bool):
+        no_overload()
+    if normalize:
+        parts = text.removeprefix("v").split(".", 2)
+        if len(parts) < 3 and {"+", "-"} & {*parts[-1]}:
+            return None
+        text = ".".join([re.sub(r"^0+(?=\d)", "", part) for part in parts] + ["0"] * (3 - len(parts)))
+    return parse_version(text)
+
+
 _size = _of((str, list, Mapping), len)
 
-FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "quantity": _of(str, _quantity),
-    "semver": _of(str, lambda text: parse_version(text) or fail("not a semantic version")),
-    "isSemver": _of(str, lambda text: parse_version(text) is not None),
+    "semver": lambda *arguments: _version(*arguments) or fail("not a semantic version"),
+    "isSemver": lambda *arguments: _version(*arguments) is not None,
     "sign": _of(Amount, lambda amount: (amount.number > 0) - (amount.number < 0)),
     "size": _size,
     "int": _int,
     "string": _string,
 }
+WITH_OPTION = frozenset({"semver", "isSemver"})
+"""Functions that may have a second argument."""
 METHODS: Mapping[str, tuple[int, Callable[..., Any]]] = {
     "startsWith": (1, _of(str, str.startswith)),
     "endsWith": (1, _of(str, str.endswith)),

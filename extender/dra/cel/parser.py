@@ -7,7 +7,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from extender.dra.cel.functions import COSTS, FUNCTIONS, MACROS, MAX_NESTING, METHODS, items_of
+from extender.dra.cel.functions import (
+    COSTS,
+    FUNCTIONS,
+    MACROS,
+    MAX_NESTING,
+    METHODS,
+    WITH_OPTION,
+    items_of,
+)
 from extender.dra.cel.program import (
     ARITHMETIC,
     RELATIONS,
@@ -250,9 +258,9 @@ class Parser:
 
     def _call(self, name: str) -> Program:
         arguments = self._list_until(")")
-        if name not in FUNCTIONS or len(arguments) != 1:
+        if name not in FUNCTIONS or not 1 <= len(arguments) <= 1 + (name in WITH_OPTION):
             raise Unsupported(f"function {quoted(name)}")
-        return call(FUNCTIONS[name], arguments[0])
+        return call(FUNCTIONS[name], *arguments)
 
     def _bind(self) -> Program:
         if self._name() != "bind":

@@ -116,16 +116,21 @@ class CapacityRequestPolicy:
     maximum: Fraction | None = None
     step: Fraction | None = None
 
-    def round_up(self, requested: Fraction) -> Fraction | None:
-        """The amount that this request consumes, or None if the policy allows none."""
+    def round_up(self, requested: Fraction, *, fractional: bool = True) -> Fraction | None:
+        """The amount that this request consumes, or None if the policy allows none. Unless ranges may be
+        ``fractional``, and where a range has parts of thousandths, steps are those of whole numbers."""
         if self.valid_values:
             return next((value for value in self.valid_values if requested <= value), None)
         if self.minimum is None:
             return requested
         rounded = max(requested, self.minimum)
         if self.step and requested >= self.minimum:
-            step, first = ceil(self.step), ceil(self.minimum)
-            rounded = Fraction(first + -((first - ceil(requested)) // step) * step)
+            bounds = self.minimum, self.step, self.maximum or Fraction(0)
+            unit = 1000 if fractional and all((1000 * one).denominator == 1 for one in bounds) else 1
+            first, step, asked = (ceil(unit * one) for one in (self.minimum, self.step, requested))
+            if unit > 1 and (unit * requested).denominator != 1:
+                return None  # kube-scheduler rejects it
+            rounded = Fraction(first - (first - asked) // step * step, unit)
         return rounded if self.maximum is None or rounded <= self.maximum else None
 
 
@@ -156,11 +161,14 @@ class Device:
         value = next(values, "")
         return value if isinstance(value, str) else str(getattr(value, "text", value))
 
-    def consumed_capacity(self, requested: Mapping[str, Amount]) -> dict[str, Fraction] | None:
+    def consumed_capacity(
+        self, requested: Mapping[str, Amount], *, fractional: bool = True
+    ) -> dict[str, Fraction] | None:
         """What a request consumes of each capacity, or None if even the unused device is too small.
 
         Read from k8s.io/dynamic-resource-allocation v0.36.3,
-        ``structured/internal/incubating/consumable_capacity.go``.
+        ``structured/internal/incubating/consumable_capacity.go``, and for ranges that may be ``fractional``
+        (``DRAFractionalCapacityRange``) from v0.37.
         """
         if not requested.keys() <= self.capacity_by_name.keys():
             return None
@@ -168,7 +176,7 @@ class Device:
         for name, total in self.capacity_by_name.items():
             policy = self.capacity_policies.get(name, CapacityRequestPolicy())
             if name in requested:
-                amount = policy.round_up(requested[name].number)
+                amount = policy.round_up(requested[name].number, fractional=fractional)
             else:
                 amount = total.number if policy.default is None else policy.default
             if amount is None or amount > total.number:

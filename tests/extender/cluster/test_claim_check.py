@@ -95,7 +95,17 @@ def _arrays(state):
         ([Claim("GPU-1", 300, 3000)], ((1, 300, 3000),), ""),
         ([Claim("GPU-1", 300, 3000), Claim("GPU-1", 300, 3000, stage=2)], ((1, 300, 3000),), ""),
         ([Claim("GPU-1", 300, 3000), Claim("GPU-1", 400, 9000, stage=2)], ((1, 400, 9000),), ""),
-        ([Claim("GPU-1", 300, 3000), Claim("GPU-1", 100, 1000, stage=1)], ((1, 400, 4000),), ""),
+        ([Claim("GPU-1", 300, 3000), Claim("GPU-1", 100, 1000, stage=-1)], ((1, 400, 4000),), ""),
+        (  # the sidecar starts when the init container has ended
+            [Claim("GPU-1", 100, 9000, stage=1), Claim("GPU-1", 100, 500, stage=-2), Claim("GPU-1", 1, 1000)],
+            ((1, 101, 9000),),
+            "",
+        ),
+        (  # the init container starts when the sidecar runs
+            [Claim("GPU-1", 100, 500, stage=-1), Claim("GPU-1", 100, 9000, stage=2), Claim("GPU-1", 1, 1000)],
+            ((1, 200, 9500),),
+            "",
+        ),
         (
             [Claim("GPU-1", 300, 3000), Claim("GPU-2", 100, 1000, stage=2)],
             ((1, 300, 3000), (2, 100, 1000)),

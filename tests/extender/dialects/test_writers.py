@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
 from extender.dialects.dialect import Claims
 from extender.dialects.pod_request import WRITERS, claims_of, request_of
-from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Container, Pod, PodSpec
 from packing.model.node_spec import Gpu, NodeSpec, Pool, resolve_on
 
@@ -72,26 +70,22 @@ def drawn(draw, shape: NodeSpec, pod: Pod) -> tuple[int, ...]:
 def test_hami_reads_the_gpus_of_each_container(inits, containers, draw):
     pod = Pod("d", "p", "u", PodSpec(tuple(containers), tuple(inits)))
     shape = shape_of(GPU, 8)
-    try:
-        chosen = drawn(draw, shape, pod)
-        claims, settled = written(pod, shape, chosen)
-    except RequestError:  # an init container would need the GPU of a later sidecar
-        assert any(c.sidecar for c in inits)
-        assert not all(c.sidecar for c in inits)
-        return
+    chosen = drawn(draw, shape, pod)
+    claims, settled = written(pod, shape, chosen)
     assert settled.problem == ""
     assert {gpu for gpu, _, _ in settled.parts} <= set(chosen)
     assert claims is not None
     by_stage: dict[int, Counter[str]] = {}
     for claim in claims.devices:
         by_stage.setdefault(claim.stage, Counter())[claim.device] += 1
-    together = by_stage.pop(0, Counter()) + by_stage.pop(1, Counter())
+    sidecars = {stage: by_stage.pop(stage) for stage in list(by_stage) if stage < 0}
+    together = sum(sidecars.values(), by_stage.pop(0, Counter()))
     assert set(together.values()) <= {1}  # containers that run together share no GPU
     assert sum(together.values()) == sum(
         int(dict(c.requests).get(GPU, 0)) for c in (*containers, *(i for i in inits if i.sidecar))
     )
-    for init in by_stage.values():
-        assert not set(init) & {c.device for c in claims.devices if c.stage == 1}
+    for stage, init in by_stage.items():
+        assert not any(set(init) & set(sidecar) for before, sidecar in sidecars.items() if -before < stage)
 
 
 @given(st.integers(1, 3), sizes, st.sampled_from([0, 1, 30, 99]), draws)
@@ -115,11 +109,11 @@ def test_init_containers_and_sidecars_have_their_places_in_the_text():
     assert annotations["hami.io/vgpu-devices-to-allocate"] == text
 
 
-def test_an_init_container_that_needs_a_gpu_of_a_later_sidecar_is_refused():
-    spec = PodSpec((container(1, 1000, 0, 0),), (container(2, 1000, 0, 0), container(1, 1, 0, 0, True)))
-    pod = Pod("d", "p", "u", spec)
-    with pytest.raises(RequestError, match="sidecar"):
-        WRITERS[GPU].assignment(pod, shape_of(GPU, 4), (0, 1), 0, {})
+def test_an_init_container_gets_the_gpu_of_a_later_sidecar():
+    spec = PodSpec((container(0, 0, 0, 0),), (container(2, 1000, 0, 0), container(1, 1, 0, 0, True)))
+    annotations = WRITERS[GPU].assignment(Pod("d", "p", "u", spec), shape_of(GPU, 4), (0, 1), 0, {})
+    text = "GPU-1,NVIDIA,1000,0:GPU-0,NVIDIA,1000,0:;GPU-0,NVIDIA,1,0:;;"
+    assert annotations["hami.io/vgpu-devices-to-allocate"] == text
 
 
 stowage_and_kai_annotations = st.one_of(

@@ -72,6 +72,13 @@ def test_the_setting_wins_over_the_version_of_the_api_server(
     assert engine.state.eviction_helps_extenders is helps
 
 
+@pytest.mark.parametrize(("server", "fractional"), [("1.36", False), ("1.37", True), ("unknown", True)])
+def test_ranges_of_capacities_have_whole_steps_up_to_1_36(server: str, fractional: bool) -> None:
+    engine = make_engine()
+    engine.set_server_version(server)
+    assert engine.state.devices.fractional_ranges is fractional
+
+
 async def test_the_first_answer_knows_what_pods_insist_on() -> None:
     """A Stowage that has just started must not give the A100 to pods that can go anywhere: others wait that
     need them, and the first plan takes a second."""

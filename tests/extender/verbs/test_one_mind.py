@@ -76,11 +76,11 @@ def gpus(count: int, *, sidecar: bool = False) -> Container:
     return Container(f"c{count}", ((GPU, str(count)),) if count else (), sidecar=sidecar)
 
 
-def test_an_init_container_that_needs_the_gpu_of_a_later_sidecar_does_not_fit() -> None:
+def test_an_init_container_may_have_the_gpu_of_a_later_sidecar() -> None:
     late = PodSpec((gpus(0),), init_containers=(gpus(2), gpus(2, sidecar=True)))
     early = PodSpec((gpus(0),), init_containers=(gpus(1, sidecar=True), gpus(1)))
     state = make_state(node_of("hami"), binds=True)
-    assert why(state, make_pod("late", spec=late), "hami") is NOBODY
+    assert why(state, make_pod("late", spec=late), "hami") is Reason.FITS
     assert why(state, make_pod("early", spec=early), "hami") is Reason.FITS
 
 

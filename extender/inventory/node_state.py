@@ -67,6 +67,16 @@ LEAVING_TAINTS = frozenset(
 )
 
 
+_STAYS = ("cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt")
+"""Annotations of nodes (FAQ of Cluster Autoscaler; Karpenter, "Disruption", "Node-Level Controls"). Both heed
+only "true" there."""
+
+
+def must_stay(node: Node) -> str:
+    """Why no plan empties the node, "" if one may."""
+    return next((f"{name} keeps the node" for name in _STAYS if node.annotations.get(name) == "true"), "")
+
+
 def is_spot(node: Node) -> bool:
     """Whether the provider may take the node back at any time."""
     labels, taints = node.labels, node.taints

@@ -19,7 +19,7 @@ from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table, figure_
 from extender.plan.source import ClusterSource
 from extender.replay.cluster_engine import as_new
 from extender.replay.cluster_pods import Stays
-from extender.replay.steps import Outcome, Step, carry_out
+from extender.replay.steps import Outcome, Step, carry_out, largest_that_holds
 from extender.replay.traces import BadInput
 from extender.untrusted.limits import quoted
 from extender.untrusted.visible import many
@@ -84,6 +84,16 @@ def plan_change(source: ClusterSource, added: Sequence[Node], removed: Sequence[
     return change
 
 
+def _smaller(change: Change, outcome: Outcome) -> Change | None:
+    """Without the pods that found no place: nobody else's place depends on theirs."""
+    for pod, why in outcome.unplaced.items():
+        starts = change.starts.pop(pod, None)
+        change.moved.pop(pod, None)
+        (change.waits if starts else change.homeless)[pod] = why
+    change.after = outcome.figures
+    return change if outcome.unplaced else None
+
+
 def _why_it_ends(pod: Pod, *, bare_pods: bool) -> str:
     if pod.deleting:
         return Stays.TERMINATING
@@ -104,7 +114,9 @@ def change_report(
     progress("placing the pods", 0.0)
     change = plan_change(source, added, removed)
     progress("carrying out the plan", 0.5)
-    outcome = carry_out(source.simulation(change.events), change.steps())
+    change, outcome = largest_that_holds(
+        change, lambda c: carry_out(source.simulation(c.events), c.steps()), _smaller
+    )
     progress("carrying out the plan", 1.0)
     placed, found = (sum(pod in outcome.placed for pod in pods) for pods in (change.starts, change.moved))
     gains = [Gain("waiting pods that fit", len(change.started), len(change.starts), placed)]

@@ -20,11 +20,13 @@ from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
 from extender.plan.source import PlanSource
 from extender.replay.bound import at_least
 from extender.replay.simulation import ONLY_WEAKER, Simulation
-from extender.replay.steps import Outcome, Step, carry_out
+from extender.replay.steps import Outcome, Step, carry_out, largest_that_holds
 from extender.untrusted.visible import many
 from packing.fleet.stranded import NOTHING
 
-_NEXT = "More: stowage plan drain | change --add 4xTYPE | change --remove NODE | moves | mig | slices"
+_NEXT = "The nodes, their order and the pods that move: stowage plan drain, with the same options."
+_ORDERS = 3
+"""Orders of drain that are tried before nodes whose pods find no place stay."""
 
 
 @dataclass(slots=True)
@@ -33,7 +35,8 @@ class Drain:
     ends, ``origin``: where it runs today. ``stays``: why each of the other nodes that take pods stays;
     ``apart``: nodes with GPUs that take none, or none from here, and why.
     ``started``: waiting pods that found a place first, ``waiting``: those that found none, and why.
-    ``at_least``: the fewest nodes that any plan can keep, None where that is not known."""
+    ``at_least``: the fewest nodes that any plan can keep, None where that is not known. ``orders``: those in
+    which the drain was replayed before."""
 
     goes: dict[str, list[str]] = field(default_factory=dict)
     target: dict[str, str] = field(default_factory=dict)
@@ -43,6 +46,7 @@ class Drain:
     started: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, str] = field(default_factory=dict)
     at_least: int | None = None
+    orders: int = 0
 
     @property
     def kept(self) -> int:
@@ -101,6 +105,34 @@ def plan_drain(
     return best
 
 
+def _drain_that_holds(
+    source: PlanSource, sim: Simulation, progress: Progress, costs: NodeCosts, *, keep_room: bool = True
+) -> tuple[Drain, Outcome]:
+    plan = plan_drain(sim, progress, costs.per_month, keep_room=keep_room)
+    progress("carrying out the plan", 0.0)
+    plan, outcome = largest_that_holds(plan, lambda p: carry_out(source.simulation(), p.steps()), _smaller)
+    progress("carrying out the plan", 1.0)
+    return plan, outcome
+
+
+def _smaller(plan: Drain, outcome: Outcome) -> Drain | None:
+    """Of nodes whose pods found no place the pods are placed first; where that has not helped, they stay."""
+    late = plan.started.keys() & outcome.unplaced.keys()
+    stuck = {plan.origin[pod]: pod for pod in outcome.unplaced if pod in plan.origin}
+    for pod in late:
+        del plan.started[pod]
+        plan.waiting[pod] = outcome.unplaced[pod]
+    if plan.orders < _ORDERS:
+        plan.goes = {n: plan.goes[n] for n in sorted([*stuck, *plan.goes], key=lambda n: bool(plan.goes[n]))}
+        plan.orders += 1
+    else:
+        for node, pod in stuck.items():
+            plan.stays[node] = f"{pod}: {outcome.unplaced[pod]}"
+            for moved in plan.goes.pop(node):
+                del plan.target[moved], plan.origin[moved]
+    return plan if stuck or late else None
+
+
 def _report(progress: Progress, order: int, orders: int, part: float) -> None:
     progress("nodes that can go", (order + part) / orders)
 
@@ -148,6 +180,8 @@ def _drain_in(order: list[int], sim: Simulation, progress: Callable[[float], Non
 
 def _why_it_stays(sim: Simulation, row: int) -> str:
     """Drain the node if that is possible, else say why not."""
+    if why := sim.must_stay.get(row):
+        return why
     if keep := sim.blockers(row):
         key, why = min(keep.items())
         more = f" (and {len(keep) - 1} more)" if len(keep) > 1 else ""
@@ -166,10 +200,7 @@ def drain_report(
 ) -> Report:
     """Which nodes could go. ``sim`` is used up."""
     today = sim.figures()
-    plan = plan_drain(sim, progress, costs.per_month, keep_room=keep_room)
-    progress("carrying out the plan", 0.0)
-    outcome = carry_out(source.simulation(), plan.steps())
-    progress("carrying out the plan", 1.0)
+    plan, outcome = _drain_that_holds(source, sim, progress, costs, keep_room=keep_room)
     moved = sum(pod in outcome.placed for pod in plan.origin)
     return Report(
         f"The fewest nodes for this work: {source.name}",
@@ -271,8 +302,7 @@ def summary_report(
     go. ``sim`` is used up."""
     models = {spec.name: spec.model or UNKNOWN_MODEL for spec in sim.fleet.specs if spec and spec.gpus}
     waiting = census.totals.waiting
-    plan = plan_drain(sim, progress, costs.per_month)
-    outcome = carry_out(source.simulation(), plan.steps())
+    plan, outcome = _drain_that_holds(source, sim, progress, costs)
     bound = f" (no plan keeps fewer than {plan.at_least})" if plan.at_least is not None else ""
     return Report(
         f"Summary: {source.name}",
@@ -285,7 +315,7 @@ def summary_report(
         [_models(census, models, plan, costs)],
         [_nodes_gain(plan, outcome), *_cost_gains(costs, plan, outcome)],
         outcome.problems,
-        [*filter(None, [costs.note()]), _NEXT],
+        [*filter(None, [costs.note(), _NEXT if plan.goes else ""])],
     )
 
 

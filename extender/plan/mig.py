@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from extender.k8s.objects import Deleted, Event, Node, Upserted
 from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
 from extender.plan.source import ClusterSource
 from extender.replay.simulation import Item, Simulation
-from extender.replay.steps import Step, carry_out
+from extender.replay.steps import Step, carry_out, largest_that_holds
 from extender.untrusted.visible import many
 from packing.model.gpu_catalogue import Placement, named_model, parse_profile, placement_of
 from packing.model.node_spec import NodeSpec
@@ -216,9 +217,11 @@ def _waiting(sim: Simulation, pool: MigPool, rows: set[int], taken: set[str]) ->
     return total
 
 
-def _carried_out(source: ClusterSource, sim: Simulation, plans: list[MigPlan]) -> tuple[Amounts, list[str]]:
-    """What is in use, by resource, once the nodes have changed, and which pods ran and find no place then.
-    The pods that left their nodes are placed first, then the others that wait."""
+def _carried_out(
+    source: ClusterSource, sim: Simulation, plans: list[MigPlan]
+) -> tuple[Amounts, dict[str, str]]:
+    """What is in use, by resource, once the nodes have changed, and which pods ran and find no place then,
+    and why. The pods that left their nodes are placed first, then the others that wait."""
     nodes, events = source.nodes(), list[Event]()
     moved = [key for plan in plans for keys in plan.moves.values() for key in keys]
     for key in moved:
@@ -230,9 +233,8 @@ def _carried_out(source: ClusterSource, sim: Simulation, plans: list[MigPlan]) -
     ]
     then = source.simulation(events)
     outcome = carry_out(then, [Step("place", key) for key in moved])
-    lost = sorted(set(moved) - outcome.placed.keys())
     then.place_waiting()
-    return in_use(then), [f"{key} ran, and finds no place in the new layouts" for key in lost]
+    return in_use(then), outcome.unplaced
 
 
 def _repartitioned(node: Node, has: Mapping[str, int]) -> Node:
@@ -259,16 +261,26 @@ def mig_report(
             "model whose geometry is known."
         ]
         return report
-    plans, taken = [], set[str]()
-    for number, pool in enumerate(pools):
-        progress("layouts", number / len(pools))
-        plans.append(plan_layouts(sim, pool, most, growth, taken))
-    after, report.differences = _carried_out(source, sim, plans)
-    running = in_use(sim)
+
+    def planned(pools: Sequence[MigPool]) -> list[MigPlan]:
+        taken = set[str]()
+        return [plan_layouts(sim, pool, most, growth, taken) for pool in pools]
+
+    def smaller(plans: list[MigPlan], tried: tuple[Amounts, dict[str, str]]) -> list[MigPlan] | None:
+        """Nodes whose pods find no place afterwards keep their layout."""
+        stuck = {sim.node_of(pod): f"{pod}: {why}" for pod, why in tried[1].items()}
+        pools = [replace(plan.pool, stuck=plan.pool.stuck | stuck) for plan in plans]
+        return planned(pools) if stuck else None
+
+    progress("layouts", 0.0)
+    plans, (after, _) = largest_that_holds(planned(pools), partial(_carried_out, source, sim), smaller)
+    promised = _promised(plans, in_use(sim))
+    for plan in plans:  # pods need CPU, memory and nodes of their own, too
+        plan.is_best &= not promised - after
     sim.place_waiting()
     progress("layouts", 1.0)
     report.sentences = [text for plan in plans for text in _sentences(plan, seconds)]
-    report.gains = _gains(plans, running, in_use(sim), after)
+    report.gains = _gains(plans, in_use(sim), promised & after, after)
     report.tables = [_nodes(plans), _profiles(plans)]
     report.notes = [
         f"Re-partitioning: {seconds:g} s a node (--repartition-seconds: a reboot takes longer) "
@@ -296,14 +308,18 @@ def _sentences(plan: MigPlan, seconds: float) -> list[str]:
     ]
 
 
-def _gains(plans: list[MigPlan], running: Amounts, today: Amounts, after: Amounts) -> list[Gain]:
-    """By profile, instances in use once the waiting pods that fit have started. Instances of nodes outside
-    the pools stay in use."""
-    promised: Amounts = Counter(running)
+def _promised(plans: list[MigPlan], running: Amounts) -> Amounts:
+    """Instances in use once the waiting pods have started, where ``running`` are in use now. Those of nodes
+    outside the pools stay in use."""
+    promised = Counter(running)
     for plan in plans:
         for resource, served in plan.served.items():
-            asked = plan.running[resource] + plan.waiting[resource]
-            promised[resource] += min(served, asked) - plan.running[resource]
+            promised[resource] += min(served - plan.running[resource], plan.waiting[resource])
+    return promised
+
+
+def _gains(plans: list[MigPlan], today: Amounts, promised: Amounts, after: Amounts) -> list[Gain]:
+    """By profile, instances in use once the waiting pods that fit have started."""
     names = sorted({name for plan in plans for name in plan.pool.sizes if name.startswith(MIG_PREFIX)})
     return [
         Gain(f"{short(name)} in use", today[name], promised[name], after[name])

@@ -7,7 +7,9 @@ so moving its pod frees one and takes one. Nodes become free everywhere.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table
 from extender.plan.source import PlanSource
 from extender.replay.simulation import Item, Savepoint, Simulation, largest_first
-from extender.replay.steps import Step, carry_out
+from extender.replay.steps import Step, carry_out, largest_that_holds
 from extender.untrusted.visible import many
 from packing.fleet.node_usage import Allocation
 from packing.fleet.stranded import whole_gpus
@@ -103,10 +105,12 @@ class _Moves:
         return int((whole_gpus(self._sim.fleet.arrays) & self._sim.offered()).sum())
 
     def _place(self, item: Item) -> bool:
-        """Place the pod where nothing that is free is lost, and on no node that becomes free."""
+        """Place the pod where nothing that is free is lost, and on no node that becomes free. Another GPU of
+        its own node is as good as one elsewhere."""
         sim = self._sim
         cost = sim.costs(item)
-        cost[[unit.row for _, unit, _ in self.done]] = np.inf
+        if self._free == "nodes":
+            cost[[unit.row for _, unit, _ in self.done]] = np.inf
         rows = np.flatnonzero(np.isfinite(cost))
         for row in rows[np.lexsort((sim.fleet.arrays.order[rows], cost[rows]))][:_TARGETS].tolist():
             before, whole = sim.savepoint(), self.whole()
@@ -134,13 +138,32 @@ def plan_moves(sim: Simulation, moves: int, free: Free) -> tuple[list[Move], int
     return said, len(found.units), found.at_most
 
 
+def by_unit(moves: Sequence[Move]) -> list[Sequence[Move]]:
+    """The moves after which something becomes free, for each GPU or node."""
+    ends = [end for end, one in enumerate(moves, 1) if one.frees]
+    return [moves[begin:end] for begin, end in pairwise([0, *ends])]
+
+
+def steps_of(units: Iterable[Sequence[Move]]) -> list[Step]:
+    """The pods that are in the way of one GPU or node leave together."""
+    steps: list[Step] = []
+    for moves in units:
+        steps += [Step("evict", one.pod) for one in moves]
+        steps += [Step("place", one.pod, one.target) for one in moves]
+    return steps
+
+
 def moves_report(source: PlanSource, sim: Simulation, moves: int, free: Free, progress: Progress) -> Report:
     """The moves, promised and replayed. ``sim`` is used up."""
     progress("moves", 0.0)
     today = sim.figures().whole if free == "gpus" else sim.free_nodes()
-    said, gain, bound = plan_moves(sim, moves, free)
-    steps = [step for one in said for step in (Step("evict", one.pod), Step("place", one.pod, one.target))]
-    outcome = carry_out(source.simulation(), steps)
+    planned, _, bound = plan_moves(sim, moves, free)
+    units, outcome = largest_that_holds(
+        by_unit(planned),
+        lambda some: carry_out(source.simulation(), steps_of(some)),
+        lambda some, outcome: some[:-1] if outcome.problems and some else None,
+    )
+    said, gain = [move for unit in units for move in unit], len(units)
     progress("moves", 1.0)
     replayed = outcome.figures.whole if free == "gpus" else outcome.free_nodes
     what = "GPU" if free == "gpus" else "node"
@@ -150,7 +173,7 @@ def moves_report(source: PlanSource, sim: Simulation, moves: int, free: Free, pr
     ]
     return Report(
         f"At most {many(moves, 'move')} for more free {what}s: {source.name}",
-        [_sentence(len(said), gain, bound, moves, what)],
+        [_sentence(len(said), gain, bound, moves, what), *_other_way(sim, moves, free, gain)],
         [Table("moves", "Moves", ("move", "pod", "from", "to", "replayed", "frees"), rows)],
         [
             Gain(_FREE[free], today, today + gain, replayed),
@@ -161,12 +184,20 @@ def moves_report(source: PlanSource, sim: Simulation, moves: int, free: Free, pr
     )
 
 
+def _other_way(sim: Simulation, moves: int, free: Free, gain: int) -> list[str]:
+    """Whether free GPUs can be brought together on nodes where no move frees one."""
+    if gain or free == "nodes":
+        return []
+    said, nodes, _ = plan_moves(sim, moves, "nodes")
+    return [f"With --free nodes {many(len(said), 'move')} would free {many(nodes, 'node')}."] if nodes else []
+
+
 def _sentence(said: int, gain: int, bound: int, moves: int, what: str) -> str:
     at_most = many(moves, "move")
     if not gain and what == "GPU":
         return (
             "No move frees a whole GPU: every GPU in use is given out whole by a device plugin, or its pods "
-            "find no place. --free nodes brings free GPUs together on nodes."
+            "find no place."
         )
     if not gain:
         return f"No {at_most} free a node."

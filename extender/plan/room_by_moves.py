@@ -22,6 +22,7 @@ from extender.cluster.other_resources import PODS, asked_by, lacking_on
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
+from extender.inventory.node_state import must_stay
 from extender.k8s.affinity import SchedulingConstraints, Toleration
 from extender.k8s.node_filter import NodeRequirement
 from extender.k8s.objects import Pod
@@ -195,7 +196,7 @@ class Movers:
             return None
         if pod.depends_on_pods or (pod.has_other_constraints and not declares_movable(pod)):
             return None
-        if why_it_stays(pod, self._now, must_be_created_again=True):
+        if why_it_stays(pod, self._now, must_be_created_again=True) or must_stay(state.nodes[pod.node_name]):
             return None
         if self._pod is None and not self._permitted.rows_that_accept(pod)[held.row]:
             return None  # the node takes no such pods now, so its room would be of no use

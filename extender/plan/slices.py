@@ -19,7 +19,7 @@ from extender.plan.mig import short
 from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table
 from extender.plan.source import ClusterSource
 from extender.replay.simulation import Item, Simulation
-from extender.replay.steps import Outcome, Step, carry_out
+from extender.replay.steps import Outcome, Step, carry_out, largest_that_holds
 from extender.source.prometheus import Use
 from packing.fleet.arrays import ALMOST_WHOLE
 from packing.model.request import WHOLE
@@ -173,7 +173,7 @@ def slices_report(
     progress("slices", 0.0)
     today = sim.figures().whole
     plan = plan_slices(sim, measured, margin)
-    outcome = _carried_out(source, plan.moves)
+    plan, outcome = largest_that_holds(plan, lambda one: _carried_out(source, one.moves), _smaller)
     progress("slices", 1.0)
     moves = len(plan.moves)
     return Report(
@@ -187,6 +187,13 @@ def slices_report(
         outcome.problems,
         [_BUSY, UNKNOWN],
     )
+
+
+def _smaller(plan: SlicePlan, outcome: Outcome) -> SlicePlan | None:
+    """Without the slices that the scheduler gave to others."""
+    lost = outcome.unplaced
+    plan.candidates = [replace(c, target="") if c.item.key in lost else c for c in plan.candidates]
+    return plan if lost else None
 
 
 def _carried_out(source: ClusterSource, moves: list[Candidate]) -> Outcome:

@@ -97,6 +97,9 @@ class _TraceEngine:
     def evaluate(self, item: Item) -> Answer:
         return Answer(reasons_for(self.fleet, item.request), self._policy.cost(self.fleet, item.request))
 
+    def rejections(self, item: Item, rows: Sequence[int]) -> list[str]:
+        return []
+
     def gang_of(self, item: Item) -> None:
         return None
 

@@ -7,6 +7,7 @@ assigns them in the simulation, too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from extender.cluster.state import State
 from extender.dialects.dialect import Claim, Claims
 from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS, WRITERS
 from extender.dialects.pod_resources import RequestError
+from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Deleted, Event, Pod, Upserted
 from extender.protocol.node_names import NodeNames
 from extender.replay.simulation import Answer, Gang, Item
@@ -65,6 +67,12 @@ class ClusterEngine:
             by_claims = np.array([bool(one.devices or one.problem) for one in found.forecasts])
             codes[found.rows[by_claims]] = Reason.NO_SUCH_RESOURCE
         return Answer(codes, cost)
+
+    def rejections(self, item: Item, rows: Sequence[int]) -> list[str]:
+        assert item.pod is not None
+        rejection, specs = NodeFilter(item.pod).rejection, self.fleet.specs
+        found = (rejection(self.state.nodes[spec.name]) for row in rows if (spec := specs[row]))
+        return [why for why in found if why]
 
     def gang_of(self, item: Item) -> Gang | None:
         """As ``filter`` sees it, but for evictions, which nobody makes here."""

@@ -19,6 +19,7 @@ from extender.cluster.unoffered import closed_text, unoffered
 from extender.dialects import kai
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
+from extender.inventory.node_state import must_stay
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod
 from extender.queues.rights import WhyNot, declares_movable, protection_of
@@ -134,6 +135,9 @@ def cluster_simulation(
         sample=sample,
         allow_downgrade=allow_downgrade,
     )
+    if real_moves:
+        kept = {state.fleet.rows[name]: must_stay(node) for name, node in state.nodes.items()}
+        sim.must_stay = {row: text for row, text in kept.items() if text}
     now = moment_of(state.pods.values())
     moving: list[tuple[Pod, Request, Allocation]] = []
     for pod in state.pods.values():
@@ -143,6 +147,7 @@ def cluster_simulation(
         why: str | None = Stays.CLOSED_NODE
         if sim.open[held.row]:
             why = why_it_stays(pod, now, must_be_created_again=real_moves and not bare_pods)
+            why = why or sim.must_stay.get(held.row)
         if why is None and request is not None and real_moves and state.budgets.violations([pod])[0]:
             why = _BUDGET
         if why is None and request is not None:

@@ -97,6 +97,9 @@ class Engine(Protocol):
     def evaluate(self, item: Item) -> Answer:
         """Where a pod without a place fits, and what that costs."""
 
+    def rejections(self, item: Item, rows: Sequence[int]) -> list[str]:
+        """Why the rules of the pod keep it off these nodes, of those where they do."""
+
     def gang_of(self, item: Item) -> Gang | None:
         """With which others a waiting pod must start; None for a pod that starts by itself."""
 
@@ -141,12 +144,15 @@ class Simulation:
     ) -> None:
         self.engine, self.fleet, self._learn = engine, engine.fleet, learn
         self.open, self.other_room = open_rows, other_room
+        self._open_today = open_rows.copy()
         self.movable: dict[str, Item] = {}
         self.waiting: list[Item] = []
         self.unplanned: dict[str, str] = {}
         self.apart: dict[str, str] = {}
         self.only_for_claims: dict[int, Unoffered] = {}
         """Those of them on offer, by row."""
+        self.must_stay: dict[int, str] = {}
+        """The nodes that their owners keep, by row, and why."""
         self.held: dict[str, Allocation] = {}
         self.staying_on: defaultdict[int, dict[str, Staying]] = defaultdict(dict)
         """By row and key."""
@@ -180,8 +186,9 @@ class Simulation:
         return {key: one for on_row in self.staying_on.values() for key, one in on_row.items()}
 
     def blockers(self, row: int) -> dict[str, str]:
-        """The pods that keep a node from going, and why, by key."""
-        return {key: one.why for key, one in self.staying_on[row].items() if not one.ends_with_node}
+        """The pods that keep a node from going, and why, by key; by its name, whether its owner keeps it."""
+        marked = {self.name(row): self.must_stay[row]} if row in self.must_stay else {}
+        return marked or {k: one.why for k, one in self.staying_on[row].items() if not one.ends_with_node}
 
     def items_on(self, row: int) -> list[Item]:
         """The pods of a node that can leave it, by key."""
@@ -296,18 +303,22 @@ class Simulation:
         self.other_room.take(item.pod, held.row, times=-1)
 
     def why_nowhere(self, item: Item) -> str:
-        """The most frequent reason of the nodes that the pod's rules allow and that take pods; first of all
-        what the engine does not count, then reasons of nodes that lack only room."""
+        """The most frequent reason of the nodes that take pods: of those that the pod's rules allow what the
+        engine does not count, then a lack of room; then the rule that keeps it off others that could take it,
+        cordoned or not; then what else is the matter with those that it may get."""
         codes = self.engine.evaluate(item).codes
         if self._has_room(item, codes).any():
             return Reason.GANG_DOES_NOT_FIT.text if item.key in self._without_gang else ONLY_WEAKER
         allowed = item.rows & self.open
         if used_up := self.other_room.why_not(item.pod, allowed & (codes == Reason.FITS)):
             return used_up
-        codes = codes[allowed & (codes != Reason.FITS)]
         lacks_room = eviction_may_help(codes)
-        counts = np.bincount(codes[lacks_room] if lacks_room.any() else codes, minlength=1)
-        return Reason(int(counts.argmax())).text if counts.any() else _NO_PLACE
+        if (allowed & lacks_room).any():
+            return _most_frequent(codes[allowed & lacks_room])
+        able = self._open_today & ~item.rows & (lacks_room | (codes == Reason.FITS))
+        if rules := self.engine.rejections(item, np.flatnonzero(able).tolist()):
+            return max(rules, key=rules.count)
+        return _most_frequent(codes[allowed & (codes != Reason.FITS)])
 
     def place_waiting(self) -> dict[str, str]:
         """Place the waiting pods in kube-scheduler's order; returns the node of each that fits: of a gang as
@@ -344,3 +355,7 @@ class Simulation:
     def free_nodes(self) -> int:
         """Nodes on offer with GPUs of which nothing is taken."""
         return int((idle_nodes(self.fleet.arrays) & self.offered()).sum())
+
+
+def _most_frequent(codes: Codes) -> str:
+    return Reason(int(np.bincount(codes).argmax())).text if codes.size else _NO_PLACE

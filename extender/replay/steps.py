@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from extender.replay.simulation import Item, Simulation
 from packing.fleet.fleet import Fleet
 from packing.fleet.stranded import Fragmentation
+
+_Plan = TypeVar("_Plan")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,17 @@ def carry_out(
         sim.free_nodes(),
         tuple(sorted(sim.held_back)),
     )
+
+
+def largest_that_holds(
+    plan: _Plan, replay: Callable[[_Plan], _Result], smaller: Callable[[_Plan, _Result], _Plan | None]
+) -> tuple[_Plan, _Result]:
+    """The plan, or what is left of it, and its replay. ``smaller``: without what did not work, None where
+    everything did or there is nothing to leave out."""
+    result = replay(plan)
+    while (less := smaller(plan, result)) is not None:
+        plan, result = less, replay(less)
+    return plan, result
 
 
 def _overcommitted(fleet: Fleet) -> set[str]:

@@ -11,6 +11,7 @@ not in the snapshot. All keys of ``right.yaml`` but ``why`` and ``source`` are o
   pod that they are about;
 - ``evicts``: the victims that ``preempt`` names if kube-scheduler proposes all pods of lower priority;
   ``[]`` is nobody;
+- ``drains``: the nodes that ``stowage plan drain`` lets go, and ``stay``: words of why others stay;
 - ``layout_known``: the nodes of which the MIG manager's layout is used;
 - ``settings``, and ``pod`` (NAMESPACE/NAME) where the pod is in the snapshot.
 """
@@ -35,7 +36,7 @@ from .answers import cluster, filtered, victims
 
 CASES = sorted(path.parent for path in Path(__file__).parent.glob("*/right.yaml"))
 KEYS = {"why", "source", "fits", "refused", "explain", "not_in_explain", "top", "not_in_top", "problems"}
-KEYS |= {"shown_problems", "evicts", "layout_known", "settings", "pod"}
+KEYS |= {"shown_problems", "evicts", "drains", "stay", "layout_known", "settings", "pod"}
 WIDE = ("-o", "wide")
 
 
@@ -94,6 +95,15 @@ def check_texts(
         )
     if {"top", "not_in_top"} & right.keys():
         check_words(printed(["top", *snapshot, *WIDE], capsys), right, "top")
+    if "drains" in right:
+        check_drain(printed(["plan", "drain", *snapshot, "-o", "json"], capsys), right)
+
+
+def check_drain(answer: str, right: dict[str, Any]) -> None:
+    tables = json.loads(answer)["tables"]
+    assert sorted(row["node"] for row in tables["order"]) == sorted(right["drains"]), tables
+    why = {row["node"]: row["why"] for row in tables["stays"]}
+    assert all(words in why[name] for name, words in right.get("stay", {}).items()), why
 
 
 def check_nodes(answers: list[dict[str, Any]], right: dict[str, Any]) -> None:

@@ -164,6 +164,20 @@ async def test_who_does_not_move(api: ApiServer, start: Start, stays: Manifest) 
     assert log(api) == []
 
 
+@pytest.mark.parametrize(
+    "word", ["cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt"]
+)
+@pytest.mark.parametrize("says", ["true", "false"])
+async def test_nobody_moves_off_a_node_that_its_owner_keeps(
+    api: ApiServer, start: Start, word: str, says: str
+) -> None:
+    kept = node("n1", gpus=8)
+    kept["metadata"]["annotations"] = {word: says}
+    api.put(kept)
+    await start().rounds(33)
+    assert moved(api) == ([] if says == "true" else ["ml/a", "ml/b"])
+
+
 @pytest.mark.parametrize(("says", "moves"), [("", []), ("true", ["ml/a", "ml/b"])])
 async def test_a_pod_with_a_volume_moves_if_it_says_so(
     api: ApiServer, start: Start, says: str, moves: list[str]

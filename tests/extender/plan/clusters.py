@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+from random import Random
 from typing import Any
 
 from extender.plan.source import ClusterSource
@@ -10,6 +12,8 @@ from extender.source.snapshot import Snapshot, SnapshotSource
 
 GPU = "nvidia.com/gpu"
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
+KEEPING = "cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt"
+"""Annotations with which owners keep a node."""
 Manifest = dict[str, Any]
 
 
@@ -75,6 +79,39 @@ def bad_mig_layout() -> list[Manifest]:
     running = [pod(f"small-{n}", f"mig-{1 + n % 4}", resource=small) for n in range(8)]
     waiting = [pod(f"large-{n}", resource=large) for n in range(10)]
     return [*nodes, *running, *waiting]
+
+
+def mixed_fleet(random: Random, nodes: int) -> list[Manifest]:
+    """Nodes of three pools with whole or shared GPUs, half full of pods of all sizes, some of which insist on
+    their pool, and pods that wait."""
+    items: list[Manifest] = []
+    names = (f"p{number}" for number in count(1))
+    for number in range(nodes):
+        pool, name = random.choice("abc"), f"n{number:03}"
+        insists = {"nodeSelector": {"pool": pool}}
+        if random.random() < 0.4:
+            items.append(shared_node(name))
+            for gpu in range(4):
+                left = 100
+                while random.random() < 0.55:
+                    part = random.choice([10, 20, 30, 40, 50, 60, 70, 100])
+                    if part <= left:
+                        left -= part
+                        items.append(share(next(names), name, f"{part}%", gpu))
+                        items[-1]["spec"] |= insists if random.random() < 0.2 else {}
+        else:
+            left, cpu = random.choice([4, 8]), 64
+            items.append(node(name, left))
+            while random.random() < 0.75:
+                gpus, needs = random.choice([0, 1, 1, 2, 3, 4, 6]), random.choice([1, 4, 8, 16, 24])
+                if gpus <= left and needs <= cpu:
+                    left, cpu, more = left - gpus, cpu - needs, insists if random.random() < 0.3 else {}
+                    items.append(pod(next(names), name, gpus, cpu=str(needs), **more))
+        next(one for one in reversed(items) if one["kind"] == "Node")["metadata"]["labels"]["pool"] = pool
+    for _ in range(nodes // 10):
+        gpus, needs = random.choice([1, 2, 4, 8]), random.choice([1, 8, 16, 32])
+        items.append(pod(next(names), gpus=gpus, cpu=str(needs)))
+    return items
 
 
 def source_of(*items: Manifest, **settings: Any) -> ClusterSource:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from extender.plan.drain import Drain, drain_report, plan_drain
 from extender.plan.prices import NO_COSTS
 from extender.replay.steps import Step, carry_out
-from tests.extender.plan.clusters import budget, node, pod, source_of
+from tests.extender.plan.clusters import KEEPING, Manifest, budget, mixed_fleet, node, pod, source_of
 from tests.extender.plan.test_property import quiet
 
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
@@ -38,7 +39,7 @@ def test_empty_nodes_go_first_then_those_with_the_least_work():
         ),
         ({"volumes": [{"name": "d", "hostPath": {"path": "/data"}}]}, "it has data on its node (hostPath)"),
         ({"resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}, "it has ResourceClaims"),
-        ({"nodeSelector": {"pool": "b"}}, "no other node that its rules allow takes it"),
+        ({"nodeSelector": {"pool": "b"}}, "ml/small: node selector does not match"),
         ({"cpu": "60"}, "not enough free CPU"),
     ],
 )
@@ -79,6 +80,45 @@ def test_what_kube_scheduler_alone_counts_keeps_a_node_too(resource, offered, wh
     waits = planned(*nodes[:1], *pods[:1], *(with_some(pod(f"w{n}"), small) for n in range(2)))
     assert waits.started == {"ml/w0": "a"}
     assert waits.waiting == {"ml/w1": why}
+
+
+@pytest.mark.parametrize("word", KEEPING)
+def test_a_node_stays_where_its_owner_says_so(word):
+    def nodes(text: str) -> list[Manifest]:
+        marked = node("b"), node("idle")
+        for one in marked:
+            one["metadata"]["annotations"] = {word: text}
+        return [node("a"), *marked, pod("x", "a", 2), pod("y", "b")]
+
+    kept = planned(*nodes("true"))
+    assert kept.stays["b"] == kept.stays["idle"] == f"{word} keeps the node"
+    assert (list(kept.goes), kept.target, kept.at_least) == (["a"], {"ml/x": "b"}, 2)  # others may move there
+    assert sorted(planned(*nodes("false")).goes) == ["b", "idle"]
+
+
+def test_the_rule_that_keeps_a_pod_off_is_named_as_by_explain():
+    """The nodes without GPUs, which it may get, say nothing about it."""
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    items = [node("tainted", taints=[taint]), node("cpu", 0, devices={}), node("b"), pod("x", "b")]
+    plan = planned(*items, pod("waits", gpus=4))
+    assert plan.stays["b"] == "ml/x: node has a taint that the pod does not tolerate"
+    assert plan.waiting["ml/waits"] == "not enough free GPUs"
+    assert planned(*items, pod("waits", gpus=3)).started == {"ml/waits": "b"}
+    plan = planned(*items[:2], pod("waits", gpus=4))
+    assert plan.waiting["ml/waits"] == "node has a taint that the pod does not tolerate"
+
+
+@pytest.mark.parametrize(("seed", "nodes"), [(1, 40), (7, 40), (1, 60), (3, 60)])
+def test_what_is_shown_is_a_drain_that_holds(seed, nodes):
+    """On these nodes with shared and whole GPUs pods of the first plan find no place."""
+    source = source_of(*mixed_fleet(Random(seed), nodes), bind=True)
+    first = plan_drain(source.simulation(), quiet)
+    assert carry_out(source.simulation(), first.steps()).problems
+    report = drain_report(source, source.simulation(), NO_COSTS, quiet)
+    assert report.differences == ()
+    gain = next(one for one in report.gains if one.what == "nodes that can go")
+    assert gain.promised == gain.replayed == len(report.tables[0].rows) > 0.8 * len(first.goes)
+    assert {row[-1] for row in report.tables[1].rows}.isdisjoint({"no place"})
 
 
 @pytest.mark.parametrize("kind", ["DaemonSet", "Node"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from extender.plan.moves import moves_report, plan_moves, units_of
-from tests.extender.plan.clusters import node, pod, share, shared_node, source_of
+from tests.extender.plan.clusters import KEEPING, node, pod, share, shared_node, source_of
 from tests.extender.plan.test_property import quiet
 
 
@@ -47,6 +49,7 @@ def test_whole_gpus_are_brought_together_on_nodes():
     source = source_of(node("a"), node("b"), pod("x", "a", 1), pod("y", "b", 2))
     report = moves_report(source, source.simulation(), 2, "gpus", quiet)
     assert report.sentences[0].startswith("No move frees a whole GPU")
+    assert report.sentences[1] == "With --free nodes 1 move would free 1 node."
     report = moves_report(source, source.simulation(), 2, "nodes", quiet)
     assert list(report.tables[0].rows) == [(1, "ml/x", "a", "b", "b", "a")]
     assert report.agrees
@@ -55,3 +58,41 @@ def test_whole_gpus_are_brought_together_on_nodes():
 def test_no_pod_goes_to_a_free_node():
     work = source_of(node("a"), node("b"), node("c", 1), pod("x", "a", 4), pod("y", "c", 1)).simulation()
     assert plan_moves(work, 5, "nodes")[1] == 0
+
+
+def test_the_other_way_is_named_only_if_it_frees_something():
+    source = source_of(node("a"), pod("x", "a", 1))
+    assert len(moves_report(source, source.simulation(), 2, "gpus", quiet).sentences) == 1
+
+
+def test_a_part_of_a_gpu_moves_to_another_gpu_of_its_node():
+    """As KAI does (its test is in tests/peers/kai.yaml)."""
+    items = shared_node("n", 2), share("first", "n", "50%", 0), share("second", "n", "50%", 1)
+    source = source_of(*items, bind=True)
+    report = moves_report(source, source.simulation(), 1, "gpus", quiet)
+    assert [(row[2:5], report.agrees) for row in report.tables[0].rows] == [(("n", "n", "n"), True)]
+    assert [(gain.today, gain.promised, gain.replayed) for gain in report.gains] == [(0, 1, 1), (0, 1, 1)]
+
+
+def test_two_parts_leave_their_gpu_together_for_others_of_its_node():
+    parts = (
+        share("a", "n", "20%", 0),
+        share("b", "n", "30%", 0),
+        share("c", "n", "60%", 1),
+        share("d", "n", "60%", 2),
+    )
+    source = source_of(shared_node("n", 3), *parts, bind=True)
+    report = moves_report(source, source.simulation(), 2, "gpus", quiet)
+    assert [row[1] for row in report.tables[0].rows] == ["ml/b", "ml/a"]
+    assert (report.gains[0].promised, report.agrees) == (1, True)
+
+
+@pytest.mark.parametrize("free", ["gpus", "nodes"])
+@pytest.mark.parametrize("word", KEEPING)
+def test_no_pod_leaves_a_node_that_its_owner_keeps(free, word):
+    """It may get pods of others."""
+    kept = shared_node("a", 2)
+    kept["metadata"]["annotations"] = {word: "true"}
+    items = kept, shared_node("b", 2), share("x", "a", "30%"), share("y", "b", "40%")
+    said, *_ = plan_moves(source_of(*items, bind=True).simulation(), 4, free)
+    assert [(one.pod, one.target) for one in said] == [("ml/y", "a")]

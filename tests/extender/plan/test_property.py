@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from extender.plan.drain import plan_drain
-from extender.plan.moves import plan_moves
+from extender.plan.moves import by_unit, plan_moves, steps_of
 from extender.replay.steps import Outcome, Step, carry_out
 from tests.examples import examples
 from tests.extender.plan.clusters import GPU, budget, node, pod, share, shared_node, source_of
@@ -117,7 +117,7 @@ def test_moves_free_what_they_promise(items, moves, free):
     work = source.simulation()
     whole = work.figures().whole
     said, gain, bound = plan_moves(work, moves, free)
-    steps = [step for one in said for step in (Step("evict", one.pod), Step("place", one.pod, one.target))]
+    steps = steps_of(by_unit(said))
     outcome = carry_out(source.simulation(), steps)
     audit(items, steps, outcome)
     assert outcome.problems == ()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
@@ -84,6 +85,8 @@ class NumaTable:
         known = self._reports.get(topology.name)
         if known and known.topology == topology:
             return  # from another list
+        if known and topology.problem and not topology.numa:  # what it said last counts
+            topology = replace(known.topology, problem=topology.problem)
         now = self._pods.now()
         self._reports[topology.name] = _Report(topology, now - _ON_ITS_WAY if known else -math.inf, now)
         self.changes += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 
 from extender.cluster.allocations import Allocations, Placement, Problems
@@ -34,7 +34,8 @@ class PodTable(Mapping[str, Pod]):
     ``waiting`` are the keys of those without a node, ``leaving`` of those with a node that terminate.
     ``misaligned``: the last that kubelet refused for its NUMA policy, which have ended and still exist.
     ``expects``: since when a waiting pod, by its UID, is told to wait for the room of pods that have just
-    ended. ``on_bound`` is called when a pod that waited gets a node. ``now``: Unix seconds.
+    ended. ``obscure``: the nodes of pods that may hold more than can be read, by key. ``on_bound`` is called
+    when a pod that waited gets a node. ``now``: Unix seconds.
     """
 
     def __init__(self, allocations: Allocations) -> None:
@@ -45,6 +46,7 @@ class PodTable(Mapping[str, Pod]):
         self.leaving: dict[str, None] = {}
         self.misaligned: dict[str, Pod] = {}
         self.expects: dict[str, float] = {}
+        self.obscure: dict[str, str] = {}
         self.now: Callable[[], float] = time.time
         self._ended: dict[str, float] = {}  # by node, the oldest first
         self._problems = Problems()
@@ -66,6 +68,8 @@ class PodTable(Mapping[str, Pod]):
         if pod.terminated:
             return self._end(pod)
         known = self._pods.get(pod.key)
+        if pod.is_obscure and known is not None and known.uid == pod.uid and known.node_name:
+            pod = replace(known, unreadable=pod.unreadable, problem=pod.problem)  # it holds what it held
         if known is not None and self._holds_the_same(known, pod):
             self._pods[pod.key] = pod
             return {pod.node_name}
@@ -209,7 +213,11 @@ class PodTable(Mapping[str, Pod]):
     def _allocate(self, key: str, pod: Pod, history: ClaimHistory | None = None) -> None:
         """Allocate what a pod has of its node under this key."""
         bound = bound_request(pod)
-        self._problems.report(key, bound.problem and f"request cannot be read: {bound.problem}")
+        closes = "; its node takes nothing" if bound.obscure else ""
+        self._problems.report(key, bound.problem and f"request cannot be read: {bound.problem}{closes}")
+        self.obscure.pop(key, None)
+        if bound.obscure:
+            self.obscure[key] = pod.node_name
         placement = Placement(
             pod.node_name,
             bound.request,
@@ -224,6 +232,7 @@ class PodTable(Mapping[str, Pod]):
     def _release(self, key: str) -> None:
         """Nothing counts under this key any more, and nothing of it is a problem."""
         self._problems.pop(key, None)
+        self.obscure.pop(key, None)
         self._allocations.release(key)
 
 

@@ -192,7 +192,7 @@ class State:
             row = self.fleet.rows.get(name)
             if row is None:
                 self.devices.forget(name)
-            elif self.binds:
+            else:
                 self.fleet.block(row, self._blocked_because(row))
             if row is None or not self.fleet.arrays.overcommitted[row]:
                 self.overcommitted.discard(name)
@@ -204,6 +204,8 @@ class State:
         """Why a node takes nothing at all, without the pod of ``ignored_uid``."""
         spec = self.fleet.specs[row]
         assert spec is not None
+        if spec.name in self.pods.obscure.values():
+            return Reason.UNREADABLE
         if not self.binds:
             return spec.blocked
         others = (pod for pod in self.pods.on_node(spec.name) if pod.uid != ignored_uid)
@@ -220,9 +222,14 @@ class State:
         """What cannot be read or contradicts something else, by the name of a node, the key of a pod or
         another object. A node that cannot be read takes no pods; a pod counts with the larger use."""
         pods = self.allocations.problems | self.pods.problems
-        evictions = {**self.rights.queues.classes.problems, **self.budgets.problems}
         nodes = self.nodes.problems | dict(self.nodes.layouts.problems(self.nodes))
-        return pods | nodes | self.numa.problems | dict(self.devices.problems) | evictions
+        return pods | nodes | self.numa.problems | self.object_problems
+
+    @property
+    def object_problems(self) -> dict[str, str]:
+        """Those of objects that are neither nodes nor pods, by kind and key."""
+        rules = {**self.rights.queues.classes.problems, **self.budgets.problems, **self.gangs.problems}
+        return {**self.devices.problems, **rules}
 
     def rows(self, names: NodeNames) -> Rows:
         """The fleet row of each name, -1 for a node that is not known: (len(names),) int64."""

@@ -173,12 +173,13 @@ class BoundRequest:
 
     ``problem`` says why its request cannot be read, "" if it can. If it cannot, ``request`` is what the spec
     alone takes (CPU, memory and counted devices), and ``possible_shares`` the most that each sharing system
-    can have given to the pod. Which of them counts depends on the node.
+    can have given to the pod. Which of them counts depends on the node. ``obscure``: it may have taken more.
     """
 
     request: Request
     possible_shares: tuple[Shares, ...] = ()
     problem: str = ""
+    obscure: bool = False
 
 
 def bound_request(pod: Pod) -> BoundRequest:
@@ -191,16 +192,17 @@ def bound_request(pod: Pod) -> BoundRequest:
     try:
         return BoundRequest(request_of(pod))
     except RequestError as error:
-        problem = shorten(str(error))
+        problem, obscure = shorten(str(error)), pod.is_obscure
     try:
         resources = effective_requests(pod.spec)
     except RequestError:
+        obscure |= bool(pod.spec.containers)
         pod = replace(pod, spec=_without_unreadable_quantities(pod.spec))
         resources = effective_requests(pod.spec)
     possible = _possible_shares(pod, resources)
     cpu, memory = resources.pop("cpu", 0), resources.pop("memory", 0)
     request = Request(cpu_milli=cpu, memory_bytes=memory, devices=requested_devices(resources))
-    return BoundRequest(request, possible, problem)
+    return BoundRequest(request, possible, problem, obscure)
 
 
 def _possible_shares(pod: Pod, resources: Amounts) -> tuple[Shares, ...]:
@@ -225,8 +227,6 @@ def _given_by_bind(pod: Pod) -> Shares:
 
 
 def _without_unreadable_quantities(spec: PodSpec) -> PodSpec:
-    """The API server accepts no such quantity, so nothing real is lost."""
-
     def readable(pairs: Pairs) -> Pairs:
         return tuple(filter(_is_readable, pairs))
 

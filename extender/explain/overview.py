@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
 
 _UNREAD = 10
-"""Objects that cannot be read and are named."""
+"""Pods and objects that cannot be read and are named."""
 _LINES_AT_ONCE = 50
 
 
@@ -39,9 +38,9 @@ async def overview(state: State, census: CensusTaker, most_waiting: int) -> Over
 
 
 def unread_objects(state: State) -> tuple[str, ...]:
-    """Claims, slices and classes of which something cannot be read, and what."""
-    problems = islice(sorted(state.devices.problems.items()), _UNREAD)
-    return tuple(f"{shorten(name, KEY)}: {shorten(text)}" for name, text in problems)
+    """Pods with a node, and objects such as claims, of which something cannot be read, and what."""
+    problems = [*sorted(state.pods.problems.items()), *sorted(state.object_problems.items())]
+    return tuple(f"{shorten(name, KEY)}: {shorten(text)}" for name, text in problems[:_UNREAD])
 
 
 def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Iterator[NodeLine]:

@@ -55,7 +55,7 @@ class WaitingLine:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """``waiting`` has the most urgent of the pods that wait. ``unread``: objects beside nodes and pods, such
+    """``waiting`` has the most urgent of the pods that wait. ``unread``: pods with a node, and objects such
     as claims, of which something cannot be read."""
 
     totals: Totals

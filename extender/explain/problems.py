@@ -135,6 +135,8 @@ def _of_nodes(state: State) -> Iterator[Problem]:
     for name, text in sorted(state.nodes.problems.items()):
         advice = _NODE_CLOSED if text.startswith("node takes nothing") else _NODE
         yield Problem("node", shorten(name, KEY), shorten(text), advice)
+    for name, text in sorted(state.numa.problems.items()):
+        yield Problem("node", shorten(name, KEY), shorten(text), _NODE)
     for name, text in sorted(state.nodes.layouts.problems(state.nodes)):
         yield Problem("node", shorten(name, KEY), shorten(text), _LAYOUTS)
     for name in sorted(state.nodes.unoffered.keys() - state.nodes.problems.keys()):
@@ -153,6 +155,5 @@ def _of_pods(state: State) -> Iterator[Problem]:
 
 
 def _of_objects(state: State) -> Iterator[Problem]:
-    for problems in (state.devices.problems, state.rights.queues.classes.problems, state.budgets.problems):
-        for name, text in sorted(dict(problems).items()):
-            yield Problem("object", shorten(name, KEY), shorten(text), _OBJECT)
+    for name, text in sorted(state.object_problems.items()):
+        yield Problem("object", shorten(name, KEY), shorten(text), _OBJECT)

@@ -109,6 +109,8 @@ def inventory_of(
     Raises QuantityError or InventoryError if something that it advertises cannot be read.
     """
     _check_readable(node)
+    if device and device.problem:
+        raise InventoryError(f"Koordinator's Device: {device.problem}")
     labels = read_gpu_labels(node.labels)
     shared = _shared_gpus(node, labels, device)
     labels, several_models = (labels, "") if shared else labels.of_one_model(_advertised(node))
@@ -194,6 +196,8 @@ def _unoffered(
 def _check_readable(node: Node) -> None:
     """Raises InventoryError if something that the inventory is read from is missing or too large."""
     for name in node.unreadable:
+        if name.startswith("."):
+            raise InventoryError(node.problem)
         if name in _REQUIRED or name.startswith(_REQUIRED_PREFIXES):
             raise InventoryError(f"{quoted(name)} is too long to be read")
     if (count := len(node.allocatable)) > RESOURCES:

@@ -22,7 +22,7 @@ _TOLERATION = "preemption-toleration.scheduling.x-k8s.io/"
 MINIMUM_PREEMPTABLE = f"{_TOLERATION}minimum-preemptable-priority"
 TOLERATION_SECONDS = f"{_TOLERATION}toleration-seconds"
 _INTEGER = re.compile(r"[-+]?[0-9]{1,19}")
-_ABOVE_ALL = 2**31
+ABOVE_ALL = 2**31
 """No pod has this priority."""
 
 
@@ -95,13 +95,13 @@ class PriorityClassManifest(Manifest, frozen=True, gc=False):
         name, annotations = self.metadata.name, self.metadata.annotations
         queue = self.metadata.labels.get(QUEUE_LABEL) or annotations.get(QUEUE_LABEL, "")
         queue = sys.intern(queue) if len(queue) <= KEY else ""
-        value = self.value if abs(self.value) < _ABOVE_ALL else 0
+        value = self.value if abs(self.value) < ABOVE_ALL else 0
         never = self.preemptionPolicy == "Never"
         try:
             minimum = _integer(annotations, MINIMUM_PREEMPTABLE, 32, value + 1)
             seconds = _integer(annotations, TOLERATION_SECONDS, 64, 0)
         except ValueError as error:
-            return PriorityClass(name, queue, _ABOVE_ALL, math.inf, str(error), value, never)
+            return PriorityClass(name, queue, ABOVE_ALL, math.inf, str(error), value, never)
         toleration = math.inf if seconds < 0 else float(seconds)
         return PriorityClass(name, queue, minimum, toleration, "", value, never)
 

@@ -4,23 +4,27 @@ A kind is a ``Manifest``: the fields that Stowage reads, under the names of the 
 all others, nine tenths of a pod or node, without checking more than the structure of its JSON. It takes only
 what is exactly as the types say. Anything else is read again as Go and Kubernetes read it: null is as good as
 absent, and a quantity may be a number ("cpu: 1").
+
+An object of the API server is never left out because of one field: what cannot be read of it is
+(``Manifest.salvaged``), and the kind says what that counts as.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
-from itertools import chain, repeat
-from operator import add
+from functools import lru_cache, reduce
+from itertools import chain, count, repeat
+from operator import add, getitem
 from threading import Lock
 from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, inspect
 
-from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
+from extender.untrusted.limits import JSON_DEPTH, KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import visible
 
 _T = TypeVar("_T")
@@ -37,6 +41,11 @@ _SHARED_ENTRIES = 64  # no template has as many labels
 _LARGEST = 1 << 63
 _TIMESTAMP = 40  # characters; RFC 3339 with nanoseconds and an offset has 35
 _UNQUALIFIED_PREFIXES = ("ALIYUN_COM_GPU", "gpu-", "runai-", "pod-group-name")
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|$)|[][{}]', re.DOTALL)
+"""Brackets, and texts, which may have some inside."""
+_FIELDS_LEFT_OUT = 8
+"""Of one object, one by one. If more cannot be read, whole parts such as ``spec.containers`` are left out."""
+_IDENTITY = (["metadata", "name"], ["metadata", "namespace"], ["metadata", "uid"])
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 """A small hashable map from name to value, sorted by name. Quantities stay as they were written."""
@@ -92,12 +101,30 @@ class Manifest(Struct, frozen=True, gc=False):
         """Raises ``Unreadable``."""
         try:
             try:
-                return decoder_of(cls).decode(text)
+                return decode(text, cls)
             except msgspec.ValidationError:
-                value = msgspec.json.decode(text)
+                value = decode(text, Any)
         except MALFORMED as error:
             raise Unreadable(decoding_problem(error)) from None
         return read_value(value, cls)
+
+    @classmethod
+    def salvaged(cls, text: bytes | msgspec.Raw) -> tuple[Self, str, tuple[str, ...]]:
+        """What of an object can be read, what cannot be ("" if all can), and the fields that are left out for
+        that, as ``.spec.containers``. Names in its metadata that are too long are cut. Raises ``Unreadable``
+        if it has no name."""
+        try:
+            return cls.from_json(text), "", ()
+        except Unreadable as error:
+            problem = str(error)
+        try:
+            parts = {name: _any_value(part) for name, part in decode(text, dict[str, msgspec.Raw]).items()}
+        except MALFORMED:
+            raise Unreadable(problem) from None
+        manifest, left_out = _repaired(_as_go_reads(parts, _type_info(cls)), cls)
+        if not manifest.metadata.name:
+            raise Unreadable(problem)
+        return manifest, problem, left_out
 
     @classmethod
     def from_value(cls, value: object) -> Self:
@@ -124,6 +151,65 @@ def decoder_of(kind: type[_T]) -> msgspec.json.Decoder[_T]:
             _decoders[kind] = msgspec.json.Decoder(kind)
     decoder: msgspec.json.Decoder[_T] = _decoders[kind]
     return decoder
+
+
+def decode(text: bytes | msgspec.Raw, kind: type[_T]) -> _T:
+    """Without what is nested deeper than anything that is read: users write such values into free fields, as
+    the parameters of a claim, and the decoder refuses all that is around them. Raises ``MALFORMED``."""
+    try:
+        return decoder_of(kind).decode(text)
+    except RecursionError:
+        return decoder_of(kind).decode(_outer_levels(bytes(text)))
+
+
+def _outer_levels(text: bytes) -> bytes:
+    """The JSON with 0 for each list or map that is nested deeper than ``JSON_DEPTH``."""
+    kept, depth, start = list[bytes](), 0, 0
+    for match in _BRACKETS.finditer(text):
+        bracket = match[0]
+        if bracket in b"[{":
+            depth += 1
+            if depth == JSON_DEPTH + 1:
+                kept.append(text[start : match.start()])
+        elif bracket in b"]}":
+            if depth == JSON_DEPTH + 1:
+                kept.append(b"0")
+                start = match.end()
+            depth -= 1
+    return b"".join([*kept, text[start:] if depth <= JSON_DEPTH else b""])
+
+
+def _any_value(part: msgspec.Raw) -> object:
+    try:
+        return decode(part, Any)
+    except MALFORMED:
+        return False  # no field has it, so it cannot be read
+
+
+def _repaired(value: object, kind: type[_T]) -> tuple[_T, tuple[str, ...]]:
+    """The value without the fields that cannot be read, and these. Raises ``Unreadable``."""
+    left_out: list[str] = []
+    for tries in count():
+        try:
+            return msgspec.convert(value, kind, strict=False), tuple(left_out)
+        except msgspec.ValidationError as error:
+            path = _path_of(error)[: None if tries < _FIELDS_LEFT_OUT else 2]
+        if not path:
+            raise Unreadable("it is not an object")
+        around: Any = reduce(getitem, path[:-1], value)  # type: ignore[arg-type]
+        unread = around[path[-1]]
+        if path in _IDENTITY or (path[0] == "metadata" and isinstance(unread, str) and len(unread) > KEY):
+            around[path[-1]] = str(unread)[:KEY]
+        else:
+            del around[path[-1]]
+            left_out.append("".join(f".{step}" for step in path))
+    raise AssertionError  # each try has one field less
+
+
+def _path_of(error: msgspec.ValidationError) -> list[Any]:
+    """Of what cannot be read: names of fields, and places in lists. A map is read as a whole."""
+    path = str(error).rpartition("`$")[2].partition("[...]")[0]
+    return [int(step) if step.isdecimal() else step for step in re.findall(r"[.\[](\w+)", path)]
 
 
 def read_value(value: object, kind: type[_T]) -> _T:

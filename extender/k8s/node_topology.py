@@ -55,8 +55,8 @@ class NodeTopology:
 
 
 class _Attribute(Struct, frozen=True, gc=False):
-    name: str = ""
-    value: str = ""
+    name: Name = ""
+    value: Name = ""
 
 
 class _Resource(Struct, frozen=True, gc=False):
@@ -69,13 +69,13 @@ class _Resource(Struct, frozen=True, gc=False):
 
 
 class _Zone(Struct, frozen=True, gc=False):
-    name: str = ""
-    type: str = ""
+    name: Name = ""
+    type: Name = ""
     resources: Annotated[tuple[_Resource, ...], Meta(max_length=NUMA_RESOURCES)] = ()
 
 
 class NodeTopologyManifest(Manifest, frozen=True, gc=False):
-    topologyPolicies: tuple[str, ...] = ()
+    topologyPolicies: tuple[Name, ...] = ()
     attributes: tuple[_Attribute, ...] = ()
     zones: Annotated[tuple[_Zone, ...], Meta(max_length=NUMA_ZONES)] = ()
 

@@ -52,8 +52,9 @@ class Node:
     """A Node.
 
     ``capacity``: what the node has of extended resources of which ``allocatable`` says something else.
-    ``unreadable`` names labels and annotations that were dropped because they are too large. ``problem`` says
-    what else exceeds a limit of ``limits.py`` and is therefore incomplete, "" for nothing.
+    ``unreadable`` names labels and annotations that were dropped because they are too large, and fields that
+    cannot be read, as ``.spec.taints``. ``problem`` says what else exceeds a limit of ``limits.py`` and is
+    therefore incomplete, "" for nothing.
     """
 
     kind: ClassVar[Literal["Node"]] = "Node"
@@ -171,6 +172,9 @@ class Owner:
     uid: str = ""
 
 
+_SAY_WHAT_IT_HOLDS = (".spec", ".status", ".metadata.annotations", ".metadata.labels")
+
+
 class _Memo:
     """Slots for what ``queues`` derives from a pod, because it is looked up for every victim, for its size,
     its version, its key and its request. Not a part of the record: equal pods may differ in them."""
@@ -197,9 +201,10 @@ class Pod(_Memo):
     ``resized``: its spec with the CPU and memory that it holds while an in-place resize is not done, None
     where it holds what the spec requests. ``held`` is what counts on its node.
 
-    ``unreadable`` names annotations and labels that were dropped because they are too large. ``problem`` says
-    what else exceeds a limit of ``limits.py``, "" for nothing. A pod with a problem is not placed, and its
-    ``spec`` has one container that uses what the whole pod uses.
+    ``unreadable`` names annotations and labels that were dropped because they are too large, and fields that
+    cannot be read, as ``.spec.containers``. ``problem`` says what else exceeds a limit of ``limits.py``, ""
+    for nothing. A pod with a problem is not placed, and its ``spec`` has one container that uses what the
+    whole pod uses.
     """
 
     kind: ClassVar[Literal["Pod"]] = "Pod"
@@ -248,6 +253,11 @@ class Pod(_Memo):
         return self.resized or self.spec
 
     @property
+    def is_obscure(self) -> bool:
+        """Whether it may hold more than the record says, because fields of it cannot be read."""
+        return any(name.startswith(_SAY_WHAT_IT_HOLDS) for name in self.unreadable)
+
+    @property
     def version(self) -> str:
         """The resourceVersion of a pod without a node that was read from a manifest, else ""."""
         return getattr(self, "_version", "")
@@ -292,11 +302,13 @@ class KoordinatorGpu:
 
 @dataclass(frozen=True, slots=True)
 class KoordinatorDevice:
-    """Koordinator's ``Device``: lists the GPUs of the node with the same name."""
+    """Koordinator's ``Device``: lists the GPUs of the node with the same name. ``problem``: what of it cannot
+    be read, "" for nothing."""
 
     kind: ClassVar[Literal["Device"]] = "Device"
     name: str
     gpus: tuple[KoordinatorGpu, ...] = ()
+    problem: str = ""
 
     @property
     def key(self) -> str:

@@ -51,7 +51,7 @@ class PodGroup:
 
     ``minimum``: 0 if any number of them may run, None if that is not readable. ``whole``: its pods are of
     different sorts or say so themselves, so only all of them may be evicted, or none. ``in_composite``: it
-    is part of a CompositePodGroup.
+    is part of a CompositePodGroup. ``problem``: what of it cannot be read, "" for nothing.
     """
 
     kind: PodGroupKind
@@ -60,6 +60,7 @@ class PodGroup:
     minimum: int | None
     whole: bool = False
     in_composite: bool = False
+    problem: str = ""
 
     @property
     def key(self) -> str:

@@ -95,6 +95,7 @@ class PodSpecManifest(Struct, frozen=True, gc=False):
 _Entries: TypeAlias = tuple[tuple[str, str], ...]
 _Containers: TypeAlias = tuple[tuple[str, bool, _Entries, _Entries], ...]
 _Key: TypeAlias = tuple[_Containers, _Containers, _Entries, _Entries, _Entries, _Entries, Any]
+_UNREAD = 1 << 80
 _specs: BoundedMap[_Key, PodSpec] = BoundedMap(1024, 2 * CACHE)
 """The specs of the last templates. To compare texts is faster than to make a spec."""
 
@@ -237,13 +238,13 @@ def _sums(counts: Mapping[tuple[str, str], int], names: Collection[str]) -> Coun
 
 
 def _amount(name: str, text: str) -> int:
-    """Milli-CPU, bytes of memory, or the number of anything else; 0 if it cannot be parsed."""
+    """Milli-CPU, bytes of memory, or the number of anything else; more than can be if it cannot be read."""
     try:
         if len(name) > KEY:
             return 0
         return milli(text) if name == "cpu" else whole(text)
     except QuantityError:
-        return 0
+        return _UNREAD
 
 
 def _cpu_and_memory(entries: Texts) -> Pairs:

@@ -17,7 +17,6 @@ from pathlib import Path
 from extender.background import Background
 from extender.k8s.manifest import Unreadable
 from extender.k8s.objects import REQUIRED_KINDS, Event, Kind, Pod, Upserted
-from extender.k8s.pod_manifest import PodManifest
 from extender.source.access_reviews import AccessReviews
 from extender.source.errors import BindConflict, BindError, PodNotFound, Unavailable, Unreachable
 from extender.source.evictor_api import EvictorApi
@@ -156,7 +155,9 @@ class KubeSource(Source):
     def _look_up(self, pod: Pod) -> Pod | None:
         try:
             found = self.rest.get(pod_path(pod), self.rest.timeouts.page)
-            return PodManifest.from_json(found).record()
+            truth, _ = WATCHED_KINDS["Pod"].read(found)
+            assert isinstance(truth, Pod)
+            return truth
         except Refused as refused:
             if refused.status == HTTPStatus.NOT_FOUND:
                 return None

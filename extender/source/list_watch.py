@@ -18,7 +18,7 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct, ValidationError, field
 
-from extender.k8s.manifest import MALFORMED, Manifest, Unreadable, decoder_of, decoding_problem
+from extender.k8s.manifest import MALFORMED, Unreadable, decode, decoding_problem
 from extender.k8s.objects import Deleted, Event, Listed, Upserted
 from extender.source.watched_kinds import WatchedKind
 from extender.untrusted.limits import quoted, shorten
@@ -112,15 +112,20 @@ class ListWatch:
         Raises ``ProtocolError``; then the next request asks for the same page again.
         """
         try:
-            page = decoder_of(_Page).decode(body)
+            page = decode(body, _Page)
         except MALFORMED as error:
             raise ProtocolError(
                 shorten(f"not a list of {self._watched.path}: {decoding_problem(error)}")
             ) from None
-        manifests = [self._manifest(item, "") for item in page.items or ()]
-        objects = [self._watched.record_of(manifest) for manifest in manifests if manifest]
-        self._keys.update(obj.key for obj in objects)
-        events: list[Event] = [Upserted(obj) for obj in objects]
+        events: list[Event] = []
+        for item in page.items or ():
+            try:
+                obj, _ = self._watched.read(item)
+            except Unreadable as error:
+                self._warn("", error)
+                continue
+            self._keys.add(obj.key)
+            events.append(Upserted(obj))
         self._continue = page.metadata.more or ""
         if not self._continue:
             events.append(Listed(self._watched.kind, frozenset(self._keys), began=began))
@@ -150,22 +155,14 @@ class ListWatch:
         self._paged = not whole
         return True
 
-    def _manifest(self, text: Raw, which: str) -> Manifest | None:
-        """An object; None where it cannot be read: it must not hide others."""
-        try:
-            return self._watched.manifest.from_json(text)
-        except Unreadable as error:
-            self._warn(which, error)
-            return None
-
     def _parse_line(self, text: bytes) -> list[Event]:
         try:
-            line = decoder_of(_Line).decode(text)
+            line = decode(text, _Line)
             if line.type == "ERROR":
-                status = decoder_of(_Status).decode(line.object)
+                status = decode(line.object, _Status)
                 return self._restart(f"{status.code} {status.message}")
             if line.type == "BOOKMARK":
-                self._version = decoder_of(_Bookmark).decode(line.object).metadata.version
+                self._version = decode(line.object, _Bookmark).metadata.version
                 return []
         except ValidationError as error:
             self._warn("change of a ", decoding_problem(error))
@@ -175,10 +172,11 @@ class ListWatch:
         if line.type not in ("ADDED", "MODIFIED", "DELETED"):
             self._warn("change of a ", f"its type is {quoted(line.type)}")
             return []
-        if (manifest := self._manifest(line.object, "change of a ")) is None:
-            return []
-        self._version = manifest.metadata.resourceVersion or self._version
-        obj = self._watched.record_of(manifest)
+        try:
+            obj, version = self._watched.read(line.object)
+        except Unreadable as error:  # a list says what is there
+            return self._restart(f"change of an object without a name: {error}")
+        self._version = version or self._version
         return [Deleted(obj.kind, obj.key) if line.type == "DELETED" else Upserted(obj)]
 
     def _warn(self, which: str, problem: object) -> None:

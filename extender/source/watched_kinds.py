@@ -6,18 +6,26 @@ A new kind is one row here, a record in ``k8s.objects``, a manifest in ``k8s`` a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
 
+from msgspec import Raw
+
 from extender.k8s.device_objects import PER_NODE_SELECTOR, KoordinatorDeviceManifest, MigLayoutsManifest
-from extender.k8s.eviction_objects import PodDisruptionBudgetManifest, PriorityClassManifest
+from extender.k8s.eviction_objects import (
+    ABOVE_ALL,
+    PodDisruptionBudgetManifest,
+    PriorityClass,
+    PriorityClassManifest,
+)
 from extender.k8s.manifest import Manifest
 from extender.k8s.node_manifest import NodeManifest
-from extender.k8s.node_topology import NodeTopologyManifest
-from extender.k8s.objects import Kind, KubernetesObject
-from extender.k8s.pod_groups import PodGroupManifest
+from extender.k8s.node_topology import NodeTopology, NodeTopologyManifest
+from extender.k8s.objects import Kind, KubernetesObject, Node, Pod
+from extender.k8s.pod_groups import PodGroup, PodGroupManifest
 from extender.k8s.pod_manifest import PodManifest
 from extender.k8s.resource_api.manifests import (
     DeviceClassManifest,
@@ -43,12 +51,17 @@ class WatchedKind:
     awaited: bool = False
     selector: Mapping[str, str] = field(default_factory=dict)
 
-    def record_of(self, manifest: Manifest) -> KubernetesObject:
-        """What is kept of an object of this kind: several APIs have a PodGroup, and do not name themselves in
-        a list."""
+    def read(self, text: bytes | Raw) -> tuple[KubernetesObject, str]:
+        """What is kept of an object of this kind, and its version. Raises ``Unreadable`` if it has no name.
+
+        Several APIs have a PodGroup, and do not name themselves in a list.
+        """
+        manifest, problem, left_out = self.manifest.salvaged(text)
         one_of_several = isinstance(manifest, PodGroupManifest | DeviceTaintRuleManifest)
         record: KubernetesObject = manifest.record(*((self.kind,) if one_of_several else ()))
-        return record
+        if problem:
+            record = _with_problem(record, problem, left_out)
+        return record, manifest.metadata.resourceVersion
 
     @property
     def resource(self) -> str:
@@ -64,6 +77,22 @@ class WatchedKind:
     def is_absent(self, status: int) -> bool:
         """Whether an answer with this status means that the cluster does not serve the kind."""
         return self.optional and status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN)
+
+
+def _with_problem(record: KubernetesObject, problem: str, left_out: tuple[str, ...]) -> KubernetesObject:
+    """What counts of an object that cannot be read as a whole: the larger use, and what protects more."""
+    problem = record.problem or problem
+    match record:
+        case Pod() | Node():
+            return replace(record, problem=problem, unreadable=(*record.unreadable, *left_out))
+        case PriorityClass():
+            return replace(record, problem=problem, minimum_preemptable=ABOVE_ALL, toleration=math.inf)
+        case PodGroup():
+            return replace(record, problem=problem, minimum=None)
+        case NodeTopology():
+            return NodeTopology(record.name, problem=problem)
+        case _:
+            return replace(record, problem=problem)
 
 
 _DRA = "/apis/resource.k8s.io/v1"

@@ -68,15 +68,15 @@ def test_the_error_of_a_bad_message_is_short(message: dict[str, Any]) -> None:
 
 
 def test_log_lines_of_the_watch_are_short(caplog: pytest.LogCaptureFixture) -> None:
-    following = ListWatch(WATCHED_KINDS["Pod"])
-    following.page(b'{"metadata": {"resourceVersion": "1"}, "items": []}')
-    following.next_request()
     with caplog.at_level("INFO", logger="extender"):
         lines = [
             {"type": "MODIFIED", "object": {"metadata": {"labels": {HOSTILE: []}}}},
             {"type": "ERROR", "object": {"code": 410, "message": HOSTILE}},
         ]
         for line in lines:
+            following = ListWatch(WATCHED_KINDS["Pod"])
+            following.page(b'{"metadata": {"resourceVersion": "1"}, "items": []}')
+            following.next_request()
             assert not following.chunk(json.dumps(line).encode() + b"\n")
     assert len(caplog.messages) == 2
     assert all(len(text) < PROBLEM + 100 for text in caplog.messages)

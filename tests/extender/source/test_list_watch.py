@@ -166,12 +166,19 @@ def test_a_broken_item_does_not_hide_the_others(caplog: pytest.LogCaptureFixture
     ]
 
 
-def test_a_broken_or_unknown_change_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_change_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
     protocol = watching()
-    data = line("ADDED", {"spec": 5}) + line("INVENTED", {}) + line("ADDED", manifest("a/1", 9))
+    data = line("INVENTED", {}) + line("ADDED", manifest("a/1", 9))
     assert pods(protocol.chunk(data)) == ["a/1"]
-    assert len(caplog.records) == 2
+    assert len(caplog.records) == 1
     assert protocol.watching
+
+
+def test_a_change_of_an_object_without_a_name_means_a_new_list() -> None:
+    """Nobody knows which object has changed, or is gone."""
+    protocol = watching()
+    assert pods(protocol.chunk(line("DELETED", {"metadata": 5}) + line("ADDED", manifest("a/1", 9)))) == []
+    assert not protocol.watching
 
 
 def test_a_stream_with_invalid_json_means_a_new_list(caplog: pytest.LogCaptureFixture) -> None:

@@ -24,6 +24,7 @@ from extender.cluster.node_table import NodeTable, blocked_because
 from extender.cluster.numa import NumaTable
 from extender.cluster.pod_table import PodTable
 from extender.cluster.reservations import TIME_TO_LIVE, AssumedPod
+from extender.cluster.two_ways import offered_twice
 from extender.dialects.pod_request import bound_request
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
@@ -182,7 +183,7 @@ class State:
                 self.devices.remove(kind, key)
             case Listed(kind, keys):
                 self.devices.keep(kind, keys)
-        return ()
+        return self.devices.pop_changed()
 
     def _sync_nodes(self, names: Iterable[str]) -> None:
         """Bring up to date what depends on the pods of these nodes: whether the node is closed because its
@@ -193,6 +194,7 @@ class State:
             if row is None:
                 self.devices.forget(name)
             else:
+                self._note_two_ways(name)
                 self.fleet.block(row, self._blocked_because(row))
             if row is None or not self.fleet.arrays.overcommitted[row]:
                 self.overcommitted.discard(name)
@@ -200,12 +202,23 @@ class State:
                 self.overcommitted.add(name)
                 log.warning("%s: node is over-committed: its pods have more GPU than its allocatable", name)
 
+    def _note_two_ways(self, name: str) -> None:
+        """Note whether the node's GPUs are offered in two ways."""
+        spec, labels = self.fleet.spec_of(name), self.nodes.labels_of(name)
+        self.devices.two_ways.pop(name, None)
+        if spec and spec.gpus and (text := offered_twice(spec, labels, self.devices.on_node(name, labels))):
+            self.devices.two_ways[name] = text
+
     def _blocked_because(self, row: int, ignored_uid: str = "") -> Reason:
         """Why a node takes nothing at all, without the pod of ``ignored_uid``."""
         spec = self.fleet.specs[row]
         assert spec is not None
         if spec.name in self.pods.obscure.values():
             return Reason.UNREADABLE
+        if spec.name in self.devices.two_ways and not spec.blocked:
+            on_node = self.devices.on_node(spec.name, self.nodes.labels_of(spec.name))
+            if any(map(self.devices.holders, on_node.gpus())):
+                return Reason.OTHER_WAY
         if not self.binds:
             return spec.blocked
         others = (pod for pod in self.pods.on_node(spec.name) if pod.uid != ignored_uid)

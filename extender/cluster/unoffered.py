@@ -14,16 +14,13 @@ from dataclasses import dataclass
 from extender.cluster.state import State
 from extender.dialects.pod_request import bound_request
 from extender.dialects.shared_gpus import is_gpu_resource
-from extender.dra.node_devices import NodeDevices
+from extender.dra.node_devices import GPU_DRIVER, NodeDevices
 from extender.inventory.gpu_labels import read_gpu_labels
 from extender.untrusted.limits import KEY, quoted, shorten
 from packing.fleet.stranded import closed_reason
 from packing.model.gpu_catalogue import find_model
 from packing.model.reasons import Reason
 
-_GPU_DRIVER = "gpu."
-"""What the names of drivers of GPUs begin with: gpu.nvidia.com (NVIDIA/k8s-dra-driver-gpu), gpu.amd.com
-(ROCm/k8s-gpu-dra-driver), gpu.intel.com (intel/intel-resource-drivers-for-kubernetes)."""
 _UNREAD_CLAIM = "a claim that cannot be read may hold any of them"
 _INCOMPLETE = "ResourceSlices are missing or cannot be read"
 _NAMED = 4
@@ -123,16 +120,14 @@ def _may_be_held(state: State, on_node: NodeDevices) -> bool:
 
 
 def in_slices(state: State, name: str, on_node: NodeDevices) -> Unoffered | None:
-    """The GPUs among the devices of DRA of a node. A GPU is all devices with one UUID, such as its MIG
-    instances."""
-    gpus: dict[str, list[str]] = {}
+    """The GPUs among the devices of DRA of a node."""
+    gpu_of, gpus = on_node.gpus(), dict[str, list[str]]()
     held, taken = set[str](), set[str]()
     product = ""
     for index in range(len(on_node.devices)):
         id, device = on_node.device_id(index), on_node.device(index)
-        if not id.driver.startswith(_GPU_DRIVER) or not id.device:
+        if (gpu := gpu_of.get(id)) is None:
             continue
-        gpu = device.attribute_text("parentUUID") or device.attribute_text("uuid") or id.device
         product = product or device.attribute_text("productName")
         holders = [state.devices.claims[key] for key in state.devices.holders(id)]
         pods = [f"{claim.namespace}/{pod}" for claim in holders for pod in claim.reserved_for]
@@ -142,7 +137,7 @@ def in_slices(state: State, name: str, on_node: NodeDevices) -> Unoffered | None
         if holders or device_problem(state, on_node, index) or not on_node.available.is_available(index):
             taken.add(gpu)
     drivers = state.devices.unknown_drivers(name)
-    incomplete = any(driver.startswith(_GPU_DRIVER) for driver in drivers)
+    incomplete = any(map(GPU_DRIVER.match, drivers))
     if not gpus and not incomplete:
         return None
     by_pod = Counter(pod for pods in gpus.values() for pod in dict.fromkeys(pods))

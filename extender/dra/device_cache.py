@@ -66,7 +66,9 @@ class _Pool:
 class DeviceCache:
     """``changes`` counts those of all objects, ``rules_version`` those of classes and taint rules.
     ``extended_resources`` are those that classes provide by their specs. ``total_slots`` are the slots of all
-    nodes at the last ``refresh``. ``fractional_ranges``: ranges of capacities may be fractional (1.37 on)."""
+    nodes at the last ``refresh``. ``two_ways``: nodes whose GPUs a device plugin offers,
+    too (``extender/cluster/two_ways.py``). ``fractional_ranges``: ranges of capacities may be fractional
+    (1.37 on)."""
 
     fractional_ranges = True
 
@@ -93,6 +95,8 @@ class DeviceCache:
         self._nodes: dict[str, NodeDevices] = {}
         self._changed_nodes: set[str] = set()  # whose own pools have changed
         self._outdated_nodes: set[str] = set()
+        self._changed_since: set[str] = set()
+        self.two_ways: dict[str, str] = {}
         self._versions = count(1)
         self._freed: frozenset[str] = frozenset()
 
@@ -165,14 +169,20 @@ class DeviceCache:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Records that cannot be read and pools that are invalid, and why."""
+        """Records that cannot be read, pools that are invalid, and ``two_ways``, with a text each."""
         self._build_outdated()
-        return self._problems
+        return self._problems | self.two_ways
 
     def holders(self, device: DeviceId) -> Collection[str]:
-        """The claims that hold a device or a part of it, also with admin access."""
+        """The claims that hold a device or a part of it; with admin access they hold nothing."""
         pool = self._pools.get(PoolId(device.driver, device.pool))
-        return pool.holders.get(device.device, {}) if pool else {}
+        of_claims = pool.holders.get(device.device, {}) if pool else {}
+        return [claim for claim, held in of_claims.items() if not all(one.admin_access for one in held)]
+
+    def pop_changed(self) -> Collection[str]:
+        """The nodes of which devices or their holders may have changed since the last call."""
+        changed, self._changed_since = self._changed_since, set()
+        return changed
 
     def unknown_drivers(self, node: str) -> set[str]:
         """The drivers of the node's own pools that are incomplete, invalid, or not readable."""
@@ -217,6 +227,7 @@ class DeviceCache:
 
     def forget(self, node: str) -> None:
         """Keep nothing of a node that is gone, but its slots: the slices that name it are still there."""
+        self.two_ways.pop(node, None)
         if not self._nodes.get(node, _NO_DEVICES).slots:
             self._nodes.pop(node, None)
             self._outdated_nodes.discard(node)
@@ -309,6 +320,7 @@ class DeviceCache:
         """The devices of the nodes that can use a pool have changed."""
         nodes = self._pools[id].nodes
         self._changed_nodes |= nodes
+        self._changed_since |= nodes
         self._outdated_nodes |= (
             self._nodes.keys() if id in self._pools_of_many else nodes & self._nodes.keys()
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -11,6 +12,11 @@ from extender.dra.allocator import AvailableDevices, CounterAmounts
 from extender.dra.device_slots import Counts, Slots, slots_of
 from extender.dra.pools import DevicePool
 from extender.k8s.resource_api.objects import AllocationResult, Device, DeviceId
+
+GPU_DRIVER = re.compile(r"(?:[\w-]+-)?gpu\.")
+"""What the names of drivers of GPUs begin with: gpu.nvidia.com (NVIDIA/k8s-dra-driver-gpu), gpu.amd.com
+(ROCm/k8s-gpu-dra-driver), gpu.intel.com (intel/intel-resource-drivers-for-kubernetes), and
+hami-core-gpu.project-hami.io (Project-HAMi/k8s-dra-driver)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,16 @@ class NodeDevices:
     def device_id(self, index: int) -> DeviceId:
         pool, index_in_pool = self.devices[index]
         return DeviceId(*pool.id, pool.devices[index_in_pool].name)
+
+    def gpus(self) -> dict[DeviceId, str]:
+        """The devices of drivers for GPUs, each with its GPU: all with one UUID are of one, such as its MIG
+        instances."""
+        found = {}
+        for index in range(len(self.devices)):
+            id, device = self.device_id(index), self.device(index)
+            if id.device and GPU_DRIVER.match(id.driver):
+                found[id] = device.attribute_text("parentUUID") or device.attribute_text("uuid") or id.device
+        return found
 
     def slots_without(self, indices: Iterable[int]) -> Slots:
         """The slots that remain once these devices are allocated, too."""

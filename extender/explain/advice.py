@@ -52,6 +52,7 @@ ADVICE: Mapping[Reason, str] = {
         "wait, or make the gang smaller: the pod itself fits there, but not all members that must "
         "run together"
     ),
+    Reason.OTHER_WAY: "wait, or remove the device plugin or the DRA driver from the node",
     Reason.BELOW_MINIMUM: "ask for more of a GPU: the setting minimum_slice_milli refuses such slivers",
     Reason.LEAVING: "nothing: a taint says so",
     Reason.ON_SPOT: "wait for other nodes, or declare the pod restartable; only with spot: require",

@@ -15,8 +15,10 @@ import numpy.typing as npt
 
 from extender.cluster.other_resources import asked_by, is_of_dra
 from extender.cluster.state import Rows, State
+from extender.cluster.two_ways import pods_have_gpus
 from extender.dialects.hami import MIG
 from extender.dra.forecast import FIRST_AVAILABLE_PENALTY, AllocationSimulator, Forecast
+from extender.dra.node_devices import GPU_DRIVER
 from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
@@ -132,6 +134,8 @@ def evaluate(
         counted.codes[there], counted.cost[there] = others.codes, others.cost
         counted = _Counted(counted.codes, counted.cost)
     forecasts = _forecast(state, pod, names, dra, simulator or state.simulator)
+    if forecasts and state.devices.two_ways:
+        counted = _refuse_given_out(state, names, forecasts, counted)
     cost, keys = _rank(state, pod, request, rows, counted, forecasts)
     evaluation = Evaluation(pod, request, rows, counted.codes, cost, keys, forecasts)
     evaluation._tally.extend(counted.tally)
@@ -303,6 +307,18 @@ def _forecast(
         nodes = ((name, state.nodes.labels_of(name)) for name in names)
         return tuple(simulator.forecasts(pod, nodes, dra or repeat(())))
     return (Forecast(problem="the forecast failed, see the log of Stowage"),) * len(names)
+
+
+def _refuse_given_out(
+    state: State, names: NodeNames, forecasts: tuple[Forecast, ...], counted: _Counted
+) -> _Counted:
+    """With ``OTHER_WAY`` where claims would get GPUs while pods have GPUs of the node's device plugin."""
+    codes = counted.codes.copy()
+    for at, (name, forecast) in enumerate(zip(names, forecasts, strict=True)):
+        gpus = any(GPU_DRIVER.match(device.driver) for device in forecast.devices)
+        if name in state.devices.two_ways and gpus and pods_have_gpus(state.fleet, state.fleet.rows[name]):
+            codes[at] = Reason.OTHER_WAY
+    return counted._replace(codes=codes, tally=())
 
 
 def _rank(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from extender.cluster.other_resources import wants_devices
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -30,7 +31,8 @@ def filter_nodes(
         request = request_of(args.pod)
     except RequestError as error:
         return FilterResult(error=shorten(str(error))), None
-    if not request.wants_gpu:
+    may_collide = state.devices.two_ways and wants_devices(state, args.pod, request)
+    if not (request.wants_gpu or may_collide):
         return _without_renamed(state, args), None
     if cycle := state.gangs.cycle_of(args.pod):
         state.reservations.asked_in_cycle(args.pod.uid, cycle)

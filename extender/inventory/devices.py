@@ -206,14 +206,17 @@ def without_leftovers(
     node: Node, labels: GpuLabels, devices: Mapping[str, CountedDevices]
 ) -> tuple[dict[str, CountedDevices], str]:
     """The devices that there can be on as many GPUs as GPU feature discovery (GFD) counts, and a problem if
-    these are not all: kubelet may go on to list devices of an earlier layout. MIG instances that have labels
-    of GFD are there; then GPUs count, and then other instances."""
+    these are not all: kubelet may go on to list devices of an earlier layout. MIG instances with labels of
+    GFD, and those of the layout that was applied last, are there; then GPUs count, and then other instances.
+    """
     groups: list[list[str]] = [[], [], []]
+    applied = node.labels.get(LAYOUT_LABEL, "") if node.labels.get(STATE_LABEL) == "success" else ""
     for name in filter(is_nvidia, devices):
         product = gfd_labels.device_labels(node.labels, name.removeprefix(gfd_labels.PREFIX)).product
         if name.startswith(MIG_PREFIX) and product and product.base != labels.product:
             return dict(devices), ""  # GPUs of several models: which are counted is not known
-        groups[1 if name in NVIDIA else 0 if product else 2].append(name)
+        is_there = product or applied == f"all-{name.removeprefix(MIG_PREFIX)}"
+        groups[1 if name in NVIDIA else 0 if is_there else 2].append(name)
     if not (labels.counted_by_gfd and groups[0] + groups[2]):
         return dict(devices), ""
     found, problems = dict(devices), []

@@ -26,6 +26,7 @@ _WHO_EVICTS = {
     "kube-scheduler": "It would fit if these pods were evicted. kube-scheduler does so at its next attempt:",
     "evictor": "It would fit if these pods were evicted. kube-scheduler does not do so, {}:",
 }
+_ENDING = "It would fit once these pods have ended, which are about to:"
 _EVICTOR = {
     "unknown": "the evictor does where it is on",
     "on": "the evictor does",
@@ -55,6 +56,8 @@ def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -
     }
     unknown = sum(explanation.unknown.values())
     head = f"It fits on {fits or 'none'} of {nodes} nodes" + (f", unknown for {unknown}" if unknown else "")
+    if explanation.unchecked:
+        head += f" as far as is checked here (not its {', '.join(explanation.unchecked)})"
     if (fits or unknown) and not verdict.decides:
         lines += [head]
     else:
@@ -113,9 +116,10 @@ def _counts(nodes_by_reason: Mapping[str, int]) -> list[tuple[str, ...]]:
 
 def _evictions(evictions: Evictions, width: int) -> list[str]:
     """Who would be evicted and by whom, why not elsewhere, and who is protected."""
-    tables = {
+    tables = {_ENDING: [_eviction(option) for option in evictions.best if not option.pods]}
+    tables |= {
         _WHO_EVICTS[acts].format(_EVICTOR[evictions.evictor]): [
-            _eviction(option) for option in evictions.best if option.acts == acts
+            _eviction(option) for option in evictions.best if option.pods and option.acts == acts
         ]
         for acts in _WHO_EVICTS
     }
@@ -127,7 +131,8 @@ def _evictions(evictions: Evictions, width: int) -> list[str]:
 
 def _eviction(option: EvictionOption) -> tuple[str, ...]:
     victims = [*option.victims, *(f"{pod} (on another node)" for pod in option.other_nodes)]
-    more = option.pods - _NAMED_VICTIMS
+    victims += [f"{pod} (ends by itself)" for pod in option.leaving]
+    more = option.pods + len(option.leaving) - _NAMED_VICTIMS
     names = ", ".join(victims[:_NAMED_VICTIMS]) + (f" and {more} more" if more > 0 else "")
     return option.node, option.loses, names
 

@@ -31,7 +31,8 @@ class PodTable(Mapping[str, Pod]):
     """Pods by key that the watch shows and that have not ended, and the ``reservations`` of all pods.
 
     Writes what they have into ``allocations``, and returns the nodes whose pods it changed ("" is no node).
-    ``waiting`` are the keys of those without a node, ``leaving`` of those with a node that terminate.
+    ``waiting`` are the keys of those without a node, ``leaving`` of those with a node that terminate,
+    ``anti_affine`` of those with a required anti-affinity to other pods.
     ``misaligned``: the last that kubelet refused for its NUMA policy, which have ended and still exist.
     ``expects``: since when a waiting pod, by its UID, is told to wait for the room of pods that have just
     ended. ``obscure``: the nodes of pods that may hold more than can be read, by key. ``on_bound`` is called
@@ -45,6 +46,7 @@ class PodTable(Mapping[str, Pod]):
         self.waiting: dict[str, None] = {}
         self.leaving: dict[str, None] = {}
         self.misaligned: dict[str, Pod] = {}
+        self.anti_affine: dict[str, None] = {}
         self.expects: dict[str, float] = {}
         self.obscure: dict[str, str] = {}
         self.now: Callable[[], float] = time.time
@@ -82,6 +84,8 @@ class PodTable(Mapping[str, Pod]):
                 self.on_bound(pod)
         self._pods[pod.key] = pod
         self._keys_by_uid[pod.uid] = pod.key
+        if pod.scheduling_constraints.anti_affinity:
+            self.anti_affine[pod.key] = None
         if pod.node_name:
             self.waiting.pop(pod.key, None)
             self.reservations.bound(known, pod)
@@ -134,6 +138,7 @@ class PodTable(Mapping[str, Pod]):
         if pod is None:
             return set()
         self._keys_by_uid.pop(pod.uid, None)
+        self.anti_affine.pop(key, None)
         self.reservations.forget(pod.uid)
         self.waiting.pop(key, None)
         self.leaving.pop(key, None)

@@ -16,6 +16,7 @@ from typing import Literal, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 
+from extender.cluster.admission import Admission
 from extender.cluster.allocations import Allocations, Placement
 from extender.cluster.demand import DemandLearner
 from extender.cluster.failures import Failures
@@ -28,6 +29,8 @@ from extender.cluster.two_ways import offered_twice
 from extender.dialects.pod_request import bound_request
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
+from extender.k8s.admission_objects import AdmissionKind
+from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import (
     REQUIRED_KINDS,
     Deleted,
@@ -42,7 +45,7 @@ from extender.k8s.objects import (
     Upserted,
 )
 from extender.k8s.pod_groups import PodGroupKind
-from extender.k8s.resource_api.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from extender.k8s.resource_api.objects import Record as DeviceRecord
 from extender.protocol.node_names import NameTable, NodeNames
 from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.queues.disruptions import DisruptionLog, note_disruptions
@@ -98,6 +101,7 @@ class State:
         self.reservations, self.assumed_pods = self.pods.reservations, self.pods.assumed
         self.gang_costs = GangCosts(self.gangs, self.pods, self.fleet, self.nodes.network)
         self.numa = NumaTable(self.pods)
+        self.admission = Admission(self.pods, self.nodes, self.rights.queues.classes)
         self.devices = devices = DeviceCache()
         self.simulator = AllocationSimulator(devices)
         self.learner = DemandLearner(policy, self.fleet, self.nodes.sets)
@@ -116,6 +120,7 @@ class State:
             "PodDisruptionBudget": self.budgets,
             "NodeResourceTopology": self.numa,
             **dict.fromkeys(get_args(PodGroupKind), self.gangs),
+            **dict.fromkeys(get_args(AdmissionKind), self.admission),
         }
         self.failures, self._row_table = Failures(), (-1, NameTable({}))
 
@@ -177,7 +182,7 @@ class State:
                 return self.nodes.remove(kind, key)
             case Listed(("Node" | "Device" | "ConfigMap") as kind, keys):
                 return self.nodes.keep(kind, keys)
-            case Upserted(ResourceSlice() | ResourceClaim() | DeviceClass() | DeviceTaintRule() as record):
+            case Upserted(record) if isinstance(record, DeviceRecord):
                 self.devices.put(record)
             case Deleted(kind, key):
                 self.devices.remove(kind, key)
@@ -242,13 +247,17 @@ class State:
     def object_problems(self) -> dict[str, str]:
         """Those of objects that are neither nodes nor pods, by kind and key."""
         rules = {**self.rights.queues.classes.problems, **self.budgets.problems, **self.gangs.problems}
-        return {**self.devices.problems, **rules}
+        return {**self.devices.problems, **rules, **self.admission.problems}
 
     def rows(self, names: NodeNames) -> Rows:
         """The fleet row of each name, -1 for a node that is not known: (len(names),) int64."""
         if self._row_table[0] != self.fleet.replaced:
             self._row_table = self.fleet.replaced, NameTable(self.fleet.rows)
         return self._row_table[1].find(names)
+
+    def node_filter(self, pod: Pod) -> NodeFilter:
+        """kube-scheduler's own filters for the pod, as far as they are known."""
+        return NodeFilter(pod, self.admission.volumes_of(pod))
 
     def records(self) -> list[KubernetesObject]:
         """All objects that are known, for a dump; nodes first, pods last."""
@@ -258,6 +267,7 @@ class State:
             *self.rights.queues.classes.by_name.values(),
             *self.budgets.records(),
             *self.numa.records(),
+            *self.admission.records(),
         ]
         return found + self.pods.records()
 

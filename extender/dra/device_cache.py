@@ -29,6 +29,7 @@ from extender.k8s.resource_api.objects import (
     DeviceTaintRuleKind,
     Record,
     ResourceClaim,
+    ResourceClaimTemplate,
     ResourceSlice,
 )
 
@@ -75,6 +76,7 @@ class DeviceCache:
     def __init__(self) -> None:
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[str, ResourceClaim] = {}
+        self.templates: dict[str, ResourceClaimTemplate] = {}
         self.changes = self.rules_version = 0
         self.extended_resources: frozenset[str] = frozenset()
         self.taint_rules = TaintRules()
@@ -83,6 +85,7 @@ class DeviceCache:
             "ResourceSlice": {},
             "DeviceClass": self.classes,
             "ResourceClaim": self.claims,
+            "ResourceClaimTemplate": self.templates,
             **{kind: {} for kind in get_args(DeviceTaintRuleKind)},
         }
         self._problems: dict[str, str] = {}
@@ -153,7 +156,7 @@ class DeviceCache:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known of devices: we may not be allowed to list them."""
-        return not any(self._records.values())
+        return not any(of_kind for kind, of_kind in self._records.items() if kind != "ResourceClaimTemplate")
 
     @property
     def any_device_may_be_held(self) -> bool:

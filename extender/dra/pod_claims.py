@@ -42,10 +42,10 @@ def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = 
     """
     if max(len(pod.spec.claims), len(resources)) > POD_CLAIMS:
         raise Unsupported(f"the pod has more than {POD_CLAIMS} claims or resources")
-    names = _claim_names(pod)
-    if not all(names) or len(set(names)) < len(names):
+    found = to_be_made(cache, pod)
+    names = [name for name in _claim_names(pod) if name]
+    if len(set(names)) + len(found) < len(pod.spec.claims):
         raise Unsupported("a claim of the pod is not created yet, or listed twice")
-    found: list[DeviceClaim] = []
     for name in names:
         if (claim := cache.claims.get(f"{pod.namespace}/{name}")) is None:
             raise _missing(cache, f"claim {quoted(name)}")
@@ -62,6 +62,17 @@ def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = 
     for devices in found:
         _validate(cache, devices)
     return tuple(found)
+
+
+def to_be_made(cache: DeviceCache, pod: Pod) -> list[DeviceClaim]:
+    """What those claims ask for that are not created yet, as far as their templates are known."""
+    made, found = dict(pod.claims), list[DeviceClaim]()
+    for one in pod.spec.claims:
+        template = cache.templates.get(f"{pod.namespace}/{one.template}")
+        devices = one.devices or (template.devices if template and not template.problem else None)
+        if devices and not (one.claim or made.get(one.name)):
+            found.append(devices)
+    return found
 
 
 def _check_usable(claim: ResourceClaim, pod: Pod) -> None:

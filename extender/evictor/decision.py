@@ -14,7 +14,7 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.evictor.book import Book, Hold, Schedulers
-from extender.k8s.node_filter import NodeFilter, other_resources
+from extender.k8s.node_filter import other_resources
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.source.evictor_api import Announcement
@@ -126,7 +126,7 @@ def nodes_for(state: State, pod: Pod, asked: Sequence[str]) -> list[str]:
     other = other_resources(pod)
     if pod.has_other_constraints or other - {_STORAGE}:
         return [name for name in asked if name in state.nodes]
-    node_filter, storage = NodeFilter(pod), asked_by(pod).get(_STORAGE, 0)
+    node_filter, storage = state.node_filter(pod), asked_by(pod).get(_STORAGE, 0)
     return [
         name
         for name, node in state.nodes.items()

@@ -17,7 +17,6 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.evictor.book import ATTEMPTS, Book, Recommendation, Schedulers
 from extender.evictor.decision import UNSCHEDULABLE, best_node, best_plan, fits_on, needs_no_plan, nodes_for
-from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod
 from extender.plan.room_by_moves import MOST_MEMBERS
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
@@ -121,7 +120,7 @@ def _needs_room(state: State, pod: Pod) -> bool:
 
 
 def _could_use(state: State, pod: Pod, node: str) -> bool:
-    rejected = NodeFilter(pod).rejection(state.nodes[node])
+    rejected = state.node_filter(pod).rejection(state.nodes[node])
     return not rejected and fits_on(state, pod, node)
 
 

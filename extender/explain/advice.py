@@ -26,6 +26,7 @@ ADVICE: Mapping[Reason, str] = {
         "the node's allocatable shrank under running pods: it takes nothing until enough of them end"
     ),
     Reason.NO_SUCH_RESOURCE: "nothing: the node does not advertise that resource",
+    Reason.GPUS_TOO_SMALL: "ask for less of a GPU, or for nodes with larger ones",
     Reason.WRONG_MODEL: "allow more models",
     Reason.TOO_FEW_GPUS: "ask for fewer GPUs per pod",
     Reason.ISLAND_TOO_SMALL: (
@@ -68,6 +69,8 @@ def advice_on(state: State, fleet: Fleet, pod: Pod, request: Request, node: str,
         known = problem
     elif reason is Reason.MISALIGNED and (free := state.numa.free(pod, node)):
         known = f"free by NUMA node: {free}; {ADVICE[reason]}"
+    elif reason is Reason.NO_SUCH_RESOURCE and (spec := fleet.spec_of(node)) and spec.sharing_resource:
+        known = f"nothing: its GPUs go in parts only, as {spec.sharing_resource} (docs/dialects.md)"
     elif reason is Reason.NO_ASSIGNER and state.binds:
         known = assignment_problem(state, fleet, pod, request, fleet.rows[node])
     return known or ADVICE.get(reason, "")

@@ -50,7 +50,8 @@ class Option:
 class EvictionOption:
     """Evictions on one node that make the pod fit. ``acts``: kube-scheduler, which asks ``preempt``, or only
     the evictor, where it is on. ``loses`` says who loses how much work; ``cost`` is the vector of
-    docs/preemption.md. The lists name the first of ``pods`` victims, and of those on other nodes."""
+    docs/preemption.md. The lists name the first of ``pods`` victims, of those on other nodes, and of the pods
+    whose end is needed, too, and that are ``leaving`` anyway."""
 
     node: str
     acts: Actor
@@ -61,6 +62,7 @@ class EvictionOption:
     gpu_hours: float
     pdb_violations: int
     cost: tuple[float, ...]
+    leaving: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,8 @@ class Explanation:
     that fits nowhere; None where that was not asked. ``held``: why it is not to be placed now, "" if it is;
     the rest is as if it were released. ``gang``: the gang of the pod, and whether room is held for it.
     ``node``: where the pod runs; then the rest is about a copy of it. ``hints``: what is probably wrong with
-    the request as such, without what the ``verdict`` says already.
+    the request as such, without what the ``verdict`` says already. ``unchecked``: what else
+    kube-scheduler filters by for its sake.
     """
 
     pod: str
@@ -136,6 +139,7 @@ class Explanation:
     node: str = ""
     hints: tuple[str, ...] = ()
     verdict: Verdict = NO_VERDICT
+    unchecked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

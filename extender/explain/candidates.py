@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from extender.background import with_turns
 from extender.cluster.other_resources import Lack, asked_by, is_of_dra, lacking_on
+from extender.cluster.pod_conflicts import PodConflicts
 from extender.cluster.state import State
 from extender.explain.hints import missing_on, uncounted_resources
 from extender.explain.words import is_manifest
@@ -27,6 +28,7 @@ _AT_ONCE = 50
 """Nodes that are checked against a pod's rules before other tasks get their turn."""
 _TERMS = 3
 """Terms of an affinity up to which those that fail are shown."""
+ANTI_AFFINITY = "a pod there and this one exclude each other (anti-affinity)"
 OTHER_NODE = "the pod's nodeName is another node"
 
 
@@ -50,7 +52,9 @@ class Candidates:
     """
 
     def __init__(self, state: State, pod: Pod) -> None:
+        pod, _ = state.admission.as_created(pod)
         self._state, self._pod, self._asked = state, pod, asked_by(pod)
+        self._volumes, self._conflicts = state.admission.volumes_of(pod), PodConflicts(state, pod)
         self._filters: dict[tuple[str, ...], NodeFilter] = {}
         self._filter = self._without(())
         self._resources = uncounted_resources(pod)
@@ -67,12 +71,19 @@ class Candidates:
         if lacks := [*lacking_on(self._state, node, self._asked)]:
             self.used_up[node.name] = min(lacks, key=lambda lack: lack.asked <= lack.total)
 
+    @property
+    def excluded(self) -> list[str]:
+        """The nodes that only other pods keep it off."""
+        return [node.name for node in self.passed_over.get(Rejection(ANTI_AFFINITY), ())]
+
     def rejection(self, node: Node) -> Rejection | None:
         """Why kube-scheduler does not ask about the node, None if it does."""
         if self._pinned and node.name != self._pinned:
             return Rejection(OTHER_NODE)
         if reason := self._filter.rejection(node):
             return Rejection(reason, _detail(self._pod, node, reason))
+        if self._conflicts.on(node):
+            return Rejection(ANTI_AFFINITY)
         others = [one for one in self._resources if not is_of_dra(self._state, node, one)]
         missing = missing_on(node, others)
         return Rejection(f"node does not offer {shorten(missing, KEY)}") if missing else None
@@ -85,7 +96,11 @@ class Candidates:
                 return ()
             rules.append(Rejection(reason, _detail(self._pod, node, reason)))
             node = uncordoned(node) if reason == CORDONED else node
-        return () if self._pinned else tuple(rules)
+        return () if self._pinned or self._conflicts.on(node) else tuple(rules)
+
+    def filter_of(self, pod: Pod) -> NodeFilter:
+        """kube-scheduler's filters for the pod with other rules."""
+        return NodeFilter(pod, self._volumes)
 
     def lack_on(self, node: Node) -> Lack | None:
         """What the node has too little of that Stowage does not place by."""
@@ -101,7 +116,7 @@ class Candidates:
                 rules = replace(rules, node_affinity=None)
             if NOT_TOLERATED in reasons:
                 rules = replace(rules, tolerations=(_ANY_TAINT,))
-            self._filters[reasons] = NodeFilter(replace(pod, scheduling_constraints=rules))
+            self._filters[reasons] = NodeFilter(replace(pod, scheduling_constraints=rules), self._volumes)
         return self._filters[reasons]
 
 

@@ -45,7 +45,8 @@ def evictions_for(
     plans = plan_evictions(state, pod, lacking, now)
     plans = [plan for plan in plans if not plan.pdb_violations] or plans
     plans = [plan for plan in plans if _leaves_the_rest(state, pod, plan)]
-    shown = list(islice((plan for plan in plans if _asks_preempt(state, pod, plan.node)), BEST))
+    acting = (plan for plan in plans if not plan.to_evict or _asks_preempt(state, pod, plan.node))
+    shown = list(islice(acting, BEST))
     if not shown:
         actor = "evictor"
         plans = plan_evictions(state, pod, lacking, now, to_equals=True, whole_gangs=True)
@@ -79,12 +80,17 @@ def _leaves_the_rest(state: State, pod: Pod, plan: EvictionPlan) -> bool:
 
 
 def _option(state: State, plan: EvictionPlan, acts: Actor, now: float) -> EvictionOption:
+    here = ([pod for pod in plan.victims if pod.deleting is leaving] for leaving in (False, True))
+    victims, leaving, elsewhere = (
+        tuple(shorten(pod.key, KEY) for pod in pods[:LISTED_NAMES]) for pods in (*here, plan.other_nodes)
+    )
     return EvictionOption(
         node=plan.node,
         acts=acts,
-        pods=len(plan.victims) + len(plan.other_nodes),
-        victims=tuple(shorten(pod.key, KEY) for pod in plan.victims[:LISTED_NAMES]),
-        other_nodes=tuple(shorten(pod.key, KEY) for pod in plan.other_nodes[:LISTED_NAMES]),
+        pods=len(plan.to_evict),
+        victims=victims,
+        other_nodes=elsewhere,
+        leaving=leaving,
         loses=losses(state, plan, now),
         gpu_hours=gpu_hours(state, plan, now),
         pdb_violations=plan.pdb_violations,

@@ -15,7 +15,7 @@ from extender.dialects import hami, pod_request, stowage
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.shared_gpus import MIG_PREFIX, is_gpu_resource
-from extender.dra.pod_claims import class_resources
+from extender.dra.pod_claims import class_resources, to_be_made
 from extender.explain.words import (
     Hint,
     Kind,
@@ -29,6 +29,7 @@ from extender.explain.words import (
     written_as,
 )
 from extender.inventory.node_inventory import STOWAGE_SHARING
+from extender.k8s.manifest import is_extended
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, exact
 from extender.k8s.resource_api.objects import DeviceSubRequest
@@ -95,7 +96,7 @@ def uncounted_resources(pod: Pod) -> dict[str, str]:
     """The extended resources that the pod requests and that only kube-scheduler counts, with an amount; also
     those in the domain of a sharing system that it does not have (``nvidia.com/gpus``)."""
     requests, asked = dict(_requests(pod)), asked_by(pod)
-    shown = sorted(filter(_is_extended, asked))[:LISTED_NAMES]
+    shown = sorted(filter(is_extended, asked))[:LISTED_NAMES]
     return {name: shorten(requests.get(name, ""), KEY) for name in shown}
 
 
@@ -111,7 +112,9 @@ def claims_asked(state: State, pod: Pod) -> dict[str, str]:
     texts = []
     for one in pod.spec.claims[:_NAMED]:
         claim = state.devices.claims.get(f"{pod.namespace}/{one.claim or made.get(one.name, '')}")
-        requests = claim.devices.requests[:_NAMED] if claim else ()
+        template = state.devices.templates.get(f"{pod.namespace}/{one.template}")
+        devices = claim.devices if claim else template.devices if template else one.devices
+        requests = devices.requests[:_NAMED] if devices else ()
         asked = ", ".join(" or ".join(map(_devices, request.subrequests[:_NAMED])) for request in requests)
         texts.append(shorten(one.name, KEY) + (f" ({asked})" if asked else ""))
     more = f" and {len(pod.spec.claims) - _NAMED} more" if len(pod.spec.claims) > _NAMED else ""
@@ -136,15 +139,10 @@ def _requests(pod: Pod) -> Iterator[tuple[str, str]]:
         yield from container.requests
 
 
-def _is_extended(name: str) -> bool:
-    """As Kubernetes says it (``IsExtendedResourceName`` in k8s.io/component-helpers)."""
-    return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
-
-
 def _offered(state: State) -> Counter[str]:
     """How many nodes offer each extended resource."""
     names = (node.allocatable.items() for node in state.nodes.values())
-    return Counter(name for pairs in names for name, amount in pairs if _is_extended(name) and amount != "0")
+    return Counter(name for pairs in names for name, amount in pairs if is_extended(name) and amount != "0")
 
 
 def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
@@ -283,8 +281,13 @@ def _claims(state: State, pod: Pod) -> Iterator[Hint]:
     """Claims that do not exist: the devices are known once they do."""
     if pod.node_name or pod.claims:
         return
+    if pod.spec.claims and not state.devices.classes:
+        kinds = "nodes,pods,deviceclasses,resourceslices,resourceclaims,resourceclaimtemplates"
+        text = f"No DeviceClass is known. A snapshot has them with: kubectl get {kinds} -A -o json"
+        yield Hint(Kind.NOTE, text)
+    made = len(to_be_made(state.devices, pod)) == len(pod.spec.claims)
     for one in pod.spec.claims[:_NAMED]:
-        if one.template:
+        if one.template and not made:
             yield Hint(
                 Kind.NOTE,
                 f"Its claim {quoted(one.name)} is made from the ResourceClaimTemplate {quoted(one.template)} "
@@ -324,15 +327,10 @@ def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[st
         )
     if request and not (wants_devices(state, pod, request) or any(map(_sounds_like_gpu, _requests(pod)))):
         yield "It asks for no GPU."
-    elif request and request.wants_gpu and not any(_is_extended(name) for name, _ in _requests(pod)):
+    elif request and request.wants_gpu and not any(is_extended(name) for name, _ in _requests(pod)):
         yield (
             "It asks for a GPU in annotations only. Where the configuration of kube-scheduler lists "
             "managedResources, such a pod is placed without Stowage (scheduler-config/README.md)."
-        )
-    if pod.has_other_constraints and (is_manifest(pod) or not pod.node_name):
-        yield (
-            "Not checked here: its volumes, host ports, topology spread, and affinity to other pods. "
-            "kube-scheduler may rule out more nodes."
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from extender.cluster.other_resources import left_text
 from extender.dialects.shared_gpus import MIG_PREFIX, is_nvidia
@@ -14,6 +15,7 @@ from packing.fleet.placement import fitting_gpus, share_mib
 from packing.model.node_spec import NodeSpec, Pool, resolve_on
 from packing.model.request import Request, Shares
 
+GPU_MEMORY = "memory of a GPU (MiB)"
 NO_DEVICES = "node does not have the devices that the pod's claims ask for"
 
 
@@ -25,7 +27,8 @@ def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
     request = resolve_on(spec, request)
     if request.shares and request.stacked and len(spec.gpus) < request.shares.count:
         request = request.stacked
-    cpu, memory_mib = int(fleet.arrays.free_cpu[row]), -(-int(fleet.arrays.free_memory[row]) >> 20)
+    cpu = max(0, int(fleet.arrays.free_cpu[row]))
+    memory_mib = max(0, -(-int(fleet.arrays.free_memory[row]) >> 20))
     if cpu < request.cpu_milli:
         asked, free, total = (f"{milli / 1000:g}" for milli in (request.cpu_milli, cpu, spec.cpu_milli))
         text = f"needs {asked} CPUs, {free} of {total} are free"
@@ -39,8 +42,8 @@ def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
         devices = 0 if resource is None else int(fleet.arrays.free_devices[resource, row])
         all_devices = 0 if resource is None else int(fleet.arrays.total_devices[resource, row])
         if devices < count:
-            text = f"needs {count} {name}, {left_text(devices, all_devices)}"
-            yield Need(name, count, devices, all_devices, text)
+            text = f"needs {count} {name}, {left_text(max(0, devices), all_devices)}"
+            yield Need(name, count, max(0, devices), all_devices, text)
         elif resource is not None and count > 1 and separation(fleet, request) == "require":
             yield from _missing_separate_gpus(fleet, row, request, resource, count)
     if request.shares and (need := _missing_gpus(fleet, row, request, request.shares)):
@@ -95,6 +98,10 @@ def _missing_gpus(fleet: Fleet, row: int, request: Request, part: Shares) -> Nee
     enough = sum(compute[gpu] >= milli and memory[gpu] >= asked_mib[gpu] for gpu in usable)
     if enough >= part.count:
         return None
+    largest = max((spec.gpus[gpu].memory_mib for gpu in gpus if fleet.arrays.shareable[gpu, row]), default=0)
+    if 0 < largest < mib:
+        text = f"needs a GPU with {_gib(mib)[0]} GiB, the largest GPU has {largest >> 10} GiB"
+        return Need(GPU_MEMORY, mib, max(memory.values(), default=0), largest, text)
     free_milli, free_mib = max(compute.values(), default=0), max(memory.values(), default=0)
     asked_gib, free_gib = _gib(mib, free_mib)
     amounts = [f"{milli / 10:g} % of its compute"] * bool(milli) + [f"{asked_gib} GiB"] * bool(mib)
@@ -116,6 +123,23 @@ def _gib(*amounts_mib: int) -> list[str]:
         if len({*texts}) == len({*amounts_mib}):
             break
     return texts
+
+
+def reduced(request: Request, needs: Iterable[Need]) -> Request | None:
+    """The request with no more than there is of these; None where that cannot be said."""
+    devices, part = dict(request.devices), request.shares
+    for need in needs:
+        if need.what == "cpu (milli)":
+            request = replace(request, cpu_milli=need.total)
+        elif need.what == "memory (MiB)":
+            request = replace(request, memory_bytes=need.total << 20)
+        elif need.what in devices:
+            devices[need.what] = need.total
+        elif need.what == GPU_MEMORY and part and part.memory_mib:
+            part = replace(part, memory_mib=need.total)
+        else:
+            return None
+    return replace(request, devices=tuple(devices.items()), shares=part and replace(part, stacked=None))
 
 
 def replicas_given(fleet: Fleet, row: int, request: Request) -> str:

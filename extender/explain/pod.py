@@ -27,6 +27,7 @@ from extender.dra.forecast import ELSEWHERE, Forecast
 from extender.dra.node_search import NOTHING_FITS
 from extender.explain.advice import advice_on
 from extender.explain.answers import EvictorMode, Explanation, NodeAnswer, Refusal, Verdict
+from extender.explain.behind import lacking
 from extender.explain.candidates import Candidates
 from extender.explain.evictions import evictions_for
 from extender.explain.hints import (
@@ -42,8 +43,8 @@ from extender.explain.needs import NO_DEVICES, missing_needs
 from extender.explain.numa import doubts, refused_text
 from extender.explain.options import option_on
 from extender.explain.room import fit_at_once
-from extender.explain.verdict import SIZE, TOO_LARGE, Question, and_then, decide, lacking, of_hint
-from extender.explain.words import Hint, Kind, admission_problem, as_admitted, is_manifest
+from extender.explain.verdict import SIZE, TOO_LARGE, Question, and_then, decide, of_hint
+from extender.explain.words import Hint, Kind, admission_problem, is_manifest
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import Bytes, NodeNames
 from extender.queues.gangs import GANG, GANG_MIN, words_of
@@ -96,15 +97,16 @@ def explain_template(
     """A pod of a manifest, with the templates ``beside`` it: the pods of one gang count together, as
     ``filter`` counts them once they exist. It is said whether those that belong together fit at once."""
     pod = _in_gang(one).pod
+    created = ((state.admission.as_created(_in_gang(made).pod)[0], made.copies) for made in beside)
     copies = (
-        replace(made.pod, name=f"{made.pod.name}-{number}" if number else made.pod.name, gates=())
-        for made in map(_in_gang, beside)
-        for number in range(made.copies)
+        replace(made, name=f"{made.name}-{number}" if number else made.name, gates=())
+        for made, count in created
+        for number in range(count)
     )
     new = [copy for copy in islice(copies, GANG_READ) if copy.key not in state.pods]
     with state.gangs.supposing(new):
         found = explain(state, pod, candidates, now, settings)
-        together = _together_text(state, pod, one.copies) if found.fits else ""
+        together = _together_text(state, state.admission.as_created(pod)[0], one.copies) if found.fits else ""
         return replace(found, hints=(*filter(None, [together]), *found.hints))
 
 
@@ -139,14 +141,17 @@ def _explain(
     mends: int = _MENDS,
 ) -> Explanation:
     """``mends``: so many wrong words are mended, one after the other, to say what comes next."""
-    pod = as_admitted(pod, state.rights.queues.classes.by_name.get(pod.priority_class))
+    node = "" if is_manifest(pod) or pod.misaligned else pod.node_name
+    if node:  # what is free beside it counts for a copy
+        pod = replace(pod, uid=f"{pod.uid}-copy", node_name="", claims=())
+    pod, added = state.admission.as_created(pod)
     refused = refused_text(state, pod)
     pod = replace(pod, node_name="", phase="Pending") if refused else pod
     found_hints = hints(state, pod)
     if candidates is None:
         candidates = Candidates(state, pod)
-        for node in state.nodes.values():
-            candidates.add(node)
+        for known in state.nodes.values():
+            candidates.add(known)
     try:
         request = request_of(pod)
         problem = admission_problem(pod) if is_manifest(pod) else ""
@@ -175,23 +180,25 @@ def _explain(
     explanation = explain_evaluation(state, names, evaluation, scores, _counted(passed_over))
     others = uncounted_resources(pod) | of_classes(pod) | claims_asked(state, pod)
     uncounted: dict[str, int | str] = {shorten(name, KEY): text for name, text in others.items()}
-    evictions, verdict = None, _verdict_if_any_fits(explanation, found_hints)
+    unchecked = not_checked(state, pod)
+    evictions, verdict = None, _verdict_if_any_fits(explanation, found_hints, unchecked)
     if verdict is None:
-        if now is not None and not pod.node_name:
+        if now is not None and not node:
             evictor: EvictorMode = settings.evictor if settings else "unknown"
-            evictions = evictions_for(state, pod, list(names), now, evictor)
+            evictions = evictions_for(state, pod, [*names, *candidates.excluded], now, evictor)
         refusals = *explanation.refusals, *_used_up(candidates, used_up)
         asked = Question(state, pod, request, candidates, refusals, evictions, now, settings)
         verdict = _with_next(asked, decide(asked, found_hints), found_hints, mends)
         evictions = None if verdict.why == TOO_LARGE else evictions
-    texts = [*filter(None, [refused]), *(one.text for one in found_hints if one.text != verdict.why)]
+    texts = [*filter(None, [added, refused]), *(one.text for one in found_hints if one.text != verdict.why)]
     texts += doubts(state, pod, (name for name, fit in zip(names, fits, strict=True) if fit))
     if request.wants_gpu and any(word in verdict.lacks.lower() for word in ("gpu", "mig-")):
         texts += filter(None, [unoffered_text(state)])
     return replace(
         explanation,
         asks=explanation.asks | uncounted,
-        node="" if is_manifest(pod) else pod.node_name,
+        node=node,
+        unchecked=unchecked,
         hints=tuple(texts),
         evictions=evictions,
         verdict=verdict,
@@ -235,12 +242,21 @@ def _used_up(candidates: Candidates, names: Iterable[str]) -> Iterator[Refusal]:
     yield from map(lacking, lacks.values())
 
 
-def _verdict_if_any_fits(found: Explanation, hints: Iterable[Hint]) -> Verdict | None:
+def not_checked(state: State, pod: Pod) -> tuple[str, ...]:
+    """What kube-scheduler filters by for the pod's sake, and nobody here."""
+    volumes = () if all(state.admission.volumes_of(pod)) else ("volumes",)
+    return (*volumes, *pod.unchecked)
+
+
+def _verdict_if_any_fits(
+    found: Explanation, hints: Iterable[Hint], unchecked: Sequence[str]
+) -> Verdict | None:
     first = next((hint for hint in hints if hint.kind is Kind.NEVER), None)
     if first and (found.fits or found.unknown):
         return of_hint(first)
     if found.fits:
-        return Verdict(f"fits on {many(found.fits, 'node')}")
+        doubt = f" (not checked: {', '.join(unchecked)})" if unchecked else ""
+        return Verdict(f"fits on {many(found.fits, 'node')}{doubt}")
     return Verdict(f"not known: {next(iter(found.unknown))}") if found.unknown else None
 
 
@@ -369,6 +385,7 @@ def explain_each(state: State, pod: Pod, nodes: Iterable[str]) -> list[NodeAnswe
 
 
 def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
+    pod, _ = state.admission.as_created(pod)
     request, candidates = request_of(pod), Candidates(state, pod)
     evaluation = with_gang_check(state, evaluate(state, pod, request, NodeNames.of(nodes)))
     with state.fleet_view_for(pod) as fleet:

@@ -13,7 +13,6 @@ import numpy as np
 from extender.cluster.gang_placement import WaitingMembers, place_together
 from extender.cluster.state import State
 from extender.explain.candidates import uncordoned
-from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
 from extender.plan.room_by_moves import (
     asked_together,
@@ -112,7 +111,7 @@ def gang_fits_when_empty(state: State, pod: Pod, request: Request) -> bool:
 
 def _cordoned(state: State, pod: Pod) -> Iterator[Node]:
     """Cordoned nodes as they would be without that, where the pod's rules and nothing else closes them."""
-    accepts, tried = NodeFilter(pod), 0
+    accepts, tried = state.node_filter(pod), 0
     for name in sorted(state.nodes.closed):
         node = state.nodes[name]
         if node.unschedulable and tried < _CORDONED:

@@ -4,17 +4,19 @@ what the API server would not accept, so that the pod fits nowhere."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from enum import IntEnum
 from itertools import islice
 from typing import NamedTuple
 
+from extender.cluster.other_resources import OF_SHARING_SYSTEMS
 from extender.cluster.state import State
 from extender.dialects import kai, stowage
 from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS, REQUEST_ANNOTATIONS, REQUEST_LABELS
-from extender.k8s.eviction_objects import PriorityClass
+from extender.dialects.shared_gpus import is_gpu_resource
+from extender.k8s.manifest import Pairs
 from extender.k8s.objects import Container, Pod
 from extender.k8s.quantity import QuantityError, exact, whole
 from extender.queues.disruptions import CHECKPOINT_INTERVAL, CHECKPOINTED_AT
@@ -77,14 +79,22 @@ def word_hints(state: State, pod: Pod) -> Iterator[Hint]:
             text += f"{meant(near)}." if near else ": is that scheduler installed?"
             near = near or "stowage"
             yield Hint(Kind.WORD, text, f"schedulerName: {near}", replace(pod, scheduler_name=near))
-    classes = state.rights.queues.classes
-    name = pod.priority_class
-    if name and classes.by_name and name not in (*classes.by_name, *_SYSTEM_CLASSES):
-        near = did_you_mean(name, classes.by_name)
-        text = f"There is no PriorityClass {quoted(name)}: the API server refuses the pod{near}."
-        known = nearest_name(name, classes.by_name)
-        mended = replace(pod, priority_class=known) if known else None
-        yield Hint(Kind.NEVER, text, known and f"priorityClassName: {known}", mended)
+    classes, runtimes = state.rights.queues.classes.by_name, state.admission.runtime_classes
+    yield from _no_class(
+        pod.priority_class, "PriorityClass", classes, lambda near: replace(pod, priority_class=near)
+    )
+    yield from _no_class(
+        pod.runtime_class, "RuntimeClass", runtimes, lambda near: replace(pod, runtime_class=near)
+    )
+
+
+def _no_class(name: str, kind: str, known: Collection[str], mended: Callable[[str], Pod]) -> Iterator[Hint]:
+    """A class that does not exist, where others of its kind are known."""
+    if name and known and name not in (*known, *_SYSTEM_CLASSES):
+        near = nearest_name(name, known)
+        text = f"There is no {kind} {quoted(name)}: the API server refuses the pod{meant(near)}."
+        paste = f"{kind[0].lower()}{kind[1:]}Name: {near}" if near else ""
+        yield Hint(Kind.NEVER, text, paste, mended(near) if near else None)
 
 
 def written_as(section: str, entries: Mapping[str, str]) -> str:
@@ -107,6 +117,32 @@ def mend(pod: Pod, section: str, entries: Mapping[str, str], instead_of: str = "
     if section == "labels":
         return paste, replace(pod, labels={**labels, **entries}, annotations=annotations)
     return paste, replace(pod, labels=labels, annotations={**annotations, **entries})
+
+
+def asking_instead(pod: Pod, resources: Collection[str]) -> Iterator[tuple[str, Pod]]:
+    """The line that asks for one of these resources, or for a whole GPU of Stowage's nodes, and the pod with
+    it in the place of what it asks for now."""
+    labels = {name: value for name, value in pod.labels.items() if name not in REQUEST_LABELS}
+    annotations = {k: v for k, v in pod.annotations.items() if k not in REQUEST_ANNOTATIONS}
+    first, *others = (
+        replace(one, requests=_without_gpus(one.requests), limits=_without_gpus(one.limits))
+        for one in pod.spec.containers
+    )
+    for name in resources:
+        asks = ((name, "1"),)
+        requests, limits = (tuple(sorted(pairs + asks)) for pairs in (first.requests, first.limits))
+        asking = replace(first, requests=requests, limits=limits)
+        spec = replace(pod.spec, containers=(asking, *others))
+        if spec != pod.spec or annotations != pod.annotations:
+            mended = replace(pod, spec=spec, labels=labels, annotations=annotations)
+            yield written_as("limits", {name: "1"}), mended
+    spec, whole = replace(pod.spec, containers=(first, *others)), {stowage.COMPUTE: "100%"}
+    mended = replace(pod, spec=spec, labels=labels, annotations={**annotations, **whole})
+    yield written_as("annotations", whole), mended
+
+
+def _without_gpus(pairs: Pairs) -> Pairs:
+    return tuple((k, v) for k, v in pairs if not is_gpu_resource(k) and k not in OF_SHARING_SYSTEMS)
 
 
 def _with_limits(one: Container, entries: Mapping[str, str], instead_of: str) -> Container:
@@ -199,14 +235,6 @@ def _words(name: str) -> set[str]:
 def is_manifest(pod: Pod) -> bool:
     """Whether the pod comes from a file: the API server has not seen it."""
     return not pod.uid and pod.phase == "Pending"
-
-
-def as_admitted(pod: Pod, known: PriorityClass | None) -> Pod:
-    """A pod from a file with what the API server would write into it from its PriorityClass, if known.
-    Source: plugin/pkg/admission/priority/admission.go of k8s.io/kubernetes."""
-    if known is None or not is_manifest(pod) or pod.priority:
-        return pod
-    return replace(pod, priority=known.value, never_preempts=pod.never_preempts or known.never_preempts)
 
 
 def admission_problem(pod: Pod) -> str:

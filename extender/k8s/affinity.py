@@ -11,16 +11,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 
+from extender.k8s.manifest import Labels
 from extender.untrusted.bounded_cache import bounded_cache
-from extender.untrusted.limits import KEY, LABEL, SELECTOR_ITEMS
+from extender.untrusted.limits import BUDGET_SELECTOR, KEY, LABEL, SELECTOR_ITEMS
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,63}")
 """What ``Gt`` and ``Lt`` of a selector compare, as Go's ``ParseInt`` reads it; a label has at most 63
 characters."""
+_POD_TERMS = 16
+"""Terms of an anti-affinity that are read, and namespaces of each."""
 _CANONICAL = re.compile(r"0|-?[1-9][0-9]*")
 
 
@@ -138,6 +142,21 @@ def tolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> boo
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PodTerm:
+    """A required anti-affinity to pods with such labels: not within one domain, which is a value of the
+    node's label ``key``. ``namespaces``: () is all."""
+
+    key: str
+    selector: tuple[NodeSelectorRequirement, ...]
+    namespaces: tuple[str, ...] = ()
+
+    def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Whether it is about a pod of this namespace with these labels."""
+        is_there = not self.namespaces or namespace in self.namespaces
+        return is_there and all(one.matches(labels) for one in self.selector)
+
+
 PINNED_OWNERS = ("DaemonSet", "Node")
 """Kinds of controllers whose pods belong to one node; those of a Node are static pods."""
 
@@ -146,8 +165,9 @@ PINNED_OWNERS = ("DaemonSet", "Node")
 class SchedulingConstraints:
     """Where kube-scheduler may run a pod, apart from the pod's node selector.
 
-    ``node_affinity``: one of the terms must match; None means no affinity. ``owner_kind`` is the kind of the
-    pod's controller, "" for none. ``problem`` says which part is too large to read, "" for none: then no node
+    ``node_affinity``: one of the terms must match; None means no affinity. ``anti_affinity``: to other pods,
+    as far as it is read. ``owner_kind`` is the kind of the pod's controller, "" for none. ``problem`` says
+    which part is too large to read, "" for none: then no node
     is accepted.
     """
 
@@ -155,6 +175,7 @@ class SchedulingConstraints:
     tolerations: tuple[Toleration, ...] = ()
     owner_kind: str = ""
     problem: str = ""
+    anti_affinity: tuple[PodTerm, ...] = ()
 
     @property
     def pinned_to_node(self) -> bool:
@@ -205,14 +226,79 @@ class NodeSelectorManifest(Struct, frozen=True, gc=False):
 _EMPTY = NodeSelectorManifest()
 
 
+class LabelSelectorManifest(Struct, frozen=True, gc=False):
+    matchLabels: Labels = {}
+    matchExpressions: tuple[NodeSelectorRequirement, ...] = ()
+
+    @property
+    def is_too_large(self) -> bool:
+        labels, expressions = self.matchLabels, self.matchExpressions
+        if len(labels) + len(expressions) > BUDGET_SELECTOR:
+            return True
+        values = [text for one in expressions for text in one.values]
+        keys = (text for one in expressions for text in (one.key, one.operator))
+        texts = chain(labels, labels.values(), values, keys)
+        return len(labels) + len(values) > BUDGET_SELECTOR or max(map(len, texts), default=0) > KEY
+
+    def requirements(self) -> tuple[NodeSelectorRequirement, ...] | None:
+        """The requirements, None if one is invalid: such a selector matches nothing.
+
+        Source: ``LabelSelectorAsSelector`` and ``NewRequirement`` in k8s.io/apimachinery, pkg/apis/meta/v1
+        and pkg/labels.
+        """
+        for one in self.matchExpressions:
+            if one.operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
+                return None
+            if bool(one.values) != (one.operator in ("In", "NotIn")):
+                return None
+        labels = sorted(self.matchLabels.items())
+        return (
+            *[NodeSelectorRequirement(key, "In", (value,)) for key, value in labels],
+            *self.matchExpressions,
+        )
+
+
+class _PodTermManifest(Struct, frozen=True, gc=False):
+    labelSelector: LabelSelectorManifest | None = None
+    namespaces: tuple[str, ...] = ()
+    namespaceSelector: LabelSelectorManifest | None = None
+    topologyKey: str = ""
+    matchLabelKeys: tuple[str, ...] = ()
+    mismatchLabelKeys: tuple[str, ...] = ()
+
+    def term(self, namespace: str) -> PodTerm | None:
+        """The term of a pod of this namespace; None if it is not computed here."""
+        selector, spaces = self.labelSelector, self.namespaceSelector
+        by_more = self.matchLabelKeys or self.mismatchLabelKeys or (spaces and spaces.requirements())
+        texts = (self.topologyKey, *self.namespaces[: _POD_TERMS + 1])
+        if by_more or selector is None or selector.is_too_large or longest(texts) > KEY:
+            return None
+        if (required := selector.requirements()) is None or len(self.namespaces) > _POD_TERMS:
+            return None
+        return PodTerm(self.topologyKey, required, () if spaces else self.namespaces or (namespace,))
+
+
+class PodAffinityManifest(Struct, frozen=True, gc=False):
+    requiredDuringSchedulingIgnoredDuringExecution: tuple[_PodTermManifest, ...] = ()
+    preferredDuringSchedulingIgnoredDuringExecution: Any = None
+
+    @property
+    def required(self) -> tuple[_PodTermManifest, ...]:
+        return self.requiredDuringSchedulingIgnoredDuringExecution
+
+    def terms(self, namespace: str) -> tuple[PodTerm, ...]:
+        """Those that are computed here, for a pod of this namespace."""
+        return tuple([term for one in self.required[:_POD_TERMS] if (term := one.term(namespace))])
+
+
 class _NodeAffinity(Struct, frozen=True, gc=False):
     requiredDuringSchedulingIgnoredDuringExecution: NodeSelectorManifest | None = None
 
 
 class AffinityManifest(Struct, frozen=True, gc=False):
     nodeAffinity: _NodeAffinity = _NodeAffinity()
-    podAffinity: Any = None
-    podAntiAffinity: Any = None
+    podAffinity: PodAffinityManifest | None = None
+    podAntiAffinity: PodAffinityManifest | None = None
 
 
 _IS_LABEL_VALUE = re.compile(rf"({LABEL})?").fullmatch
@@ -220,7 +306,11 @@ _Tolerations: TypeAlias = tuple[Toleration, ...]
 
 
 def parse_constraints(
-    node_selector: Mapping[str, str], affinity: AffinityManifest, tolerations: _Tolerations, owner_kind: str
+    node_selector: Mapping[str, str],
+    affinity: AffinityManifest,
+    tolerations: _Tolerations,
+    owner_kind: str,
+    namespace: str,
 ) -> SchedulingConstraints:
     """The constraints of a pod; equal ones are one object. Beyond a limit of ``limits.py`` they have only a
     problem."""
@@ -229,7 +319,8 @@ def parse_constraints(
         return SchedulingConstraints(owner_kind=owner_kind, problem="node selector is too large to be read")
     if max(len((required or _EMPTY).nodeSelectorTerms), len(tolerations)) > SELECTOR_ITEMS:
         return _too_large(required, owner_kind)  # not even as the key of a cache
-    return _constraints(required, tolerations, owner_kind)
+    anti = affinity.podAntiAffinity
+    return _constraints(required, tolerations, owner_kind, anti.terms(namespace) if anti else ())
 
 
 def _too_large(required: NodeSelectorManifest | None, owner: str) -> SchedulingConstraints:
@@ -237,21 +328,28 @@ def _too_large(required: NodeSelectorManifest | None, owner: str) -> SchedulingC
     return SchedulingConstraints(owner_kind=owner, problem=f"{what} too large to be read")
 
 
-def _size(required: NodeSelectorManifest | None, tolerations: _Tolerations, owner: str) -> int:
+_PodTerms: TypeAlias = tuple[PodTerm, ...]
+
+
+def _size(
+    required: NodeSelectorManifest | None, tolerations: _Tolerations, owner: str, anti: _PodTerms
+) -> int:
     """Characters of all texts, plus 16 for each text and term."""
     selector = required or _EMPTY
     texts = [*selector.texts(), *(text for one in tolerations for text in one.texts)]
+    texts += [text for term in anti for one in term.selector for text in (term.key, one.key, *one.values)]
+    texts += [name for term in anti for name in term.namespaces]
     return 16 + sum(map(len, texts)) + 16 * (len(texts) + len(selector.nodeSelectorTerms))
 
 
 @bounded_cache(8192, weigh=_size)
 def _constraints(
-    required: NodeSelectorManifest | None, tolerations: _Tolerations, owner: str
+    required: NodeSelectorManifest | None, tolerations: _Tolerations, owner: str, anti: _PodTerms
 ) -> SchedulingConstraints:
     # Cached because a cluster with 30,000 pods has a few hundred templates.
     if (required or _EMPTY).is_too_large or longest_text(tolerations) > KEY:
         return _too_large(required, owner)
-    constraints = SchedulingConstraints(required.terms() if required else None, tolerations, owner)
+    constraints = SchedulingConstraints(required.terms() if required else None, tolerations, owner, "", anti)
     return NO_CONSTRAINTS if constraints == NO_CONSTRAINTS else constraints
 
 

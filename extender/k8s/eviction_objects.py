@@ -7,14 +7,13 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
-from extender.k8s.affinity import NodeSelectorRequirement
+from extender.k8s.affinity import LabelSelectorManifest, NodeSelectorRequirement
 from extender.k8s.manifest import Labels, Manifest
-from extender.untrusted.limits import BUDGET_SELECTOR, DISRUPTED_PODS, KEY, quoted
+from extender.untrusted.limits import DISRUPTED_PODS, KEY, quoted
 
 QUEUE_LABEL = "stowage.dev/queue"
 """A label or annotation of a pod or PriorityClass: the name of a queue."""
@@ -29,7 +28,8 @@ ABOVE_ALL = 2**31
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
     """A PriorityClass. ``queue`` is its label or annotation ``stowage.dev/queue``, "" for none. ``value`` and
-    ``never_preempts`` are what the API server writes into its pods.
+    ``never_preempts`` are what the API server writes into its pods; ``is_default``: also into those that name
+    no class.
 
     Its pods tolerate preemption by a priority below ``minimum_preemptable`` for ``toleration`` seconds after
     they were scheduled (``inf``: always). Source: the plugin PreemptionToleration of
@@ -45,6 +45,7 @@ class PriorityClass:
     problem: str = ""
     value: int = 0
     never_preempts: bool = False
+    is_default: bool = False
 
     @property
     def key(self) -> str:
@@ -89,6 +90,7 @@ class PodDisruptionBudget:
 class PriorityClassManifest(Manifest, frozen=True, gc=False):
     value: int = 0
     preemptionPolicy: str = ""
+    globalDefault: bool = False
 
     def record(self) -> PriorityClass:
         """The class. A toleration that cannot be read protects its pods from every preemption."""
@@ -96,14 +98,14 @@ class PriorityClassManifest(Manifest, frozen=True, gc=False):
         queue = self.metadata.labels.get(QUEUE_LABEL) or annotations.get(QUEUE_LABEL, "")
         queue = sys.intern(queue) if len(queue) <= KEY else ""
         value = self.value if abs(self.value) < ABOVE_ALL else 0
-        never = self.preemptionPolicy == "Never"
+        written = value, self.preemptionPolicy == "Never", self.globalDefault
         try:
             minimum = _integer(annotations, MINIMUM_PREEMPTABLE, 32, value + 1)
             seconds = _integer(annotations, TOLERATION_SECONDS, 64, 0)
         except ValueError as error:
-            return PriorityClass(name, queue, ABOVE_ALL, math.inf, str(error), value, never)
+            return PriorityClass(name, queue, ABOVE_ALL, math.inf, str(error), *written)
         toleration = math.inf if seconds < 0 else float(seconds)
-        return PriorityClass(name, queue, minimum, toleration, "", value, never)
+        return PriorityClass(name, queue, minimum, toleration, "", *written)
 
 
 def _integer(annotations: Labels, name: str, bits: int, default: int) -> int:
@@ -116,40 +118,8 @@ def _integer(annotations: Labels, name: str, bits: int, default: int) -> int:
     return number
 
 
-class _Selector(Struct, frozen=True, gc=False):
-    matchLabels: Labels = {}
-    matchExpressions: tuple[NodeSelectorRequirement, ...] = ()
-
-    @property
-    def is_too_large(self) -> bool:
-        labels, expressions = self.matchLabels, self.matchExpressions
-        if len(labels) + len(expressions) > BUDGET_SELECTOR:
-            return True
-        values = [text for one in expressions for text in one.values]
-        keys = (text for one in expressions for text in (one.key, one.operator))
-        texts = chain(labels, labels.values(), values, keys)
-        return len(labels) + len(values) > BUDGET_SELECTOR or max(map(len, texts), default=0) > KEY
-
-    def requirements(self) -> tuple[NodeSelectorRequirement, ...] | None:
-        """The requirements, None if one is invalid: such a selector matches nothing.
-
-        Source: ``LabelSelectorAsSelector`` and ``NewRequirement`` in k8s.io/apimachinery, pkg/apis/meta/v1
-        and pkg/labels.
-        """
-        for one in self.matchExpressions:
-            if one.operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
-                return None
-            if bool(one.values) != (one.operator in ("In", "NotIn")):
-                return None
-        labels = sorted(self.matchLabels.items())
-        return (
-            *[NodeSelectorRequirement(key, "In", (value,)) for key, value in labels],
-            *self.matchExpressions,
-        )
-
-
 class _BudgetSpec(Struct, frozen=True, gc=False):
-    selector: _Selector | None = None
+    selector: LabelSelectorManifest | None = None
 
 
 class _BudgetStatus(Struct, frozen=True, gc=False):

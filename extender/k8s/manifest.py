@@ -308,6 +308,11 @@ def is_relevant(key: str) -> bool:
     return domain.endswith(_DOMAINS) if slash else key.startswith(_UNQUALIFIED_PREFIXES)
 
 
+def is_extended(resource: str) -> bool:
+    """As Kubernetes says it (``IsExtendedResourceName`` in k8s.io/component-helpers)."""
+    return "/" in resource and "kubernetes.io/" not in resource and not resource.startswith("requests.")
+
+
 def drop_large_entries(
     labels: Mapping[str, str], annotations: Mapping[str, str], longest: int, total: int
 ) -> tuple[Mapping[str, str], Mapping[str, str], tuple[str, ...], str]:

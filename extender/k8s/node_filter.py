@@ -2,15 +2,16 @@
 pods insist on the same nodes.
 
 ``filter`` does not need them: kube-scheduler only asks about nodes that passed. ``explain`` and the replay of
-a snapshot look at all nodes, so they apply the filters here. Not implemented: affinity between pods, topology
-spread, host ports and volumes.
+a snapshot look at all nodes, so they apply the filters here. Not implemented: affinity between pods
+(``cluster/pod_conflicts.py`` has a part), topology spread and host ports.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from extender.k8s.admission_objects import PersistentVolume
 from extender.k8s.affinity import NodeSelectorTerm, Taint, tolerated
 from extender.k8s.manifest import Pairs, is_relevant
 from extender.k8s.objects import Node, Pod
@@ -19,11 +20,12 @@ from extender.untrusted.limits import TAUGHT_LABELS
 CORDONED = "node is cordoned"
 OTHER_SELECTOR = "node selector does not match"
 OTHER_AFFINITY = "node affinity does not match"
+OTHER_VOLUME = "a volume of the pod is on other nodes"
 NOT_TOLERATED = "node has a taint that the pod does not tolerate"
 
 _PLACED_BY = frozenset({"cpu", "memory"})
 """Resources without a domain that Stowage places by."""
-_NAMES_ONE_NODE = "kubernetes.io/hostname"
+HOSTNAME = "kubernetes.io/hostname"
 CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
@@ -41,9 +43,11 @@ def other_resources(pod: Pod) -> set[str]:
 
 
 class NodeFilter:
-    """The filters for one pod. Results are cached by the labels and taints that they depend on."""
+    """The filters for one pod and its known ``volumes``. Results are cached by the labels and taints that
+    they depend on."""
 
-    def __init__(self, pod: Pod) -> None:
+    def __init__(self, pod: Pod, volumes: Iterable[PersistentVolume | None] = ()) -> None:
+        self._volumes = [one.terms for one in volumes if one and one.terms]
         self._constraints, self._selector = pod.scheduling_constraints, pod.spec.node_selector
         terms = self._constraints.node_affinity or ()
         self._label_keys = tuple({requirement.key: None for term in terms for requirement in term.labels})
@@ -61,7 +65,10 @@ class NodeFilter:
             return OTHER_SELECTOR
         if not self._matches_affinity(node.name, node.labels):
             return OTHER_AFFINITY
-        return "" if self._tolerates(node.taints) else NOT_TOLERATED
+        if not self._tolerates(node.taints):
+            return NOT_TOLERATED
+        at = (any(term.matches(node.name, node.labels) for term in terms) for terms in self._volumes)
+        return "" if all(at) else OTHER_VOLUME
 
     def _tolerates(self, taints: tuple[Taint, ...]) -> bool:
         known = self._tolerated.get(taints)
@@ -128,4 +135,4 @@ def node_requirement(pod: Pod) -> NodeRequirement | None:
     if size > TAUGHT_LABELS:
         return None
     whole = NodeRequirement(pod.spec.node_selector, terms)
-    return whole.only(lambda key: key != _NAMES_ONE_NODE)
+    return whole.only(lambda key: key != HOSTNAME)

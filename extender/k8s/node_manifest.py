@@ -32,6 +32,7 @@ from extender.untrusted.limits import (
 
 class _Spec(Struct, frozen=True, gc=False):
     unschedulable: bool = False
+    providerID: str = ""
     taints: tuple[Taint, ...] = ()
 
 
@@ -69,6 +70,7 @@ class NodeManifest(Manifest, frozen=True, gc=False):
             capacity=_differing(status.capacity, allocatable),
             unschedulable=spec.unschedulable,
             taints=spec.taints[:NODE_TAINTS],
+            provider=sys.intern(spec.providerID.partition("://")[0][:NAME]),
             created=unix_seconds(metadata.creationTimestamp),
             conditions=_gpu_conditions(status.conditions),
             unreadable=unreadable,

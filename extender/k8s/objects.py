@@ -14,16 +14,19 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import ClassVar, Literal, TypeAlias
 
+from extender.k8s.admission_objects import AdmissionKind, AdmissionRecord
 from extender.k8s.affinity import NO_CONSTRAINTS, SchedulingConstraints, Taint
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.manifest import Pairs
 from extender.k8s.node_topology import NodeTopology
 from extender.k8s.pod_groups import PodGroup, PodGroupKind
 from extender.k8s.resource_api.objects import (
+    DeviceClaim,
     DeviceClass,
     DeviceTaintRule,
     DeviceTaintRuleKind,
     ResourceClaim,
+    ResourceClaimTemplate,
     ResourceSlice,
 )
 
@@ -33,6 +36,7 @@ Kind: TypeAlias = (
         "Pod",
         "ResourceSlice",
         "ResourceClaim",
+        "ResourceClaimTemplate",
         "DeviceClass",
         "Device",
         "ConfigMap",
@@ -40,6 +44,7 @@ Kind: TypeAlias = (
         "PodDisruptionBudget",
         "NodeResourceTopology",
     ]
+    | AdmissionKind
     | DeviceTaintRuleKind
     | PodGroupKind
 )
@@ -66,6 +71,7 @@ class Node:
     capacity: Mapping[str, str] = field(default_factory=dict)
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
+    provider: str = ""  # of spec.providerID: "gce", "aws"
     created: float = 0.0  # Unix seconds, 0 where unknown
     conditions: Pairs = ()  # (type, status), only conditions about GPUs
     unreadable: tuple[str, ...] = ()
@@ -89,11 +95,13 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class PodClaim:
-    """An entry of ``spec.resourceClaims``: names a ResourceClaim, or the template to create one from."""
+    """An entry of ``spec.resourceClaims``: names a ResourceClaim, or the template to create one from;
+    ``devices``: what that one asks for, if it stands beside the pod in a file."""
 
     name: str
     claim: str = ""
     template: str = ""
+    devices: DeviceClaim | None = None
 
 
 class _SpecMemo:
@@ -236,7 +244,9 @@ class Pod(_Memo):
     disrupted: float = 0.0  # Unix seconds, 0 where unknown
     has_other_constraints: bool = False
     has_local_data: bool = False  # a hostPath volume that is no socket or device
-    has_volume_claims: bool = False
+    volume_claims: tuple[str, ...] = ()  # the names of its PersistentVolumeClaims
+    runtime_class: str = ""
+    unchecked: tuple[str, ...] = ()  # what kube-scheduler filters by for its sake, and Stowage does not
     depends_on_pods: bool = False  # affinity between pods, topology spread, host ports
     only_pauses: bool = False  # every container runs a pause image
     resized: PodSpec | None = None
@@ -357,6 +367,7 @@ KubernetesObject: TypeAlias = (
     | Pod
     | ResourceSlice
     | ResourceClaim
+    | ResourceClaimTemplate
     | DeviceClass
     | DeviceTaintRule
     | KoordinatorDevice
@@ -365,6 +376,7 @@ KubernetesObject: TypeAlias = (
     | PodDisruptionBudget
     | PodGroup
     | NodeTopology
+    | AdmissionRecord
 )
 
 

@@ -37,6 +37,7 @@ from extender.untrusted.limits import (
     KEY,
     POD_ANNOTATION,
     POD_ANNOTATIONS,
+    POD_CLAIMS,
     REPORTED_DEVICES,
     SCHEDULING_GATES,
 )
@@ -85,7 +86,8 @@ class PodManifest(Manifest, frozen=True, gc=False):
         parsed_spec, problem = parse_spec(spec)
         devices = _devices(status.containerStatuses)
         depends_on_pods = _depends_on_pods(spec)
-        has_volume_claims = any([v.persistentVolumeClaim or v.ephemeral for v in spec.volumes])
+        name = metadata.name or metadata.generateName
+        volume_claims = tuple([_claim_name(v, name) for v in spec.volumes if _is_claim(v)])
         disruption, disrupted = _reason(status.conditions, "DisruptionTarget", "True")
         if len(devices) > REPORTED_DEVICES:
             devices = devices[:REPORTED_DEVICES]
@@ -93,7 +95,7 @@ class PodManifest(Manifest, frozen=True, gc=False):
         resized, unread = _resized(spec, status) if spec.nodeName else (None, "")
         pod = Pod(
             namespace=metadata.namespace_or_default,
-            name=metadata.name or metadata.generateName,
+            name=name,
             uid=metadata.uid,
             spec=parsed_spec,
             resized=resized,
@@ -116,7 +118,11 @@ class PodManifest(Manifest, frozen=True, gc=False):
                 [(s.name, s.resourceClaimName) for s in status.resourceClaimStatuses if s.resourceClaimName]
             ),
             scheduling_constraints=parse_constraints(
-                spec.nodeSelector, spec.affinity, spec.tolerations, _owner_kind(metadata.ownerReferences)
+                spec.nodeSelector,
+                spec.affinity,
+                spec.tolerations,
+                _owner_kind(metadata.ownerReferences),
+                metadata.namespace_or_default,
             ),
             owner=_owner(metadata.controller),
             pod_group=sys.intern(spec.schedulingGroup.podGroupName),
@@ -124,9 +130,11 @@ class PodManifest(Manifest, frozen=True, gc=False):
             unscheduled=_reason(status.conditions, "PodScheduled", "False")[0],
             disruption=disruption,
             disrupted=disrupted,
-            has_other_constraints=has_volume_claims or depends_on_pods,
+            has_other_constraints=bool(volume_claims) or depends_on_pods,
             has_local_data=any([_holds_data_of_the_node(volume) for volume in spec.volumes]),
-            has_volume_claims=has_volume_claims,
+            volume_claims=volume_claims[:POD_CLAIMS],
+            unchecked=_unchecked(spec),
+            runtime_class=sys.intern(spec.runtimeClassName),
             depends_on_pods=depends_on_pods,
             only_pauses=bool(spec.containers) and all(_is_pause(one.image) for one in spec.containers),
             unreadable=unreadable,
@@ -182,6 +190,27 @@ def _depends_on_pods(spec: PodSpecManifest) -> bool:
         or spec.topologySpreadConstraints
         or any([port.hostPort for one in spec.containers for port in one.ports])
     )
+
+
+def _unchecked(spec: PodSpecManifest) -> tuple[str, ...]:
+    affinity, anti = spec.affinity.podAffinity, spec.affinity.podAntiAffinity
+    terms = len(anti.required) - len(anti.terms("")) if anti else 0
+    has_ports = any([port.hostPort for one in spec.containers for port in one.ports])
+    found = {
+        "host ports": has_ports,
+        "topology spread": bool(spec.topologySpreadConstraints),
+        "affinity to other pods": bool(terms or (affinity and affinity.required)),
+    }
+    return tuple([what for what, is_there in found.items() if is_there])
+
+
+def _is_claim(volume: VolumeManifest) -> bool:
+    return bool(volume.persistentVolumeClaim or volume.ephemeral)
+
+
+def _claim_name(volume: VolumeManifest, pod: str) -> str:
+    """That of an ephemeral volume is made of the names of the pod and the volume."""
+    return volume.persistentVolumeClaim.claimName if volume.persistentVolumeClaim else f"{pod}-{volume.name}"
 
 
 def _holds_data_of_the_node(volume: VolumeManifest) -> bool:

@@ -58,8 +58,13 @@ class _HostPath(Struct, frozen=True, gc=False):
     type: str = ""
 
 
+class _VolumeClaim(Struct, frozen=True, gc=False):
+    claimName: Name = ""
+
+
 class VolumeManifest(Struct, frozen=True, gc=False):
-    persistentVolumeClaim: Any = None
+    name: Name = ""
+    persistentVolumeClaim: _VolumeClaim | None = None
     ephemeral: Any = None
     hostPath: _HostPath | None = None
 
@@ -83,6 +88,7 @@ class PodSpecManifest(Struct, frozen=True, gc=False):
     schedulerName: str = "default-scheduler"
     priority: int = 0
     priorityClassName: Name = ""
+    runtimeClassName: Name = ""
     preemptionPolicy: str = ""
     schedulingGroup: _SchedulingGroup = _SchedulingGroup()
     schedulingGates: tuple[_SchedulingGate, ...] = ()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from extender.inventory.cloud_labels import INSTANCE_TYPE
 from extender.inventory.gfd_labels import PRODUCT
+from extender.k8s.node_filter import HOSTNAME
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
 from extender.plan.prices import NodeCosts
 from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table, figure_gains
@@ -200,12 +201,12 @@ def added_nodes(text: str, nodes: Mapping[str, Node], taken: Iterable[str] = ())
     names = (f"added-{like.name}-{number}" for number in range(1, 1 << 20))
     known = {*nodes, *taken}
     fresh = (one for one in names if one not in known)
-    return [_copy(like, next(fresh)) for _ in range(count)]
+    return [copy_of(like, next(fresh)) for _ in range(count)]
 
 
-def _copy(like: Node, name: str) -> Node:
+def copy_of(like: Node, name: str) -> Node:
     """An empty node like this one, schedulable, without the taints of a node in trouble."""
-    labels = {key: name if key == "kubernetes.io/hostname" else text for key, text in like.labels.items()}
+    labels = {key: name if key == HOSTNAME else text for key, text in like.labels.items()}
     taints = tuple(taint for taint in like.taints if not taint.key.startswith("node.kubernetes.io/"))
     return replace(
         like,

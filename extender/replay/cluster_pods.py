@@ -20,7 +20,6 @@ from extender.dialects import kai
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.inventory.node_state import must_stay
-from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod
 from extender.queues.rights import WhyNot, declares_movable, protection_of
 from extender.replay.cluster_engine import ClusterEngine, as_new
@@ -93,11 +92,12 @@ class PermittedRows:
 
     def rows_that_accept(self, pod: Pod) -> Flags:
         """(N,) the rows; pods with equal rules share the array."""
-        zone = self._zone(pod.node_name) if pod.has_volume_claims and pod.node_name else None
-        rules = (pod.spec.node_selector, pod.scheduling_constraints, zone)
+        zone = self._zone(pod.node_name) if pod.volume_claims and pod.node_name else None
+        volumes = tuple(filter(None, self._state.admission.volumes_of(pod)))
+        rules = (pod.spec.node_selector, pod.scheduling_constraints, zone, volumes)
         permitted = self._by_rules.get(rules)
         if permitted is None:
-            fleet, node_filter = self._state.fleet, NodeFilter(pod)
+            fleet, node_filter = self._state.fleet, self._state.node_filter(pod)
             permitted = np.zeros(fleet.arrays.capacity, bool)
             for node in self._state.nodes.values():
                 fits = not node_filter.rejection(node) and zone in (None, self._zone(node.name))

@@ -16,6 +16,12 @@ from typing import Annotated, Any, get_args
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from extender.k8s.admission_objects import (
+    LimitRange,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    RuntimeClass,
+)
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.node_filter import NodeRequirement
 from extender.k8s.node_topology import NodeTopology
@@ -26,6 +32,7 @@ from extender.k8s.resource_api.objects import (
     DeviceTaintRule,
     DeviceTaintRuleKind,
     ResourceClaim,
+    ResourceClaimTemplate,
     ResourceSlice,
 )
 from extender.source.errors import Unavailable
@@ -39,12 +46,17 @@ _RECORDS: Mapping[str, type[KubernetesObject]] = {
     "Pod": Pod,
     "ResourceSlice": ResourceSlice,
     "ResourceClaim": ResourceClaim,
+    "ResourceClaimTemplate": ResourceClaimTemplate,
     "DeviceClass": DeviceClass,
     "Device": KoordinatorDevice,
     "ConfigMap": MigLayouts,
     "PriorityClass": PriorityClass,
     "PodDisruptionBudget": PodDisruptionBudget,
     "NodeResourceTopology": NodeTopology,
+    "RuntimeClass": RuntimeClass,
+    "LimitRange": LimitRange,
+    "PersistentVolume": PersistentVolume,
+    "PersistentVolumeClaim": PersistentVolumeClaim,
     **dict.fromkeys(get_args(PodGroupKind), PodGroup),
     **dict.fromkeys(get_args(DeviceTaintRuleKind), DeviceTaintRule),
 }

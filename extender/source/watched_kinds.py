@@ -14,6 +14,12 @@ from http import HTTPStatus
 
 from msgspec import Raw
 
+from extender.k8s.admission_objects import (
+    LimitRangeManifest,
+    PersistentVolumeClaimManifest,
+    PersistentVolumeManifest,
+    RuntimeClassManifest,
+)
 from extender.k8s.device_objects import PER_NODE_SELECTOR, KoordinatorDeviceManifest, MigLayoutsManifest
 from extender.k8s.eviction_objects import (
     ABOVE_ALL,
@@ -31,6 +37,7 @@ from extender.k8s.resource_api.manifests import (
     DeviceClassManifest,
     DeviceTaintRuleManifest,
     ResourceClaimManifest,
+    ResourceClaimTemplateManifest,
     ResourceSliceManifest,
 )
 
@@ -113,6 +120,7 @@ _ROWS = (
     _dra_kind("DeviceClass", f"{_DRA}/deviceclasses", DeviceClassManifest),
     _dra_kind("ResourceSlice", f"{_DRA}/resourceslices", ResourceSliceManifest),
     _dra_kind("ResourceClaim", f"{_DRA}/resourceclaims", ResourceClaimManifest),
+    _optional("ResourceClaimTemplate", f"{_DRA}/resourceclaimtemplates", ResourceClaimTemplateManifest),
     # v1: Kubernetes 1.37, v1beta2: 1.36, v1alpha3: 1.33 to 1.38 (k8s.io/api v0.37.1, ``resource/*/types.go``)
     _dra_kind("DeviceTaintRule", f"{_DRA}/devicetaintrules", DeviceTaintRuleManifest),
     _dra_kind("BetaDeviceTaintRule", f"{_DRA}beta2/devicetaintrules", DeviceTaintRuleManifest),
@@ -125,6 +133,10 @@ _ROWS = (
         NodeTopologyManifest,
     ),
     _optional("PriorityClass", "/apis/scheduling.k8s.io/v1/priorityclasses", PriorityClassManifest),
+    _optional("RuntimeClass", "/apis/node.k8s.io/v1/runtimeclasses", RuntimeClassManifest),
+    _optional("LimitRange", "/api/v1/limitranges", LimitRangeManifest),
+    _optional("PersistentVolume", "/api/v1/persistentvolumes", PersistentVolumeManifest),
+    _optional("PersistentVolumeClaim", "/api/v1/persistentvolumeclaims", PersistentVolumeClaimManifest),
     _optional("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets", PodDisruptionBudgetManifest),
 )
 WATCHED_KINDS: Mapping[Kind, WatchedKind] = {row.kind: row for row in _ROWS}

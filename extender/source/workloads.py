@@ -9,13 +9,16 @@ Argo Workflows one ``container`` or ``script`` (argoproj/argo-workflows, pkg/api
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from extender.k8s.manifest import Unreadable
 from extender.k8s.objects import Event, Node, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
+from extender.k8s.resource_api.manifests import ResourceClaimTemplateManifest
+from extender.k8s.resource_api.objects import DeviceClaim, ResourceClaimTemplate
 from extender.source.errors import Unavailable
 from extender.source.object_texts import Broken, documents, objects_of_manifest
 from extender.untrusted.limits import KEY, YAML_NODES, quoted, shorten
@@ -56,7 +59,8 @@ def parse_templates(text: str, name: str) -> list[Template]:
         raise ValueError(str(error)) from None
     objects = [one for document in read for one in _objects(document)]
     if found := [template for one in objects for template in _of_object(one, name)]:
-        return found
+        claims = {one.key: one.devices for one in _claim_templates(objects)}
+        return [one._replace(pod=_with_claims(one.pod, claims)) for one in found]
     kinds = ", ".join(sorted({_text(one.get("kind")) or "no kind" for one in objects}))
     problem = f"has no pod and no pod template ({kinds or 'no object'})"
     advice = "create it, and explain the pods that it makes by their names" if kinds else "is it empty?"
@@ -68,6 +72,21 @@ def beside_pods(text: str, name: str) -> list[Event]:
     and pods do not count: they are not in the cluster."""
     found = objects_of_manifest(text, name, YAML_NODES)
     return [Upserted(one) for one in found if not (one is None or isinstance(one, Broken | Node | Pod))]
+
+
+def _claim_templates(objects: Iterable[dict[str, Any]]) -> Iterator[ResourceClaimTemplate]:
+    for one in objects:
+        if _text(one.get("kind")) == "ResourceClaimTemplate":
+            with suppress(Unreadable):
+                yield ResourceClaimTemplateManifest.from_value(one).record()
+
+
+def _with_claims(pod: Pod, templates: Mapping[str, DeviceClaim]) -> Pod:
+    """The pod with what its claims ask for whose templates are known."""
+    claims = (
+        replace(one, devices=templates.get(f"{pod.namespace}/{one.template}")) for one in pod.spec.claims
+    )
+    return replace(pod, spec=replace(pod.spec, claims=tuple(claims))) if templates else pod
 
 
 def _objects(document: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 (whatever the text holds)
@@ -144,6 +163,7 @@ def _templates(
     elif isinstance(value, dict):
         if "leaderWorkerTemplate" not in value:
             count *= _number(value.get("replicas")) or _number(value.get("parallelism")) or 1
+            count *= _number(value.get("numOfHosts")) or 1  # of a group of workers of Ray
         if isinstance(_map(value.get("spec")).get("containers"), list):
             yield path, value, count
         elif isinstance(value.get("containers"), list):  # a pod spec without "template", as in KServe

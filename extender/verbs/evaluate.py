@@ -24,7 +24,7 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.queues.queue import is_restartable
 from extender.verbs import evaluation_kernels as kernels
-from extender.verbs.assignment import refuse_unassignable
+from extender.verbs.assignment import refuse_unassignable, renaming_nodes
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import (
     any_doubtful,
@@ -184,10 +184,26 @@ def _codes_as(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows
 
 def _refuse(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows, codes: Codes) -> Codes:
     """The codes with those of nodes that fit, but must not be given."""
+    if not request.wants_gpu:
+        return _by_cpu_and_memory(state, fleet, pod, request, rows)
     codes = refuse_unassignable(state, fleet, pod, request, rows, codes)
     if state.numa:
         codes = _refuse_misaligned(state, fleet, pod, rows, codes)
     return _refuse_spot(state, fleet, pod, rows, codes) if fleet.spot_rows else codes
+
+
+def _by_cpu_and_memory(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> Codes:
+    """``filter`` refuses no node to a pod without GPUs, whatever is the matter with those of the node, but
+    those whose GPUs it may mean by a name that Stowage does not read."""
+    arrays, codes = fleet.arrays, np.zeros(rows.size, np.int8)
+    if request.memory_bytes:
+        codes[arrays.free_memory[rows] < request.memory_bytes] = Reason.NO_FREE_MEMORY
+    if request.cpu_milli:
+        codes[arrays.free_cpu[rows] < request.cpu_milli] = Reason.NO_FREE_CPU
+    codes[rows < 0] = state.unknown_node
+    renamed = [fleet.rows[name] for name in renaming_nodes(state, pod, state.nodes.problems)]
+    codes[np.isin(rows, renamed)] = Reason.UNREADABLE
+    return codes
 
 
 class _Counted(NamedTuple):

@@ -18,7 +18,7 @@ from extender.cluster.pod_table import PodTable
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.k8s.node_filter import NodeFilter, has_unknown_filters
+from extender.k8s.node_filter import has_unknown_filters
 from extender.k8s.objects import Pod
 from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
 from extender.protocol.node_names import NodeNames
@@ -200,7 +200,7 @@ def _room_is_coming(state: State, pod: Pod, now: float, besides: Collection[str]
 
 def _has_just_come(state: State, pod: Pod, now: float) -> bool:
     """Whether the pod fits on a node where a pod has just ended."""
-    rejection = NodeFilter(pod).rejection
+    rejection = state.node_filter(pod).rejection
     ended = [
         node
         for node in state.pods.just_ended(now)

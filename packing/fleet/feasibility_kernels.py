@@ -29,6 +29,7 @@ from packing.jit import (
 from packing.model.reasons import Reason
 
 _OVERCOMMITTED = int(Reason.OVERCOMMITTED)
+_GPUS_TOO_SMALL = int(Reason.GPUS_TOO_SMALL)
 _NO_SUCH_RESOURCE = int(Reason.NO_SUCH_RESOURCE)
 _WRONG_MODEL = int(Reason.WRONG_MODEL)
 _TOO_FEW_GPUS = int(Reason.TOO_FEW_GPUS)
@@ -132,7 +133,11 @@ def share_reasons(
         taken = _FRAGMENTED if enough_in_sum else _NO_FREE_GPUS
         code = taken if fitting[n] < count else reasons[n]
         code = _TOO_FEW_GPUS if ever[n] < count else code
-        reasons[n] = _NO_SUCH_RESOURCE if ever[n] == 0 else code
+        if ever[n] == 0:
+            code = _NO_SUCH_RESOURCE
+            for g in range(gpus.compute.shape[0]):
+                code = _GPUS_TOO_SMALL if gpus.shareable[g, n] else code
+        reasons[n] = code
 
 
 @kernel(record_type(Gpus), read(U1, 2), read(U1, 1), *_SHARE, *[write(I4, 1)] * 2, write(I1, 1))

@@ -190,6 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _get(self, path: str, query: dict[str, str]) -> None:
         is_optional = path.startswith("/apis/") and not path.startswith(LEASES)
+        is_optional |= path.startswith(("/api/v1/limitranges", "/api/v1/persistentvolume"))
         if is_optional and path not in self.api.stores:
             return self._answer(self.api.without_devices, b'{"kind": "Status", "message": "no such thing"}')
         self.api.requests.append((path, query))

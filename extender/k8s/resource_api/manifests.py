@@ -36,6 +36,7 @@ from extender.k8s.resource_api.objects import (
     NodeScope,
     Number,
     ResourceClaim,
+    ResourceClaimTemplate,
     ResourceSlice,
     Value,
     parse_amount,
@@ -472,6 +473,19 @@ class ResourceClaimManifest(Manifest, frozen=True, gc=False):
             made_for=owner.uid if owner and owner.kind == "Pod" else "",
             deleting=metadata.deletionTimestamp is not None,
         )
+
+
+class _ClaimOfTemplate(Struct, frozen=True):
+    spec: Any = None
+
+
+class ResourceClaimTemplateManifest(Manifest, frozen=True, gc=False):
+    spec: _ClaimOfTemplate = _ClaimOfTemplate()
+
+    def record(self) -> ResourceClaimTemplate:
+        metadata = self.metadata
+        devices = _device_claim(self.spec.spec)
+        return ResourceClaimTemplate(metadata.namespace_or_default, metadata.name, devices, devices.problem)
 
 
 def parse_claim(

@@ -349,4 +349,19 @@ class ResourceClaim:
         return f"{self.namespace}/{self.name}"
 
 
-Record: TypeAlias = ResourceSlice | ResourceClaim | DeviceClass | DeviceTaintRule
+@dataclass(frozen=True, slots=True)
+class ResourceClaimTemplate:
+    """What the claims that are made from it ask for."""
+
+    kind: ClassVar[Literal["ResourceClaimTemplate"]] = "ResourceClaimTemplate"
+    namespace: str
+    name: str
+    devices: DeviceClaim = DeviceClaim()
+    problem: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+Record: TypeAlias = ResourceSlice | ResourceClaim | ResourceClaimTemplate | DeviceClass | DeviceTaintRule

@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 
 from extender.cluster.other_resources import takes_another_pod
+from extender.cluster.pod_conflicts import PodConflicts
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -105,7 +106,8 @@ def plan_evictions(
         request = request_of(pod)
     except RequestError:
         return []
-    promising = promising_nodes(state, pod, request, nodes, required or {})
+    required = _with_conflicts(state, pod, nodes, required or {})
+    promising = promising_nodes(state, pod, request, nodes, required)
     if not promising:
         return []
     rules = rules_for(state, pod, now, to_equals=to_equals)
@@ -113,9 +115,19 @@ def plan_evictions(
     candidates = dict(zip(names, candidates_on(state, rules, names, only), strict=True))
     chooser = VictimChooser(state, rules, [*candidates.values()], proposed or {}, whole_gangs=whole_gangs)
     claims = _FreedClaims(state, pod) if any(node.by_claims for node in promising) else None
-    asked = request, required or {}, candidates
+    asked = request, required, candidates
     planner = _Planner(state, rules, *asked, chooser, claims, MOST_TRIALS_OF_A_PLAN)
     return sorted(planner.plans(promising), key=EvictionPlan.order)
+
+
+def _with_conflicts(
+    state: State, pod: Pod, nodes: Sequence[str], required: Mapping[str, Collection[str]]
+) -> Mapping[str, Collection[str]]:
+    """``required``, and the pods that keep the pod off a node by anti-affinity: they leave, or it is none."""
+    conflicts = PodConflicts(state, pod)
+    found = {name: conflicts.on(state.nodes[name]) for name in nodes if name in state.nodes}
+    uids = {name: {one.uid for one in pods} for name, pods in found.items() if pods}
+    return {**required, **{name: [*{*required.get(name, ()), *of}] for name, of in uids.items()}}
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.state import Rows, State
-from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.evaluate import codes_for, dra_resources, may_stack, without_resources
@@ -44,7 +43,7 @@ def promising_nodes(
 ) -> list[PromisingNode]:
     """The known nodes that pass kube-scheduler's own filters, where the pod does not fit now and would on the
     empty node; at most ``MOST_NODES``, those that lack least. A node with ``required`` victims may fit."""
-    rejection = NodeFilter(pod).rejection
+    rejection = state.node_filter(pod).rejection
     known = [
         name
         for name in dict.fromkeys(nodes)

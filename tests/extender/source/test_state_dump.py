@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from extender.k8s.affinity import Taint
+from extender.k8s.admission_objects import (
+    LimitRange,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    RuntimeClass,
+)
+from extender.k8s.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.node_filter import NodeRequirement
 from extender.k8s.node_topology import NodeTopology
@@ -28,11 +34,15 @@ from extender.k8s.resource_api.objects import (
     Amount,
     CapacityRequestPolicy,
     Device,
+    DeviceClaim,
     DeviceClass,
     DeviceId,
+    DeviceRequest,
+    DeviceSubRequest,
     DeviceTaintRule,
     NodeScope,
     ResourceClaim,
+    ResourceClaimTemplate,
     ResourceSlice,
     parse_version,
 )
@@ -65,6 +75,11 @@ RECORDS: list[KubernetesObject] = [
     PriorityClass("forever", toleration=math.inf),
     PodDisruptionBudget("team", "b", allowed=1, disrupted=frozenset({"p"})),
     NodeTopology("n", "restricted", True, (NumaNode((("cpu", 1500),), (("cpu", 4000),)),), "7", "p"),
+    RuntimeClass("kata", "", (("cpu", "1"),), (("kata", "yes"),), (Toleration("k", "Exists"),)),
+    LimitRange("l", "team", (("cpu", "1"),)),
+    PersistentVolume("v", "", (NodeSelectorTerm((NodeSelectorRequirement("zone", "In", ("a",)),)),)),
+    PersistentVolumeClaim("c", "team", "v"),
+    ResourceClaimTemplate("team", "t", DeviceClaim((DeviceRequest("r", (DeviceSubRequest("", "c"),)),))),
     PodGroup("KaiPodGroup", "team", "g", None, whole=True),
     PodGroup("PodGroup", "team", "g", 3),
 ]
@@ -111,8 +126,8 @@ def test_every_kind_is_tried_here() -> None:
 LINES = text(*RECORDS).splitlines()
 BROKEN = {
     "cut within a line": ("\n".join(LINES)[:-200], "is no JSON, so the dump is incomplete"),
-    "cut after a line": ("\n".join(LINES[:-1]), "is incomplete: the dump ended after 15 records"),
-    "a line is missing": ("\n".join(LINES[:3] + LINES[4:]), "is incomplete: 14 of 15 records"),
+    "cut after a line": ("\n".join(LINES[:-1]), "is incomplete: the dump ended after 20 records"),
+    "a line is missing": ("\n".join(LINES[:3] + LINES[4:]), "is incomplete: 19 of 20 records"),
     "another version": (LINES[0].replace('"format":1', '"format":2'), "is a dump of another version"),
     "an unknown kind": (f'{LINES[0]}\n{{"kind":"Secret"}}', "line 2: a record of an unknown kind"),
     "a wrong type": (

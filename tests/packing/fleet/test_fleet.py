@@ -63,7 +63,7 @@ def test_counted_devices_are_taken_and_given_back():
         (counted("n", 8, islands=((0, 1, 2, 3),)), Request(devices=((GPU, 4),), island=True), Reason.FITS),
         (divisible("n", 2), Request(shares=whole_gpus(3)), Reason.TOO_FEW_GPUS),
         (counted("n", 2), Request(shares=whole_gpus(1)), Reason.NO_SUCH_RESOURCE),
-        (divisible("n", 2), Request(shares=Shares(1, 500, memory_mib=MIB + 1)), Reason.NO_SUCH_RESOURCE),
+        (divisible("n", 2), Request(shares=Shares(1, 500, memory_mib=MIB + 1)), Reason.GPUS_TOO_SMALL),
     ],
 )
 def test_the_reason_on_an_empty_node(shape, request_, reason):

@@ -1,0 +1,146 @@
+"""A pod as it will be created, with what the API server adds to it as far as the objects are known that say
+so; and the volumes of pods.
+
+Sources: plugin/pkg/admission of k8s.io/kubernetes: ``limitranger``, ``priority``, ``runtimeclass`` and
+``extendedresourcetoleration``, which GKE and EKS run (docs.aws.amazon.com/eks, platform versions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, get_args
+
+from extender.cluster.pod_table import PodTable
+from extender.k8s.admission_objects import AdmissionKind, AdmissionRecord, PersistentVolume, RuntimeClass
+from extender.k8s.affinity import Toleration
+from extender.k8s.manifest import Pairs, is_extended
+from extender.k8s.objects import Container, Deleted, Event, Listed, Node, Pod, Upserted
+from extender.queues.queue import PriorityClasses
+from extender.untrusted.limits import KEY, shorten
+
+ADDS_TOLERATIONS = "ExtendedResourceToleration"
+_CLOUDS = {
+    "cloud.google.com/gke-nodepool": "GKE",
+    "eks.amazonaws.com/nodegroup": "EKS",
+    "eks.amazonaws.com/compute-type": "EKS",
+    "alpha.eksctl.io/cluster-name": "EKS",
+    "karpenter.k8s.aws/instance-family": "EKS",
+    "kops.k8s.io/instancegroup": "",  # on machines of these clouds, with an API server of its own
+}
+_PROVIDERS = {"gce": "GKE", "aws": "EKS"}
+
+
+class Admission:
+    """The RuntimeClasses, LimitRanges, PersistentVolumes and their claims."""
+
+    def __init__(self, pods: PodTable, nodes: Mapping[str, Node], priorities: PriorityClasses) -> None:
+        self._pods, self._nodes, self._priorities = pods, nodes, priorities
+        self._by_kind: dict[str, dict[str, Any]] = {kind: {} for kind in get_args(AdmissionKind)}
+        self.runtime_classes: Mapping[str, RuntimeClass] = self._by_kind["RuntimeClass"]
+
+    def apply(self, event: Event) -> None:
+        """Take in an event of one of these kinds."""
+        known = self._by_kind[event.kind]
+        match event:
+            case Upserted(obj):
+                known[obj.key] = obj
+            case Deleted(_, key):
+                known.pop(key, None)
+            case Listed(_, keys):
+                for key in known.keys() - keys:
+                    del known[key]
+
+    def records(self) -> list[AdmissionRecord]:
+        return [one for by_key in self._by_kind.values() for one in by_key.values()]
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What cannot be read, by kind and name."""
+        return {f"{one.kind} {one.key}": one.problem for one in self.records() if one.problem}
+
+    def volumes_of(self, pod: Pod) -> list[PersistentVolume | None]:
+        """The volume of each of the pod's claims, None for one that is not known."""
+        claims, volumes = self._by_kind["PersistentVolumeClaim"], self._by_kind["PersistentVolume"]
+        bound = (claims.get(f"{pod.namespace}/{name}") for name in pod.volume_claims)
+        found = (volumes.get(claim.volume) if claim else None for claim in bound)
+        return [None if one is None or one.problem else one for one in found]
+
+    def as_created(self, pod: Pod) -> tuple[Pod, str]:
+        """The pod, and what is added, in one line. A pod that the cluster has stays as it is."""
+        known = self._pods.get(pod.key) or self._pods.misaligned.get(pod.key)
+        if known and known.uid == pod.uid:
+            return pod, ""
+        added = list[str]()
+        for step in (self._with_requests, self._with_priority, self._of_runtime_class, self._tolerating):
+            pod, what = step(pod)
+            added += [what] if what else []
+        return pod, f"The API server adds when it is created: {'; '.join(added)}." if added else ""
+
+    def _with_requests(self, pod: Pod) -> tuple[Pod, str]:
+        ranges = (one for _, one in sorted(self._by_kind["LimitRange"].items(), reverse=True))
+        defaults = {k: v for one in ranges if one.namespace == pod.namespace for k, v in one.requests}
+        spec = pod.spec
+        missing = defaults.keys() - {name for one in spec.containers for name, _ in one.requests}
+
+        def completed(one: Container) -> Container:
+            return replace(one, requests=_pairs(defaults | dict(one.requests)))
+
+        containers, inits = (tuple(map(completed, some)) for some in (spec.containers, spec.init_containers))
+        text = f"requests of {_listed({name: defaults[name] for name in missing})} (LimitRange)"
+        created = replace(spec, containers=containers, init_containers=inits) if defaults else spec
+        return replace(pod, spec=created), text if missing else ""
+
+    def _with_priority(self, pod: Pod) -> tuple[Pod, str]:
+        classes = self._priorities.by_name
+        default = next((one.name for one in classes.values() if one.is_default), "")
+        known = classes.get(pod.priority_class or default)
+        if known is None or pod.priority:
+            return pod, ""
+        never = pod.never_preempts or known.never_preempts
+        text = "" if pod.priority_class else f"the PriorityClass {shorten(default, KEY)}, the default"
+        return replace(pod, priority=known.value, priority_class=known.name, never_preempts=never), text
+
+    def _of_runtime_class(self, pod: Pod) -> tuple[Pod, str]:
+        found, spec, rules = self.runtime_classes.get(pod.runtime_class), pod.spec, pod.scheduling_constraints
+        if found is None:
+            return pod, ""
+        selector = _pairs(dict(spec.node_selector + found.node_selector))
+        tolerations = tuple(dict.fromkeys(rules.tolerations + found.tolerations))
+        spec = replace(spec, overhead=spec.overhead or found.overhead, node_selector=selector)
+        created = replace(pod, spec=spec, scheduling_constraints=replace(rules, tolerations=tolerations))
+        parts = {"overhead": dict(found.overhead), "nodeSelector": dict(found.node_selector)}
+        texts = [f"{name} {_listed(pairs)}" for name, pairs in parts.items() if pairs]
+        texts += ["tolerations"] if found.tolerations else []
+        return created, f"{' and '.join(texts)} (RuntimeClass {shorten(found.name, KEY)})" if texts else ""
+
+    def _tolerating(self, pod: Pod) -> tuple[Pod, str]:
+        rules = pod.scheduling_constraints
+        names = extended_resources(pod) - {one.key for one in rules.tolerations}
+        cloud = next(filter(None, map(_cloud, self._nodes.values())), "") if names else ""
+        if not cloud:
+            return pod, ""
+        added = tuple(Toleration(name, "Exists") for name in sorted(names))
+        text = f"a toleration of {_listed(dict.fromkeys(names, ''))} ({cloud} runs {ADDS_TOLERATIONS})"
+        return replace(
+            pod, scheduling_constraints=replace(rules, tolerations=rules.tolerations + added)
+        ), text
+
+
+def extended_resources(pod: Pod) -> set[str]:
+    """The extended resources that its containers request."""
+    return {name for one in pod.spec.all_containers for name, _ in one.requests if is_extended(name)}
+
+
+def _cloud(node: Node) -> str:
+    """Whose API server the node has, "" if that is not known."""
+    known = (cloud for label, cloud in _CLOUDS.items() if label in node.labels)
+    return next(known, _PROVIDERS.get(node.provider, ""))
+
+
+def _pairs(entries: Mapping[str, str]) -> Pairs:
+    return tuple(sorted(entries.items()))
+
+
+def _listed(entries: Mapping[str, str]) -> str:
+    return shorten(", ".join("=".join(filter(None, pair)) for pair in sorted(entries.items())))

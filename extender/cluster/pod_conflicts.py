@@ -1,0 +1,31 @@
+"""Required anti-affinity between pods (kube-scheduler's ``InterPodAffinity``): which running pods keep a pod
+out of their domains."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from extender.cluster.state import State
+from extender.k8s.objects import Node, Pod
+
+
+class PodConflicts:
+    """The running pods with which a pod must not share a domain, by its own anti-affinity or by theirs."""
+
+    def __init__(self, state: State, pod: Pod) -> None:
+        self._by_domain: defaultdict[tuple[str, str], list[Pod]] = defaultdict(list)
+        own, pods = pod.scheduling_constraints.anti_affinity, state.pods
+        others = pods.values() if own else (pods[key] for key in pods.anti_affine)
+        for other in (one for one in others if one.node_name and one.uid != pod.uid):
+            labels, theirs = state.nodes.labels_of(other.node_name), other.scheduling_constraints
+            keys = [term.key for term in own if term.selects(other.namespace, other.labels)]
+            keys += [one.key for one in theirs.anti_affinity if one.selects(pod.namespace, pod.labels)]
+            for key in keys:
+                if key in labels:
+                    self._by_domain[key, labels[key]].append(other)
+        self._keys = {key for key, _ in self._by_domain}
+
+    def on(self, node: Node) -> list[Pod]:
+        """Those that keep it off this node."""
+        domains = ((key, node.labels.get(key, "")) for key in self._keys)
+        return [pod for domain in domains for pod in self._by_domain.get(domain, ())]

@@ -1,0 +1,288 @@
+"""The nodes that only rules of the pod, or cordons, keep it off, and how it gets past them.
+
+Every way is tried: the pod as it would be, against all nodes. It is shown only if that opens the node that it
+is for, and it is counted by all that it opens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+import numpy as np
+
+from extender.cluster.admission import ADDS_TOLERATIONS, extended_resources
+from extender.cluster.other_resources import Lack
+from extender.cluster.state import Rows, State
+from extender.explain.answers import Need, Refusal
+from extender.explain.candidates import Candidates, Rejection, uncordoned, untolerated
+from extender.explain.needs import NO_DEVICES, missing_needs
+from extender.explain.words import written_as
+from extender.k8s.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
+from extender.k8s.manifest import Pairs
+from extender.k8s.node_filter import CORDON, CORDONED, NOT_TOLERATED, OTHER_SELECTOR
+from extender.k8s.objects import Node, Pod
+from extender.protocol.node_names import NodeNames
+from extender.untrusted.limits import KEY, shorten
+from extender.verbs.evaluate import Codes, evaluate
+from extender.verbs.eviction.promising import shortfall
+from packing.fleet.feasibility import fits_when_empty
+from packing.model.reasons import Reason
+from packing.model.request import Request
+
+_OWN_TAINTS = "node.kubernetes.io/"
+"""Kubernetes sets these on nodes that are not ready or under pressure: to tolerate them is no way out."""
+_STARTING = re.compile("not-?ready|uninitiali[sz]ed|unregistered|startup|ignore-taint", re.IGNORECASE)
+"""In the keys of taints that agents of a node and cloud providers remove once they are up: CSI and CNI
+drivers, cloud-provider, Karpenter, the cluster autoscaler."""
+_NAMED = 3
+_GROUPS = 16
+"""Groups of nodes behind the same rules that are tried, those behind the fewest first."""
+
+
+class Way(NamedTuple):
+    """How a node gets open to a pod: what to do, and the pod as it is then; ``counted``: that is all."""
+
+    text: str
+    pod: Pod
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Nodes that the ``way`` past ``rules`` opens, and that would take the pod: now (``fits``), or once their
+    pods have gone (``full``). ``node``: one of them. ``doubt``: why it is not known whether they would.
+    ``starts``: the node does not take it yet because it has just been made."""
+
+    rules: tuple[Rejection, ...]
+    node: Node
+    way: str
+    fits: tuple[str, ...]
+    full: int
+    doubt: str = ""
+    starts: bool = False
+    counted: bool = True
+    likeness: float = 0.0
+
+    def order(self) -> tuple[bool, int, int, int, float]:
+        """What helps now first, then the fewest rules, then the most nodes."""
+        return not self.fits, len(self.rules), -len(self.fits), -self.full, -self.likeness
+
+
+class Beyond(NamedTuple):
+    """Why nodes that these rules exclude, such as ``node``, could not take the pod without them either."""
+
+    rules: tuple[Rejection, ...]
+    node: Node
+    refusal: Refusal
+
+
+def behind_rules(
+    state: State, pod: Pod, request: Request, candidates: Candidates
+) -> tuple[list[Behind], list[Beyond]]:
+    """Those that help most first; and what keeps the pod off the other nodes."""
+    groups = _groups(pod, candidates)
+    names = [node.name for _, nodes in groups for node in nodes]
+    evaluation = evaluate(state, pod, request, NodeNames.of(names))
+    lacks = {node.name: candidates.lack_on(node) for _, nodes in groups for node in nodes}
+    free = np.array([lacks[name] is None for name in names], np.bool_)
+    empty = fits_when_empty(state.fleet, request)[evaluation.rows] & (evaluation.rows >= 0)
+    fits, may_fit = free & evaluation.certain, free & (evaluation.codes == Reason.FITS)
+    full = free & empty if request.wants_gpu else np.zeros_like(free)
+    doubt = next((one.problem for one in evaluation.forecasts if one.problem and not one.refused), "")
+    every = [node for _, nodes in groups for node in nodes]
+    found, beyond, end = [], list[Beyond](), 0
+    for rules, nodes in groups:
+        start, end = end, end + len(nodes)
+        kinds = fits[start:end], full[start:end], may_fit[start:end] & bool(doubt)
+        of_kind = next((kind for kind in (0, 1, 2) if kinds[kind].any()), None)
+        if of_kind is None:
+            some = [(node.name, lack) for node in nodes if (lack := lacks[node.name])]
+            codes, rows = evaluation.codes[start:end], evaluation.rows[start:end]
+            why = lacking(some) if len(some) == len(nodes) else _refused(state, request, codes, rows)
+            beyond.append(Beyond(rules, nodes[0], why))
+            continue
+        node = nodes[int(np.argmax(kinds[of_kind]))]
+        way = way_past(state, pod, rules, node)
+        opened = _opened(candidates, way.pod, node, every, (fits, full, may_fit)[of_kind])
+        if node.name in opened:
+            starts = any(_starts(state, pod, node, taint) for taint in untolerated(pod, node.taints))
+            at_once, later = (tuple(opened), 0) if of_kind == 0 else ((), len(opened))
+            unknown = shorten(doubt) if of_kind == 2 else ""
+            likeness = _likeness(pod.spec.node_selector, node)
+            what = at_once, later, unknown, starts, way.counted, likeness
+            found.append(Behind(rules, node, way.text, *what))
+    return _best(found), beyond
+
+
+def _groups(pod: Pod, candidates: Candidates) -> list[tuple[tuple[Rejection, ...], list[Node]]]:
+    """The nodes behind the same rules that have the same values of the labels that the pod selects."""
+    groups: dict[tuple[tuple[Rejection, ...], tuple[str | None, ...]], list[Node]] = {}
+    for node in (node for nodes in candidates.passed_over.values() for node in nodes):
+        if rules := candidates.rules_against(node):
+            values = tuple(node.labels.get(key) for key, _ in pod.spec.node_selector)
+            groups.setdefault((rules, values), []).append(node)
+    ordered = sorted(groups.items(), key=lambda group: (len(group[0][0]), -len(group[1])))
+    return [(rules, nodes) for (rules, _), nodes in ordered[:_GROUPS]]
+
+
+def _opened(
+    candidates: Candidates, pod: Pod, node: Node, every: Sequence[Node], which: Iterable[bool]
+) -> list[str]:
+    """The nodes among ``which`` that take the pod as it is now; ``node`` is no longer cordoned."""
+    accepts = candidates.filter_of(pod).rejection
+    tried = (one for one, is_one in zip(every, which, strict=True) if is_one)
+    return [one.name for one in tried if not accepts(uncordoned(one) if one is node else one)]
+
+
+def _best(found: Iterable[Behind]) -> list[Behind]:
+    """In their order, without those that say the same, or need more rules than others for no more nodes."""
+    best: list[Behind] = []
+    for one in sorted(found, key=Behind.order):
+        shorter = [other for other in best if len(other.rules) < len(one.rules) and other.fits]
+        worse = any(len(other.fits) >= len(one.fits) for other in shorter)
+        if not worse and all(one.way != other.way for other in best):
+            best.append(one)
+    return best
+
+
+def lacking(lacks: Sequence[tuple[str, Lack]]) -> Refusal:
+    """Nodes that have too little of what Stowage does not place by, the first of them as the nearest."""
+    name, lack = lacks[0]
+    need = Need(shorten(lack.name, KEY), lack.asked, lack.left, lack.total, lack.text)
+    can_host = sum(one.asked <= one.total for _, one in lacks)
+    return Refusal(lack.reason, len(lacks), True, name, (need,), can_host=can_host)
+
+
+def _refused(state: State, request: Request, codes: Codes, rows: Rows) -> Refusal:
+    """The most frequent reason."""
+    code = int(np.bincount(codes).argmax())
+    some = rows[(codes == code) & (rows >= 0)]
+    if not some.size or code == Reason.FITS:
+        text = Reason.UNKNOWN_NODE.text if code else NO_DEVICES
+        return Refusal(text, len(codes), eviction_helps=False, nearest="")
+    row = int(some[np.argmin(shortfall(state.fleet, some, request))])
+    spec, needs = state.fleet.specs[row], tuple(missing_needs(state.fleet, row, request))
+    return Refusal(Reason(code).text, some.size, False, spec.name if spec else "", needs)
+
+
+def _likeness(selected: Pairs, node: Node) -> float:
+    pairs = [(shorten(value, KEY), shorten(node.labels.get(key, ""), KEY)) for key, value in selected]
+    return sum(SequenceMatcher(None, *pair).ratio() for pair in pairs)
+
+
+def way_past(state: State, pod: Pod, rules: Sequence[Rejection], node: Node) -> Way:
+    """How the pod gets past these rules to the node."""
+    texts, changed, counted = list[str](), pod, True
+    for rule in rules:
+        way = _past_rule(state, changed, node, rule)
+        texts, changed, counted = [*texts, way.text], way.pod, counted and way.counted
+    return Way(" and ".join(texts), changed, counted)
+
+
+def _past_rule(state: State, pod: Pod, node: Node, rule: Rejection) -> Way:
+    if rule.reason == CORDONED:
+        return Way(f"kubectl uncordon {node.name}", pod)
+    if rule.reason == NOT_TOLERATED:
+        return _past_taints(state, pod, node)
+    if rule.reason == OTHER_SELECTOR:
+        return _past_selector(state, pod, node)
+    return _past_affinity(pod, node, rule)
+
+
+def _past_taints(state: State, pod: Pod, node: Node) -> Way:
+    taints = [taint for taint in untolerated(pod, node.taints) if taint.key != CORDON.key]
+    rules = pod.scheduling_constraints
+    added = (Toleration(one.key, "Equal" if one.value else "Exists", one.value, one.effect) for one in taints)
+    rules = replace(rules, tolerations=(*rules.tolerations, *added))
+    changed = replace(pod, scheduling_constraints=rules)
+    if any(taint.key.startswith(_OWN_TAINTS) for taint in taints):
+        return Way(f"see why it has this taint: kubectl describe node {node.name}", changed, counted=False)
+    starting = [taint for taint in taints if _starts(state, pod, node, taint)]
+    lasting = [taint for taint in taints if taint not in starting]
+    keys = ", ".join(one.key for one in starting[:_NAMED])
+    lines = ", ".join(map(_toleration, lasting[:_NAMED]))
+    texts = [f"wait: {node.name} starts, and then loses the taint {shorten(keys, KEY)}"] if starting else []
+    if len(lasting) > _NAMED or len(lines) > _NAMED * KEY:
+        texts.append(f"tolerate its {len(lasting)} taints, as kubectl describe node {node.name} has them")
+    elif lasting:
+        by_plugin = {one.key for one in lasting} <= extended_resources(pod)
+        more = f" (the API server would add it with the admission plugin {ADDS_TOLERATIONS})" * by_plugin
+        texts.append(f"write tolerations: [{lines}]{more}")
+    return Way(" and ".join(texts), changed)
+
+
+def _starts(state: State, pod: Pod, node: Node, taint: Taint) -> bool:
+    """Whether the taint goes once the node has started: by its key; of a new node of Karpenter also each that
+    its other nodes do not have."""
+    if taint.key.startswith(_OWN_TAINTS):
+        return False
+    pool = node.labels.get("karpenter.sh/nodepool")
+    if pool is None or node.labels.get("karpenter.sh/initialized") == "true":
+        return bool(_STARTING.search(taint.key))
+    alike = (one for one in state.nodes.values() if one.labels.get("karpenter.sh/nodepool") == pool)
+    ready = (one for one in alike if one.labels.get("karpenter.sh/initialized") == "true")
+    lasting = {taint.key for one in ready for taint in one.taints}
+    return taint.key not in lasting | extended_resources(pod)
+
+
+def _past_selector(state: State, pod: Pod, node: Node) -> Way:
+    """The selector as it would be for the node."""
+    selected, labels = pod.spec.node_selector, node.labels
+    wrong = [pair for pair in selected if labels.get(pair[0]) != pair[1]]
+    runtime = state.admission.runtime_classes.get(pod.runtime_class)
+    of_class = runtime.node_selector if runtime else ()
+    if any(pair in of_class for pair in wrong):
+        rest = tuple(pair for pair in selected if pair not in of_class)
+        without = _selecting(replace(pod, runtime_class=""), rest)
+        text = f"leave out runtimeClassName: {pod.runtime_class}, or label nodes that have its runtime"
+        return Way(text, without, counted=False)
+    rest = tuple((key, labels[key]) for key, _ in selected if key in labels)
+    named = ", ".join(shorten(f"{key}={value}", KEY) for key, value in (wrong or selected)[:_NAMED])
+    if len(wrong) < len(selected) and not any(key in labels for key, _ in wrong):
+        return Way(f"leave out {named} of spec.nodeSelector", _selecting(pod, rest))
+    if rest and len(selected) <= _NAMED:
+        return Way(f"write {written_as('nodeSelector', dict(rest))}", _selecting(pod, rest))
+    return Way(f"leave out spec.nodeSelector ({named})", _selecting(pod, ()))
+
+
+def _selecting(pod: Pod, selector: Pairs) -> Pod:
+    return replace(pod, spec=replace(pod.spec, node_selector=selector))
+
+
+def _past_affinity(pod: Pod, node: Node, rule: Rejection) -> Way:
+    asked, where = shorten(rule.detail, KEY), "spec.affinity.nodeAffinity"
+    key, _, rest = rule.detail.partition(" ")
+    if not rule.detail or " or " in rest:
+        return Way(f"change {where}{f' ({asked})' if asked else ''}", _with_terms(pod, None))
+    value = node.labels.get(key, "") if rest.startswith("In ") else ""
+    instead = (NodeSelectorRequirement(key, "In", (value,)),) if value else ()
+    terms = pod.scheduling_constraints.node_affinity or ()
+    changed = _with_terms(pod, [_replaced(term, node, instead) for term in terms])
+    if value:
+        values = f'[{{key: {key}, operator: In, values: ["{shorten(value, KEY)}"]}}]'
+        return Way(f"write matchExpressions: {values} in place of {asked} in {where}", changed)
+    return Way(f"leave out {asked} of {where}", changed)
+
+
+def _replaced(
+    term: NodeSelectorTerm, node: Node, instead: tuple[NodeSelectorRequirement, ...]
+) -> NodeSelectorTerm:
+    fails = next((one for one in term.labels if not one.matches(node.labels)), None)
+    return replace(term, labels=(*(one for one in term.labels if one != fails), *instead))
+
+
+def _with_terms(pod: Pod, terms: Sequence[NodeSelectorTerm] | None) -> Pod:
+    kept = tuple(term for term in terms or () if term.labels or term.fields) or None
+    rules = replace(pod.scheduling_constraints, node_affinity=kept)
+    return replace(pod, scheduling_constraints=rules)
+
+
+def _toleration(taint: Taint) -> str:
+    """The toleration of just this taint, as YAML. Keys, values and effects need no quotes in Kubernetes, but
+    a value may look like a number."""
+    value = f'operator: Equal, value: "{taint.value}"' if taint.value else "operator: Exists"
+    return f"{{key: {taint.key}, {value}, effect: {taint.effect}}}"

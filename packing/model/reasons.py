@@ -6,9 +6,10 @@ so a text contains no node name and no number.
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, unique
 
 
+@unique
 class Reason(IntEnum):
     """Code, text, and whether evicting pods from the node could help. ``FITS`` is 0."""
 
@@ -48,6 +49,6 @@ class Reason(IntEnum):
     NOT_IN_SHARD = 27, "node is not in the shard of this Stowage"
     SHARES_USED_UP = 28, "the node's GPUs take no more pods: their split count is used up", True
     WRONG_MODE = 29, "node isolates parts of GPUs in another way than the pod asks for"
-    GPUS_TOO_SMALL = 31, "GPUs of the node are smaller than the part of one that the pod asks for"
     MISALIGNED = 30, "kubelet would refuse the pod: its NUMA policy cannot align what is free"
     OTHER_WAY = 31, "GPUs that a device plugin and ResourceSlices both offer are in use in the other way"
+    GPUS_TOO_SMALL = 32, "GPUs of the node are smaller than the part of one that the pod asks for"

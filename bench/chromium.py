@@ -1,6 +1,6 @@
 """A headless Chromium, driven over the DevTools protocol: for tests of the page, its pictures and figures.
 
-The protocol is https://chromedevtools.github.io/devtools-protocol; uvicorn already needs ``websockets``, so
+The protocol is https://chromedevtools.github.io/devtools-protocol; ``websockets`` speaks it, so
 nothing has to be installed but Chromium itself (Debian: ``apt-get install chromium``).
 """
 

@@ -13,7 +13,7 @@ import asyncio
 import json
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,8 +22,7 @@ from bench import cluster
 from bench.client import extender_args
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.pod_manifest import PodManifest
-from extender.server.front import Front
-from extender.server.http_server import Message
+from extender.server.app import create_app
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -72,26 +71,30 @@ def _snapshot(nodes: int, pod: dict[str, Any]) -> Snapshot:
 
 
 class _Caller:
-    """Asks a service as ``http_server.py`` does."""
+    """Asks a service as a port does."""
 
     def __init__(self, service: Service) -> None:
-        self._service, self._front = service, Front(service, debug=False)
+        self._service, self._app = service, create_app(service, debug=False)
         self._reply = b""
 
     async def ask(self, path: str, body: bytes) -> bytes:
         """The body of the reply, once all that follows it is done, too."""
         assert self._service.engine is not None
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+        headers = [
+            (b"host", b"stowage"),
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+        ]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "http_version": "1.1"}
 
-        async def receive() -> Message:
+        async def receive() -> MutableMapping[str, Any]:
             return {"type": "http.request", "body": body, "more_body": False}
 
-        await self._front(scope, receive, self._send)
+        await self._app(scope, receive, self._send)
         self._service.engine.after.run()
         return self._reply
 
-    async def _send(self, message: Message) -> None:
+    async def _send(self, message: MutableMapping[str, Any]) -> None:
         self._reply = message.get("body", b"")
 
 

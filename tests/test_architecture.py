@@ -17,8 +17,8 @@ import pytest
 
 from extender.cli.main import main
 from extender.data import CLUSTER
+from extender.server.app import create_app
 from extender.server.engine import Engine
-from extender.server.front import Front
 from extender.server.service import Service
 from extender.settings import Settings
 from tests.contract.conftest import Stowage, manifest
@@ -102,7 +102,7 @@ async def test_filter_prioritize_bind_and_the_event_of_the_binding(tmp_path: Pat
         running = asyncio.create_task(service.run())
         try:
             await eventually(lambda: service.engine and not service.missing())
-            transport = httpx.ASGITransport(Front(service))
+            transport = httpx.ASGITransport(create_app(service))
             async with httpx.AsyncClient(transport=transport, base_url="http://stowage") as client:
                 stowage = Stowage(service, client)
                 calls.clear()

@@ -26,8 +26,8 @@ from extender.queues.disruptions import DisruptionLog
 from extender.queues.gangs import GangTable
 from extender.queues.queue import OTHER_QUEUE_LABELS, QUEUE_LABEL
 from extender.queues.rights import EvictionRules, Rights
+from extender.server.app import create_app
 from extender.server.debug_auth import is_guarded
-from extender.server.front import Front
 from extender.server.service import Service
 from extender.source import stowage_service
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -118,7 +118,9 @@ async def test_probes_use_existing_routes() -> None:
     await service.start()
     one = stowage(behind)
     ports = {port["name"]: port["containerPort"] for port in one["ports"]}
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(Front(service)), base_url="http://s") as http:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(create_app(service)), base_url="http://s"
+    ) as http:
         for probe in (one["readinessProbe"], one["livenessProbe"]):
             assert (await http.get(probe["httpGet"]["path"])).status_code == 200
             assert ports[probe["httpGet"]["port"]] == 8081  # the other one asks for a client certificate

@@ -1,8 +1,8 @@
-"""The routes of FastAPI: version, metrics, the page at ``/``, and what shows the state (docs/debug.md).
+"""The application: the verbs, version, metrics, the page at ``/``, and what shows the state (docs/debug.md).
 
-For speed, handlers are ``async def`` and work inline (a thread pool costs more than the answer), bodies are
-bytes in and out (response models cost eight times as much), and there is no middleware. Longer answers are
-made in parts, so that requests of kube-scheduler come in between, and their sizes are bounded.
+For speed, handlers are ``async def`` and work inline (a thread pool costs more than the answer), and bodies
+are bytes in and out (response models cost eight times as much). Longer answers are made in parts, so that
+requests of kube-scheduler come in between, and their sizes are bounded.
 """
 
 from __future__ import annotations
@@ -13,19 +13,26 @@ import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from pydantic_core import to_json
 
 from extender.background import with_turns
 from extender.k8s.objects import REQUIRED_KINDS
 from extender.logs import level_of, set_level
+from extender.protocol.messages import Verb
+from extender.protocol.shapes import SHAPES
+from extender.protocol.volcano import VolcanoVerb
 from extender.server.body import BodyBudget, BodyRefused
+from extender.server.guard import Guard
 from extender.server.metrics import CONTENT_TYPE
 from extender.server.page_files import page_files
 from extender.server.service import PROBES, Service
+from extender.server.verb_route import VerbEndpoint, VerbRoute
 from extender.settings import API, Settings
 from extender.untrusted.limits import (
     DECISIONS_LISTED,
@@ -53,11 +60,38 @@ Listed = Annotated[int, Query(ge=0, le=DECISIONS_LISTED)]
 Problems = Annotated[int, Query(ge=0, le=PROBLEMS_LISTED)]
 
 
-def create_app(service: Service, bodies: BodyBudget, *, debug: bool) -> FastAPI:
-    """The version, and for ``debug`` metrics, status, settings, ``/debug`` and the page. ``bodies``: the
-    memory for bodies, which the verbs use, too."""
+class _App(FastAPI):
+    """Whose ``/openapi.json`` also has the shapes of the bodies that the verbs read by themselves."""
+
+    def openapi(self) -> dict[str, Any]:
+        schema = super().openapi()
+        bodies: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+            (args, "validation") for args, _ in SHAPES.values()
+        ]
+        _, more = models_json_schema(bodies, ref_template="#/components/schemas/{model}")
+        schema["components"]["schemas"].update(more["$defs"])
+        return schema
+
+
+def create_app(
+    service: Service,
+    *,
+    verbs: bool = True,
+    debug: bool = True,
+    clients: frozenset[str] = frozenset(),
+) -> FastAPI:
+    """What one port answers: ``verbs``, and for ``debug`` metrics, status, settings, ``/debug`` and the page.
+
+    ``clients`` are the names in TLS certificates that may call the verbs; empty for all.
+    """
     # No interactive pages of FastAPI: they load scripts from other sites.
-    app = FastAPI(title="Stowage", openapi_url=None, redirect_slashes=False)
+    options: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
+    app = _App(title="Stowage", version=service.version, **options)
+    app.add_middleware(Guard, service=service)
+    bodies = BodyBudget(service.settings.body_limit_mib << 20)
+    if verbs:
+        for verb in service.verbs:
+            _add_verb(app, verb, VerbEndpoint(service, bodies, clients, verb))
 
     async def version(request: Request) -> Response:
         return _compact({"version": service.version, "source": service.source.describe()})
@@ -81,7 +115,21 @@ def create_app(service: Service, bodies: BodyBudget, *, debug: bool) -> FastAPI:
         _add_page(app)
         for method, path, answer in _DebugRoutes(service, bodies).table():
             app.add_api_route(f"/debug{path}", answer, methods=[method])
+            if method == "GET":
+                app.add_api_route(f"/debug{path}", answer, methods=["HEAD"], include_in_schema=False)
     return app
+
+
+def _add_verb(app: FastAPI, verb: Verb | VolcanoVerb, endpoint: VerbEndpoint) -> None:
+    path, shapes = (f"/scheduler/{verb}", SHAPES[verb]) if verb in SHAPES else (f"/{verb}", None)
+    more: dict[str, Any] = {}
+    if shapes is not None:
+        schema = {"$ref": f"#/components/schemas/{shapes[0].__name__}"}
+        body = {"required": True, "content": {"application/json": {"schema": schema}}}
+        more = {"openapi_extra": {"requestBody": body}, "responses": {200: {"model": shapes[1]}}}
+    app.router.add_api_route(
+        path, endpoint, methods=["POST"], name=verb, route_class_override=VerbRoute, **more
+    )
 
 
 def _status(service: Service, paths: str) -> str:

@@ -1,4 +1,4 @@
-"""Receives request bodies within limits of size and total memory; ``http_server.py`` limits their time.
+"""Receives request bodies within limits of size and total memory; ``port.py`` limits their time.
 
 Anyone who reaches the port can send bodies, slowly and many at once. If all bodies together are too large, we
 drop the largest that is still arriving: requests of kube-scheduler are small, so they get through.
@@ -6,12 +6,14 @@ drop the largest that is still arriving: requests of kube-scheduler are small, s
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
-from extender.server.http_server import Receive
 from extender.server.memory_limit import memory_limit
-from extender.untrusted.limits import BODIES_IN_FLIGHT, LARGE_BODY, PART_OF_MEMORY
+from extender.untrusted.limits import BODIES_IN_FLIGHT, BODY_SECONDS, LARGE_BODY, PART_OF_MEMORY
+
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class Reducer(Protocol):
@@ -87,13 +89,12 @@ class BodyBudget:
     async def _receive(self, body: _Body, receive: Receive, limit: int, reducer: Reducer | None) -> None:
         more = True
         while more:
-            try:
-                message = await receive()
-            except TimeoutError as error:
-                raise BodyRefused(408, "too_slow", str(error)) from None
+            message = await receive()
             if message["type"] == "http.disconnect":
                 raise BodyRefused(499, "hung_up", "the caller has hung up")
             chunk, more = message.get("body", b""), message.get("more_body", False)
+            if more and not chunk:  # what port.py says of a body that does not come
+                raise BodyRefused(408, "too_slow", f"the body took longer than {BODY_SECONDS} s")
             if reducer is not None:
                 chunk = reducer.feed(chunk) + (b"" if more else reducer.end())
             if body.size + len(chunk) > limit:

@@ -15,9 +15,9 @@ from functools import partial
 import uvloop
 
 from extender.background import Run
+from extender.server.app import create_app
 from extender.server.between_answers import collect_forever
-from extender.server.front import Front
-from extender.server.http_server import Server
+from extender.server.port import Port
 from extender.server.service import Service
 from extender.server.tls import Tls
 
@@ -70,18 +70,18 @@ async def _run(
     service: Service, sock: socket.socket, debug_sock: socket.socket | None, tls: Tls | None
 ) -> None:
     clients = tls.client_names if tls else frozenset()
-    front = Front(service, debug=debug_sock is None, clients=clients)
-    ports = [(Server(front, sock, tls.verbs if tls else None), front)]
+    app = create_app(service, debug=debug_sock is None, clients=clients)
+    ports = [Port(app, sock, tls.verbs if tls else None, _GRACE)]
     if debug_sock is not None:
-        front = Front(service, verbs=False)
-        ports.append((Server(front, debug_sock, tls.debug if tls else None), front))
+        ports.append(Port(create_app(service, verbs=False), debug_sock, tls.debug if tls else None, _GRACE))
     working = asyncio.create_task(service.run())
-    background = asyncio.create_task(service.background.keep_all(_tasks(service, ports, tls)))
-    for server, _ in ports:
-        await server.start()
+    background = asyncio.create_task(service.background.keep_all(_tasks(service, ports[0], tls)))
+    serving = [asyncio.create_task(port.serve()) for port in ports]
     shutdown = asyncio.create_task(_wait_for_shutdown(service))
     await asyncio.wait({working, shutdown}, return_when=asyncio.FIRST_COMPLETED)
-    await asyncio.gather(*(server.stop(_GRACE) for server, _ in ports))
+    for port in ports:
+        port.should_exit = True
+    await asyncio.gather(*serving)
     for task in (working, background):
         task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -90,12 +90,10 @@ async def _run(
         shutdown.result()
 
 
-def _tasks(service: Service, ports: list[tuple[Server, Front]], tls: Tls | None) -> Iterator[tuple[str, Run]]:
+def _tasks(service: Service, verbs: Port, tls: Tls | None) -> Iterator[tuple[str, Run]]:
     yield "collection of garbage", partial(collect_forever, service.until_ready)
-    for _, front in ports:
-        yield "making of the other routes", front.make_when_ready
     if tls is not None:
-        yield "reload of the certificate", partial(tls.watch, ports[0][0].close_connections)
+        yield "reload of the certificate", partial(tls.watch, verbs.close_connections)
 
 
 async def _wait_for_shutdown(service: Service) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,37 +16,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Gauge
 
 from extender.server.tls_files import Loaded, TlsError, TlsFiles, load
-from extender.server.tls_handshake import Handshake, Handshakes, failure_counter
+from extender.server.tls_handshake import Context, Failures
 from extender.untrusted.limits import quoted, shorten
 
 CHECK_SECONDS = 10.0
 """Between two looks at the files. kubelet updates mounted Secrets about once a minute."""
 _log = logging.getLogger(__name__)
-
-
-class ListenContext(ssl.SSLContext):
-    """What a port listens with: each connection gets the context that is the latest then.
-
-    asyncio and uvloop call ``wrap_bio`` once for each connection, and nothing else (CPython,
-    Lib/asyncio/sslproto.py; uvloop, sslproto.pyx).
-    """
-
-    latest: ssl.SSLContext
-    handshakes: Handshakes
-
-    def wrap_bio(
-        self,
-        incoming: ssl.MemoryBIO,
-        outgoing: ssl.MemoryBIO,
-        server_side: bool = False,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLObject:
-        """Begin a handshake."""
-        connection = self.latest.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
-        if isinstance(connection, Handshake):  # always: tls_files.py sets sslobject_class
-            self.handshakes.begin(connection)
-        return connection
 
 
 class Tls:
@@ -63,10 +37,7 @@ class Tls:
         self.files, self.client_names = files, client_names
         self.problem = ""
         """Why the files on disk are not the ones in use; "" if they are."""
-        failures = failure_counter(registry)
-        self.verbs, self.debug = (ListenContext(ssl.PROTOCOL_TLS_SERVER) for _ in range(2))
-        for context in (self.verbs, self.debug):
-            context.handshakes = Handshakes(failures)
+        self._failures = Failures(registry)
         text = "When the certificate that is served expires, in Unix time."
         self._expires = Gauge("stowage_tls_certificate_expiry_timestamp_seconds", text, registry=registry)
         text = "1 while the files of the certificate cannot be used, so that the former one is served."
@@ -74,6 +45,14 @@ class Tls:
         failed.set_function(lambda: bool(self.problem))
         self._stamp = files.stamp()
         self._use(load(files))
+
+    def verbs(self) -> Context:
+        """For the next connection to the port of the verbs."""
+        return self._loaded.with_clients
+
+    def debug(self) -> Context:
+        """For the next connection to a port without verbs."""
+        return self._loaded.context
 
     def reload(self) -> bool:
         """Load the files if they have changed. Whether another client CA is in use now. Never raises."""
@@ -102,7 +81,7 @@ class Tls:
 
     def _use(self, loaded: Loaded) -> None:
         self._loaded = loaded
-        self.verbs.latest, self.debug.latest = loaded.with_clients, loaded.context
+        loaded.context.failures = loaded.with_clients.failures = self._failures
         self._expires.set(loaded.expires)
         self.problem = ""
         until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(loaded.expires))

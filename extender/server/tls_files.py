@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from extender.server.tls_handshake import Handshake
+from extender.server.tls_handshake import Context, Handshake
 from extender.untrusted.limits import TLS_FILE
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -41,12 +41,6 @@ class TlsFiles:
             raise TlsError(f"cannot read {error.filename}: {error.strerror}") from None
         # A mounted Secret changes by a symbolic link: another inode.
         return [(stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats]
-
-
-class Context(ssl.SSLContext):
-    """A context that may be retired: no connection whose handshake began with it is taken any more."""
-
-    retired = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,68 +1,54 @@
-"""Handshakes of TLS: their number is limited, and those that fail are counted."""
+"""Handshakes of TLS that fail: the client is told why, and they are counted."""
 
 from __future__ import annotations
 
 import logging
 import ssl
-import time
-import weakref
-from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter
 
-from extender.untrusted.limits import HANDSHAKES, HEADER_SECONDS, shorten
+from extender.untrusted.limits import shorten
 
-_REASONS = ("client_certificate", "refused_by_client", "no_tls", "too_many", "other")
+_REASONS = ("client_certificate", "refused_by_client", "no_tls", "other")
 _NO_ANSWER = ("refused_by_client", "no_tls")
 _log = logging.getLogger(__name__)
 
 
-class Handshakes:
-    """Those that are under way on one port, and why others failed."""
+class Failures:
+    """Handshakes that failed, in a counter with the series of all reasons: rate() does not see the first
+    value of a new one."""
 
-    def __init__(self, failures: Counter, clock: Callable[[], float] = time.monotonic) -> None:
-        self._failures, self._clock = failures, clock
-        self._pending: weakref.WeakKeyDictionary[ssl.SSLObject, float] = weakref.WeakKeyDictionary()
+    def __init__(self, registry: CollectorRegistry) -> None:
+        text = "TLS handshakes that failed, such as those of clients without a valid certificate."
+        self._counter = Counter("stowage_tls_handshake_failures", text, ["reason"], registry=registry)
+        for reason in _REASONS:
+            self._counter.labels(reason)
         self._logged: set[str] = set()
 
-    @property
-    def pending(self) -> int:
-        """How many have begun and may still end."""
-        oldest = self._clock() - HEADER_SECONDS
-        return sum(begun >= oldest for begun in self._pending.values())
-
-    def begin(self, connection: Handshake) -> None:
-        """Count it, or refuse it if too many are under way."""
-        connection.handshakes = self
-        if self.pending < HANDSHAKES:
-            self._pending[connection] = self._clock()
-        else:
-            self._failures.labels("too_many").inc()
-            connection.error = ssl.SSLError("too many handshakes")
-
-    def end(self, connection: ssl.SSLObject) -> None:
-        """It was successful."""
-        self._pending.pop(connection, None)
-
-    def fail(self, error: ssl.SSLError) -> None:
+    def note(self, reason: str, error: ssl.SSLError) -> None:
         """Count a failure, and log the first of each kind."""
-        reason = _reason(error)
-        self._failures.labels(reason).inc()
+        self._counter.labels(reason).inc()
         if reason not in self._logged and reason != "other":
             self._logged.add(reason)
             text = "TLS handshake failed (%s): %s; more such failures are only counted"
             _log.warning(text, reason, shorten(str(error)))
 
 
+class Context(ssl.SSLContext):
+    """A context that may be retired: no connection whose handshake began with it is taken any more."""
+
+    retired = False
+    failures: Failures | None = None
+
+
 class Handshake(ssl.SSLObject):
-    """Tells ``handshakes`` how it ended, and the client why it failed.
+    """Tells the client why its handshake failed.
 
     asyncio and uvloop end a connection whose handshake fails before they have sent OpenSSL's alert. So the
     first error is reported as the wish for more data, before which they send what is there. The connection
     ends when the client closes it, or after the time for a handshake.
     """
 
-    handshakes: Handshakes | None = None
     error: ssl.SSLError | None = None
 
     def do_handshake(self) -> None:
@@ -74,14 +60,13 @@ class Handshake(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError as error:
-            if self.handshakes is not None:
-                self.handshakes.fail(error)
-            if _reason(error) in _NO_ANSWER:
+            reason = _reason(error)
+            if isinstance(self.context, Context) and self.context.failures is not None:
+                self.context.failures.note(reason, error)
+            if reason in _NO_ANSWER:
                 raise
-            self.error = error
-            raise ssl.SSLWantReadError from error
-        if self.handshakes is not None:
-            self.handshakes.end(self)
+            self.error = ssl.SSLError(*error.args)  # without the traceback, which would refer to this object
+            raise ssl.SSLWantReadError from None
 
 
 def _reason(error: ssl.SSLError) -> str:
@@ -91,13 +76,3 @@ def _reason(error: ssl.SSLError) -> str:
     if error.reason == "HTTP_REQUEST":
         return "no_tls"
     return "refused_by_client" if "_ALERT_" in (error.reason or "") else "other"
-
-
-def failure_counter(registry: CollectorRegistry) -> Counter:
-    """The counter of failed handshakes, with all its series: rate() does not see the first value of a new
-    one."""
-    text = "TLS handshakes that failed, such as those of clients without a valid certificate."
-    counter = Counter("stowage_tls_handshake_failures", text, ["reason"], registry=registry)
-    for reason in _REASONS:
-        counter.labels(reason)
-    return counter

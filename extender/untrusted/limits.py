@@ -1,7 +1,7 @@
 """Limits on untrusted input: how much Stowage reads of what others write.
 
 The author of a pod, node, claim, file or request controls every text in it. All limits are defined here. They
-are enforced where the text enters: in the manifests (``k8s/``), in requests (``server/http_server.py`` and
+are enforced where the text enters: in the manifests (``k8s/``), in requests (``server/port.py`` and
 ``body.py``), in the parsers of annotations (``dialects/``, ``inventory/``). An object beyond one counts as
 unreadable, and gets a problem with a short text. ``docs/security.md`` lists who writes each text, and what
 happens to it.
@@ -149,10 +149,12 @@ KNOWN_HOSTS = 64
 """Different hosts of requests that are remembered, and that are logged because they are refused."""
 PIPELINED_REQUESTS = 16
 """Requests that one connection sends without waiting for answers. kube-scheduler always waits."""
-CONNECTIONS = 400
-"""Open connections of one port. Two ports and the watches stay below the usual limit of 1,024 open files."""
-HANDSHAKES = 64
-"""TLS handshakes of one port that are under way. Their connections are not yet among ``CONNECTIONS``."""
+CONNECTIONS, CONNECTIONS_OF_ADDRESS = 400, 64
+"""Connections of one port, with TLS handshakes that are under way: two ports and the watches stay below the
+usual limit of 1,024 open files. If there are more, an address with more than so many loses one of its own."""
+UNREAD_ANSWERS = 32 << 20
+"""Bytes of the answers of one port that their callers have not read yet. That with all nodes of a large
+cluster has 10 MiB."""
 TLS_CONNECTION_SECONDS = 600
 """Age of a TLS connection at which the next answer closes it: certificates are checked when it begins."""
 TLS_FILE = 1 << 20  # bytes of a certificate, key or CA file: the largest Secret

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from extender.k8s.objects import Node, Pod
-from extender.server.front import Front
+from extender.server.app import create_app
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -83,7 +83,7 @@ async def start() -> AsyncIterator[Start]:
             service = Service(Settings(**settings), SnapshotSource(Snapshot(nodes, pods), "test"), "1.2.3")
             if ready:
                 await service.start()
-            transport = httpx.ASGITransport(Front(service))
+            transport = httpx.ASGITransport(create_app(service))
             client = httpx.AsyncClient(transport=transport, base_url="http://stowage")
             return Stowage(service, await stack.enter_async_context(client))
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from extender.server import debug_auth
-from extender.server.front import Front
+from extender.server.app import create_app
 from extender.server.service import PROBES, Service
 from extender.settings import Settings, SettingsError
 from extender.source.errors import Unavailable
@@ -42,7 +42,7 @@ def api() -> Iterator[ApiServer]:
 
 
 def client(service: Service) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(Front(service)), base_url="http://stowage")
+    return httpx.AsyncClient(transport=httpx.ASGITransport(create_app(service)), base_url="http://stowage")
 
 
 def with_file(path: Path) -> httpx.AsyncClient:

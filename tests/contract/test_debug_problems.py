@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from extender.server.front import Front
+from extender.server.app import create_app
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.watched_kinds import WATCHED_KINDS
@@ -31,7 +31,7 @@ async def running(tmp_path: Path) -> AsyncIterator[tuple[ApiServer, httpx.AsyncC
     service = Service(Settings(leader_election="gpu/stowage"), source_of(api, tmp_path), "1.2.3")
     task = asyncio.create_task(service.run())
     async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(Front(service)), base_url="http://stowage"
+        transport=httpx.ASGITransport(create_app(service)), base_url="http://stowage"
     ) as client:
         async with asyncio.timeout(120):
             while service.missing():

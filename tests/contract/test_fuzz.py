@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from extender.protocol.messages import VERBS, Verb
-from extender.server.front import Front
+from extender.server.app import create_app
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -116,7 +116,7 @@ class Caller:
         snapshot = Snapshot({name: make_node(name) for name in "ab"}, {pod.key: pod for pod in pods})
         service = Service(Settings(bind=True), SnapshotSource(snapshot, "fuzz"), "0")
         runner.run(service.start())
-        transport = httpx.ASGITransport(Front(service))
+        transport = httpx.ASGITransport(create_app(service))
         self._runner, self._client = runner, httpx.AsyncClient(transport=transport, base_url="http://s")
 
     def post(self, verb: Verb, message: object) -> httpx.Response:

@@ -10,7 +10,7 @@ import pytest
 
 from extender.k8s.objects import Listed
 from extender.protocol.messages import VERBS
-from extender.server.front import Front
+from extender.server.app import create_app
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -50,7 +50,7 @@ async def test_status_and_settings_are_shown_as_by_the_components_of_kubernetes(
         r"compatibility guarantees and is for debugging purposes only\.\n\n"
         r"Started: \w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d UTC \d{4}\nUp: 0 hr 00 min \d\d sec\n"
         r"Python version: 3\.\S+\nBinary version: 1\.2\.3\n"
-        r"Paths: / /configz /healthz /livez /metrics /readyz /statusz /version\n",
+        r"Paths: / /configz /healthz /livez /metrics /openapi\.json /readyz /statusz /version\n",
         (await stowage.http.get("/statusz")).text,
     )
     assert (await stowage.http.get("/configz")).json()["componentconfig"]["shortlist"] == 7
@@ -164,7 +164,7 @@ async def test_with_a_debug_port_the_main_port_has_no_metrics() -> None:
     service = Service(Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3")
     main, debug = (
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stowage")
-        for app in (Front(service, debug=False), Front(service, verbs=False))
+        for app in (create_app(service, debug=False), create_app(service, verbs=False))
     )
     async with main, debug:
         paths = ("/healthz", "/version", "/metrics", "/statusz", "/configz")

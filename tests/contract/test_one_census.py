@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from extender.cli.main import main
 from extender.data import CLUSTER
-from extender.server.front import Front
+from extender.server.app import create_app
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import SnapshotSource, read
@@ -47,7 +47,9 @@ async def answers(cluster: Sequence[Path]) -> dict[str, Any]:
     await service.start()
     assert service.engine
     await service.engine.inspector.history.sample(1.0)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(Front(service)), base_url="http://s") as http:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(create_app(service)), base_url="http://s"
+    ) as http:
         paths = "fleet", "fleet/history", "overview", "fragmentation"
         found = {path: (await http.get(f"/debug/{path}")).json() for path in paths}
         return found | {"metrics": sums((await http.get("/metrics")).text)}

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from extender.server.front import Front
+from extender.server.app import create_app
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.errors import Unavailable
@@ -47,7 +47,7 @@ async def replica(api: ApiServer, tmp_path: Path) -> AsyncIterator[Replica]:
             running = asyncio.create_task(service.run())
             stack.push_async_callback(ended, running)
             client = httpx.AsyncClient(
-                transport=httpx.ASGITransport(Front(service)), base_url="http://stowage"
+                transport=httpx.ASGITransport(create_app(service)), base_url="http://stowage"
             )
             stack.push_async_callback(client.aclose)
             return Stowage(service, client)
@@ -169,10 +169,11 @@ async def test_a_caller_that_hangs_up_gets_no_binding() -> None:
     async def send(message: MutableMapping[str, Any]) -> None:
         """Nobody listens."""
 
-    headers = [(b"content-type", b"application/json")]
-    scope = {"type": "http", "method": "POST", "path": "/scheduler/bind", "headers": headers}
+    scope = {"type": "http", "method": "POST", "path": "/scheduler/bind", "http_version": "1.0"}
     async with asyncio.timeout(60):
-        await Front(service)(scope, receive, send)
+        await create_app(service)(
+            scope | {"headers": [(b"content-type", b"application/json")]}, receive, send
+        )
     assert b'result="hung_up",verb="bind"} 1.0' in service.metrics.render()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from extender.explain.advice import ADVICE
 from extender.k8s.objects import Node
-from extender.server.front import Front
+from extender.server.app import create_app
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.errors import Unavailable
@@ -43,7 +43,7 @@ async def shard() -> AsyncIterator[Stowage]:
     service = Service(settings, source, "1.2.3")
     assert source.selected == ("pool=a", ["stowage-a"])
     await service.start()
-    transport = httpx.ASGITransport(Front(service))
+    transport = httpx.ASGITransport(create_app(service))
     async with httpx.AsyncClient(transport=transport, base_url="http://stowage") as client:
         yield Stowage(service, client)
 

@@ -21,8 +21,8 @@ import pytest
 
 from extender.k8s.objects import Kind
 from extender.protocol.messages import Reply, Verb
+from extender.server.app import create_app
 from extender.server.engine import Engine
-from extender.server.front import Front
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.list_watch import ListWatch
@@ -98,7 +98,7 @@ class Cluster:
         self._runner = runner
         self.service = Service(Settings(**settings), SnapshotSource(Snapshot(), "hostile"), "0")
         self.engine: Engine = runner.run(self.service.start())
-        transport = httpx.ASGITransport(Front(self.service))
+        transport = httpx.ASGITransport(create_app(self.service))
         self._client = httpx.AsyncClient(transport=transport, base_url="http://stowage")
         self._watches: dict[Kind, ListWatch] = {}
         for node in nodes or usual_nodes():

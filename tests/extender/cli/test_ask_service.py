@@ -14,8 +14,7 @@ from extender.cli import main as cli
 from extender.cli.explain_text import WIDTH, render, render_nodes
 from extender.explain.pod import explain, explain_each
 from extender.server import run as serve
-from extender.server.front import Front
-from extender.server.http_server import Server
+from extender.server.app import create_app
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -23,6 +22,7 @@ from tests.contract.conftest import manifest
 from tests.extender import apiserver
 from tests.extender.builders import make_node, make_pod
 from tests.extender.cli.test_main import loaded_by
+from tests.extender.ports import serving
 from tests.extender.services import service
 
 OBJECTS = (
@@ -57,12 +57,10 @@ class Running:
         await self.service.start()
         message = {"Pod": manifest("asked"), "Nodes": None, "NodeNames": ["a", "b"]}
         await self.service.answer("filter", json.dumps(message).encode())
-        server = Server(Front(self.service), self._listening)
-        await server.start()
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        self._ready.set()
-        await self._stopping.wait()
-        await server.stop(60)
+        async with serving(create_app(self.service), self._listening):
+            self._ready.set()
+            await self._stopping.wait()
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stopping.set)

@@ -46,6 +46,27 @@ async def test_cycles_are_collected_between_requests_only(restored: None) -> Non
     collecting.cancel()
 
 
+async def test_a_cycle_that_has_lived_for_a_while_is_collected(restored: None) -> None:
+    """A long request or connection is not frozen because it happened to be there at a collection."""
+
+    async def ready() -> None:
+        """At once."""
+
+    collecting = asyncio.create_task(collect_forever(ready))
+    while gc.get_freeze_count() == 0:
+        await asyncio.sleep(0.01)
+    cycle = Cycle()
+    await asyncio.sleep(0.6)  # two collections
+    later = weakref.ref(cycle)
+    del cycle
+    state = []
+    async with asyncio.timeout(60):
+        while later() is not None:
+            state += [[number] for number in range(10_000)]
+            await asyncio.sleep(0.05)
+    collecting.cancel()
+
+
 def resident_mib() -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024

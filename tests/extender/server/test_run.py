@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from extender.data import CLUSTER
-from extender.server import http_server
+from extender.server import port
 from extender.server import run as serve
 from tests.certificates import Authority, Secret
 
@@ -240,7 +240,7 @@ def test_bind_without_a_client_ca_is_a_warning_beyond_loopback(
 
 def test_idle_connections_are_kept_for_longer_than_by_go() -> None:
     """Go's default transport closes idle connections after 90 s, and does not retry a POST."""
-    assert http_server.KEEP_ALIVE > 90
+    assert port.KEEP_ALIVE > 90
 
 
 def test_a_port_in_use_is_a_clear_error() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import gc
 import json
 import socket
 import ssl
@@ -17,19 +16,19 @@ import pytest
 import uvloop
 from cryptography.hazmat.primitives import serialization
 
-from extender.server import http_server
+from extender.server import port as ports
 from extender.server import run as serve
-from extender.server.front import Front
-from extender.server.http_server import Server
+from extender.server.app import create_app
 from extender.server.service import Service
 from extender.server.tls import Tls
 from extender.server.tls_files import TlsError, TlsFiles, load
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
-from extender.untrusted.limits import HANDSHAKES, TLS_FILE
+from extender.untrusted.limits import TLS_FILE
 from tests.certificates import DAY, Authority, Pair, Secret
 from tests.contract.conftest import manifest
 from tests.extender.builders import make_node
+from tests.extender.ports import serving
 
 FILTER = json.dumps({"Pod": manifest(), "Nodes": None, "NodeNames": ["a"]}).encode()
 CA, OTHER_CA = Authority(), Authority("other-ca")
@@ -56,7 +55,7 @@ class Port:
     number: int
     service: Service
     tls: Tls
-    server: Server
+    server: ports.Port
     open: list[Stream] = field(default_factory=list)
 
     async def connect(self, context: ssl.SSLContext) -> Stream:
@@ -118,16 +117,14 @@ async def listening(secret: Secret, *names: str) -> AsyncIterator[Port]:
     await service.start()
     tls = Tls(files_in(secret), service.metrics.registry, frozenset(names))
     with serve.listen("127.0.0.1", 0) as sock:
-        app = Front(service, debug=False, clients=tls.client_names)
-        server = Server(app, sock, tls.verbs)
-        await server.start()
-        port = Port(sock.getsockname()[1], service, tls, server)
-        try:
-            yield port
-        finally:
-            for _, writer in port.open:
-                writer.transport.abort()
-            await server.stop(0)
+        app = create_app(service, debug=False, clients=tls.client_names)
+        async with serving(app, sock, tls.verbs, grace=1) as server:
+            port = Port(sock.getsockname()[1], service, tls, server)
+            try:
+                yield port
+            finally:
+                for _, writer in port.open:
+                    writer.transport.abort()
 
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
@@ -259,7 +256,7 @@ def test_a_handshake_that_began_before_a_new_client_ca_ends_in_vain(
             waiting = await asyncio.open_connection("127.0.0.1", port.number)
             port.open.append(waiting)
             async with asyncio.timeout(60):
-                while not port.tls.verbs.handshakes.pending:
+                while not port.server.handshakes:
                     await asyncio.sleep(0.01)
             secret.certify(CA.server("stowage"), OTHER_CA.pem)
             assert port.tls.reload()
@@ -296,7 +293,7 @@ def test_old_connections_are_renewed(
     run: Run, secret: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that nobody calls for long with a certificate that has expired."""
-    monkeypatch.setattr(http_server, "TLS_CONNECTION_SECONDS", 0)
+    monkeypatch.setattr(ports, "TLS_CONNECTION_SECONDS", 0)
 
     async def scenario() -> None:
         async with listening(secret) as port:
@@ -309,25 +306,38 @@ def test_old_connections_are_renewed(
     run(scenario)
 
 
-def test_handshakes_that_do_not_end_are_bounded(run: Run, secret: Secret, tmp_path: Path) -> None:
+def test_handshakes_that_do_not_end_lock_nobody_out(
+    run: Run, secret: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports, "CONNECTIONS", 20)
+
     async def scenario() -> None:
         async with listening(secret) as port:
             context = client(SCHEDULER, tmp_path)
-            waiting = [await asyncio.open_connection("127.0.0.1", port.number) for _ in range(HANDSHAKES)]
+            scheduler = await port.connect(context)
+            assert (await exchange(scheduler))[0] == 200
+            for _ in range(50):
+                port.open.append(await asyncio.open_connection("127.0.0.1", port.number))
             async with asyncio.timeout(60):
-                while port.tls.verbs.handshakes.pending < HANDSHAKES:
+                while len(port.server.handshakes) < 19:
                     await asyncio.sleep(0.01)
-            with pytest.raises(OSError, match=r".*"):
-                await port.call(context)
-            assert port.failed_handshakes("too_many") == 1
-            for _, writer in waiting:
-                writer.transport.abort()
-            async with asyncio.timeout(5):  # the limit for one handshake is longer
-                while port.tls.verbs.handshakes.pending:
-                    gc.collect()  # as the service does every few seconds: asyncio leaves cycles
-                    await asyncio.sleep(0.01)
+            assert (await exchange(scheduler))[0] == 200
             assert (await port.call(context))[0] == 200
-            assert port.tls.verbs.handshakes.pending == 0
+            assert len(port.server.handshakes) + len(port.server.server_state.connections) <= 20
+
+    run(scenario)
+
+
+def test_a_handshake_has_a_limit_of_time(run: Run, secret: Secret, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "HEADER_SECONDS", 0.1)
+
+    async def scenario() -> None:
+        async with listening(secret) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
+            port.open.append((reader, writer))
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""
+            assert not port.server.handshakes
 
     run(scenario)
 
@@ -359,19 +369,19 @@ def test_files_that_cannot_be_used_change_nothing(
 ) -> None:
     service = Service(Settings(), SnapshotSource(Snapshot(), "test"), "0")
     tls = Tls(files_in(secret), service.metrics.registry)
-    before = tls.verbs.latest, tls.debug.latest
+    before = tls.verbs(), tls.debug()
     certificate, key, client_ca = BAD[bad]
     secret.write(tls_crt=certificate, tls_key=key, ca_crt=client_ca)
     for _ in range(3):
         assert not tls.reload()
-        assert (tls.verbs.latest, tls.debug.latest) == before
+        assert (tls.verbs(), tls.debug()) == before
         assert str(secret.directory) in tls.problem or "encrypted" in tls.problem
         assert b"stowage_tls_reload_failed 1.0" in service.metrics.render()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     secret.certify(CA.server("stowage"), CA.pem)
     tls.reload()
     assert not tls.problem
-    assert tls.verbs.latest is not before[0]
+    assert tls.verbs() is not before[0]
     assert b"stowage_tls_reload_failed 0.0" in service.metrics.render()
 
 

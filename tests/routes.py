@@ -5,11 +5,10 @@ from __future__ import annotations
 from starlette.routing import Route
 
 from extender.server.app import create_app
-from extender.server.body import BodyBudget
 from extender.server.service import Service
 
 
 def routes(service: Service) -> list[Route]:
     """All routes of a port that serves everything."""
-    app = create_app(service, BodyBudget(1 << 20), debug=True)
+    app = create_app(service)
     return [route for route in app.routes if isinstance(route, Route)]

@@ -343,7 +343,7 @@ class _DebugRoutes:
         """The body, of at most so many bytes, to be released."""
         declared = request.headers.get("content-length", "")
         try:
-            return await self._bodies.take(request.receive, declared, most)
+            return await self._bodies.take(request, declared, most)
         except BodyRefused as refused:
             raise HTTPException(refused.status, str(refused), {"connection": "close"}) from None
 

@@ -6,14 +6,13 @@ drop the largest that is still arriving: requests of kube-scheduler are small, s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol
+
+from starlette.requests import Request
 
 from extender.server.memory_limit import memory_limit
 from extender.untrusted.limits import BODIES_IN_FLIGHT, BODY_SECONDS, LARGE_BODY, PART_OF_MEMORY
-
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class Reducer(Protocol):
@@ -64,7 +63,7 @@ class BodyBudget:
         self._arriving: set[_Body] = set()
 
     async def take(
-        self, receive: Receive, declared: str, limit: int, reducer: Reducer | None = None
+        self, request: Request, declared: str, limit: int, reducer: Reducer | None = None
     ) -> bytes:
         """A body, or what ``reducer`` keeps of it. It counts until ``release``. Raises ``BodyRefused``.
 
@@ -75,7 +74,7 @@ class BodyBudget:
         body = _Body()
         self._arriving.add(body)
         try:
-            await self._receive(body, receive, limit, reducer)
+            await self._receive(body, request, limit, reducer)
         except BaseException:
             self._drop(body)
             raise
@@ -86,14 +85,14 @@ class BodyBudget:
         """A body that was taken is no longer needed."""
         self.held -= len(body)
 
-    async def _receive(self, body: _Body, receive: Receive, limit: int, reducer: Reducer | None) -> None:
+    async def _receive(self, body: _Body, request: Request, limit: int, reducer: Reducer | None) -> None:
         more = True
         while more:
-            message = await receive()
+            message = await request.receive()
             if message["type"] == "http.disconnect":
                 raise BodyRefused(499, "hung_up", "the caller has hung up")
             chunk, more = message.get("body", b""), message.get("more_body", False)
-            if more and not chunk:  # what port.py says of a body that does not come
+            if more and request.scope.get("state", {}).get("is_late"):
                 raise BodyRefused(408, "too_slow", f"the body took longer than {BODY_SECONDS} s")
             if reducer is not None:
                 chunk = reducer.feed(chunk) + (b"" if more else reducer.end())

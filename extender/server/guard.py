@@ -31,10 +31,8 @@ class Guard:
         method, path, headers = scope["method"], scope["path"], scope["headers"]
         if path in PROBES and method in ("GET", "HEAD"):
             await _send(send, self._probe(path[1:], scope["query_string"]))
-            return
-        status, problem = self._same_origin.problem(headers, scope["http_version"])
-        if status:
-            await _send(send, Reply(f"{problem}\n".encode(), status, TEXT))
+        elif problem := self._same_origin.problem(headers):
+            await _send(send, Reply(f"{problem}\n".encode(), 421, TEXT))
         elif not (is_guarded(path) and await self._is_refused(scope, send)):
             await self._app(scope, receive, send)
 

@@ -35,7 +35,6 @@ from extender.untrusted.limits import (
 KEEP_ALIVE = 120
 """Seconds. Go's client keeps idle connections for 90 s, and does not retry a POST on a closing connection."""
 _NEVER = float("inf")
-_OF_A_BODY = (b"content-length", b"transfer-encoding")
 _log = logging.getLogger(__name__)
 
 
@@ -157,12 +156,13 @@ class Connection(HttpToolsProtocol):
         return self._due > 0, self._answered, self._last_used
 
     def expire(self, now: float) -> None:
-        """End what takes the caller too long: to send a head, or to read an answer. Of a body that does not
-        come, an empty part with more to follow tells the application."""
+        """End what takes the caller too long: to send a head, or to read an answer. If a body takes too long,
+        the application is told so by ``is_late`` in the state of the request."""
         is_slow = now > self._deadline and not self.flow.read_paused
         if is_slow or now > self._paused_at + HEADER_SECONDS:
             self.transport.abort()
         elif self._in_body and self._due and now > self._last_used + BODY_SECONDS:
+            self.cycle.scope["state"]["is_late"] = True
             self.cycle.message_event.set()
 
     # The transport calls these.
@@ -230,11 +230,14 @@ class Connection(HttpToolsProtocol):
         """A head is complete."""
         if len(self.pipeline) >= PIPELINED_REQUESTS:
             raise ValueError("too many requests at once")
-        is_upgrade = self.parser.should_upgrade()
-        if is_upgrade and any(name in _OF_A_BODY for name, _ in self.headers):
-            raise ValueError("httptools would skip the body")
+        names = [name for name, _ in self.headers]
         if self.parser.get_http_version() == "1.0":
             self.expect_100_continue = False
+        elif names.count(b"host") != 1:
+            raise ValueError("no host, or several")
+        is_upgrade = self.parser.should_upgrade()
+        if is_upgrade and (b"content-length" in names or b"transfer-encoding" in names):
+            raise ValueError("httptools would skip the body")
         super().on_headers_complete()
         self._in_head, self._in_body, self._unparsed = False, True, 0
         self._due += 1

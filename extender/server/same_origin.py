@@ -29,23 +29,20 @@ class SameOrigin:
         self._known: set[bytes] = set()
         self._logged: set[str] = set()
 
-    def problem(self, headers: Iterable[tuple[bytes, bytes]], http_version: str = "1.1") -> tuple[int, str]:
-        """The status and the reason with which a request is refused, (0, "") if it is not."""
+    def problem(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        """Why a request with these headers is refused, "" if it is not. One without ``Host`` is from no
+        browser."""
         host = origin = None
         for name, value in headers:
             if name == b"host":
-                if host is not None:
-                    return 400, "the request names two hosts"
                 if value not in self._known and (text := self._host_problem(value)):
-                    return 421, text
+                    return text
                 host = value
             elif name == b"origin":
                 origin = value
-        if host is None and http_version != "1.0":
-            return 400, "the request names no host"
         if origin is not None and origin.lower().partition(b"://")[2] != (host or b"").lower():
-            return 421, "the page of another site may not ask this"
-        return 0, ""
+            return "the page of another site may not ask this"
+        return ""
 
     def _host_problem(self, host: bytes) -> str:
         name = _without_port(host.decode("latin-1").lower())

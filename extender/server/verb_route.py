@@ -51,9 +51,8 @@ class VerbEndpoint:
         service, verb = self._service, self._verb
         if self._clients and (text := why_not(request.state.client_names, self._clients)):
             return _response(service.refuse(verb, "forbidden", text, 403), _CLOSE)
-        headers = request.scope["headers"]
         try:
-            body = await self._body(*_content(headers), request.receive)
+            body = await self._body(request)
         except BodyRefused as refused:
             return _response(service.refuse(verb, refused.result, str(refused), refused.status), _CLOSE)
         try:
@@ -61,26 +60,27 @@ class VerbEndpoint:
             if verb == "bind":
                 answer = _while_connected(request.receive, service, answer)
             if service.tracing:
-                answer = service.tracing.traced(verb, headers, answer)
+                answer = service.tracing.traced(verb, request.scope["headers"], answer)
             reply = await answer
         finally:
             self._bodies.release(body)
         # Behind a Service, a caller would keep its connection to a replica that is no longer ready.
         return _response(reply, _CLOSE if service.waiting_for() else None)
 
-    async def _body(self, kind: str, declared: str, receive: Receive) -> bytes:
+    async def _body(self, request: Request) -> bytes:
         """What is kept of the body, to be released. What is not kept of it has no limit of size. Raises
         ``BodyRefused``."""
         bodies, verb = self._bodies, self._verb
+        kind, declared = _content(request.scope["headers"])
         if kind != _JSON:
             problem = f"content type {shorten(kind, QUOTED) or 'missing'}, expected {_JSON}"
             raise BodyRefused(400, "bad_message", f"not a valid {verb} request: {problem}")
         if verb in WITHOUT_BODY:
-            return await bodies.take(receive, "", bodies.limit, Nothing())
+            return await bodies.take(request, "", bodies.limit, Nothing())
         if verb == "volcano/prioritize":
-            return await bodies.take(receive, "", bodies.limit, NamesOnly())
+            return await bodies.take(request, "", bodies.limit, NamesOnly())
         try:
-            return await bodies.take(receive, declared, bodies.limit)
+            return await bodies.take(request, declared, bodies.limit)
         except BodyRefused as refused:
             setting = " (setting body_limit_mib)" if refused.status == 413 else ""
             raise BodyRefused(refused.status, refused.result, f"{refused}{setting}") from None

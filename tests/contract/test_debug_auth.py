@@ -23,7 +23,7 @@ from extender.untrusted import limits
 from tests.extender.apiserver import ApiServer, source_of
 from tests.routes import routes
 
-OPEN = re.compile("/(healthz|livez|readyz|version|page/.*|scheduler/.*)?")
+OPEN = re.compile("/(healthz|livez|readyz|version|openapi.json|page/.*|scheduler/.*)?")
 """Routes without authentication: the files of the page (at /) say nothing about the cluster."""
 
 

@@ -42,9 +42,13 @@ class Process:
         )
         self.urls = [self._next_url() for _ in range(1 + ("--debug-port" in arguments))]
 
-    def wait_until_ready(self) -> None:
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_until_ready(self, verify: ssl.SSLContext | bool = True) -> None:
         end = time.monotonic() + READY_SECONDS
-        while httpx.get(f"{self.urls[0]}/readyz").status_code != 200:
+        while httpx.get(f"{self.urls[0]}/readyz", verify=verify).status_code != 200:
             assert time.monotonic() < end
             time.sleep(0.1)
 

@@ -78,6 +78,12 @@ _COUNT_LABELS = (
     "karpenter.azure.com/sku-gpu-count",
     "cloud.google.com/gke-accelerator-count",
 )
+_TPU = "cloud.google.com/gke-tpu-accelerator"
+_MANUFACTURERS = (
+    "karpenter.k8s.aws/instance-gpu-manufacturer",
+    "eks.amazonaws.com/instance-gpu-manufacturer",
+)
+"""EC2 counts the Gaudi of its type dl1 as GPUs, too."""
 _MEMORY_LABELS = ("karpenter.k8s.aws/instance-gpu-memory", "eks.amazonaws.com/instance-gpu-memory")
 """MiB of one GPU."""
 _INSTANCE_TYPES = tuple(
@@ -185,7 +191,9 @@ def product(labels: Mapping[str, str]) -> tuple[str, str]:
 
 
 def gpu_count(labels: Mapping[str, str]) -> int:
-    """How many GPUs the node has, healthy or not; 0 if no label says so."""
+    """How many GPUs the node has, healthy or not; 0 if no label says so, or if it has other accelerators."""
+    if _TPU in labels or any(labels.get(name) == "habana" for name in _MANUFACTURERS):
+        return 0
     labelled = next(filter(None, (number(labels, name) for name in _COUNT_LABELS)), 0)
     return labelled or _count_of_instance_type(_instance_type(labels))
 

@@ -7,13 +7,15 @@ never a whole GPU. What is stranded:
 - *compute*: what is left of GPUs that are handed out in parts and have no memory left: less than ``GONE`` of
   it, or no room for one more share. *Memory* likewise, where no compute is left.
 - *by CPU*: max(R - C / c, 0), with R the node's free GPU (compute), C its free CPU, and c the CPU that pods
-  ask for beside one GPU (``Beside``). *By host memory* likewise.
+  ask for beside one GPU (``Beside``), at most the node's own CPU for each GPU without ``_FOR_OTHERS``: what
+  an idle node has is enough for its GPUs. *By host memory* likewise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,10 @@ _Figures = dict[str, npt.NDArray[Any]]
 GONE = 50
 """Thousandths of a GPU's compute or memory. Less than that, or than the fleet's smallest share, counts as
 nothing left."""
+
+_FOR_OTHERS = 0.1
+"""The part of a node's CPU and memory that pods without GPUs, such as those of DaemonSets, may have before a
+GPU lacks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +147,7 @@ def _by_node(fleet: Fleet, offered: Bools, beside: Beside) -> tuple[_Figures, _F
     full = arrays.divisible == 0
     no_compute = full | (compute < gone * WHOLE)
     no_memory = full | (memory < np.float32(gone) * arrays.memory_capacity)
+    lacking = partial(_lacking, free, np.maximum((arrays.compute_capacity > 0).sum(axis=0), 1))
     sums = {
         "nodes": gpus > 0,
         "gpus": gpus,
@@ -149,8 +156,10 @@ def _by_node(fleet: Fleet, offered: Bools, beside: Beside) -> tuple[_Figures, _F
         "whole_nodes": whole_nodes(arrays, whole),
         "stranded_compute": np.where(parts & no_memory, compute, 0).sum(axis=0, dtype=np.float64) / WHOLE,
         "stranded_memory_mib": np.where(parts & no_compute, memory, 0).sum(axis=0, dtype=np.int64),
-        "stranded_by_cpu": _lacking(free, arrays.free_cpu, beside.cpu_milli),
-        "stranded_by_host_memory": _lacking(free, arrays.free_memory / (1 << 20), beside.memory_mib),
+        "stranded_by_cpu": lacking(arrays.free_cpu, arrays.total_cpu, beside.cpu_milli),
+        "stranded_by_host_memory": lacking(
+            arrays.free_memory / (1 << 20), arrays.total_memory / (1 << 20), beside.memory_mib
+        ),
     }
     largest = {
         "largest_request": whole_count,
@@ -160,10 +169,19 @@ def _by_node(fleet: Fleet, offered: Bools, beside: Beside) -> tuple[_Figures, _F
     return sums, largest
 
 
-def _lacking(free_gpus: Doubles, free: npt.NDArray[np.generic], beside_one: float) -> Doubles:
+def _lacking(
+    free_gpus: Doubles,
+    gpus: npt.NDArray[np.int64],
+    free: npt.NDArray[Any],
+    total: npt.NDArray[Any],
+    beside_one: float,
+) -> Doubles:
     """(N,) free GPUs for which a node has too little of something else; where it is not known how much pods
     ask for, only a node with nothing left has too little."""
-    lacking: Doubles = np.maximum(free_gpus - np.maximum(free, 0) / max(beside_one, 1e-6), 0)
+    own = (1 - _FOR_OTHERS) * total / gpus
+    lacking: Doubles = np.maximum(
+        free_gpus - np.maximum(free, 0) / np.clip(own, 1e-6, max(beside_one, 1e-6)), 0
+    )
     return lacking
 
 

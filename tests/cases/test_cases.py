@@ -12,12 +12,14 @@ not in the snapshot. All keys of ``right.yaml`` but ``why`` and ``source`` are o
 - ``evicts``: the victims that ``preempt`` names if kube-scheduler proposes all pods of lower priority;
   ``[]`` is nobody;
 - ``drains``: the nodes that ``stowage plan drain`` lets go, and ``stay``: words of why others stay;
+- ``stranded``: by kind, the GPUs that the census counts as stranded;
 - ``layout_known``: the nodes of which the MIG manager's layout is used;
 - ``settings``, and ``pod`` (NAMESPACE/NAME) where the pod is in the snapshot.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ import pytest
 import yaml
 
 from extender.cli.main import main
+from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
 from extender.explain.problems import Surroundings, problems_of
 from extender.k8s.objects import Pod
@@ -36,6 +39,7 @@ from .answers import cluster, filtered, victims
 
 CASES = sorted(path.parent for path in Path(__file__).parent.glob("*/right.yaml"))
 KEYS = {"why", "source", "fits", "refused", "explain", "not_in_explain", "top", "not_in_top", "problems"}
+KEYS |= {"stranded"}
 KEYS |= {"shown_problems", "evicts", "drains", "stay", "layout_known", "settings", "pod"}
 WIDE = ("-o", "wide")
 
@@ -61,6 +65,9 @@ def test_the_answer_is_right(folder: Path, capsys: pytest.CaptureFixture[str], t
             for one in problems_of(state, settings, Surroundings({}, {}, ""), 100).problems
         }
         assert all(words in texts.get(name, "") for name, words in right["shown_problems"].items()), texts
+    for kind, gpus in right.get("stranded", {}).items():
+        fleet = asyncio.run(CensusTaker(state).take()).fleet
+        assert getattr(fleet, f"stranded_{kind}") == pytest.approx(gpus), fleet
     if "layout_known" in right:
         known = sorted(name for name, sources in state.nodes.sources.items() if sources.layout)
         assert known == sorted(right["layout_known"])

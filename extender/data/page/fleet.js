@@ -76,11 +76,15 @@ function summarise(gpu) {
 /**
  * Which free room of a node is stranded, and why. The node has too little CPU or host memory for pods of the
  * average kind on max(R - C / c, 0) of its R free GPUs (packing/fleet/stranded.py): the last ones are `isShort`.
+ * What nine tenths of the node have for each GPU is always enough.
  */
 export function strand(node, [cpu, memory]) {
   const offered = node.gpus.filter((gpu) => gpu.isOffered);
   const free = offered.reduce((sum, gpu) => sum + gpu.freeMilli, 0) / WHOLE;
-  const lacking = [[node.cpu[0], cpu], [node.memory[0], memory]].map(([left, each]) => free - Math.max(0, left) / Math.max(each, 1e-6));
+  const lacking = [[node.cpu, cpu], [node.memory, memory]].map(([[left, total], average]) => {
+    const each = Math.min(average, (0.9 * total) / node.gpus.length);
+    return free - Math.max(0, left) / Math.max(each, 1e-6);
+  });
   let short = Math.max(0, ...lacking);
   const what = lacking[0] >= lacking[1] ? "CPU" : "memory";
   for (const gpu of node.gpus) {

@@ -129,9 +129,16 @@ def of_node(fleet: Fleet, row: int, spec: NodeSpec, beside: Beside) -> Fragmenta
         largest_node=0 if in_parts else len(gpus),
         stranded_compute=sum(milli for milli, mib in shared if mib < 0.05 * MIB) / 1000,
         stranded_memory_mib=int(sum(mib for milli, mib in shared if milli < 50)),
-        stranded_by_cpu=max(0.0, free - cpu / beside.cpu_milli),
-        stranded_by_host_memory=max(0.0, free - (memory >> 20) / beside.memory_mib),
+        stranded_by_cpu=max(0.0, free - cpu / each(beside.cpu_milli, spec.cpu_milli, spec)),
+        stranded_by_host_memory=max(
+            0.0, free - memory / 2**20 / each(beside.memory_mib, spec.memory_bytes / 2**20, spec)
+        ),
     )
+
+
+def each(average: float, total: float, spec: NodeSpec) -> float:
+    """What one GPU of the node needs beside it."""
+    return max(min(average, 0.9 * total / max(len(spec.gpus), 1)), 1e-6)
 
 
 def added(a: Fragmentation, b: Fragmentation) -> Fragmentation:
@@ -193,6 +200,15 @@ def test_where_it_is_not_known_what_pods_ask_for_only_nothing_is_too_little() ->
     fleet.take(Allocation(0, 64_000, 0))
     total, _ = fragmentation(fleet, on_offer(fleet), Beside())
     assert (total.stranded_by_cpu, total.stranded_by_host_memory) == (8, 0)
+
+
+def test_nothing_of_an_idle_node_is_stranded_by_what_pods_of_other_models_ask_for() -> None:
+    fleet = fleet_of(counted_node("idle"), counted_node("busy"))
+    fleet.take(Allocation(0, 6_000, 50 * GIB))  # of DaemonSets
+    fleet.take(Allocation(1, 32_000, 0))
+    total, _ = fragmentation(fleet, on_offer(fleet), Beside(100_000, 1 << 20))
+    assert total.stranded_by_cpu == pytest.approx(8 - 32 / (0.9 * 64 / 8))
+    assert total.stranded_by_host_memory == 0
 
 
 def test_an_empty_fleet_has_nothing() -> None:

@@ -22,7 +22,7 @@ from extender.cluster.demand import gpus_of
 from extender.cluster.other_resources import wants_devices
 from extender.cluster.state import State
 from extender.cluster.totals import Totals
-from extender.cluster.unoffered import Unoffered, closed_text, in_slices, unoffered
+from extender.cluster.unoffered import Unoffered, closed_text, in_slices, missing_gpus, unoffered
 from extender.dialects.pod_request import bound_request, request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dra.node_devices import NodeDevices
@@ -293,10 +293,10 @@ def _columns(state: State, hidden: Mapping[str, Unoffered]) -> _Columns:
     free = np.where(arrays.offered > 0, left, 0).sum(axis=0, dtype=np.float64) / WHOLE
     whole, not_offered = whole_gpus(arrays).sum(axis=0), np.zeros_like(gpus)
     open, counted = on_offer(state.fleet, closed_rows(state)), gpus > 0
-    for name, missing in state.nodes.unoffered.items():
+    for name in state.nodes.unoffered:
         if name in rows and counted[rows[name]]:
-            gpus[rows[name]] += missing
-            not_offered[rows[name]] = missing
+            not_offered[rows[name]] = missing_gpus(state, name)
+            gpus[rows[name]] += not_offered[rows[name]]
     for name, one in hidden.items():
         row = rows[name]
         gpus[row], used[row], free[row], whole[row] = one.gpus, one.used, one.free, one.free

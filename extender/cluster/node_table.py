@@ -236,7 +236,7 @@ class NodeTable(Mapping[str, Node]):
                 self.sources[name] = inventory.sources
                 self._allocations.put_node(inventory.spec)
                 problem = inventory.problem
-                if inventory.unoffered:
+                if inventory.unoffered is not None:
                     self.unoffered[name] = inventory.unoffered
             except (InventoryError, QuantityError, TooMany) as error:
                 self._allocations.put_node(NodeSpec(name, 0, 0, blocked=Reason.UNREADABLE))

@@ -16,6 +16,7 @@ from extender.dialects.pod_request import bound_request
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.dra.node_devices import GPU_DRIVER, NodeDevices
 from extender.inventory.gpu_labels import read_gpu_labels
+from extender.inventory.node_inventory import is_for_machines
 from extender.untrusted.limits import KEY, quoted, shorten
 from packing.fleet.stranded import closed_reason
 from packing.model.gpu_catalogue import find_model
@@ -61,9 +62,13 @@ def unoffered(state: State, name: str) -> Unoffered | None:
         return None
     held = tuple(_held(state, name))
     gpus = max(count, sum(number for _, number in held))
-    note = f"offers none of its {gpus} GPUs"
-    note += "" if closed_text(state, name) else ": its device plugin or driver may be down"
-    model = _model(read_gpu_labels(state.nodes.labels_of(name)).product)
+    labels = state.nodes.labels_of(name)
+    note = f"offers none of its {gpus or ''} GPUs".replace("  ", " ")
+    if is_for_machines(labels):
+        note = "its GPUs are for virtual machines"
+    elif not closed_text(state, name):
+        note += ": its device plugin or driver may be down"
+    model = _model(read_gpu_labels(labels).product)
     problem = state.nodes.problems.get(name, "")
     return Unoffered(gpus, model, sum(number for _, number in held), held, 0, problem or note)
 
@@ -82,9 +87,15 @@ def _held(state: State, name: str) -> Iterator[tuple[str, int]]:
             yield pod.key, number
 
 
+def missing_gpus(state: State, name: str) -> int:
+    """How many GPUs are missing of a node that offers others; where ResourceSlices may offer them, none."""
+    missing, labels = state.nodes.unoffered.get(name, 0), state.nodes.labels_of(name)
+    return 0 if missing and state.devices.on_node(name, labels).has_pools else missing
+
+
 def not_offered(state: State, name: str) -> str:
     """Which GPUs are missing of a node that offers others, "" for none."""
-    spec, missing = state.fleet.spec_of(name), state.nodes.unoffered.get(name, 0)
+    spec, missing = state.fleet.spec_of(name), missing_gpus(state, name)
     if spec is None or not spec.gpus or not missing:
         return ""
     return f"offers {len(spec.gpus)} of its {len(spec.gpus) + missing} GPUs"
@@ -94,7 +105,11 @@ def unoffered_counts(state: State) -> dict[str, int]:
     """How many GPUs each node has and does not offer, not to claims either; 0 is not known."""
     labels_of, on_node = state.nodes.labels_of, state.devices.on_node
     counts = state.nodes.unoffered.items()
-    return {name: count for name, count in counts if not on_node(name, labels_of(name)).has_pools}
+    return {
+        name: count
+        for name, count in counts
+        if not on_node(name, labels_of(name)).has_pools and not is_for_machines(labels_of(name))
+    }
 
 
 def unoffered_text(state: State) -> str:
@@ -143,4 +158,7 @@ def in_slices(state: State, name: str, on_node: NodeDevices) -> Unoffered | None
     by_pod = Counter(pod for pods in gpus.values() for pod in dict.fromkeys(pods))
     notes = ONLY_CLAIMS, _INCOMPLETE * incomplete, _UNREAD_CLAIM * _may_be_held(state, on_node)
     note, free = "; ".join(filter(None, notes)), len(gpus) - len(taken)
-    return Unoffered(len(gpus), _model(product), len(held), tuple(by_pod.items()), free, note, claims=True)
+    if len(gpus) < (count := state.nodes.unoffered.get(name, 0)):
+        note = f"{note}; ResourceSlices have {len(gpus)} of its {count} GPUs"
+    count = max(len(gpus), count)
+    return Unoffered(count, _model(product), len(held), tuple(by_pod.items()), free, note, claims=True)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from extender.cluster.census import NodeCount
 from extender.cluster.state import State
-from extender.cluster.unoffered import Unoffered
+from extender.cluster.unoffered import Unoffered, missing_gpus
 from extender.explain.gpu_parts import FREE, GpuPart, gpu_parts, memory_slices
 from extender.explain.node import DeviceView, HolderView, view_node
 from extender.untrusted.limits import GPUS_PER_NODE, KEY, LISTED_NAMES, PAGE_LABELS, PAGE_PARTS, shorten
@@ -116,7 +116,7 @@ def fleet_row(state: State, name: str, count: NodeCount | None, now: float) -> F
     if hidden:
         cells.add_hidden(hidden)
     elif view.not_offered:
-        cells.gpus += [_TAKES_NONE] * state.nodes.unoffered[name]
+        cells.gpus += [_TAKES_NONE] * missing_gpus(state, name)
     note, labels = hidden.note if hidden else "", state.nodes.labels_of(name)
     return FleetRow(
         name=shorten(name, KEY),

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from extender.cluster.factory import prior_of
 from extender.cluster.state import State
-from extender.cluster.unoffered import closed_text, not_offered, unoffered
+from extender.cluster.unoffered import closed_text, not_offered, unoffered, unoffered_counts
 from extender.dialects import stowage
 from extender.explain.advice import ADVICE
 from extender.settings import DEFAULT_QUEUES, Queue, Settings
@@ -139,10 +139,10 @@ def _of_nodes(state: State) -> Iterator[Problem]:
         yield Problem("node", shorten(name, KEY), shorten(text), _NODE)
     for name, text in sorted(state.nodes.layouts.problems(state.nodes)):
         yield Problem("node", shorten(name, KEY), shorten(text), _LAYOUTS)
-    for name in sorted(state.nodes.unoffered.keys() - state.nodes.problems.keys()):
+    for name in sorted(unoffered_counts(state).keys() - state.nodes.problems.keys()):
         if text := not_offered(state, name):
             yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
-        elif (found := unoffered(state, name)) and not (found.claims or closed_text(state, name)):
+        elif (found := unoffered(state, name)) and not closed_text(state, name):
             text = f"{found.note}; its pods hold {found.used}" if found.used else found.note
             yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
 

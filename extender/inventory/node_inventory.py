@@ -88,12 +88,12 @@ class Sources:
 @dataclass(frozen=True, slots=True)
 class NodeInventory:
     """What a node has. ``problem`` says why it takes no new pods, or what was ignored or cut; "" for none.
-    ``unoffered``: how many GPUs it has beside those that it offers, as far as is known."""
+    ``unoffered``: how many GPUs it has beside those that it offers; 0: some; None: none that are known."""
 
     spec: NodeSpec
     sources: Sources
     problem: str = ""
-    unoffered: int = 0
+    unoffered: int | None = None
 
 
 def inventory_of(
@@ -177,20 +177,34 @@ def _labelled_gpus(labels: GpuLabels) -> int:
 
 def _unoffered(
     node: Node, labels: GpuLabels, model: Model | None, shared: SharedGpus | None, spec: NodeSpec
-) -> int:
-    """How many GPUs there are in ``capacity`` and not in ``allocatable``; of a node that offers none also
-    those that its labels count. Where there are MIG instances or shares, that does not tell."""
-    counted = _labelled_gpus(labels)
-    if not node.capacity or (counted and not spec.gpus):
-        return 0 if spec.gpus else counted
-    if shared or any(pool.resource.startswith(MIG_PREFIX) for pool in spec.pools):
-        return 0
+) -> int | None:
+    """How many GPUs there are in ``capacity`` or by the labels, and not in ``allocatable``; 0: some. None for
+    none; where there are MIG instances or shares, that does not tell."""
+    counted = max(_labelled_gpus(labels), labels.cloud_count)
+    has_some = labels.product_label not in ("", gfd_labels.PRODUCT)
+    has_some |= node.labels.get("nvidia.com/gpu.present") == "true"
+    if not spec.gpus and (counted or has_some):
+        return counted or (_of_machines(node) if is_for_machines(node.labels) else 0)
+    product = labels.device.product
+    if shared or (product and product.profile) or any(MIG_PREFIX in pool.resource for pool in spec.pools):
+        return None
     whole_node = replace(node, allocatable={**node.allocatable, **node.capacity})
     try:
         gpus = _Gpus(labels, None, counted_devices(whole_node, labels, model, ()), ()).gpus
     except (InventoryError, QuantityError):
-        return 0
-    return max(0, min(len(gpus), counted or GPUS_PER_NODE) - len(spec.gpus))
+        return None
+    return max(0, min(max(len(gpus), counted), counted or GPUS_PER_NODE) - len(spec.gpus)) or None
+
+
+def is_for_machines(labels: Mapping[str, str]) -> bool:
+    """Whether the GPU operator keeps the node's GPUs for virtual machines."""
+    return labels.get("nvidia.com/gpu.workload.config", "").startswith("vm-")
+
+
+def _of_machines(node: Node) -> int:
+    """The GPUs that virtual machines can get whole; the resources are called after the models."""
+    amounts = (text for name, text in node.allocatable.items() if name.startswith("nvidia.com/"))
+    return min(sum(int(text) for text in amounts if text.isdecimal() and len(text) < 4), GPUS_PER_NODE)
 
 
 def _check_readable(node: Node) -> None:

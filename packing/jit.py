@@ -3,7 +3,8 @@
 numba fails at import where it cannot write its cache, for example in a container with a read-only file
 system. So the cache is on only if ``NUMBA_CACHE_DIR`` is set. Reference counting is off (``_nrt``) because
 atomic counters made the cost kernels five times slower; therefore a kernel allocates nothing, and the caller
-passes its scratch arrays. The cache of a kernel does not notice an edit in another file that it calls.
+passes its scratch arrays. The cache of a kernel does not notice an edit in another file that it calls, and
+keeps nothing where its disk is full.
 
 No kernel uses linear algebra, for which numba would import ``scipy.linalg``: 0.15 s of each start.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from types import SimpleNamespace
@@ -33,7 +35,15 @@ if INTERPRETED and not TYPE_CHECKING:
     np.seterr(all="ignore")  # as compiled code does
 else:
     from numba import njit, typeof, types
+    from numba.core.caching import FunctionCache
 
+    _save = FunctionCache.save_overload
+
+    def _save_if_possible(cache: FunctionCache, *overload: object) -> None:
+        with suppress(OSError):
+            _save(cache, *overload)  # type: ignore[no-untyped-call]
+
+    FunctionCache.save_overload = _save_if_possible  # type: ignore[method-assign, assignment]
     if _BLAS not in sys.modules:
         sys.modules[_BLAS] = None  # type: ignore[assignment]  # its import fails, and numba does without
         try:

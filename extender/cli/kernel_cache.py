@@ -27,6 +27,8 @@ SHIPPED = Path(sys.prefix) / "kernels"
 even to read kernels, so they are copied into one."""
 KEPT = 8
 """Directories in the user's cache, one for each installation and each state of the sources: 2 MB each."""
+_SIZE = 4 << 20
+"""Bytes that a disk must have left for them."""
 
 _ROOTS = (Path(packing.__path__[0]), Path(__file__).parents[1])
 _log = logging.getLogger(__name__)
@@ -102,6 +104,8 @@ def _copy_shipped(directory: Path) -> None:
             compiled(directory, module, key)
     except OSError as error:  # kernels are compiled instead
         _log.warning("the compiled kernels in %s cannot be copied to %s: %s", SHIPPED, directory, error)
+        for source in SHIPPED.iterdir():  # half of a file could not be read
+            shutil.rmtree(directory / source.name, ignore_errors=True)
 
 
 def _in_user_cache() -> Path | None:
@@ -124,13 +128,14 @@ def _temporary() -> Path | None:
     except OSError:
         return None
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return directory
+    return directory if _is_usable(directory) else None
 
 
 def _is_usable(directory: Path) -> bool:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(bytes(_SIZE))
             return True
     except OSError:
         return False

@@ -10,6 +10,8 @@ from extender.cluster.state import State
 from extender.untrusted.limits import KEY, shorten
 
 _HOUR = 3600
+_GONE = 24 * _HOUR
+"""Seconds without any pod after which a namespace is forgotten."""
 _SHOWN = 100
 """Namespaces, and queues, of ``hours``: those with most."""
 
@@ -21,6 +23,7 @@ class TeamUse:
         self._state, self._counted = state, time.monotonic()
         self.gpus: dict[Team, float] = {}
         self.gpu_seconds: defaultdict[Team, float] = defaultdict(float)
+        self._seen: dict[str, float] = {}  # when a namespace had pods last
 
     async def count(self) -> None:
         """Count once more. Other tasks run in between."""
@@ -30,6 +33,10 @@ class TeamUse:
             mean = (self.gpus.get(team, 0.0) + gpus.get(team, 0.0)) / 2
             self.gpu_seconds[team] += mean * (now - self._counted)
         self.gpus, self._counted = gpus, now
+        seen = self._seen | dict.fromkeys((pod.namespace for pod in self._state.pods.values()), now)
+        self._seen = {name: at for name, at in seen.items() if now - at < _GONE}
+        for team in [one for one in self.gpu_seconds if one.namespace and one.namespace not in self._seen]:
+            del self.gpu_seconds[team]
 
     def hours(self) -> dict[str, dict[str, tuple[float, float]]]:
         """For ``namespace`` and ``queue``, by name ("" for no queue): GPU-hours, and what they are worth in

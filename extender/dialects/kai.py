@@ -49,12 +49,11 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
 
 def claims(pod: Pod) -> Claims | None:
     """Only pods that Stowage bound claim GPUs. Under KAI's scheduler the reservation pod holds the GPU."""
-    text = pod.annotations.get(stowage.INDICES)
-    if text is None:
+    if stowage.INDICES not in pod.annotations:
         return None
     with suppress(RequestError):
         if shares := requested_shares(pod.spec, {}, pod.annotations):
-            return stowage.claims_of_indices(text, shares)
+            return stowage.claims_of_indices(pod, shares)
     return None
 
 

@@ -5,13 +5,16 @@
 - ``stowage.dev/gpus``: on how many different GPUs, by default 1
 
 Compute without memory requests the same part of the memory. Memory without compute requests no compute.
-``gpus`` alone requests whole GPUs. ``stowage.dev/gpu-indices`` (``0,3``) says which GPUs a bound pod has.
+``gpus`` alone requests whole GPUs. ``stowage.dev/gpu-indices`` (``0,3``) says which GPUs a bound pod has, and
+``stowage.dev/gpu-share`` (``300m,0Mi,300m``) how much of each: compute, MiB, and part of the memory. The
+larger of that and the request counts, which the owner of the pod may edit.
 Only nodes that are set aside for Stowage (``inventory/node_inventory.py``) take such pods: nothing but the
 container itself enforces its share there.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
@@ -27,7 +30,9 @@ RESOURCE = "stowage.dev/gpu"
 COMPUTE, MEMORY, COUNT = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory", "stowage.dev/gpus"
 REQUEST_ANNOTATIONS = frozenset({COMPUTE, MEMORY, COUNT})
 INDICES = "stowage.dev/gpu-indices"
-ASSIGNMENT_ANNOTATIONS = frozenset({INDICES})
+SHARE = "stowage.dev/gpu-share"
+ASSIGNMENT_ANNOTATIONS = frozenset({INDICES, SHARE})
+_SHARE = re.compile(r"([0-9]{1,4})m,([0-9]{1,9})Mi,([0-9]{1,4})m", re.ASCII)
 GIVING: frozenset[str] = frozenset()
 
 
@@ -62,20 +67,23 @@ def claims(pod: Pod) -> Claims | None:
     requested: Shares | None = None
     with suppress(RequestError):
         requested = requested_shares(pod.spec, {}, pod.annotations)
-    return claims_of_indices(pod.annotations[INDICES], requested)
+    return claims_of_indices(pod, requested)
 
 
-def claims_of_indices(text: str, requested: Shares | None) -> Claims:
-    """The claims of a pod that requests such shares and has the GPUs with these indices."""
+def claims_of_indices(pod: Pod, requested: Shares | None) -> Claims:
+    """The claims of a pod that requests such shares and has indices of GPUs."""
     try:
-        indices = parse_indices(text)
+        indices = parse_indices(pod.annotations[INDICES])
     except ValueError as error:
         return Claims(RESOURCE, problem=f"{INDICES} cannot be read: {error}")
     if len(set(indices)) < len(indices):
         return Claims(RESOURCE, problem=f"{INDICES} names a GPU twice")
-    size = requested or whole_gpus(1)
+    given = _given(pod.annotations[SHARE]) if SHARE in pod.annotations else requested
+    size = given or whole_gpus(1)
     devices = [Claim(index, size.compute_milli, size.memory_mib, size.memory_milli) for index in indices]
-    return Claims(RESOURCE, *validate_claims(devices, requested))
+    checked, problem = validate_claims(devices, requested)
+    unread = "" if given or not requested else f"{SHARE} cannot be read"
+    return Claims(RESOURCE, checked, problem or unread)
 
 
 def assignment(
@@ -83,6 +91,20 @@ def assignment(
 ) -> dict[str, str]:
     """The container gets the annotation by the downward API, as ``NVIDIA_VISIBLE_DEVICES``."""
     return {INDICES: ",".join(map(str, sorted(gpus)))}
+
+
+def share_of(shares: Shares) -> dict[str, str]:
+    """The annotation that says how much of each GPU is given."""
+    return {SHARE: f"{shares.compute_milli}m,{shares.memory_mib}Mi,{shares.memory_milli}m"}
+
+
+def _given(text: str) -> Shares | None:
+    match = _SHARE.fullmatch(text)
+    try:
+        compute, mib, milli = map(int, match.groups() if match else ())
+        return Shares(1, compute, mib, milli)
+    except ValueError:
+        return None
 
 
 def plugin_may_confuse(node: Node, others: Iterable[Pod]) -> bool:

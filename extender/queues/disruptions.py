@@ -49,6 +49,7 @@ NO_QUEUE_LABEL = "none"
 """The label of metrics for pods without a queue."""
 REPLACEMENT_SECONDS = 3600.0
 """How long after an interruption a waiting pod of the same job counts as the replacement."""
+_K = TypeVar("_K")
 _T = TypeVar("_T")
 _NODE_CLOCK_SKEW = 60.0  # seconds that the clock of a node may be ahead of ours
 _LONGEST_TIME = 40  # characters: RFC 3339 with nanoseconds and an offset has 35
@@ -61,8 +62,9 @@ replacement was created."""
 
 
 def job_of(pod: Pod) -> str:
-    """What outlives a pod that is replaced: the UID of its controller, or the pod's own key."""
-    return pod.owner.uid if pod.owner else pod.key
+    """What outlives a pod that is replaced: the UID of its controller, or the pod's own name, in its
+    namespace: who may create pods can write any UID."""
+    return f"{pod.namespace}/{pod.owner.uid}"[:KEY] if pod.owner and pod.owner.uid else pod.key
 
 
 def disruption_reason(pod: Pod, *, node_interrupted: bool) -> str:
@@ -78,17 +80,26 @@ def disruption_reason(pod: Pod, *, node_interrupted: bool) -> str:
 
 
 class Disruption(NamedTuple):
-    """One pod that was disrupted, at ``at`` (Unix seconds). ``queue``: its queue then, "" for none."""
+    """One pod that was disrupted, at ``at`` (Unix seconds). ``queue``: its queue then, "" for none.
+    ``gpus``: whether it had any."""
 
     at: float
     uid: str
     job: str
     queue: str
     reason: str
+    gpus: bool = True
+
+    @property
+    def whose(self) -> tuple[str, bool]:
+        """The namespace, and ``gpus``."""
+        return self.job.partition("/")[0], self.gpus
 
 
 class DisruptionLog:
-    """The last disruptions of all jobs, each pod once. Times in Unix seconds, by the clock ``now``.
+    """The last disruptions of all jobs, each pod once. Times in Unix seconds, by the clock ``now``. Where
+    there are too many, the oldest of the namespace with most is dropped: nobody can wash out those of others,
+    nor those of pods with GPUs by pods without.
 
     ``pods`` counts disrupted pods by (queue, reason, kind of owner), ``gpu_seconds`` the work that they lost
     by (queue, reason), both since the log was made. ``changes`` counts what was added.
@@ -106,7 +117,8 @@ class DisruptionLog:
         self._uids: set[str] = set()
         self._by_job: dict[str, list[Disruption]] = {}  # by time
         self._preemptions: dict[str, list[float]] = {}  # times, by queue
-        self._forgotten = -math.inf  # the time of the latest disruption that was dropped
+        self._by_whose: dict[tuple[str, bool], list[Disruption]] = {}  # by time
+        self._forgotten: dict[tuple[str, bool], float] = {}  # the time of the latest that was dropped
 
     def record_loss(
         self, pod: Pod, queue: str, reason: str, gpus: float, lost: Callable[[float], float]
@@ -118,7 +130,8 @@ class DisruptionLog:
         """
         now = self._now()
         at = min(pod.disrupted or now, now)
-        if not self._add(Disruption(at, pod.uid, job_of(pod), queue, reason)) or at < self._began:
+        one = Disruption(at, pod.uid, job_of(pod), queue, reason, gpus > 0)
+        if not self._add(one) or at < self._began:
             return
         kind = pod.owner.kind if pod.owner else "none"
         self.pods[queue or NO_QUEUE_LABEL, reason, kind if kind in OWNERS else "other"] += 1
@@ -179,20 +192,26 @@ class DisruptionLog:
 
     def _add(self, one: Disruption) -> bool:
         """Whether the disruption is new. Drops the oldest one beyond the limit."""
-        if not one.uid or one.uid in self._uids or one.at <= self._forgotten:
+        forgotten = self._forgotten.get(one.whose, -math.inf)
+        if not one.uid or one.uid in self._uids or one.at <= forgotten:
             return False
         self.changes += 1
         insort(self._log, one)
         insort(self._by_job.setdefault(one.job, []), one)
+        insort(self._by_whose.setdefault(one.whose, []), one)
         if one.reason in PREEMPTIONS:
             insort(self._preemptions.setdefault(one.queue, []), one.at)
         self._uids.add(one.uid)
         if len(self._log) > DISRUPTIONS:
-            self._drop(self._log.pop(0))
+            self._drop(max(self._by_whose.values(), key=len)[0])
         return True
 
     def _drop(self, oldest: Disruption) -> None:
-        self._forgotten = oldest.at
+        self._forgotten[oldest.whose] = oldest.at
+        self._log.remove(oldest)
+        _remove(self._by_whose, oldest.whose, oldest)
+        if oldest.whose not in self._by_whose:  # there are thousands
+            del self._forgotten[oldest.whose]
         self._uids.remove(oldest.uid)
         _remove(self._by_job, oldest.job, oldest)
         if oldest.reason in PREEMPTIONS:
@@ -203,7 +222,7 @@ def _time(one: Disruption) -> float:
     return one.at
 
 
-def _remove(lists: dict[str, list[_T]], key: str, value: _T) -> None:
+def _remove(lists: dict[_K, list[_T]], key: _K, value: _T) -> None:
     """Remove a value from the list of a key, and an empty list."""
     lists[key].remove(value)
     if not lists[key]:
@@ -229,14 +248,14 @@ def _parsed_move(entry: object, now: float) -> tuple[float, float] | None:
 
 def _parsed(entry: object, now: float) -> Disruption | None:
     """An entry of a dump, None if it is invalid or in the future."""
-    if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) != len(Disruption._fields):
+    if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) not in (5, 6):
         return None
-    at, *texts = entry
+    at, *texts = entry[:5]
     if isinstance(at, bool) or not (isinstance(at, int | float) and 0 < at <= now):
         return None
     if not all(isinstance(text, str) and len(text) <= KEY for text in texts):
         return None
-    one = Disruption(float(at), *texts)
+    one = Disruption(float(at), *texts, *map(bool, entry[5:]))
     return one if one.reason in REASONS else None
 
 

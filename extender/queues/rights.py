@@ -183,8 +183,8 @@ class EvictionRules:
         A member of a gang that must keep its minimum may be one of those beyond it: the search sees to that.
         """
         numbers = victims.numbers.copy()
-        job = self.preemptor.owner.uid if self.preemptor.owner else ""
-        same_gang = np.array([bool(job) and one == job for one in victims.jobs], np.bool_)
+        job = job_of(self.preemptor)
+        same_gang = np.array([one == job for one in victims.jobs], np.bool_)
         lost = self._disruptions.jobs
         hit = [column for column, one in enumerate(victims.jobs) if one in lost] if lost else ()
         for column in {*victims.in_gangs, *hit}:

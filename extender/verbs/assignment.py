@@ -22,6 +22,7 @@ from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import freest
+from packing.model.node_spec import resolve_on
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -41,6 +42,8 @@ def annotations_for(
         )
     taken = {gpu: fleet.usage[row].slices(gpu) for gpu in gpus}
     assignment = writer.assignment(pod, spec, gpus, time.time(), taken)
+    if spec.sharing_resource == stowage.RESOURCE and (shares := resolve_on(spec, request).shares):
+        assignment |= stowage.share_of(shares)
     bound = replace(pod, node_name=spec.name, annotations={**pod.annotations, **assignment})
     read_back = reconcile_claims(spec, request, claims_of(bound))
     if read_back.problem:

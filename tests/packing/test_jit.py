@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from packing.jit import Float32Array, Float64, Int64Array, checked, record_kernel
+
+FULL = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+from packing.cost import knapsack_kernels
+"""
+
+
+def test_a_full_disk_keeps_no_kernel_and_ends_nothing(tmp_path: Path) -> None:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", FULL], env=environment, check=True, timeout=300)
 
 
 class Totals(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import tempfile
 from pathlib import Path
 
@@ -39,6 +40,15 @@ def unwritable(path: Path) -> Path:
 def test_the_default_is_below_the_users_cache(cache_home: Path) -> None:
     assert choose_cache() == cache_home / sources_key()
     assert os.environ["NUMBA_CACHE_DIR"] == str(cache_home / sources_key())
+
+
+def test_a_full_disk_keeps_nothing() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        assert choose_cache() is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize("xdg", [None, "", "relative"])

@@ -156,3 +156,6 @@ async def test_teams_keep_the_hours_of_pods_that_have_gone(monkeypatch: pytest.M
     assert hours["namespace"]["default"] == pytest.approx((2, 2 * value))
     assert hours["namespace"]["ml"][0] > 2
     assert hours["queue"]["batch"][0] == sum(one[0] for one in hours["namespace"].values())
+    clock[0] += 86_400
+    await teams.count()
+    assert {team.namespace for team in teams.gpu_seconds} == {"ml"}  # nothing runs in the other

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from extender.k8s.objects import Container, Deleted, Pod, PodSpec, Upserted
+from extender.verbs.bind import assign
 from tests.extender.builders import GPU, make_node, make_pod, make_state
 from tests.extender.dialects.test_dialect_manifests import PODS, node, pod, used
 
 INDICES = "stowage.dev/gpu-indices"
-COMPUTE, MEMORY = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory"
+COMPUTE, MEMORY, SHARE = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory", "stowage.dev/gpu-share"
 L40S = 46068
 
 
@@ -60,6 +61,34 @@ def test_a_share_neither_shrinks_nor_moves_while_the_pod_runs(change, caplog):
     assert (used(state, "stowage"), state.problems) == (before, {})
     state.apply([Upserted(edited), Deleted("Pod", running.key)])
     assert (used(state, "stowage"), state.problems) == ([], {})
+
+
+@pytest.mark.parametrize("said", [{COMPUTE: "1000m"}, {"gpu-fraction": "0.9"}, {MEMORY: "30Gi"}])
+@pytest.mark.parametrize(
+    "less",
+    [
+        {COMPUTE: "100m", MEMORY: None, "gpu-fraction": None},
+        {COMPUTE: None, MEMORY: None, "gpu-fraction": "0.1"},
+        {COMPUTE: None, MEMORY: None, "gpu-fraction": None},
+        {SHARE: "9m"},
+    ],
+)
+def test_what_bind_has_written_counts_after_a_restart(said, less):
+    """The owner may edit what the pod requests, and nobody has seen what it was."""
+    waiting = replace(own_pod("a", "", **said), node_name="")
+    state = make_state(node("stowage"), waiting, binds=True)
+    assignment = assign(state, waiting, "stowage")
+    assert assignment[INDICES] == "0"
+    running = with_(replace(waiting, node_name="stowage"), assignment)
+    state.apply([Upserted(running)])
+    held = used(state, "stowage")
+    assert state.problems == {}
+    edited = with_(running, less)
+    after = make_state(node("stowage"), edited, binds=True)
+    assert all(now >= before for now, before in zip(used(after, "stowage")[0], held[0], strict=True))
+    assert edited.key in after.problems
+    after.apply([Deleted("Pod", edited.key)])
+    assert (used(after, "stowage"), after.problems) == ([], {})
 
 
 @pytest.mark.parametrize("memory", ["8Gi", "20%"])

@@ -29,8 +29,8 @@ def start(start: Start) -> Start:
 
     def starting(**settings: Any) -> Replica:
         replica = start(**settings)
-        lost = [[900.0, f"lost-{job}", job, "", "TerminationByKubelet"] for job in ("j1", "j2")]
-        lost += [[900.0, "lost-j3", "j3", "", "EvictionByEvictionAPI"]]
+        lost = [[900.0, f"lost-{job}", f"ml/{job}", "", "TerminationByKubelet"] for job in ("j1", "j2")]
+        lost += [[900.0, "lost-j3", "ml/j3", "", "EvictionByEvictionAPI"]]
         replica.state.disruptions.load({"disruptions": lost})
         return replica
 

@@ -239,6 +239,28 @@ def test_the_log_is_bounded_and_forgets_the_oldest():
     assert len(log._by_job) == len(log._preemptions["batch"]) == DISRUPTIONS
 
 
+@pytest.mark.parametrize(("namespace", "gpus"), [("default", 0.0), ("other", 0.0), ("other", 2.0)])
+def test_nobody_washes_out_what_others_have_lost(namespace: str, gpus: float):
+    clock = Clock(T0 + 100)
+    log = log_at(clock)
+    note(log, disrupted(worker("a", uid="a")))
+    for i in range(DISRUPTIONS + 100):
+        pod = replace(worker(f"p{i}", uid=f"u{i}"), namespace=namespace, owner=None)
+        log.record_loss(disrupted(pod, at=T0 + 20), "batch", PREEMPTED, gpus, lambda at: 0.0)
+    replacement = worker("b", created=T0 + 30)
+    assert log.shielded_until(replacement) == T0 + 610
+    later = log_at(clock)
+    later.load(json.loads(json.dumps(log.dump())))
+    assert later.shielded_until(replacement) == T0 + 610
+
+
+def test_an_owner_of_another_namespace_is_another_job():
+    log = log_at(Clock(T0 + 100))
+    note(log, disrupted(worker("a", uid="a")))
+    assert log.restarts(worker("b", created=T0 + 30)) == 1
+    assert log.restarts(replace(worker("b", created=T0 + 30), namespace="other")) == 0
+
+
 _STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 8000), st.booleans()))
 
 

@@ -29,7 +29,9 @@ SYNCED = [Listed("Node", frozenset({"stowage"})), Listed("Pod", frozenset({"defa
 async def test_stowages_own_nodes_get_an_index() -> None:
     cluster = Cluster(node_of("stowage"), own("p"))
     assert await cluster.bind(own("p"), "stowage") == ""
-    assert cluster.api.sent == [("stowage", {"stowage.dev/gpu-indices": "0"})]
+    assert cluster.api.sent == [
+        ("stowage", {"stowage.dev/gpu-indices": "0", "stowage.dev/gpu-share": "600m,0Mi,600m"})
+    ]
     assert cluster.free("stowage") == [400, 1000, 1000, 1000]
     cluster.tell("default/p")
     assert cluster.free("stowage") == [400, 1000, 1000, 1000]
@@ -171,7 +173,10 @@ async def test_an_unanswered_binding_is_sent_again_unchanged() -> None:
     await cluster.bind(own("a"), "stowage")
     assert await cluster.bind(own("b", "300m"), "stowage") == ""
     assert await cluster.bind(own("a"), "stowage") == ""
-    assert [sent for _, sent in cluster.api.sent] == [{"stowage.dev/gpu-indices": "0"}] * 3
+    assert [sent for _, sent in cluster.api.sent] == [
+        {"stowage.dev/gpu-indices": "0", "stowage.dev/gpu-share": f"{milli}m,0Mi,{milli}m"}
+        for milli in (600, 300, 600)
+    ]
     assert cluster.free("stowage") == [100, 1000, 1000, 1000]
 
 

@@ -51,7 +51,9 @@ async def test_a_gpu_that_another_replica_has_just_assigned_is_not_assigned_agai
     cluster.api.pods["default/a"] = bound_by_another(own("a"), "stowage")
     cluster.api.pods["default/c"] = bound_by_another(own("c"), "stowage", index=1)  # not watched
     assert await cluster.bind(own("b"), "stowage") == ""
-    assert cluster.api.sent == [("stowage", {"stowage.dev/gpu-indices": "2"})]
+    assert cluster.api.sent == [
+        ("stowage", {"stowage.dev/gpu-indices": "2", "stowage.dev/gpu-share": "600m,0Mi,600m"})
+    ]
     assert cluster.free("stowage") == [400, 400, 400, 1000]
     cluster.tell("default/a", "default/b", "default/c")
     assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([400, 400, 400, 1000], 0)

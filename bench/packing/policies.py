@@ -15,7 +15,7 @@ from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import fitting_with_free_part, freest
 from packing.model.request import Request
-from packing.policies.baselines import Baseline
+from packing.policies.baselines import Baseline, largest_node
 from packing.policies.interface import Policy
 from packing.policies.registry import POLICIES as SERVICE_POLICIES
 
@@ -27,6 +27,17 @@ class FirstFit(Baseline):
 
     def rank(self, fleet: Fleet, request: Request) -> Floats:
         return np.zeros(fleet.arrays.capacity, np.float32)
+
+
+class Tightest(Baseline):
+    """The node with the least free GPU, of those the one with the least free CPU."""
+
+    name = "tightest"
+
+    def rank(self, fleet: Fleet, request: Request) -> Floats:
+        cpu_max, _ = largest_node(fleet)
+        free: Floats = fleet.arrays.free_parts().sum(axis=0) + fleet.arrays.cpu / (1000 * cpu_max)
+        return free
 
 
 class WorstFit(Baseline):
@@ -60,7 +71,7 @@ class Random(Baseline):
 
 _MORE: tuple[type[Baseline], ...] = (
     *(DotProduct, LeastSquares, GpuPacking, GpuClustering),
-    *(FirstFit, WorstFit, Random),
+    *(FirstFit, Tightest, WorstFit, Random),
 )
 POLICIES: dict[str, Callable[..., Policy]] = {
     **SERVICE_POLICIES,

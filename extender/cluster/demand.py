@@ -83,7 +83,7 @@ class DemandLearner:
             self.forget(pod.key)
             if (required := node_requirement(pod)) is not None:
                 request = replace(request, node_set=required)
-                self._node_sets.observe(request)
+            self._node_sets.observe(request)
             self._policy.observe(request)
             self.monitor.demand.observe(request)
             self.learnt += 1

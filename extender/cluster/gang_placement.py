@@ -32,7 +32,6 @@ from extender.cluster.pod_table import PodTable
 from extender.cluster.reservations import GangRoom, Reservations
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.inventory.network_labels import DomainIds, Network
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
 from extender.queues.gangs import Gang, GangTable
@@ -40,6 +39,7 @@ from extender.untrusted.limits import GANG_HELD, GANG_PLACED, GANG_READ
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import copies_that_fit, fits_with_idle_plugin, gpu_sizes
 from packing.fleet.fleet import Fleet
+from packing.fleet.network import DomainIds, Network
 from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of, freest_gpus
 from packing.model.request import Request

@@ -1,7 +1,8 @@
 """Which nodes pods insist on: the sets of nodes that the demand mix tells apart.
 
-A pod names labels that its node must have. Room that it can use is scarcer than other room, and the mix knows
-that by the set of nodes in its requests (``Request.node_set``). Every set makes the mix longer and each
+A pod names labels that its node must have, and taints that its node may have. Room that it can use is scarcer
+than other room, and the mix knows that by the set of nodes in its requests (``Request.node_set``); None is
+what pods insist on that name no label and tolerate nothing. Every set makes the mix longer and each
 answer slower, so only a few are told apart: those that the most GPUs are asked for on, first of all those
 that say nothing but the GPU product. A pod that insists on a set beyond that counts as one that insists on
 the product only, or on nothing.
@@ -10,10 +11,11 @@ the product only, or on nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from extender.inventory.gpu_labels import PRODUCT_LABELS
-from extender.k8s.node_filter import NodeRequirement
+from extender.k8s.affinity import Taint
+from extender.k8s.node_filter import NO_REQUIREMENT, NodeRequirement
 from extender.k8s.objects import Node
 from packing.cost.demand import Demand, Mix
 from packing.fleet.fleet import Fleet
@@ -27,8 +29,8 @@ _CANDIDATES = 2 * MOST_SETS
 _MOST_MASKS = 4096
 """Masks that are remembered, by the values of the labels that count."""
 
-Numbers = Mapping[NodeRequirement, int]
-"""The bit of each requirement's set in the masks of nodes."""
+Numbers = Mapping[NodeRequirement | None, int]
+"""The bit of each requirement's set in the masks of nodes; None: of ``NO_REQUIREMENT``."""
 
 
 class NodeSets:
@@ -50,7 +52,7 @@ class NodeSets:
 
     def put(self, node: Node) -> None:
         """A node came, or its labels changed; before its inventory is put into the fleet."""
-        self._masks[node.name] = self._sets.mask(node.labels)
+        self._masks[node.name] = self._sets.mask(node.labels, node.taints)
 
     def remove(self, name: str) -> None:
         self._masks.pop(name, None)
@@ -59,11 +61,12 @@ class NodeSets:
         """A function that chooses the sets for what was learnt. It uses no shared state, so it may run in a
         thread."""
         counts = self._demand.counts()
-        if not any(request.node_set for request in counts):
-            return lambda: {}
         gpus = self._fleet.arrays.compute_capacity[0].tolist()
-        labels = [nodes[name].labels for name, row in self._fleet.rows.items() if gpus[row] and name in nodes]
-        return lambda: choose_sets(_asked_for(counts), labels)
+        with_gpus = [nodes[name] for name, row in self._fleet.rows.items() if gpus[row] and name in nodes]
+        if not any(request.node_set for request in counts) and not any(node.taints for node in with_gpus):
+            return lambda: {}
+        facts = [(node.labels, node.taints) for node in with_gpus]
+        return lambda: choose_sets(_asked_for(counts), *zip(*facts, strict=True)) if facts else {}
 
     def adopt(self, numbers: Numbers, nodes: Iterable[Node]) -> None:
         """Tell these sets apart from now on. Raises TooMany, as ``Fleet.tell_apart``."""
@@ -71,10 +74,10 @@ class NodeSets:
             return
         first = dict[int, NodeRequirement]()
         for requirement, number in numbers.items():
-            first.setdefault(number, requirement)
+            first.setdefault(number, requirement or NO_REQUIREMENT)
         sets, masks = _Sets([first[number] for number in range(len(first))]), self._masks
         if sets.requirements != self._sets.requirements:
-            masks = {node.name: sets.mask(node.labels) for node in nodes}
+            masks = {node.name: sets.mask(node.labels, node.taints) for node in nodes}
         self._fleet.tell_apart({name: number for name, number in numbers.items()}, masks)
         self._numbers, self._sets, self._masks = numbers, sets, masks
 
@@ -85,32 +88,39 @@ class _Sets:
     def __init__(self, requirements: Sequence[NodeRequirement]) -> None:
         self.requirements = tuple(requirements)
         self._keys = _keys_of(requirements)
-        self._mask_of_values: dict[tuple[str | None, ...], int] = {}
+        self._mask_of_values: dict[object, int] = {}
 
-    def mask(self, labels: Mapping[str, str]) -> int:
-        """The sets that a node with these labels is in."""
-        values = tuple([labels.get(key) for key in self._keys])
+    def mask(self, labels: Mapping[str, str], taints: tuple[Taint, ...]) -> int:
+        """The sets that a node with these labels and taints is in."""
+        values = tuple([labels.get(key) for key in self._keys]), taints
         mask = self._mask_of_values.get(values)
         if mask is None:
-            mask = sum(one.matches(labels) << number for number, one in enumerate(self.requirements))
+            mask = sum(one.matches(labels, taints) << number for number, one in enumerate(self.requirements))
             if len(self._mask_of_values) >= _MOST_MASKS:
                 self._mask_of_values.clear()
             self._mask_of_values[values] = mask
         return mask
 
 
-def choose_sets(asked: Mapping[NodeRequirement, float], labels: Collection[Mapping[str, str]]) -> Numbers:
-    """The sets to tell apart on nodes with these ``labels``; ``asked``: how many GPUs are asked for on each.
+def choose_sets(
+    asked: Mapping[NodeRequirement, float],
+    labels: Sequence[Mapping[str, str]],
+    taints: Sequence[tuple[Taint, ...]] = (),
+) -> Numbers:
+    """The sets to tell apart on nodes with these ``labels`` and ``taints`` (none if not given); ``asked``:
+    how many GPUs are asked for on each.
 
     A requirement that all nodes meet is no set. Requirements that the same nodes meet are one set.
     """
     ranked = sorted(asked, key=lambda one: (not _is_about_product(one), -asked[one], repr(one)))[:_CANDIDATES]
     keys = _keys_of(ranked)
-    combinations = {tuple([of.get(key) for key in keys]): of for of in labels}  # which nodes differ at all
+    facts = zip(labels, taints or [()] * len(labels), strict=True)
+    # Which nodes differ at all:
+    combinations = {(*[of.get(key) for key in keys], tainted): (of, tainted) for of, tainted in facts}
     names_of: dict[tuple[bool, ...], list[NodeRequirement]] = {}
     everywhere = set[NodeRequirement]()
     for requirement in ranked:
-        column = tuple([requirement.matches(of) for of in combinations.values()])
+        column = tuple([requirement.matches(*node) for node in combinations.values()])
         if all(column):
             everywhere.add(requirement)
         elif column in names_of:
@@ -118,11 +128,14 @@ def choose_sets(asked: Mapping[NodeRequirement, float], labels: Collection[Mappi
         elif len(names_of) < MOST_SETS and _classes([*names_of, column]) <= MOST_CLASSES:
             names_of[column] = [requirement]
     sets = sorted((sorted(names, key=repr) for names in names_of.values()), key=repr)
-    numbers = {name: number for number, names in enumerate(sets) for name in names}
+    numbers: dict[NodeRequirement | None, int] = {}
+    numbers |= {name: number for number, names in enumerate(sets) for name in names}
     for requirement in asked.keys() - numbers.keys() - everywhere:
         product = requirement.only(PRODUCT_LABELS.__contains__)
         if product in numbers:
             numbers[requirement] = numbers[product]
+    if NO_REQUIREMENT in numbers:
+        numbers[None] = numbers[NO_REQUIREMENT]
     return numbers
 
 
@@ -130,11 +143,10 @@ def _asked_for(counts: Mapping[Request, float]) -> Counter[NodeRequirement]:
     """How many GPUs are asked for on the nodes of each requirement, and of its part about the product."""
     asked = Counter[NodeRequirement]()
     for request, count in counts.items():
-        requirement = request.node_set
+        requirement = request.node_set or NO_REQUIREMENT
         if isinstance(requirement, NodeRequirement):
-            product = requirement.only(PRODUCT_LABELS.__contains__)
-            for one in {requirement, product} - {None}:
-                asked[one] += count * request.gpus  # type: ignore[index, assignment]
+            for one in {requirement, requirement.only(PRODUCT_LABELS.__contains__)}:
+                asked[one] += count * request.gpus  # type: ignore[assignment]
     return asked
 
 
@@ -144,7 +156,7 @@ def _classes(columns: Sequence[tuple[bool, ...]]) -> int:
 
 
 def _is_about_product(requirement: NodeRequirement) -> bool:
-    return PRODUCT_LABELS.issuperset(requirement.keys)
+    return bool(requirement.keys) and PRODUCT_LABELS.issuperset(requirement.keys)
 
 
 def _keys_of(requirements: Iterable[NodeRequirement]) -> tuple[str, ...]:

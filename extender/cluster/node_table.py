@@ -21,7 +21,7 @@ from extender.cluster.node_sets import NodeSets
 from extender.dialects.pod_request import WRITERS
 from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL, applied_layout
-from extender.inventory.network_labels import Network
+from extender.inventory.network_labels import domains_of
 from extender.inventory.node_inventory import Sources, inventory_of, known_gpus
 from extender.inventory.node_state import closed_because
 from extender.k8s.objects import KoordinatorDevice, MigLayout, MigLayouts, Node, Pod
@@ -110,7 +110,7 @@ class NodeTable(Mapping[str, Node]):
         self.sources: dict[str, Sources] = {}
         self.closed: dict[str, str] = {}
         self.unoffered: dict[str, int] = {}
-        self.network = Network()
+        self.network = fleet.network
         self.layouts = MigLayoutTable()
         self._koordinator_devices: dict[str, KoordinatorDevice] = {}
         self._nodes: dict[str, Node] = {}
@@ -134,7 +134,7 @@ class NodeTable(Mapping[str, Node]):
                 self.changes += known != record
                 self._note_closed(record)
                 if known is None or known.labels != record.labels:
-                    self.network.put(record.name, record.labels)
+                    self.network.put(record.name, domains_of(record.labels))
                 if known is not None and _inventory_fields(known) == _inventory_fields(record):
                     return self._read_inventories([record.name] if self._waits_for_layout(record) else ())
                 self.sets.put(record)

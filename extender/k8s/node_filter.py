@@ -8,11 +8,11 @@ a snapshot look at all nodes, so they apply the filters here. Not implemented: a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from extender.k8s.admission_objects import PersistentVolume
-from extender.k8s.affinity import NodeSelectorTerm, Taint, tolerated
+from extender.k8s.affinity import NodeSelectorTerm, Taint, Toleration, tolerated
 from extender.k8s.manifest import Pairs, is_relevant
 from extender.k8s.objects import Node, Pod
 from extender.untrusted.limits import TAUGHT_LABELS
@@ -26,6 +26,8 @@ NOT_TOLERATED = "node has a taint that the pod does not tolerate"
 _PLACED_BY = frozenset({"cpu", "memory"})
 """Resources without a domain that Stowage places by."""
 HOSTNAME = "kubernetes.io/hostname"
+_CONDITIONS = "node.kubernetes.io/"
+"""Kubernetes adds tolerations of such taints to pods, and the taints come and go with a node's conditions."""
 CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
@@ -92,10 +94,12 @@ class NodeFilter:
 @dataclass(frozen=True, slots=True)
 class NodeRequirement:
     """Which labels a pod requires of its node: those of ``selector``, and one of ``terms`` if there are any
-    (without fields). Pods of one template require the same."""
+    (without fields); and that it has no taints but those of ``tolerations``. Pods of one template require the
+    same."""
 
     selector: Pairs = ()
     terms: tuple[NodeSelectorTerm, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -103,14 +107,16 @@ class NodeRequirement:
         of_terms = (requirement.key for term in self.terms for requirement in term.labels)
         return tuple(dict.fromkeys((*(key for key, _ in self.selector), *of_terms)))
 
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels meets it."""
+    def matches(self, labels: Mapping[str, str], taints: Sequence[Taint] = ()) -> bool:
+        """Whether a node with these labels and taints meets it."""
         if any(labels.get(key) != value for key, value in self.selector):
+            return False
+        if taints and not tolerated(taints, self.tolerations):
             return False
         return not self.terms or any(term.matches("", labels) for term in self.terms)
 
-    def only(self, counts: Callable[[str], bool]) -> NodeRequirement | None:
-        """The part that is about these labels; None if nothing is left."""
+    def only(self, counts: Callable[[str], bool]) -> NodeRequirement:
+        """The part that is about these labels, and about taints."""
         selector = tuple(pair for pair in self.selector if counts(pair[0]))
         terms = tuple(
             NodeSelectorTerm(tuple(requirement for requirement in term.labels if counts(requirement.key)))
@@ -118,21 +124,30 @@ class NodeRequirement:
         )
         if not all(term.labels for term in terms):
             terms = ()  # one of them requires nothing of these labels
-        return NodeRequirement(selector, terms) if selector or terms else None
+        return NodeRequirement(selector, terms, self.tolerations)
+
+
+NO_REQUIREMENT = NodeRequirement()
+"""Of pods that name no label and tolerate no taint."""
 
 
 def node_requirement(pod: Pod) -> NodeRequirement | None:
-    """What the pod requires of the labels of its node; None for nothing.
+    """What the pod requires of the labels and taints of its node; None for ``NO_REQUIREMENT``.
 
     What names a single node does not count, nor does a requirement on more than ``TAUGHT_LABELS`` values: no
     other pod can be expected to share it.
     """
     terms = pod.scheduling_constraints.node_affinity or ()
-    if not (pod.spec.node_selector or terms) or any(term.fields for term in terms):
-        return None
-    size = len(pod.spec.node_selector)
+    tolerations = {
+        toleration
+        for toleration in pod.scheduling_constraints.tolerations
+        if not toleration.key.startswith(_CONDITIONS)
+    }
+    size = len(pod.spec.node_selector) + len(tolerations)
     size += sum(1 + len(requirement.values) for term in terms for requirement in term.labels)
-    if size > TAUGHT_LABELS:
+    if not size or size > TAUGHT_LABELS or any(term.fields for term in terms):
         return None
-    whole = NodeRequirement(pod.spec.node_selector, terms)
-    return whole.only(lambda key: key != HOSTNAME)
+    ordered = tuple(sorted(tolerations, key=lambda toleration: toleration.texts))
+    whole = NodeRequirement(pod.spec.node_selector, terms, ordered)
+    required = whole.only(lambda key: key != HOSTNAME)
+    return None if required == NO_REQUIREMENT else required

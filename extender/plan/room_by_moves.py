@@ -308,7 +308,7 @@ def _asking_for(request: Request) -> Pod:
     """Nobody, on the nodes that pods with this request insist on."""
     if not isinstance(insists := request.node_set, NodeRequirement):
         return _NOBODY
-    rules = replace(_NOBODY.scheduling_constraints, node_affinity=insists.terms or None)
+    rules = SchedulingConstraints(insists.terms or None, insists.tolerations)
     spec = replace(_NOBODY.spec, node_selector=insists.selector)
     return replace(_NOBODY, spec=spec, scheduling_constraints=rules)
 

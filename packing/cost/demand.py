@@ -53,7 +53,7 @@ class Mix:
         cls,
         counts: Mapping[Request, float],
         measures: Sequence[Measure] = MEASURES,
-        known_set: Callable[[Hashable], Hashable | None] = lambda node_set: node_set,
+        known_set: Callable[[Hashable | None], Hashable | None] = lambda node_set: node_set,
     ) -> Mix:
         """The mix of these weighted requests: for each set of nodes, the types that are most frequent by any
         of the measures.
@@ -66,8 +66,8 @@ class Mix:
         memory: defaultdict[Request, float] = defaultdict(float)
         for request, weight in counts.items():
             kind = _kind(request)
-            if kind.node_set is not None:
-                kind = replace(kind, node_set=known_set(kind.node_set))
+            if (node_set := known_set(kind.node_set)) != kind.node_set:
+                kind = replace(kind, node_set=node_set)
             weights[kind] += weight
             memory[kind] += weight * request.memory_mib
         ranked = _ranked(weights)
@@ -156,7 +156,7 @@ class Demand:
     def mix(
         self,
         measures: Sequence[Measure] = MEASURES,
-        known_set: Callable[[Hashable], Hashable | None] = lambda node_set: node_set,
+        known_set: Callable[[Hashable | None], Hashable | None] = lambda node_set: node_set,
     ) -> Mix:
         """The mix learnt so far; without a prior it is empty before the first request."""
         return Mix.of(self._counts, measures, known_set)

@@ -15,11 +15,12 @@ from packing.cost.kernel_args import (
 )
 from packing.jit import inlined
 
-LEAVING = np.float32(0.1)
+LEAVING = np.float32(0.3)
 """What counts of a slot that is not there yet, times the third power of the part of it that is free: a GPU
-with one small request will soon be the empty GPU that a large one needs, a GPU with seven will not. On
-arrivals with departures (five two-dimensional mixes, load 1.05, one seed) 0.03, 0.1 and 0.4 gain 0.5, 0.45
-and 0.4 points; fills gain 0.07."""
+with one small request will soon be the empty GPU that a large one needs, a GPU with seven will not; and so
+with the nodes for 8-GPU jobs. Without it pods go where they break no slot, and no node ever gets empty: on
+equal nodes (bench/packing/worlds.py) 91.1 instead of 91.6 % of the GPU-hours are placed, and large jobs
+wait a fifth longer. Flat: for shares 0.03 to 0.4 are the same within 0.1 points, for whole GPUs 0.3 to 1."""
 BIG = np.float32(1e9)
 _TINY = np.float32(1e-3)
 _ROUNDING, _STEPS = np.float32(1e-4), np.float32(1024)
@@ -79,4 +80,4 @@ def set_limits(n, cpu, node_memory, nodes, devices, types, limits):
         for t in range(limits.size):
             asked = types.devices[r, t]
             left = max(np.float32(devices_left) - types.separate[r, t] * surplus, np.float32(0))
-            limits[t] = min(limits[t], np.floor(left / asked) if asked > 0 else BIG)
+            limits[t] = min(limits[t], _expected(left / asked) if asked > 0 else BIG)

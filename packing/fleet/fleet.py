@@ -23,6 +23,7 @@ import numpy.typing as npt
 from packing.fleet.arrays import NodeArrays
 from packing.fleet.feasibility_kernels import note_untouched
 from packing.fleet.names import MOST_KINDS, Names, NodeKind, TooMany
+from packing.fleet.network import Network
 from packing.fleet.node_usage import Allocation, NodeUsage
 from packing.model.gpu_catalogue import GpuValues
 from packing.model.node_spec import MOST_GPUS, NodeSpec
@@ -60,6 +61,7 @@ class Fleet:
         self.spot_rows: set[int] = set()
         self.choosy_rows: set[int] = set()
         """Rows with a GPU that is ``choosy``."""
+        self.network = Network()
         self.sets_of_node: Mapping[str, int] = {}
         """By name, a mask of the sets that a node is in (``Names.node_sets``)."""
         self._vacant: list[int] = []

@@ -108,7 +108,8 @@ class Names:
             self.grown += 1
 
     def known_set(self, node_set: Hashable | None) -> Hashable | None:
-        """The set if it is told apart, always by the first of its names; None if not."""
+        """The set if it is told apart, always by the first of its names; None if not. None has a set, too, if
+        what insists on nothing may not go everywhere."""
         number = self.node_sets.get(node_set)
         return None if number is None else self._set_names[number]
 

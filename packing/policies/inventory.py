@@ -18,6 +18,9 @@ packs clearly better with others in simulation (``packing.policies.trial``).
 - *device*: how much more of a GPU, and how much more valuable a GPU, the request gets here than elsewhere
   (``packing.cost.device_costs``). So a replica goes before a whole GPU, and a T4 before an H100.
 
+Where nodes are in domains of the network, one costs STEP x (the part of its domain that is idle) more, so
+that whole domains stay free for gangs (``packing.cost.domains``).
+
 Rounding makes nearly equal nodes equal. Among them the node with the least free comes first: it costs STEP x
 free / (1 + free) more, with free = R + C / (e rho) before the placement. So pods stay together whatever the
 order of the nodes, also with random ties and with samples of the nodes. Where NVLink islands are known, half
@@ -34,9 +37,10 @@ import numpy as np
 
 from packing.cost.cost_cache import CostCache, gpus_in
 from packing.cost.demand import Demand, Mix
+from packing.cost.domains import idle_parts
 from packing.cost.fill_tables import NO_GPUS, FreeGpus, Tables, build_tables
 from packing.cost.inventory_kernels import inventory_cost
-from packing.cost.kernel_args import CachedCost, ValueTables, nodes_of
+from packing.cost.kernel_args import STEP, CachedCost, ValueTables, nodes_of
 from packing.cost.slots import Sizes, Slots
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
@@ -175,7 +179,8 @@ class InventoryPolicy:
         return tried
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
-        return self._costs(fleet, request).cost
+        cost, idle = self._costs(fleet, request).cost, idle_parts(fleet)
+        return cost if idle is None else cost + STEP * idle
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
         """The GPU whose share costs least; for several GPUs, or if not every GPU is allowed, the tightest."""
@@ -185,7 +190,9 @@ class InventoryPolicy:
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
         values = self._costs(fleet, request).terms[:, row].tolist()
-        return dict(zip(("slots", "fill", "stranding", "islands", "device"), values, strict=True))
+        terms = dict(zip(("slots", "fill", "stranding", "islands", "device"), values, strict=True))
+        idle = idle_parts(fleet)
+        return terms if idle is None else {**terms, "domains": STEP * float(idle[row])}
 
     def _costs(self, fleet: Fleet, request: Request) -> CachedCost:
         """The request's costs, computed again for the nodes that changed since its last call."""

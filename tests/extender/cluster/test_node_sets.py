@@ -16,7 +16,13 @@ from extender.cluster.node_sets import MOST_CLASSES, MOST_SETS, choose_sets
 from extender.cluster.policy_refresh import PolicyRefresher, plan_now
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
-from extender.k8s.affinity import NodeSelectorRequirement, NodeSelectorTerm, SchedulingConstraints
+from extender.k8s.affinity import (
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    SchedulingConstraints,
+    Taint,
+    Toleration,
+)
 from extender.k8s.node_filter import NodeFilter, NodeRequirement, node_requirement
 from extender.k8s.objects import Container, Deleted, Listed, Node, Pod, PodSpec, Upserted
 from extender.settings import ExpectedRequest
@@ -186,6 +192,43 @@ def test_what_names_one_node_does_not_count() -> None:
     assert node_requirement(pod("p", None, field)) is None
     either = (term((ZONE, "In", ("a",)), (host, "In", ("n1",))), term((host, "In", ("n2",))))
     assert node_requirement(pod("p", None, *either)) is None
+
+
+def test_what_pods_tolerate_is_a_set_of_nodes_and_so_is_what_is_left_to_the_others() -> None:
+    def of_team(name: str, team: str) -> Pod:
+        condition = Toleration("node.kubernetes.io/not-ready", "Exists", effect="NoExecute")
+        own = (Toleration("team", "Equal", team, "NoSchedule"),) if team else ()
+        return replace(pod(name), scheduling_constraints=SchedulingConstraints(None, (*own, condition)))
+
+    def owned_by(team: str) -> tuple[Taint, ...]:
+        return (Taint("team", team, "NoSchedule"),)
+
+    nodes = [make_node(name) for name in ("a", "b", "shared")]
+    nodes[:2] = (replace(node, taints=owned_by(node.name)) for node in nodes[:2])
+    state = state_with(*nodes)
+    state.apply([Upserted(of_team(f"p{team}", team)) for team in ("a", "b", "")])
+    plan_now(state)
+    assert allowed(state, of_team("x", "a")) == {"a", "shared"}
+    assert allowed(state, of_team("x", "b")) == {"b", "shared"}
+    names, mine = state.fleet.names, of_team("x", "")
+    assert node_requirement(mine) is None
+    kinds = names.allowed(replace(request_of(mine), node_set=names.known_set(None)))
+    assert [name for name, row in state.fleet.rows.items() if kinds[state.fleet.arrays.model[row]]] == [
+        "shared"
+    ]
+    cost = state.policy.cost(state.fleet, request_of(mine))
+    assert cost[state.fleet.rows["a"]] < cost[state.fleet.rows["shared"]]  # which others need
+    state.apply([Upserted(replace(nodes[0], taints=owned_by("b")))])
+    assert allowed(state, of_team("x", "b")) == {"a", "b", "shared"}
+
+
+def test_a_taint_that_all_pods_tolerate_makes_no_set() -> None:
+    node = replace(make_node("n"), taints=(Taint(GPU, "", "NoSchedule"),))
+    constraints = SchedulingConstraints(None, (Toleration(GPU, "Exists"),))
+    state = state_with(node, make_node("other"))
+    state.apply([Upserted(replace(pod("p"), scheduling_constraints=constraints))])
+    plan_now(state)
+    assert not state.fleet.names.node_sets
 
 
 def test_a_failure_to_choose_costs_only_the_sets(monkeypatch: pytest.MonkeyPatch, caplog) -> None:

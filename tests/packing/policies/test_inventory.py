@@ -11,7 +11,7 @@ from packing.cost.slots import Slots
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import allocation_of
-from packing.model.node_spec import Gpu, NodeSpec
+from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.interface import Due, update_now
 from packing.policies.inventory import InventoryPolicy
@@ -258,7 +258,7 @@ def test_a_small_request_leaves_whole_the_gpu_that_two_others_need_together():
     st.sampled_from([(250, 1), (300, 1), (1000, 1), (1000, 2), (1000, 3)]),
 )
 def test_a_slot_that_is_nearly_there_counts_a_little(taken, kind):
-    """Whole slots as by hand, and a tenth of the third power of the rest."""
+    """Whole slots as by hand, and three tenths of the third power of the rest."""
     milli, count = kind
     fleet = fleet_of(node("n"))
     for gpu, part in enumerate(taken):
@@ -269,8 +269,36 @@ def test_a_slot_that_is_nearly_there_counts_a_little(taken, kind):
 
     def expected(room):
         whole = np.floor(room + 1e-4)
-        return whole + 0.1 * max(room - whole, 0) ** 3
+        return whole + 0.3 * max(room - whole, 0) ** 3
 
     units = [expected((1000 - part) / milli) for part in taken]
     found = sum(units) if count == 1 else expected(sum(min(one, 1) for one in units) / count)
     assert slots.counts.slots[0, 0] == pytest.approx(found, abs=4.1 / 1024)
+
+
+@pytest.mark.parametrize(("free", "size"), [(8, 8), (7, 8), (7, 2), (3, 4), (5, 4), (0, 1)])
+def test_a_slot_of_counted_devices_that_is_nearly_there_counts_as_little(free, size):
+    spec = NodeSpec("n", 32_000, 1 << 38, (Gpu(MIB),) * 8, (Pool("gpu", 8, tuple(range(8)), 1000, MIB),))
+    fleet = fleet_of(spec)
+    if free < 8:
+        fleet.take(allocation_of(fleet, 0, Request(devices=(("gpu", 8 - free),))))
+    slots = Slots(fleet, Mix.of({Request(devices=(("gpu", size),)): 1}))
+    slots.recount(nodes_of(fleet))
+    expected = free // size + 0.3 * (free / size % 1) ** 3
+    assert slots.counts.slots[0, 0] == pytest.approx(expected, abs=1.1 / 1024)
+
+
+def test_whole_domains_stay_free():
+    """Equal nodes, the last of them in a domain of which another node is taken: that one goes first, by the
+    part of its domain that is idle."""
+    fleet = fleet_of(*(node(f"n{i}") for i in range(6)))
+    policy = ready(fleet)
+    before = policy.cost(fleet, share(1000, 8000, count=2)).copy()
+    for i in range(6):
+        fleet.network.put(f"n{i}", (f"rack {i // 3}", "", "spine", ""))
+    place(fleet, policy, share(1000, 4000), 5)
+    cost = policy.cost(fleet, share(1000, 8000, count=2))
+    idle = [(1 + 5 / 6) / 2] * 3 + [(2 / 3 + 5 / 6) / 2] * 2
+    assert (cost - before)[:5] == pytest.approx([STEP * part for part in idle], abs=1e-5)
+    terms = policy.terms(fleet, share(1000, 8000, count=2), 3)
+    assert terms["domains"] == pytest.approx(STEP * idle[3])

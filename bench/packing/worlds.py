@@ -1,0 +1,270 @@
+"""Worlds in which pods come and go: the GPU-hours that a policy places, and how long pods wait.
+
+A world is a JSON file: ``load`` (GPUs asked for, as a part of all), ``life`` (mean run time), ``warm``
+(arrivals that do not count), ``nodes``, and ``templates`` of pods: ``name``, ``pod``, the ``gpus`` of one
+pod, ``gang`` pods that start together or not at all, with ``domain`` in one NVLink domain or below one leaf,
+and ``big`` for the jobs whose loss or wait is reported. ``arrivals`` are (time, duration, template).
+
+``drop``: what fits nowhere is dropped. ``queue``: it waits; whenever something ends, all that wait are tried
+in the order in which they came.
+
+    python -m bench.packing.worlds DIR [--way queue] [--policies inventory,best-fit]
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.packing.policies import POLICIES
+from extender.cluster.factory import state_of
+from extender.cluster.policy_refresh import choose_node_sets_now
+from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
+from extender.k8s.node_filter import node_requirement
+from extender.replay.cluster_pods import PermittedRows
+from extender.settings import Settings
+from extender.source.snapshot import Snapshot, SnapshotSource
+from packing.fleet.feasibility import copies_that_fit, reasons_for
+from packing.fleet.node_usage import Allocation
+from packing.model.request import Request
+from packing.policies.placer import Placer
+from packing.replay.pick_node import NodePicker
+
+RIVALS = ("best-fit", "fgd", "first-fit", "most-allocated", "least-allocated", "tightest")
+_SETS_AGAIN = 500
+"""Pods after which the sets of nodes are chosen again, as the service does with each plan."""
+
+Rows = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Pods of one kind: what they ask for, and the ``rows`` (N,) where their rules let them go."""
+
+    name: str
+    request: Request
+    learnt: Request
+    rows: Rows
+    gpus: float
+    gang: int
+    domain: bool
+    big: bool
+
+
+class Arrival(NamedTuple):
+    time: float
+    duration: float
+    template: Template
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of the arrivals that count. ``placed``: GPU-hours that ran, in per cent of those asked for; ``lost``:
+    big jobs that were dropped, in per cent; ``wait``: mean wait of big jobs, in mean run times;
+    ``gpu_wait``: waits weighted by GPUs, in per cent of all GPU-time."""
+
+    placed: float
+    lost: float
+    wait: float
+    gpu_wait: float
+
+
+class World:
+    """One world, and its cluster, which one run uses."""
+
+    def __init__(self, text: Mapping[str, Any], policy: str, load: float | None = None) -> None:
+        longer = load / text["load"] if load else 1.0
+        self.life, self.warm = text["life"] * longer, text["warm"]
+        self.state = state = _state(text["nodes"])
+        state.policy = POLICIES[policy]()
+        rows = [state.fleet.rows[name] for name in sorted(state.fleet.rows)]
+        order = np.concatenate([rows, np.setdiff1d(np.arange(state.fleet.arrays.capacity), rows)])
+        self.placer = Placer(state.fleet, state.policy, NodePicker(order.astype(np.int64)))
+        self.domains = state.nodes.network.ids(state.fleet)
+        permitted = PermittedRows(state)
+        templates = [_template(entry, permitted) for entry in text["templates"]]
+        self.arrivals = [
+            Arrival(t, duration * longer, templates[kind]) for t, duration, kind in text["arrivals"]
+        ]
+        self._seen = 0
+
+    def learn(self, template: Template) -> None:
+        """A job arrives."""
+        for _ in range(template.gang):
+            self.state.nodes.sets.observe(template.learnt)
+            self._seen += 1
+            if self._seen % _SETS_AGAIN == 0 or self._seen in (32, 64, 128, 256):
+                choose_node_sets_now(self.state)
+            self.placer.arrive(template.learnt)
+
+    def place(self, job: Template) -> list[Allocation] | None:
+        """Places for all pods of a job, or none."""
+        if (reasons_for(self.state.fleet, job.request)[job.rows] != 0).all():
+            return None
+        ways = [self._place_on(job, rows) for rows in self._places(job)]
+        held = min((way for way in ways if way), key=lambda way: way[0], default=(0.0, None))[1]
+        for allocation in held or ():
+            self.state.fleet.take(allocation)
+        return held
+
+    def _places(self, job: Template) -> Iterator[Rows]:
+        """The rows among which a job is to be placed: in one domain, or anywhere."""
+        if not job.domain:
+            yield job.rows
+            return
+        copies = copies_that_fit(self.state.fleet, job.request)
+        assert copies is not None  # a gang in one domain asks for whole GPUs
+        copies = np.where(job.rows, copies, 0)
+        level = next((ids for ids in self.domains if (ids >= 0).any()), self.domains[0])
+        for domain in np.unique(level[level >= 0]).tolist():
+            if copies[level == domain].sum() >= job.gang:
+                yield job.rows & (level == domain)
+
+    def _place_on(self, job: Template, rows: Rows) -> tuple[float, list[Allocation]] | None:
+        """The cost and the places of all pods of a job on these rows; they are not taken."""
+        fleet, held, total = self.state.fleet, list[Allocation](), 0.0
+        for _ in range(job.gang):
+            cost = self.placer.price(job.request)
+            total += float(cost[rows].min())
+            if (allocation := self.placer.place(job.request, rows)) is None:
+                break
+            held.append(allocation)
+        for allocation in reversed(held):
+            fleet.give_back(allocation)
+        return (total, held) if len(held) == job.gang else None
+
+    def leave(self, held: Sequence[Allocation]) -> None:
+        for allocation in held:
+            self.state.fleet.give_back(allocation)
+            self.state.fleet.left += 1
+
+
+def run(world: World, *, queue: bool) -> Result:
+    """All arrivals of a world."""
+    ends: list[tuple[float, int, list[Allocation]]] = []
+    waiting: list[int] = []
+    waits: dict[int, float] = {}
+
+    def start(number: int, now: float) -> bool:
+        job = world.arrivals[number]
+        if (held := world.place(job.template)) is None:
+            return False
+        waits[number] = now - job.time
+        heapq.heappush(ends, (now + job.duration, number, held))
+        return True
+
+    def pass_time(until: float) -> None:
+        while ends and ends[0][0] <= until:
+            now, _, held = heapq.heappop(ends)
+            world.leave(held)
+            refused: set[str] = set()
+            for number in [*waiting]:
+                name = world.arrivals[number].template.name
+                if name in refused:
+                    continue
+                if start(number, now):
+                    waiting.remove(number)
+                else:
+                    refused.add(name)
+
+    for number, job in enumerate(world.arrivals):
+        pass_time(job.time)
+        world.learn(job.template)
+        if not start(number, job.time) and queue:
+            waiting.append(number)
+    pass_time(np.inf)
+    return _result(world, waits)
+
+
+def _result(world: World, waits: Mapping[int, float]) -> Result:
+    sums = defaultdict[str, float](float)
+    for number, job in enumerate(world.arrivals[world.warm :], world.warm):
+        gpus, wait = job.template.gpus * job.template.gang, waits.get(number, 0.0)
+        sums["asked"] += gpus * job.duration
+        sums["placed"] += gpus * job.duration * (number in waits)
+        sums["waited"] += gpus * wait
+        if job.template.big:
+            sums["big"] += 1
+            sums["lost"] += number not in waits
+            sums["big wait"] += wait / world.life
+    big = max(sums["big"], 1)
+    return Result(
+        100 * sums["placed"] / sums["asked"],
+        100 * sums["lost"] / big,
+        sums["big wait"] / big,
+        100 * sums["waited"] / sums["asked"],
+    )
+
+
+def _state(nodes: Sequence[Mapping[str, Any]]) -> State:
+    snapshot = Snapshot()
+    snapshot.add(json.dumps({"kind": "List", "items": nodes}), "")
+    assert not snapshot.problems
+    state = state_of(Settings())
+    for events in SnapshotSource(snapshot, "").list_once():
+        state.apply(events)
+    return state
+
+
+def _template(entry: Mapping[str, Any], permitted: PermittedRows) -> Template:
+    snapshot = Snapshot()
+    snapshot.add(json.dumps({"kind": "List", "items": [entry["pod"]]}), "")
+    (pod,) = snapshot.pods.values()
+    request = request_of(pod)
+    learnt = replace(request, node_set=node_requirement(pod))
+    job = entry["gpus"], entry["gang"], entry["domain"], entry["big"]
+    return Template(entry["name"], request, learnt, permitted.rows_that_accept(pod), *job)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.packing.worlds")
+    parser.add_argument("worlds", type=Path, nargs="+", help="files, or directories of them")
+    parser.add_argument("--way", choices=("drop", "queue"), default="drop")
+    parser.add_argument("--load", type=float, help="GPUs asked for, as a part of all (default: the world's)")
+    parser.add_argument("--policies", type=lambda text: text.split(","), default=["inventory", *RIVALS])
+    args = parser.parse_args(arguments)
+    files = [
+        path for given in args.worlds for path in (sorted(given.iterdir()) if given.is_dir() else [given])
+    ]
+    results = defaultdict[tuple[str, str], list[Result]](list)
+    for path in files:
+        text = json.loads(path.read_text())
+        for policy in args.policies:
+            results[text["world"], policy].append(
+                run(World(text, policy, args.load), queue=args.way == "queue")
+            )
+    print("\n".join(table(results, args.policies, queue=args.way == "queue")))
+
+
+def table(
+    results: Mapping[tuple[str, str], Sequence[Result]], policies: Sequence[str], *, queue: bool
+) -> Iterator[str]:
+    """A row for each world: for each policy both figures."""
+    yield f"| world | {' | '.join(policies)} |"
+    yield f"|---|{'--:|' * len(policies)}"
+    for world in dict.fromkeys(name for name, _ in results):
+        cells = []
+        for policy in policies:
+            runs = results[world, policy]
+            first, second = ("gpu_wait", "wait") if queue else ("placed", "lost")
+            cells.append(f"{_mean(runs, first)} / {_mean(runs, second)}")
+        yield f"| {world} | {' | '.join(cells)} |"
+
+
+def _mean(runs: Sequence[Result], name: str) -> str:
+    return f"{fmean(getattr(one, name) for one in runs):.3g}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""Which domains of the network a placement breaks: NVLink domains, and the nodes below one leaf or spine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
+from packing.fleet.stranded import idle_nodes
+
+
+def idle_parts(fleet: Fleet) -> Floats | None:
+    """The part of the nodes of its domain of which nothing is taken, (N,) mean over the levels of domains
+    that there are; None if no node is in a domain."""
+    levels = fleet.network.levels(fleet)
+    if not len(levels):
+        return None
+    idle, parts = idle_nodes(fleet.arrays), np.zeros(fleet.arrays.capacity, np.float32)
+    for level in levels:
+        inside = np.flatnonzero((level >= 0) & (fleet.arrays.compute_capacity[0] > 0))
+        domain = level[inside]
+        count = np.maximum(np.bincount(domain), 1)
+        parts[inside] += (np.bincount(domain, weights=idle[inside]) / count)[domain] / len(levels)
+    return parts

@@ -1,0 +1,61 @@
+"""Which nodes are near each other: NVLink domains between nodes, and those below one switch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from packing.fleet.fleet import Fleet
+
+Domains = tuple[str, ...]
+"""The domains of a node, the nearest first; "" where it is in none."""
+DomainIds = npt.NDArray[np.int32]
+"""(levels, rows of the fleet): equal numbers are the same domain, -1 is none."""
+
+
+class Network:
+    """The domains of all nodes, each with so many ``levels``. The array is made when it is asked for after a
+    change."""
+
+    def __init__(self, levels: int = 4) -> None:
+        self._levels = levels
+        self._domains: dict[str, Domains] = {}
+        self._changes = 0
+        self._ids: tuple[object, DomainIds] = None, np.zeros((levels, 0), np.int32)
+        self._used = np.zeros(levels, np.bool_)
+
+    def put(self, node: str, domains: Domains) -> None:
+        if self.of(node) != domains:
+            self._domains[node] = domains
+            self._changes += 1
+
+    def remove(self, node: str) -> None:
+        self._changes += self._domains.pop(node, None) is not None
+
+    def of(self, node: str) -> Domains:
+        """The domains of a node."""
+        return self._domains.get(node, ("",) * self._levels)
+
+    def ids(self, fleet: Fleet) -> DomainIds:
+        """The domains of the nodes in the rows of the fleet."""
+        return self._ids_on(fleet)
+
+    def levels(self, fleet: Fleet) -> DomainIds:
+        """The same without the levels at which no node is in a domain."""
+        ids = self._ids_on(fleet)
+        return ids[self._used]
+
+    def _ids_on(self, fleet: Fleet) -> DomainIds:
+        rows, made_for = fleet.rows, (self._changes, fleet.replaced, fleet.arrays.capacity)
+        if self._ids[0] != made_for:
+            ids = np.full((self._levels, fleet.arrays.capacity), -1, np.int32)
+            for level in range(self._levels):
+                numbers: dict[str, int] = {}
+                for node, domains in self._domains.items():
+                    if domains[level] and node in rows:
+                        ids[level, rows[node]] = numbers.setdefault(domains[level], len(numbers))
+            self._ids, self._used = (made_for, ids), (ids >= 0).any(axis=1)
+        return self._ids[1]

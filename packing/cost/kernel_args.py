@@ -79,6 +79,7 @@ class Nodes(NamedTuple):
     nvlink: UInt8Array
     free_peers: Int32Array2D
     surplus_devices: Int32Array2D
+    total_devices: Int32Array2D
 
 
 class RequestArgs(NamedTuple):

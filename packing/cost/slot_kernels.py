@@ -66,7 +66,8 @@ def add_units(compute, memory, needs, amounts, sign, units):
 def set_limits(n, cpu, node_memory, nodes, devices, types, limits):
     """How many requests of each type (T,) the CPU, memory and counted devices of node ``n`` suffice for, if
     ``devices`` (R,) of the free ones go. By CPU and memory unrounded, but less than one is 0. Where the
-    devices are to be separate GPUs, those count that are certain to be (``idle_gpus``)."""
+    devices are to be separate GPUs, those count that are certain to be (``idle_gpus``). The node has no more
+    slots than when it is empty."""
     amounts = types.amounts
     for t in range(limits.size):  # a tiny amount means that the type asks for none
         by_cpu = cpu / amounts[CPU, t] if amounts[CPU, t] > _TINY else BIG
@@ -76,8 +77,11 @@ def set_limits(n, cpu, node_memory, nodes, devices, types, limits):
     for i in range(types.asked.size):
         r = types.asked[i]
         devices_left = nodes.free_devices[r, n] - devices[r]
-        surplus = np.float32(nodes.surplus_devices[r, n])
+        surplus, total = np.float32(nodes.surplus_devices[r, n]), np.float32(nodes.total_devices[r, n])
         for t in range(limits.size):
             asked = types.devices[r, t]
-            left = max(np.float32(devices_left) - types.separate[r, t] * surplus, np.float32(0))
-            limits[t] = min(limits[t], _expected(left / asked) if asked > 0 else BIG)
+            unsure = types.separate[r, t] * surplus
+            left = max(np.float32(devices_left) - unsure, np.float32(0))
+            most = max(total - unsure, np.float32(0))
+            slots = min(_expected(left / asked), np.floor(most / asked)) if asked > 0 else BIG
+            limits[t] = min(limits[t], slots)

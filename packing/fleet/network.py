@@ -25,7 +25,7 @@ class Network:
         self._domains: dict[str, Domains] = {}
         self._changes = 0
         self._ids: tuple[object, DomainIds] = None, np.zeros((levels, 0), np.int32)
-        self._used = np.zeros(levels, np.bool_)
+        self._used: npt.NDArray[np.bool_] = np.zeros(levels, np.bool_)
 
     def put(self, node: str, domains: Domains) -> None:
         if self.of(node) != domains:
@@ -57,5 +57,5 @@ class Network:
                 for node, domains in self._domains.items():
                     if domains[level] and node in rows:
                         ids[level, rows[node]] = numbers.setdefault(domains[level], len(numbers))
-            self._ids, self._used = (made_for, ids), (ids >= 0).any(axis=1)
+            self._ids, self._used = (made_for, ids), np.any(ids >= 0, axis=1)
         return self._ids[1]

@@ -302,3 +302,13 @@ def test_whole_domains_stay_free():
     assert (cost - before)[:5] == pytest.approx([STEP * part for part in idle], abs=1e-5)
     terms = policy.terms(fleet, share(1000, 8000, count=2), 3)
     assert terms["domains"] == pytest.approx(STEP * idle[3])
+
+
+def test_a_node_has_no_part_of_a_slot_that_it_can_never_have():
+    spec = NodeSpec("n", 32_000, 1 << 38, (Gpu(MIB),) * 4, (Pool("gpu", 4, tuple(range(4)), 1000, MIB),))
+    slots = Slots(
+        fleet_of(spec), Mix.of({Request(devices=(("gpu", 8),)): 1, Request(devices=(("gpu", 3),)): 1})
+    )
+    slots.recount(nodes_of(fleet_of(spec)))
+    by_size = dict(zip((r.gpus for r in slots.requests), slots.counts.slots[0].tolist(), strict=False))
+    assert by_size == {8: 0, 3: 1}

@@ -82,7 +82,9 @@ class Port(uvicorn.Server):
             connection.transport.abort()
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: end connections that take too long."""
+        """Ten times a second: end connections that take too long. Raises what has ended accepting."""
+        if self._accepting.done():
+            self._accepting.result()
         now = asyncio.get_running_loop().time()
         for connection in self.connections:
             connection.expire(now)

@@ -78,7 +78,7 @@ async def _run(
     background = asyncio.create_task(service.background.keep_all(_tasks(service, ports[0], tls)))
     serving = [asyncio.create_task(port.serve()) for port in ports]
     shutdown = asyncio.create_task(_wait_for_shutdown(service))
-    await asyncio.wait({working, shutdown}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({working, shutdown, *serving}, return_when=asyncio.FIRST_COMPLETED)
     for port in ports:
         port.should_exit = True
     await asyncio.gather(*serving)

@@ -13,10 +13,10 @@ kubelet would put it.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,25 +26,63 @@ from extender.k8s.node_topology import NodeTopology, amount_of, is_memory
 from extender.k8s.objects import Container, Deleted, Event, Listed, Pod, PodSpec, Upserted, peak_usage
 from extender.k8s.quantity import QuantityError
 from packing.fleet.fleet import Fleet
-from packing.model.numa import REFUSING, Aligned, NumaNode, Policy, aligned
-
-Flags = npt.NDArray[np.bool_]
-Wanted: TypeAlias = tuple[Aligned, ...]
+from packing.model.numa import (
+    REFUSING,
+    Aligned,
+    Flags,
+    Longs,
+    Policy,
+    Wanted,
+    as_arrays,
+    fit_one_after_the_other,
+)
 
 REPORTED = 120.0
 """Seconds after which a report has what a pod takes: twice the interval of NFD's topology updater."""
 _ON_ITS_WAY = 5.0
 """Seconds in which a report reaches Stowage, with the difference between both clocks."""
 _MOST = 10**18  # of an amount that cannot be read
+_MOST_WAYS = 64
+"""Ways in which what pods leave behind may lie on the NUMA nodes, that are tried."""
+_MOST_ENDED = 64
+"""Pods of a node that have ended and that the report still has."""
+_KEPT_TABLES = 8
+"""Sets of resources for which a report is kept as arrays."""
 
 
 class _Report(NamedTuple):
     """``covers``: pods that started before this time are in it; -inf if that is not known. ``came``: when it
-    was read (Unix seconds)."""
+    was read (Unix seconds). ``ended``: when pods have ended since that are in it, and what they had.
+    ``tables``: what it says of some resources."""
 
     topology: NodeTopology
     covers: float
     came: float
+    ended: list[tuple[float, Wanted]]
+    tables: dict[tuple[tuple[str, ...], int], Longs]
+
+    def has(self, pod: Pod, now: float) -> bool:
+        """Whether what the pod takes is in it."""
+        return 0 < pod.started <= max(self.covers, now - REPORTED)
+
+    def table(self, names: tuple[str, ...], size: int) -> Longs:
+        """See ``as_arrays``."""
+        if (known := self.tables.get((names, size))) is None:
+            if len(self.tables) >= _KEPT_TABLES:
+                self.tables.clear()
+            known = self.tables[names, size] = as_arrays(self.topology.numa, names, size)
+        return known
+
+
+class _Question(NamedTuple):
+    """About one node: where in the answer, its report, the pods that are not in it yet, and of those that are
+    in it the ones that have left, and that stay."""
+
+    at: int
+    report: _Report
+    lately: Sequence[Wanted] = ()
+    left: Sequence[Wanted] = ()
+    staying: Sequence[Wanted] = ()
 
 
 class NumaTable:
@@ -52,6 +90,7 @@ class NumaTable:
 
     def __init__(self, pods: PodTable) -> None:
         self._pods = pods
+        pods.on_end = self._note_end
         self._reports: dict[str, _Report] = {}
         self.changes = 0
 
@@ -88,7 +127,8 @@ class NumaTable:
         if known and topology.problem and not topology.numa:  # what it said last counts
             topology = replace(known.topology, problem=topology.problem)
         now = self._pods.now()
-        self._reports[topology.name] = _Report(topology, now - _ON_ITS_WAY if known else -math.inf, now)
+        covers = now - _ON_ITS_WAY if known else -math.inf
+        self._reports[topology.name] = _Report(topology, covers, now, [], {})
         self.changes += 1
 
     def _keep(self, names: Collection[str]) -> None:
@@ -100,21 +140,63 @@ class NumaTable:
         self, fleet: Fleet, pod: Pod, rows: npt.NDArray[np.int64], policies: Collection[Policy], *, idle: bool
     ) -> Flags:
         """Where kubelet has one of these policies, and cannot give the pod what it prefers: (len(rows),).
-        ``idle``: not even if nothing else ran there. Row -1 is a node that is not known."""
+        ``idle``: not even if nothing else ran there. Row -1 is a node that is not known.
+
+        Pods that are taken out of the fleet have left. On which NUMA nodes they were is not known, so kubelet
+        must admit the pod wherever they may have been.
+        """
         found = np.zeros(rows.size, np.bool_)
         wanted = _wanted(pod.spec, False), _wanted(pod.spec, True)
         if not any(one.amounts for one in wanted[0]):
             return found
+        asked = [
+            (at, report)
+            for at, row in enumerate(rows.tolist())
+            if row >= 0
+            and (spec := fleet.specs[row])
+            and (report := self._reports.get(spec.name))
+            and report.topology.policy in policies
+        ]
+        if idle:
+            questions = [_Question(at, report, left=((),)) for at, report in asked]
+        else:
+            questions = list(self._questions(fleet, pod, asked, rows))
+        if questions:
+            found[[one.at for one in questions]] = ~_admitted(questions, wanted)
         now = self._pods.now()
         refused_at = {} if idle else self._refused_at(pod, now)
-        for at, row in enumerate(rows.tolist()):
-            spec = fleet.specs[row] if row >= 0 else None
-            report = self._reports.get(spec.name) if spec else None
-            if report and report.topology.policy in policies:
-                lately = () if idle else self._lately(report, pod, now)
-                fits = _fits(report.topology, lately, wanted[report.topology.whole_pods], idle)
-                found[at] = not fits or refused_at.get(report.topology.name, -math.inf) > report.covers
+        for at, report in asked if refused_at else ():
+            found[at] |= refused_at.get(report.topology.name, -math.inf) > report.covers
         return found
+
+    def _questions(
+        self, fleet: Fleet, pod: Pod, asked: Iterable[tuple[int, _Report]], rows: npt.NDArray[np.int64]
+    ) -> Iterable[_Question]:
+        now, pods = self._pods.now(), self._pods
+        starting = pods.starting(now - REPORTED)
+        for at, report in asked:
+            name, whole = report.topology.name, report.topology.whole_pods
+            left = [wanted for ended, wanted in report.ended if ended > now - REPORTED]
+            gone, staying = set[str](), list[Wanted]()
+            if left or fleet.absent.get(int(rows[at])):
+                absent = {*map(id, fleet.absent[int(rows[at])])}
+                for one in pods.on_node(name):
+                    if not absent.isdisjoint(map(id, pods.allocations_of(one))):
+                        gone.add(one.uid)
+                    if report.has(one, now):
+                        (left if one.uid in gone else staying).append(_wanted(one.spec, whole))
+            lately = [
+                _wanted(one.spec, whole)
+                for one in starting.get(name, ())
+                if one.uid not in gone and one.uid != pod.uid and not report.has(one, now)
+            ]
+            yield _Question(at, report, lately, left, staying)
+
+    def _note_end(self, pod: Pod) -> None:
+        """What the pod has left is free, though the report of its node says so only later."""
+        report, now = self._reports.get(pod.node_name), self._pods.now()
+        if report and report.has(pod, now) and len(report.ended) < _MOST_ENDED:
+            report.ended.append((now, _wanted(pod.spec, report.topology.whole_pods)))
 
     def doubt(self, pod: Pod, node: str) -> str:
         """Why kubelet's verdict on the pod is not known there, in words; "" if it is, and if there are no
@@ -155,28 +237,66 @@ class NumaTable:
             and _wanted(other.spec, False) == _wanted(pod.spec, False)
         }
 
-    def _lately(self, report: _Report, pod: Pod, now: float) -> tuple[Wanted, ...]:
-        """What the pods of the node want that may not be in the report yet."""
-        topology, since = report.topology, max(report.covers, now - REPORTED)
-        return tuple(
-            _wanted(other.spec, topology.whole_pods)
-            for other in self._pods.on_node(topology.name)
-            if other.uid != pod.uid and (not other.started or other.started > since)
-        )
+
+def _admitted(questions: Sequence[_Question], wanted: tuple[Wanted, Wanted]) -> Flags:
+    """For each node whether its kubelet admits the pod that wants this as single containers, or as a whole.
+    Where there is no room for one of the pods that came lately, it is in the report already."""
+    pods = {id(pod): pod for one in questions for pod in (*one.lately, *one.left, *one.staying)}.values()
+    names = tuple(sorted({name for pod in (*pods, wanted[0]) for one in pod for name, _ in one.amounts}))
+    size = max(len(one.report.topology.numa) for one in questions)
+    tables = np.stack([one.report.table(names, size) for one in questions])
+    free, total = tables[:, 0], tables[:, 1]
+    given = {n: _ways(one, free[n], total[n], names) for n, one in enumerate(questions) if one.left}
+    more = [(n, way) for n, ways in given.items() for way in ways]
+    of = np.array([*range(len(questions)), *(n for n, _ in more)])
+    free = free[of]
+    for at, (_, way) in enumerate(more, len(questions)):
+        free[at] += way
+    single = np.array([one.report.topology.policy == "single-numa-node" for one in questions])[of]
+    queues = [(*one.lately, wanted[one.report.topology.whole_pods]) for one in questions]
+    fits = fit_one_after_the_other(single, free, total[of], names, [queues[n] for n in of.tolist()])
+    found = fits[: len(questions)].copy()
+    for n, ways in given.items():  # as it is, or wherever what has been left is
+        found[n] |= bool(ways) and fits[of == n][1:].all()
+    return found
 
 
-def _fits(topology: NodeTopology, lately: tuple[Wanted, ...], wanted: Wanted, idle: bool) -> bool:
-    numa = tuple(NumaNode(one.total, one.total) for one in topology.numa) if idle else topology.numa
-    return _fit(topology.policy == "single-numa-node", numa, lately, wanted)
+def _ways(asked: _Question, free: Longs, total: Longs, names: Sequence[str]) -> list[Longs]:
+    """The ways in which what pods have left may lie on the NUMA nodes, (K, R) each; none if they are too
+    many, or if the report has some of it as free already."""
+    total = np.maximum(total, 0)
+    if not any(one.amounts for pod in asked.staying for one in pod):
+        return [total - free]
+    each, staying = _amounts(asked.left, names), _amounts(asked.staying, names)
+    each[:, total.sum(axis=0) == 0] = 0  # bound to none
+    devices = ["/" in name for name in names]
+    if (each.sum(axis=0) + staying.sum(axis=0) + free.sum(axis=0) > total.sum(axis=0))[devices].any():
+        return []
+    return _spread(tuple(sorted(map(tuple, each.tolist()))), tuple(map(tuple, (total - free).tolist())))
 
 
-@lru_cache(maxsize=4096)
-def _fit(single: bool, numa: tuple[NumaNode, ...], lately: tuple[Wanted, ...], wanted: Wanted) -> bool:
-    """Most nodes of a pool are alike, and pods come in numbers. Where there is no room for one of the pods
-    that came lately, it is in the report already."""
-    for pod in lately:
-        numa = aligned(single, numa, [one for one in pod if one.stays]) or numa
-    return aligned(single, numa, wanted) is not None
+def _amounts(pods: Iterable[Wanted], names: Sequence[str]) -> Longs:
+    """(C, R) what the containers of these pods keep."""
+    each = [dict(one.amounts) for pod in pods for one in pod if one.stays]
+    return np.array([[one.get(name, 0) for name in names] for one in each], np.int64).reshape(-1, len(names))
+
+
+@lru_cache(maxsize=1024)
+def _spread(each: tuple[tuple[int, ...], ...], taken: tuple[tuple[int, ...], ...]) -> list[Longs]:
+    """All ways to lay these amounts, each on one NUMA node, where so much is taken; none if there are more
+    than ``_MOST_WAYS``. Amounts that no NUMA node alone can have are left out."""
+    ways = {tuple(tuple(0 for _ in one) for one in taken)}
+    for amounts in each:
+        found = set()
+        for way in ways:
+            for k, on_node in enumerate(way):
+                more = tuple(a + b for a, b in zip(on_node, amounts, strict=True))
+                if all(a <= b for a, b in zip(more, taken[k], strict=True)):
+                    found.add((*way[:k], more, *way[k + 1 :]))
+        ways = found or ways
+        if len(ways) > _MOST_WAYS:
+            return []
+    return [np.array(way, np.int64) for way in ways]
 
 
 @lru_cache(maxsize=4096)

@@ -22,7 +22,7 @@ JUST_ENDED = 5.0
 it sees that end. Later, room that is free and was not taken may be closed for a reason that Stowage does not
 see."""
 
-_STATUS_ALONE = {"phase", "started", "unscheduled", "disruption", "disrupted", "ends"}
+_STATUS_ALONE = {"phase", "ready", "started", "unscheduled", "disruption", "disrupted", "ends"}
 """Fields that say nothing about what a bound pod that has not ended holds of its node, or of its queue."""
 _holdings = attrgetter(*[field.name for field in fields(Pod) if field.name not in _STATUS_ALONE])
 
@@ -36,11 +36,12 @@ class PodTable(Mapping[str, Pod]):
     ``misaligned``: the last that kubelet refused for its NUMA policy, which have ended and still exist.
     ``expects``: since when a waiting pod, by its UID, is told to wait for the room of pods that have just
     ended. ``obscure``: the nodes of pods that may hold more than can be read, by key. ``on_bound`` is called
-    when a pod that waited gets a node. ``now``: Unix seconds.
+    when a pod that waited gets a node, ``on_end`` when one with a node is gone. ``now``: Unix seconds.
     """
 
     def __init__(self, allocations: Allocations) -> None:
         self.on_bound: Callable[[Pod], None] = lambda pod: None
+        self.on_end: Callable[[Pod], None] = lambda pod: None
         self.reservations = Reservations(self.by_uid)
         self.assumed = self.reservations.assumed
         self.waiting: dict[str, None] = {}
@@ -51,6 +52,7 @@ class PodTable(Mapping[str, Pod]):
         self.obscure: dict[str, str] = {}
         self.now: Callable[[], float] = time.time
         self._ended: dict[str, float] = {}  # by node, the oldest first
+        self._starting: dict[str, None] = {}  # keys of bound pods that may not have started for long
         self._problems = Problems()
         self._pods: dict[str, Pod] = {}
         self._keys_by_uid: dict[str, str] = {}
@@ -88,6 +90,7 @@ class PodTable(Mapping[str, Pod]):
             self.anti_affine[pod.key] = None
         if pod.node_name:
             self.waiting.pop(pod.key, None)
+            self._starting[pod.key] = None
             self.reservations.bound(known, pod)
             self.expects.pop(pod.uid, None)
             if pod.deleting:
@@ -142,8 +145,10 @@ class PodTable(Mapping[str, Pod]):
         self.reservations.forget(pod.uid)
         self.waiting.pop(key, None)
         self.leaving.pop(key, None)
+        self._starting.pop(key, None)
         if pod.node_name:
             self._note_end(pod.node_name)
+            self.on_end(pod)
         self.expects.pop(pod.uid, None)
         return self.forget_all(pod.uid) | {pod.node_name}
 
@@ -172,6 +177,18 @@ class PodTable(Mapping[str, Pod]):
     def forget_all(self, uid: str) -> set[str]:
         """Do not count this pod as assumed anywhere any more."""
         return set().union(*map(self.forget, self.assumed.of_pod(uid)))
+
+    def starting(self, since: float) -> dict[str, list[Pod]]:
+        """By node, the pods that are bound to it, or assumed to be, and have not started until ``since``."""
+        found: dict[str, list[Pod]] = {}
+        for key in [*self._starting]:
+            if 0 < self._pods[key].started <= since:
+                del self._starting[key]
+            else:
+                found.setdefault(self._pods[key].node_name, []).append(self._pods[key])
+        for one in self.assumed:
+            found.setdefault(one.pod.node_name, []).append(one.pod)
+        return found
 
     def just_ended(self, now: float) -> list[str]:
         """The nodes that a pod left in the last ``JUST_ENDED`` seconds before ``now``, in Unix seconds."""

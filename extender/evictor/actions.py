@@ -23,6 +23,8 @@ from extender.source.evictor_api import EvictorApi, PodEvent
 from extender.verbs.eviction.plan import EvictionPlan, count_of_pods, named
 
 _LEAVES = ("evicted", "gone")
+_NOT_REFUSED = (0, HTTPStatus.NOT_FOUND, HTTPStatus.BAD_GATEWAY)
+"""Statuses of evictions that were not sent, came too late or got no answer."""
 _log = logging.getLogger(__name__)
 
 
@@ -50,9 +52,15 @@ class Actions:
     """The writes, each only as the leader. Failed writes are logged and counted here."""
 
     def __init__(
-        self, state: State, api: EvictorApi, leadership: Leadership, metrics: EvictorMetrics
+        self,
+        state: State,
+        api: EvictorApi,
+        leadership: Leadership,
+        metrics: EvictorMetrics,
+        wall: Callable[[], float],
     ) -> None:
-        self._state, self._api = state, api
+        """``wall`` returns Unix seconds."""
+        self._state, self._api, self._wall = state, api, wall
         self._leadership, self._metrics = leadership, metrics
         self.unanswered = False
         """Whether the API server did not answer the last write."""
@@ -130,6 +138,8 @@ class Actions:
             expected=(HTTPStatus.NOT_FOUND,),
         )
         result = _result(error)
+        if error is not None and error.status not in _NOT_REFUSED:
+            self._state.disruptions.note_refused(victim, self._wall())
         if result != "evicted" or not dry_run:
             self._metrics.evicted(result)
         return result

@@ -137,14 +137,14 @@ class Consolidation:
             may_lose = self._rule.may_lose(job.gpus, waited)
             if not may_lose or _has_room(book, job) or self._is_delayed(job):
                 continue
-            if (room := self._room(job, may_lose)) is None:
+            if (room := await self._room(job, may_lose)) is None:
                 self._delay(job.key)
                 continue
             version = self._state.room_version
             if self._settings.scale_up_wait_seconds and await waits_for_scale_up(job.pods[0]):
                 continue
             if self._state.room_version != version:
-                room = self._room(job, may_lose)
+                room = await self._room(job, may_lose)
             if room is None or not all(map(self._planner.waits, job.pods)):
                 return
             if self._mode(job.pods[0]) == "recommend":
@@ -223,11 +223,11 @@ class Consolidation:
         seconds = min(_LONGEST, seconds * 2)
         self._delays[key] = self._clock() + seconds, seconds
 
-    def _room(self, job: Job, may_lose: float) -> RoomByMoves | None:
+    async def _room(self, job: Job, may_lose: float) -> RoomByMoves | None:
         """The moves, if they lose no more than they may, and nothing cheaper makes room: pods that leave
         already, or evictions by priority."""
         pods = [pod for uid in job.pods if (pod := self._state.pods.by_uid(uid.uid))]
-        if len(pods) == 1 and self._planner.plan(pods[0])[1] not in _NO_OTHER_WAY:
+        if len(pods) == 1 and (await self._planner.plan(pods[0]))[1] not in _NO_OTHER_WAY:
             return None
         nodes, now = self._planner.nodes_of, self._wall()
         room = room_by_moves(self._state, pods, nodes, now, most=self._rule.moves, rule=self._rule)

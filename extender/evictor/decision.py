@@ -15,7 +15,7 @@ from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.evictor.book import Book, Hold, Schedulers
 from extender.k8s.node_filter import other_resources
-from extender.k8s.objects import Pod
+from extender.k8s.objects import OVERDUE, Pod
 from extender.protocol.node_names import NodeNames
 from extender.source.evictor_api import Announcement
 from extender.verbs.evaluate import evaluate, reason_on
@@ -52,12 +52,12 @@ def waiting_pods(state: State, schedulers: Schedulers) -> list[Pod]:
     ]
 
 
-def adopt(state: State, book: Book, pod: Pod, now: float, seconds: float) -> None:
+def adopt(state: State, book: Book, pod: Pod, now: float, seconds: float, wall: float = 0.0) -> None:
     """If the waiting pod is nominated already, wait for the room: kube-scheduler did it, or others, or the
     evictor before it was restarted. Nothing tells these apart, and nothing has to."""
     node = pod.nominated_node
     if node and pod.uid not in book.holds and book.stale.get(pod.uid) != node:
-        leaving = [one for one in state.pods.on_node(node) if one.deleting]
+        leaving = [one for one in state.pods.on_node(node) if one.deleting and not _is_stuck(one, wall)]
         if not _is_room_enough(state, pod, node, leaving):
             leaving = []  # do not wait for their end: somebody died half way, or is about to evict more
         uids = frozenset(one.uid for one in leaving)
@@ -72,7 +72,14 @@ def _is_room_enough(state: State, pod: Pod, node: str, leaving: Iterable[Pod]) -
         return fits_on(state, pod, node, _FIT_SOON)
 
 
-def next_step_of_hold(state: State, book: Book, uid: str, now: float, seconds: float) -> Step | None:
+def _is_stuck(pod: Pod | None, wall: float) -> bool:
+    """Whether the pod terminates, and should have ended by now."""
+    return pod is not None and pod.deleting and wall - pod.ends >= OVERDUE
+
+
+def next_step_of_hold(
+    state: State, book: Book, uid: str, now: float, seconds: float, wall: float = 0.0
+) -> Step | None:
     """What to do about the hold of this pod: forget it, forget it and clear the nomination, nominate the pod
     again, or nothing. ``seconds``: how long room is held after the victims have gone."""
     pod, hold = state.pods.by_uid(uid), book.holds[uid]
@@ -86,7 +93,8 @@ def next_step_of_hold(state: State, book: Book, uid: str, now: float, seconds: f
         return None  # a binding is under way
     if hold.was_free and not fits_on(state, pod, hold.node, _FIT_SOON):
         return "clear" if pod.nominated_node else "drop"
-    if now >= hold.ends or (hold.gone is not None and now - hold.gone >= seconds):
+    waits_in_vain = any(_is_stuck(state.pods.by_uid(one), wall) for one in hold.leaving)
+    if waits_in_vain or now >= hold.ends or (hold.gone is not None and now - hold.gone >= seconds):
         return "clear" if hold.ours and pod.nominated_node else "drop"
     return "nominate" if hold.ours and not pod.nominated_node and book.may_try(uid, now) else None
 

@@ -67,7 +67,7 @@ class Evictor:
         self._state, self._source, self._api = state, source, api
         self._leadership, self._settings, self._asked = leadership, settings, asked
         self._metrics, self._clock, self._wall = metrics, clock, wall
-        self._actions = Actions(state, api, leadership, metrics)
+        self._actions = Actions(state, api, leadership, metrics, wall)
         self._planner = Planner(state, asked, wall)
         self._book = Book()
         per_minute = settings.evictions_per_minute
@@ -98,7 +98,7 @@ class Evictor:
         self._book.see({pod.uid for pod in waiting}, began)
         for pod in [one for one in waiting if self._book.may_try(one.uid, began)]:
             with self._guarded(pod):
-                adopt(self._state, self._book, pod, began, self._settings.nomination_seconds)
+                adopt(self._state, self._book, pod, began, self._settings.nomination_seconds, self._wall())
         await self._keep_holds()
         replacing = replacements(self._state, waiting, self._wall())
         if self._settings.evictor == "on":
@@ -135,7 +135,7 @@ class Evictor:
 
     async def _keep_hold(self, uid: str, pod: Pod | None) -> None:
         hold, seconds = self._book.holds[uid], self._settings.nomination_seconds
-        step = next_step_of_hold(self._state, self._book, uid, self._clock(), seconds)
+        step = next_step_of_hold(self._state, self._book, uid, self._clock(), seconds, self._wall())
         if step is None:
             return
         if step == "nominate" and pod is not None:
@@ -188,23 +188,21 @@ class Evictor:
 
     async def _make_room_for(self, pod: Pod) -> str:
         """Evict for the pod, or say why not. Nothing changes between the plan and the nomination."""
-        plan, reason = self._planner.plan(pod, self._book.recommended.values())
+        plan, reason = await self._planner.plan(pod, self._book.recommended.values())
         if plan is None:
             self._book.recommended.pop(pod.uid, None)
             self._book.delay(pod.uid, self._clock())
             return reason
-        if not self._planner.gang_fits(pod, plan):
+        if not await self._planner.gang_fits(pod, plan):
             self._book.delay(pod.uid, self._clock())
             return "gang"
         if not self._bucket.allows(len(plan.to_evict), self._clock()):
             return "rate"
-        if self._settings.scale_up_wait_seconds:
-            if await self._waits_for_scale_up(pod):
-                return "scale_up"
-            # The cluster may have changed meanwhile.
-            plan, reason = self._planner.plan(pod, self._book.recommended.values())
-            if plan is None:
-                return reason
+        if self._settings.scale_up_wait_seconds and await self._waits_for_scale_up(pod):
+            return "scale_up"
+        # The cluster may have changed meanwhile.
+        if (plan := self._planner.confirmed(pod, plan, self._book.recommended.values())) is None:
+            return "no_plan"
         victims = plan.to_evict
         if self._settings.evictor == "recommend":
             return await self._recommend(pod, plan, victims)

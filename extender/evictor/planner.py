@@ -1,4 +1,4 @@
-"""Plans for one waiting pod at a time, from the state as it is now. Nothing changes while one is made.
+"""Plans for one waiting pod at a time, from the state as it is now, in pieces that delay no request.
 
 Before anybody is evicted for a member of a gang, the rest of the gang must get room, too. Pods that replace
 interrupted ones get free room held: kube-scheduler's queue cannot be reordered, but a nominated pod keeps its
@@ -7,10 +7,11 @@ node from pods of equal and lower priority, in kube-scheduler as in Stowage.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
@@ -20,10 +21,9 @@ from extender.evictor.decision import UNSCHEDULABLE, best_node, best_plan, fits_
 from extender.k8s.objects import Pod
 from extender.plan.room_by_moves import MOST_MEMBERS
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
+from extender.verbs.eviction.promising import promising_nodes
 from extender.verbs.gang_fit import gang_may_fit
 
-Required = Mapping[str, Collection[str]]
-"""UIDs by node of the pods that leave in any case."""
 MOST_HELD = 32
 """Pods that free room is held for at a time."""
 _CHECKED = 10
@@ -31,21 +31,45 @@ _CHECKED = 10
 _ABOVE = 64
 """Waiting pods of higher priority that are asked whether they need the room. If there are more, none is
 held."""
+_AT_ONCE, _TRIALS = 4, 30
+"""Nodes that are searched at once, and evaluations for them where victims are found by trial: some
+milliseconds. Requests wait meanwhile."""
 _RECOMMENDED = 64
 """Earlier recommendations that a plan takes into account."""
 
 
-def gang_fits(
+@dataclass(slots=True)
+class Done:
+    """What counts as done already: the nodes that pods have got, by UID, and by node the UIDs of those that
+    leave."""
+
+    places: dict[str, str] = field(default_factory=dict)
+    leaving: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    def add(self, uid: str, node: str, victims: Iterable[str]) -> None:
+        self.places[uid] = node
+        self.leaving[node].update(victims)
+
+    @contextmanager
+    def supposed(self, state: State) -> Iterator[None]:
+        """With these places held, for one question."""
+        with state.reservations.supposing() as suppose:
+            for uid, node in self.places.items():
+                suppose(uid, node)
+            yield
+
+
+async def gang_fits(
     state: State,
     pod: Pod,
     plan: EvictionPlan,
-    place: Callable[[Pod, Required], tuple[str, Collection[Pod]] | None],
+    place: Callable[[Pod, Done], Awaitable[tuple[str, Collection[Pod]] | None]],
 ) -> bool:
     """Whether as many members of the pod's gang as must run would have room after this plan and others.
 
-    ``place`` returns the node that a member would get, and whom to evict for it there, None if there is none.
-    While it is called, those before it count as nominated to their nodes. Bound and nominated members have
-    their room, and those that have succeeded need none. True for a pod without a gang.
+    ``place`` returns the node that a member would get, and whom to evict for it there, None if there is none,
+    after those that are done. It gives others their turn. Bound and nominated members have their room, and
+    those that have succeeded need none. True for a pod without a gang.
     """
     gang = state.gangs.gang_of(pod)
     if gang is None:
@@ -54,23 +78,19 @@ def gang_fits(
     waiting = [one for one in members if not _has_room(state, one)]
     missing = gang.minimum - gang.succeeded - 1 - (len(members) - len(waiting))
     waiting = [one for one in waiting if not one.gates]
-    if missing <= 0:
-        return True
     if missing > min(len(waiting), MOST_MEMBERS):
         return False
-    leaving: defaultdict[str, set[str]] = defaultdict(set)
-    leaving[plan.node].update(victim.uid for victim in plan.victims)
-    with state.reservations.supposing() as suppose:
-        suppose(pod.uid, plan.node)
-        for member in waiting:
-            if (placed := place(member, leaving)) is not None:
-                node, victims = placed
-                leaving[node].update(victim.uid for victim in victims)
-                suppose(member.uid, node)
-                missing -= 1
-            if not missing:
-                return True
-    return False
+    done, left = Done(), len(waiting)
+    done.add(pod.uid, plan.node, (victim.uid for victim in plan.victims))
+    for member in waiting:
+        if not 0 < missing <= left:
+            break
+        left -= 1
+        if (placed := await place(member, done)) is not None:
+            node, victims = placed
+            done.add(member.uid, node, (victim.uid for victim in victims))
+            missing -= 1
+    return missing <= 0
 
 
 def _has_room(state: State, pod: Pod) -> bool:
@@ -139,14 +159,27 @@ class Planner:
     def __init__(self, state: State, asked: Asked, wall: Callable[[], float]) -> None:
         self._state, self._asked, self._wall = state, asked, wall
 
-    def plan(self, pod: Pod, recommended: Iterable[Recommendation] = ()) -> tuple[EvictionPlan | None, str]:
-        """The best plan, else None and why. ``recommended``: evictions for other pods that count as done."""
-        with self._carried_out(pod, recommended) as leaving:
-            if not self.waits(pod):
-                return None, "fits"
-            if reason := needs_no_plan(self._state, pod, self.nodes_of(pod)):
-                return None, reason
-            return self._best_plan(pod, leaving)
+    async def plan(
+        self, pod: Pod, recommended: Iterable[Recommendation] = ()
+    ) -> tuple[EvictionPlan | None, str]:
+        """The best plan as the state is when it returns, else None and why. Others have their turn meanwhile.
+        ``recommended``: evictions for other pods that count as done."""
+        done = self._carried_out(pod, recommended)
+        reason = self._why_none(pod, done)
+        return (None, reason) if reason else await self._best_plan(pod, done)
+
+    def confirmed(
+        self, pod: Pod, plan: EvictionPlan, recommended: Iterable[Recommendation]
+    ) -> EvictionPlan | None:
+        """The best plan now on the node of an earlier one; None if there is none any more, or none is
+        needed."""
+        done = self._carried_out(pod, recommended)
+        return None if self._why_none(pod, done) else self._plan_on([plan.node], pod, done)[0]
+
+    def _why_none(self, pod: Pod, done: Done) -> str:
+        """Why the pod needs no plan, "" if it does."""
+        with done.supposed(self._state):
+            return needs_no_plan(self._state, pod, self.nodes_of(pod)) if self.waits(pod) else "fits"
 
     def _fitting_node(self, pod: Pod, closed: Collection[str] = ()) -> str:
         """The best node for the pod as it is, "" if it fits nowhere. ``closed``: nodes not to consider."""
@@ -160,9 +193,9 @@ class Planner:
         node = self._fitting_node(pod)
         return node if node and may_take(self._state, pod, node, waiting) else ""
 
-    def gang_fits(self, pod: Pod, plan: EvictionPlan) -> bool:
+    async def gang_fits(self, pod: Pod, plan: EvictionPlan) -> bool:
         """See ``gang_fits``."""
-        return gang_fits(self._state, pod, plan, self._place)
+        return await gang_fits(self._state, pod, plan, self._place)
 
     def needs_room(self, pod: Pod) -> bool:
         """Whether the pod still waits and fits nowhere."""
@@ -177,40 +210,58 @@ class Planner:
         """The nodes that kube-scheduler's own filters accept for the pod."""
         return nodes_for(self._state, pod, self._asked.nodes(pod.uid))
 
-    def _place(self, pod: Pod, leaving: Required) -> tuple[str, Collection[Pod]] | None:
+    async def _place(self, pod: Pod, done: Done) -> tuple[str, Collection[Pod]] | None:
         """See ``gang_fits``."""
-        if node := self._fitting_node(pod, leaving):
-            return node, ()
-        plan, _ = self._best_plan(pod, leaving)
+        await asyncio.sleep(0)
+        with done.supposed(self._state):
+            if node := self._fitting_node(pod, done.leaving):
+                return node, ()
+        plan, _ = await self._best_plan(pod, done)
         return (plan.node, plan.victims) if plan else None
 
-    def _best_plan(self, pod: Pod, leaving: Required) -> tuple[EvictionPlan | None, str]:
-        plans = plan_evictions(
-            self._state,
-            pod,
-            self.nodes_of(pod),
-            self._wall(),
-            to_equals=True,
-            whole_gangs=True,
-            required=leaving,
-        )
+    async def _best_plan(self, pod: Pod, done: Done) -> tuple[EvictionPlan | None, str]:
+        """Few nodes at a time are searched, and then the best of each few, until the last few are the best of
+        all."""
+        await asyncio.sleep(0)
+        with done.supposed(self._state):
+            found = promising_nodes(self._state, pod, request_of(pod), self.nodes_of(pod), done.leaving)
+        nodes, why = [one.name for one in found], "no_plan"
+        while len(nodes) > _AT_ONCE:
+            best = list[str]()
+            for first in range(0, len(nodes), _AT_ONCE):
+                await asyncio.sleep(0)
+                plan, reason = self._plan_on(nodes[first : first + _AT_ONCE], pod, done)
+                best += [plan.node] if plan else []
+                why = "budget" if reason == "budget" else why
+            nodes = best
+        await asyncio.sleep(0)
+        plan, reason = self._plan_on(nodes, pod, done)
+        return plan, reason and ("budget" if reason == "budget" else why)
+
+    def _plan_on(self, nodes: Sequence[str], pod: Pod, done: Done) -> tuple[EvictionPlan | None, str]:
+        with done.supposed(self._state):
+            plans = plan_evictions(
+                self._state,
+                pod,
+                nodes,
+                self._wall(),
+                to_equals=True,
+                whole_gangs=True,
+                required=done.leaving,
+                trials=_TRIALS,
+            )
         return best_plan(plans)
 
-    @contextmanager
-    def _carried_out(self, pod: Pod, recommended: Iterable[Recommendation]) -> Iterator[Required]:
-        """With these recommendations carried out, but for the pod's own and those of lower priority: UIDs by
-        node of the pods that leave."""
-        pods, reservations = self._state.pods, self._state.reservations
-        leaving, supposed = dict[str, set[str]](), 0
-        with reservations.supposing() as suppose:
-            for one in recommended:
-                other = pods.by_uid(one.pod)
-                if other is None or other.uid == pod.uid or other.priority < pod.priority:
-                    continue
-                if other.nominated_node or reservations.has(other.uid, Reserved.EVICTOR):
-                    continue
-                if (supposed := supposed + 1) > _RECOMMENDED:
-                    break
-                leaving.setdefault(one.node, set()).update(filter(pods.by_uid, one.victims))
-                suppose(other.uid, one.node)
-            yield leaving
+    def _carried_out(self, pod: Pod, recommended: Iterable[Recommendation]) -> Done:
+        """These recommendations carried out, but for the pod's own and those of lower priority."""
+        pods, reservations, done = self._state.pods, self._state.reservations, Done()
+        for one in recommended:
+            other = pods.by_uid(one.pod)
+            if other is None or other.uid == pod.uid or other.priority < pod.priority:
+                continue
+            if other.nominated_node or reservations.has(other.uid, Reserved.EVICTOR):
+                continue
+            if len(done.places) >= _RECOMMENDED:
+                break
+            done.add(other.uid, one.node, filter(pods.by_uid, one.victims))
+        return done

@@ -14,6 +14,7 @@ from extender.explain.answers import Actor, EvictionOption, Evictions, EvictorMo
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, milli, whole
 from extender.protocol.node_names import NodeNames
+from extender.queues.rights import WhyNot
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.verbs.evaluate import dra_resources
 from extender.verbs.eviction.plan import EvictionPlan, gpu_hours, losses, plan_evictions, rules_for
@@ -44,13 +45,13 @@ def evictions_for(
     useless = 0  # plans that help the pod, and not its gang
     plans = plan_evictions(state, pod, lacking, now)
     plans = [plan for plan in plans if not plan.pdb_violations] or plans
-    plans = [plan for plan in plans if _leaves_the_rest(state, pod, plan)]
+    plans = [plan for plan in plans if _leaves_the_rest(state, pod, plan, now)]
     acting = (plan for plan in plans if not plan.to_evict or _asks_preempt(state, pod, plan.node))
     shown = list(islice(acting, BEST))
     if not shown:
         actor = "evictor"
         plans = plan_evictions(state, pod, lacking, now, to_equals=True, whole_gangs=True)
-        plans = [one for one in plans if not one.pdb_violations and _leaves_the_rest(state, pod, one)]
+        plans = [one for one in plans if not one.pdb_violations and _leaves_the_rest(state, pod, one, now)]
         shown = plans[:BEST]
     if plans and not gang_may_fit(state, pod, request):
         useless, plans, shown = len(plans), [], []
@@ -58,6 +59,8 @@ def evictions_for(
     on_nodes = [one for node in lacking for one in state.pods.on_node(node)]
     others = [one for one in on_nodes if one.uid != pod.uid and not one.deleting]
     protected = Counter(filter(None, rules.why_not(others)))
+    stuck = [one for one in on_nodes if one.deleting and not one.is_about_to_go(now)]
+    protected.update(f"{WhyNot.STUCK}: {shorten(one.key, KEY)}" for one in stuck[:LISTED_NAMES])
     not_enough = len(lacking) - len(plans) - useless
     elsewhere = {
         Reason.GANG_DOES_NOT_FIT.text: useless,
@@ -72,10 +75,10 @@ def evictions_for(
     )
 
 
-def _leaves_the_rest(state: State, pod: Pod, plan: EvictionPlan) -> bool:
+def _leaves_the_rest(state: State, pod: Pod, plan: EvictionPlan, now: float) -> bool:
     """Whether the node then has enough of what Stowage does not place by, too."""
     gone = {one.uid for one in plan.victims}
-    gone |= {one.uid for one in state.pods.on_node(plan.node) if one.deleting}
+    gone |= {one.uid for one in state.pods.on_node(plan.node) if one.is_about_to_go(now)}
     return not any(lacking_on(state, state.nodes[plan.node], asked_by(pod), gone))
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from msgspec import Struct
 
 from extender.k8s.affinity import LabelSelectorManifest, NodeSelectorRequirement
-from extender.k8s.manifest import Labels, Manifest
+from extender.k8s.manifest import Labels, Manifest, Metadata
 from extender.untrusted.limits import DISRUPTED_PODS, KEY, quoted
 
 QUEUE_LABEL = "stowage.dev/queue"
@@ -57,8 +57,9 @@ class PriorityClass:
 class PodDisruptionBudget:
     """A PodDisruptionBudget.
 
-    ``selector``: all requirements must match; None selects no pod. ``allowed`` and
-    ``disrupted`` are ``disruptionsAllowed`` and the names in ``disruptedPods`` of its status.
+    ``selector``: all requirements must match; None selects no pod. ``allowed`` and ``disrupted`` are
+    ``disruptionsAllowed`` and the names in ``disruptedPods`` of its status; ``allowed`` is 0 while that is
+    older than the budget. ``frees_unready``: pods that are not ready may go in any case.
 
     ``problem`` says what exceeds a limit of ``limits.py``, "" for nothing; then the budget selects every pod
     of its namespace, and allows no disruption.
@@ -70,6 +71,7 @@ class PodDisruptionBudget:
     selector: tuple[NodeSelectorRequirement, ...] | None = None
     allowed: int = 0
     disrupted: frozenset[str] = frozenset()
+    frees_unready: bool = False
     problem: str = ""
 
     @property
@@ -118,16 +120,25 @@ def _integer(annotations: Labels, name: str, bits: int, default: int) -> int:
     return number
 
 
+class _BudgetMetadata(Metadata, frozen=True, gc=False):
+    generation: int = 0
+
+
 class _BudgetSpec(Struct, frozen=True, gc=False):
     selector: LabelSelectorManifest | None = None
+    unhealthyPodEvictionPolicy: str = ""
 
 
 class _BudgetStatus(Struct, frozen=True, gc=False):
     disruptionsAllowed: int = 0
+    observedGeneration: int = 0
+    currentHealthy: int = 0
+    desiredHealthy: int = 0
     disruptedPods: dict[str, Any] = {}
 
 
 class PodDisruptionBudgetManifest(Manifest, frozen=True, gc=False):
+    metadata: _BudgetMetadata = _BudgetMetadata()
     spec: _BudgetSpec = _BudgetSpec()
     status: _BudgetStatus = _BudgetStatus()
 
@@ -139,10 +150,13 @@ class PodDisruptionBudgetManifest(Manifest, frozen=True, gc=False):
             return PodDisruptionBudget(namespace, name, problem="disruptedPods is too large to be read")
         if selector is not None and selector.is_too_large:
             return PodDisruptionBudget(namespace, name, problem="selector is too large to be read")
+        status, up_to_date = self.status, self.status.observedGeneration >= self.metadata.generation
         return PodDisruptionBudget(
             namespace,
             name,
             selector.requirements() if selector is not None else None,
-            allowed=self.status.disruptionsAllowed,
+            allowed=status.disruptionsAllowed if up_to_date else 0,
             disrupted=frozenset(disrupted),
+            frees_unready=self.spec.unhealthyPodEvictionPolicy == "AlwaysAllow"
+            or status.currentHealthy >= status.desiredHealthy > 0,
         )

@@ -196,6 +196,12 @@ class _Memo:
     _version: str
 
 
+LONGEST_GRACE, OVERDUE = 600.0, 10.0
+"""From how many seconds before the end of its grace period until how many after it a pod that terminates is
+expected to go. With more to go nobody knows; kubelet and controllers that wait for its end need a moment; and
+one that is still there later may be stuck."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pod(_Memo):
     """A Pod.
@@ -222,6 +228,7 @@ class Pod(_Memo):
     spec: PodSpec = PodSpec()
     node_name: str = ""  # "" until it is bound
     phase: str = "Pending"
+    ready: bool = False
     scheduler_name: str = "default-scheduler"
     priority: int = 0
     priority_class: str = ""
@@ -256,6 +263,11 @@ class Pod(_Memo):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", f"{self.namespace}/{self.name}")
+
+    def is_about_to_go(self, now: float) -> bool:
+        """Whether its room is one that comes: it terminates, and is expected to end soon after ``now`` (Unix
+        seconds)."""
+        return self.deleting and (not self.ends or -LONGEST_GRACE <= now - self.ends < OVERDUE)
 
     @property
     def held(self) -> PodSpec:

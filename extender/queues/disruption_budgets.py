@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: which evictions violate one, counted as kube-scheduler does."""
+"""PodDisruptionBudgets: which evictions the eviction API refuses."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ _Bucket: TypeAlias = tuple[str, str | None, str]
 """A namespace, and a label with its value that all pods of a budget have (None: there is no such label)."""
 Selecting: TypeAlias = list[PodDisruptionBudget] | None
 """The budgets that select a pod; None if that is not certain."""
+
+
+_NEVER_HELD = ("Pending", "Succeeded", "Failed")
 
 
 class DisruptionBudgets:
@@ -80,17 +83,20 @@ class DisruptionBudgets:
         """For each pod, in this order, whether its eviction after those before it violates a budget.
         ``selecting``: what is found by the keys of pods, which a caller keeps who asks again at once.
 
-        As ``filterPodsWithPDBViolation`` of kube-scheduler (pkg/scheduler/framework/plugins/
-        defaultpreemption): every budget that selects the pod is charged, unless its ``disruptedPods`` name
-        the pod already. A pod violates them, too, if one cannot be read or too many may select it.
+        As the eviction API decides (kubernetes, ``pkg/registry/core/pod/storage/eviction.go``): no budget
+        holds a pod that is Pending or terminates, and none that ``frees_unready`` one that is not ready; a
+        pod with two budgets is never evicted. Every budget is charged, unless its ``disruptedPods`` name the
+        pod already. A pod violates them, too, if one cannot be read or too many may select it.
         """
         charged: dict[str, int] = {}
         found = []
         for pod in pods:
             budgets = self._selecting(pod) if selecting is None else self._once(pod, selecting)
-            violated = budgets is None
+            if pod.deleting or pod.phase in _NEVER_HELD:
+                budgets = []
+            violated = budgets is None or len(budgets) > 1
             for budget in budgets or ():
-                if pod.name in budget.disrupted:
+                if pod.name in budget.disrupted or (budget.frees_unready and not pod.ready):
                     continue
                 charged[budget.key] = charged.get(budget.key, 0) + 1
                 violated |= charged[budget.key] > budget.allowed

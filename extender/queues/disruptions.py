@@ -26,6 +26,7 @@ from extender.inventory.node_state import is_leaving
 from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
 from extender.queues.queue import Queues
 from extender.settings import Queue
+from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.duration import DurationError, seconds
 from extender.untrusted.limits import DISRUPTIONS, KEY
 from packing.fleet.arrays import Doubles
@@ -49,6 +50,8 @@ NO_QUEUE_LABEL = "none"
 """The label of metrics for pods without a queue."""
 REPLACEMENT_SECONDS = 3600.0
 """How long after an interruption a waiting pod of the same job counts as the replacement."""
+_LEFT_OUT = 10.0, 300.0
+"""Seconds for which a pod whose eviction was refused is left out of plans, at first and at most."""
 _K = TypeVar("_K")
 _T = TypeVar("_T")
 _NODE_CLOCK_SKEW = 60.0  # seconds that the clock of a node may be ahead of ours
@@ -113,6 +116,9 @@ class DisruptionLog:
         self.moves: list[tuple[float, float]] = []
         """When pods were moved for others, and the GPU-seconds that this lost, within the last hour."""
         self.changes = 0
+        self._refused: BoundedMap[str, tuple[float, float]] = BoundedMap(
+            DISRUPTIONS
+        )  # by UID: until when, for how long
         self._log: list[Disruption] = []  # by time
         self._uids: set[str] = set()
         self._by_job: dict[str, list[Disruption]] = {}  # by time
@@ -136,6 +142,16 @@ class DisruptionLog:
         kind = pod.owner.kind if pod.owner else "none"
         self.pods[queue or NO_QUEUE_LABEL, reason, kind if kind in OWNERS else "other"] += 1
         self.gpu_seconds[queue or NO_QUEUE_LABEL, reason] += gpus * lost(at)  # type: ignore[assignment]
+
+    def note_refused(self, pod: Pod, now: float) -> None:
+        """The API server has refused to evict the pod: plans leave it out, twice as long as the last time."""
+        _, before = self._refused.get(pod.uid) or (0.0, _LEFT_OUT[0] / 2)
+        seconds = min(_LEFT_OUT[1], before * 2)
+        self._refused.put(pod.uid, (now + seconds, seconds), len(pod.uid) + 64)
+
+    def was_refused(self, pod: Pod, now: float) -> bool:
+        """Whether plans leave the pod out."""
+        return (self._refused.get(pod.uid) or (0.0, 0.0))[0] > now
 
     def restarts(self, pod: Pod) -> int:
         """How often the pod's job lost a pod before this one was created, as far as the log goes back."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from extender.queues.gangs import GangTable, is_running
 from extender.queues.queue import NO_QUEUE, Queues
 from extender.settings import Queue
 from extender.untrusted.duration import DurationError, seconds
+from extender.untrusted.limits import KEY, shorten
 from packing.fleet.arrays import Doubles
 from packing.victims.rights import (
     Flags,
@@ -32,6 +33,7 @@ from packing.victims.rights import (
     verdicts,
 )
 
+_FORBIDDEN_UNTIL = Standing._fields.index("forbidden_until")
 _SYSTEM_CRITICAL = 2_000_000_000
 """``SystemCriticalPriority`` in k8s.io/kubernetes, pkg/apis/scheduling: the lowest that users cannot have."""
 _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
@@ -39,7 +41,12 @@ _DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 _PREEMPTIBILITY = "kai.scheduler/preemptibility"
 _PREEMPTABLE = "volcano.sh/preemptable"
 _COOLDOWN = "volcano.sh/cooldown-time"
-PROTECTING_WORDS = frozenset({_SAFE_TO_EVICT, _DO_NOT_DISRUPT, _PREEMPTIBILITY, _PREEMPTABLE, _COOLDOWN})
+_QUOTA_PREEMPTIBLE = "quota.scheduling.koordinator.sh/preemptible"
+_DISABLE_PREEMPTIBLE = "scheduling.koordinator.sh/disable-preemptible"
+PROTECTING_WORDS = frozenset({
+    *(_SAFE_TO_EVICT, _DO_NOT_DISRUPT, _PREEMPTIBILITY, _PREEMPTABLE, _COOLDOWN),
+    *(_QUOTA_PREEMPTIBLE, _DISABLE_PREEMPTIBLE),
+})  # fmt: skip
 # As Go's strconv.ParseBool reads them.
 _TRUE, _FALSE = ("1", "t", "T", "TRUE", "true", "True"), ("0", "f", "F", "FALSE", "false", "False")
 
@@ -63,9 +70,13 @@ class WhyNot(StrEnum):
     GANG_MINIMUM = "kai.scheduler/preemptibility protects the minimum of its gang"
     PREEMPTABLE = "volcano.sh/preemptable forbids it"
     COOLDOWN = "in its volcano.sh/cooldown-time"
+    QUOTA_PREEMPTIBLE = "quota.scheduling.koordinator.sh/preemptible forbids it"
+    DISABLE_PREEMPTIBLE = "scheduling.koordinator.sh/disable-preemptible forbids it"
     UNREADABLE = "its labels and annotations cannot be read completely"
     SHIELDED = "its job lost a pod a short time ago"
     HOURLY_BOUND = "its queue has lost as many pods within an hour as it may"
+    STUCK = "it terminates, and has not ended in time, so its room does not count as coming"
+    REFUSED = "the API server refused its eviction a moment ago"
 
 
 class _PodRights(NamedTuple):
@@ -195,7 +206,16 @@ class EvictionRules:
         if self._moved_within is not None:
             relations = relations._replace(lower=np.ones(len(victims.queues), np.bool_))
             priority += 1
+        for column in () if ever else self._refused_among(victims.pods):
+            numbers[_FORBIDDEN_UNTIL, column] = math.inf
         return verdicts(priority, numbers, relations, self.now, never_preempts=never)
+
+    def _refused_among(self, victims: Sequence[Pod]) -> list[int]:
+        """The columns of those whose eviction the API server has just refused. kube-scheduler deletes pods
+        instead."""
+        if not (self._to_equals or self._moved_within is not None):
+            return []
+        return [i for i, pod in enumerate(victims) if self._disruptions.was_refused(pod, self.now)]
 
     def why_not(self, victims: Sequence[Pod]) -> list[str]:
         """Why each of these bound pods may not be evicted, a text of ``WhyNot``; "" if it may."""
@@ -219,6 +239,8 @@ class EvictionRules:
 
     def _text(self, verdict: Verdict, victim: Pod) -> str:
         if verdict is Verdict.FORBIDDEN:
+            if self._refused_among([victim]):
+                return f"{WhyNot.REFUSED}: {shorten(victim.key, KEY)}"
             return self._rights.rights_of(victim).forbidden_by or WhyNot.GANG_MINIMUM
         return WhyNot[verdict.name] if verdict else ""
 
@@ -318,6 +340,7 @@ def protection_of(pod: Pod) -> Protection:
     if PROTECTING_WORDS.isdisjoint(pod.labels) and PROTECTING_WORDS.isdisjoint(pod.annotations):
         return NO_PROTECTION
     found = [_safe_to_evict(pod), _do_not_disrupt(pod), _preemptible(pod), _preemptable(pod), _cooldown(pod)]
+    found += _of_koordinator(pod)
     longest = max(found, key=lambda one: one.until)
     return longest._replace(keeps_minimum=any(one.keeps_minimum for one in found))
 
@@ -361,6 +384,19 @@ def _preemptable(pod: Pod) -> Protection:
     """Volcano, ``GetPodPreemptable`` in pkg/scheduler/api/pod_info.go: the annotation, then the label."""
     text = pod.annotations.get(_PREEMPTABLE, pod.labels.get(_PREEMPTABLE, "true"))
     return NO_PROTECTION if text in _TRUE else _forbidden(WhyNot.PREEMPTABLE)
+
+
+def _of_koordinator(pod: Pod) -> Iterator[Protection]:
+    """koordinator-sh/koordinator, apis/extension/preemption.go and elastic_quota.go: labels; its pages say
+    annotations, too."""
+    if _word(pod, _QUOTA_PREEMPTIBLE, "true") not in _TRUE:
+        yield _forbidden(WhyNot.QUOTA_PREEMPTIBLE)
+    if _word(pod, _DISABLE_PREEMPTIBLE, "false") not in _FALSE:
+        yield _forbidden(WhyNot.DISABLE_PREEMPTIBLE)
+
+
+def _word(pod: Pod, key: str, default: str) -> str:
+    return pod.labels.get(key, pod.annotations.get(key, default))
 
 
 def _cooldown(pod: Pod) -> Protection:

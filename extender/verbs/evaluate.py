@@ -376,6 +376,13 @@ def _refuse_misaligned(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: 
     return np.where(refused, np.int8(Reason.MISALIGNED), codes) if refused.any() else codes
 
 
+def never_aligned(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes) -> Flags:
+    """(len(rows),) where kubelet would refuse the pod even if nothing else ran there: no eviction helps."""
+    found: Flags = codes == Reason.MISALIGNED
+    found[found] = state.numa.misaligned(fleet, pod, rows[found], REFUSING, idle=True)
+    return found
+
+
 def _refuse_spot(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes) -> Codes:
     """The reason codes, with ``ON_SPOT`` for all spot nodes if the pod must not get one: also where they are
     full, because no eviction helps there. Row -1 is a node that is not known."""

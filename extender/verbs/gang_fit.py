@@ -187,12 +187,14 @@ def _usable(fleet: Fleet, members: Sequence[WaitingMembers]) -> npt.NDArray[np.b
 
 
 def _evictable(state: State, pod: Pod, now: float, usable: npt.NDArray[np.bool_]) -> Iterator[Allocation]:
-    """What those pods have of ``usable`` rows that terminate, or that may be evicted for this one, if only
-    by the evictor. What their jobs and queues have lost lately protects them for a short time only."""
+    """What those pods have of ``usable`` rows that are about to go, or that may be evicted for this one, if
+    only by the evictor. What their jobs and queues have lost lately protects them for a short time only."""
     rules = EvictionRules(state.rights, state.gangs, state.disruptions, pod, now, to_equals=True)
     below = pod.priority + any(queue.max_duration for queue in state.rights.queues.by_name.values())
     bound = (other for other in state.pods.values() if other.node_name)
-    possible = (other for other in bound if other.deleting or other.priority < below)
+    possible = (
+        other for other in bound if (other.is_about_to_go(now) if other.deleting else other.priority < below)
+    )
     holding = ((other, held) for other in possible if (held := _held(state, other, usable)))
     while some := list(islice(holding, GANG_VICTIMS)):
         for (other, held), may_leave in zip(
@@ -220,7 +222,7 @@ def evaluate_in_cycle(state: State, pod: Pod, request: Request, names: NodeNames
     if not full.any():
         return evaluation
     at = {name: index for index, name in enumerate(names) if full[index]}
-    plans = plan_evictions(state, pod, [*at], time.time())
+    plans = plan_evictions(state, pod, [*at], time.time(), whole_gangs=True)
     if not plans:
         return evaluation
     codes, cost = evaluation.codes.copy(), evaluation.cost.copy()

@@ -43,9 +43,6 @@ JUST_NOW = 2.0
 """Seconds after which victims that were named for another pod, and are still there, may be named again."""
 _KEPT = 4096
 """Pods whose victims are kept, and victims."""
-OVERDUE = 30.0
-"""Seconds after the end of its grace period for which a pod still counts as about to go: kubelet and the
-controllers that wait for its end need a moment. One that is still there later may be stuck."""
 LONGEST_EXPECTED = 60.0
 """Seconds for which one pod is told to wait for such room: a node on which pods end all the time could keep
 it waiting for ever."""
@@ -191,7 +188,7 @@ def _room_is_coming(state: State, pod: Pod, now: float, besides: Collection[str]
         state.pods.expects[pod.uid] = since
         return True
     leaving = (state.pods[key] for key in state.pods.leaving)
-    nodes = dict.fromkeys(one.node_name for one in leaving if not one.ends or now < one.ends + OVERDUE)
+    nodes = dict.fromkeys(one.node_name for one in leaving if one.is_about_to_go(now))
     chosen = [node for node in nodes if node not in besides][:MOST_NODES]
     evicts_nobody = replace(pod, never_preempts=True)
     plans = plan_evictions(state, evicts_nobody, chosen, now)

@@ -139,7 +139,7 @@ class VolcanoSession:
             return reason_on(self.state, pod, request, node, idle=True)
 
     def leaving_on(self, node: str) -> list[Allocation]:
-        """What pods of a node hold that terminate already, or that Volcano evicts."""
+        """What pods of a node hold that are about to go, or that Volcano evicts."""
         row = self.state.fleet.rows.get(node)
         if row is None:
             return []
@@ -147,8 +147,8 @@ class VolcanoSession:
         return [held for pod in leaving for held in self.state.pods.allocations_of(pod) if held.row == row]
 
     def leaves(self, pod: Pod) -> bool:
-        """Whether the pod terminates already, or Volcano evicts it."""
-        return pod.deleting or self._evicted_until.get(pod.uid, 0.0) > self.clock()
+        """Whether the pod is about to go, or Volcano evicts it."""
+        return pod.is_about_to_go(time.time()) or self._evicted_until.get(pod.uid, 0.0) > self.clock()
 
     def _prune(self) -> None:
         """Forget holds that the watch has confirmed or that expired, and evictions that are over."""

@@ -64,6 +64,8 @@ class Fleet:
         self.network = Network()
         self.sets_of_node: Mapping[str, int] = {}
         """By name, a mask of the sets that a node is in (``Names.node_sets``)."""
+        self.absent: defaultdict[int, list[Allocation]] = defaultdict(list)
+        """By row, what ``without`` leaves out now."""
         self._vacant: list[int] = []
         self._assumed: defaultdict[int, list[Allocation]] = defaultdict(list)  # by row, of ``holding``
 
@@ -192,11 +194,13 @@ class Fleet:
             by_row[allocation.row].append(allocation)
         for row, on_row in by_row.items():
             self._change(row, on_row, -1)
+            self.absent[row] += on_row
         try:
             yield
         finally:
             for row, on_row in by_row.items():
                 self._change(row, on_row, +1)
+                del self.absent[row][-len(on_row) :]
 
     @contextmanager
     def holding(self, held: Iterable[Allocation]) -> Iterator[None]:

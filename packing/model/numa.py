@@ -11,16 +11,22 @@ number as a mask of bits (``bitmask/bitmask.go``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations, islice
 from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from packing.model.numa_kernels import align
 
 Amounts: TypeAlias = tuple[tuple[str, int], ...]
 """(resource, amount), each resource once: milli-CPU, bytes, or devices."""
 Policy: TypeAlias = Literal["none", "best-effort", "restricted", "single-numa-node"]
 REFUSING: tuple[Policy, ...] = ("restricted", "single-numa-node")
 """Under the others kubelet starts every pod."""
-_MOST_SETS = 4096
-"""Sets of NUMA nodes that are tried. Machines with 8 NUMA nodes have at most 70 of one size."""
+_MOST = 10**16
+"""Of an amount: sums of many must not be too large for 64 bits."""
+Flags: TypeAlias = npt.NDArray[np.bool_]
+Longs: TypeAlias = npt.NDArray[np.int64]
 
 
 class NumaNode(NamedTuple):
@@ -38,55 +44,45 @@ class Aligned(NamedTuple):
     stays: bool = True
 
 
-def aligned(single: bool, numa: Sequence[NumaNode], wanted: Sequence[Aligned]) -> tuple[NumaNode, ...] | None:
-    """What is free when all of these, one after the other, have got their resources from a preferred set of
-    NUMA nodes; None if one of them cannot. ``single``: only from one NUMA node. A resource that no NUMA node
-    has is bound to none."""
-    free, total = [dict(one.free) for one in numa], [dict(one.total) for one in numa]
-    known = {resource for one in total for resource in one}
-    for amounts, stays in wanted:
-        bound = {resource: amount for resource, amount in amounts if amount and resource in known}
-        chosen = _preferred(single, free, total, bound)
-        if chosen is None:
-            return None
-        if stays:
-            _take(free, chosen, bound)
-    return tuple(NumaNode(tuple(left.items()), one.total) for left, one in zip(free, numa, strict=True))
+Wanted: TypeAlias = tuple[Aligned, ...]
+"""What the containers of a pod want, in the order in which they start."""
 
 
-def _preferred(
-    single: bool, free: list[dict[str, int]], total: list[dict[str, int]], wanted: dict[str, int]
-) -> tuple[int, ...] | None:
-    """The first set of NUMA nodes, as their positions, that all resources prefer; None if there is none. A
-    NUMA node that has nothing of a resource is in no set as small as the resource prefers."""
-    sizes = {_least_nodes(total, resource, amount) for resource, amount in wanted.items()}
-    if not sizes:
-        return ()
-    if len(sizes) > 1 or (single and sizes != {1}):
-        return None
-    useful = [at for at, one in enumerate(total) if all(one.get(name) for name in wanted)]
-    sets = sorted(islice(combinations(useful, sizes.pop()), _MOST_SETS), key=lambda nodes: nodes[::-1])
-    for nodes in sets:
-        if all(sum(free[one].get(name, 0) for one in nodes) >= amount for name, amount in wanted.items()):
-            return nodes
-    return None
+def as_arrays(numa: Sequence[NumaNode], names: Sequence[str], size: int) -> Longs:
+    """What these NUMA nodes have free, and in all, of the resources of these names: (2, size, R), -1 of all
+    where one lists no such resource."""
+    found = np.stack([np.zeros((size, len(names)), np.int64), np.full((size, len(names)), -1)])
+    for k, one in enumerate(numa):
+        for which, amounts in enumerate(one):
+            listed = dict(amounts)
+            found[which, k] = [min(listed.get(name, -which), _MOST) for name in names]
+    return found
 
 
-def _least_nodes(total: list[dict[str, int]], resource: str, amount: int) -> int:
-    """How many NUMA nodes it takes for this amount where everything is free; more than there are if all
-    together have less."""
-    missing = amount
-    for count, has in enumerate(sorted((one.get(resource, 0) for one in total), reverse=True), 1):
-        missing -= has
-        if missing <= 0:
-            return count
-    return len(total) + 1
+def fit_one_after_the_other(
+    single: Flags, free: Longs, total: Longs, names: Sequence[str], queues: Sequence[Sequence[Wanted]]
+) -> Flags:
+    """For each machine whether the last pod of its queue is admitted, (M,), after those before it; one of
+    these that is not admitted takes nothing. ``free`` and ``total`` (M, K, R) as in ``as_arrays``: ``free``
+    is what is left then. ``single``: only sets of one NUMA node. A resource that no NUMA node lists is bound
+    to none."""
+    kinds: dict[int, tuple[int, Wanted]] = {}  # by id: equal ones are mostly the same
+    queue = [kinds.setdefault(id(one), (len(kinds), one))[0] for pods in queues for one in pods]
+    containers = [container for _, wanted in kinds.values() for container in wanted]
+    each = [dict(one.amounts) for one in containers]
+    amounts = [[min(one.get(name, 0), _MOST) for name in names] for one in each]
+    fits, (_, size, count) = np.zeros(len(queues), np.bool_), free.shape
+    align(
+        single, free, total, np.array(amounts, np.int64).reshape(-1, count),
+        np.array([one.stays for one in containers], np.bool_),
+        _ranges([len(wanted) for _, wanted in kinds.values()]), np.array(queue, np.int64),
+        _ranges([len(pods) for pods in queues]), np.empty((size, count), np.int64), np.empty(count, np.int64),
+        np.empty((3, size), np.int64), fits,
+    )  # fmt: skip
+    return fits
 
 
-def _take(free: list[dict[str, int]], nodes: tuple[int, ...], wanted: dict[str, int]) -> None:
-    for name, amount in wanted.items():
-        for one in nodes:
-            taken = min(amount, free[one].get(name, 0))
-            if taken:
-                free[one][name] -= taken
-                amount -= taken
+def _ranges(lengths: Sequence[int]) -> Longs:
+    """(N, 2) the first and the end of parts of these lengths, one after the other."""
+    ends = np.cumsum([0, *lengths])
+    return np.stack([ends[:-1], ends[1:]], axis=1)

@@ -49,6 +49,6 @@ class Reason(IntEnum):
     NOT_IN_SHARD = 27, "node is not in the shard of this Stowage"
     SHARES_USED_UP = 28, "the node's GPUs take no more pods: their split count is used up", True
     WRONG_MODE = 29, "node isolates parts of GPUs in another way than the pod asks for"
-    MISALIGNED = 30, "kubelet would refuse the pod: its NUMA policy cannot align what is free"
+    MISALIGNED = 30, "kubelet would refuse the pod: its NUMA policy cannot align what is free", True
     OTHER_WAY = 31, "GPUs that a device plugin and ResourceSlices both offer are in use in the other way"
     GPUS_TOO_SMALL = 32, "GPUs of the node are smaller than the part of one that the pod asks for"

@@ -28,7 +28,8 @@ def make_node(name: str, gpus: int = 8, *, labels: dict[str, str] | None = None,
 
 
 def make_pod(name: str, gpus: int = 1, *, resource: str = GPU, cpu: str = "1", uid: str = "", **more) -> Pod:
-    """A pod that requests ``gpus`` devices (0: no device); ``more`` are fields of Pod."""
+    """A pod that requests ``gpus`` devices (0: no device); ``more`` are fields of Pod. A bound one runs."""
+    more = {"phase": "Running"} | more if more.get("node_name") else more
     requests = (("cpu", cpu), ("memory", "1Gi")) + (((resource, str(gpus)),) if gpus else ())
     spec = more.pop("spec", PodSpec((Container("main", requests),)))
     return Pod("default", name, uid or f"uid-{name}", spec, **more)

@@ -35,7 +35,6 @@ _NAMESPACE = "default"
 _GRACE_SECONDS = 30
 DRIVER = "gpu.example.com"
 """Of all devices of ResourceSlices."""
-_NOW = datetime.now(UTC)
 
 
 def manifests(row: Short) -> list[dict[str, Any]]:
@@ -254,4 +253,4 @@ def _texts(values: Short) -> dict[str, str]:
 
 
 def _ago(minutes: float) -> str:
-    return (_NOW - timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return (datetime.now(UTC) - timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%SZ")

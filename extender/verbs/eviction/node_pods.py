@@ -58,7 +58,7 @@ class Work(NamedTuple):
 
 @dataclass(slots=True)
 class NodePods:
-    """The pods of a node: those that run, with what each holds, and those that terminate already."""
+    """The pods of a node, with what each holds: those that run, and those that terminate, soon or not."""
 
     row: int
     spec: NodeSpec | None
@@ -86,11 +86,13 @@ class NodePods:
 
 @dataclass(frozen=True, slots=True)
 class NodeCandidates:
-    """The pods of one node, and for those that run whether they may be evicted: (V,)."""
+    """The pods of one node: for those that run whether they may be evicted (V,), and those that are about to
+    go."""
 
     node: str
     pods: NodePods
     may_leave: Flags
+    leaving: tuple[Bound, ...]
 
 
 def candidates_on(
@@ -104,7 +106,8 @@ def candidates_on(
     if only is not None:
         found &= np.array([bound.pod.uid in only for one in known for bound in one.running], np.bool_)
     parts = np.split(found, np.cumsum([len(one.running) for one in known])[:-1])
-    return [NodeCandidates(*one) for one in zip(nodes, known, parts, strict=True)]
+    going = [tuple([one for one in pods.leaving if one.pod.is_about_to_go(rules.now)]) for pods in known]
+    return [NodeCandidates(*one) for one in zip(nodes, known, parts, going, strict=True)]
 
 
 def _node_pods(state: State, node: str) -> NodePods:

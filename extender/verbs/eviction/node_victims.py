@@ -126,7 +126,7 @@ class VictimChooser:
             return None
         chosen = tuple(pods.running[victim] for victim in found.victims)
         elsewhere = tuple(pod for gang in found.gangs for pod in gangs[gang].elsewhere)
-        return NodeVictims(candidates.node, chosen, pods.leaving, elsewhere, found.cost)
+        return NodeVictims(candidates.node, chosen, candidates.leaving, elsewhere, found.cost)
 
     def _late(self, candidates: NodeCandidates) -> Flags:
         """(2, V) the candidates that violate a budget if all before them left: the cheapest first, and the
@@ -220,7 +220,7 @@ def _columns_of(candidates: NodeCandidates, required: Collection[str]) -> list[i
     if not required:
         return []
     columns = {bound.pod.uid: i for i, bound in enumerate(candidates.pods.running) if candidates.may_leave[i]}
-    leaving = {bound.pod.uid for bound in candidates.pods.leaving}
+    leaving = {bound.pod.uid for bound in candidates.leaving}
     if not leaving.issuperset(set(required) - columns.keys()):
         return None
     return [columns[uid] for uid in required if uid in columns]

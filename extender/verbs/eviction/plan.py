@@ -93,6 +93,7 @@ def plan_evictions(
     required: Mapping[str, Collection[str]] | None = None,
     proposed: Mapping[str, Collection[str]] | None = None,
     only: Collection[str] | None = None,
+    trials: int = MOST_TRIALS_OF_A_PLAN,
 ) -> list[EvictionPlan]:
     """The plans of all nodes on which evictions make the pod fit, the best first.
 
@@ -100,7 +101,8 @@ def plan_evictions(
     gangs with members on other nodes may leave as a whole (kube-scheduler only evicts on one node).
     ``required``: UIDs by node of pods that leave in any case; ``proposed``: of a set that somebody else has
     chosen; no plan violates more budgets; ``only``: no other pods are evicted than those of these UIDs. Of
-    many nodes, those that lack least are searched (``MOST_NODES``). ``now`` in Unix seconds.
+    many nodes, those that lack least are searched (``MOST_NODES``), with at most so many ``trials``. ``now``
+    in Unix seconds.
     """
     try:
         request = request_of(pod)
@@ -116,7 +118,7 @@ def plan_evictions(
     chooser = VictimChooser(state, rules, [*candidates.values()], proposed or {}, whole_gangs=whole_gangs)
     claims = _FreedClaims(state, pod) if any(node.by_claims for node in promising) else None
     asked = request, required, candidates
-    planner = _Planner(state, rules, *asked, chooser, claims, MOST_TRIALS_OF_A_PLAN)
+    planner = _Planner(state, rules, *asked, chooser, claims, trials)
     return sorted(planner.plans(promising), key=EvictionPlan.order)
 
 
@@ -155,10 +157,10 @@ class _Planner:
     def _search_counted(self, nodes: Sequence[PromisingNode]) -> list[NodeVictims]:
         """The cheapest victims where the arrays of the fleet decide: on all nodes roughly, and then on those
         where these cost least. Pods that terminate already are out."""
-        on_nodes = [self._candidates[node.name].pods for node in nodes]
-        leaving = [bound for pods in on_nodes for bound in pods.leaving]
+        on_nodes = [self._candidates[node.name] for node in nodes]
+        leaving = [bound for one in on_nodes for bound in one.leaving]
         with (
-            self._evicted(leaving, [pods.row for pods in on_nodes]),
+            self._evicted(leaving, [one.pods.row for one in on_nodes]),
             self._state.fleet_view_for(self._rules.preemptor) as fleet,
         ):
             forms = {form for node in nodes for form in node.forms}
@@ -167,7 +169,7 @@ class _Planner:
             found.sort(key=lambda one: one[0].cost)
             best = [self._on_node(node, searches) or one for one, node in found[:MOST_THOROUGH]]
         victims = best + [one for one, _ in found[MOST_THOROUGH:]]
-        return [self._without_useless_leaving(one) for one in victims if one.pods]
+        return [self._without_useless_leaving(one) for one in victims]
 
     def _on_node(
         self, node: PromisingNode, searches: Mapping[Request, VictimSearch], *, roughly: bool = False
@@ -205,7 +207,7 @@ class _Planner:
     def _search_by_trial(self, candidates: NodeCandidates, victims: Victims) -> VictimSet | None:
         def fits(chosen: frozenset[int]) -> bool:
             evicted = [candidates.pods.running[number] for number in chosen]
-            return self._fits_without(candidates.node, [*evicted, *candidates.pods.leaving])
+            return self._fits_without(candidates.node, [*evicted, *candidates.leaving])
 
         return cheapest_by_trial(victims, fits, min(MOST_TRIALS, self._trials_left))
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from extender.cluster.state import Rows, State
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
-from extender.verbs.evaluate import codes_for, dra_resources, may_stack, without_resources
+from extender.verbs.evaluate import codes_for, dra_resources, may_stack, never_aligned, without_resources
 from packing.fleet.feasibility import eviction_may_help, fits_when_empty, idle_gpus, separation
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
@@ -71,12 +71,13 @@ def _worth_searching(
     rows = state.rows(NodeNames.of(names))
     with state.fleet_view_for(pod) as fleet, fleet.plugins_idle(rows):
         codes = codes_for(state, fleet, pod, request, rows)
+        never = never_aligned(state, fleet, pod, rows, codes)
         lacks = shortfall(fleet, rows, request)
         possible = {request: fits_when_empty(fleet, request)[rows]}
         if stacked := request.stacked:
             possible[stacked] = fits_when_empty(fleet, stacked)[rows] & may_stack(fleet, rows)
     has_required = np.array([name in required for name in names], np.bool_)
-    may_help = eviction_may_help(codes) | (has_required & (codes == Reason.FITS))
+    may_help = (eviction_may_help(codes) & ~never) | (has_required & (codes == Reason.FITS))
     worth = np.flatnonzero(np.logical_or.reduce([*possible.values()]) & may_help)
     nearest = worth[np.argsort(lacks[worth], kind="stable")][:MOST_NODES].tolist()
     forms = {n: tuple(form for form, on_rows in possible.items() if on_rows[n]) for n in nearest}

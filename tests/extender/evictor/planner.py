@@ -24,6 +24,7 @@ def plan_evictions(
     to_equals: bool = False,
     whole_gangs: bool = False,
     required: Mapping[str, Collection[str]] | None = None,
+    trials: int = 0,
 ) -> list[EvictionPlan]:
     """Terminating pods cost nothing; the cost is the number of the others. A label ``budget: none`` is a
     violation of a PodDisruptionBudget."""

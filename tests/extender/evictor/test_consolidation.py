@@ -45,8 +45,9 @@ def pieces(api: ApiServer) -> None:
 
 
 @pytest.fixture
-def start(start: Start) -> Start:
+def start(api: ApiServer, start: Start) -> Start:
     def starting(**settings: Any) -> Replica:
+        api.evictions.ends = (datetime.now(UTC) + timedelta(seconds=1200)).isoformat()
         replica: Replica = start(**({"consolidation": "on", "nomination_seconds": 60} | settings))
         replica.now = time.time()
         return replica

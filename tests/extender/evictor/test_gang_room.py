@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
 from extender.evictor.decision import best_node, best_plan
-from extender.evictor.planner import Required, gang_fits
+from extender.evictor.planner import Done, gang_fits
 from extender.k8s.objects import Node, Pod
 from extender.plan.room_by_moves import MOST_MEMBERS
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
@@ -32,19 +32,22 @@ def victims(node: str, count: int, **more: Any) -> list[Pod]:
     ]
 
 
-def placer(state: State, nodes: Collection[str]) -> Callable[..., tuple[str, Collection[Pod]] | None]:
+def placer(
+    state: State, nodes: Collection[str]
+) -> Callable[[Pod, Done], Awaitable[tuple[str, Collection[Pod]] | None]]:
     """The real search, on these nodes."""
 
-    def place(pod: Pod, leaving: Required) -> tuple[str, Collection[Pod]] | None:
-        if node := best_node(state, pod, list(nodes), leaving):
-            return node, ()
-        plan, _ = best_plan(plan_evictions(state, pod, list(nodes), 0.0, required=leaving))
-        return (plan.node, plan.victims) if plan else None
+    async def place(pod: Pod, done: Done) -> tuple[str, Collection[Pod]] | None:
+        with done.supposed(state):
+            if node := best_node(state, pod, list(nodes), done.leaving):
+                return node, ()
+            plan, _ = best_plan(plan_evictions(state, pod, list(nodes), 0.0, required=done.leaving))
+            return (plan.node, plan.victims) if plan else None
 
     return place
 
 
-def fits(*objects: Node | Pod) -> bool:
+async def fits(*objects: Node | Pod) -> bool:
     """Whether the gang of the pod "p" fits, with the best plan for "p"."""
     state = make_state(*objects)
     nodes = [one.name for one in objects if isinstance(one, Node)]
@@ -53,7 +56,7 @@ def fits(*objects: Node | Pod) -> bool:
     plan, _ = best_plan(plan_evictions(state, pod, nodes, 0.0))
     assert plan is not None
     free = state.fleet.arrays.compute.copy()
-    answer = gang_fits(state, pod, plan, placer(state, nodes))
+    answer = await gang_fits(state, pod, plan, placer(state, nodes))
     assert not state.reservations.by_reason(Reserved.SUPPOSED)
     assert (state.fleet.arrays.compute == free).all()
     return answer
@@ -63,46 +66,48 @@ NODE = make_node("n1", gpus=2)
 
 
 @pytest.mark.parametrize(("room", "expected"), [(2, True), (1, False)])
-def test_members_on_one_node(room: int, expected: bool) -> None:
+async def test_members_on_one_node(room: int, expected: bool) -> None:
     """Both need a GPU of the same node. The second is never evictable where the first was counted."""
     others = victims("n1", room) + [make_pod("stays", 2 - room, node_name="n1", priority=1000)][: 2 - room]
-    assert fits(NODE, *others, member("p", 2), member("q", 2)) is expected
+    assert await fits(NODE, *others, member("p", 2), member("q", 2)) is expected
 
 
-def test_members_on_several_nodes() -> None:
+async def test_members_on_several_nodes() -> None:
     small = [make_node(f"m{number}", gpus=1) for number in range(3)]
     full = [one for node in small for one in victims(node.name, 1)]
     gang = [member("p", 3), member("q", 3), member("r", 3)]
-    assert fits(*small, *full, *gang)
-    assert not fits(*small[:2], *full[:2], *gang)
+    assert await fits(*small, *full, *gang)
+    assert not await fits(*small[:2], *full[:2], *gang)
 
 
-def test_members_that_fit_as_they_are_need_nobody() -> None:
+async def test_members_that_fit_as_they_are_need_nobody() -> None:
     gang = [member("p", 2, gpus=2), member("q", 2)]
-    assert fits(NODE, make_node("n2", gpus=1), *victims("n1", 2), *gang)
+    assert await fits(NODE, make_node("n2", gpus=1), *victims("n1", 2), *gang)
 
 
-def test_a_gang_whose_other_members_have_room() -> None:
+async def test_a_gang_whose_other_members_have_room() -> None:
     bound, nominated = member("q", 3, node_name="n9"), member("r", 3, nominated_node="n9")
-    assert fits(NODE, *victims("n1", 2), member("p", 3), bound, nominated)
-    assert not fits(NODE, *victims("n1", 2), member("p", 3, gpus=2), bound, member("r", 3))
+    assert await fits(NODE, *victims("n1", 2), member("p", 3), bound, nominated)
+    assert not await fits(NODE, *victims("n1", 2), member("p", 3, gpus=2), bound, member("r", 3))
 
 
-def test_members_that_have_succeeded_need_none() -> None:
+async def test_members_that_have_succeeded_need_none() -> None:
     ended = member("q", 2, node_name="n9", phase="Succeeded")
-    assert fits(NODE, *victims("n1", 2), member("p", 2), ended)
-    assert not fits(NODE, *victims("n1", 2), member("p", 2), replace(ended, phase="Failed"))
+    assert await fits(NODE, *victims("n1", 2), member("p", 2), ended)
+    assert not await fits(NODE, *victims("n1", 2), member("p", 2), replace(ended, phase="Failed"))
 
 
-def test_a_gang_that_is_not_complete_or_too_large_gets_nothing() -> None:
-    assert not fits(NODE, *victims("n1", 2), member("p", 2))
-    assert not fits(NODE, *victims("n1", 2), member("p", 2), member("q", 2, gates=("example.com/gate",)))
-    assert not fits(NODE, *victims("n1", 2), member("p", 2), member("q", 2, deleting=True))
+async def test_a_gang_that_is_not_complete_or_too_large_gets_nothing() -> None:
+    assert not await fits(NODE, *victims("n1", 2), member("p", 2))
+    assert not await fits(
+        NODE, *victims("n1", 2), member("p", 2), member("q", 2, gates=("example.com/gate",))
+    )
+    assert not await fits(NODE, *victims("n1", 2), member("p", 2), member("q", 2, deleting=True))
     wide = make_node("n1", gpus=32)
     count = MOST_MEMBERS + 2
     gang = [member(f"q{number}", count) for number in range(count - 1)]
-    assert not fits(wide, *victims("n1", 32), member("p", count), *gang)
+    assert not await fits(wide, *victims("n1", 32), member("p", count), *gang)
 
 
-def test_a_pod_of_its_own_needs_no_others() -> None:
-    assert fits(NODE, *victims("n1", 2), replace(member("p", 1), labels={}, annotations={}))
+async def test_a_pod_of_its_own_needs_no_others() -> None:
+    assert await fits(NODE, *victims("n1", 2), replace(member("p", 1), labels={}, annotations={}))

@@ -50,7 +50,7 @@ async def test_a_nomination_of_others_is_never_cleared(api: ApiServer, start: St
 
 async def test_room_that_comes_anyway_is_held_and_nobody_is_evicted(api: ApiServer, start: Start) -> None:
     ending = pod("v", "n1")
-    ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    ending["metadata"]["deletionTimestamp"] = "1970-01-01T00:17:00Z"
     api.put(ending)
-    await start().rounds(5)
+    await start().rounds(2)
     assert log(api) == [("nominate", "ml/p", "n1")]

@@ -1,4 +1,4 @@
-"""Budgets against a slow oracle that follows kube-scheduler line by line."""
+"""Budgets against a slow oracle that follows the eviction API line by line."""
 
 from __future__ import annotations
 
@@ -28,22 +28,32 @@ def budget(name: str = "b", *selector: NodeSelectorRequirement, **more: object) 
     return PodDisruptionBudget("ml", name, selector or (APP_X,), **more)
 
 
-def pod(name: str, app: str = "x", **more: object) -> Pod:
-    return Pod("ml", name, labels={"app": app}, phase="Running", **more)
+def pod(
+    name: str,
+    app: str = "x",
+    namespace: str = "ml",
+    more_labels: dict[str, str] | None = None,
+    **more: object,
+) -> Pod:
+    return Pod(namespace, name, **{"labels": {"app": app} | (more_labels or {}), "phase": "Running"} | more)
 
 
-def by_kube_scheduler(pods: Sequence[Pod], budgets: Sequence[PodDisruptionBudget]) -> tuple[bool, ...]:
-    """``FilterVictimsWithPDBViolation``: every budget has a number that each of its pods takes one from."""
+def by_the_api(pods: Sequence[Pod], budgets: Sequence[PodDisruptionBudget]) -> tuple[bool, ...]:
+    """``Create`` of the eviction subresource: each pod takes one from the number of every budget."""
     left = [one.allowed for one in budgets]
     violated = []
     for victim in pods:
-        bad = False
+        if victim.phase in ("Pending", "Succeeded", "Failed") or victim.deleting:
+            violated.append(False)
+            continue
+        of_pod = [one for one in budgets if one.namespace == victim.namespace and one.selects(victim.labels)]
+        bad = len(of_pod) > 1
         for number, one in enumerate(budgets):
             if one.namespace != victim.namespace or one.selector is None:
                 continue
             if not all(requirement.matches(victim.labels) for requirement in one.selector):
                 continue
-            if victim.name in one.disrupted:
+            if victim.name in one.disrupted or (one.frees_unready and not victim.ready):
                 continue
             left[number] -= 1
             bad = bad or left[number] < 0
@@ -65,6 +75,7 @@ budgets = st.builds(
     st.none() | st.lists(requirements, max_size=3).map(tuple),
     allowed=st.integers(-1, 3),
     disrupted=st.frozensets(names, max_size=2),
+    frees_unready=st.booleans(),
 )
 pods = st.builds(
     Pod,
@@ -73,6 +84,7 @@ pods = st.builds(
     labels=st.dictionaries(keys, values, max_size=2),
     phase=st.sampled_from(["Running", "Running", "Pending", "Failed"]),
     deleting=st.booleans(),
+    ready=st.booleans(),
 )
 events = st.lists(
     st.one_of(
@@ -85,7 +97,7 @@ events = st.lists(
 
 
 @given(events, st.lists(pods, max_size=6))
-def test_as_kube_scheduler_after_any_events(happened: list[Event], victims: list[Pod]) -> None:
+def test_as_the_eviction_api_after_any_events(happened: list[Event], victims: list[Pod]) -> None:
     made, known = DisruptionBudgets(), dict[str, PodDisruptionBudget]()
     for event in happened:
         made.apply(event)
@@ -96,7 +108,7 @@ def test_as_kube_scheduler_after_any_events(happened: list[Event], victims: list
                 known.pop(key, None)
             case Listed(_, kept):
                 known = {key: one for key, one in known.items() if key in kept}
-    assert made.violations(victims) == by_kube_scheduler(victims, [*known.values()])
+    assert made.violations(victims) == by_the_api(victims, [*known.values()])
 
 
 def test_a_budget_is_used_up_in_the_order_of_the_pods() -> None:
@@ -119,7 +131,7 @@ def test_a_status_counts_as_soon_as_it_is_heard() -> None:
 
 def test_a_budget_that_cannot_be_read_protects_its_namespace_only() -> None:
     made = table(PodDisruptionBudget("ml", "b", problem="selector is too large to be read"))
-    assert made.violations([pod("a"), Pod("ml", "b"), Pod("other", "a", labels={"app": "x"})]) == (
+    assert made.violations([pod("a"), pod("b", ""), pod("a", namespace="other")]) == (
         True,
         True,
         False,
@@ -133,15 +145,26 @@ def test_budgets_of_many_applications_do_not_count_as_too_many() -> None:
     helm = NodeSelectorRequirement(key, "In", ("Helm",))
     apps = [NodeSelectorRequirement("app", "In", (f"a{n}",)) for n in range(500)]
     made = table(*(budget(f"b{n}", helm, app, allowed=n) for n, app in enumerate(apps)))
-    pods = [Pod("ml", "p", labels={key: "Helm", "app": f"a{n}"}) for n in (0, 1, 499)]
+    pods = [pod("p", f"a{n}", more_labels={key: "Helm"}) for n in (0, 1, 499)]
     assert made.violations(pods) == (True, False, False)
 
 
 def test_more_budgets_than_the_limit_count_as_a_violation() -> None:
-    enough = [budget(f"b{n}", allowed=9) for n in range(BUDGETS_PER_POD)]
+    others = NodeSelectorRequirement("app", "In", ("x", "y")), NodeSelectorRequirement("tier", "Exists")
+    enough = [
+        budget("b", allowed=9),
+        *(budget(f"b{n}", APP_X, others[1]) for n in range(BUDGETS_PER_POD - 1)),
+    ]
     assert table(*enough).violations([pod("a")]) == (False,)
-    too_many = table(*enough, budget("more", allowed=9))
+    too_many = table(*enough, budget("more", APP_X, others[1]))
     assert too_many.violations([pod("a"), pod("b", "y")]) == (True, False)
+
+
+def test_the_eviction_api_never_evicts_a_pod_of_two_budgets() -> None:
+    """Status 500, whatever they allow."""
+    made = table(budget("b", allowed=9), budget("c", allowed=9))
+    assert made.violations([pod("a")]) == (True,)
+    assert made.violations([pod("a", phase="Pending")]) == (False,)
 
 
 def test_whether_budgets_are_known() -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from itertools import combinations, product
 from typing import NamedTuple
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packing.model.numa import Aligned, NumaNode, aligned
+from packing.model.numa import Aligned, NumaNode, as_arrays, fit_one_after_the_other
 from tests.examples import examples
 
 RESOURCES = ("cpu", "gpu", "nic")
@@ -67,6 +68,18 @@ def admitted(single: bool, numa: list[NumaNode], wanted: list[Aligned]) -> list[
     return free
 
 
+def aligned(single: bool, numa: list[NumaNode], wanted: list[Aligned]) -> list[dict[str, int]] | None:
+    """The same by the kernel, on a machine that is not the only one asked about."""
+    names = sorted({name for one in numa for name, _ in one.total})
+    free, total = as_arrays(numa, names, len(numa) + 1)
+    empty = np.zeros_like(free)
+    both = np.stack([empty, free]), np.stack([empty, total])
+    queues = [(tuple(wanted),), (tuple(wanted),)]
+    if not fit_one_after_the_other(np.array([not single, single]), *both, names, queues)[1]:
+        return None
+    return [dict(zip(names, left, strict=True)) for left in both[0][1][: len(numa)].tolist()]
+
+
 AMOUNT = st.integers(0, 6)
 
 
@@ -91,8 +104,7 @@ CONTAINERS = st.lists(st.builds(Aligned, CONTAINER, st.booleans()), min_size=1, 
 def test_the_verdict_and_what_is_left_are_those_of_kubelet(
     single: bool, numa: list[NumaNode], wanted: list[Aligned]
 ) -> None:
-    left = aligned(single, numa, wanted)
-    assert (left and [dict(one.free) for one in left]) == admitted(single, numa, wanted)
+    assert aligned(single, numa, wanted) == admitted(single, numa, wanted)
 
 
 def test_a_resource_that_no_numa_node_has_is_bound_to_none() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from extender.cluster.other_resources import left_text
+from extender.dialects import gpushare
 from extender.dialects.shared_gpus import MIG_PREFIX, is_nvidia
 from extender.explain.answers import Need
 from extender.untrusted.limits import KEY, LISTED_NAMES, NAME, shorten
@@ -100,8 +101,11 @@ def _missing_gpus(fleet: Fleet, row: int, request: Request, part: Shares) -> Nee
         return None
     largest = max((spec.gpus[gpu].memory_mib for gpu in gpus if fleet.arrays.shareable[gpu, row]), default=0)
     if 0 < largest < mib:
-        text = f"needs a GPU with {_gib(mib)[0]} GiB, the largest GPU has {largest >> 10} GiB"
-        return Need(GPU_MEMORY, mib, max(memory.values(), default=0), largest, text)
+        what, asked, has = GPU_MEMORY, f"{_gib(mib)[0]} GiB", f"{largest >> 10} GiB"
+        if part.resource == gpushare.RESOURCE:  # it counts units
+            what, asked, has = part.resource, f"{mib} {part.resource}", str(largest)
+        text = f"needs a GPU with {asked}, the largest GPU has {has}"
+        return Need(what, mib, max(memory.values(), default=0), largest, text)
     free_milli, free_mib = max(compute.values(), default=0), max(memory.values(), default=0)
     asked_gib, free_gib = _gib(mib, free_mib)
     amounts = [f"{milli / 10:g} % of its compute"] * bool(milli) + [f"{asked_gib} GiB"] * bool(mib)
@@ -135,7 +139,7 @@ def reduced(request: Request, needs: Iterable[Need]) -> Request | None:
             request = replace(request, memory_bytes=need.total << 20)
         elif need.what in devices:
             devices[need.what] = need.total
-        elif need.what == GPU_MEMORY and part and part.memory_mib:
+        elif part and need.what in (GPU_MEMORY, part.resource):
             part = replace(part, memory_mib=need.total)
         else:
             return None

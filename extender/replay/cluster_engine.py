@@ -18,7 +18,6 @@ from extender.cluster.state import State
 from extender.dialects.dialect import Claim, Claims
 from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS, WRITERS
 from extender.dialects.pod_resources import RequestError
-from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Deleted, Event, Pod, Upserted
 from extender.protocol.node_names import NodeNames
 from extender.replay.simulation import Answer, Gang, Item
@@ -70,7 +69,7 @@ class ClusterEngine:
 
     def rejections(self, item: Item, rows: Sequence[int]) -> list[str]:
         assert item.pod is not None
-        rejection, specs = NodeFilter(item.pod).rejection, self.fleet.specs
+        rejection, specs = self.state.node_filter(item.pod).rejection, self.fleet.specs
         found = (rejection(self.state.nodes[spec.name]) for row in rows if (spec := specs[row]))
         return [why for why in found if why]
 

@@ -48,8 +48,9 @@ from packing.model.request import Request
 
 
 def with_gang_check(state: State, evaluation: Evaluation) -> Evaluation:
-    """The evaluation with ``GANG_DOES_NOT_FIT`` where the pod fits, but its gang does not fit anywhere."""
-    if state.gangs.gang_of(evaluation.pod) is None:
+    """The evaluation with ``GANG_DOES_NOT_FIT`` where the pod fits, but its gang does not fit anywhere. It is
+    said to members with GPUs: ``filter`` refuses no node to the others."""
+    if not evaluation.request.wants_gpu or state.gangs.gang_of(evaluation.pod) is None:
         return evaluation
     fits = evaluation.codes == Reason.FITS
     if not fits.any():

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from extender.cluster.factory import state_of
 from extender.cluster.other_resources import asked_by, lacking_on
+from extender.cluster.pod_conflicts import PodConflicts
 from extender.cluster.policy_refresh import plan_now
 from extender.cluster.state import State
-from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
 from extender.protocol.codec import Candidate, FilterArgs, FilterResult, PreemptArgs
 from extender.protocol.node_names import NodeNames
@@ -37,7 +37,9 @@ def filtered(state: State, pod: Pod, settings: Settings) -> FilterResult:
 
 def kube_scheduler_accepts(state: State, pod: Pod, node: Node) -> bool:
     """By the filters of its own that Stowage knows."""
-    return not NodeFilter(pod).rejection(node) and not any(lacking_on(state, node, asked_by(pod)))
+    if state.node_filter(pod).rejection(node) or PodConflicts(state, pod).on(node):
+        return False
+    return not any(lacking_on(state, node, asked_by(pod)))
 
 
 def victims(state: State, pod: Pod) -> set[str]:

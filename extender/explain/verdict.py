@@ -33,7 +33,7 @@ from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import many
 from extender.verbs.evaluate import evaluate, reason_on
 from extender.verbs.gang_fit import Supposed, gang_would_fit
-from packing.fleet.feasibility import eviction_may_help, fits_when_empty
+from packing.fleet.feasibility import eviction_may_help, fits_when_empty, reason_on_row
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -197,15 +197,24 @@ def _smaller(asked: Question, one: Refusal) -> Iterator[str]:
     """What the pod could ask for at most on the node that lacks least, and what else is in its way there."""
     needs = _too_small(one)
     if less := [_at_most(need) for need in needs if need.total]:
-        request = reduced(asked.request, needs)
-        reason = reason_on(asked.state, asked.pod, request, one.nearest) if request else Reason.FITS
-        then = "" if reason is Reason.FITS or reason.eviction_helps else f"; then: {reason.text}"
+        then = _then(asked, reduced(asked.request, needs), one.nearest)
         yield f"ask for at most {' and '.join(less)} per pod, as {one.nearest} has{then}"
     elif one.advice and not needs:
         yield one.advice
     for need in needs:
         if not need.total:
             yield f"leave out its request of {need.what}: {one.nearest} reports none"
+
+
+def _then(asked: Question, request: Request | None, node: str) -> str:
+    """What is in the way of this request on the node, "" for nothing but pods."""
+    state = asked.state
+    if request is None or node not in state.fleet.rows:
+        return ""
+    reason = reason_on_row(state.fleet, request, state.fleet.rows[node])
+    if reason is Reason.FITS and not state.binds:  # else the pod's own words would be in the way
+        reason = reason_on(state, asked.pod, request, node)
+    return "" if reason is Reason.FITS or reason.eviction_helps else f"; then: {reason.text}"
 
 
 def _at_most(need: Need) -> str:

@@ -75,7 +75,8 @@ def test_the_answer_is_right(folder: Path, capsys: pytest.CaptureFixture[str], t
 
 def waiting_pod(folder: Path, right: dict[str, Any], state: State) -> Pod | None:
     if (folder / "pod.json").exists():
-        return parse_templates((folder / "pod.json").read_text(), "pod.json")[0].pod
+        written = parse_templates((folder / "pod.json").read_text(), "pod.json")[0].pod
+        return state.admission.as_created(written)[0]
     return state.pods[right["pod"]] if "pod" in right else None
 
 

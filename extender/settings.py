@@ -37,6 +37,7 @@ _REQUIREMENT = (
 _LABEL_SELECTOR = rf"^ *{_REQUIREMENT}( *, *{_REQUIREMENT})* *$"
 """As the API server reads it (k8s.io/apimachinery, ``pkg/labels/selector.go``), without ``<`` and ``>``, and
 without empty values in lists."""
+_LABEL_OR_PAIR = rf"^{_LABEL_KEY}(={LABEL})?$"
 
 _Relative = Annotated[float, Field(ge=1e-6, le=1e9)]
 """A number that only counts beside others of its kind. Within these bounds all costs are finite."""
@@ -67,6 +68,10 @@ class SettingsError(Exception):
     """One line per invalid setting."""
 
 
+Plain: TypeAlias = Literal["least", "whole"]
+"""What a pod gets that asks for GPUs and does not say of which kind: what serves it least, or whole GPUs."""
+
+
 class ExpectedRequest(BaseModel):
     """A request that pods will make, as in their manifests. ``weight``: how often, relative to others."""
 
@@ -95,7 +100,8 @@ class Queue(BaseModel):
     ``terminationGracePeriodSeconds``. ``evictions_per_hour``: the most victims of this queue in an hour, None
     for any number. ``checkpoint_interval``: how often its pods save their work; None where they do not.
     ``restartable``: its pods may run on spot nodes, and move for others. ``consolidation``: whether others
-    move for its pods; None: as the setting says. ``self_protection``: its pods may forbid their eviction
+    move for its pods; None: as the setting says. ``plain_gpu``: what its pods
+    get, None: as the settings say. ``self_protection``: its pods may forbid their eviction
     by labels and annotations of other systems. ``priority_classes``: a pod without a queue label belongs to
     the queue that names its PriorityClass. ``aliases``: names of this queue in Kueue, Volcano and KAI.
     """
@@ -115,6 +121,7 @@ class Queue(BaseModel):
     checkpoint_interval: _Interval | None = None
     restartable: bool = False
     consolidation: Mode | None = None
+    plain_gpu: Plain | None = None
     self_protection: bool = True
     priority_classes: frozenset[str] = frozenset()
     aliases: frozenset[str] = frozenset()
@@ -216,6 +223,12 @@ class Settings(BaseModel):
         description="ignore, prefer or require: whether restartable pods prefer spot nodes and others avoid "
         "them (prefer), or others get none at all (require)",
     )
+    spot_nodes: list[Annotated[str, Field(pattern=_LABEL_OR_PAIR)]] = Field(
+        default=[],
+        max_length=100,
+        description="a list of labels or taints such as [capacity-type=spot, team.example/spot]: nodes that "
+        "have one are spot nodes, too, beside those of the providers that Stowage knows",
+    )
     gpu_values: dict[str, _Relative] = Field(
         default={},
         max_length=100,
@@ -227,6 +240,16 @@ class Settings(BaseModel):
         default="prefer",
         description="ignore, prefer or require: whether a container that requests several GPUs prefers nodes "
         "that give it as many physical ones (prefer), or gets no others (require)",
+    )
+    plain_gpu: Plain = Field(
+        default="least",
+        description="least or whole: what a pod gets for nvidia.com/gpu that does not say more, the least "
+        "that serves it (a replica or MIG instance, too) or whole GPUs only",
+    )
+    plain_gpu_by_namespace: dict[str, Plain] = Field(
+        default={},
+        max_length=10_000,
+        description='the same by namespace, such as {"training": "whole"}; what a queue says comes first',
     )
     evict_kueue_pods: bool = _flag(False, "whether pods that Kueue manages may be evicted")
     gang_check: bool = _flag(True, "whether no member of a gang is placed before all of them fit")

@@ -60,13 +60,15 @@ class WaitingMembers:
     count: int = 1
 
 
-def waiting_members(pods: Iterable[Pod], most: int) -> list[WaitingMembers]:
+def waiting_members(
+    pods: Iterable[Pod], most: int, asked_by: Callable[[Pod], Request] = request_of
+) -> list[WaitingMembers]:
     """The ``most`` smallest of these pods. A pod whose request cannot be read is left out: it is refused by
     itself."""
     members = []
     for pod in pods:
         with suppress(RequestError):
-            members.append(WaitingMembers(pod, request_of(pod)))
+            members.append(WaitingMembers(pod, asked_by(pod)))
     members.sort(key=lambda one: (one.request.gpus, one.request.cpu_milli, one.pod.key))
     return grouped(members[:most])
 

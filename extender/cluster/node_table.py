@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Literal, TypeAlias
@@ -107,6 +107,7 @@ class NodeTable(Mapping[str, Node]):
         self.problems = Problems()
         self.sets = NodeSets(fleet)
         self.changes = 0  # of Nodes
+        self.spot_marks: Collection[str] = ()  # the setting ``spot_nodes``
         self.sources: dict[str, Sources] = {}
         self.closed: dict[str, str] = {}
         self.unoffered: dict[str, int] = {}
@@ -232,7 +233,9 @@ class NodeTable(Mapping[str, Node]):
                 devices, layouts = self._koordinator_devices.get(name), self.layouts.on(name)
                 created = self._nodes[name].created
                 is_new = not created or time.time() < created + _STARTS_FOR
-                inventory = inventory_of(self._nodes[name], devices, layouts, is_new=is_new)
+                inventory = inventory_of(
+                    self._nodes[name], devices, layouts, is_new=is_new, spot_marks=self.spot_marks
+                )
                 self.sources[name] = inventory.sources
                 self._allocations.put_node(inventory.spec)
                 problem = inventory.problem

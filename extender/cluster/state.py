@@ -26,7 +26,7 @@ from extender.cluster.numa import NumaTable
 from extender.cluster.pod_table import PodTable
 from extender.cluster.reservations import TIME_TO_LIVE, AssumedPod
 from extender.cluster.two_ways import offered_twice
-from extender.dialects.pod_request import bound_request
+from extender.dialects.pod_request import as_whole, bound_request, request_of
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.admission_objects import AdmissionKind
@@ -51,9 +51,11 @@ from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.queues.disruptions import DisruptionLog, note_disruptions
 from extender.queues.gangs import GangTable
 from extender.queues.rights import Rights
+from extender.settings import Plain
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
+from packing.model.request import Request
 from packing.policies.interface import Policy
 
 log = logging.getLogger(__name__)
@@ -81,7 +83,8 @@ class State:
     ``synced`` are the kinds whose first list has arrived.
     ``failures`` counts errors in comparing nodes that fit, which refuse no pod. ``kept_by_node``: what verbs
     keep about the pods of a node, until the node or its pods change.
-    ``spot``: the setting. ``revision`` counts events, new prices and new sets of nodes. ``binds``: Stowage
+    ``spot``, ``plain_gpu``, ``plain_gpu_by_namespace``: the settings.
+    ``revision`` counts events, new prices and new sets of nodes. ``binds``: Stowage
     writes which GPU a pod has, so a node takes nothing while its device plugin is busy. ``assigns_all``:
     shared GPUs can be assigned everywhere, as where pods are only placed in simulation. ``unknown_node``: why
     nodes that are not known take nothing.
@@ -114,6 +117,8 @@ class State:
         self.synced: set[Kind] = set()
         self.overcommitted: set[str] = set()
         self.spot: Literal["ignore", "prefer", "require"] = "prefer"
+        self.plain_gpu: Plain = "least"
+        self.plain_gpu_by_namespace: Mapping[str, Plain] = {}
         self.eviction_helps_extenders, self.unknown_node = False, Reason.UNKNOWN_NODE
         self._tables: dict[Kind, _Table] = {
             "PriorityClass": self.rights.queues.classes,
@@ -147,6 +152,15 @@ class State:
         if self.gangs.has_changed and self.synced >= REQUIRED_KINDS:
             self.gang_holds.update()
 
+    def request_of(self, pod: Pod) -> Request:
+        """What the pod asks for: by its own words, else as the settings say. Raises ``RequestError``."""
+        request = request_of(pod)
+        wanted = self.rights.queue_of(pod).plain_gpu
+        wanted = wanted or self.plain_gpu_by_namespace.get(pod.namespace, self.plain_gpu)
+        if wanted == "least" or any(name in self.devices.extended_resources for name, _ in request.devices):
+            return request  # of the devices of DRA kube-scheduler chooses
+        return as_whole(request)
+
     def _gpus_of(self, pod: Pod) -> float:
         """How many GPUs a bound pod has; 0 where its node is not known."""
         row = self.fleet.rows.get(pod.node_name)
@@ -156,6 +170,7 @@ class State:
         self, members: Sequence[WaitingMembers], own: Sequence[Placement]
     ) -> list[Placement] | None:
         """Places for members of a gang that has its ``own`` places already, given what others hold."""
+        members = [replace(one, request=self.request_of(one.pod)) for one in members]
         known = (place for place in own if place.node in self.fleet.rows)
         with (
             self.fleet_view_for(members[0].pod) as fleet,

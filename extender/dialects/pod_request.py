@@ -21,6 +21,7 @@ import re
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from extender.dialects import gpushare, hami, kai, koordinator, stowage, vgpu_manager, volcano
@@ -33,8 +34,10 @@ from extender.dialects.pod_resources import (
     parse_quantities,
     requested_devices,
 )
+from extender.dialects.shared_gpus import MIG_PREFIX, NVIDIA, amd_mode
 from extender.k8s.manifest import Pairs
 from extender.k8s.objects import Container, Pod, PodSpec
+from extender.k8s.quantity import QuantityError, mib
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import LISTED_NAMES, NAME, POD_ANNOTATION, quoted, shorten
 from packing.model.request import (
@@ -52,7 +55,8 @@ from packing.model.request import (
 MODELS, NOT_MODELS = "stowage.dev/gpu-models", "stowage.dev/gpu-models-not"
 CUDA, NVLINK = "stowage.dev/min-cuda", "stowage.dev/nvlink"
 SEPARATE = "stowage.dev/separate-gpus"
-_CONSTRAINTS = frozenset({MODELS, NOT_MODELS, CUDA, NVLINK, SEPARATE})
+DEVICE_MEMORY, WHOLE_GPU = "stowage.dev/min-gpu-memory", "stowage.dev/whole-gpu"
+_CONSTRAINTS = frozenset({MODELS, NOT_MODELS, CUDA, NVLINK, SEPARATE, DEVICE_MEMORY, WHOLE_GPU})
 
 _SEPARATE: Mapping[str, SeparateGpus] = {"required": "require", "preferred": "prefer", "none": "ignore"}
 
@@ -133,6 +137,9 @@ def _parsed_request(spec: PodSpec, pairs: Pairs) -> Request:
             f"{NVLINK}: required, but kube-scheduler chooses the devices of resource claims, and "
             "knows no NVLink"
         )
+    device_mib, is_whole = _sizes(metadata, devices, shares)
+    if (device_mib or is_whole) and spec.claims and not (devices or shares):
+        raise RequestError(f"{DEVICE_MEMORY} and {WHOLE_GPU} do not count for resource claims: say it there")
     several = sum(count for _, count in devices) + (shares.count if shares else 0) > 1
     together = max_per_container(spec, [name for name, _ in devices]) if devices else 1
     separate = _separate_gpus(metadata)
@@ -149,6 +156,8 @@ def _parsed_request(spec: PodSpec, pairs: Pairs) -> Request:
         together=together,
         separate=separate if together > 1 else None,
         mode=_mode(metadata, shares),
+        device_mib=device_mib,
+        whole=is_whole,
     )
 
 
@@ -308,6 +317,38 @@ def _separate_gpus(annotations: Mapping[str, str]) -> SeparateGpus | None:
     if text is not None and text not in _SEPARATE:
         raise RequestError(f"{SEPARATE}: {quoted(text)} is invalid; expected {', '.join(_SEPARATE)}")
     return None if text is None else _SEPARATE[text]
+
+
+def _sizes(
+    annotations: Mapping[str, str], devices: tuple[tuple[str, int], ...], shares: Shares | None
+) -> tuple[int, bool | None]:
+    """The memory in MiB that each GPU or part must have, and whether each must be a whole GPU; None if the
+    pod does not say. Raises RequestError."""
+    text = annotations.get(WHOLE_GPU)
+    if text not in (None, "true", "false"):
+        raise RequestError(f'{WHOLE_GPU}: {quoted(text)} is invalid; expected "true" or "false"')
+    try:
+        size = mib(annotations.get(DEVICE_MEMORY, "0"))
+    except QuantityError as error:
+        raise RequestError(f"{DEVICE_MEMORY}: {error}") from error
+    part = shares.resource if shares and shares.memory_milli < WHOLE else ""
+    if text == "true" and (named := part or next((name for name, _ in devices if _is_part(name)), "")):
+        raise RequestError(f"{WHOLE_GPU}: the pod asks for a part of a GPU by {named}")
+    if shares and not shares.memory_milli and shares.memory_mib < size:
+        raise RequestError(f"{DEVICE_MEMORY}: the pod asks for less of each GPU by {shares.resource}")
+    return size, None if text is None else text == "true"
+
+
+def _is_part(resource: str) -> bool:
+    return resource.startswith((MIG_PREFIX, f"{NVIDIA[0]}.")) or amd_mode(resource) not in ("", "spx")
+
+
+@lru_cache(maxsize=4096)
+def as_whole(request: Request) -> Request:
+    """The request of a pod that is to get whole GPUs where it asks for GPUs without saying of which kind."""
+    says = request.whole is not None or request.device_mib or request.shares
+    named = says or not request.devices or any(_is_part(name) for name, _ in request.devices)
+    return request if named else replace(request, whole=True)
 
 
 def _mode(metadata: Mapping[str, str], shares: Shares | None) -> str:

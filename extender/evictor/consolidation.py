@@ -77,7 +77,7 @@ def waiting_jobs(state: State, waiting: Iterable[Pod]) -> list[Job]:
 
 
 def _job(state: State, key: str, pods: Sequence[Pod]) -> Job | None:
-    requests = asked_together(pods)
+    requests = asked_together(state, pods)
     if not requests:
         return None
     largest = max(requests, key=lambda request: request.gpus)

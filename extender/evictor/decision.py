@@ -11,7 +11,6 @@ from typing import Literal, TypeAlias
 
 from extender.cluster.other_resources import asked_by, totals_of, wants_devices
 from extender.cluster.state import State
-from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.evictor.book import Book, Hold, Schedulers
 from extender.k8s.node_filter import other_resources
@@ -148,7 +147,7 @@ def best_node(state: State, pod: Pod, nodes: Sequence[str], closed: Collection[s
     nodes not to consider."""
     names = NodeNames.of([node for node in nodes if node not in closed])
     try:
-        evaluation = evaluate(state, pod, request_of(pod), names)
+        evaluation = evaluate(state, pod, state.request_of(pod), names)
     except RequestError:
         return ""
     fits = evaluation.certain.nonzero()[0]
@@ -163,7 +162,7 @@ def fits_on(
 ) -> bool:
     """Whether the pod fits on a node as it is, or is refused for one of these reasons."""
     try:
-        return reason_on(state, pod, request_of(pod), node) in reasons
+        return reason_on(state, pod, state.request_of(pod), node) in reasons
     except RequestError:
         return False
 
@@ -171,7 +170,7 @@ def fits_on(
 def needs_no_plan(state: State, pod: Pod, nodes: Sequence[str]) -> str:
     """Why evictions cannot help the pod or are not needed, "" if they might."""
     try:
-        request = request_of(pod)
+        request = state.request_of(pod)
     except RequestError:
         return "unreadable"
     if not wants_devices(state, pod, request):

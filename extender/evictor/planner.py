@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
-from extender.dialects.pod_request import request_of
 from extender.evictor.book import ATTEMPTS, Book, Recommendation, Schedulers
 from extender.evictor.decision import UNSCHEDULABLE, best_node, best_plan, fits_on, needs_no_plan, nodes_for
 from extender.k8s.objects import Pod
@@ -131,7 +130,7 @@ def may_take(state: State, pod: Pod, node: str, waiting: Sequence[Pod]) -> bool:
     above = [one for one in waiting if one.priority > pod.priority and _needs_room(state, one)]
     if len(above) > _ABOVE or any(_could_use(state, one, node) for one in above):
         return False
-    return gang_may_fit(state, pod, request_of(pod))
+    return gang_may_fit(state, pod, state.request_of(pod))
 
 
 def _needs_room(state: State, pod: Pod) -> bool:

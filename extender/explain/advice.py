@@ -54,6 +54,8 @@ ADVICE: Mapping[Reason, str] = {
         "run together"
     ),
     Reason.OTHER_WAY: "wait, or remove the device plugin or the DRA driver from the node",
+    Reason.PART_OF_A_GPU: "let the pod take a part: annotation stowage.dev/whole-gpu: false",
+    Reason.SMALL_DEVICES: "need less: annotation stowage.dev/min-gpu-memory",
     Reason.BELOW_MINIMUM: "ask for more of a GPU: the setting minimum_slice_milli refuses such slivers",
     Reason.LEAVING: "nothing: a taint says so",
     Reason.ON_SPOT: "wait for other nodes, or declare the pod restartable; only with spot: require",

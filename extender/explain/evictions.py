@@ -8,7 +8,6 @@ from itertools import islice
 
 from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
-from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError, effective_requests
 from extender.explain.answers import Actor, EvictionOption, Evictions, EvictorMode
 from extender.k8s.objects import Node, Pod
@@ -37,7 +36,7 @@ def evictions_for(
 ) -> Evictions:
     """What would be evicted for a pod that fits on none of these nodes. ``now`` in Unix seconds."""
     try:
-        request = request_of(pod)
+        request = state.request_of(pod)
     except RequestError:
         return Evictions()
     lacking = [one.name for one in promising_nodes(state, pod, request, nodes, {})]
@@ -108,7 +107,7 @@ def _asks_preempt(state: State, pod: Pod, node: str) -> bool:
     if (
         pod.pod_group
         or pod.spec.claims
-        or any(dra_resources(state, pod, request_of(pod), NodeNames.of([node])))
+        or any(dra_resources(state, pod, state.request_of(pod), NodeNames.of([node])))
     ):
         return False
     return state.eviction_helps_extenders or _counts_too_little(state, pod, state.nodes[node])

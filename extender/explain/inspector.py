@@ -15,7 +15,6 @@ from extender.background import with_turns
 from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
 from extender.cluster.team_use import TeamUse
-from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.explain.answers import Decision, Explanation, NodeAnswer, PodAnswer, PodReport
 from extender.explain.asks import amounts
@@ -105,7 +104,7 @@ class Inspector:
     def _request(self, pod: Pod) -> tuple[str, str, tuple[tuple[str, str], ...]]:
         """What the pod asks for, its gang, and the members of that with their nodes."""
         try:
-            asked = amounts(asks(request_of(pod)))
+            asked = amounts(asks(self._state.request_of(pod)))
         except RequestError:  # ``now.error`` says so
             asked = ""
         gang = self._state.gangs.gang_of(pod)

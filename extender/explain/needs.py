@@ -10,13 +10,14 @@ from extender.dialects import gpushare
 from extender.dialects.shared_gpus import MIG_PREFIX, is_nvidia
 from extender.explain.answers import Need
 from extender.untrusted.limits import KEY, LISTED_NAMES, NAME, shorten
-from packing.fleet.feasibility import idle_gpus, separation
+from packing.fleet.feasibility import idle_gpus, largest_device, separation
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import fitting_gpus, share_mib
 from packing.model.node_spec import NodeSpec, Pool, resolve_on
 from packing.model.request import Request, Shares
 
 GPU_MEMORY = "memory of a GPU (MiB)"
+EACH_GPU = "memory of each GPU (MiB)"
 NO_DEVICES = "node does not have the devices that the pod's claims ask for"
 
 
@@ -47,10 +48,20 @@ def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
             yield Need(name, count, max(0, devices), all_devices, text)
         elif resource is not None and count > 1 and separation(fleet, request) == "require":
             yield from _missing_separate_gpus(fleet, row, request, resource, count)
+    yield from _missing_memory(fleet, row, request)
     if request.shares and (need := _missing_gpus(fleet, row, request, request.shares)):
         yield need
     if request.island:
         yield from _missing_peers(fleet, row, request, spec)
+
+
+def _missing_memory(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
+    """The memory that the GPUs, or parts of them, have too little of."""
+    if request.device_mib > (largest := int(largest_device(fleet, request)[row])):
+        asked, has = _gib(request.device_mib, largest)
+        has = f"the largest here has {has}" if largest else "how much it has here is not known"
+        text = f"needs {asked} GiB on each GPU or part, {has}"
+        yield Need(EACH_GPU, request.device_mib, largest, largest, text)
 
 
 def _missing_peers(fleet: Fleet, row: int, request: Request, spec: NodeSpec) -> Iterator[Need]:
@@ -137,6 +148,8 @@ def reduced(request: Request, needs: Iterable[Need]) -> Request | None:
             request = replace(request, cpu_milli=need.total)
         elif need.what == "memory (MiB)":
             request = replace(request, memory_bytes=need.total << 20)
+        elif need.what == EACH_GPU:
+            request = replace(request, device_mib=need.total)
         elif need.what in devices:
             devices[need.what] = need.total
         elif part and need.what in (GPU_MEMORY, part.resource):

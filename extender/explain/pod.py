@@ -21,7 +21,7 @@ from extender.cluster.other_resources import Lack, asked_by, lacking_on
 from extender.cluster.state import State
 from extender.cluster.unoffered import not_offered, unoffered, unoffered_text
 from extender.dialects import gpushare
-from extender.dialects.pod_request import request_of
+from extender.dialects.pod_request import WHOLE_GPU, as_whole
 from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import ELSEWHERE, Forecast
 from extender.dra.node_search import NOTHING_FITS
@@ -44,7 +44,7 @@ from extender.explain.numa import doubts, refused_text
 from extender.explain.options import option_on
 from extender.explain.room import fit_at_once
 from extender.explain.verdict import SIZE, TOO_LARGE, Question, and_then, decide, of_hint
-from extender.explain.words import Hint, Kind, admission_problem, is_manifest
+from extender.explain.words import Hint, Kind, admission_problem, is_manifest, written_as
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import Bytes, NodeNames
 from extender.queues.gangs import GANG, GANG_MIN, words_of
@@ -62,6 +62,7 @@ from extender.verbs.evaluate import (
 )
 from extender.verbs.eviction.promising import shortfall
 from extender.verbs.gang_fit import Supposed, gang_would_fit, wants_dra, with_gang_check
+from packing.fleet.downgrade import device_on
 from packing.fleet.feasibility import fits_when_empty
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
@@ -120,7 +121,7 @@ def explain_template(
 def _together_text(state: State, pod: Pod, copies: int) -> str:
     """How many of the pods that belong together fit at once, "" for a pod of its own and where it is not
     known."""
-    gang, request = state.gangs.gang_of(pod), request_of(pod)
+    gang, request = state.gangs.gang_of(pod), state.request_of(pod)
     if gang is None:
         fit = fit_at_once(state, pod, request, copies) if copies > 1 else 0
         return f"Of the {copies} such pods of its workload {fit} fit at once." if fit else ""
@@ -160,7 +161,7 @@ def _explain(
         for known in state.nodes.values():
             candidates.add(known)
     try:
-        request = request_of(pod)
+        request = state.request_of(pod)
         problem = admission_problem(pod) if is_manifest(pod) else ""
     except RequestError as error:
         problem = str(error)
@@ -198,6 +199,7 @@ def _explain(
         verdict = _with_next(asked, decide(asked, found_hints), found_hints, mends)
         evictions = None if verdict.why == TOO_LARGE else evictions
     texts = [*filter(None, [added, refused]), *(one.text for one in found_hints if one.text != verdict.why)]
+    texts += _part_instead(state, pod, request, candidates, explanation)
     texts += doubts(state, pod, (name for name, fit in zip(names, fits, strict=True) if fit))
     if request.wants_gpu and any(word in verdict.lacks.lower() for word in ("gpu", "mig-")):
         texts += filter(None, [unoffered_text(state)])
@@ -210,6 +212,23 @@ def _explain(
         evictions=evictions,
         verdict=verdict,
     )
+
+
+def _part_instead(
+    state: State, pod: Pod, request: Request, candidates: Candidates, found: Explanation
+) -> Iterator[str]:
+    """That the best node gives a part of a GPU to a pod that does not say what it needs, while whole ones are
+    free for it."""
+    if not found.best or as_whole(request) == request:
+        return
+    best, names = found.best[0], NodeNames.of(candidates.names)
+    gets = device_on(state.fleet, state.fleet.rows[best.node], request)
+    if gets and not gets.whole and evaluate(state, pod, as_whole(request), names).certain.any():
+        what = best.gives or "a part of a GPU"
+        yield (
+            f"On {best.node} it gets {what}; whole GPUs are free elsewhere. For whole ones say "
+            f"{written_as('annotations', {WHOLE_GPU: 'true'})}."
+        )
 
 
 def _with_next(asked: Question, verdict: Verdict, hints: Iterable[Hint], mends: int) -> Verdict:
@@ -236,7 +255,7 @@ def fits_somewhere(state: State, pod: Pod) -> bool:
         return True
     with suppress(RequestError), state.fleet_view_for(pod) as fleet:
         rows = np.arange(len(fleet.specs))
-        return bool((codes_for(state, fleet, pod, request_of(pod), rows) == Reason.FITS).any())
+        return bool((codes_for(state, fleet, pod, state.request_of(pod), rows) == Reason.FITS).any())
     return False
 
 
@@ -323,6 +342,9 @@ def asks(request: Request) -> dict[str, int | str]:
         asked |= {"of each: memory (milli)": part.memory_milli} if part.memory_milli else {}
     if request.models is not None:
         asked["models"] = shorten(", ".join(sorted(request.models)))
+    if request.device_mib:
+        asked["GiB on each GPU at least"] = f"{request.device_mib / 1024:g}"
+    asked |= {"only": "whole GPUs"} if request.whole else {}
     return asked | ({"NVLink island": "required"} if request.island else {})
 
 
@@ -394,7 +416,7 @@ def explain_each(state: State, pod: Pod, nodes: Iterable[str]) -> list[NodeAnswe
 
 def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
     pod, _ = state.admission.as_created(pod)
-    request, candidates = request_of(pod), Candidates(state, pod)
+    request, candidates = state.request_of(pod), Candidates(state, pod)
     evaluation = with_gang_check(state, evaluate(state, pod, request, NodeNames.of(nodes)))
     with state.fleet_view_for(pod) as fleet:
         for index, name in enumerate(nodes):

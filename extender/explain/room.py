@@ -77,7 +77,7 @@ def fit_at_once(state: State, pod: Pod, request: Request, count: int) -> int:
 
 def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:
     """Whether the evictor moves others for pods that start together."""
-    requests = asked_together(pods)
+    requests = asked_together(state, pods)
     serves = bool(requests) and sum(one.gpus for one in requests) >= settings.consolidation_gpus
     return mode_for(state, pods[0], settings) if serves else "off"
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
-from extender.dialects.pod_request import request_of
+from extender.dialects.pod_request import DEVICE_MEMORY
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.explain.advice import ADVICE
 from extender.explain.answers import EvictionOption, Evictions, Need, Refusal, Verdict
 from extender.explain.behind import Behind, Beyond, behind_rules, way_past
 from extender.explain.candidates import Candidates, Rejection, uncordoned
-from extender.explain.needs import GPU_MEMORY, NO_DEVICES, reduced, replicas_given
+from extender.explain.needs import EACH_GPU, GPU_MEMORY, NO_DEVICES, reduced, replicas_given
 from extender.explain.room import gang_fits_when_empty, node_to_uncordon, room_by_others, whose_end
 from extender.explain.words import Hint, Kind, asking_instead
 from extender.k8s.node_filter import CORDONED
@@ -45,6 +45,7 @@ SIZE = frozenset(
         *(Reason.TOO_FEW_GPUS.text, Reason.ISLAND_TOO_SMALL.text, Reason.NO_FREE_GPUS.text),
         *(Reason.FRAGMENTED.text, Reason.NO_FREE_CPU.text, Reason.NO_FREE_MEMORY.text),
         *(Reason.TOO_MANY_REPLICAS.text, Reason.PARTS_OF_ONE_GPU.text, Reason.BELOW_MINIMUM.text),
+        Reason.SMALL_DEVICES.text,
     }
 )
 """Reasons that are about how much the pod asks for."""
@@ -225,6 +226,8 @@ def _at_most(need: Need) -> str:
             return f"{need.total >> 10} GiB of memory"
         case what if what == GPU_MEMORY:
             return f"{need.total >> 10} GiB of a GPU's memory"
+        case what if what == EACH_GPU:
+            return f"{need.total}Mi in {DEVICE_MEMORY}"
         case what if what.startswith("GPUs with"):
             return many(need.total, "GPU")
         case what if "/" not in what:
@@ -280,7 +283,7 @@ def _other_resources(asked: Question, first: Refusal | None) -> Iterator[str]:
         if count != "0" and is_gpu_resource(name)
     )
     for line, pod in asking_instead(asked.pod, [name for name, _ in offered.most_common(_NAMED)]):
-        request = request_of(pod)
+        request = state.request_of(pod)
         evaluation = evaluate(state, pod, request, names)
         takes = fits_when_empty(state.fleet, request)[evaluation.rows] & (evaluation.rows >= 0)
         able = (evaluation.codes == Reason.FITS) | (takes & eviction_may_help(evaluation.codes))

@@ -14,7 +14,12 @@ from typing import NamedTuple
 from extender.cluster.other_resources import OF_SHARING_SYSTEMS
 from extender.cluster.state import State
 from extender.dialects import kai, stowage
-from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS, REQUEST_ANNOTATIONS, REQUEST_LABELS
+from extender.dialects.pod_request import (
+    ASSIGNMENT_ANNOTATIONS,
+    DEVICE_MEMORY,
+    REQUEST_ANNOTATIONS,
+    REQUEST_LABELS,
+)
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.k8s.manifest import Pairs
 from extender.k8s.objects import Container, Pod
@@ -184,11 +189,12 @@ def _near_request(name: str) -> str:
 
 def _units(pod: Pod) -> Iterator[Hint]:
     """Memory of a GPU in the unit of another system."""
-    text = pod.annotations.get(stowage.MEMORY, "")
-    if text.isascii() and text.isdecimal() and len(text) < 9 and int(text) < _BYTES:
-        unit = "Gi" if int(text) <= _MOST_GIB else "Mi"
-        said = f"{stowage.MEMORY}: {quoted(text)} is in bytes. For {text} {unit}B write {text}{unit}."
-        yield Hint(Kind.WORD, said, *mend(pod, "annotations", {stowage.MEMORY: f"{text}{unit}"}))
+    for name in (stowage.MEMORY, DEVICE_MEMORY):
+        text = pod.annotations.get(name, "")
+        if text.isascii() and text.isdecimal() and len(text) < 9 and int(text) < _BYTES:
+            unit = "Gi" if int(text) <= _MOST_GIB else "Mi"
+            said = f"{name}: {quoted(text)} is in bytes. For {text} {unit}B write {text}{unit}."
+            yield Hint(Kind.WORD, said, *mend(pod, "annotations", {name: f"{text}{unit}"}))
     text = pod.annotations.get(kai.MEMORY, "")
     try:
         mib = 0 if not text or text.isdecimal() else whole(text) >> 20

@@ -7,7 +7,7 @@ neutrally. If a sharing system divides the GPUs (``shared_gpus.py``), its regist
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -102,9 +102,10 @@ def inventory_of(
     layouts: MigLayouts | None = None,
     *,
     is_new: bool = True,
+    spot_marks: Collection[str] = (),
 ) -> NodeInventory:
     """Read a node, together with its Koordinator Device and its MIG layouts. ``is_new``: the MIG manager may
-    still be about to start there.
+    still be about to start there. ``spot_marks``: see ``is_spot``.
 
     Raises QuantityError or InventoryError if something that it advertises cannot be read.
     """
@@ -139,7 +140,7 @@ def inventory_of(
         gfd_labels.cuda_version(node.labels),
         shared.resource if shared else "",
         shared.mode if shared else "",
-        is_spot(node),
+        is_spot(node, spot_marks),
         no_nvlink=bool(peers.source and not peers.islands),
         plugin_keeps_islands=peers.plugin_keeps,
     )

@@ -8,6 +8,8 @@ followed by their sources. A label of spot nodes also counts as the key of a tai
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from extender.k8s.objects import Node
 
 _NOT_READY = {
@@ -77,12 +79,13 @@ def must_stay(node: Node) -> str:
     return next((f"{name} keeps the node" for name in _STAYS if node.annotations.get(name) == "true"), "")
 
 
-def is_spot(node: Node) -> bool:
-    """Whether the provider may take the node back at any time."""
-    labels, taints = node.labels, node.taints
-    return any(labels.get(name) in values for name, values in SPOT_LABELS.items()) or any(
-        taint.value in SPOT_LABELS.get(taint.key, ()) for taint in taints
-    )
+def is_spot(node: Node, marks: Collection[str] = ()) -> bool:
+    """Whether the provider may take the node back at any time. ``marks``: labels or taints beside the known
+    ones, as ``key=value``, or ``key`` for any value."""
+    pairs = [*node.labels.items(), *((taint.key, taint.value) for taint in node.taints)]
+    if any(value in SPOT_LABELS.get(name, ()) for name, value in pairs):
+        return True
+    return bool(marks) and any(name in marks or f"{name}={value}" in marks for name, value in pairs)
 
 
 def is_leaving(node: Node) -> bool:

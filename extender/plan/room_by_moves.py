@@ -20,7 +20,6 @@ import numpy as np
 from extender.cluster.demand import gpus_of
 from extender.cluster.other_resources import PODS, asked_by, lacking_on
 from extender.cluster.state import State
-from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.inventory.node_state import must_stay
 from extender.k8s.affinity import SchedulingConstraints, Toleration
@@ -117,13 +116,13 @@ def starting_together(state: State, pod: Pod) -> list[Pod]:
     return free[:missing] if 0 < missing <= min(len(free), MOST_MEMBERS) else []
 
 
-def asked_together(pods: Sequence[Pod]) -> list[Request]:
+def asked_together(state: State, pods: Sequence[Pod]) -> list[Request]:
     """What each of these pods asks for, which start together; empty where nobody moves for them: a request is
     not known, or kube-scheduler chooses the devices of a claim or places the PodGroup as a whole."""
     if any(pod.spec.claims or pod.pod_group for pod in pods):
         return []
     try:
-        return [request_of(pod) for pod in pods]
+        return [state.request_of(pod) for pod in pods]
     except RequestError:
         return []
 
@@ -203,7 +202,7 @@ class Movers:
         if self._rule and not (is_restartable(pod, queue) and 0 < pod.started <= self._now - self._rule.age):
             return None
         try:
-            request = request_of(pod)
+            request = state.request_of(pod)
         except RequestError:
             return None
         kind = request, pod.spec.node_selector, pod.scheduling_constraints, pod.priority
@@ -265,7 +264,7 @@ def room_by_moves(
     none are needed. ``nodes_of``: the nodes that kube-scheduler's own filters accept for a pod. Without a
     ``rule`` it is not asked whether anybody is restartable, old enough, or has moved lately."""
     try:
-        asked = [(pod, request_of(pod), nodes_of(pod)) for pod in pods]
+        asked = [(pod, state.request_of(pod), nodes_of(pod)) for pod in pods]
     except RequestError:
         return None
     movers = Movers(state, pods[0], now, rule)

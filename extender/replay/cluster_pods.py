@@ -17,7 +17,6 @@ from extender.cluster.policy_refresh import choose_node_sets_now, plan_now
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, unoffered
 from extender.dialects import kai
-from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.inventory.node_state import must_stay
 from extender.k8s.objects import Pod
@@ -141,7 +140,7 @@ def cluster_simulation(
     now = moment_of(state.pods.values())
     moving: list[tuple[Pod, Request, Allocation]] = []
     for pod in state.pods.values():
-        held, request = state.allocations.allocation_of(pod.key), _request(pod)
+        held, request = state.allocations.allocation_of(pod.key), _request(state, pod)
         if held is None or not (real_moves or _has_gpu(pod, request, held)):
             continue
         why: str | None = Stays.CLOSED_NODE
@@ -179,10 +178,10 @@ def _set_apart(sim: Simulation, state: State) -> None:
             sim.only_for_claims[row] = hidden
 
 
-def _request(pod: Pod) -> Request | None:
+def _request(state: State, pod: Pod) -> Request | None:
     """What the pod asks for, None if that cannot be read."""
     try:
-        return request_of(pod)
+        return state.request_of(pod)
     except RequestError:
         return None
 
@@ -197,7 +196,7 @@ def _add_waiting(sim: Simulation, state: State, permitted: PermittedRows) -> Non
     """The pods that wait."""
     for pod in waiting_pods(state):
         try:
-            request = request_of(pod)
+            request = state.request_of(pod)
         except RequestError as error:
             sim.unplanned[pod.key] = f"its request cannot be read: {error}"
             continue

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from extender.cluster.census import CensusTaker
 from extender.cluster.factory import prior_of, state_of
 from extender.cluster.state import State
+from extender.dialects.pod_request import as_whole
 from extender.k8s.node_filter import node_requirement
 from extender.replay.bound import most_whole_gpus
 from extender.replay.cluster_pods import cluster_simulation
@@ -31,6 +32,7 @@ from extender.replay.steps import Step, carry_out
 from extender.replay.traces import BadInput
 from extender.settings import Settings
 from extender.source.interface import Source
+from packing.fleet.downgrade import device_on
 from packing.fleet.stranded import whole_gpus, whole_nodes
 from packing.policies.interface import Policy
 from packing.policies.placer import Arrivals
@@ -55,7 +57,8 @@ def replay_cluster(
 ) -> Iterator[dict[str, Any]]:
     """Rows under this ``name``, one for the cluster as it is, with the ``totals`` of its census, and one per
     policy: whole GPUs and whole nodes free, how many pods run on another node then, and which were left where
-    they run because the policy found no place for them. ``sample`` is the number of fitting nodes that are
+    they run because the policy found no place for them; ``on_parts``: pods that do not say what they need and
+    have parts of GPUs while whole ones are free. ``sample`` is the number of fitting nodes that are
     looked at, 0 for all. Without ``allow_downgrade`` no pod gets a weaker device than it has.
 
     Raises ``BadInput``, ``Unavailable`` and ``SettingsError``.
@@ -163,10 +166,17 @@ class SnapshotReplay:
             "kept_pods": len(kept),
             "kept": dict(kept),
             "held_back": len(sim.held_back) if policy != TODAY else 0,
+            "on_parts": sum(map(self._gets_a_part, sim.held)) if on_node.any() else 0,
             "pinned_pods": len(sim.staying),
             "pinned": dict(pinned),
             "seconds": 0.0,
         }
+
+    def _gets_a_part(self, pod: str) -> bool:
+        """Whether the pod has a part of a GPU and has not said that it needs no more."""
+        request, sim = self._sim.movable[pod].request, self._sim
+        gets = device_on(sim.fleet, sim.held[pod].row, request) if as_whole(request) != request else None
+        return gets is not None and not gets.whole
 
     def _by_model(self, figures: npt.NDArray[Any]) -> dict[str, int]:
         """The sum of a figure (N,) over the nodes of each GPU model, without models that have none."""

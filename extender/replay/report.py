@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from extender.cluster.totals import Totals
-from extender.untrusted.visible import columns, csv_text, visible, wrapped
+from extender.untrusted.visible import columns, csv_text, many, visible, wrapped
 
 _KEYS = ("trace", "mix", "policy", "system", "arrival", "load")
 _NO_FIGURES = (*_KEYS, "seed", "seconds", "interrupted")
@@ -160,6 +160,9 @@ def _meaning(today: Row, packed: Sequence[Row]) -> Iterator[str]:
         if held := row["held_back"]:
             pods = f"{held} pods" if held > 1 else "1 pod"
             said.append(f"{pods} would get a weaker device and do not (--allow-downgrade)")
+        if row["on_parts"]:
+            on_parts = f"{many(row['on_parts'], 'pod')} on parts of GPUs while whole ones are free"
+            said.append(f"{on_parts} (stowage.dev/whole-gpu, plain_gpu)")
         yield f"{row['policy']}: {'; '.join(said)}."
 
 

@@ -22,7 +22,6 @@ from weakref import WeakValueDictionary
 
 from extender.cluster.reservations import AssumedPod
 from extender.cluster.state import State
-from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
 from extender.protocol.codec import BindArgs
@@ -217,7 +216,7 @@ def assign(state: State, pod: Pod, node: str) -> dict[str, str]:
     Raises Refusal where the pod does not fit or nobody can assign it GPUs, RequestError where its request is
     wrong.
     """
-    request = request_of(pod)
+    request = state.request_of(pod)
     if not request.wants_gpu:
         if renaming_nodes(state, pod, [node]):
             raise Refusal(Reason.UNREADABLE.text)

@@ -187,6 +187,8 @@ def _refuse(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows, 
     if not request.wants_gpu:
         return _by_cpu_and_memory(state, fleet, pod, request, rows)
     codes = refuse_unassignable(state, fleet, pod, request, rows, codes)
+    if request.whole:
+        codes = np.where((rows >= 0) & ~may_stack(fleet, rows), np.int8(Reason.PART_OF_A_GPU), codes)
     if state.numa:
         codes = _refuse_misaligned(state, fleet, pod, rows, codes)
     return _refuse_spot(state, fleet, pod, rows, codes) if fleet.spot_rows else codes
@@ -301,7 +303,9 @@ def wants_only_dra(pod: Pod, request: Request, dra: tuple[str, ...]) -> bool:
 
 
 def _reason_of_dra(request: Request) -> Reason:
-    """The reason code where kube-scheduler chooses all devices: without regard to NVLink."""
+    """The reason code where kube-scheduler chooses all devices: without regard to NVLink and their size."""
+    if request.whole or request.device_mib:
+        return Reason.PART_OF_A_GPU if request.whole else Reason.SMALL_DEVICES
     return Reason.ISLAND_TOO_SMALL if request.island and request.gpus > 1 else Reason.FITS
 
 

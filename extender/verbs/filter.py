@@ -11,7 +11,6 @@ import numpy as np
 
 from extender.cluster.other_resources import wants_devices
 from extender.cluster.state import State
-from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.protocol.codec import FilterArgs, FilterResult
 from extender.protocol.node_names import NodeNames
@@ -28,7 +27,7 @@ def filter_nodes(
 ) -> tuple[FilterResult, Evaluation | None]:
     """The nodes that fit, and the evaluation that says why (None where no node was evaluated)."""
     try:
-        request = request_of(args.pod)
+        request = state.request_of(args.pod)
     except RequestError as error:
         return FilterResult(error=shorten(str(error))), None
     may_collide = state.devices.two_ways and wants_devices(state, args.pod, request)

@@ -122,21 +122,21 @@ def _may_fit(
     if 1 + len(without_gates) + to_come < gang.to_place:
         return False
     nominated = [one.key for one in without_gates if state.reservations.node_of(one.uid)]
-    members = _members_to_place(gang, asking, without_gates, gang.to_place)
+    members = _members_to_place(state, gang, asking, without_gates, gang.to_place)
     fits = _fits(state, members, now, without=nominated, supposed=supposed)
     if fits or not nominated:
         return fits
     rest = [one for one in without_gates if one.key not in nominated]
-    members = _members_to_place(gang, asking, rest, gang.to_place - len(nominated))
+    members = _members_to_place(state, gang, asking, rest, gang.to_place - len(nominated))
     return _fits(state, members, now, supposed=supposed)
 
 
 def _members_to_place(
-    gang: Gang, asking: WaitingMembers, others: Sequence[Pod], wanted: int
+    state: State, gang: Gang, asking: WaitingMembers, others: Sequence[Pod], wanted: int
 ) -> Sequence[WaitingMembers]:
     """The pod that asks and as many others as must run with it, the smallest first. Copies of it for those
     that are still to be created, if that is what they ask for."""
-    waiting = waiting_members(islice(others, GANG_READ), max(wanted - 1, 0))
+    waiting = waiting_members(islice(others, GANG_READ), max(wanted - 1, 0), state.request_of)
     members = grouped([asking, *waiting])
     missing = wanted - sum(member.count for member in members)
     alike = all(member.request == asking.request for member in members)

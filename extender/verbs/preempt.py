@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from extender.cluster.other_resources import takes_another_pod
 from extender.cluster.pod_table import PodTable
 from extender.cluster.state import State
-from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_filter import has_unknown_filters
 from extender.k8s.objects import Pod
@@ -59,7 +58,7 @@ class Preemption(PreemptResult):
 def preempt(state: State, args: PreemptArgs, now: float, *, most: int = 1) -> Preemption:
     """The ``most`` best candidates with their victims. ``now`` in Unix seconds."""
     try:
-        request = request_of(args.pod)
+        request = state.request_of(args.pod)
     except RequestError:
         return Preemption()
     if _is_gone(state, args.pod):
@@ -204,7 +203,7 @@ def _has_just_come(state: State, pod: Pod, now: float) -> bool:
         if node in state.nodes and not rejection(state.nodes[node])
     ]
     names = NodeNames.of(ended[:MOST_NODES])
-    return bool(ended) and bool(evaluate(state, pod, request_of(pod), names).certain.any())
+    return bool(ended) and bool(evaluate(state, pod, state.request_of(pod), names).certain.any())
 
 
 class NamedVictims:

@@ -11,7 +11,6 @@ import numpy as np
 
 from extender.cluster.other_resources import wants_devices
 from extender.cluster.state import State
-from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.protocol.codec import FilterArgs, FilterResult, encode_priorities, has_names
 from extender.protocol.node_names import Bytes
@@ -45,7 +44,7 @@ def prioritize(state: State, args: FilterArgs) -> tuple[Bytes, Evaluation | None
     nothing but claims where no forecast is known.
     """
     try:
-        request = request_of(args.pod)
+        request = state.request_of(args.pod)
     except RequestError:
         return np.zeros(len(args.names), np.uint8), None
     if not wants_devices(state, args.pod, request):

@@ -22,7 +22,6 @@ import numpy as np
 
 from extender.cluster.reservations import TIME_TO_LIVE, Reserved
 from extender.cluster.state import State
-from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
 from extender.protocol.codec import FilterArgs
@@ -174,7 +173,7 @@ def predicate(session: VolcanoSession, pod: Pod, node: str, counted: bytes) -> t
     fits once others have left: allocate says whether it must wait.
     """
     try:
-        request = request_of(pod)
+        request = session.state.request_of(pod)
     except RequestError as error:
         return shorten(str(error)), Code.UNRESOLVABLE
     if not request.wants_gpu:
@@ -246,7 +245,7 @@ def victims(session: VolcanoSession, pod: Pod, candidates: Sequence[Task]) -> Vo
     as the bounds of a queue: then all whose eviction the rules allow. A pod without GPUs: no opinion.
     """
     try:
-        request = request_of(pod)
+        request = session.state.request_of(pod)
     except RequestError:
         return VolcanoVictims(Vote.REJECT)
     if not request.wants_gpu:
@@ -304,7 +303,7 @@ def allocate(session: VolcanoSession, task: Task, pod: Pod | None) -> str:
     if pod.node_name:
         return "" if pod.node_name == task.NodeName else _ELSEWHERE
     try:
-        request = request_of(pod)
+        request = session.state.request_of(pod)
     except RequestError as error:
         return shorten(str(error))
     if not request.wants_gpu:

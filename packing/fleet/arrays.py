@@ -10,6 +10,7 @@ from copy import copy
 import numpy as np
 import numpy.typing as npt
 
+from packing.model.node_spec import ALMOST_WHOLE as ALMOST_WHOLE
 from packing.model.node_spec import UNLIMITED, NodeSpec
 from packing.model.nvlink import sure_peers
 from packing.model.reasons import Reason
@@ -18,8 +19,6 @@ from packing.model.request import MOST, MOST_DEVICES, WHOLE
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Longs = npt.NDArray[np.int64]
-ALMOST_WHOLE = 0.999
-"""A device at least this large, in GPUs, is a whole GPU; the others are replicas and MIG instances."""
 LARGEST = (1 << 24) - 1
 """Up to here float32 represents every whole number."""
 NVLINK_UNKNOWN, ONE_ISLAND, SEVERAL_GROUPS, MIXED_GROUPS = range(4)
@@ -33,7 +32,7 @@ _PER_GPU = (
 )  # fmt: skip
 _PER_RESOURCE = (
     "free_devices", "total_devices", "free_peers", "total_peers", "device_gpu", "max_per_container",
-    "divisible_pool", "surplus_devices",
+    "divisible_pool", "surplus_devices", "device_mib", "whole_device",
 )  # fmt: skip
 
 
@@ -74,6 +73,8 @@ class NodeArrays:
         self.divisible_pool = np.zeros((0, nodes), np.uint8)
         # (R, N) How many devices are not certain to be on a GPU of their own, even if none is in use.
         self.surplus_devices = np.zeros((0, nodes), np.int32)
+        # (R, N) The memory of a device in MiB (0: not known), and 1 where it is a whole GPU.
+        self.device_mib, self.whole_device = _floats(0, nodes), np.zeros((0, nodes), np.uint8)
         # (N,) Indices into ``Names``: the sharing resource, and the GPUs' model, product and mode.
         self.sharing, self.model = np.zeros(nodes, np.uint8), np.zeros(nodes, np.int16)
         # (N,) The CUDA version, and GPUs of the largest NVLink island.
@@ -146,6 +147,8 @@ class NodeArrays:
                 self.free_peers[resource, row] = self.total_peers[resource, row] = peers
             separate = total if pool.separate is None else min(pool.separate, total)
             self.surplus_devices[resource, row] = total - separate
+            self.device_mib[resource, row] = min(pool.memory_mib, LARGEST)
+            self.whole_device[resource, row] = pool.is_whole
             memory = spec.gpus[pool.gpus[0]].memory_mib if pool.gpus else 0
             self.device_gpu[resource, row] = _mean_share(pool.compute_milli, pool.memory_mib, memory)
         self.overcommitted[row] = 0

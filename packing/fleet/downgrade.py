@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.arrays import ALMOST_WHOLE
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import share_mib
 from packing.model.node_spec import NodeSpec, resolve_on
@@ -67,6 +66,5 @@ def _of_pool(spec: NodeSpec, resource: str) -> tuple[float, float, float] | None
     """Whether a device is a whole GPU (1 or 0), its compute in milli and its memory in MiB."""
     for pool in spec.pools:
         if pool.resource == resource:
-            whole = pool.compute_milli > ALMOST_WHOLE * WHOLE and not pool.profile
-            return float(whole), pool.compute_milli, pool.memory_mib
+            return float(pool.is_whole), pool.compute_milli, pool.memory_mib
     return None

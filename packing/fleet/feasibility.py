@@ -158,6 +158,11 @@ def _device_reasons(
     if permitted is not None:
         free, total = _permitted_whole_gpus(arrays, resource, permitted, free, total)
     kernels.device_reasons(free, total, count, reasons)
+    offered = arrays.total_devices[resource] > 0
+    if request.whole:
+        reasons[offered & (arrays.whole_device[resource] == 0)] = Reason.PART_OF_A_GPU
+    if request.device_mib:
+        reasons[offered & (_device_memory(arrays, resource) < request.device_mib)] = Reason.SMALL_DEVICES
     if separate:
         too_few_gpus = (total >= count) & (total - arrays.surplus_devices[resource] < count)
         reasons[too_few_gpus] = Reason.PARTS_OF_ONE_GPU
@@ -197,7 +202,33 @@ def _share_reasons(
         unsplit = np.zeros_like(reasons)
         kernels.share_reasons(gpus._replace(divisible=gpus.shareable), *share, *counts, *frees, unsplit)
         reasons[full & (unsplit == Reason.FITS)] = Reason.SHARES_USED_UP
+    if request.device_mib:
+        reasons[_memory_for(arrays, part).max(axis=0) < request.device_mib] = Reason.SMALL_DEVICES
     reasons[~_shares_gpus_as(fleet, arrays, part)] = Reason.NO_SUCH_RESOURCE
+
+
+def largest_device(fleet: Fleet, request: Request) -> npt.NDArray[np.int64]:
+    """(N,) the most memory in MiB that a GPU or part of one has which the request gets; of devices of several
+    kinds the least; 0 where it is not known."""
+    names, arrays = fleet.names.resources, fleet.arrays
+    known = [_device_memory(arrays, names[name]) for name, _ in request.devices if name in names]
+    known += [_memory_for(arrays, request.shares).max(axis=0)] if request.shares else []
+    least: npt.NDArray[np.int64] = np.array(known or [np.zeros(arrays.capacity, np.int64)]).min(axis=0)
+    return least
+
+
+def _device_memory(arrays: NodeArrays, resource: int) -> npt.NDArray[np.int64]:
+    """(N,) MiB of a counted device, of whole GPUs that are placed one by one those of the largest."""
+    placed, largest = arrays.divisible_pool[resource] > 0, _memory_for(arrays, None).max(axis=0)
+    known: npt.NDArray[np.int64] = np.where(placed, largest, arrays.device_mib[resource]).astype(np.int64)
+    return known
+
+
+def _memory_for(arrays: NodeArrays, part: Shares | None) -> npt.NDArray[np.int64]:
+    """(G, N) MiB of each GPU, or of a part of it; 0 where there is none."""
+    mib = arrays.memory_capacity.astype(np.int64)
+    mib = part.memory_mib + mib * part.memory_milli // WHOLE if part else mib
+    return np.where(arrays.compute_capacity > 0, mib, np.int64(0))
 
 
 def _island_reasons(fleet: Fleet, arrays: NodeArrays, request: Request, reasons: Reasons) -> None:
@@ -245,6 +276,9 @@ def permitted_gpus(fleet: Fleet, arrays: NodeArrays, request: Request) -> npt.ND
     """(G, N) 1 for the GPUs that the request may have where there is room; None if it may have all."""
     named = None if request.uuids is ANY else named_gpus(fleet, arrays, request)
     part = request.shares
+    if request.device_mib:
+        large = (_memory_for(arrays, part) >= request.device_mib).astype(np.uint8)
+        named = large if named is None else named & large
     if not fleet.choosy_rows or (request.products == ANY_MODEL and not (part and part.memory_milli)):
         return named
     only = {arrays.first_row} if arrays.capacity == 1 else fleet.choosy_rows

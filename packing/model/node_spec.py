@@ -18,6 +18,8 @@ from packing.model.request import WHOLE, Request, Shares, whole_gpus
 MOST_GPUS = 64
 """GPUs of one node. A choice of them is a mask of 64 bits, and the arrays have as many rows as the largest
 node has GPUs."""
+ALMOST_WHOLE = 0.999
+"""A device at least this large, in GPUs, is a whole GPU; the others are replicas and MIG instances."""
 UNLIMITED = 1 << 20
 """Shares on one GPU where only its compute and memory limit them."""
 
@@ -53,6 +55,8 @@ class Gpu:
         MIG instance is the whole GPU, a part of its memory is not known."""
         if self._has_no_whole_instance and part and part.memory_milli:
             return False
+        if request.device_mib > (part.mib_of(self.memory_mib) if part else self.memory_mib):
+            return False
         return request.uuids.permits(self.uuid) and (
             not self.product or request.products.permits(self.product)
         )
@@ -78,6 +82,11 @@ class Pool:
     each: tuple[int, ...] = ()
     separate: int | None = None
     profile: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a device is a whole GPU."""
+        return self.compute_milli > ALMOST_WHOLE * WHOLE and not self.profile
 
 
 @dataclass(frozen=True, slots=True)

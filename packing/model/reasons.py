@@ -52,3 +52,5 @@ class Reason(IntEnum):
     MISALIGNED = 30, "kubelet would refuse the pod: its NUMA policy cannot align what is free", True
     OTHER_WAY = 31, "GPUs that a device plugin and ResourceSlices both offer are in use in the other way"
     GPUS_TOO_SMALL = 32, "GPUs of the node are smaller than the part of one that the pod asks for"
+    PART_OF_A_GPU = 33, "node gives parts of GPUs, and the pod asks for whole ones"
+    SMALL_DEVICES = 34, "no GPU or part that the node gives is known to have the memory that the pod needs"

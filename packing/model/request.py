@@ -209,6 +209,8 @@ class Request(_Hashed):
       fleet says.
     - ``node_set``: the set of nodes that it insists on, one that the fleet may know (``Names.node_sets``);
       None for all nodes.
+    - ``device_mib``: the memory that each GPU, or part of one, must have at least; ``whole``: each must be a
+      whole GPU, neither a replica nor a MIG instance. None: the pod does not say.
     - ``mode``: a text that contains the names of the allowed ways to isolate shares, "" for any.
 
     CPU and memory are cut to ``MOST``, and counts to ``MOST_DEVICES``, so that every request fits the arrays
@@ -229,6 +231,8 @@ class Request(_Hashed):
     scattered: bool = False
     separate: SeparateGpus | None = None
     node_set: Hashable | None = None
+    device_mib: int = 0
+    whole: bool | None = None
 
     def __post_init__(self) -> None:
         if self.cpu_milli < 0 or self.memory_bytes < 0:
@@ -262,6 +266,11 @@ class Request(_Hashed):
         """The same request with ``Shares.stacked``; None if there is no such form."""
         part = self.shares.stacked if self.shares else None
         return replace(self, shares=part) if part else None
+
+    @property
+    def chooses_gpus(self) -> bool:
+        """Whether it may not have every GPU of a node that has one for it."""
+        return self.uuids is not ANY or self.device_mib > 0
 
     @property
     def wants_gpu(self) -> bool:

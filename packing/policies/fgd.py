@@ -19,7 +19,7 @@ from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import tightest
 from packing.jit import checked
-from packing.model.request import ANY, Request
+from packing.model.request import Request
 from packing.policies.fgd_kernels import MixWeights, fgd_cost
 from packing.policies.interface import Due, Pause, Solve, no_pause
 
@@ -56,7 +56,7 @@ class Fgd:
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
         """The GPU with the best score; for several GPUs, or if not every GPU is allowed, the tightest."""
-        if request.uuids is not ANY or row in fleet.choosy_rows:
+        if request.chooses_gpus or row in fleet.choosy_rows:
             return tightest(fleet, request, row)
         return gpus_in(int(self._costs(fleet, request).gpus[row]))
 

@@ -46,7 +46,7 @@ from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import tightest
 from packing.jit import checked
-from packing.model.request import ANY, Request
+from packing.model.request import Request
 from packing.policies.interface import Due, Pause, Solve, no_pause
 from packing.policies.trial import FIRST, Sample, TermWeights, best_weights
 
@@ -184,7 +184,7 @@ class InventoryPolicy:
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
         """The GPU whose share costs least; for several GPUs, or if not every GPU is allowed, the tightest."""
-        if request.uuids is not ANY or row in fleet.choosy_rows:
+        if request.chooses_gpus or row in fleet.choosy_rows:
             return tightest(fleet, request, row)
         return gpus_in(int(self._costs(fleet, request).gpus[row]))
 

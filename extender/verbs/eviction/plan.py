@@ -17,7 +17,6 @@ import numpy as np
 from extender.cluster.other_resources import takes_another_pod
 from extender.cluster.pod_conflicts import PodConflicts
 from extender.cluster.state import State
-from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.objects import Pod
@@ -105,7 +104,7 @@ def plan_evictions(
     in Unix seconds.
     """
     try:
-        request = request_of(pod)
+        request = state.request_of(pod)
     except RequestError:
         return []
     required = _with_conflicts(state, pod, nodes, required or {})

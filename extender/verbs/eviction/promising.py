@@ -12,7 +12,13 @@ from extender.cluster.state import Rows, State
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.evaluate import codes_for, dra_resources, may_stack, never_aligned, without_resources
-from packing.fleet.feasibility import eviction_may_help, fits_when_empty, idle_gpus, separation
+from packing.fleet.feasibility import (
+    eviction_may_help,
+    fits_when_empty,
+    idle_gpus,
+    largest_device,
+    separation,
+)
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -97,6 +103,8 @@ def shortfall(fleet: Fleet, rows: Rows, request: Request) -> npt.NDArray[np.floa
     if (part := request.shares) and part.compute_milli:
         largest = (fleet.arrays.compute * fleet.arrays.divisible)[:, rows].max(axis=0)
         missing += np.maximum(part.compute_milli - largest, 0) / part.compute_milli
+    if request.device_mib:
+        missing += np.maximum(1 - largest_device(fleet, request)[rows] / request.device_mib, 0)
     return missing
 
 

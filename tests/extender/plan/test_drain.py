@@ -219,6 +219,15 @@ def test_a_weaker_device_may_be_allowed():
     assert carry_out(source.simulation(), plan.steps()).placed == {"ml/a": "l40s"}
 
 
+def test_a_pod_that_needs_a_whole_gpu_stays_on_one():
+    whole = {"annotations": {"stowage.dev/whole-gpu": "true"}}
+    items = [node("h100", 8), node("l40s", 16, labels=SLICED), pod("a", "h100", **whole), pod("b", "l40s")]
+    plan = plan_drain(source_of(*items, allow_downgrade=True).simulation(), quiet)
+    assert plan.goes == {"l40s": ["ml/b"]}
+    why = "ml/a: node gives parts of GPUs, and the pod asks for whole ones"
+    assert plan_drain(source_of(*items, pod("c", "l40s", 9)).simulation(), quiet).stays["h100"] == why
+
+
 def test_a_plan_says_which_pods_the_scheduler_would_give_a_weaker_device():
     items = [node("x"), node("y"), node("l40s", 16, labels=SLICED), pod("a", "x"), pod("b", "y", 2)]
     items.append(pod("c", "l40s"))

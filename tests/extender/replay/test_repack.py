@@ -317,6 +317,26 @@ def test_time_slices_go_before_whole_gpus_where_weaker_devices_are_allowed(repla
     assert (row["could_start"]["8"], row["held_back"]) == (2, 0)
 
 
+def test_pods_on_parts_are_counted_while_whole_gpus_are_free(replayed, tmp_path: Path) -> None:
+    says = pod("says", "h100-0")
+    says["metadata"]["annotations"] = {"stowage.dev/whole-gpu": "false"}
+    replayed(*mixed(), says)
+
+    def packed(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+        path = tmp_path / "cluster.json"
+        today, row = replay_snapshot([path], ["inventory"], settings, 0, quiet, allow_downgrade=True)
+        return today, row
+
+    today, row = packed(NO_SETTINGS)
+    assert (today["on_parts"], row["on_parts"]) == (0, 2)
+    assert "2 pods on parts of GPUs while whole ones are free (stowage.dev/whole-gpu, plain_gpu)" in (
+        snapshot_table([today, row])
+    )
+    _, row = packed(NO_SETTINGS.model_copy(update={"plain_gpu": "whole"}))
+    assert (row["on_parts"], row["placed"]["ml/says"]) == (0, "l40s")
+    assert {row["placed"][key] for key in ("ml/a", "ml/b")} <= {"h100-0", "h100-1"}
+
+
 def test_the_table_says_what_the_result_means(replayed) -> None:
     rows = [*replayed(*mixed(), policy="inventory").values()]
     text = snapshot_table(rows)

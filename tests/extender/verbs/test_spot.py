@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extender.cluster.factory import state_of
 from extender.dialects.pod_request import request_of
 from extender.explain.node import view_node
 from extender.explain.pod import explain
@@ -17,6 +18,7 @@ from extender.k8s.affinity import Taint
 from extender.k8s.objects import Deleted, Node, Pod, Upserted
 from extender.protocol.node_names import NodeNames
 from extender.queues.queue import RESTARTABLE
+from extender.settings import Settings
 from extender.verbs import evaluate as evaluate_module
 from extender.verbs.evaluate import SPOT_BIAS, evaluate, reason_on
 from packing.model.reasons import Reason
@@ -47,6 +49,19 @@ def test_spot_nodes_by_label_and_by_taint(name, value):
     assert is_spot(Node("n", taints=(Taint(name, value, "NoSchedule"),)))
     assert not is_spot(Node("n", labels={name: "on-demand"}))
     assert not is_spot(Node("n", taints=(Taint(name, "no", "NoSchedule"),)))
+
+
+@pytest.mark.parametrize(
+    ("mark", "value", "spot"), [("a/kind=spot", "spot", 1), ("a/kind=spot", "no", 0), ("a/kind", "any", 1)]
+)
+def test_a_setting_names_further_labels_and_taints(mark, value, spot):
+    state = state_of(Settings(spot_nodes=[mark]))
+    nodes = (
+        make_node("l", labels={"a/kind": value}),
+        replace(make_node("t"), taints=(Taint("a/kind", value, "NoSchedule"),)),
+    )
+    state.apply([*map(Upserted, nodes), Upserted(make_node("other", labels={"b/kind": value}))])
+    assert {spec.name for spec in state.fleet.specs if spec and spec.spot} == ({"l", "t"} if spot else set())
 
 
 @pytest.mark.parametrize("key", sorted(LEAVING_TAINTS))

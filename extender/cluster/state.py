@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -83,7 +83,8 @@ class State:
     ``synced`` are the kinds whose first list has arrived.
     ``failures`` counts errors in comparing nodes that fit, which refuse no pod. ``kept_by_node``: what verbs
     keep about the pods of a node, until the node or its pods change.
-    ``spot``, ``plain_gpu``, ``plain_gpu_by_namespace``: the settings.
+    ``spot``, ``plain_gpu``, ``plain_gpu_by_namespace``: the settings; ``any_whole``: some pods that say
+    nothing get whole GPUs.
     ``revision`` counts events, new prices and new sets of nodes. ``binds``: Stowage
     writes which GPU a pod has, so a node takes nothing while its device plugin is busy. ``assigns_all``:
     shared GPUs can be assigned everywhere, as where pods are only placed in simulation. ``unknown_node``: why
@@ -117,7 +118,7 @@ class State:
         self.synced: set[Kind] = set()
         self.overcommitted: set[str] = set()
         self.spot: Literal["ignore", "prefer", "require"] = "prefer"
-        self.plain_gpu: Plain = "least"
+        self.any_whole, self.plain_gpu = False, cast("Plain", "least")
         self.plain_gpu_by_namespace: Mapping[str, Plain] = {}
         self.eviction_helps_extenders, self.unknown_node = False, Reason.UNKNOWN_NODE
         self._tables: dict[Kind, _Table] = {
@@ -155,6 +156,8 @@ class State:
     def request_of(self, pod: Pod) -> Request:
         """What the pod asks for: by its own words, else as the settings say. Raises ``RequestError``."""
         request = request_of(pod)
+        if not self.any_whole:
+            return request
         wanted = self.rights.queue_of(pod).plain_gpu
         wanted = wanted or self.plain_gpu_by_namespace.get(pod.namespace, self.plain_gpu)
         if wanted == "least" or any(name in self.devices.extended_resources for name, _ in request.devices):

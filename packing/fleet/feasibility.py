@@ -158,10 +158,12 @@ def _device_reasons(
     if permitted is not None:
         free, total = _permitted_whole_gpus(arrays, resource, permitted, free, total)
     kernels.device_reasons(free, total, count, reasons)
-    offered = arrays.total_devices[resource] > 0
     if request.whole:
-        reasons[offered & (arrays.whole_device[resource] == 0)] = Reason.PART_OF_A_GPU
+        reasons[(arrays.total_devices[resource] > 0) & (arrays.whole_device[resource] == 0)] = (
+            Reason.PART_OF_A_GPU
+        )
     if request.device_mib:
+        offered = arrays.total_devices[resource] > 0
         reasons[offered & (_device_memory(arrays, resource) < request.device_mib)] = Reason.SMALL_DEVICES
     if separate:
         too_few_gpus = (total >= count) & (total - arrays.surplus_devices[resource] < count)

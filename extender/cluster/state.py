@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Literal, Protocol, cast, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -118,7 +118,8 @@ class State:
         self.synced: set[Kind] = set()
         self.overcommitted: set[str] = set()
         self.spot: Literal["ignore", "prefer", "require"] = "prefer"
-        self.any_whole, self.plain_gpu = False, cast("Plain", "least")
+        self.any_whole = False
+        self.plain_gpu: Plain = "least"
         self.plain_gpu_by_namespace: Mapping[str, Plain] = {}
         self.eviction_helps_extenders, self.unknown_node = False, Reason.UNKNOWN_NODE
         self._tables: dict[Kind, _Table] = {

@@ -223,7 +223,9 @@ class Planner:
         all."""
         await asyncio.sleep(0)
         with done.supposed(self._state):
-            found = promising_nodes(self._state, pod, request_of(pod), self.nodes_of(pod), done.leaving)
+            found = promising_nodes(
+                self._state, pod, self._state.request_of(pod), self.nodes_of(pod), done.leaving
+            )
         nodes, why = [one.name for one in found], "no_plan"
         while len(nodes) > _AT_ONCE:
             best = list[str]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -81,8 +82,9 @@ def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = Fal
             cost = f"cost {one.cost:.3g} ({_terms(one.terms)})" if verbose else ""
             said = "; ".join(filter(None, (one.advice, cost)))
         rows.append((one.node, one.reason, said))
-    fits = sum(one.fits for one in answers)
-    head = f"{pod} fits on {fits or 'none'} of {len(answers)} nodes"
+    counts = Counter(one.fits for one in answers)
+    head = f"{pod} fits on {counts[True] or 'none'} of {len(answers)} nodes"
+    head += f", and of {counts[None]} that is not known" if counts[None] else ""
     return joined([head, *(columns(rows, indent="  ", width=width) if rows else [])])
 
 

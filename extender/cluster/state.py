@@ -140,17 +140,17 @@ class State:
                     self.gangs.apply(event)
                     queues = self.rights.queues
                     note_disruptions(event, self.disruptions, queues, self.pods, self.nodes, self._gpus_of)
-                    self._sync_nodes(self._apply(event))
+                    self.sync_nodes(self._apply(event))
                 case kind if (table := self._tables.get(kind)) is not None:
                     table.apply(event)
                 case _:
-                    self._sync_nodes(self._apply(event))
+                    self.sync_nodes(self._apply(event))
             if isinstance(event, Listed):
                 self.synced.add(event.kind)
                 if event.kind == "Node":
                     self.learner.start(self.pods)
                 if self.synced >= REQUIRED_KINDS and self.allocations.settle():
-                    self._sync_nodes(self.nodes)
+                    self.sync_nodes(self.nodes)
         if self.gangs.has_changed and self.synced >= REQUIRED_KINDS:
             self.gang_holds.update()
 
@@ -209,7 +209,7 @@ class State:
                 self.devices.keep(kind, keys)
         return self.devices.pop_changed()
 
-    def _sync_nodes(self, names: Iterable[str]) -> None:
+    def sync_nodes(self, names: Iterable[str]) -> None:
         """Bring up to date what depends on the pods of these nodes: whether the node is closed because its
         device plugin is busy, and whether it is over-committed. Unknown names are no nodes (any more)."""
         for name in () if self.allocations.deferred else names:
@@ -317,7 +317,7 @@ class State:
         if assumed is None:
             placed = replace(pod, node_name=node, annotations={**pod.annotations, **assignment})
             assumed = AssumedPod(placed, now, assignment)
-            self._sync_nodes(self.pods.assume(assumed))
+            self.sync_nodes(self.pods.assume(assumed))
         assumed.in_flight += 1
         assumed.since = now
         return assumed
@@ -328,7 +328,7 @@ class State:
             if assumed.pod.node_name == pod.node_name:
                 assumed.in_flight, assumed.confirmed, assumed.since = assumed.in_flight - 1, True, now
             else:
-                self._sync_nodes(self.pods.forget(assumed))
+                self.sync_nodes(self.pods.forget(assumed))
 
     def binding_failed(self, pod: Pod, now: float, *, outcome_unknown: bool) -> None:
         """The API server has refused this binding, or (``outcome_unknown``) not answered, so that it may have
@@ -340,7 +340,7 @@ class State:
         assumed.since = now
         assumed.outcome_unknown |= outcome_unknown
         if not (assumed.in_flight or assumed.outcome_unknown or assumed.confirmed):
-            self._sync_nodes(self.pods.forget(assumed))
+            self.sync_nodes(self.pods.forget(assumed))
 
     def reconcile(self, pod: Pod, truth: Pod | None, now: float) -> None:
         """The API server was asked for this pod, and has ``truth`` (None: it is gone).
@@ -351,13 +351,13 @@ class State:
         if not assumed_pods:  # the watch was first, and may know more by now
             return
         if truth is None or truth.uid != pod.uid or truth.terminated:
-            self._sync_nodes(self.pods.forget_all(pod.uid))
+            self.sync_nodes(self.pods.forget_all(pod.uid))
         elif truth.node_name:
             self._assume_bound(truth, now)
         else:
             for assumed in assumed_pods:
                 if not assumed.in_flight and now - assumed.since >= TIME_TO_LIVE:
-                    self._sync_nodes(self.pods.forget(assumed))
+                    self.sync_nodes(self.pods.forget(assumed))
 
     def observe_bound(self, truth: Pod, now: float) -> None:
         """The API server has this pod. Others may have bound it, and the watch may not have shown it yet."""
@@ -372,4 +372,4 @@ class State:
         in_flight = before.in_flight if before else 0
         changed = self.pods.forget_all(truth.uid)
         assumed = AssumedPod(truth, now, in_flight=in_flight, confirmed=True)
-        self._sync_nodes(changed | self.pods.assume(assumed, history))
+        self.sync_nodes(changed | self.pods.assume(assumed, history))

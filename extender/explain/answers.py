@@ -144,23 +144,23 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
-    """One node. ``reason`` is "fits" or why not, ``lacks`` what it has too little of, in sentences. Where it
-    fits, ``advice`` is what is not known.
+    """One node. ``fits`` is None where that is not known. ``reason`` is "fits" or why not, ``lacks`` what it
+    has too little of, in sentences. Where it fits, ``advice`` is what is not known.
 
     ``cost`` (GPUs) and its ``terms`` mean something only where it fits.
     """
 
     node: str
-    fits: bool
+    fits: bool | None
     reason: str
     lacks: tuple[str, ...] = ()
     advice: str = ""
     cost: float = 0.0
     terms: dict[str, float] = field(default_factory=dict)
 
-    def order(self) -> tuple[bool, float, str]:
-        """Those that fit first, the cheapest first."""
-        return not self.fits, self.cost, self.node
+    def order(self) -> tuple[int, float, str]:
+        """Those that fit first, the cheapest first, then those that may fit."""
+        return (True, None, False).index(self.fits), self.cost, self.node
 
 
 @dataclass(frozen=True, slots=True)

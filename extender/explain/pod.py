@@ -431,7 +431,8 @@ def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
                 advice = advice_on(state, fleet, pod, request, name, reason)
                 yield NodeAnswer(name, fits=False, reason=reason.text, lacks=lacks, advice=advice)
             elif forecast and (forecast.problem or forecast.refused):
-                yield NodeAnswer(name, fits=False, reason=shorten(forecast.problem or NO_DEVICES))
+                fits = False if forecast.refused else None
+                yield NodeAnswer(name, fits=fits, reason=shorten(forecast.problem or NO_DEVICES))
             elif node is not None and (used_up := tuple(lacking_on(state, node, asked_by(pod)))):
                 lacks = tuple(one.text for one in used_up[:LISTED_NAMES])
                 yield NodeAnswer(name, fits=False, reason=used_up[0].reason, lacks=lacks)

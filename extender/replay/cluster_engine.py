@@ -122,9 +122,12 @@ class ClusterEngine:
 
     def _show(self, bound: _Bound) -> Allocation:
         allocations, key = self.state.allocations, bound.pod.key
+        allocations.deferred = bound.placement is not None  # its annotations say nothing of its GPUs
         self._apply(Upserted(bound.pod))
         if bound.placement:
+            allocations.deferred = False
             allocations.allocate(key, bound.placement)
+            self.state.sync_nodes([bound.pod.node_name])
         held = allocations.allocation_of(key)
         assert held is not None  # its node is known
         self._bound[key, held] = bound

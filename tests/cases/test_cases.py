@@ -4,6 +4,7 @@
 not in the snapshot. All keys of ``right.yaml`` but ``why`` and ``source`` are optional:
 
 - ``fits``: all nodes on which the pod fits, for ``filter`` and for ``stowage explain --all``;
+- ``unknown``: all nodes of which ``explain`` cannot know whether the pod fits;
 - ``refused``: by node, words of the reason;
 - ``explain``, ``top``: words of these commands' output; ``not_in_explain``, ``not_in_top``: words that are
   not there;
@@ -39,7 +40,7 @@ from .answers import cluster, filtered, victims
 
 CASES = sorted(path.parent for path in Path(__file__).parent.glob("*/right.yaml"))
 KEYS = {"why", "source", "fits", "refused", "explain", "not_in_explain", "top", "not_in_top", "problems"}
-KEYS |= {"stranded"}
+KEYS |= {"stranded", "unknown"}
 KEYS |= {"shown_problems", "evicts", "drains", "stay", "layout_known", "settings", "pod"}
 WIDE = ("-o", "wide")
 
@@ -95,7 +96,7 @@ def check_texts(
     snapshot = ["--snapshot", str(folder / "cluster.json")]
     pod = right.get("pod") or str(folder / "pod.json")
     explain = ["explain", *snapshot, "--config", str(settings), pod]
-    if {"fits", "refused"} & right.keys():
+    if {"fits", "refused", "unknown"} & right.keys():
         check_nodes(json.loads(printed([*explain, "--all", "--output", "json"], capsys)), right)
     if {"explain", "not_in_explain"} & right.keys():
         check_words(
@@ -117,6 +118,8 @@ def check_drain(answer: str, right: dict[str, Any]) -> None:
 def check_nodes(answers: list[dict[str, Any]], right: dict[str, Any]) -> None:
     if "fits" in right:
         assert sorted(one["node"] for one in answers if one["fits"]) == sorted(right["fits"]), answers
+    if "unknown" in right:
+        assert sorted(one["node"] for one in answers if one["fits"] is None) == sorted(right["unknown"])
     by_name = {one["node"]: one for one in answers}
     for name, words in right.get("refused", {}).items():
         one = by_name[name]

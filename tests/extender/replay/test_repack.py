@@ -113,6 +113,26 @@ def test_what_cannot_move_keeps_what_it_has(replayed, fixed: dict[str, Any]) -> 
     assert (row["pods"], "ml/b" in row["kept"]) == (2, True)
 
 
+def test_a_full_node_of_volcano_is_not_over_committed(replayed, caplog: pytest.LogCaptureFixture) -> None:
+    """No annotation of ours says which GPU such a pod has, so what the policy chose counts."""
+    full = node("volcano", 0)
+    full["metadata"]["annotations"] = {
+        "volcano.sh/node-vgpu-register": "GPU-0,10,32768,V100,true:GPU-1,10,32768,V100,true:"
+    }
+    full["status"]["allocatable"]["volcano.sh/vgpu-number"] = "20"
+    pods = [pod(f"p-{n}", "volcano", 0, second=n) for n in range(4)]
+    for number, one in enumerate(pods):
+        asks = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "16000"}
+        one["spec"]["containers"][0]["resources"]["limits"] |= asks
+        one["metadata"]["annotations"] = {
+            "volcano.sh/vgpu-ids-new": f"GPU-{number % 2},NVIDIA,16000,0:;",
+            "volcano.sh/vgpu-node": "volcano",
+        }
+    rows = replayed(full, *pods)
+    assert free(rows["best-fit"]) == (0, 0)
+    assert "over-committed" not in caplog.text
+
+
 def test_a_pod_without_gpu_keeps_its_cpu(replayed) -> None:
     web = pod("web", "n2", 0, cpu="31")
     rows = replayed(node("n1", 2), node("n2", 2), web, pod("a", "n1", 1, cpu="2"), policy="least-allocated")

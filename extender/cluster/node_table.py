@@ -111,6 +111,7 @@ class NodeTable(Mapping[str, Node]):
         self.sources: dict[str, Sources] = {}
         self.closed: dict[str, str] = {}
         self.unoffered: dict[str, int] = {}
+        self.unhealthy: dict[str, int] = {}
         self.network = fleet.network
         self.layouts = MigLayoutTable()
         self._koordinator_devices: dict[str, KoordinatorDevice] = {}
@@ -152,6 +153,7 @@ class NodeTable(Mapping[str, Node]):
                 self._nodes.pop(key, None)
                 self.sets.remove(key)
                 self.sources.pop(key, None)
+                self.unhealthy.pop(key, None)
                 self.closed.pop(key, None)
                 self.unoffered.pop(key, None)
                 self.network.remove(key)
@@ -227,6 +229,7 @@ class NodeTable(Mapping[str, Node]):
         known += [name for name in islice(self._too_many, _TRIED_AGAIN) if name not in known]
         for name in known:
             self.sources.pop(name, None)
+            self.unhealthy.pop(name, None)
             self.unoffered.pop(name, None)
             self._too_many.pop(name, None)
             try:
@@ -237,6 +240,7 @@ class NodeTable(Mapping[str, Node]):
                     self._nodes[name], devices, layouts, is_new=is_new, spot_marks=self.spot_marks
                 )
                 self.sources[name] = inventory.sources
+                self.unhealthy[name] = inventory.unhealthy
                 self._allocations.put_node(inventory.spec)
                 problem = inventory.problem
                 if inventory.unoffered is not None:

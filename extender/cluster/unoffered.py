@@ -94,8 +94,10 @@ def missing_gpus(state: State, name: str) -> int:
 
 
 def not_offered(state: State, name: str) -> str:
-    """Which GPUs are missing of a node that offers others, "" for none."""
+    """Which GPUs are missing of a node that offers others, or unhealthy; "" for none."""
     spec, missing = state.fleet.spec_of(name), missing_gpus(state, name)
+    if spec and spec.gpus and (sick := state.nodes.unhealthy.get(name, 0)):
+        return f"{sick} of its {len(spec.gpus)} GPUs {'is' if sick == 1 else 'are'} unhealthy"
     if spec is None or not spec.gpus or not missing:
         return ""
     return f"offers {len(spec.gpus)} of its {len(spec.gpus) + missing} GPUs"

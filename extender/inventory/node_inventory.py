@@ -88,12 +88,14 @@ class Sources:
 @dataclass(frozen=True, slots=True)
 class NodeInventory:
     """What a node has. ``problem`` says why it takes no new pods, or what was ignored or cut; "" for none.
-    ``unoffered``: how many GPUs it has beside those that it offers; 0: some; None: none that are known."""
+    ``unoffered``: how many GPUs it has beside those that it offers; 0: some; None: none that are known.
+    ``unhealthy``: how many of them the sharing system lists as such."""
 
     spec: NodeSpec
     sources: Sources
     problem: str = ""
     unoffered: int | None = None
+    unhealthy: int = 0
 
 
 def inventory_of(
@@ -147,11 +149,11 @@ def inventory_of(
     layout = f"configmap {layouts.name}" if layouts and by_gpu else ""
     unsaid = several_models or _unlabelled_replicas(labels, devices)
     no_memory = "" if several_models else _unknown_memory(gpus.gpus, shared, devices)
-    left = leftovers, gpushare.leftover(node)
-    problems = blocked_by, unsaid, no_memory, layout_problem, _unhealthy(shared), *left
+    problems = blocked_by, unsaid, no_memory, layout_problem, leftovers, gpushare.leftover(node)
     problem = shorten("; ".join(filter(None, (*problems, peers.problem, node.problem))))
     sources = replace(_sources(node, labels, shared, layout), islands=peers.source)
-    return NodeInventory(spec, sources, problem, _unoffered(node, labels, model, shared, spec))
+    beside = _unoffered(node, labels, model, shared, spec)
+    return NodeInventory(spec, sources, problem, beside, shared.unhealthy if shared else 0)
 
 
 def known_gpus(node: Node) -> int:
@@ -257,15 +259,6 @@ def _shared_gpus(node: Node, labels: GpuLabels, device: KoordinatorDevice | None
     if len(found) > 1:
         raise InventoryError(f"GPUs are shared as {' and as '.join(shared.resource for shared in found)}")
     return found[0] if found else None
-
-
-def _unhealthy(shared: SharedGpus | None) -> str:
-    """How many GPUs the sharing system's register lists as unhealthy; "" for none."""
-    if not shared or not shared.unhealthy:
-        return ""
-    take = "it takes" if shared.unhealthy == 1 else "they take"
-    of = f"{shared.unhealthy} of {len(shared.gpus)} GPUs"
-    return f"{shared.source} lists {of} as unhealthy: {take} no new pods"
 
 
 def _profiles(node: Node) -> frozenset[str]:

@@ -14,7 +14,7 @@ from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError
 from extender.evictor.book import Book, Hold, Schedulers
 from extender.k8s.node_filter import other_resources
-from extender.k8s.objects import OVERDUE, Pod
+from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.source.evictor_api import Announcement
 from extender.verbs.evaluate import evaluate, reason_on
@@ -24,6 +24,9 @@ from packing.model.reasons import Reason
 OWN_GRACE = 3600.0
 """Seconds that a pod may take to end if its queue sets no grace. Stowage does not read the pod's own."""
 
+_OVERDUE = 10.0
+"""Seconds after the end of its grace period for which a victim is waited for: kubelet, and controllers that
+wait for its end, need a moment."""
 UNSCHEDULABLE = "Unschedulable"
 """Reason of the condition PodScheduled."""
 _FIT_SOON = (Reason.FITS, Reason.PLUGIN_BUSY)
@@ -73,7 +76,7 @@ def _is_room_enough(state: State, pod: Pod, node: str, leaving: Iterable[Pod]) -
 
 def _is_stuck(pod: Pod | None, wall: float) -> bool:
     """Whether the pod terminates, and should have ended by now."""
-    return pod is not None and pod.deleting and wall - pod.ends >= OVERDUE
+    return pod is not None and pod.deleting and wall - pod.ends >= _OVERDUE
 
 
 def next_step_of_hold(

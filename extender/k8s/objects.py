@@ -196,10 +196,9 @@ class _Memo:
     _version: str
 
 
-LONGEST_GRACE, OVERDUE = 600.0, 10.0
-"""From how many seconds before the end of its grace period until how many after it a pod that terminates is
-expected to go. With more to go nobody knows; kubelet and controllers that wait for its end need a moment; and
-one that is still there later may be stuck."""
+LONGEST_GRACE = 600.0
+"""Seconds before the end of its grace period from which a pod that terminates is expected to go: with more
+left nobody knows when. One that is still there at the end may be stuck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +266,7 @@ class Pod(_Memo):
     def is_about_to_go(self, now: float) -> bool:
         """Whether its room is one that comes: it terminates, and is expected to end soon after ``now`` (Unix
         seconds)."""
-        return self.deleting and (not self.ends or -LONGEST_GRACE <= now - self.ends < OVERDUE)
+        return self.deleting and (not self.ends or now < self.ends <= now + LONGEST_GRACE)
 
     @property
     def held(self) -> PodSpec:

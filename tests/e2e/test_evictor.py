@@ -158,6 +158,26 @@ def test_a_budget_is_never_violated(cluster: ControlPlane, api: Api, stowage_kub
     assert present(api) == {"first", "second"}
 
 
+def test_a_pod_with_two_budgets_stays(cluster: ControlPlane, api: Api, stowage_kubeconfig: Path) -> None:
+    """Both would let it go, and the eviction API refuses it with status 500."""
+    create_classes(api)
+    for name, for_s in (("two", 15 * MINUTE), ("costly", 3 * HOUR)):
+        api.create(node(name, {}, labels=SHARED))
+        one = share(f"on-{name}", priority_class=BACKFILL, holds=True, labels={"app": name})
+        run(api, one, on=name, for_s=for_s)
+    for name in ("first", "second"):
+        api.create(budget(name, {"app": "two"}, min_available=0))
+    with (
+        cluster.controller_manager(["disruption-controller"]),
+        evicting(cluster, stowage_kubeconfig) as stowage,
+    ):
+        eventually(lambda: len(observed_budgets(api)) == 2, within_s=30, what="the budgets have a status")
+        stowage.flush(api)
+        api.create(share("notebook", priority_class=INTERACTIVE))
+        assert wait_until_running(api, "notebook", within_s=40) == "costly"
+    assert present(api) == {"on-two", "notebook"}
+
+
 def test_a_gang_on_two_nodes_leaves_as_a_whole(
     cluster: ControlPlane, api: Api, stowage_kubeconfig: Path
 ) -> None:

@@ -5,6 +5,7 @@ import pytest
 from .controlplane.api import Api
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
+from .queue_cases import wait_until_running
 from .recorder import Recorder
 from .rush import GPU, LABEL_SETS
 from .stowage import Stowage, scheduler_configuration
@@ -44,3 +45,22 @@ def test_victims_go_where_it_helps(
     (chosen,) = asked[0].reply["NodeNameToMetaVictims"].items()
     assert chosen[0] == "busy"
     assert {victim["UID"] for victim in chosen[1]["Pods"]} == small
+
+
+def test_a_pod_that_hangs_in_terminating_starves_nobody(
+    cluster: ControlPlane, api: Api, stowage: Stowage
+) -> None:
+    """A finalizer that nobody removes: its place is no room that comes."""
+    api.create(priority_class("urgent", 1000))
+    for name in ("hangs", "runs"):
+        api.create(node(name, {GPU: 8}, labels=H100))
+        api.create(pod(f"on-{name}", {GPU: 8}, on=name))
+    api.patch("Pod", "on-hangs", {"metadata": {"finalizers": ["example.com/hold"]}})
+    api.delete("Pod", "on-hangs")
+    stowage.flush(api)
+    try:
+        with cluster.scheduler(scheduler_configuration(stowage.url)):
+            api.create(pod("urgent", {GPU: 8}, priority_class="urgent"))
+            assert wait_until_running(api, "urgent", within_s=40) == "runs"
+    finally:
+        api.patch("Pod", "on-hangs", {"metadata": {"finalizers": []}})

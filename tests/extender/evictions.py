@@ -33,6 +33,8 @@ class Evictions:
         self.faults: defaultdict[str, deque[str]] = defaultdict(deque)
         self.disruptions: dict[str, int] = {}
         self.several_budgets: set[str] = set()
+        self.refused: dict[str, int] = {}
+        """The pods that a webhook keeps, by key, and its status."""
         self.instant = False
         self.ends = "1970-01-01T00:25:00Z"
         """Of evicted pods: within ten minutes for replicas whose clock starts with 1,000 seconds."""
@@ -101,6 +103,8 @@ class Evictions:
             return 404, {"message": "not found"}
         if options["preconditions"]["uid"] != pod["metadata"]["uid"]:
             return 409, {"message": "the UID in the precondition does not match"}
+        if key in self.refused:
+            return self.refused[key], {"message": "a webhook keeps it"}
         if key in self.several_budgets:
             return 201, {"kind": "Status", "status": "Failure", "code": 500, "message": "more than one"}
         app = pod["metadata"].get("labels", {}).get("app", "")

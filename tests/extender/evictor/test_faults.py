@@ -210,3 +210,23 @@ async def test_a_victim_that_is_gone_before_the_watch_shows_it_counts_once(
     await replica.rounds(2)
     assert log(api) == [("nominate", "ml/p", "n1")]
     assert replica.metric("evictions_total", result="gone") == 1
+
+
+@pytest.mark.parametrize("status", [403, 500])
+async def test_a_victim_that_a_webhook_keeps_is_left_out_and_another_node_is_tried(
+    api: ApiServer, start: Start, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    api.put(node("n2"))
+    api.put(pod("w", "n2"))
+    api.evictions.refused["ml/v"] = status
+    replica = start()
+    await replica.rounds(8, seconds=5)
+    assert [key for _, key, _ in log(api, "evict")] == ["ml/w"]
+    assert nominated(api) == "n2"
+    assert "ml/v: dry run of an eviction failed" in caplog.text
+
+
+async def test_a_victim_that_is_always_refused_is_tried_less_and_less(api: ApiServer, start: Start) -> None:
+    api.evictions.several_budgets.add("ml/v")
+    await start().rounds(40, seconds=20)
+    assert 4 <= len(log(api, "dry-run")) <= 10

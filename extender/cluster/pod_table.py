@@ -22,7 +22,7 @@ JUST_ENDED = 5.0
 it sees that end. Later, room that is free and was not taken may be closed for a reason that Stowage does not
 see."""
 
-_STATUS_ALONE = {"phase", "ready", "started", "unscheduled", "disruption", "disrupted", "ends"}
+_STATUS_ALONE = {"phase", "ready", "started", "unscheduled", "disruption", "disrupted", "ends", "deleted"}
 """Fields that say nothing about what a bound pod that has not ended holds of its node, or of its queue."""
 _holdings = attrgetter(*[field.name for field in fields(Pod) if field.name not in _STATUS_ALONE])
 

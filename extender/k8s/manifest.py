@@ -78,6 +78,7 @@ class Metadata(Struct, frozen=True, gc=False):
     annotations: Labels = {}
     creationTimestamp: str | None = None
     deletionTimestamp: str | None = None
+    deletionGracePeriodSeconds: int | None = None
     resourceVersion: str = ""
     ownerReferences: tuple[OwnerManifest, ...] = ()
 

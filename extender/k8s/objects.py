@@ -235,6 +235,7 @@ class Pod(_Memo):
     nominated_node: str = ""
     deleting: bool = False
     ends: float = 0.0  # when its grace period ends, in Unix seconds; 0 unless it is being deleted
+    deleted: float = 0.0  # when that period began
     created: float = 0.0  # Unix seconds, 0 where unknown
     started: float = 0.0  # when kubelet accepted it; 0 where unknown
     annotations: Mapping[str, str] = field(default_factory=dict)

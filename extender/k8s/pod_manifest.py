@@ -110,6 +110,7 @@ class PodManifest(Manifest, frozen=True, gc=False):
             nominated_node=sys.intern(status.nominatedNodeName),
             deleting=metadata.deletionTimestamp is not None,
             ends=unix_seconds(metadata.deletionTimestamp) or 1.0 * (metadata.deletionTimestamp is not None),
+            deleted=unix_seconds(metadata.deletionTimestamp) - (metadata.deletionGracePeriodSeconds or 0),
             created=unix_seconds(metadata.creationTimestamp),
             started=unix_seconds(status.startTime),
             annotations=annotations,

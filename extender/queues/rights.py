@@ -75,7 +75,7 @@ class WhyNot(StrEnum):
     UNREADABLE = "its labels and annotations cannot be read completely"
     SHIELDED = "its job lost a pod a short time ago"
     HOURLY_BOUND = "its queue has lost as many pods within an hour as it may"
-    STUCK = "it terminates, and has not ended in time, so its room does not count as coming"
+    STUCK = "it terminates, nobody knows when, so its room does not count as coming"
     REFUSED = "the API server refused its eviction a moment ago"
 
 

@@ -99,7 +99,7 @@ def read(paths: Iterable[Path]) -> Snapshot:
 
 def moment_of(pods: Iterable[Pod]) -> float:
     """The earliest time at which a snapshot with these pods can have been taken, in Unix seconds."""
-    return max((max(pod.created, pod.started, pod.disrupted) for pod in pods), default=0.0)
+    return max((max(pod.created, pod.started, pod.disrupted, pod.deleted) for pod in pods), default=0.0)
 
 
 class SnapshotSource(Source):

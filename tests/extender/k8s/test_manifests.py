@@ -102,6 +102,7 @@ def test_a_pod() -> None:
         nominated_node="n2",
         deleting=True,
         ends=1767312000.0,
+        deleted=1767312000.0,
         created=1767225600.0,
         started=1767225610.0,
         labels={"app": "train", "runai-gpu-group": "g7"},

@@ -30,7 +30,7 @@ from packing.model.reasons import Reason
 from packing.model.request import Request
 
 ZONE = "topology.kubernetes.io/zone"
-_BUDGET = "a PodDisruptionBudget allows no eviction now"
+_BUDGET = "a PodDisruptionBudget allows no eviction now, or it has several budgets"
 
 
 class Stays(StrEnum):

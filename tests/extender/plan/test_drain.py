@@ -82,6 +82,24 @@ def test_what_kube_scheduler_alone_counts_keeps_a_node_too(resource, offered, wh
     assert waits.waiting == {"ml/w1": why}
 
 
+def test_budgets_count_as_the_eviction_api_reads_them():
+    def goes(*budgets: Manifest, **status: Any) -> bool:
+        moving = pod("y", "b", labels={"app": "x"})
+        moving["status"] |= status
+        for number, one in enumerate(budgets):
+            one["metadata"]["name"] = f"b{number}"
+        return "b" in planned(node("a"), node("b"), pod("x", "a", 2), moving, *budgets).goes
+
+    assert goes(budget(1, app="x"))
+    assert not goes(budget(1, app="x"), budget(1, app="x"))
+    assert not goes(budget(0, app="x"))
+    assert goes(budget(0, app="x"), phase="Pending")
+    always = budget(0, app="x")
+    always["spec"]["unhealthyPodEvictionPolicy"] = "AlwaysAllow"
+    assert goes(always, conditions=[{"type": "Ready", "status": "False"}])
+    assert not goes(always, conditions=[{"type": "Ready", "status": "True"}])
+
+
 @pytest.mark.parametrize("word", KEEPING)
 def test_a_node_stays_where_its_owner_says_so(word):
     def nodes(text: str) -> list[Manifest]:

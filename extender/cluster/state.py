@@ -265,8 +265,9 @@ class State:
     @property
     def object_problems(self) -> dict[str, str]:
         """Those of objects that are neither nodes nor pods, by kind and key."""
-        rules = {**self.rights.queues.classes.problems, **self.budgets.problems, **self.gangs.problems}
-        return {**self.devices.problems, **rules, **self.admission.problems}
+        groups = {f"PodGroup {one.key}": one.problem for one in self.gangs.pod_groups() if one.problem}
+        rules = {**self.rights.queues.classes.problems, **self.budgets.problems}
+        return {**self.devices.problems, **rules, **groups, **self.admission.problems}
 
     def rows(self, names: NodeNames) -> Rows:
         """The fleet row of each name, -1 for a node that is not known: (len(names),) int64."""

@@ -31,12 +31,11 @@ from extender.dialects.pod_resources import (
     RequestError,
     effective_requests,
     max_per_container,
-    parse_quantities,
     requested_devices,
 )
 from extender.dialects.shared_gpus import MIG_PREFIX, NVIDIA, amd_mode
 from extender.k8s.manifest import Pairs
-from extender.k8s.objects import Container, Pod, PodSpec
+from extender.k8s.objects import Pod, PodSpec
 from extender.k8s.quantity import QuantityError, mib
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import LISTED_NAMES, NAME, POD_ANNOTATION, quoted, shorten
@@ -205,9 +204,7 @@ def bound_request(pod: Pod) -> BoundRequest:
     try:
         resources = effective_requests(pod.spec)
     except RequestError:
-        obscure |= bool(pod.spec.containers)
-        pod = replace(pod, spec=_without_unreadable_quantities(pod.spec))
-        resources = effective_requests(pod.spec)
+        resources, obscure = {}, obscure or bool(pod.spec.containers)
     possible = _possible_shares(pod, resources)
     cpu, memory = resources.pop("cpu", 0), resources.pop("memory", 0)
     request = Request(cpu_milli=cpu, memory_bytes=memory, devices=requested_devices(resources))
@@ -233,30 +230,6 @@ def _given_by_bind(pod: Pod) -> Shares:
         return next(filter(None, requested), whole_gpus(1, stowage.RESOURCE))
     except ValueError:
         return whole_gpus(1, stowage.RESOURCE)
-
-
-def _without_unreadable_quantities(spec: PodSpec) -> PodSpec:
-    def readable(pairs: Pairs) -> Pairs:
-        return tuple(filter(_is_readable, pairs))
-
-    def readable_containers(containers: tuple[Container, ...]) -> tuple[Container, ...]:
-        return tuple(replace(container, requests=readable(container.requests)) for container in containers)
-
-    return replace(
-        spec,
-        containers=readable_containers(spec.containers) or (Container(),),
-        init_containers=readable_containers(spec.init_containers),
-        requests=readable(spec.requests),
-        overhead=readable(spec.overhead),
-    )
-
-
-def _is_readable(pair: tuple[str, str]) -> bool:
-    try:
-        parse_quantities((pair,))
-    except RequestError:
-        return False
-    return True
 
 
 def claims_of(pod: Pod) -> Claims | None:

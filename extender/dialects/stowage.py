@@ -32,7 +32,6 @@ REQUEST_ANNOTATIONS = frozenset({COMPUTE, MEMORY, COUNT})
 INDICES = "stowage.dev/gpu-indices"
 SHARE = "stowage.dev/gpu-share"
 ASSIGNMENT_ANNOTATIONS = frozenset({INDICES, SHARE})
-_SHARE = re.compile(r"([0-9]{1,4})m,([0-9]{1,9})Mi,([0-9]{1,4})m", re.ASCII)
 GIVING: frozenset[str] = frozenset()
 
 
@@ -78,12 +77,11 @@ def claims_of_indices(pod: Pod, requested: Shares | None) -> Claims:
         return Claims(RESOURCE, problem=f"{INDICES} cannot be read: {error}")
     if len(set(indices)) < len(indices):
         return Claims(RESOURCE, problem=f"{INDICES} names a GPU twice")
-    given = _given(pod.annotations[SHARE]) if SHARE in pod.annotations else requested
-    size = given or whole_gpus(1)
+    size = requested or whole_gpus(1)
+    if SHARE in pod.annotations:
+        size = _given(pod.annotations[SHARE])
     devices = [Claim(index, size.compute_milli, size.memory_mib, size.memory_milli) for index in indices]
-    checked, problem = validate_claims(devices, requested)
-    unread = "" if given or not requested else f"{SHARE} cannot be read"
-    return Claims(RESOURCE, checked, problem or unread)
+    return Claims(RESOURCE, *validate_claims(devices, requested))
 
 
 def assignment(
@@ -98,13 +96,12 @@ def share_of(shares: Shares) -> dict[str, str]:
     return {SHARE: f"{shares.compute_milli}m,{shares.memory_mib}Mi,{shares.memory_milli}m"}
 
 
-def _given(text: str) -> Shares | None:
-    match = _SHARE.fullmatch(text)
-    try:
-        compute, mib, milli = map(int, match.groups() if match else ())
+def _given(text: str) -> Shares:
+    """All of a GPU if it cannot be read."""
+    with suppress(ValueError):
+        compute, mib, milli = map(int, re.findall(r"[0-9]{1,9}", text, re.ASCII))
         return Shares(1, compute, mib, milli)
-    except ValueError:
-        return None
+    return whole_gpus(1)
 
 
 def plugin_may_confuse(node: Node, others: Iterable[Pod]) -> bool:

@@ -24,7 +24,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta, Struct, inspect
 
-from extender.untrusted.limits import JSON_DEPTH, KEY, LISTED_NAMES, shorten
+from extender.untrusted.limits import DEPTH, KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import visible
 
 _T = TypeVar("_T")
@@ -119,10 +119,9 @@ class Manifest(Struct, frozen=True, gc=False):
         except Unreadable as error:
             problem = str(error)
         try:
-            parts = {name: _any_value(part) for name, part in decode(text, dict[str, msgspec.Raw]).items()}
+            manifest, left_out = _repaired(_as_go_reads(decode(text, Any), _type_info(cls)), cls)
         except MALFORMED:
             raise Unreadable(problem) from None
-        manifest, left_out = _repaired(_as_go_reads(parts, _type_info(cls)), cls)
         if not manifest.metadata.name:
             raise Unreadable(problem)
         return manifest, problem, left_out
@@ -164,27 +163,20 @@ def decode(text: bytes | msgspec.Raw, kind: type[_T]) -> _T:
 
 
 def _outer_levels(text: bytes) -> bytes:
-    """The JSON with 0 for each list or map that is nested deeper than ``JSON_DEPTH``."""
+    """The JSON with 0 for each list or map that is nested deeper than ``DEPTH``."""
     kept, depth, start = list[bytes](), 0, 0
     for match in _BRACKETS.finditer(text):
         bracket = match[0]
         if bracket in b"[{":
             depth += 1
-            if depth == JSON_DEPTH + 1:
+            if depth == DEPTH + 1:
                 kept.append(text[start : match.start()])
         elif bracket in b"]}":
-            if depth == JSON_DEPTH + 1:
+            if depth == DEPTH + 1:
                 kept.append(b"0")
                 start = match.end()
             depth -= 1
-    return b"".join([*kept, text[start:] if depth <= JSON_DEPTH else b""])
-
-
-def _any_value(part: msgspec.Raw) -> object:
-    try:
-        return decode(part, Any)
-    except MALFORMED:
-        return False  # no field has it, so it cannot be read
+    return b"".join([*kept, text[start:] if depth <= DEPTH else b""])
 
 
 def _repaired(value: object, kind: type[_T]) -> tuple[_T, tuple[str, ...]]:

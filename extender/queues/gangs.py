@@ -312,12 +312,6 @@ class GangTable:
         return list(self._pod_groups.values())
 
     @property
-    def problems(self) -> dict[str, str]:
-        """What cannot be read of PodGroups, by kind and key."""
-        groups = self._pod_groups.values()
-        return {f"PodGroup {one.key}": one.problem for one in groups if one.problem}
-
-    @property
     def has_changed(self) -> bool:
         """Whether ``take_changed`` returns any."""
         return bool(self._changed)

@@ -119,9 +119,8 @@ Steps that a node does not use are left for the next nodes. A normal forecast ta
 author of a claim can make it only a few times slower."""
 MOST_STEPS = 1_000_000  # steps for one pod's forecast, for any number of nodes and devices: about a second
 
-JSON_DEPTH = 64
-"""Nesting depth of lists and maps in an object or a list of objects of the API server, where the decoder does
-not get to the end of it. A pod has 12, the fields that are read fewer."""
+DEPTH = 64
+"""Nesting depth of maps and lists of the API server, where the decoder would stop. A pod has 12."""
 
 # YAML of files and of requests for an explanation.
 YAML_DEPTH = 64  # nesting depth of maps and lists. A pod has 12

@@ -63,7 +63,7 @@ def test_a_share_neither_shrinks_nor_moves_while_the_pod_runs(change, caplog):
     assert (used(state, "stowage"), state.problems) == ([], {})
 
 
-@pytest.mark.parametrize("said", [{COMPUTE: "1000m"}, {"gpu-fraction": "0.9"}, {MEMORY: "30Gi"}])
+@pytest.mark.parametrize("said", [{COMPUTE: "900m"}, {"gpu-fraction": "0.9"}, {MEMORY: "30Gi"}])
 @pytest.mark.parametrize(
     "less",
     [

@@ -84,8 +84,9 @@ def create_app(
 
     ``clients`` are the names in TLS certificates that may call the verbs; empty for all.
     """
-    # No interactive pages of FastAPI: they load scripts from other sites.
+    # No interactive pages of FastAPI: they load scripts from other sites. tracing.py makes the spans.
     options: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
+    options["telemetry"] = {"tracing": False, "metrics": False, "logs": False}
     app = _App(title="Stowage", version=service.version, **options)
     app.add_middleware(Guard, service=service)
     bodies = BodyBudget(service.settings.body_limit_mib << 20)

@@ -88,11 +88,11 @@ def create_app(
     options: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
     options["telemetry"] = {"tracing": False, "metrics": False, "logs": False}
     app = _App(title="Stowage", version=service.version, **options)
-    app.add_middleware(Guard, service=service)
     bodies = BodyBudget(service.settings.body_limit_mib << 20)
-    if verbs:
-        for verb in service.verbs:
-            _add_verb(app, verb, VerbEndpoint(service, bodies, clients, verb))
+    for verb in service.verbs if verbs else ():
+        _add_verb(app, verb, VerbEndpoint(service, bodies, clients, verb))
+    routes = {route.path: route.app for route in app.routes if isinstance(route, VerbRoute)}
+    app.add_middleware(Guard, service=service, verbs=routes)
 
     async def version(request: Request) -> Response:
         return _compact({"version": service.version, "source": service.source.describe()})

@@ -15,15 +15,18 @@ from extender.server.debug_auth import is_guarded
 from extender.server.same_origin import SameOrigin
 from extender.server.service import PROBES, Service
 
-_Headers = Mapping[bytes, bytes]
 CLOSE = (b"connection", b"close")
 
 
 class Guard:
-    """Answers probes, and refuses requests for another host or, with a setting, without a token."""
+    """Answers probes, and refuses requests for another host or, with a setting, without a token.
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app, self._service = app, service
+    ``verbs`` are the routes of POST requests by their path: the application would find them, too, but only
+    by trying one pattern after the other, below its exit stack and its handling of exceptions.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service, verbs: Mapping[str, ASGIApp]) -> None:
+        self._app, self._service, self._verbs = app, service, verbs
         self._same_origin = SameOrigin(service.settings.allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -33,6 +36,8 @@ class Guard:
             await _send(send, self._probe(path[1:], scope["query_string"]))
         elif problem := self._same_origin.problem(headers):
             await _send(send, Reply(f"{problem}\n".encode(), 421, TEXT))
+        elif method == "POST" and (verb := self._verbs.get(path)) is not None:
+            await verb(scope, receive, send)
         elif not (is_guarded(path) and await self._is_refused(scope, send)):
             await self._app(scope, receive, send)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from . import sharing, workload
+from . import hostile, sharing, workload
 from .audit import runs, unschedulable
 from .binding import are_bound, binding, check_the_books, check_the_end, configuration, faulty_api
 from .controlplane.api import Api, Object
@@ -96,3 +96,32 @@ def test_the_example_gets_the_index_of_one_gpu(
     assert (
         pod["metadata"]["annotations"][path.removeprefix("metadata.annotations['").removesuffix("']")] == "0"
     )
+
+
+def test_nobody_hides_and_nobody_keeps_what_he_gave_back(
+    cluster: ControlPlane, api: Api, stowage_kubeconfig: Path
+) -> None:
+    """The API server takes an owner's UID of any length. A user writes one into a running pod, and less than
+    it was given; whoever waits must wait, until the pod is gone, also after a restart."""
+    (gpu,) = sharing.nodes()[:1]
+    gpu["metadata"]["labels"]["nvidia.com/gpu.count"] = "1"
+    api.create(gpu)
+    with (
+        hostile.ordinary_user(cluster, api) as author,
+        applied(api, "rbac-bind.yaml"),
+        Stowage(cluster, stowage_kubeconfig, BIND="true") as stowage,
+        cluster.scheduler(configuration(stowage.url)),
+    ):
+        author.create(sharing.own_pod("hides", "600m", "30Gi"))
+        eventually(lambda: runs(api.get("Pod", "hides")), within_s=60, what="the pod runs")
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u" * 400}
+        less = {"annotations": {sharing.COMPUTE: "10m", sharing.MEMORY: "1Gi"}}
+        author.patch("Pod", "hides", {"metadata": less | {"ownerReferences": [owner]}})
+        stowage.process.restart()
+        api.create(sharing.own_pod("waits", "600m", "30Gi"))
+        eventually(lambda: unschedulable(api.get("Pod", "waits")), within_s=60, what="there is no room")
+        shown = [one["text"] for one in stowage.json("/debug/problems")["problems"]]
+        assert any("ownerReferences.0.uid" in text for text in shown)
+        author.delete("Pod", "hides")
+        eventually(lambda: runs(api.get("Pod", "waits")), within_s=60, what="what it had is free again")
+        assert stowage.json("/debug/problems")["counts"].get("pod", 0) == 0

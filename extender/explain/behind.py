@@ -23,7 +23,7 @@ from extender.explain.needs import NO_DEVICES, missing_needs
 from extender.explain.words import written_as
 from extender.k8s.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 from extender.k8s.manifest import Pairs
-from extender.k8s.node_filter import CORDON, CORDONED, NOT_TOLERATED, OTHER_SELECTOR
+from extender.k8s.node_filter import CORDON, CORDONED, NOT_TOLERATED, OTHER_AFFINITY, OTHER_SELECTOR
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import KEY, shorten
@@ -67,9 +67,11 @@ class Behind:
     counted: bool = True
     likeness: float = 0.0
 
-    def order(self) -> tuple[bool, int, int, int, float]:
-        """What helps now first, then the fewest rules, then the most nodes."""
-        return not self.fits, len(self.rules), -len(self.fits), -self.full, -self.likeness
+    def order(self) -> tuple[bool, int, bool, int, int, float]:
+        """What helps now first, then the fewest rules, then what the pod selects, then the most nodes."""
+        selects_others = any(rule.reason in (OTHER_SELECTOR, OTHER_AFFINITY) for rule in self.rules)
+        most = -len(self.fits), -self.full, -self.likeness
+        return not self.fits, len(self.rules), selects_others, *most
 
 
 class Beyond(NamedTuple):

@@ -170,6 +170,9 @@ def _templates(
             yield path, {"spec": value}, count
         elif container := next(filter(_is_container, map(value.get, _ONE_CONTAINER)), None):
             yield path, {"spec": {**value, "containers": [container]}}, count
+        elif resources := next(filter(None, (_gpu_resources(value.get(key)) for key in _RESOURCES)), None):
+            pod = {**_map(value.get("extraPodSpec")), **value, "containers": [{"resources": resources}]}
+            yield path, {"spec": pod}, count * (_number(value.get("numNodes")) or 1)
         else:
             for key, part in value.items():
                 is_name = key not in _STRUCTURE and not isinstance(part, list)
@@ -178,12 +181,24 @@ def _templates(
                 yield from _templates(part, (*path, key) if is_name else path, count * copies)
 
 
+def _gpu_resources(value: object) -> dict[str, Any]:
+    """What one container asks for, if that is GPUs; Dynamo calls them ``gpu``."""
+    parts = {part: _map(_map(value).get(part)) for part in ("limits", "requests")}
+    if not any("gpu" in name for names in parts.values() for name in names):
+        return {}
+    renamed = {"gpu": "nvidia.com/gpu"}
+    return {part: {renamed.get(k, k): v for k, v in names.items()} for part, names in parts.items()}
+
+
 def _is_container(value: object) -> bool:
     return "image" in _map(value) or "resources" in _map(value)
 
 
 _ONE_CONTAINER = ("container", "script", "model")
 """Keys of one container that stands for a pod: templates of Argo Workflows, the predictor of KServe."""
+_RESOURCES = ("resources", "resourcesPerNode")
+"""Keys of what each pod asks for where nothing else says how it looks: NVIDIA's NIMService and Dynamo
+(NVIDIA/k8s-nim-operator, ai-dynamo/dynamo), the TrainJob of kubeflow/trainer (pkg/apis/trainer)."""
 _STRUCTURE = frozenset({"spec", "template", "jobTemplate"})
 """Keys that tell no template apart."""
 

@@ -1,0 +1,88 @@
+"""What explain says of 24 workloads as their projects write them, on clusters as GKE and EKS have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extender.explain.pod import explain_template
+from extender.source.workloads import parse_templates
+
+from ..extender.builders import NOW
+from .clusters import cloud
+
+MANIFESTS = yaml.safe_load((Path(__file__).parent / "manifests.yaml").read_text())
+ADDED = "a toleration of nvidia.com/gpu"
+ANY_GPU = {"gke": 11, "eks": 14}  # spot nodes of EKS have no taint of their own
+WHOLE_NODES = {"gke": 5, "eks": 5}
+WITHOUT_GPU = {"gke": 4, "eks": 4}
+NONE = {"gke": 0, "eks": 0}
+# Of each manifest the pods, on how many nodes each fits, and words of verdict, ways out and notes.
+RIGHT: dict[str, list[tuple[str, dict[str, int], tuple[str, ...]]]] = {
+    "vllm-stack": [("vllm-llama3", ANY_GPU, (ADDED, "Of the 2 such pods of its workload 2 fit at once"))],
+    "vllm-tensor-parallel": [("vllm-70b", WHOLE_NODES, (ADDED, "not checked: volumes"))],
+    "nim-pod": [("nim-llm", ANY_GPU, (ADDED,))],
+    "nim-service": [("meta-llama3", ANY_GPU, (ADDED,))],
+    "dynamo": [("disagg", ANY_GPU, (ADDED, "Of the 2 such pods of its workload 2 fit at once"))],
+    "kserve": [("qwen", ANY_GPU, (ADDED,))],
+    "kserve-multinode": [("deepseek", WHOLE_NODES, (ADDED,)), ("deepseek-worker", WHOLE_NODES, (ADDED,))],
+    "ray-cluster": [
+        ("ray-head", WITHOUT_GPU, ("It asks for no GPU",)),
+        ("ray-gpu", WHOLE_NODES, (ADDED, "Of the 4 such pods of its workload 4 fit at once")),
+    ],
+    "ray-service": [("serve-head", WITHOUT_GPU, ()), ("serve-l4", ANY_GPU, (ADDED,))],
+    "train-job": [("torch", WHOLE_NODES, (ADDED, "Of the 2 such pods of its workload 2 fit at once"))],
+    "pytorch-job": [("ddp-Master", WHOLE_NODES, (ADDED,)), ("ddp-Worker", WHOLE_NODES, (ADDED,))],
+    "lws": [("deepseek-r1", WHOLE_NODES, (ADDED, "The 2 pods that must start together fit now"))],
+    "jobset": [("pretrain", WHOLE_NODES, (ADDED, "Of the 8 such pods of its workload 5 fit at once"))],
+    "jupyterhub": [("jupyter-ada", ANY_GPU, (ADDED,))],
+    "slurm-bridge": [("bridged", ANY_GPU, (ADDED, "'slurm-bridge-scheduler': is that scheduler installed?"))],
+    "argo": [("gpu-step-", ANY_GPU, (ADDED,))],
+    "triton": [("triton", NONE, ("No node has", "nvidia.com/gpu.product", "MIG instances of one A100"))],
+    "mpi": [
+        ("nccl-Launcher", WITHOUT_GPU, ("It asks for no GPU",)),
+        ("nccl-Worker", WHOLE_NODES, (ADDED, "Of the 2 such pods of its workload 2 fit at once")),
+    ],
+    # Nothing adds a toleration for devices of claims.
+    "dra-template": [
+        ("dra", NONE, ("device class 'gpu.nvidia.com' is not known", "kubectl get nodes,pods,dev"))
+    ],
+    "compute-domain": [("nvbandwidth", NONE, (ADDED, "made from the ResourceClaimTemplate 'imex-channel'"))],
+    "mig-profile": [
+        ("mig", NONE, ("No node offers nvidia.com/mig-1g.5gb", "A100 SXM4 40GB could be divided so"))
+    ],
+    "spot-only": [("spot", {"gke": 0, "eks": 3}, ())],
+    "cpu-only": [("preprocessing", WITHOUT_GPU, ())],
+    "misspelt": [
+        ("typo", NONE, ("Did you mean nvidia.com/gpu?", 'write limits: {nvidia.com/gpu: "1"}; then it fits'))
+    ],
+}
+
+
+@pytest.mark.parametrize("provider", ["gke", "eks"])
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_the_answer_is_right_and_useful(name: str, provider: str):
+    state, templates = cloud(provider), parse_templates(MANIFESTS[name], name)
+    right = RIGHT[name]
+    assert [one.pod.name for one in templates] == [pod for pod, _, _ in right]
+    for one, (_, fits, words) in zip(templates, right, strict=True):
+        found = explain_template(state, one, templates, now=NOW)
+        said = "\n".join([found.verdict.why, *found.verdict.ways, *found.hints])
+        assert found.fits == fits[provider], said
+        assert found.nodes + sum(found.passed_over.values()) == 20
+        assert all(word in said for word in words), said
+
+
+def test_every_manifest_is_in_the_table():
+    assert MANIFESTS.keys() == RIGHT.keys()
+    assert len(MANIFESTS) == 24
+
+
+def test_a_spot_taint_is_no_resource():
+    """GKE adds no toleration for its spot nodes, which the pod selects: that is what it lacks."""
+    state, (one,) = cloud("gke"), parse_templates(MANIFESTS["spot-only"], "")
+    found = explain_template(state, one, [one], now=NOW)
+    assert "cloud.google.com/gke-spot=true:NoSchedule (3 of 20 nodes)" in found.verdict.why
+    assert found.verdict.ways[0].endswith("3 nodes would take it")

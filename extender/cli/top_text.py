@@ -55,8 +55,8 @@ def _group(name: str, lines: Sequence[NodeLine]) -> Group:
         whole=sum(line.whole for line in open_lines),
         free_gpus=round(sum(line.free_gpus for line in open_lines), 3),
         used_gpus=round(sum(line.used_gpus for line in lines), 3),
-        free_memory_mib=sum(line.free_memory_mib for line in open_lines),
-        memory_mib=sum(line.memory_mib for line in lines),
+        free_memory_mib=sum(line.free_memory_mib for line in open_lines if not line.in_units),
+        memory_mib=sum(line.memory_mib for line in lines if not line.in_units),
         pods=sum(line.pods for line in lines),
         mig=_free_mig(open_lines),
     )
@@ -121,6 +121,8 @@ def _group_row(group: Group) -> tuple[str, ...]:
 
 
 def _memory(line: NodeLine | Group) -> str:
+    if isinstance(line, NodeLine) and line.in_units:
+        return f"{line.free_memory_mib} of {line.memory_mib} units"
     return f"{line.free_memory_mib >> 10} of {line.memory_mib >> 10}" if line.memory_mib else "not known"
 
 

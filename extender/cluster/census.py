@@ -23,6 +23,7 @@ from extender.cluster.other_resources import wants_devices
 from extender.cluster.state import State
 from extender.cluster.totals import Totals
 from extender.cluster.unoffered import Unoffered, closed_text, in_slices, missing_gpus, unoffered
+from extender.dialects import gpushare
 from extender.dialects.pod_request import bound_request, request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dra.node_devices import NodeDevices
@@ -242,7 +243,7 @@ class CensusTaker:
                 nodes=int(columns.counted.sum()),
                 gpus=int(columns.gpus.sum()),
                 used=round(float(columns.used.sum()), 3),
-                free=round(fleet.free, 3),
+                free=round(float(columns.free[columns.on_offer].sum()), 3),
                 whole=fleet.whole,
                 whole_nodes=fleet.whole_nodes,
                 closed_nodes=int(closed.sum()),
@@ -285,9 +286,18 @@ def closed_rows(state: State) -> list[int]:
     return [state.fleet.rows[name] for name in state.nodes.closed if name in state.fleet.rows]
 
 
+def counts_units(state: State, name: str) -> bool:
+    """Whether pods ask for memory of the node's GPUs in units of gpushare's plugin, and for no compute."""
+    spec = state.fleet.spec_of(name)
+    return spec is not None and spec.sharing_resource == gpushare.RESOURCE
+
+
 def _columns(state: State, hidden: Mapping[str, Unoffered]) -> _Columns:
     rows, arrays = state.fleet.rows, state.fleet.arrays
     left = np.maximum(arrays.compute, 0)
+    in_units = [row for name, row in rows.items() if counts_units(state, name)]
+    share = arrays.memory[:, in_units] / np.maximum(arrays.memory_capacity[:, in_units], 1)
+    left[:, in_units] = np.clip(share, 0, 1) * arrays.compute_capacity[:, in_units]
     gpus = (arrays.compute_capacity > 0).sum(axis=0)
     used = (arrays.compute_capacity - left).sum(axis=0, dtype=np.float64) / WHOLE
     free = np.where(arrays.offered > 0, left, 0).sum(axis=0, dtype=np.float64) / WHOLE

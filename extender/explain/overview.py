@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from extender.background import with_turns
-from extender.cluster.census import CensusTaker, waiting_pods
+from extender.cluster.census import CensusTaker, counts_units, waiting_pods
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, not_offered, unoffered
 from extender.explain.answers import Verdict
@@ -74,6 +74,7 @@ def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Itera
             problem=shorten(state.nodes.problems.get(name, "")),
             zone=shorten(state.nodes.labels_of(name).get(ZONE, ""), KEY),
             mig=census.mig_on(name),
+            in_units=counts_units(state, name),
         )
 
 

@@ -12,7 +12,8 @@ class NodeLine:
     """A node with GPUs. ``gpus``, ``not_offered``, ``used_gpus``, ``free_gpus``, ``whole`` and ``on_offer``
     are those of ``census.NodeCount``. ``used_percent``: the larger part of compute and memory that is in use,
     of each GPU that the node offers. ``note``: why the node takes nothing, and whether it is a spot node;
-    ``problem``: what is not known of it. ``mig``: how many instances of each profile pods can get now."""
+    ``problem``: what is not known of it. ``mig``: how many instances of each profile pods can get now.
+    ``in_units``: the memory of its GPUs is counted in units of gpushare's plugin."""
 
     node: str
     model: str
@@ -33,6 +34,7 @@ class NodeLine:
     problem: str = ""
     zone: str = ""
     mig: dict[str, int] = field(default_factory=dict)
+    in_units: bool = False
 
 
 @dataclass(frozen=True, slots=True)

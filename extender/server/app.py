@@ -92,7 +92,7 @@ def create_app(
     for verb in service.verbs if verbs else ():
         _add_verb(app, verb, VerbEndpoint(service, bodies, clients, verb))
     routes = {route.path: route.app for route in app.routes if isinstance(route, VerbRoute)}
-    app.add_middleware(Guard, service=service, verbs=routes)
+    app.add_middleware(Guard, service=service, verbs=routes, debug=debug)
 
     async def version(request: Request) -> Response:
         return _compact({"version": service.version, "source": service.source.describe()})

@@ -25,8 +25,8 @@ class Guard:
     by trying one pattern after the other, below its exit stack and its handling of exceptions.
     """
 
-    def __init__(self, app: ASGIApp, service: Service, verbs: Mapping[str, ASGIApp]) -> None:
-        self._app, self._service, self._verbs = app, service, verbs
+    def __init__(self, app: ASGIApp, service: Service, verbs: Mapping[str, ASGIApp], debug: bool) -> None:
+        self._app, self._service, self._verbs, self._debug = app, service, verbs, debug
         self._same_origin = SameOrigin(service.settings.allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,7 +38,7 @@ class Guard:
             await _send(send, Reply(f"{problem}\n".encode(), 421, TEXT))
         elif method == "POST" and (verb := self._verbs.get(path)) is not None:
             await verb(scope, receive, send)
-        elif not (is_guarded(path) and await self._is_refused(scope, send)):
+        elif not (self._debug and is_guarded(path) and await self._is_refused(scope, send)):
             await self._app(scope, receive, send)
 
     def _probe(self, name: str, query: bytes) -> Reply:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 
 import httpx
 import pytest
@@ -160,8 +161,11 @@ async def test_metrics_have_our_prefix_and_none_names_a_node(start: Start) -> No
     assert "node-" not in response.text
 
 
-async def test_with_a_debug_port_the_main_port_has_no_metrics() -> None:
-    service = Service(Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3")
+@pytest.mark.parametrize("guarded", [False, True])
+async def test_with_a_debug_port_the_main_port_has_no_metrics(guarded: bool, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret")
+    settings = Settings(debug_token_file=str(tmp_path / "token")) if guarded else Settings()
+    service = Service(settings, SnapshotSource(Snapshot(), "test"), "1.2.3")
     main, debug = (
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stowage")
         for app in (create_app(service, debug=False), create_app(service, verbs=False))
@@ -169,7 +173,8 @@ async def test_with_a_debug_port_the_main_port_has_no_metrics() -> None:
     async with main, debug:
         paths = ("/healthz", "/version", "/metrics", "/statusz", "/configz")
         assert [(await main.get(path)).status_code for path in paths] == [200, 200, 404, 404, 404]
-        assert [(await debug.get(path)).status_code for path in paths] == [200] * 5
+        shown = [401, 401, 401] if guarded else [200, 200, 200]
+        assert [(await debug.get(path)).status_code for path in paths] == [200, 200, *shown]
         assert (await debug.post("/scheduler/filter", content=b"{}")).status_code == 404
 
 

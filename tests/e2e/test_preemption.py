@@ -52,12 +52,13 @@ def test_a_pod_that_hangs_in_terminating_starves_nobody(
 ) -> None:
     """A finalizer that nobody removes: its place is no room that comes."""
     api.create(priority_class("urgent", 1000))
-    for name in ("hangs", "runs"):
+    not_kwoks = {"e2e.stowage.dev/runs-as-process": "true"}  # nobody ends it
+    for name, labels in (("hangs", not_kwoks), ("runs", None)):
         api.create(node(name, {GPU: 8}, labels=H100))
-        api.create(pod(f"on-{name}", {GPU: 8}, on=name))
+        api.create(pod(f"on-{name}", {GPU: 8}, on=name, labels=labels))
+    stowage.flush(api)
     api.patch("Pod", "on-hangs", {"metadata": {"finalizers": ["example.com/hold"]}})
     api.delete("Pod", "on-hangs")
-    stowage.flush(api)
     try:
         with cluster.scheduler(scheduler_configuration(stowage.url)):
             api.create(pod("urgent", {GPU: 8}, priority_class="urgent"))

@@ -92,7 +92,7 @@ def plan_evictions(
     required: Mapping[str, Collection[str]] | None = None,
     proposed: Mapping[str, Collection[str]] | None = None,
     only: Collection[str] | None = None,
-    trials: int = MOST_TRIALS_OF_A_PLAN,
+    trials: int | None = None,
 ) -> list[EvictionPlan]:
     """The plans of all nodes on which evictions make the pod fit, the best first.
 
@@ -100,8 +100,8 @@ def plan_evictions(
     gangs with members on other nodes may leave as a whole (kube-scheduler only evicts on one node).
     ``required``: UIDs by node of pods that leave in any case; ``proposed``: of a set that somebody else has
     chosen; no plan violates more budgets; ``only``: no other pods are evicted than those of these UIDs. Of
-    many nodes, those that lack least are searched (``MOST_NODES``), with at most so many ``trials``. ``now``
-    in Unix seconds.
+    many nodes, those that lack least are searched (``MOST_NODES``), with at most so many ``trials``
+    (``MOST_TRIALS_OF_A_PLAN``). ``now`` in Unix seconds.
     """
     try:
         request = state.request_of(pod)
@@ -117,7 +117,8 @@ def plan_evictions(
     chooser = VictimChooser(state, rules, [*candidates.values()], proposed or {}, whole_gangs=whole_gangs)
     claims = _FreedClaims(state, pod) if any(node.by_claims for node in promising) else None
     asked = request, required, candidates
-    planner = _Planner(state, rules, *asked, chooser, claims, trials)
+    most = MOST_TRIALS_OF_A_PLAN if trials is None else trials
+    planner = _Planner(state, rules, *asked, chooser, claims, most)
     return sorted(planner.plans(promising), key=EvictionPlan.order)
 
 

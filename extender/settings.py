@@ -229,6 +229,9 @@ class Settings(BaseModel):
         description="a list of labels or taints such as [capacity-type=spot, team.example/spot]: nodes that "
         "have one are spot nodes, too, beside those of the providers that Stowage knows",
     )
+    lifetimes: bool = _flag(
+        False, "whether pods prefer nodes that they keep busy no longer, by how long pods of their kind ran"
+    )
     gpu_values: dict[str, _Relative] = Field(
         default={},
         max_length=100,

@@ -37,6 +37,7 @@ from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
 from packing.fleet.feasibility import copies_that_fit, reasons_for
 from packing.fleet.node_usage import Allocation
+from packing.model.lifetimes import LastEnds, Running
 from packing.model.request import Request
 from packing.policies.placer import Placer
 from packing.replay.pick_node import NodePicker
@@ -44,6 +45,8 @@ from packing.replay.pick_node import NodePicker
 RIVALS = ("best-fit", "fgd", "first-fit", "most-allocated", "least-allocated", "tightest")
 _SETS_AGAIN = 500
 """Pods after which the sets of nodes are chosen again, as the service does with each plan."""
+
+PROLONGED = 1.0
 
 Rows = npt.NDArray[np.bool_]
 
@@ -66,6 +69,7 @@ class Arrival(NamedTuple):
     time: float
     duration: float
     template: Template
+    owner: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,19 @@ class World:
             Arrival(t, duration * longer, templates[kind]) for t, duration, kind in text["arrivals"]
         ]
         self._seen = 0
+        self.ends: LastEnds | None = None
+
+    def give_owners(self, seed: int, owners: int = 40) -> None:
+        """Jobs get one of so many owners, whose run times are lognormal: means and runs with a sigma of 1."""
+        rng = np.random.default_rng([seed, 99])
+        mean = rng.normal(0, 1, owners)
+        kinds = rng.integers(owners, size=len(self.arrivals))
+        durations = np.exp(mean[kinds] + rng.normal(0, 1, len(kinds)))
+        durations *= self.life / durations.mean()
+        self.arrivals = [
+            job._replace(duration=float(duration), owner=int(owner))
+            for job, duration, owner in zip(self.arrivals, durations, kinds, strict=True)
+        ]
 
     def learn(self, template: Template) -> None:
         """A job arrives."""
@@ -108,14 +125,26 @@ class World:
                 choose_node_sets_now(self.state)
             self.placer.arrive(template.learnt)
 
-    def place(self, job: Template) -> list[Allocation] | None:
+    def place(self, number: int, now: float) -> list[Allocation] | None:
         """Places for all pods of a job, or none."""
+        job, owner = self.arrivals[number].template, self.arrivals[number].owner
+        self._later = np.zeros(self.state.fleet.arrays.capacity, np.float32)
+        if self.ends:
+            self.ends.update(now, len(self.state.fleet.rows))
+            if prolonged := self.ends.prolonged(owner):
+                self._later[:] = PROLONGED * prolonged[1]
+                rows = [self.state.fleet.rows[node] for node in self.ends.places]
+                self._later[rows] = PROLONGED * prolonged[0]
         if (reasons_for(self.state.fleet, job.request)[job.rows] != 0).all():
             return None
         ways = [self._place_on(job, rows) for rows in self._places(job)]
         held = min((way for way in ways if way), key=lambda way: way[0], default=(0.0, None))[1]
-        for allocation in held or ():
+        for place, allocation in enumerate(held or ()):
             self.state.fleet.take(allocation)
+            if self.ends:
+                spec = self.state.fleet.specs[allocation.row]
+                assert spec is not None
+                self.ends.starts(f"{number}/{place}", Running(spec.name, owner, now))
         return held
 
     def _places(self, job: Template) -> Iterator[Rows]:
@@ -135,17 +164,19 @@ class World:
         """The cost and the places of all pods of a job on these rows; they are not taken."""
         fleet, held, total = self.state.fleet, list[Allocation](), 0.0
         for _ in range(job.gang):
-            cost = self.placer.price(job.request)
+            cost = self.placer.price(job.request) + self._later
             total += float(cost[rows].min())
-            if (allocation := self.placer.place(job.request, rows)) is None:
+            if (allocation := self.placer.place(job.request, rows, self._later)) is None:
                 break
             held.append(allocation)
         for allocation in reversed(held):
             fleet.give_back(allocation)
         return (total, held) if len(held) == job.gang else None
 
-    def leave(self, held: Sequence[Allocation]) -> None:
-        for allocation in held:
+    def leave(self, number: int, held: Sequence[Allocation], now: float) -> None:
+        for place, allocation in enumerate(held):
+            if self.ends:
+                self.ends.leaves(f"{number}/{place}", now)
             self.state.fleet.give_back(allocation)
             self.state.fleet.left += 1
 
@@ -158,7 +189,7 @@ def run(world: World, *, queue: bool) -> Result:
 
     def start(number: int, now: float) -> bool:
         job = world.arrivals[number]
-        if (held := world.place(job.template)) is None:
+        if (held := world.place(number, now)) is None:
             return False
         waits[number] = now - job.time
         heapq.heappush(ends, (now + job.duration, number, held))
@@ -166,8 +197,8 @@ def run(world: World, *, queue: bool) -> Result:
 
     def pass_time(until: float) -> None:
         while ends and ends[0][0] <= until:
-            now, _, held = heapq.heappop(ends)
-            world.leave(held)
+            now, done, held = heapq.heappop(ends)
+            world.leave(done, held, now)
             refused: set[str] = set()
             for number in [*waiting]:
                 name = world.arrivals[number].template.name

@@ -47,6 +47,7 @@ def state_of(settings: Settings, dump: Header | None = None) -> State:
     state.plain_gpu, state.plain_gpu_by_namespace = settings.plain_gpu, settings.plain_gpu_by_namespace
     by_queue = (queue.plain_gpu for queue in settings.queues.values())
     state.any_whole = "whole" in {settings.plain_gpu, *settings.plain_gpu_by_namespace.values(), *by_queue}
+    state.end_costs.enabled = settings.lifetimes
     if settings.node_selector is not None:
         state.unknown_node = Reason.NOT_IN_SHARD
     state.fleet.separate = settings.separate_gpus

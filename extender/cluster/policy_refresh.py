@@ -60,6 +60,8 @@ class PolicyRefresher:
     async def run(self) -> None:
         while True:
             await self.refresh_if_due()
+            with self._state.failures.caught("end_costs"):
+                self._state.end_costs.update()
             await asyncio.sleep(INTERVAL)
 
     async def refresh_if_due(self) -> None:

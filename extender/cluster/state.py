@@ -19,6 +19,7 @@ import numpy.typing as npt
 from extender.cluster.admission import Admission
 from extender.cluster.allocations import Allocations, Placement
 from extender.cluster.demand import DemandLearner
+from extender.cluster.end_costs import EndCosts
 from extender.cluster.failures import Failures
 from extender.cluster.gang_placement import GangCosts, GangHolds, WaitingMembers, place_together
 from extender.cluster.node_table import NodeTable, blocked_because
@@ -79,7 +80,8 @@ class State:
     ``rights`` say who may be evicted for whom, ``budgets`` which evictions disrupt too many pods, ``gangs``
     which pods belong together, and ``disruptions`` which jobs lost pods lately. ``reservations`` are the
     places that are kept for pods, and ``gang_holds`` makes those of gangs. ``gang_costs`` is what nodes far
-    from the others cost; ``gang_check``: no member of a gang is placed before all fit.
+    from the others cost, ``end_costs`` what it costs that a node is busy for longer; ``gang_check``: no
+    member of a gang is placed before all fit.
     ``synced`` are the kinds whose first list has arrived.
     ``failures`` counts errors in comparing nodes that fit, which refuse no pod. ``kept_by_node``: what verbs
     keep about the pods of a node, until the node or its pods change.
@@ -104,6 +106,7 @@ class State:
         self.pods = PodTable(self.allocations)
         self.reservations, self.assumed_pods = self.pods.reservations, self.pods.assumed
         self.gang_costs = GangCosts(self.gangs, self.pods, self.fleet, self.nodes.network)
+        self.end_costs = EndCosts(self.fleet, self.allocations)
         self.numa = NumaTable(self.pods)
         self.admission = Admission(self.pods, self.nodes, self.rights.queues.classes)
         self.devices = devices = DeviceCache()
@@ -141,6 +144,7 @@ class State:
                     queues = self.rights.queues
                     note_disruptions(event, self.disruptions, queues, self.pods, self.nodes, self._gpus_of)
                     self.sync_nodes(self._apply(event))
+                    self.end_costs.apply(event)
                 case kind if (table := self._tables.get(kind)) is not None:
                     table.apply(event)
                 case _:

@@ -14,6 +14,8 @@ _TERMS = {
     "fill": "leaves a part of a GPU that is hard to use",
     "stranding": "leaves free GPUs without enough CPU for them",
     "unusable GPU": "leaves parts of GPUs that no expected pod can use",
+    "domains": "breaks into a domain of the network of which much is idle",
+    "end": "would be busy for longer because of the pod",
     "islands": "splits an NVLink island that other pods are expected to need, or gives the pod no peers",
     "device": "gives it more of a GPU, or a more valuable one, than other nodes would",
     "gang": "is far from other members of the pod's gang, or has too little room near it for them",
@@ -24,7 +26,9 @@ _TERMS = {
     "parts of one GPU": "gives one container several parts of the same GPU",
 }
 """What a positive term of the cost means (``Policy.terms``, and the costs of forecasts)."""
-NOT_ROOM = {"islands", "gang", "claims", "spot", "NUMA", "less wanted", "parts of one GPU"}
+NOT_ROOM = {
+    *("islands", "domains", "end", "gang", "claims", "spot", "NUMA", "less wanted", "parts of one GPU"),
+}
 """Terms for something else than room, of which ``extender/explain/kept.py`` knows more."""
 _NO_COST = "takes no room that other pods are expected to need"
 _NEGLIGIBLE = 0.005
@@ -43,6 +47,8 @@ def option_on(state: State, evaluation: Evaluation, index: int, name: str, score
     if state.numa:
         at = evaluation.rows[index : index + 1]
         terms = terms | {"NUMA": float(misalignment_costs(state, evaluation.pod, at)[0])}
+    if (later := state.end_costs(evaluation.pod)) is not None:
+        terms = terms | {"end": float(later[row])}
     if (far := state.gang_costs(evaluation.pod, request)) is not None:
         terms = terms | {"gang": float(far[row])}
     if request.together > 1:

@@ -344,14 +344,16 @@ def _refuse_given_out(
 def _rank(
     state: State, pod: Pod, request: Request, rows: Rows, counted: _Counted, forecasts: tuple[Forecast, ...]
 ) -> tuple[Floats, Keys]:
-    """The costs with those of forecasts, spot nodes and gangs, and the keys to sort by; where that fails, all
-    nodes are equal."""
+    """The costs with those of forecasts, spot nodes, gangs and ends, and the keys to sort by; where that
+    fails, all nodes are equal."""
     with state.failures.caught("rank"):
         cost = counted.cost
         cost = cost + _forecast_costs(forecasts) if forecasts else cost
         cost = cost + spot_costs(state, pod, request, rows) if state.fleet.spot_rows else cost
         if (far := state.gang_costs(pod, request)) is not None:
             cost = cost + far[rows]
+        if (later := state.end_costs(pod)) is not None:
+            cost = cost + later[rows]
         if state.numa:
             cost = cost + misalignment_costs(state, pod, rows)
         if counted.keys is not None and cost is counted.cost:

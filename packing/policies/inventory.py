@@ -79,6 +79,7 @@ class Plan(NamedTuple):
 class InventoryPolicy:
     """The policy of the module's docstring. If no ``mix`` is given, ``demand`` learns it. A remainder of a
     GPU below ``minimum_milli`` of compute or memory counts as waste. With a ``plan`` it computes no other.
+    ``tries_weights``: whether it tries others than the usual ones on the mix.
     The attribute ``plan`` is the one in force."""
 
     name = "inventory"
@@ -90,7 +91,9 @@ class InventoryPolicy:
         *,
         minimum_milli: int = 0,
         plan: Plan | None = None,
+        tries_weights: bool = True,
     ) -> None:
+        self._tries_weights = tries_weights
         self._mix, self._demand, self._minimum = mix, demand or Demand(), minimum_milli
         self._fixed = plan is not None
         self.plan = plan or Plan(build_tables(Mix((), ()), NO_GPUS), FIRST)
@@ -117,6 +120,7 @@ class InventoryPolicy:
         mix = self._known_mix(fleet) if new_tables else tables.mix
         begins = self._leaving_begins(fleet)
         trial_due = (new_tables and self._trial_is_due()) or begins
+        trial_due &= self._tries_weights
         tried = self._trial(fleet, mix, pause) if trial_due else lambda: weights
         if new_tables:
             return lambda: Plan(build_tables(mix, gpus, minimum), tried())

@@ -91,10 +91,12 @@ class Placer:
         """What placing the request costs on each node (N,), infinite where it does not fit."""
         return self._policy.cost(self.fleet, request)
 
-    def place(self, request: Request, allowed: npt.NDArray[np.bool_] | None = None) -> Allocation | None:
-        """Pick a node among the ``allowed`` rows (N,) (None: all), choose GPUs there, and take them. None if
-        the request fits nowhere."""
-        cost = self.price(request)
+    def place(
+        self, request: Request, allowed: npt.NDArray[np.bool_] | None = None, more: Floats | float = 0.0
+    ) -> Allocation | None:
+        """Pick a node among the ``allowed`` rows (N,) (None: all) that cost so much ``more``, choose GPUs
+        there, and take them. None if the request fits nowhere."""
+        cost = self.price(request) + more
         if allowed is not None:
             cost = np.where(allowed, cost, np.float32(np.inf))
         row = self._pick_node(cost)

@@ -1,0 +1,181 @@
+"""How long pods run: learnt by kind from those that ended, and when the last pod of a node will have ended.
+
+The run times of a kind are taken as log-logistic: S(x) = 1 / (1 + (x / median)^shape) is the part of its pods
+that run for longer than x. Of the pods of age a, S(a + x) / S(a) run for x more. The longer one has outlived
+its kind, the longer it is expected to go on, so a misprediction heals. Everything is a function of the events
+that are told, and of the time that is told with them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Hashable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from packing.fleet.arrays import Doubles
+
+FEWEST = 5
+"""Pods of a kind that ended before it is known."""
+MOST_KINDS = 4_096
+_FORGETS = 50
+"""So many pods back, one counts little."""
+_SPREAD = 1.0
+"""The standard deviation of the logarithm that counts as one pod's before any is known."""
+_OF_SPREAD = math.pi / math.sqrt(3)
+"""The standard deviation of the logistic distribution."""
+HORIZON = np.geomspace(0.02, 20, 20)
+"""In mean run times: where the distribution of the last end is kept."""
+
+
+class Lifetime(NamedTuple):
+    """The distribution of a kind."""
+
+    median: float
+    shape: float
+
+
+@dataclass(slots=True)
+class _Ended:
+    """Moments of the logarithm of run times."""
+
+    count: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count = min(self.count + 1, _FORGETS)
+        step, off = 1 / self.count, math.log(seconds) - self.mean
+        self.mean += step * off
+        self.variance = (1 - step) * (self.variance + step * off * off)
+        self.seconds += step * (seconds - self.seconds)
+
+    @property
+    def lifetime(self) -> Lifetime:
+        spread = math.sqrt((self.variance * self.count + _SPREAD**2) / (self.count + 1))
+        return Lifetime(math.exp(self.mean), _OF_SPREAD / spread)
+
+
+class Lifetimes:
+    """What was learnt by kind. Kinds that were not seen for long are forgotten."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[Hashable, _Ended] = {}
+        self._all = _Ended()
+
+    def ended(self, kind: Hashable, seconds: float) -> None:
+        """A pod of this kind has run for so long, and is done."""
+        seconds = max(seconds, 1.0)
+        of_kind = self._kinds.pop(kind, None) or _Ended()
+        self._kinds[kind] = of_kind  # the last, as it was seen last
+        if len(self._kinds) > MOST_KINDS:
+            del self._kinds[next(iter(self._kinds))]
+        of_kind.add(seconds)
+        self._all.add(seconds)
+
+    def of(self, kind: Hashable) -> Lifetime | None:
+        """None for a kind of which too few have ended."""
+        known = self._kinds.get(kind)
+        return known.lifetime if known and known.count >= FEWEST else None
+
+    @property
+    def usual(self) -> Lifetime:
+        """Of a pod of any kind."""
+        return self._all.lifetime
+
+    @property
+    def mean(self) -> float:
+        """Mean run time of the pods that ended, in seconds; 0 before the first."""
+        return self._all.seconds
+
+
+class Running(NamedTuple):
+    """A pod that runs since ``started``, in the seconds of some clock."""
+
+    node: str
+    kind: Hashable
+    started: float
+
+
+class LastEnds:
+    """The pods that run, and for each node the distribution of the time until the last of them has ended."""
+
+    def __init__(self) -> None:
+        self.lifetimes = Lifetimes()
+        self.running: dict[str, Running] = {}
+        self.places: dict[str, int] = {}
+        """Of each node on which a pod ran, its place in what ``prolonged`` returns."""
+        self._on: dict[str, set[str]] = {}
+        self._stale: dict[str, None] = {}
+        self._ended = np.ones((64, HORIZON.size))
+        self._mean = 0.0
+
+    def starts(self, pod: str, running: Running) -> None:
+        """The pod runs on a node."""
+        if self.running.get(pod) != running:
+            self.leaves(pod)
+            self.running[pod] = running
+            self._on.setdefault(running.node, set()).add(pod)
+            self.places.setdefault(running.node, len(self.places))
+            self._stale[running.node] = None
+
+    def leaves(self, pod: str, done: float | None = None) -> None:
+        """The pod runs no longer; ``done``: it ended by itself then, which teaches how long its kind runs."""
+        if (was := self.running.pop(pod, None)) is None:
+            return
+        if done is not None:
+            self.lifetimes.ended(was.kind, done - was.started)
+        self._on[was.node].discard(pod)
+        self._stale[was.node] = None
+
+    def keep(self, nodes: Container[str]) -> None:
+        """Other nodes than these are gone. Their places go to others."""
+        kept = [node for node in self.places if node in nodes or self._on[node]]
+        self._on = {node: self._on[node] for node in kept}
+        self.places = {node: place for place, node in enumerate(kept)}
+        self._stale = dict.fromkeys(kept)
+
+    def update(self, now: float, most: int) -> None:
+        """Compute what changed. Of the other nodes so many, whose pods are older by now, in turns."""
+        mean = self.lifetimes.mean
+        if mean and not 0.8 < self._mean / mean < 1.25:
+            self._mean, self._stale = mean, dict.fromkeys(self.places)
+        for node in [*islice(self._on, most)]:
+            self._on[node] = self._on.pop(node)  # to the end
+            self._stale[node] = None
+        if self._mean:
+            self._compute(self._stale, now)
+            self._stale = {}
+
+    def prolonged(self, kind: Hashable) -> tuple[Doubles, float] | None:
+        """By how much a pod of this kind prolongs the time until all pods of a node have ended: the expected
+        value in mean run times, by ``places``; and on an empty node. None if the kind is not known."""
+        lifetime = self.lifetimes.of(kind)
+        if lifetime is None or not self._mean:
+            return None
+        weights = np.diff(HORIZON, prepend=0.0) * _survival(HORIZON * self._mean, *lifetime)
+        return self._ended[: len(self.places)] @ weights, float(weights.sum())
+
+    def _compute(self, nodes: Iterable[str], now: float) -> None:
+        """The probability that all pods of a node have ended by each of the times of ``HORIZON`` from now."""
+        while len(self._ended) < len(self.places):
+            self._ended = np.concatenate([self._ended, np.ones_like(self._ended)])
+        pods = [(self.places[node], self.running[pod]) for node in nodes for pod in self._on[node]]
+        self._ended[[self.places[node] for node in nodes]] = 1.0
+        if not pods:
+            return
+        known = [self.lifetimes.of(pod.kind) or self.lifetimes.usual for _, pod in pods]
+        median, shape = (np.array(column)[:, None] for column in zip(*known, strict=True))
+        ages = np.array([max(now - pod.started, 0.0) for _, pod in pods])[:, None]
+        remains = _survival(ages + HORIZON * self._mean, median, shape) / _survival(ages, median, shape)
+        np.multiply.at(self._ended, [place for place, _ in pods], 1 - remains)
+
+
+def _survival(seconds: Doubles, median: float | Doubles, shape: float | Doubles) -> Doubles:
+    """The part that runs for longer."""
+    survives: Doubles = 1 / (1 + (seconds / median) ** shape)
+    return survives

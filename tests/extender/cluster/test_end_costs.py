@@ -1,0 +1,91 @@
+"""Pods that end together: learnt from the watch, and what it changes in an answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from extender.cluster.end_costs import EndCosts, kind_of
+from extender.cluster.factory import state_of
+from extender.cluster.state import State
+from extender.explain.pod import explain
+from extender.k8s.objects import Deleted, Listed, Owner, Pod, Upserted
+from tests.extender.builders import make_node, make_pod, make_settings
+
+HOUR = 3600.0
+
+
+class Cluster:
+    """Three nodes, and jobs that came and went: sleepers ran for 10 hours, naps for one."""
+
+    def __init__(self, *, lifetimes: bool = True) -> None:
+        self.now = 1e9
+        self.state: State = state_of(make_settings(lifetimes=lifetimes))
+        self.state.end_costs = EndCosts(self.state.fleet, self.state.allocations, lambda: self.now)
+        self.state.end_costs.enabled = lifetimes
+        nodes = [make_node(name, 8) for name in ("a", "b", "c")]
+        self.state.apply([*map(Upserted, nodes), Listed("Node", frozenset("abc"))])
+        self.state.apply([Listed("Pod", frozenset())])
+        for number in range(6):
+            for job, hours in (("sleeper", 10), ("nap", 1)):
+                pod = self.runs(f"{job}-{number}", "a", job)
+                self.now += hours * HOUR
+                self.state.apply([Upserted(replace(pod, phase="Succeeded"))])
+                self.state.apply([Deleted("Pod", pod.key)])
+
+    def runs(self, name: str, node: str, job: str) -> Pod:
+        pod = replace(self.waits(name, job), node_name=node, phase="Running", started=self.now)
+        self.state.apply([Upserted(pod)])
+        return pod
+
+    def waits(self, name: str, job: str) -> Pod:
+        return replace(make_pod(name, 2), owner=Owner("Job", f"{job}-{abs(hash(name)) % 97}"))
+
+    def order(self, pod: Pod) -> list[str]:
+        """The nodes, the best first."""
+        self.state.apply([Upserted(pod)])
+        for _ in range(300):
+            self.state.end_costs.update()
+        best = [option.node for option in explain(self.state, pod).best]
+        self.state.apply([Deleted("Pod", pod.key)])
+        return best
+
+
+def test_a_pod_goes_where_others_end_as_late() -> None:
+    cluster = Cluster()
+    cluster.runs("x", "a", "sleeper")
+    cluster.runs("y", "b", "nap")
+    assert cluster.order(cluster.waits("p", "sleeper"))[0] == "a"
+    cluster.now += 9.5 * HOUR
+    cluster.state.apply([Deleted("Pod", "default/y")])
+    cluster.runs("z", "b", "sleeper")
+    assert cluster.order(cluster.waits("p", "sleeper"))[0] == "b"
+
+
+def test_without_the_setting_or_an_owner_nothing_changes() -> None:
+    off, on = Cluster(lifetimes=False), Cluster()
+    for cluster in (off, on):
+        cluster.runs("x", "a", "sleeper")
+    assert off.state.end_costs(off.waits("p", "sleeper")) is None
+    assert not off.state.end_costs.ends.running
+    assert on.state.end_costs(make_pod("nobodys", 2)) is None
+    assert on.state.end_costs(on.waits("p", "never seen")) is None
+
+
+def test_what_is_gone_at_a_list_runs_no_longer_and_pods_without_gpus_do_not_count() -> None:
+    cluster = Cluster()
+    cluster.runs("x", "a", "sleeper")
+    cluster.state.apply([Upserted(replace(make_pod("cpu", 0), node_name="b", started=1.0))])
+    assert set(cluster.state.end_costs.ends.running) == {"default/x"}
+    cluster.state.apply([Listed("Pod", frozenset())])
+    assert not cluster.state.end_costs.ends.running
+
+
+@pytest.mark.parametrize(
+    ("owner", "kind"),
+    [("train-llm-28391", "train-llm"), ("web-5d8f7c9b44", "web"), ("etl-2026-11-27", "etl"), ("llm", "llm")],
+)
+def test_runs_of_one_job_are_of_one_kind(owner: str, kind: str) -> None:
+    pod = replace(make_pod("p"), owner=Owner("Job", owner))
+    assert kind_of(pod) == ("default", "Job", kind)

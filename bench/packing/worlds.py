@@ -8,7 +8,9 @@ and ``big`` for the jobs whose loss or wait is reported. ``arrivals`` are (time,
 ``drop``: what fits nowhere is dropped. ``queue``: it waits; whenever something ends, all that wait are tried
 in the order in which they came.
 
-    python -m bench.packing.worlds DIR [--way queue] [--policies inventory,best-fit]
+    python -m bench.packing.worlds DIR [--way queue] [--load 0.85] [--policies inventory,best-fit]
+
+``--owners``: run times are drawn anew, by owner. ``--lifetimes``: the policy learns them from what has ended.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.packing.policies import POLICIES
+from extender.cluster.end_costs import PROLONGED
 from extender.cluster.factory import state_of
 from extender.cluster.policy_refresh import choose_node_sets_now
 from extender.cluster.state import State
@@ -39,14 +42,14 @@ from packing.fleet.feasibility import copies_that_fit, reasons_for
 from packing.fleet.node_usage import Allocation
 from packing.model.lifetimes import LastEnds, Running
 from packing.model.request import Request
+from packing.policies.interface import Policy
+from packing.policies.inventory import InventoryPolicy
 from packing.policies.placer import Placer
 from packing.replay.pick_node import NodePicker
 
 RIVALS = ("best-fit", "fgd", "first-fit", "most-allocated", "least-allocated", "tightest")
 _SETS_AGAIN = 500
 """Pods after which the sets of nodes are chosen again, as the service does with each plan."""
-
-PROLONGED = 1.0
 
 Rows = npt.NDArray[np.bool_]
 
@@ -91,10 +94,10 @@ class World:
         longer = load / text["load"] if load else 1.0
         self.life, self.warm = text["life"] * longer, text["warm"]
         self.state = state = _state(text["nodes"])
-        state.policy = POLICIES[policy]()
         rows = [state.fleet.rows[name] for name in sorted(state.fleet.rows)]
         order = np.concatenate([rows, np.setdiff1d(np.arange(state.fleet.arrays.capacity), rows)])
-        self.placer = Placer(state.fleet, state.policy, NodePicker(order.astype(np.int64)))
+        self._order = order.astype(np.int64)
+        self.use(POLICIES[policy]())
         self.domains = state.nodes.network.ids(state.fleet)
         permitted = PermittedRows(state)
         templates = [_template(entry, permitted) for entry in text["templates"]]
@@ -103,6 +106,10 @@ class World:
         ]
         self._seen = 0
         self.ends: LastEnds | None = None
+
+    def use(self, policy: Policy) -> None:
+        """Place pods by this policy."""
+        self.placer = Placer(self.state.fleet, policy, NodePicker(self._order))
 
     def give_owners(self, seed: int, owners: int = 40) -> None:
         """Jobs get one of so many owners, whose run times are lognormal: means and runs with a sigma of 1."""
@@ -238,6 +245,18 @@ def _result(world: World, waits: Mapping[int, float]) -> Result:
     )
 
 
+def world_of(text: Mapping[str, Any], policy: str, args: argparse.Namespace) -> World:
+    """The world as the arguments say."""
+    world = World(text, policy, args.load)
+    if policy == "inventory" and not args.trial:
+        world.use(InventoryPolicy(tries_weights=False))
+    if args.owners:
+        world.give_owners(text["seed"])
+    if args.lifetimes:
+        world.ends = LastEnds()
+    return world
+
+
 def _state(nodes: Sequence[Mapping[str, Any]]) -> State:
     snapshot = Snapshot()
     snapshot.add(json.dumps({"kind": "List", "items": nodes}), "")
@@ -263,6 +282,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("worlds", type=Path, nargs="+", help="files, or directories of them")
     parser.add_argument("--way", choices=("drop", "queue"), default="drop")
     parser.add_argument("--load", type=float, help="GPUs asked for, as a part of all (default: the world's)")
+    parser.add_argument("--owners", action="store_true", help="draw run times by owner")
+    parser.add_argument("--lifetimes", action="store_true", help="learn how long pods run")
+    parser.add_argument("--trial", action="store_true", help="let inventory try other weights")
     parser.add_argument("--policies", type=lambda text: text.split(","), default=["inventory", *RIVALS])
     args = parser.parse_args(arguments)
     files = [
@@ -272,9 +294,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for path in files:
         text = json.loads(path.read_text())
         for policy in args.policies:
-            results[text["world"], policy].append(
-                run(World(text, policy, args.load), queue=args.way == "queue")
-            )
+            world = world_of(text, policy, args)
+            results[text["world"], policy].append(run(world, queue=args.way == "queue"))
     print("\n".join(table(results, args.policies, queue=args.way == "queue")))
 
 

@@ -15,8 +15,9 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from packing.fleet.arrays import Doubles
+Doubles = npt.NDArray[np.float64]
 
 FEWEST = 5
 """Pods of a kind that ended before it is known."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 Part = Literal[
     "observe", "plan", "cost", "choose", "terms", "forecast", "rank", "explain",
-    "node_sets", "separate_gpus",
+    "node_sets", "separate_gpus", "end_costs",
 ]  # fmt: skip
 """What may fail; a label of ``stowage_policy_failures_total``."""
 

@@ -26,16 +26,8 @@ from extender.k8s.node_topology import NodeTopology, amount_of, is_memory
 from extender.k8s.objects import Container, Deleted, Event, Listed, Pod, PodSpec, Upserted, peak_usage
 from extender.k8s.quantity import QuantityError
 from packing.fleet.fleet import Fleet
-from packing.model.numa import (
-    REFUSING,
-    Aligned,
-    Flags,
-    Longs,
-    Policy,
-    Wanted,
-    as_arrays,
-    fit_one_after_the_other,
-)
+from packing.model.numa import REFUSING, Aligned, Policy, Wanted
+from packing.model.numa_alignment import Flags, Longs, as_arrays, fit_one_after_the_other
 
 REPORTED = 120.0
 """Seconds after which a report has what a pod takes: twice the interval of NFD's topology updater."""

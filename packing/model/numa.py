@@ -1,32 +1,14 @@
-"""Whether kubelet's Topology Manager would admit containers to the NUMA nodes of a machine.
-
-A pod that it refuses fails with ``TopologyAffinityError`` after it was bound. Facts: kubernetes v1.37.2,
-``pkg/kubelet/cm/topologymanager``: each resource hints at the sets of NUMA nodes that have enough of it free,
-and prefers those that are as small as its total amount allows; all resources must prefer the same set
-(``mergePermutation``). ``single-numa-node`` takes sets of one only, ``restricted`` preferred ones, and
-``best-effort`` admits everything. Of equal sets the narrowest counts, then the one that is the lowest
-number as a mask of bits (``bitmask/bitmask.go``).
-"""
+"""NUMA nodes, and what the Topology Manager aligns on them; ``numa_alignment.py`` says whether it can."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
-
-from packing.model.numa_kernels import align
 
 Amounts: TypeAlias = tuple[tuple[str, int], ...]
 """(resource, amount), each resource once: milli-CPU, bytes, or devices."""
 Policy: TypeAlias = Literal["none", "best-effort", "restricted", "single-numa-node"]
 REFUSING: tuple[Policy, ...] = ("restricted", "single-numa-node")
 """Under the others kubelet starts every pod."""
-_MOST = 10**16
-"""Of an amount: sums of many must not be too large for 64 bits."""
-Flags: TypeAlias = npt.NDArray[np.bool_]
-Longs: TypeAlias = npt.NDArray[np.int64]
 
 
 class NumaNode(NamedTuple):
@@ -46,43 +28,3 @@ class Aligned(NamedTuple):
 
 Wanted: TypeAlias = tuple[Aligned, ...]
 """What the containers of a pod want, in the order in which they start."""
-
-
-def as_arrays(numa: Sequence[NumaNode], names: Sequence[str], size: int) -> Longs:
-    """What these NUMA nodes have free, and in all, of the resources of these names: (2, size, R), -1 of all
-    where one lists no such resource."""
-    found = np.stack([np.zeros((size, len(names)), np.int64), np.full((size, len(names)), -1)])
-    for k, one in enumerate(numa):
-        for which, amounts in enumerate(one):
-            listed = dict(amounts)
-            found[which, k] = [min(listed.get(name, -which), _MOST) for name in names]
-    return found
-
-
-def fit_one_after_the_other(
-    single: Flags, free: Longs, total: Longs, names: Sequence[str], queues: Sequence[Sequence[Wanted]]
-) -> Flags:
-    """For each machine whether the last pod of its queue is admitted, (M,), after those before it; one of
-    these that is not admitted takes nothing. ``free`` and ``total`` (M, K, R) as in ``as_arrays``: ``free``
-    is what is left then. ``single``: only sets of one NUMA node. A resource that no NUMA node lists is bound
-    to none."""
-    kinds: dict[int, tuple[int, Wanted]] = {}  # by id: equal ones are mostly the same
-    queue = [kinds.setdefault(id(one), (len(kinds), one))[0] for pods in queues for one in pods]
-    containers = [container for _, wanted in kinds.values() for container in wanted]
-    each = [dict(one.amounts) for one in containers]
-    amounts = [[min(one.get(name, 0), _MOST) for name in names] for one in each]
-    fits, (_, size, count) = np.zeros(len(queues), np.bool_), free.shape
-    align(
-        single, free, total, np.array(amounts, np.int64).reshape(-1, count),
-        np.array([one.stays for one in containers], np.bool_),
-        _ranges([len(wanted) for _, wanted in kinds.values()]), np.array(queue, np.int64),
-        _ranges([len(pods) for pods in queues]), np.empty((size, count), np.int64), np.empty(count, np.int64),
-        np.empty((3, size), np.int64), fits,
-    )  # fmt: skip
-    return fits
-
-
-def _ranges(lengths: Sequence[int]) -> Longs:
-    """(N, 2) the first and the end of parts of these lengths, one after the other."""
-    ends = np.cumsum([0, *lengths])
-    return np.stack([ends[:-1], ends[1:]], axis=1)

@@ -69,7 +69,9 @@ def state_of(*reports: NodeTopology) -> State:
 
 
 def refused(state: State, pod: Pod, node: str) -> bool:
-    reason = why(state, pod, node)
+    """``filter`` is asked about pods that want GPUs only, so what wants none is asked about with one."""
+    request = request_of(pod)
+    reason = why(state, pod, node, request if request.wants_gpu else request_of(pod_of(f"{GPU}=1")))
     assert reason in (Reason.FITS, Reason.MISALIGNED)
     return reason is Reason.MISALIGNED
 

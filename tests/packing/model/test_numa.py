@@ -14,7 +14,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packing.model.numa import Aligned, NumaNode, as_arrays, fit_one_after_the_other
+from packing.model.numa import Aligned, NumaNode
+from packing.model.numa_alignment import as_arrays, fit_one_after_the_other
 from tests.examples import examples
 
 RESOURCES = ("cpu", "gpu", "nic")

@@ -82,10 +82,12 @@ def must_stay(node: Node) -> str:
 def is_spot(node: Node, marks: Collection[str] = ()) -> bool:
     """Whether the provider may take the node back at any time. ``marks``: labels or taints beside the known
     ones, as ``key=value``, or ``key`` for any value."""
-    pairs = [*node.labels.items(), *((taint.key, taint.value) for taint in node.taints)]
-    if any(value in SPOT_LABELS.get(name, ()) for name, value in pairs):
-        return True
-    return bool(marks) and any(name in marks or f"{name}={value}" in marks for name, value in pairs)
+    names = (*SPOT_LABELS, *(mark.partition("=")[0] for mark in marks))
+    labels = [(name, node.labels[name]) for name in names if name in node.labels]
+    return any(
+        value in SPOT_LABELS.get(name, ()) or name in marks or f"{name}={value}" in marks
+        for name, value in (*labels, *((taint.key, taint.value) for taint in node.taints))
+    )
 
 
 def is_leaving(node: Node) -> bool:

@@ -222,7 +222,7 @@ def starting(name, device="GPU-aaaa", **more):
         "hami.io/bind-phase": "allocating",
         "hami.io/bind-time": "1",
     }
-    return make_pod(name, 1, node_name="hami", annotations=annotations, phase="Pending", **more)
+    return make_pod(name, 1, node_name="hami", annotations=annotations, **{"phase": "Pending"} | more)
 
 
 def test_a_device_plugin_that_is_busy_is_no_reason_against_preemption():

@@ -302,7 +302,8 @@ def example(queue: str) -> Pod:
         "priority": admitted["value"],
         "preemptionPolicy": admitted["preemptionPolicy"],
     }
-    return PodManifest.from_value({"metadata": template.get("metadata"), "spec": spec}).record()
+    metadata = {"name": queue} | (template.get("metadata") or {})
+    return PodManifest.from_value({"metadata": metadata, "spec": spec}).record()
 
 
 def test_the_priority_classes_are_those_of_the_default_queues() -> None:

@@ -1,4 +1,4 @@
-"""Which sets of NUMA nodes a Topology Manager chooses, on many machines at once, for ``numa_alignment.py``."""
+"""Which sets of NUMA nodes a Topology Manager chooses, on many machines at once (``numa_alignment.py``)."""
 
 from packing.jit import BOOL, I8, inlined, kernel, read, write
 

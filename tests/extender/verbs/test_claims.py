@@ -39,8 +39,8 @@ def claiming(name: str, gpus: int = 0, claim: str = "wanted", **more):
 
 @pytest.fixture
 def state():
-    """Two nodes with one GPU each that is divided on demand, beside two others of a device plugin; a small part
-    of the second node's is allocated."""
+    """Two nodes with one GPU each that is divided on demand, beside two others of a device plugin; a small
+    part of the second node's is allocated."""
     both = {"nvidia.com/gpu.count": "4"}
     made = make_state(*(make_node(name, 2, labels=both) for name in NAMES))
     held = {"driver": "gpu.nvidia.com", "pool": "used", "device": "gpu-0-mig-1g5gb-19-0"}

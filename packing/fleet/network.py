@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from packing.fleet.fleet import Fleet
+from packing.fleet.arrays import NodeArrays
 
 Domains = tuple[str, ...]
 """The domains of a node, the nearest first; "" where it is in none."""
 DomainIds = npt.NDArray[np.int32]
 """(levels, rows of the fleet): equal numbers are the same domain, -1 is none."""
+
+
+class _Fleet(Protocol):
+    """What is read of a ``Fleet``, which has a network itself."""
+
+    rows: dict[str, int]
+    arrays: NodeArrays
+    replaced: int
 
 
 class Network:
@@ -39,16 +46,16 @@ class Network:
         """The domains of a node."""
         return self._domains.get(node, ("",) * self._levels)
 
-    def ids(self, fleet: Fleet) -> DomainIds:
+    def ids(self, fleet: _Fleet) -> DomainIds:
         """The domains of the nodes in the rows of the fleet."""
         return self._ids_on(fleet)
 
-    def levels(self, fleet: Fleet) -> DomainIds:
+    def levels(self, fleet: _Fleet) -> DomainIds:
         """The same without the levels at which no node is in a domain."""
         ids = self._ids_on(fleet)
         return ids[self._used]
 
-    def _ids_on(self, fleet: Fleet) -> DomainIds:
+    def _ids_on(self, fleet: _Fleet) -> DomainIds:
         rows, made_for = fleet.rows, (self._changes, fleet.replaced, fleet.arrays.capacity)
         if self._ids[0] != made_for:
             ids = np.full((self._levels, fleet.arrays.capacity), -1, np.int32)

@@ -84,7 +84,7 @@ def policies(args: argparse.Namespace) -> tuple[str, Rows]:
     plots.unallocated(results, gpus, args.out / "unallocated.png")
     short = tables.by_policy(results, FEW, gpus)
     if args.readme:
-        tables.replace_in(args.readme, short, _command())
+        tables.replace_in(args.readme, tables.by_policy(results, (), gpus), _command())
     long = tables.by_trace(results, chosen[0])
     return f"{aligned(long)}\n\n{aligned(short)}", _rows(results)
 

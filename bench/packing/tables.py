@@ -29,16 +29,15 @@ def by_trace(results: Sequence[Result], spread_of: str) -> Lines:
 
 
 def by_policy(results: Sequence[Result], traces: Sequence[str], gpus: int) -> Lines:
-    """A line for each label, best first: the mean over all traces, the GPUs left, the mean knee, and a few
-    traces."""
+    """A line for each label, best first: the mean over all traces, the GPUs left idle, the mean knee, and a
+    few traces."""
     found: dict[str, dict[str, float]] = {}
     for result in results:
         found.setdefault(result.task.label, {})[result.task.trace] = result.allocation
     means = {label: fmean(of_label.values()) for label, of_label in found.items()}
     knees = {label: [result.knee for result in results if result.task.label == label] for label in found}
     shown = [trace for trace in traces if all(trace in of_label for of_label in found.values())]
-    count = len({result.task.trace for result in results})
-    lines = [["policy", f"mean of {count}", "GPUs left", "1 % dropped at", *shown]]
+    lines = [["policy", "GPUs allocated, %", "GPUs left idle", "demand at 1 % rejected, %", *shown]]
     for label in sorted(found, key=lambda label: -means[label]):
         left = f"{gpus * (1 - means[label] / 100):.0f}"
         knee = _mean(knees[label])

@@ -17,6 +17,7 @@ from extender.settings_file import load
 from .collect import LANGUAGES, Block, blocks, commands, pages
 
 FRAGMENTS = {
+    "docs/air-gapped.md": {("image", "scheduler", "imagePullSecrets")},  # values of the chart
     "docs/metrics.md": {("metadata",)},
     "docs/two-extenders.md": {("extenders",)},  # tests/e2e/test_two_extenders.py
     "docs/plan.md": {

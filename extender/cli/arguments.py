@@ -53,15 +53,15 @@ def _conflict(args: argparse.Namespace) -> str:
 
 
 _MODULES = {
-    "explain": ("extender.cli.explain", "say where a pod fits, where it does not, and why"),
-    "top": ("extender.cli.top", "show what each node has left, and the pods that wait"),
+    "explain": ("extender.cli.explain", "show where a pod fits, where it does not, and why"),
+    "top": ("extender.cli.top", "show free GPUs by node, and pending pods"),
     "plan": (
         "extender.cli.plan",
-        "say which nodes could go, and what more nodes or other layouts would change",
+        "plan capacity: nodes to remove or add, moves, MIG layouts",
     ),
-    "settings": ("extender.cli.show_settings", "print the settings in force, and where they come from"),
-    "replay": ("extender.cli.replay", "place the pods of a cluster or of a trace under several policies"),
-    "demo": ("extender.demo.run", "place a few hundred pods on an example cluster, with and without Stowage"),
+    "settings": ("extender.cli.show_settings", "print the effective settings and their sources"),
+    "replay": ("extender.cli.replay", "compare policies on the pods of a cluster or a trace"),
+    "demo": ("extender.demo.run", "place pods on an example cluster, with and without Stowage"),
 }
 """Subcommands in modules of their own: each module has ``add_parser(subparsers)`` and ``run(args)``."""
 
@@ -90,7 +90,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", nargs=0, action=_PrintVersion, help="print the version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_serve(commands.add_parser("serve", help="answer kube-scheduler over HTTP"))
+    _add_serve(commands.add_parser("serve", help="serve kube-scheduler over HTTP"))
     for name, (module_name, text) in _MODULES.items():
         if name == command:
             module = import_module(module_name)
@@ -131,13 +131,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=_port, default=8080, help=text)
     text = "serve /debug and /metrics on this port instead"
     parser.add_argument("--debug-port", type=_port, metavar="PORT", help=text)
-    text = "lines for people, or a JSON object per line (text on a terminal, else json)"
+    text = "log format (text on a terminal, otherwise json)"
     parser.add_argument("--log-format", choices=("text", "json"), help=text)
-    text = "verbosity: 2 logs each decision, 4 is for debugging (as the setting log_level says)"
+    text = "verbosity: 2 logs each decision, 4 is for debugging (default: log_level)"
     parser.add_argument("-v", "--v", type=int, dest="verbosity", metavar="LEVEL", help=text)
-    text = "address to listen on for --debug-port (that of --host)"
+    text = "address for --debug-port (default: --host)"
     parser.add_argument("--debug-host", metavar="HOST", help=text)
-    _add_tls(parser.add_argument_group("TLS", "PEM files, which are loaded again when they change"))
+    _add_tls(parser.add_argument_group("TLS", "PEM files, which are reloaded when they change"))
     parser.set_defaults(run=_serve)
 
 
@@ -145,9 +145,9 @@ def _add_tls(group: argparse._ArgumentGroup) -> None:
     text = "serve all ports over TLS, with this certificate and its chain"
     group.add_argument("--tls-cert", type=Path, metavar="FILE", help=text)
     group.add_argument("--tls-key", type=Path, metavar="FILE", help="the key of --tls-cert")
-    text = "answer only callers with a certificate that this CA has signed (not on --debug-port)"
+    text = "accept only clients with a certificate from this CA (not on --debug-port)"
     group.add_argument("--client-ca", type=Path, metavar="FILE", help=text)
-    text = "of these, answer only who has this common name or alternative name; may be repeated"
+    text = "accept only clients with this common name or alternative name (repeatable)"
     group.add_argument("--client-name", action="append", default=[], metavar="NAME", help=text)
 
 

@@ -38,11 +38,11 @@ def add_source(parser: argparse.ArgumentParser, *, url: bool = False) -> None:
     chosen = parser.add_mutually_exclusive_group()
     text = "read files of 'kubectl get nodes,pods -A -o json'"
     chosen.add_argument("--snapshot", type=Path, nargs="+", metavar="FILE", help=text)
-    text = "use this kubeconfig (that of kubectl, or of the pod)"
+    text = "kubeconfig to use (default: kubectl's, or the pod's service account)"
     chosen.add_argument("--kubeconfig", metavar="FILE", help=text)
     chosen.add_argument("--example", action="store_true", help="use the bundled example cluster")
     if url:
-        text = "use what the Stowage knows that serves /debug at this URL"
+        text = "read the state of the Stowage that serves /debug at this URL"
         chosen.add_argument("--url", metavar="URL", help=text)
         _add_token(parser)
 
@@ -64,15 +64,15 @@ def add_running(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--url", help="ask the Stowage that serves /debug at this URL")
-    which.add_argument("--local", action="store_true", help="read the cluster, and ask no running Stowage")
-    text = "where to look for the running Stowage (stowage-system, then all namespaces)"
+    which.add_argument("--local", action="store_true", help="read the cluster, do not ask a running Stowage")
+    text = "namespace of the running Stowage (stowage-system, then all)"
     which.add_argument("--stowage-namespace", metavar="NAMESPACE", help=text)
     _add_token(parser)
     add_config(parser)
 
 
 def _add_token(parser: argparse.ArgumentParser) -> None:
-    text = "a file with the token that the running Stowage wants"
+    text = "file with the token for the running Stowage"
     parser.add_argument("--token-file", type=Path, metavar="FILE", help=text)
 
 

@@ -36,18 +36,18 @@ def add_parser(subparsers: Subparsers) -> None:
     """Add ``explain`` to the command line."""
     parser = subparsers.add_parser(
         "explain",
-        description="Say where a pod fits, where it does not, and what is missing. Changes nothing.",
+        description="Show where a pod fits, where it does not, and what is missing. Changes nothing.",
     )
-    text = "manifest of pods or of anything with a pod template, - for standard input, or NAMESPACE/POD"
+    text = "manifest with pods or pod templates, - for standard input, or NAMESPACE/POD"
     parser.add_argument("pod", help=text)
     cluster_args.add_running(parser)
     which = parser.add_mutually_exclusive_group()
-    text = "what this node says; may be repeated"
+    text = "result for this node (repeatable)"
     which.add_argument("--node", action="append", metavar="NAME", help=text)
-    which.add_argument("--all", action="store_true", help="what each node says")
-    text = "show scores, and the terms of each cost, in GPUs"
+    which.add_argument("--all", action="store_true", help="result for every node")
+    text = "show scores and cost terms, in GPUs"
     parser.add_argument("-v", "--verbose", action="store_true", help=text)
-    cluster_args.add_output(parser, "text", "wide", "json", wide="of any width")
+    cluster_args.add_output(parser, "text", "wide", "json", wide="any width")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -27,9 +27,9 @@ _WHO_EVICTS = {
     "kube-scheduler": "It would fit if these pods were evicted. kube-scheduler does so at its next attempt:",
     "evictor": "It would fit if these pods were evicted. kube-scheduler does not do so, {}:",
 }
-_ENDING = "It would fit once these pods have ended, which are about to:"
+_ENDING = "It would fit once these pods, which are terminating, are gone:"
 _EVICTOR = {
-    "unknown": "the evictor does where it is on",
+    "unknown": "the evictor does if it is enabled",
     "on": "the evictor does",
     "recommend": "and the evictor only recommends it",
     "off": "and the evictor is off",
@@ -39,13 +39,13 @@ _EVICTOR = {
 def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -> str:
     """An explanation; ``verbose``: with the numbers of the score; ``width`` of its tables, 0 for any."""
     if explanation.error:
-        said = f"{explanation.pod} can run nowhere: {explanation.error}", *explanation.hints
+        said = f"{explanation.pod} cannot run on any node: {explanation.error}", *explanation.hints
         return joined(one for line in said for one in wrapped(line, width))
     lines = [f"{explanation.pod} asks for {amounts(explanation.asks) or 'nothing'}"]
     if explanation.node:
         lines += [f"It runs on {explanation.node}. A copy of it:"]
     if explanation.held:
-        lines += [f"It is not to be placed now: {explanation.held}. Once it is released:"]
+        lines += [f"It cannot be scheduled yet: {explanation.held}. Once it is released:"]
     fits, nodes = explanation.fits, explanation.nodes + sum(explanation.passed_over.values())
     verdict = explanation.verdict
     others = {why: count for why, count in explanation.passed_over.items() if not verdict.why.startswith(why)}
@@ -53,7 +53,7 @@ def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -
         "Best:": [_option(option, verbose=verbose) for option in explanation.best] if fits else [],
         "Does not fit:": [_refusal(refusal, verdict.lacks) for refusal in explanation.refusals],
         "Unknown whether the claims of the pod get their devices there:": _counts(explanation.unknown),
-        "Ruled out before Stowage was asked:": _counts(others),
+        "Ruled out before Stowage is called:": _counts(others),
     }
     unknown = sum(explanation.unknown.values())
     head = f"It fits on {fits or 'none'} of {nodes} nodes" + (f", unknown for {unknown}" if unknown else "")

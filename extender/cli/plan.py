@@ -23,72 +23,72 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _WHAT = {
-    "summary": "what is free and waits, which nodes could go, costs",
-    "drain": "the fewest nodes for the work, and which could go",
-    "change": "what --add and --remove of nodes would change",
-    "moves": "the few moves that free the most whole GPUs or nodes",
+    "summary": "free capacity, pending pods, removable nodes, cost",
+    "drain": "nodes that can be removed",
+    "change": "effect of adding or removing nodes",
+    "moves": "the few moves that free the most GPUs or nodes",
     "mig": "the MIG layouts that serve the demand best",
-    "slices": "the pods that ask for a whole GPU and would fit a slice",
+    "slices": "pods with a whole GPU that would fit a MIG slice",
 }
 _count = whole_number(1, 100, "a whole number from 1 to 100")
 _part = number(0, 1, "a number above 0, at most 1")
 _factor = number(0, 1e6, "a number above 0")
 _OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "drain": {
-        "--ignore-waiting": {"action": "store_true", "help": "leave no room for waiting pods"},
+        "--ignore-waiting": {"action": "store_true", "help": "keep no room for pending pods"},
     },
     "change": {
         "--add": {
             "action": "append",
             "default": [],
             "metavar": "NxTYPE",
-            "help": "COUNTxTYPE nodes more, such as 4xH100 or 2xNODE; may be repeated",
+            "help": "add COUNTxTYPE nodes, such as 4xH100 or 2xNODE (repeatable)",
         },
         "--remove": {
             "action": "append",
             "default": [],
             "metavar": "NODE",
-            "help": "a node less; may be repeated",
+            "help": "remove this node (repeatable)",
         },
     },
     "moves": {
-        "--moves": {"type": _count, "default": 5, "metavar": "K", "help": "at most so many moves (5)"},
-        "--free": {"choices": ("gpus", "nodes"), "default": "gpus", "help": "what is to become free (gpus)"},
+        "--moves": {"type": _count, "default": 5, "metavar": "K", "help": "maximum number of moves (5)"},
+        "--free": {"choices": ("gpus", "nodes"), "default": "gpus", "help": "what to free (gpus)"},
     },
     "mig": {
         "--layouts": {
             "type": _count,
             "default": 3,
             "metavar": "K",
-            "help": "at most so many layouts in a pool (3)",
+            "help": "maximum number of layouts per pool (3)",
         },
         "--growth": {
             "type": _factor,
             "default": 1.0,
             "metavar": "X",
-            "help": "X times the demand of today (1)",
+            "help": "plan for X times the current demand (1)",
         },
         "--repartition-seconds": {
             "type": _factor,
             "default": 90.0,
             "metavar": "S",
-            "help": "seconds that a node takes to re-partition, without its drain (90)",
+            "help": "seconds to re-partition a node, without its drain (90)",
         },
     },
     "slices": {
-        "--prometheus": {"metavar": "URL", "help": "measured use, from the metrics of dcgm-exporter"},
-        "--window": {"default": "7d", "metavar": "TIME", "help": "the maximum over so much time (7d)"},
+        "--prometheus": {"metavar": "URL", "help": "Prometheus with the metrics of dcgm-exporter"},
+        "--window": {"default": "7d", "metavar": "TIME", "help": "time window of the measurements (7d)"},
         "--margin": {
             "type": _factor,
             "default": 1.2,
             "metavar": "X",
-            "help": "X times the use must fit (1.2)",
+            "help": "the slice must fit X times the use (1.2)",
         },
         "--quantile": {
             "type": _part,
             "default": 0.95,
             "metavar": "Q",
-            "help": "this quantile of the activity; of the memory always the maximum (0.95)",
+            "help": "quantile of the activity; for memory always the maximum (0.95)",
         },
     },
 }
@@ -113,7 +113,7 @@ class _OfOther(argparse.Action):
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add ``plan`` to the command line."""
-    text = "Capacity plans, each carried out on the engine before it is shown. Changes nothing."
+    text = "Capacity plans, each replayed on the engine before it is shown. Changes nothing."
     parser = subparsers.add_parser("plan", description=text)
     _add_options(parser, "summary")
     plans = parser.add_subparsers(dest="what", metavar="PLAN", title="plans (summary)")
@@ -142,12 +142,12 @@ def _add_options(parser: argparse.ArgumentParser, what: str) -> None:
         add("--prices", type=Path, metavar="FILE", help="prices per hour, as YAML (docs/plan.md)")
     else:
         add("--prices", action=_OfOther, nargs="*", const=_WITH_PRICES[0], help=argparse.SUPPRESS)
-    text = "pods may get weaker devices than they have"
+    text = "allow weaker devices for running pods"
     add("--allow-downgrade", action="store_true", help=text)
-    text = "pods without a controller may move, too"
+    text = "also move pods without a controller"
     add("--bare-pods", action="store_true", help=text)
     cluster_args.add_config(parser)
-    cluster_args.add_output(parser, "table", "wide", "json", "csv", wide="of any width", csv="the main table")
+    cluster_args.add_output(parser, "table", "wide", "json", "csv", wide="any width", csv="the main table")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -30,8 +30,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the subcommand and its options."""
     parser = subparsers.add_parser(
         "replay",
-        help="place the pods of a cluster or of a trace under several policies",
-        description="Place the same pods under one policy after another. Changes nothing.",
+        help="compare policies on the pods of a cluster or a trace",
+        description="Place the same pods with one policy after another. Changes nothing.",
     )
     add_options(parser)
     parser.set_defaults(run=run)

@@ -29,16 +29,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     cluster_args.add_source(parser, url=True)
     add("--nodes", type=Path, metavar="CSV", help="nodes of a trace (columns: docs/replay.md)")
     add("--pods", type=Path, nargs="+", metavar="CSV", help="pods of a trace")
-    waits = "keep times and durations; pods wait until they fit"
+    waits = "use the times in the trace; pods wait until they fit"
     add("--timeline", action="store_true", default=None, help=waits)
     add("--policy", type=policy_names, metavar="A,B", help=", ".join(POLICIES))
-    orders = "orders in which the pods arrive, such as 1,2,7 (42-51)"
+    orders = "seeds of the arrival order, such as 1,2,7 (42-51)"
     add("--seeds", type=seed_range, metavar="S", help=orders)
-    add("--sample", type=sample_size, metavar="N", help="look at N fitting nodes, 0 for all (0)")
-    weaker = "pods may get weaker devices than they have"
+    add("--sample", type=sample_size, metavar="N", help="consider N fitting nodes, 0 for all (0)")
+    weaker = "allow weaker devices for running pods"
     add("--allow-downgrade", action="store_true", default=None, help=weaker)
     cluster_args.add_config(parser)
-    cluster_args.add_output(parser, "table", "wide", "json", "csv", wide="of any width")
+    cluster_args.add_output(parser, "table", "wide", "json", "csv", wide="any width")
 
 
 def complete(args: argparse.Namespace) -> str:

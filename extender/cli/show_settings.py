@@ -20,12 +20,12 @@ def add_parser(subparsers: Subparsers) -> None:
     """Add ``settings`` to the command line."""
     parser = subparsers.add_parser(
         "settings",
-        description="Print the settings that are in force, and where each value comes from: the file, an "
-        "environment variable, or the default. The output is a file of settings.",
+        description="Print the effective settings and the source of each value: the file, an "
+        "environment variable, or the default. The output is a valid settings file.",
     )
     cluster_args.add_config(parser)
     cluster_args.add_output(parser, "yaml", "json")
-    text = "print the JSON Schema of such a file instead"
+    text = "print the JSON Schema of the settings file instead"
     parser.add_argument("--schema", action="store_true", help=text)
 
 

@@ -37,18 +37,18 @@ _PAUSE = 2.0
 def add_parser(subparsers: Subparsers) -> None:
     """Add ``top`` to the command line."""
     parser = subparsers.add_parser(
-        "top", description="Show what each node with GPUs has left, and the pods that wait for a GPU."
+        "top", description="Show the free GPUs of each node, and the pods that are pending for a GPU."
     )
     cluster_args.add_running(parser)
-    more = "lines of any length, with each GPU, zone, islands, MIG, CPU, memory"
+    more = "any width, with each GPU, zone, islands, MIG, CPU, memory"
     cluster_args.add_output(parser, "table", "wide", "json", wide=more)
-    text = "a line for each of these (node)"
+    text = "one line per node, model or zone (node)"
     parser.add_argument("--by", choices=get_args(By), default="node", help=text)
-    text = f"{', '.join(get_args(Sort))}: amounts from the largest (name)"
+    text = f"{', '.join(get_args(Sort))}: numbers in descending order (name)"
     parser.add_argument("--sort", choices=get_args(Sort), default="name", metavar="COLUMN", help=text)
-    text = f"at most so many waiting pods ({_WAITING})"
+    text = f"maximum number of pending pods shown ({_WAITING})"
     parser.add_argument("--waiting", type=_waiting, default=_WAITING, metavar="N", help=text)
-    parser.add_argument("-w", "--watch", action="store_true", help="show it again every 2 s, until Ctrl-C")
+    parser.add_argument("-w", "--watch", action="store_true", help="refresh every 2 s, until Ctrl-C")
 
 
 _waiting = whole_number(0, 1_000_000, "a whole number from 0")

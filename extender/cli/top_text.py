@@ -11,14 +11,14 @@ from typing import Literal, TypeAlias
 from extender.cli.explain_text import WIDTH
 from extender.explain.asks import amounts
 from extender.explain.overview_lines import NodeLine, Overview, WaitingLine
-from extender.untrusted.visible import columns, joined, many, visible, wrapped
+from extender.untrusted.visible import columns, joined, visible, wrapped
 
 By: TypeAlias = Literal["node", "model", "zone"]
 Sort: TypeAlias = Literal["name", "model", "zone", "gpus", "whole", "free", "used", "memory", "pods"]
 _HEAD = ("MODEL", "GPUS", "WHOLE", "FREE", "GIB FREE", "PODS", "NOTE")
 _WIDE_HEAD = ("ZONE", "GPU USE %", "ISLANDS", "MIG FREE", "CPU FREE", "HOST GIB FREE")
 _PROBLEMS, _NAMED = 10, 3
-_WAITING_HEAD = ("WAITS", "QUEUE", "PRIORITY", "AGE", "ASKS FOR", "WHY")
+_WAITING_HEAD = ("PENDING", "QUEUE", "PRIORITY", "AGE", "REQUESTS", "WHY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def render(
         waits = _without_empty([_WAITING_HEAD, *(_wait(line, now) for line in found.waiting)])
         texts += ["", *columns(waits, width=width)]
     if found.more_waiting:
-        texts.append(f"and {many(found.more_waiting, 'more pod')} wait{'s' * (found.more_waiting == 1)}")
+        texts.append(f"and {found.more_waiting} more pending")
     return joined(texts)
 
 

@@ -42,5 +42,5 @@ class Totals:
 
 
 def waits(pods: int) -> str:
-    """``1 pod waits``, ``2 pods wait``."""
-    return f"{many(pods, 'pod')} wait{'s' if pods == 1 else ''}"
+    """``1 pod pending``, ``2 pods pending``."""
+    return f"{many(pods, 'pod')} pending"

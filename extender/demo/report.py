@@ -43,9 +43,9 @@ def waiting(run: Scheduler) -> str:
     empty = [replace(node, requested=Counter()) for node in run.nodes.values()]
     asked = Counter(_request_text(pod, empty) for pod in run.waiting)
     if not asked:
-        return "With Stowage no pod waits."
+        return "With Stowage no pod stays pending."
     lines = (f"  {pods:>3} x {request}" for request, pods in asked.most_common())
-    return "\n".join(["Pods that wait with Stowage, by what they request of one node:", *lines])
+    return "\n".join(["Pods still pending with Stowage, by request per node:", *lines])
 
 
 def _request_text(pod: PodInfo, empty: Iterable[NodeInfo]) -> str:

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _compare(service: ChildService, items: list[Manifest], args: argparse.Namespace) -> None:
     nodes, pods = read_cluster(items)
-    _print(f"Stowage demo: {len(pods)} pods wait, in the order of seed {args.seed}\n")
+    _print(f"Stowage demo: {len(pods)} pending pods, in the order of seed {args.seed}\n")
     in_use = f" (port {args.port} is in use)" if args.port not in (0, service.port) else ""
     _print(f"Starting the service at {service.url}{in_use}\nThe first start compiles for 10 to 20 s ...")
     started = time.monotonic()

@@ -45,19 +45,19 @@ ADVICE: Mapping[Reason, str] = {
     Reason.PARTS_OF_ONE_GPU: (
         "ask for one GPU, or let the pod take replicas: annotation stowage.dev/separate-gpus: none"
     ),
-    Reason.PLUGIN_BUSY: "wait, or look why that pod does not start",
+    Reason.PLUGIN_BUSY: "wait, or check why that pod does not start",
     Reason.NO_FREE_PEERS: "wait: free GPUs of the node are in different islands, or may be",
-    Reason.NO_ASSIGNER: "see docs/bind.md: which nodes share GPUs how",
-    Reason.UNHEALTHY_GPU: "repair it; docs/dialects.md says which sign closes the node",
+    Reason.NO_ASSIGNER: "see docs/bind.md: how nodes share GPUs",
+    Reason.UNHEALTHY_GPU: "repair it; docs/dialects.md lists the signs that close a node",
     Reason.GANG_DOES_NOT_FIT: (
         "wait, or make the gang smaller: the pod itself fits there, but not all members that must "
         "run together"
     ),
     Reason.OTHER_WAY: "wait, or remove the device plugin or the DRA driver from the node",
-    Reason.PART_OF_A_GPU: "let the pod take a part: annotation stowage.dev/whole-gpu: false",
+    Reason.PART_OF_A_GPU: "let the pod use a fraction: annotation stowage.dev/whole-gpu: false",
     Reason.SMALL_DEVICES: "need less: annotation stowage.dev/min-gpu-memory",
     Reason.BELOW_MINIMUM: "ask for more of a GPU: the setting minimum_slice_milli refuses such slivers",
-    Reason.LEAVING: "nothing: a taint says so",
+    Reason.LEAVING: "nothing: a taint announces it",
     Reason.ON_SPOT: "wait for other nodes, or declare the pod restartable; only with spot: require",
 }
 """By reason, for all but ``FITS``."""
@@ -72,7 +72,7 @@ def advice_on(state: State, fleet: Fleet, pod: Pod, request: Request, node: str,
     elif reason is Reason.MISALIGNED and (free := state.numa.free(pod, node)):
         known = f"free by NUMA node: {free}; {ADVICE[reason]}"
     elif reason is Reason.NO_SUCH_RESOURCE and (spec := fleet.spec_of(node)) and spec.sharing_resource:
-        known = f"nothing: its GPUs go in parts only, as {spec.sharing_resource} (docs/dialects.md)"
+        known = f"nothing: it offers only fractions of GPUs, as {spec.sharing_resource} (docs/dialects.md)"
     elif reason is Reason.NO_ASSIGNER and state.binds:
         known = assignment_problem(state, fleet, pod, request, fleet.rows[node])
     return known or ADVICE.get(reason, "")

@@ -130,7 +130,7 @@ def _unread_layouts(state: State, request: Request | None) -> Iterator[str]:
     """What of the MIG manager's layouts is not used, for a pod that wants MIG instances."""
     if request and any(name.startswith(MIG_PREFIX) for name, _ in request.devices):
         for name, problem in islice(state.nodes.layout_problems(), _NAMED):
-            yield f"{shorten(name, KEY)}: {shorten(problem)}. So GPUs are chosen without the layout."
+            yield f"{shorten(name, KEY)}: {shorten(problem)}. GPUs are therefore chosen without the layout."
 
 
 def _requests(pod: Pod) -> Iterator[tuple[str, str]]:
@@ -237,7 +237,7 @@ def _amounts(pod: Pod) -> Iterator[Hint]:
             yield Hint(Kind.WORD, said, *mend(pod, "limits", {name: str(int(amount) >> 20)}, name))
         elif name not in _IN_MIB and amount % 1:
             said = (
-                f"Kubernetes knows no parts of {shorten(name, KEY)}. For a part of a GPU use a sharing "
+                f"Kubernetes does not divide {shorten(name, KEY)}. For a fraction of a GPU use a sharing "
                 f"system, or nodes that Stowage shares (annotation {stowage.COMPUTE}, docs/dialects.md)."
             )
             yield Hint(Kind.WORD, said)
@@ -261,19 +261,19 @@ def _sharing(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
     if shares.resource in shared:
         return
     if shares.resource == stowage.RESOURCE:
-        text = f"No node is set aside for parts of GPUs: label nodes {STOWAGE_SHARING}=true (docs/bind.md)."
+        text = f"No node is reserved for shared GPUs: label nodes {STOWAGE_SHARING}=true (docs/bind.md)."
         yield Hint(Kind.RULE, text, f"kubectl label node NAME {STOWAGE_SHARING}=true")
         return
     others = ", ".join(f"{_SYSTEMS.get(name, 'Stowage')} ({nodes})" for name, nodes in shared.most_common())
     known = f" Nodes share GPUs with {others}." if others else " No node here shares its GPUs."
-    words = f"the words of {_SYSTEMS[shares.resource]}, which runs on no node"
+    words = f"the format of {_SYSTEMS[shares.resource]}, which runs on no node"
     parts = dict.fromkeys(name for name, _ in _requests(pod) if name in OF_SHARING_SYSTEMS)
     limits, whole = {_GPU: str(shares.count)}, pod
     for name in parts if _is_offered(state, _GPU) else ():
         _, whole = mend(whole, "limits", limits, name)
     paste = f"{written_as('limits', limits)} for whole GPUs, without {', '.join(parts)}"
     mended = (paste, whole) if whole is not pod else ()
-    yield Hint(Kind.RULE, f"It asks for parts of GPUs in {words}.{known}", *mended)
+    yield Hint(Kind.RULE, f"It requests fractions of GPUs in {words}.{known}", *mended)
 
 
 def _claims(state: State, pod: Pod) -> Iterator[Hint]:
@@ -321,14 +321,14 @@ def _sounds_like_gpu(request: tuple[str, str]) -> bool:
 def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[str]:
     if pod.scheduler_name == _DEFAULT_SCHEDULER and not pod.node_name:
         yield (
-            "Its schedulerName is default-scheduler: Stowage is asked only if that scheduler is configured "
+            "Its schedulerName is default-scheduler: Stowage is called only if that scheduler is configured "
             "with it (scheduler-config/)."
         )
     if request and not (wants_devices(state, pod, request) or any(map(_sounds_like_gpu, _requests(pod)))):
-        yield "It asks for no GPU."
+        yield "It requests no GPU."
     elif request and request.wants_gpu and not any(is_extended(name) for name, _ in _requests(pod)):
         yield (
-            "It asks for a GPU in annotations only. Where the configuration of kube-scheduler lists "
+            "It requests a GPU in annotations only. If the configuration of kube-scheduler lists "
             "managedResources, such a pod is placed without Stowage (scheduler-config/README.md)."
         )
 

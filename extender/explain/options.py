@@ -10,27 +10,27 @@ from extender.untrusted.limits import LISTED_NAMES, shorten
 from extender.verbs.evaluate import Evaluation, form_on, misalignment_costs, separation_costs, spot_costs
 
 _TERMS = {
-    "slots": "takes room that other pods are expected to need",
-    "fill": "leaves a part of a GPU that is hard to use",
+    "slots": "uses room that other pods are expected to need",
+    "fill": "leaves a fraction of a GPU that is hard to use",
     "stranding": "leaves free GPUs without enough CPU for them",
-    "unusable GPU": "leaves parts of GPUs that no expected pod can use",
-    "domains": "breaks into a domain of the network of which much is idle",
+    "unusable GPU": "leaves fractions of GPUs that no expected pod can use",
+    "domains": "breaks into a network domain that is mostly idle",
     "end": "would be busy for longer because of the pod",
     "islands": "splits an NVLink island that other pods are expected to need, or gives the pod no peers",
     "device": "gives it more of a GPU, or a more valuable one, than other nodes would",
     "gang": "is far from other members of the pod's gang, or has too little room near it for them",
-    "claims": "takes devices apart that other claims may need whole",
-    "spot": "is a spot node and the pod prefers others, or the other way round",
+    "claims": "splits devices that other claims may need whole",
+    "spot": "is a spot node although the pod prefers others, or vice versa",
     "NUMA": "spreads the pod over more NUMA nodes than it needs",
     "less wanted": "gives the claims devices that they list as an alternative",
-    "parts of one GPU": "gives one container several parts of the same GPU",
+    "parts of one GPU": "gives a container several replicas or instances of the same GPU",
 }
 """What a positive term of the cost means (``Policy.terms``, and the costs of forecasts)."""
 NOT_ROOM = {
     *("islands", "domains", "end", "gang", "claims", "spot", "NUMA", "less wanted", "parts of one GPU"),
 }
 """Terms for something else than room, of which ``extender/explain/kept.py`` knows more."""
-_NO_COST = "takes no room that other pods are expected to need"
+_NO_COST = "uses no room that other pods are expected to need"
 _NEGLIGIBLE = 0.005
 """GPUs: terms of at most this are not put in words."""
 

@@ -25,22 +25,22 @@ ProblemKind: TypeAlias = Literal[
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _SILENT = 360.0
 """Seconds without any bytes of a watch, after which it is a problem. Five minutes are normal."""
-_RIGHT = "grant Stowage this right: deploy/ has the roles, docs/install.md says which is for what"
-_WATCH = "look at the API server and the network; Stowage answers from what it saw last, and tries again"
+_RIGHT = "grant Stowage this right: the roles are in deploy/, and docs/install.md lists their purpose"
+_WATCH = "check the API server and the network; Stowage answers from the last known state, and retries"
 _SETTINGS = "correct the setting (docs/settings.md), or what it names"
 _POLICY = "pods are placed without this part; see the traceback in the log and report it"
-_TASK = "it has started again; see the traceback in the log and report it"
+_TASK = "it was restarted; see the traceback in the log and report it"
 _TOKEN = "correct debug_token_file, or apply deploy/rbac-debug-auth.yaml for debug_token_review"
-_NODE_CLOSED = "correct the label, annotation or resource that the text names: the node takes no pods before"
-_NODE = "correct what the text names; it is ignored until then, and the node takes pods"
-_UNOFFERED = "look at the device plugin and the driver of the node; its GPUs take no pods before"
+_NODE_CLOSED = "correct the named label, annotation or resource: until then the node takes no pods"
+_NODE = "correct what is named; it is ignored until then, and the node takes pods"
+_UNOFFERED = "check the device plugin and the driver of the node; until then its GPUs take no pods"
 _LAYOUTS = "create or correct the MIG manager's ConfigMap, or the setting mig_manager"
-_POD = "correct its request and create it again; if it waits it is not placed, else the larger amount counts"
+_POD = "correct its request and recreate it; a pending pod is not placed, a running one counts as the larger"
 _CONTRADICTION = (
     "the larger use counts until the pod ends; deploy/keep-assignments.yaml stops others from editing "
     "what a pod has"
 )
-_OBJECT = "correct the object: what cannot be read of it does not count, or counts as if it were larger"
+_OBJECT = "correct the object: its unreadable part is ignored, or counts as the larger use"
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,14 +169,14 @@ def _unread(pod: Pod) -> Iterator[Hint]:
         for name, value in entries.items():
             if name in elsewhere:
                 other = "a label" if what == "annotation" else "an annotation"
-                text = f"Nobody reads {name} in {what}s: write it as {other}."
+                text = f"No component reads {name} in {what}s: write it as {other}."
                 yield Hint(Kind.WORD, text, *mend(pod, f"{other.split()[1]}s", {name: value}, name))
             elif name.startswith(_DOMAIN) and name not in _OF_PODS:
                 near = nearest_name(name, _OF_PODS)
-                text = f"Stowage knows no {what} {quoted(name)}{did_you_mean(name, _OF_PODS)}."
+                text = f"Stowage has no {what} {quoted(name)}{did_you_mean(name, _OF_PODS)}."
                 yield Hint(Kind.WORD, text, *mend(pod, f"{what}s", {near: value} if near else {}, name))
             elif what == "annotation" and (known := _OTHERS.get(name) or _near_request(name)):
-                text = f"Nobody reads the annotation {quoted(name)}{meant(known)}."
+                text = f"No component reads the annotation {quoted(name)}{meant(known)}."
                 yield Hint(Kind.WORD, text, *mend(pod, "annotations", {known: value}, name))
 
 

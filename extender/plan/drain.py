@@ -307,7 +307,7 @@ def summary_report(
     return Report(
         f"Summary: {source.name}",
         [
-            f"{waits(waiting)} for a GPU; {len(plan.started)} of them fit now.",
+            f"{waits(waiting)}; {len(plan.started)} of them fit now.",
             f"{len(plan.goes)} of {many(plan.nodes, 'node')} with GPUs can go, and "
             f"{many(len(plan.target), 'pod')} would move for that. {plan.kept} "
             f"{'stays' if plan.kept == 1 else 'stay'}{bound}{_apart(plan)}.",

@@ -29,7 +29,7 @@ RIGHT: dict[str, list[tuple[str, dict[str, int], tuple[str, ...]]]] = {
     "kserve": [("qwen", ANY_GPU, (ADDED,))],
     "kserve-multinode": [("deepseek", WHOLE_NODES, (ADDED,)), ("deepseek-worker", WHOLE_NODES, (ADDED,))],
     "ray-cluster": [
-        ("ray-head", WITHOUT_GPU, ("It asks for no GPU",)),
+        ("ray-head", WITHOUT_GPU, ("It requests no GPU",)),
         ("ray-gpu", WHOLE_NODES, (ADDED, "Of the 4 such pods of its workload 4 fit at once")),
     ],
     "ray-service": [("serve-head", WITHOUT_GPU, ()), ("serve-l4", ANY_GPU, (ADDED,))],
@@ -42,7 +42,7 @@ RIGHT: dict[str, list[tuple[str, dict[str, int], tuple[str, ...]]]] = {
     "argo": [("gpu-step-", ANY_GPU, (ADDED,))],
     "triton": [("triton", NONE, ("No node has", "nvidia.com/gpu.product", "MIG instances of one A100"))],
     "mpi": [
-        ("nccl-Launcher", WITHOUT_GPU, ("It asks for no GPU",)),
+        ("nccl-Launcher", WITHOUT_GPU, ("It requests no GPU",)),
         ("nccl-Worker", WHOLE_NODES, (ADDED, "Of the 2 such pods of its workload 2 fit at once")),
     ],
     # Nothing adds a toleration for devices of claims.

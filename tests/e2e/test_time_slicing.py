@@ -24,8 +24,9 @@ def test_two_gpus_are_two_gpus(cluster: ControlPlane, api: Api, stowage: Stowage
         api.create(pod("two", {GPU: 2}))
         assert wait_until_running(api, "two") == "whole"
         api.create(pod("only-real-ones", {GPU: 2}, annotations={SEPARATE: "required"}))
-        assert "3 node would give one container several parts of the same GPU" in why_unscheduled(
-            api, "only-real-ones"
+        assert (
+            "3 node would give a container several replicas or instances of the same GPU"
+            in why_unscheduled(api, "only-real-ones")
         )
         api.create(pod("takes-replicas", {GPU: 2}))
         assert wait_until_running(api, "takes-replicas").startswith("sliced")

@@ -121,7 +121,7 @@ function gangStory(report, go) {
 function nowStory(now, go) {
   return [
     el("h3", {}, `Now: ${now.error ? "" : `fits on ${plural(now.fits, "node")} of ${now.nodes}`}`),
-    now.held ? el("p", { class: "problem" }, `It is not to be placed now: ${now.held}. Once it is released:`) : null,
+    now.held ? el("p", { class: "problem" }, `It cannot be scheduled yet: ${now.held}. Once it is released:`) : null,
     now.error ? el("p", { class: "problem" }, now.error) : verdict(now),
     ...(now.hints ?? []).map((hint) => el("p", {}, hint)),
     options(now.best ?? [], go),

@@ -149,7 +149,7 @@ def test_top_shows_what_the_service_knows(running: Running, capsys: pytest.Captu
     lines = asyncio.run(running.service.engine.inspector.overview(20)).nodes
     assert [line["node"] for line in found["nodes"]] == [line.node for line in lines]
     assert cli.main(["top", "--waiting", "100000", "--url", running.url]) == 0
-    assert "2 pods wait" in capsys.readouterr().out
+    assert "2 pods pending" in capsys.readouterr().out
 
 
 def test_the_service_is_found_through_the_api_server(

@@ -131,7 +131,7 @@ def test_the_text_says_what_would_make_it_fit() -> None:
 
 def test_the_text_of_an_invalid_request() -> None:
     text = render(explain(make_state(make_node("a")), make_pod("new", -1)))
-    assert text.startswith("default/new can run nowhere: nvidia.com/gpu")
+    assert text.startswith("default/new cannot run on any node: nvidia.com/gpu")
 
 
 def test_a_live_cluster_is_asked_for_its_devices_too(

@@ -125,14 +125,14 @@ def test_amounts_in_the_wrong_unit(case: Case) -> None:
     out = case.explain("nvidia.com/gpu: 1, nvidia.com/gpumem: 8Gi")
     assert "'8Gi' asks for 8,589,934,592 MiB. For 8Gi of memory write 8192." in out
     out = case.explain("nvidia.com/gpu: 500m")
-    assert "train can run nowhere: nvidia.com/gpu: quantity '500m' is not a whole number" in out
-    assert "Kubernetes knows no parts of nvidia.com/gpu." in out
+    assert "train cannot run on any node: nvidia.com/gpu: quantity '500m' is not a whole number" in out
+    assert "Kubernetes does not divide nvidia.com/gpu." in out
 
 
 def test_parts_of_gpus_that_no_node_shares(case: Case) -> None:
     out = case.explain("cpu: 1", annotations=', annotations: {gpu-fraction: "0.5"}')
-    assert "No node is set aside for parts of GPUs: label nodes stowage.dev/gpu-sharing=true" in out
-    assert "It asks for a GPU in annotations only." in out
+    assert "No node is reserved for shared GPUs: label nodes stowage.dev/gpu-sharing=true" in out
+    assert "It requests a GPU in annotations only." in out
     assert "team/train asks for 1 CPU, 50 % of the compute and 50 % of the memory of 1 GPU" in out
 
 
@@ -157,7 +157,7 @@ def test_tables_fit_100_columns_unless_wide(case: Case) -> None:
 def test_a_selector_that_matches_no_node(case: Case) -> None:
     out = case.explain("nvidia.com/gpu: 1", more=", nodeSelector: {pool: nowhere}")
     assert "It fits on none of 36 nodes. No node has a label pool.\n" in out
-    assert "Ruled out before Stowage was asked:\n  36  node selector does not match: pool=nowhere" in out
+    assert "Ruled out before Stowage is called:\n  36  node selector does not match: pool=nowhere" in out
 
 
 def test_a_pod_that_runs(case: Case, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_snapshot_without_pods_or_nodes(case: Case, tmp_path: Path) -> None:
 def test_the_default_scheduler_is_mentioned(case: Case) -> None:
     text = MANIFEST.format(limits="nvidia.com/gpu: 1", annotations="", more="")
     text = text.replace("schedulerName: stowage, ", "")
-    assert "Its schedulerName is default-scheduler: Stowage is asked only if" in case.explain_text(text)
+    assert "Its schedulerName is default-scheduler: Stowage is called only if" in case.explain_text(text)
 
 
 def test_what_to_do_next(case: Case) -> None:

@@ -13,7 +13,7 @@ GPU = "nvidia.com/gpu: 1"
 NONE = "It fits on none of 36 nodes"
 FITS = "It fits on 26 of 36 nodes"
 ANYWHERE = "It fits on 36 of 36 nodes"  # without a GPU
-REFUSED = "train can run nowhere: the API server refuses it: "
+REFUSED = "train cannot run on any node: the API server refuses it: "
 
 
 @pytest.fixture
@@ -69,8 +69,8 @@ def annotated(name: str, text: str) -> str:
             ["No node is large enough for it", "needs 500 CPUs, 254 of 254 are free"],
         ),
         (pod(f"{GPU}, memory: 16m"), ["memory: '16m' is less than a MiB. For 16 MiB write 16Mi.", FITS]),
-        (pod("cpu: 1"), ["\nIt asks for no GPU.\n", ANYWHERE]),
-        (pod("nvidia.com/gpu: 0"), ["\nIt asks for no GPU.\n", ANYWHERE]),
+        (pod("cpu: 1"), ["\nIt requests no GPU.\n", ANYWHERE]),
+        (pod("nvidia.com/gpu: 0"), ["\nIt requests no GPU.\n", ANYWHERE]),
         # Words of sharing systems
         (annotated("stowage.dev/gpu-computee", "50%"), ["(did you mean stowage.dev/gpu-compute?)", ANYWHERE]),
         (annotated("stowage.dev/gpu-memory", "16"), ["is in bytes. For 16 GiB write 16Gi."]),
@@ -78,29 +78,32 @@ def annotated(name: str, text: str) -> str:
             annotated("stowage.dev/gpu-memory", "16G"),
             ["asks for 1 CPU, 14.9 GiB of the memory of 1 GPU\n", NONE],
         ),
-        (annotated("gpu-memory", "4096M"), ["can run nowhere: gpu-memory: '4096M'", "for 4096M write 3906."]),
+        (
+            annotated("gpu-memory", "4096M"),
+            ["cannot run on any node: gpu-memory: '4096M'", "for 4096M write 3906."],
+        ),
         (annotated("gpu-fraction", "1.5"), ["gpu-fraction: '1.5' is not a number between 0 and 1"]),
         (
             annotated("runai-fraction", "0.5"),
-            ["(did you mean gpu-fraction?)", "It asks for no GPU.", ANYWHERE],
+            ["(did you mean gpu-fraction?)", "It requests no GPU.", ANYWHERE],
         ),
         (
             pod("cpu: 1", meta=', labels: {gpu-fraction: "0.5"}'),
             [
-                "Nobody reads gpu-fraction in labels: write it as an annotation.",
-                "It asks for no GPU.",
+                "No component reads gpu-fraction in labels: write it as an annotation.",
+                "It requests no GPU.",
                 ANYWHERE,
             ],
         ),
-        (pod(f"{GPU}, nvidia.com/gpumem: 3000"), ["in the words of HAMi, which runs on no node.", NONE]),
+        (pod(f"{GPU}, nvidia.com/gpumem: 3000"), ["in the format of HAMi, which runs on no node.", NONE]),
         (
             pod("aliyun.com/gpu-mem: 3"),
-            ["asks for 3 aliyun.com/gpu-mem of 1 GPU\n", "in the words of gpushare", NONE],
+            ["asks for 3 aliyun.com/gpu-mem of 1 GPU\n", "in the format of gpushare", NONE],
         ),
-        (pod("volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory: 3000"), ["in the words of Volcano", NONE]),
+        (pod("volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory: 3000"), ["in the format of Volcano", NONE]),
         (
             pod("koordinator.sh/gpu-core: 50, koordinator.sh/gpu-memory-ratio: 50"),
-            ["in the words of Koordinator", NONE],
+            ["in the format of Koordinator", NONE],
         ),
         # Names
         (pod(meta=", labels: {stowage.dev/quee: batch}"), ["(did you mean stowage.dev/queue?)", FITS]),

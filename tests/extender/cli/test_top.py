@@ -24,8 +24,8 @@ def test_nodes_and_waiting_pods(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0].split() == ["NODE", "MODEL", "GPUS", "WHOLE", "FREE", "GIB", "FREE", "PODS", "NOTE"]
     assert lines[1].startswith("a100-01      A100 SXM4 80GB  8     6      6.0   480 of 640  1")
     free = "154 GPUs and 19 nodes entirely free; 8 GPUs on 1 closed node"
-    assert f"36 nodes with 228 GPUs: 14 % in use, {free}; 5 pods wait" in " ".join(map(str.strip, lines))
-    assert lines[-1] == "and 3 more pods wait"
+    assert f"36 nodes with 228 GPUs: 14 % in use, {free}; 5 pods pending" in " ".join(map(str.strip, lines))
+    assert lines[-1] == "and 3 more pending"
     assert max(map(len, lines)) <= 100
 
 

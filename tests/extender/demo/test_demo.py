@@ -206,7 +206,7 @@ class TestReport:
 
     def test_waiting_pods_are_grouped_and_those_larger_than_any_node_are_marked(self):
         run = Scheduler([node("a", gpus=8)], 1)
-        assert report.waiting(run) == "With Stowage no pod waits."
+        assert report.waiting(run) == "With Stowage no pod stays pending."
         for gpus in (8, 8, 8, 16):
             run.schedule(pod(gpus=gpus))
         _, first, second = report.waiting(run).splitlines()

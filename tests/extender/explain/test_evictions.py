@@ -122,7 +122,7 @@ def test_as_text(cluster):
 @pytest.mark.parametrize(
     ("evictor", "said"),
     [
-        ("unknown", "kube-scheduler does not do so, the evictor does where it is on:"),
+        ("unknown", "kube-scheduler does not do so, the evictor does if it is enabled:"),
         ("on", "kube-scheduler does not do so, the evictor does:"),
         ("recommend", "kube-scheduler does not do so, and the evictor only recommends it:"),
         ("off", "kube-scheduler does not do so, and the evictor is off:"),

@@ -55,7 +55,7 @@ def test_a_healthy_cluster_has_none() -> None:
 OBJECTS: dict[str, tuple[list[Any], tuple[str, str, str, str]]] = {
     "unreadable node": (
         [make_node("n", **{GPU: "x"})],
-        ("node", "n", "node takes nothing", "the node takes no pods before"),
+        ("node", "n", "node takes nothing", "until then the node takes no pods"),
     ),
     "over-committed node": (
         [make_node("n", 1), make_pod("a", node_name="n"), make_pod("b", node_name="n")],
@@ -246,7 +246,7 @@ AROUND: dict[str, tuple[dict[str, Any], tuple[str, str, str, str]]] = {
     ),
     "watch": (
         {"watches": {"pods": "OSError: refused"}, "silent": {"pods": 1000.0}},
-        ("watch", "pods", "OSError: refused", "look at the API server"),
+        ("watch", "pods", "OSError: refused", "check the API server"),
     ),
     "silent": (
         {"silent": {"nodes": 400.0}},

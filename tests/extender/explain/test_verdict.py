@@ -219,7 +219,7 @@ def test_a_node_affinity_is_changed_by_a_line_to_paste(labels: dict[str, str], w
 def test_parts_of_gpus_that_no_system_gives_are_told_with_what_whole_gpus_would_meet() -> None:
     parts = Container("main", (("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "4000")))
     found = verdict(make_pod("new", spec=PodSpec((parts,))), TAINTED)
-    assert found.why.startswith("It asks for parts of GPUs in the words of HAMi, which runs on no node.")
+    assert found.why.startswith("It requests fractions of GPUs in the format of HAMi, which runs on no node.")
     way = 'write limits: {nvidia.com/gpu: "1"} for whole GPUs, without nvidia.com/gpumem; then: node has a '
     assert found.ways[0].startswith(way)
     assert found.ways[1].startswith("then write tolerations: [{key: team,")

@@ -242,7 +242,7 @@ def test_a_pod_that_needs_a_whole_gpu_stays_on_one():
     items = [node("h100", 8), node("l40s", 16, labels=SLICED), pod("a", "h100", **whole), pod("b", "l40s")]
     plan = plan_drain(source_of(*items, allow_downgrade=True).simulation(), quiet)
     assert plan.goes == {"l40s": ["ml/b"]}
-    why = "ml/a: node gives parts of GPUs, and the pod asks for whole ones"
+    why = "ml/a: node offers fractions of GPUs, and the pod requires whole ones"
     assert plan_drain(source_of(*items, pod("c", "l40s", 9)).simulation(), quiet).stays["h100"] == why
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.model.request import WHOLE, Request
-from packing.policies.inventory import InventoryPolicy
+from packing.policies.inventory import FILL, InventoryPolicy
 
 STEPS = np.array([-0.25, -0.12, -0.04, 0.02, 0.06, 0.11, 0.17, 0.3, 0.6, 1.2], np.float32)
 """Waste in GPUs at which the score of a request for GPU falls by one: about as fine as ``STEP``
@@ -39,9 +39,9 @@ class FixedScale(InventoryPolicy):
         size, shares = self._sizes.of(fleet, request), request.shares
         if shares is None:
             return size
-        table = self.plan.tables.fill[0]
-        bins, mib = len(table) - 1, max(1, self.plan.tables.memory_mib[0])
+        table = self.tables.fill[0]
+        bins, mib = len(table) - 1, max(1, self.tables.memory_mib[0])
         compute = round(shares.compute_milli * bins / WHOLE)
         memory = min(bins, round((shares.memory_milli / WHOLE + shares.memory_mib / mib) * bins))
         takes = table[compute:, memory:] - table[: bins + 1 - compute, : bins + 1 - memory]
-        return size + self.plan.weights.fill * shares.count * float(takes.min())
+        return size + FILL * shares.count * float(takes.min())

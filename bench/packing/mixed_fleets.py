@@ -314,7 +314,6 @@ def departures(seed: int, policy: str, load: float, select: float) -> Placed:
     for number, item in enumerate(items):
         while leaving and leaving[0][0] <= number:
             sim.evict(items[heapq.heappop(leaving)[1]])
-            state.fleet.left += 1
         arrivals.arrive(replace(item.request, node_set=node_requirement(_pod_of(item))))
         placed = sim.place(item)
         if placed:

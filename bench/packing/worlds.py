@@ -43,7 +43,6 @@ from packing.fleet.node_usage import Allocation
 from packing.model.lifetimes import LastEnds, Running
 from packing.model.request import Request
 from packing.policies.interface import Policy
-from packing.policies.inventory import InventoryPolicy
 from packing.policies.placer import Placer
 from packing.replay.pick_node import NodePicker
 
@@ -185,7 +184,6 @@ class World:
             if self.ends:
                 self.ends.leaves(f"{number}/{place}", now)
             self.state.fleet.give_back(allocation)
-            self.state.fleet.left += 1
 
 
 def run(world: World, *, queue: bool) -> Result:
@@ -248,8 +246,6 @@ def _result(world: World, waits: Mapping[int, float]) -> Result:
 def world_of(text: Mapping[str, Any], policy: str, args: argparse.Namespace) -> World:
     """The world as the arguments say."""
     world = World(text, policy, args.load)
-    if policy == "inventory" and not args.trial:
-        world.use(InventoryPolicy(tries_weights=False))
     if args.owners:
         world.give_owners(text["seed"])
     if args.lifetimes:
@@ -284,7 +280,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--load", type=float, help="GPUs asked for, as a part of all (default: the world's)")
     parser.add_argument("--owners", action="store_true", help="draw run times by owner")
     parser.add_argument("--lifetimes", action="store_true", help="learn how long pods run")
-    parser.add_argument("--trial", action="store_true", help="let inventory try other weights")
     parser.add_argument("--policies", type=lambda text: text.split(","), default=["inventory", *RIVALS])
     args = parser.parse_args(arguments)
     files = [

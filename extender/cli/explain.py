@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from extender.cli import cluster_args
-from extender.untrusted.terminal import show_line
 from extender.untrusted.visible import visible
 
 if TYPE_CHECKING:
@@ -25,11 +24,6 @@ if TYPE_CHECKING:
     from extender.source.workloads import Template
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
-_NOT_TRIED = (
-    "stowage explain: ranks nodes by the usual weights of costs, as a service in its first seconds; once "
-    "kernels are compiled, by those that suit the pods best"
-)
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -121,13 +115,12 @@ def _worked_out(
     args: argparse.Namespace, manifest: str | None, name: str, templates: list[Template], settings: Settings
 ) -> str:
     """The answer from a file or the cluster. Raises ``SettingsError``, ``SourceError`` and ``ValueError``."""
-    from extender.cli.precompile import FEWEST_PODS, kernels_for_question
+    from extender.cli.precompile import kernels_for_question
     from extender.source.workloads import beside_pods
 
     source, settings, dump = cluster_args.source_with_settings(args, settings)
     batches, nodes, pods = cluster_args.listed(source)
-    learnt = pods >= FEWEST_PODS or dump is not None
-    with kernels_for_question(nodes + pods, tries=learnt) as compiled:
+    with kernels_for_question(nodes + pods):
         from extender.cluster.policy_refresh import choose_node_sets_now, plan_now
         from extender.explain.answers import PodAnswer
         from extender.explain.pod import explain_each, explain_template, fits_somewhere
@@ -139,11 +132,7 @@ def _worked_out(
         names = _nodes(args, state)
         choose_node_sets_now(state)
         if any(fits_somewhere(state, one.pod) for one in templates):
-            if compiled or not learnt:
-                plan_now(state)
-            else:
-                show_line("")
-                print(_NOT_TRIED, file=sys.stderr)
+            plan_now(state)
         if names is not None:
             answers = [
                 PodAnswer(one.workload, one.pod.key, nodes=tuple(explain_each(state, one.pod, names)))

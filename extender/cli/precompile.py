@@ -42,8 +42,6 @@ _FUNCTION = re.compile(r"^@(?:inlined|kernel|record_kernel)\b", re.MULTILINE)
 _INTERPRET = "NUMBA_DISABLE_JIT"
 _FEW = 100
 """Nodes and pods up to which a question is answered sooner by plain Python than numba is imported."""
-FEWEST_PODS = 32
-"""Pods from which a policy tries its weights in simulations, as ``packing.policies.inventory`` has it."""
 _LONG = 300.0
 """Seconds after which a child that compiles for later commands has ended."""
 _log = logging.getLogger(__name__)
@@ -75,20 +73,19 @@ def loading_kernels(*more: str) -> Iterator[None]:
 
 
 @contextmanager
-def kernels_for_question(objects: int, *, tries: bool = False) -> Iterator[bool]:
+def kernels_for_question(objects: int) -> Iterator[None]:
     """Load the kernels for one question about a cluster of so many nodes and pods: compiled, or as plain
     Python if these are few or nothing is compiled yet. Then a child compiles them for later commands, if they
-    are many. ``tries``: compiled ones are sooner for few, too, because the policy tries its weights. Yields
-    whether they are compiled: plain Python would take minutes to try weights."""
+    are many."""
     if "numba" not in sys.modules:
-        directory = choose_cache(lasting=True) if tries or objects > _FEW else None
+        directory = choose_cache(lasting=True) if objects > _FEW else None
         missing = not_compiled(directory, _of_commands()) if directory else []
         if directory is None or missing:
             os.environ[_INTERPRET] = "1"
         if directory and missing:
             _compile_for_later(directory, missing)
     with _saying_so():
-        yield os.environ.get(_INTERPRET) != "1"
+        yield
 
 
 @contextmanager

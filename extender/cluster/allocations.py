@@ -122,7 +122,7 @@ class Allocations:
             self.release(key)
             self._histories[key] = history or ClaimHistory()
         elif (allocation := self._allocated.pop(key, None)) is not None:
-            self._fleet.give_back(allocation, leaves=False)
+            self._fleet.give_back(allocation)
         claims = None if placement.possible else placement.claims
         self._histories[key].note(placement.request, claims, placement.reported)
         self._placements[key] = placement

@@ -21,7 +21,7 @@ from packing.fleet.fleet import Fleet
 from packing.fleet.placement import freest_gpus
 from packing.model.reasons import Reason
 from packing.model.request import Request
-from packing.policies.interface import Due, Pause, Policy, Solve, no_pause
+from packing.policies.interface import Due, Policy, Solve
 
 
 class GuardedPolicy:
@@ -61,10 +61,10 @@ class GuardedPolicy:
         with self.failures.caught("observe"):
             self.chosen.observe(request)
 
-    def update(self, fleet: Fleet, due: Due, pause: Pause = no_pause) -> Solve | None:
+    def update(self, fleet: Fleet, due: Due) -> Solve | None:
         """If a part of it fails, the tables stay as they are."""
         with self.failures.caught("plan"):
-            solve = self.chosen.update(fleet, due, pause)
+            solve = self.chosen.update(fleet, due)
             return solve and partial(self._solve, solve)
         return None
 

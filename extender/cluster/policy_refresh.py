@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 
 from extender.cluster.state import State
 from packing.policies.interface import Due, update_now
@@ -17,11 +16,6 @@ INTERVAL = 0.1
 """Seconds between two checks."""
 OVERDUE = 30.0
 """Seconds since the last plan or update after which any new pod or change is enough."""
-
-_WORK, _REST = 0.001, 0.004
-"""Seconds that a simulation works, and sleeps after that. It calls a kernel every 0.1 ms, which gives up the
-interpreter for a moment: too short for the event loop to get it, but enough to wake it before it may ask for
-it. Without the sleep requests took 20 to 50 ms for as long as a trial of weights ran."""
 
 
 def plan_now(state: State) -> None:
@@ -35,18 +29,6 @@ def choose_node_sets_now(state: State) -> None:
     """Tell apart the nodes that the pods of the cluster insist on."""
     with state.failures.caught("node_sets"):
         state.nodes.sets.adopt(state.nodes.sets.choose(state.nodes)(), state.nodes.values())
-
-
-class _GiveWay:
-    """Sleeps if the thread that calls it has worked for a while since it slept."""
-
-    def __init__(self) -> None:
-        self._began = 0.0
-
-    def __call__(self) -> None:
-        if time.perf_counter() - self._began >= _WORK:
-            time.sleep(_REST)
-            self._began = time.perf_counter()
 
 
 class PolicyRefresher:
@@ -75,7 +57,7 @@ class PolicyRefresher:
             with state.failures.caught("node_sets"):
                 sets = await asyncio.to_thread(state.nodes.sets.choose(state.nodes))
                 state.nodes.sets.adopt(sets, state.nodes.values())
-        solve = state.policy.update(state.fleet, due, _GiveWay())
+        solve = state.policy.update(state.fleet, due)
         state.revision += 1
         if solve is not None:
             adopt = await asyncio.to_thread(solve)

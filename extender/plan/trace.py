@@ -113,7 +113,7 @@ class _TraceEngine:
         return held
 
     def unbind(self, item: Item) -> None:
-        self.fleet.give_back(self._held.pop(item.key), leaves=False)
+        self.fleet.give_back(self._held.pop(item.key))
 
 
 def at_peak(pods: Sequence[Arrival]) -> list[Arrival]:

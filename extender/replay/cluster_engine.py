@@ -18,7 +18,7 @@ from extender.cluster.state import State
 from extender.dialects.dialect import Claim, Claims
 from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS, WRITERS
 from extender.dialects.pod_resources import RequestError
-from extender.k8s.objects import Deleted, Event, Pod, Upserted
+from extender.k8s.objects import Deleted, Pod, Upserted
 from extender.protocol.node_names import NodeNames
 from extender.replay.simulation import Answer, Gang, Item
 from extender.verbs.assignment import annotations_for
@@ -118,12 +118,12 @@ class ClusterEngine:
         held = self.state.allocations.allocation_of(item.key)
         if held is not None:
             self._bound.setdefault((item.key, held), _Bound(self.state.pods[item.key]))
-        self._apply(Deleted("Pod", item.key))
+        self.state.apply([Deleted("Pod", item.key)])
 
     def _show(self, bound: _Bound) -> Allocation:
         allocations, key = self.state.allocations, bound.pod.key
         allocations.deferred = bound.placement is not None  # its annotations say nothing of its GPUs
-        self._apply(Upserted(bound.pod))
+        self.state.apply([Upserted(bound.pod)])
         if bound.placement:
             allocations.deferred = False
             allocations.allocate(key, bound.placement)
@@ -132,12 +132,6 @@ class ClusterEngine:
         assert held is not None  # its node is known
         self._bound[key, held] = bound
         return held
-
-    def _apply(self, event: Event) -> None:
-        """Take in an event. Nobody leaves who comes back."""
-        left = self.fleet.left
-        self.state.apply([event])
-        self.fleet.left = left
 
 
 def _placement(pod: Pod, fleet: Fleet, row: int, request: Request, gpus: tuple[int, ...]) -> Placement | None:

@@ -63,13 +63,12 @@ class Slots:
         """Count again on nodes whose generation changed."""
         count_slots(nodes, self.types, self.counts, self.scratch)
 
-    def prices(self, free_gpu: float, scarcity: float = SCARCITY, size: float = 1.0) -> Floats:
-        """q (T',) in GPUs per slot; ``free_gpu`` is the free GPU of the fleet, ``size`` the power of g_t in
-        the numerator: 1 in the module's formula; with more, slots of large requests cost more."""
+    def prices(self, free_gpu: float) -> Floats:
+        """q (T',) in GPUs per slot; ``free_gpu`` is the free GPU of the fleet."""
         totals = self.counts.totals[: len(self.requests)]
         sized = np.where(self.gpus > 0, self.gpus, 1.0)
         filled = sized * np.maximum(totals, 1.0)
-        raw = np.where(self.gpus > 0, self.frequency * sized**size / filled**scarcity, 0.0)
+        raw = np.where(self.gpus > 0, self.frequency * sized / filled**SCARCITY, 0.0)
         value = float(raw @ totals)
         prices = np.zeros_like(self.counts.totals, np.float32)
         prices[: raw.size] = raw * (free_gpu / value if value > 0 else 0.0)

@@ -52,8 +52,6 @@ class Fleet:
         self.changes = 0
         """Counts changes of nodes, and ``replaced`` nodes that came or went."""
         self.replaced = 0
-        self.left = 0
-        """Counts pods with GPUs that have left."""
         self.last_reasons: tuple[Request, int, npt.NDArray[np.int8]] | None = None
         """What ``feasibility.reasons_for`` answered last: prioritize asks what filter has just asked."""
         self.usage: dict[int, NodeUsage] = {}
@@ -180,11 +178,9 @@ class Fleet:
         """``take`` these allocations of one node: faster than one after the other, with the same result."""
         self._change(row, held, +1)
 
-    def give_back(self, held: Allocation, *, leaves: bool = True) -> None:
-        """Undo ``take``: every array is again what it was before. A pod that only holds something else from
-        now on does not leave."""
+    def give_back(self, held: Allocation) -> None:
+        """Undo ``take``: every array is again what it was before."""
         self._change(held.row, [held], -1)
-        self.left += leaves and bool(held.devices or held.shares)
 
     @contextmanager
     def without(self, held: Sequence[Allocation]) -> Iterator[None]:

@@ -12,7 +12,7 @@ from packing.fleet.feasibility import gpu_sizes, reasons_for
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import tightest
 from packing.model.request import Request
-from packing.policies.interface import Due, Pause, no_pause
+from packing.policies.interface import Due
 
 
 class Baseline:
@@ -38,7 +38,7 @@ class Baseline:
     def observe(self, request: Request) -> None:
         """Ignored."""
 
-    def update(self, fleet: Fleet, due: Due, pause: Pause = no_pause) -> None:
+    def update(self, fleet: Fleet, due: Due) -> None:
         """There is nothing to update."""
 
 

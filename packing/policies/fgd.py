@@ -21,7 +21,7 @@ from packing.fleet.placement import tightest
 from packing.jit import checked
 from packing.model.request import Request
 from packing.policies.fgd_kernels import MixWeights, fgd_cost
-from packing.policies.interface import Due, Pause, Solve, no_pause
+from packing.policies.interface import Due, Solve
 
 
 class Fgd:
@@ -39,7 +39,7 @@ class Fgd:
     def observe(self, request: Request) -> None:
         self._demand.observe(request)
 
-    def update(self, fleet: Fleet, due: Due, pause: Pause = no_pause) -> Solve | None:
+    def update(self, fleet: Fleet, due: Due) -> Solve | None:
         """The tables are a mix, and there are no prices."""
         if due is Due.PRICES:
             return None

@@ -10,15 +10,9 @@ from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.model.request import Request
 
-Pause = Callable[[], None]
-"""Called now and then by a long computation, so that a thread can give way to others."""
 Solve = Callable[[], Callable[[], None]]
 """The long part of an update, which uses no shared state, so that it may run in a thread. It returns the last
 part, which puts in force what was computed."""
-
-
-def no_pause() -> None:
-    """For a computation that nobody waits beside."""
 
 
 class Due(Enum):
@@ -48,9 +42,9 @@ class Policy(Protocol):
     def observe(self, request: Request) -> None:
         """Learn from the arrival of a pod; called once per pod."""
 
-    def update(self, fleet: Fleet, due: Due, pause: Pause = no_pause) -> Solve | None:
+    def update(self, fleet: Fleet, due: Due) -> Solve | None:
         """Do what ``Upkeep`` says is due: short work at once, the rest in the result, None if nothing is
-        left. ``pause`` is called at each arrival that is simulated."""
+        left."""
 
 
 def update_now(policy: Policy, fleet: Fleet, due: Due = Due.TABLES) -> None:

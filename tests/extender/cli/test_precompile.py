@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import os
 import subprocess
@@ -15,12 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.page_cluster import manifests
 from extender.cli import main as cli
 from extender.cli import precompile
 from extender.cli.kernel_cache import kernel_modules, not_compiled
-from extender.cli.precompile import FEWEST_PODS, loading_kernels, prepare_kernels
-from packing.policies import inventory
+from extender.cli.precompile import loading_kernels, prepare_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -90,24 +87,6 @@ def test_a_question_about_few_nodes_compiles_nothing_and_has_the_same_answer(
     assert not cache.exists()
 
 
-def test_a_question_whose_policy_tries_weights_waits_neither_for_them_nor_for_the_compiler(
-    cache: Path, tmp_path: Path
-) -> None:
-    items = manifests(16)["items"]
-    assert sum(one["kind"] == "Pod" for one in items) >= FEWEST_PODS
-    path = tmp_path / "cluster.json"
-    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-    pod = tmp_path / "pod.yaml"
-    pod.write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}")
-    command = ["explain", str(pod), "--snapshot", str(path)]
-    cache.mkdir(parents=True)
-    (cache / "compiling").touch()  # no other child compiles
-    shown = [sys.executable, "-c", _RUN.format(command)]
-    said = subprocess.run(shown, capture_output=True, text=True, check=True)
-    assert said.stdout.endswith("False\n")
-    assert "usual weights" in said.stderr
-
-
 @pytest.mark.nightly
 def test_a_first_question_about_many_nodes_does_not_wait_for_the_child_that_compiles(cache: Path) -> None:
     code = "from extender.cli.precompile import kernels_for_question as it\nwith it(101): from packing"
@@ -154,8 +133,3 @@ def test_once_numba_is_loaded_it_does_nothing(cache: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "numba", sys)
     prepare_kernels()
     assert not cache.exists()
-
-
-def test_a_question_knows_from_how_many_pods_a_policy_tries_its_weights() -> None:
-    """The command decides before it may import the policy, which loads kernels."""
-    assert FEWEST_PODS == inventory.FEWEST_PODS

@@ -93,7 +93,7 @@ async def test_it_is_in_force_before_any_pod_has_come() -> None:
     for number in range(600):
         state.apply([Upserted(make_pod(f"p{number}", 1))])
     await refresher.refresh_if_due()
-    mix = state.policy.chosen.plan.tables.mix
+    mix = state.policy.chosen.tables.mix
     assert mix.requests[0].devices == ((GPU, 1),)
     assert request in mix.requests
 

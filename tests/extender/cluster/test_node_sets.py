@@ -137,7 +137,7 @@ async def test_the_mix_tells_apart_what_pods_insist_on() -> None:
     assert allowed(state, insists) == allowed(state, same) == {"n0", "n2"}
     assert allowed(state, plain) == {"n0", "n1", "n2", "n3"}
     assert isinstance(state.policy, GuardedPolicy)
-    mix = state.policy.chosen.plan.tables.mix  # type: ignore[attr-defined]
+    mix = state.policy.chosen.tables.mix  # type: ignore[attr-defined]
     assert sorted(mix.frequency) == pytest.approx([1 / 3, 2 / 3], rel=1e-3)
     cost = state.policy.cost(state.fleet, request_of(plain))
     in_zone, outside = (
@@ -261,5 +261,5 @@ def test_many_different_requirements_are_few_types_of_the_mix() -> None:
     state.apply([Upserted(make_pod(f"q{i}")) for i in range(10)])
     plan_now(state)
     assert isinstance(state.policy, GuardedPolicy)
-    mix = state.policy.chosen.plan.tables.mix  # type: ignore[attr-defined]
+    mix = state.policy.chosen.tables.mix  # type: ignore[attr-defined]
     assert len(mix.requests) <= 2  # no node has any of these labels: one set

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
-from extender.cluster import policy_refresh
 from extender.cluster.guarded_policy import GuardedPolicy
 from extender.cluster.policy_refresh import PolicyRefresher
 from extender.cluster.state import State
@@ -42,7 +39,7 @@ def test_each_pod_teaches_once(state):
 
 async def test_the_plan_follows_what_was_learnt(state, monkeypatch):
     planned = []
-    monkeypatch.setattr(state.policy, "update", lambda fleet, due, pause: planned.append(due))
+    monkeypatch.setattr(state.policy, "update", lambda fleet, due: planned.append(due))
     monkeypatch.setattr(placer, "NEW_PODS", 3)
     refresher = PolicyRefresher(state)
     for new, enough in ((1, True), (1, True), (1, False), (1, True), (2, False), (1, True)):
@@ -54,7 +51,7 @@ async def test_the_plan_follows_what_was_learnt(state, monkeypatch):
 
 
 async def test_a_plan_that_fails_changes_nothing(state, caplog, monkeypatch):
-    def fail(fleet, due, pause):
+    def fail(fleet, due):
         raise ArithmeticError
 
     await PolicyRefresher(state).refresh_if_due()
@@ -67,17 +64,6 @@ async def test_a_plan_that_fails_changes_nothing(state, caplog, monkeypatch):
     assert state.policy.cost(state.fleet, request).tolist() == before
     assert state.policy.failures.counts == {"plan": 3}
     assert caplog.text.count("policy: plan failed") == 1
-
-
-async def test_a_trial_of_weights_gives_way_to_requests(state, monkeypatch):
-    """Each arrival seems to take a millisecond; after each one the thread sleeps."""
-    clock, slept = itertools.count(0.0, 0.001), []
-    fake = SimpleNamespace(perf_counter=lambda: next(clock), sleep=slept.append)
-    monkeypatch.setattr(policy_refresh, "time", fake)
-    state.apply([Upserted(make_pod(f"p{number}", 1 + number % 8)) for number in range(40)])
-    await PolicyRefresher(state).refresh_if_due()
-    assert len(slept) > 20
-    assert set(slept) == {policy_refresh._REST}
 
 
 def mix_of(state: State) -> set[Request]:

@@ -32,16 +32,6 @@ def test_bound_pods_are_allocated_and_ended_ones_are_not():
     assert set(state.pods) == {"default/c"}
 
 
-def test_a_pod_leaves_when_it_ends_and_not_when_it_is_shown_to_hold_something_else():
-    """The inventory policy tries its weights on arrivals that leave again once pods leave the fleet."""
-    bound = make_pod("a", 3, node_name="n")
-    state = make_state(make_node("n"), bound, make_pod("b", 0, node_name="n"))
-    state.apply([Upserted(make_pod("a", 1, node_name="n")), Deleted("Pod", "default/b")])
-    assert (free(state, "n"), state.fleet.left) == (7, 0)
-    state.apply([Deleted("Pod", "default/a")])
-    assert (free(state, "n"), state.fleet.left) == (8, 1)
-
-
 def test_a_pod_may_come_before_its_node_and_a_node_may_come_back():
     pod = make_pod("a", 3, node_name="n")
     state = make_state(pod)

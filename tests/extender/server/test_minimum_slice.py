@@ -93,7 +93,7 @@ def test_the_policy_counts_less_as_waste() -> None:
     for _ in range(3):
         policy.observe(request_of(asks(compute="20%")))
     update_now(policy, state.fleet)
-    table = policy.plan.tables.fill[0]
+    table = policy.tables.fill[0]
     bins = table.shape[0] - 1
     assert (table[: bins // 4] == 0).all()
     assert table[bins, bins] >= 0

@@ -185,7 +185,7 @@ def test_tables_that_cannot_be_used_leave_the_old_ones_in_force(monkeypatch):
     fleet.put(counted_node())
     update_now(policy, fleet)
     cost = policy.cost(fleet, Request(devices=((GPU, 1),))).copy()
-    broken = replace(policy.plan.tables, mix=Mix((None,), (1.0,)), slotted=Mix((None,), (1.0,)))
+    broken = replace(policy.tables, mix=Mix((None,), (1.0,)), slotted=Mix((None,), (1.0,)))
     monkeypatch.setattr(inventory, "build_tables", lambda *_: broken)
     with pytest.raises(AttributeError):
         update_now(policy, fleet)

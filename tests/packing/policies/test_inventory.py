@@ -123,7 +123,7 @@ def test_learning_replaces_a_known_mix():
     for _ in range(3):
         policy.observe(share(250))
     update_now(policy, fleet)
-    assert policy.plan.tables.mix.requests == (share(250),)
+    assert policy.tables.mix.requests == (share(250),)
 
 
 def test_costs_before_the_first_plan_follow_what_was_learnt():

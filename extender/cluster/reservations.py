@@ -42,6 +42,8 @@ _AFTER_BREAK = 60.0
 _ANSWERS_KEPT = 4096
 _CYCLE = 5.0
 """Seconds from an answer to the end of the cycle in which kube-scheduler asks about a gang's members."""
+_STARTS = 2.0
+"""Seconds from an answer about one member of a gang to that about the next."""
 
 _log = logging.getLogger(__name__)
 
@@ -194,6 +196,7 @@ class Reservations:
         self._places: defaultdict[str, dict[Reserved, _Place]] = defaultdict(dict)
         self._answers: BoundedMap[str, tuple[Pod, str, float]] = BoundedMap(_ANSWERS_KEPT, KEPT_PODS)
         self._next_expiry = math.inf
+        self._starting = "", -math.inf
 
     def reserve(self, uid: str, reason: Reserved, node: str) -> None:
         """Keep a place for a pod that is known and waits; of another one this does nothing."""
@@ -368,9 +371,18 @@ class Reservations:
         times += [room.expires for room in self.gangs.values() if not room.is_over]
         self._next_expiry = min(times, default=math.inf)
 
-    def answered(self, pod: Pod, node: str, cycle: str = "") -> None:
+    @property
+    def starting_gang(self) -> str:
+        """The gang of which kube-scheduler is binding members, "" for none."""
+        gang, until = self._starting
+        return gang if self.clock() < until else ""
+
+    def answered(self, pod: Pod, node: str, cycle: str = "", gang: str = "") -> None:
         """kube-scheduler will most likely bind the pod to this node. ``cycle``: the key of the cycle in which
-        it asks about the pod, "" for none. Only the other pods of the cycle see this place as taken."""
+        it asks about the pod, "" for none. Only the other pods of the cycle see this place as taken.
+        ``gang``: the key of its gang, if that is starting."""
+        if gang:
+            self._starting = gang, self.clock() + _STARTS
         size = min(pod.size + len(node), KEPT_PODS // 16)
         self._answers.put(pod.uid, (pod, node, self.clock()), size)
         if cycle and not (bound := bound_request(pod)).problem:

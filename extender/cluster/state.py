@@ -43,9 +43,9 @@ from extender.k8s.objects import (
     MigLayouts,
     Node,
     Pod,
+    PodGroupKind,
     Upserted,
 )
-from extender.k8s.pod_groups import PodGroupKind
 from extender.k8s.resource_api.objects import Record as DeviceRecord
 from extender.protocol.node_names import NameTable, NodeNames
 from extender.queues.disruption_budgets import DisruptionBudgets

@@ -404,6 +404,8 @@ def describe_gang(state: State, pod: Pod) -> str:
     text += f"{state.gangs.running(gang.key)} of {len(members)} members run"
     text += f", {gang.succeeded} more succeeded" if gang.succeeded else ""
     text += f", {gang.minimum} must" if gang.minimum else ", any number may"
+    if gang.uncounted and not gang.together:
+        text += f"; they start one by one, because {gang.uncounted}, which says how many, is not seen"
     gated = sum(1 for one in members.values() if one.gates and not one.node_name)
     if gated:
         text += f"; {gated} held by scheduling gates"

@@ -12,14 +12,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, TypeGuard, get_args
 
 from extender.k8s.admission_objects import AdmissionKind, AdmissionRecord
 from extender.k8s.affinity import NO_CONSTRAINTS, SchedulingConstraints, Taint
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.manifest import Pairs
 from extender.k8s.node_topology import NodeTopology
-from extender.k8s.pod_groups import PodGroup, PodGroupKind
 from extender.k8s.resource_api.objects import (
     DeviceClaim,
     DeviceClass,
@@ -30,6 +29,32 @@ from extender.k8s.resource_api.objects import (
     ResourceSlice,
 )
 
+JobKind: TypeAlias = Literal[
+    "PyTorchJob",
+    "TFJob",
+    "MPIJob",
+    "OldMPIJob",
+    "XGBoostJob",
+    "JAXJob",
+    "PaddleJob",
+    "JobSet",
+    "PodGang",
+    "LeaderWorkerSet",
+    "RayCluster",
+    "KueueWorkload",
+]
+PodGroupKind: TypeAlias = Literal[
+    "PodGroup",
+    "AlphaPodGroup",
+    "OldAlphaPodGroup",
+    "CoschedulingPodGroup",
+    "KoordinatorPodGroup",
+    "VolcanoPodGroup",
+    "KaiPodGroup",
+    JobKind,
+]
+"""What says how many pods run together: objects of the kind PodGroup ("PodGroup" is Kubernetes' own), and the
+jobs of ``job_kinds``."""
 Kind: TypeAlias = (
     Literal[
         "Node",
@@ -310,6 +335,38 @@ class Pod(_Memo):
     def terminated(self) -> bool:
         """Whether its containers have ended, so that it holds no resources any more."""
         return self.phase in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroup:
+    """How many of the pods that name this object must run together.
+
+    ``minimum``: 0 if any number of them may run, None if that is not readable. ``together``: how many start
+    all at once or not at all, where that is another number. ``by_role``: the same for pods of one role that
+    are a gang by themselves. ``whole``: its pods are of different sorts or say so themselves, so only all of
+    them may be evicted, or none. ``templates``: pods that it makes, and how many of each. ``in_composite``:
+    it is part of a CompositePodGroup. ``problem``: what of it cannot be read, "" for nothing.
+    """
+
+    kind: PodGroupKind
+    namespace: str
+    name: str
+    minimum: int | None
+    whole: bool = False
+    in_composite: bool = False
+    problem: str = ""
+    together: int | None = None
+    by_role: Mapping[str, int] = field(default_factory=dict)
+    templates: tuple[tuple[Pod, int], ...] = ()
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def is_pod_group(kind: str) -> TypeGuard[PodGroupKind]:
+    """Whether objects of this kind are ``PodGroup``."""
+    return kind in get_args(PodGroupKind)
 
 
 @dataclass(frozen=True, slots=True)

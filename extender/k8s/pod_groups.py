@@ -8,23 +8,12 @@ write ``disruptionMode`` as a union, ``{all: {}}``. kubernetes-sigs/scheduler-pl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeGuard, get_args
+from typing import Any
 
 from msgspec import Struct
 
 from extender.k8s.manifest import Manifest
-
-PodGroupKind: TypeAlias = Literal[
-    "PodGroup",
-    "AlphaPodGroup",
-    "OldAlphaPodGroup",
-    "CoschedulingPodGroup",
-    "KoordinatorPodGroup",
-    "VolcanoPodGroup",
-    "KaiPodGroup",
-]
-"""All these objects have the kind PodGroup. "PodGroup" is Kubernetes' own."""
+from extender.k8s.objects import PodGroup, PodGroupKind
 
 _KINDS: dict[str, PodGroupKind] = {
     "scheduling.k8s.io/v1beta1": "PodGroup",
@@ -38,33 +27,6 @@ _KINDS: dict[str, PodGroupKind] = {
 NATIVE: tuple[PodGroupKind, ...] = ("PodGroup", "AlphaPodGroup", "OldAlphaPodGroup")
 """Of Kubernetes itself: of 1.37, the newest first, and of 1.36."""
 _MOST = (1 << 31) - 1  # all these fields are int32
-
-
-def is_pod_group(kind: str) -> TypeGuard[PodGroupKind]:
-    """Whether objects of this kind are PodGroups."""
-    return kind in get_args(PodGroupKind)
-
-
-@dataclass(frozen=True, slots=True)
-class PodGroup:
-    """How many of the pods that name this object must run together.
-
-    ``minimum``: 0 if any number of them may run, None if that is not readable. ``whole``: its pods are of
-    different sorts or say so themselves, so only all of them may be evicted, or none. ``in_composite``: it
-    is part of a CompositePodGroup. ``problem``: what of it cannot be read, "" for nothing.
-    """
-
-    kind: PodGroupKind
-    namespace: str
-    name: str
-    minimum: int | None
-    whole: bool = False
-    in_composite: bool = False
-    problem: str = ""
-
-    @property
-    def key(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 class _Gang(Struct, frozen=True, gc=False):

@@ -15,8 +15,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
-from extender.k8s.pod_groups import NATIVE, PodGroup, PodGroupKind, is_pod_group
+from extender.k8s.job_kinds import JOB_KINDS
+from extender.k8s.objects import (
+    Deleted,
+    Event,
+    Listed,
+    Pod,
+    PodGroup,
+    PodGroupKind,
+    Upserted,
+    is_pod_group,
+)
+from extender.k8s.pod_groups import NATIVE
 from extender.untrusted.limits import GANG_MEMBERS, OBJECT_NAME
 
 GANG = "stowage.dev/gang"
@@ -24,6 +34,8 @@ GANG = "stowage.dev/gang"
 GANG_MIN = "stowage.dev/gang-min"
 """Label or annotation: how many members must run. Without it: all."""
 
+_COMES_WITHIN = 10.0
+"""Seconds in which a job is shown that has made a pod already: its watch may lag behind."""
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
@@ -32,16 +44,17 @@ class GangWords:
     """What a pod says of its gang. ``kind`` and ``name`` identify it within a namespace.
 
     ``minimum`` is what the pod itself declares, None for nothing. ``pod_groups`` are the kinds of objects of
-    this name that declare it; the first that exists counts. ``together``: the minimum is to be placed all at
-    once, or not at all. ``indispensable``: without this pod the others are useless. ``others_unlike``:
-    members that do not exist yet may ask for something else than this pod.
+    this name that declare it, or of the name ``object``; the first that exists counts. ``role``: whose number
+    in that object counts, "" for all. ``indispensable``: without this pod the others are useless.
+    ``others_unlike``: members that do not exist yet may ask for something else than this pod.
     """
 
     kind: str
     name: str
     minimum: int | None = None
     pod_groups: tuple[PodGroupKind, ...] = ()
-    together: bool = True
+    object: str = ""
+    role: str = ""
     indispensable: bool = False
     others_unlike: bool = False
 
@@ -129,9 +142,42 @@ def _kueue(pod: Pod) -> GangWords | None:
 
 def _jobset(pod: Pod) -> GangWords | None:
     """kubernetes-sigs/jobset, ``api/jobset/v1alpha2/jobset_types.go``. By its failure policy a JobSet starts
-    all of its jobs again when one has failed. It does not say how many pods it has."""
+    all of its jobs again when one has failed."""
     name = pod.labels.get("jobset.sigs.k8s.io/jobset-name")
-    return GangWords("JobSet", name, together=False) if name else None
+    return GangWords("JobSet", name, pod_groups=("JobSet",)) if name else None
+
+
+def _grove(pod: Pod) -> GangWords | None:
+    """NVIDIA/grove, ``operator/api/common/labels.go``."""
+    name = pod.labels.get("grove.io/podgang")
+    return GangWords("PodGang", name, pod_groups=("PodGang",)) if name else None
+
+
+_KUBEFLOW: tuple[PodGroupKind, ...] = ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob")
+
+
+def _kubeflow(pod: Pod) -> GangWords | None:
+    """kubeflow/trainer, branch release-1.9, ``pkg/apis/kubeflow.org/v1/common_types.go``. Only the launcher
+    of an MPIJob (kubeflow/mpi-operator, v2beta1) is a pod of a Job of its own."""
+    name = pod.labels.get("training.kubeflow.org/job-name")
+    if not name:
+        return None
+    for kind in _KUBEFLOW:
+        if pod.owner and pod.owner.kind == kind:
+            return GangWords(kind, name, pod_groups=(kind,))
+    return GangWords("MPIJob", name, pod_groups=("MPIJob", "OldMPIJob"))
+
+
+def _kueue_workload(pod: Pod) -> GangWords | None:
+    """kubernetes-sigs/kueue, ``apis/kueue/v1beta2/topology_types.go`` (WorkloadAnnotation, set by default
+    from 0.14 on). A Job that is not Indexed is a queue of tasks. Slices of an elastic job replace each
+    other."""
+    name = pod.annotations.get("kueue.x-k8s.io/workload")
+    indexed = "batch.kubernetes.io/job-completion-index" in pod.labels
+    elastic = "kueue.x-k8s.io/workload-slice-name" in pod.annotations
+    if not name or elastic or not (indexed or (pod.owner and pod.owner.kind != "Job")):
+        return None
+    return GangWords("Kueue Workload", name, pod_groups=("KueueWorkload",))
 
 
 def _leader_worker_set(pod: Pod) -> GangWords | None:
@@ -146,6 +192,8 @@ def _leader_worker_set(pod: Pod) -> GangWords | None:
         "LeaderWorkerSet",
         f"{name}-{index}",
         _count(pod.annotations, f"{prefix}size"),
+        ("LeaderWorkerSet",),
+        object=name,
         indispensable=pod.labels.get(f"{prefix}worker-index") == "0",
         others_unlike=True,
     )
@@ -160,14 +208,15 @@ def _ray(pod: Pod) -> GangWords | None:
         return None
     replica = pod.labels.get("ray.io/worker-group-replica-name")
     if replica:
-        return GangWords("Ray worker", replica, together=False)
+        group = pod.labels.get("ray.io/group", "")
+        return GangWords("Ray worker", replica, None, ("RayCluster",), object=name, role=group)
     head = pod.labels.get("ray.io/node-type") == "head"
-    return GangWords("Ray", name, 1, together=False, indispensable=head, others_unlike=True)
+    return GangWords("Ray", name, 1, ("RayCluster",), indispensable=head, others_unlike=True)
 
 
 _READERS: tuple[Callable[[Pod], GangWords | None], ...] = (
     *(_stowage, _native, _coscheduling, _volcano, _kai, _koordinator, _kueue),
-    *(_leader_worker_set, _jobset, _ray),
+    *(_leader_worker_set, _grove, _jobset, _kubeflow, _ray, _kueue_workload),
 )
 
 
@@ -176,7 +225,8 @@ _NAMES = frozenset({
     *("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name", "pod-group-name"),
     *("pod-group.scheduling.sigs.k8s.io", "pod-group.scheduling.sigs.k8s.io/name"),
     *("gang.scheduling.koordinator.sh/name", "jobset.sigs.k8s.io/jobset-name"),
-    *("leaderworkerset.sigs.k8s.io/name", "ray.io/cluster"),
+    *("leaderworkerset.sigs.k8s.io/name", "ray.io/cluster", "grove.io/podgang"),
+    *("training.kubeflow.org/job-name", "kueue.x-k8s.io/workload"),
 })  # fmt: skip
 """Labels and annotations with the name of a gang: without any of them a pod names no gang."""
 
@@ -194,7 +244,8 @@ class Gang:
     ``indispensable`` are the keys of members without which the others are useless: if one of them leaves, all
     leave. ``words``: how the pods name the gang. ``together``: how many members are to be placed all at once
     or not at all, 0 where nothing says so. ``succeeded``: how many members have ended well, which count
-    towards both numbers.
+    towards both numbers. ``templates``: members that its job makes, and how many of each, () where it is not
+    known. ``uncounted``: the job that would say how many there are, and is not seen: "PyTorchJob train".
     """
 
     key: str
@@ -203,6 +254,8 @@ class Gang:
     words: GangWords = NO_WORDS
     together: int = 0
     succeeded: int = 0
+    templates: tuple[tuple[Pod, int], ...] = ()
+    uncounted: str = ""
 
     @property
     def to_place(self) -> int:
@@ -276,6 +329,7 @@ class GangTable:
         self.changes = 0  # of members and PodGroups
         self._version = 0  # of the PodGroups
         self._changed: set[str] = set()
+        self._served: set[str] = set()  # kinds of PodGroups that were listed
 
     def gang_of(self, pod: Pod) -> Gang | None:
         """The gang of a pod, None for a pod of its own. For a known pod, what the watch shows counts."""
@@ -287,6 +341,15 @@ class GangTable:
         if words is None:
             return None
         return self._gang(self._gangs.get(_key(pod, words)) or _alone(pod, words))
+
+    def awaited_job(self, pod: Pod, now: float) -> str:
+        """The job that says how many pods start with this one, as "PyTorchJob train", if it should be here
+        any moment: the cluster serves its kind, and the pod is younger than ``_COMES_WITHIN`` at ``now``
+        (Unix seconds); else ""."""
+        gang = self.gang_of(pod)
+        if gang is None or self._served.isdisjoint(gang.words.pod_groups):
+            return ""
+        return gang.uncounted if 0 <= now - pod.created < _COMES_WITHIN else ""
 
     def cycle_of(self, pod: Pod) -> str:
         """The key of the pods that kube-scheduler asks about in one cycle, before it binds any of them: those
@@ -380,7 +443,8 @@ class GangTable:
             case Deleted(kind, key) if is_pod_group(kind):
                 if self._pod_groups.pop((kind, key), None) is not None:
                     self._pod_groups_changed()
-            case Listed(kind, keys) if is_pod_group(kind):
+            case Listed(kind, keys, absent=absent) if is_pod_group(kind):
+                (self._served.discard if absent else self._served.add)(kind)
                 for gone in [(of, key) for of, key in self._pod_groups if of == kind and key not in keys]:
                     del self._pod_groups[gone]
                 self._pod_groups_changed()
@@ -446,23 +510,30 @@ class GangTable:
         words = words_of(pod)
         if words is None or len(members.pods) > GANG_MEMBERS:
             return None
-        name = f"{pod.namespace}/{words.name}"
+        name = f"{pod.namespace}/{words.object or words.name}"
         groups = (self._pod_groups.get((kind, name)) for kind in words.pod_groups)
         group = next(filter(None, groups), None)
-        minimum = max(members.declared, default=None) if group is None else group.minimum
+        minimum, together = max(members.declared, default=None), None
+        if group is not None:
+            minimum, together = group.minimum, group.together
+            if words.role:
+                minimum = together = group.by_role.get(words.role)
         key = _key(pod, words)
         succeeded = self._succeeded.get(key, 0)
         everybody = len(members.pods) + succeeded
         if group is not None and minimum == 0 and not group.whole:
             return None  # any number of them may run
+        awaits_job = group is None and not JOB_KINDS.keys().isdisjoint(words.pod_groups)
         whole = minimum is None or (group is not None and group.whole)
         return Gang(
             key=key,
             minimum=max(minimum or 0, everybody) if whole else minimum or 0,
             indispensable=frozenset(members.indispensable),
             words=words,
-            together=(minimum or 0) if words.together else 0,
+            together=(minimum or 0) if together is None else together,
             succeeded=succeeded,
+            templates=group.templates if group and not words.role else (),
+            uncounted=f"{words.pod_groups[0]} {words.object or words.name}" if awaits_job else "",
         )
 
 

@@ -48,6 +48,7 @@ from extender.untrusted.limits import KEPT_PODS, LARGE_BODY, shorten
 from extender.verbs.bind import Binder
 from extender.verbs.evaluate import Evaluation
 from extender.verbs.filter import filter_nodes
+from extender.verbs.gang_fit import starting_gang
 from extender.verbs.preempt import GO_FOR_ANOTHER, STILL_THERE, NamedVictims, Preemption, in_words, preempt
 from extender.verbs.prioritize import LastFilter, Scored, prioritize, scored
 from extender.verbs.recheck import LONGEST, RefusalRecheck
@@ -221,7 +222,8 @@ class Engine:
 
     def _answered(self, pod: Pod, node: str) -> None:
         """kube-scheduler will most likely take this node."""
-        self.state.reservations.answered(pod, node, self.state.gangs.cycle_of(pod))
+        cycle, gang = self.state.gangs.cycle_of(pod), starting_gang(self.state, pod)
+        self.state.reservations.answered(pod, node, cycle, gang)
 
     def _filtered(
         self,

@@ -25,8 +25,15 @@ from extender.k8s.admission_objects import (
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.node_filter import NodeRequirement
 from extender.k8s.node_topology import NodeTopology
-from extender.k8s.objects import KoordinatorDevice, KubernetesObject, MigLayouts, Node, Pod
-from extender.k8s.pod_groups import PodGroup, PodGroupKind
+from extender.k8s.objects import (
+    KoordinatorDevice,
+    KubernetesObject,
+    MigLayouts,
+    Node,
+    Pod,
+    PodGroup,
+    PodGroupKind,
+)
 from extender.k8s.resource_api.objects import (
     DeviceClass,
     DeviceTaintRule,

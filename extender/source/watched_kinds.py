@@ -27,11 +27,12 @@ from extender.k8s.eviction_objects import (
     PriorityClass,
     PriorityClassManifest,
 )
+from extender.k8s.job_kinds import JOB_KINDS, JobManifest
 from extender.k8s.manifest import Manifest
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.node_topology import NodeTopology, NodeTopologyManifest
-from extender.k8s.objects import Kind, KubernetesObject, Node, Pod
-from extender.k8s.pod_groups import PodGroup, PodGroupManifest
+from extender.k8s.objects import Kind, KubernetesObject, Node, Pod, PodGroup
+from extender.k8s.pod_groups import PodGroupManifest
 from extender.k8s.pod_manifest import PodManifest
 from extender.k8s.resource_api.manifests import (
     DeviceClassManifest,
@@ -61,10 +62,10 @@ class WatchedKind:
     def read(self, text: bytes | Raw) -> tuple[KubernetesObject, str]:
         """What is kept of an object of this kind, and its version. Raises ``Unreadable`` if it has no name.
 
-        Several APIs have a PodGroup, and do not name themselves in a list.
+        Several APIs have a PodGroup or share a manifest, and do not name themselves in a list.
         """
         manifest, problem, left_out = self.manifest.salvaged(text)
-        one_of_several = isinstance(manifest, PodGroupManifest | DeviceTaintRuleManifest)
+        one_of_several = isinstance(manifest, PodGroupManifest | JobManifest | DeviceTaintRuleManifest)
         record: KubernetesObject = manifest.record(*((self.kind,) if one_of_several else ()))
         if problem:
             record = _with_problem(record, problem, left_out)
@@ -112,21 +113,22 @@ _POD_GROUPS: Mapping[Kind, str] = {
     "VolcanoPodGroup": "scheduling.volcano.sh/v1beta1",
     "KaiPodGroup": "scheduling.run.ai/v2alpha2",
 }
-_dra_kind = partial(WatchedKind, optional=True, awaited=True)
+_awaited = partial(WatchedKind, optional=True, awaited=True)
 _optional = partial(WatchedKind, optional=True)
 _ROWS = (
     WatchedKind("Node", "/api/v1/nodes", NodeManifest, awaited=True),
     WatchedKind("Pod", "/api/v1/pods", PodManifest, awaited=True),
-    _dra_kind("DeviceClass", f"{_DRA}/deviceclasses", DeviceClassManifest),
-    _dra_kind("ResourceSlice", f"{_DRA}/resourceslices", ResourceSliceManifest),
-    _dra_kind("ResourceClaim", f"{_DRA}/resourceclaims", ResourceClaimManifest),
+    _awaited("DeviceClass", f"{_DRA}/deviceclasses", DeviceClassManifest),
+    _awaited("ResourceSlice", f"{_DRA}/resourceslices", ResourceSliceManifest),
+    _awaited("ResourceClaim", f"{_DRA}/resourceclaims", ResourceClaimManifest),
     _optional("ResourceClaimTemplate", f"{_DRA}/resourceclaimtemplates", ResourceClaimTemplateManifest),
     # v1: Kubernetes 1.37, v1beta2: 1.36, v1alpha3: 1.33 to 1.38 (k8s.io/api v0.37.1, ``resource/*/types.go``)
-    _dra_kind("DeviceTaintRule", f"{_DRA}/devicetaintrules", DeviceTaintRuleManifest),
-    _dra_kind("BetaDeviceTaintRule", f"{_DRA}beta2/devicetaintrules", DeviceTaintRuleManifest),
-    _dra_kind("AlphaDeviceTaintRule", f"{_DRA}alpha3/devicetaintrules", DeviceTaintRuleManifest),
+    _awaited("DeviceTaintRule", f"{_DRA}/devicetaintrules", DeviceTaintRuleManifest),
+    _awaited("BetaDeviceTaintRule", f"{_DRA}beta2/devicetaintrules", DeviceTaintRuleManifest),
+    _awaited("AlphaDeviceTaintRule", f"{_DRA}alpha3/devicetaintrules", DeviceTaintRuleManifest),
     _optional("Device", "/apis/scheduling.koordinator.sh/v1alpha1/devices", KoordinatorDeviceManifest),
     *(_optional(kind, f"/apis/{api}/podgroups", PodGroupManifest) for kind, api in _POD_GROUPS.items()),
+    *(_awaited(kind, f"/apis/{job.path}", JobManifest) for kind, job in JOB_KINDS.items()),
     _optional(
         "NodeResourceTopology",
         "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies",

@@ -57,6 +57,8 @@ one of them."""
 GANG_MEMBERS = 2048
 """Members of a gang, waiting ones included. If there are more, each of them counts as a pod of its own. Of
 those that have succeeded no more are remembered."""
+GANG_TEMPLATES = 16
+"""Pod templates of a job that are read. Those of most have one to three."""
 # PodDisruptionBudgets. The API server has no limits for selectors.
 BUDGET_SELECTOR = 64  # requirements and values in the selector of a PodDisruptionBudget. Most have one or two
 DISRUPTED_PODS = 2000

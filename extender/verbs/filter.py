@@ -18,7 +18,7 @@ from extender.settings import Settings
 from extender.untrusted.limits import shorten
 from extender.verbs.assignment import renaming_nodes
 from extender.verbs.evaluate import Evaluation, shortlist, when_idle
-from extender.verbs.gang_fit import evaluate_in_cycle, with_gang_check
+from extender.verbs.gang_fit import evaluate_in_cycle, must_wait, with_gang_check
 from packing.model.reasons import Reason
 
 
@@ -38,6 +38,8 @@ def filter_nodes(
     evaluation = with_gang_check(state, evaluate_in_cycle(state, args.pod, request, args.names))
     fitting = evaluation.fitting
     any_fits = fitting > 0
+    if any_fits and (problem := must_wait(state, args.pod)):
+        return FilterResult(error=problem), evaluation
     # Forecasts may be wrong about devices: a pod with claims gets all nodes that fit.
     if settings.shortlist and any_fits and not evaluation.forecasts:
         chosen = shortlist(evaluation.codes, evaluation.keys, settings.shortlist, fitting)

@@ -21,6 +21,7 @@ does not count, such as shares of a GPU: that is left to the evictor.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ import numpy.typing as npt
 from extender.cluster.gang_placement import WaitingMembers, grouped, place_together, waiting_members
 from extender.cluster.other_resources import asked_by
 from extender.cluster.state import State
+from extender.dialects.pod_resources import RequestError
 from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import NodeNames
@@ -84,6 +86,27 @@ def gang_may_fit(state: State, pod: Pod, request: Request) -> bool:
     return answers[asked]
 
 
+def must_wait(state: State, pod: Pod) -> str:
+    """Why a member of a gang that has not started must be asked about again, "" if it need not: its job,
+    which says how many start together, is not seen yet, or another gang is just starting. What kube-scheduler
+    binds is not seen at once: both might start, each with a part of the room."""
+    if not state.gang_check or (gang := state.gangs.gang_of(pod)) is None:
+        return ""
+    if awaited := state.gangs.awaited_job(pod, time.time()):
+        return f"waits until Stowage sees {awaited}, which says how many pods start together"
+    first = state.gangs.gang(state.reservations.starting_gang)
+    if first is None or first.key == gang.key or state.gangs.running(first.key) >= first.to_place:
+        return ""
+    return "another gang is starting" if gang.to_place > 1 else ""
+
+
+def starting_gang(state: State, pod: Pod) -> str:
+    """The key of the pod's gang, while not all start that must start together; "" for other pods. Of
+    Kubernetes' own gangs kube-scheduler starts one at a time."""
+    gang = state.gangs.gang_of(pod) if not pod.pod_group else None
+    return gang.key if gang and state.gangs.running(gang.key) < gang.to_place > 1 else ""
+
+
 def _has_a_node(state: State, pod: Pod, gang: Gang) -> bool:
     """Whether another member has got a node in this cycle."""
     answered = state.reservations.in_cycle(state.gangs.cycle_of(pod)).keys() - {pod.uid}
@@ -115,32 +138,68 @@ def _may_fit(
     """Nominated members may go elsewhere, or stay: the search may miss the way by which they got their
     room."""
     others = [one for one in state.gangs.members(gang.key) if one.key != asking.pod.key and not one.deleting]
-    if any(state.pods.is_bound(one.uid) for one in others):
+    bound = [one for one in others if state.pods.is_bound(one.uid)]
+    if any(_wants_gpu(state, one) for one in bound):
         return True
-    without_gates = [one for one in others if not one.gates]
-    to_come = max(gang.to_place - 1 - len(others), 0)
-    if 1 + len(without_gates) + to_come < gang.to_place:
+    waiting = [one for one in others if one not in bound]
+    wanted = gang.to_place - len(bound)  # a launcher without GPUs starts before its workers
+    without_gates = [one for one in waiting if not one.gates]
+    to_come = max(wanted - 1 - len(waiting), 0)
+    if 1 + len(without_gates) + to_come < wanted:
         return False
     nominated = [one.key for one in without_gates if state.reservations.node_of(one.uid)]
-    members = _members_to_place(state, gang, asking, without_gates, gang.to_place)
+    unseen = _unseen(state, gang, [asking.pod, *others]) if to_come else []
+    members = _members_to_place(state, gang, asking, without_gates, wanted, unseen)
     fits = _fits(state, members, now, without=nominated, supposed=supposed)
     if fits or not nominated:
         return fits
     rest = [one for one in without_gates if one.key not in nominated]
-    members = _members_to_place(state, gang, asking, rest, gang.to_place - len(nominated))
+    members = _members_to_place(state, gang, asking, rest, wanted - len(nominated), unseen)
     return _fits(state, members, now, supposed=supposed)
 
 
+def _wants_gpu(state: State, pod: Pod) -> bool:
+    try:
+        return state.request_of(pod).wants_gpu
+    except RequestError:
+        return True
+
+
+def _unseen(state: State, gang: Gang, known: Sequence[Pod]) -> list[Pod]:
+    """The members that the gang's job makes and that do not exist yet, as far as it says: those of its
+    templates without as many ``known`` pods that ask for the same."""
+    seen = Counter[Request]()
+    for one in waiting_members(known, GANG_READ, state.request_of):
+        seen[one.request] += one.count
+    unseen: list[Pod] = []
+    for template, count in gang.templates:
+        pod = replace(state.admission.as_created(template)[0], priority=known[0].priority)
+        for one in waiting_members([pod], 1, state.request_of):
+            unseen += [pod] * min(max(count - seen[one.request], 0), GANG_READ)
+            seen[one.request] = max(seen[one.request] - count, 0)
+    return unseen
+
+
 def _members_to_place(
-    state: State, gang: Gang, asking: WaitingMembers, others: Sequence[Pod], wanted: int
+    state: State,
+    gang: Gang,
+    asking: WaitingMembers,
+    others: Sequence[Pod],
+    wanted: int,
+    unseen: Sequence[Pod],
 ) -> Sequence[WaitingMembers]:
-    """The pod that asks and as many others as must run with it, the smallest first. Copies of it for those
-    that are still to be created, if that is what they ask for."""
-    waiting = waiting_members(islice(others, GANG_READ), max(wanted - 1, 0), state.request_of)
-    members = grouped([asking, *waiting])
+    """The pod that asks and as many others as must run with it, those first without which the others are
+    useless, then the smallest. After them those that are still to be created: ``unseen``, or copies of the
+    pod, if that is what they ask for."""
+    needed = [one for one in others if one.key in gang.indispensable]
+    members = [asking, *waiting_members(needed, max(wanted - 1, 0), state.request_of)]
+    for some in ([one for one in others if one not in needed], unseen):
+        left = wanted - sum(member.count for member in members)
+        members += waiting_members(islice(some, GANG_READ), max(left, 0), state.request_of)
+    members = grouped(members)
     missing = wanted - sum(member.count for member in members)
     alike = all(member.request == asking.request for member in members)
-    if missing > 0 and alike and not gang.words.others_unlike:
+    if missing > 0 and alike and not (gang.words.others_unlike or gang.templates):
         members[0] = replace(members[0], count=members[0].count + missing)
     return members
 

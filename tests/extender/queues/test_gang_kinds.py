@@ -146,7 +146,7 @@ MANIFESTS = {
         {"labels": {"ray.io/cluster": "rc", "ray.io/node-type": "worker", "ray.io/group": "gpu"}},
         "Ray train/rc",
         1,
-        0,
+        1,
     ),
     "hosts of one ray worker": (
         {

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.cluster.state import State
-from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
-from extender.k8s.pod_groups import PodGroup
+from extender.k8s.objects import Deleted, Event, Listed, Pod, PodGroup, Upserted
 from extender.queues import gangs as module
 from extender.queues.gangs import GangTable, words_of
 from extender.source.list_watch import ListWatch

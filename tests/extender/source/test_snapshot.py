@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from extender.k8s.affinity import SchedulingConstraints
-from extender.k8s.objects import Event, Listed, Node, Pod, Upserted
-from extender.k8s.pod_groups import PodGroup
+from extender.k8s.job_kinds import JOB_KINDS
+from extender.k8s.objects import Event, Listed, Node, Pod, PodGroup, Upserted
 from extender.k8s.resource_api.objects import DeviceTaintRuleKind
 from extender.source.errors import BindConflict, BindError, Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource, moment_of, read
@@ -238,7 +238,8 @@ def test_everything_is_delivered_at_once_nodes_first() -> None:
     assert events[1] == Listed("Node", frozenset({"n1"}))
     assert events[3] == Listed("Pod", frozenset({"ml/a"}))
     devices = {"ResourceSlice", "ResourceClaim", "DeviceClass", *get_args(DeviceTaintRuleKind)}
-    assert {e.kind for e in events if isinstance(e, Listed)} == {"Node", "Pod"} | devices
+    listed = {"Node", "Pod", *devices, *JOB_KINDS}
+    assert {e.kind for e in events if isinstance(e, Listed)} == listed
     assert source.describe() == "cluster.json (1 nodes, 1 pods)"
     assert source.watches() == {}
     assert source.server_version() == ""

@@ -27,8 +27,8 @@ from extender.k8s.objects import (
     MigLayouts,
     Node,
     Pod,
+    PodGroup,
 )
-from extender.k8s.pod_groups import PodGroup
 from extender.k8s.resource_api.objects import (
     AllocationResult,
     Amount,

@@ -10,8 +10,7 @@ import pytest
 
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
-from extender.k8s.objects import Node, Pod, Upserted
-from extender.k8s.pod_groups import PodGroup
+from extender.k8s.objects import Node, Pod, PodGroup, Upserted
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.verbs.evaluate import reason_on

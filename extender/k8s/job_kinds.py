@@ -1,0 +1,159 @@
+"""Jobs of many pods, as their operators' own objects describe them: how many pods start together, and which.
+
+A kind is a row of ``JOB_KINDS``, beside its name in ``objects.JobKind``, the reader of its pods' labels in
+``queues.gangs`` and its right in ``deploy/rbac.yaml``. A TrainJob (Kubeflow Trainer v2) makes a JobSet,
+NVIDIA's Dynamo a PodGang or a LeaderWorkerSet, a RayJob and a RayService a RayCluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import Any, NamedTuple
+
+from extender.k8s.manifest import Manifest, Unreadable
+from extender.k8s.objects import JobKind, Pod, PodGroup
+from extender.k8s.pod_manifest import PodManifest
+from extender.k8s.pod_templates import as_list, as_map, as_text, count_of, pod_templates
+from extender.untrusted.limits import GANG_MEMBERS, GANG_TEMPLATES
+
+_Fields = dict[str, Any]
+
+
+class Size(NamedTuple):
+    """How many pods of a job must run, and the rest as in ``PodGroup``."""
+
+    minimum: int
+    together: int | None = None
+    by_role: Mapping[str, int] = {}
+
+
+class _Row(NamedTuple):
+    """``path`` of the kind's lists below /apis. ``size`` reads it from ``spec`` and ``status``."""
+
+    path: str
+    size: Callable[[_Fields, _Fields], Size]
+
+
+def _kubeflow(spec: _Fields, status: _Fields) -> Size:
+    """``runPolicy.schedulingPolicy.minAvailable``, else the elastic minimum, else all. A launcher that waits
+    for the workers does not exist before they run."""
+    roles = [as_map(value) for key, value in spec.items() if key.endswith("ReplicaSpecs")]
+    replicas = {name: as_map(one) for role in roles for name, one in role.items()}
+    if spec.get("launcherCreationPolicy") == "WaitForWorkersReady":
+        replicas.pop("Launcher", None)
+    total = sum(_or_one(one.get("replicas")) for one in replicas.values())
+    policy = as_map(as_map(spec.get("runPolicy")).get("schedulingPolicy"))
+    elastic = as_map(spec.get("elasticPolicy"))
+    least = count_of(policy.get("minAvailable")) or count_of(elastic.get("minReplicas"))
+    return Size(min(least or total, total))
+
+
+def _job_set(spec: _Fields, status: _Fields) -> Size:
+    """All pods of all jobs. Those that ``dependsOn`` holds back count: their room is needed, too."""
+    return Size(sum(_pods_of_job(as_map(one)) for one in as_list(spec.get("replicatedJobs"))))
+
+
+def _pods_of_job(replicated: _Fields) -> int:
+    spec = as_map(as_map(replicated.get("template")).get("spec"))
+    parallelism = _or_one(spec.get("parallelism"))
+    at_once = min(parallelism, count_of(spec.get("completions")) or parallelism)
+    return _or_one(replicated.get("replicas")) * at_once
+
+
+def _pod_gang(spec: _Fields, status: _Fields) -> Size:
+    return Size(sum(count_of(as_map(one).get("minReplicas")) for one in as_list(spec.get("podgroups"))))
+
+
+def _leader_worker_set(spec: _Fields, status: _Fields) -> Size:
+    """Of one group, which is a gang by itself."""
+    return Size(_or_one(as_map(spec.get("leaderWorkerTemplate")).get("size")))
+
+
+def _ray_cluster(spec: _Fields, status: _Fields) -> Size:
+    """Ray works with its head and any number of workers, but a head alone is of no use: it starts with the
+    ``minReplicas`` of each group, or with one worker. The hosts of a replica are useless without each
+    other."""
+    groups = [as_map(one) for one in as_list(spec.get("workerGroupSpecs"))]
+    groups = [one for one in groups if one.get("suspend") is not True]
+    hosts = {as_text(one.get("groupName")): _or_one(one.get("numOfHosts")) for one in groups}
+    workers = sum(count_of(one.get("minReplicas")) * _or_one(one.get("numOfHosts")) for one in groups)
+    wanted = any(count_of(one.get("replicas")) for one in groups)
+    return Size(1, 1 + (workers or wanted), hosts)
+
+
+def _kueue(spec: _Fields, status: _Fields) -> Size:
+    """The counts of the admission, which may be partial, else those that were asked for."""
+    admitted = as_list(as_map(status.get("admission")).get("podSetAssignments"))
+    return Size(sum(count_of(as_map(one).get("count")) for one in admitted or as_list(spec.get("podSets"))))
+
+
+JOB_KINDS: Mapping[JobKind, _Row] = {
+    # https://github.com/kubeflow/trainer/blob/release-1.9/pkg/apis/kubeflow.org/v1 (SchedulingPolicy), and
+    # minMember in pkg/controller.v1/common/job.go
+    "PyTorchJob": _Row("kubeflow.org/v1/pytorchjobs", _kubeflow),
+    "TFJob": _Row("kubeflow.org/v1/tfjobs", _kubeflow),
+    "XGBoostJob": _Row("kubeflow.org/v1/xgboostjobs", _kubeflow),
+    "JAXJob": _Row("kubeflow.org/v1/jaxjobs", _kubeflow),
+    "PaddleJob": _Row("kubeflow.org/v1/paddlejobs", _kubeflow),
+    "OldMPIJob": _Row("kubeflow.org/v1/mpijobs", _kubeflow),
+    # https://github.com/kubeflow/mpi-operator/blob/master/pkg/controller/podgroup.go (calculateMinAvailable)
+    "MPIJob": _Row("kubeflow.org/v2beta1/mpijobs", _kubeflow),
+    # https://github.com/kubernetes-sigs/jobset/blob/main/api/jobset/v1alpha2/jobset_types.go (ReplicatedJob)
+    "JobSet": _Row("jobset.x-k8s.io/v1alpha2/jobsets", _job_set),
+    # https://github.com/NVIDIA/grove/blob/main/scheduler/api/core/v1alpha1/podgang.go (PodGroup.MinReplicas)
+    "PodGang": _Row("scheduler.grove.io/v1alpha1/podgangs", _pod_gang),
+    # https://github.com/kubernetes-sigs/lws/blob/main/api/leaderworkerset/v1/leaderworkerset_types.go (Size)
+    "LeaderWorkerSet": _Row("leaderworkerset.x-k8s.io/v1/leaderworkersets", _leader_worker_set),
+    # https://github.com/ray-project/kuberay/blob/master/ray-operator/controllers/ray/utils/util.go
+    # (CalculateMinReplicas)
+    "RayCluster": _Row("ray.io/v1/rayclusters", _ray_cluster),
+    # https://github.com/kubernetes-sigs/kueue/blob/main/apis/kueue/v1beta2/workload_types.go (Admission)
+    "KueueWorkload": _Row("kueue.x-k8s.io/v1beta2/workloads", _kueue),
+}
+
+
+class JobManifest(Manifest, frozen=True, gc=False):
+    """A job of any of these kinds."""
+
+    kind: str = ""
+    spec: Any = None
+    status: Any = None
+
+    def record(self, kind: JobKind | None = None) -> PodGroup:
+        """The job as what says how many of its pods run together. ``kind``: if it differs from its own, or
+        the job does not name it, as in a list."""
+        named: list[JobKind] = [one for one in JOB_KINDS if one == self.kind]
+        own = kind or named[0]
+        spec, namespace = as_map(self.spec), self.metadata.namespace_or_default
+        size = JOB_KINDS[own].size(spec, as_map(self.status))
+        minimum = min(size.minimum, GANG_MEMBERS)
+        return PodGroup(
+            own,
+            namespace,
+            self.metadata.name,
+            minimum,
+            together=size.together,
+            by_role=dict(islice(size.by_role.items(), GANG_TEMPLATES)),
+            templates=tuple(_templates(spec, namespace)),
+        )
+
+
+def _templates(spec: _Fields, namespace: str) -> list[tuple[Pod, int]]:
+    """The pods that a spec makes. Those that cannot be read are left out: they are not known before they
+    exist."""
+    found = []
+    with suppress(RecursionError):
+        for number, (_, template, count) in enumerate(islice(pod_templates(spec, (), 1), GANG_TEMPLATES)):
+            own = as_map(template.get("metadata"))
+            metadata = {"labels": own.get("labels"), "annotations": own.get("annotations")}
+            metadata |= {"namespace": namespace, "name": f"template-{number}"}
+            with suppress(Unreadable):
+                pod = PodManifest.from_value({"metadata": metadata, "spec": template["spec"]}).record()
+                found.append((pod, min(count, GANG_MEMBERS)))
+    return found
+
+
+def _or_one(value: object) -> int:
+    return count_of(value) or 1

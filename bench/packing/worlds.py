@@ -150,7 +150,7 @@ class World:
             if self.ends:
                 spec = self.state.fleet.specs[allocation.row]
                 assert spec is not None
-                self.ends.starts(f"{number}/{place}", Running(spec.name, owner, now))
+                self.ends.starts(f"{number}/{place}", Running(spec.name, (owner,), now))
         return held
 
     def _places(self, job: Template) -> Iterator[Rows]:

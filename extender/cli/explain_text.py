@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from time import time
 from typing import TYPE_CHECKING
 
 from extender.explain.asks import amounts
@@ -65,6 +66,8 @@ def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -
         lines += [f"{head}{'.' if verdict.why[:1].isupper() else ':'} {verdict.why}"]
         lines += [f"  {verdict.lacks}"] if verdict.lacks else []
         lines += ["", "What would help:", *(f"  {way}" for way in verdict.ways)] if verdict.ways else []
+    if explanation.starts:
+        lines += ["", explanation.starts.text(time())]
     if notes := [*explanation.hints, *([explanation.gang] if explanation.gang else [])]:
         lines += ["", *notes]
     lines += _sections(tables, width)

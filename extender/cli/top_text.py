@@ -18,7 +18,7 @@ Sort: TypeAlias = Literal["name", "model", "zone", "gpus", "whole", "free", "use
 _HEAD = ("MODEL", "GPUS", "WHOLE", "FREE", "GIB FREE", "PODS", "NOTE")
 _WIDE_HEAD = ("ZONE", "GPU USE %", "ISLANDS", "MIG FREE", "CPU FREE", "HOST GIB FREE")
 _PROBLEMS, _NAMED = 10, 3
-_WAITING_HEAD = ("PENDING", "QUEUE", "PRIORITY", "AGE", "REQUESTS", "WHY")
+_WAITING_HEAD = ("PENDING", "QUEUE", "PRIORITY", "AGE", "STARTS", "REQUESTS", "WHY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,15 @@ def _problems(found: Overview) -> Iterator[str]:
 
 def _wait(line: WaitingLine, now: float) -> tuple[str, ...]:
     age = _age(now - line.created) if line.created else "unknown"
-    return line.pod, line.queue, str(line.priority), age, amounts(line.asks), line.why
+    return line.pod, line.queue, str(line.priority), age, _starts(line, now), amounts(line.asks), line.why
+
+
+def _starts(line: WaitingLine, now: float) -> str:
+    """In how long, with a probability of 50 % and of 90 %."""
+    if line.starts is None:
+        return ""
+    times = ("?" if at is None else _age(at - now) for at in (line.starts.half, line.starts.most))
+    return " to ".join(times)
 
 
 def _age(seconds: float) -> str:

@@ -1,21 +1,29 @@
-"""What nodes cost more because a pod would run for longer than all that is there, by what has ended before.
+"""How long pods run, learnt from those that have ended, and what that says about the nodes.
 
-Pods that end together free whole nodes. The kind of a pod is its controller without the parts of the name
-that change from run to run: ``train-llm-28391`` and ``train-llm-28402`` run about equally long. A pod without
-a controller, or of a kind of which too few have ended, costs the same everywhere.
+The kind of a pod is its controller without the parts of the name that change from run to run:
+``train-llm-28391`` and ``train-llm-28402`` run about equally long. Pods of another kind are expected to run
+as long as those of their queue that ask for as many GPUs.
+
+Pods that end together free whole nodes. So, if that is switched on, nodes cost more where a pod would run for
+longer than all that is there. A pod without a controller, or of a kind of which too few have ended, costs the
+same everywhere.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import numpy as np
 
 from extender.cluster.allocations import Allocations
+from extender.cluster.demand import gpus_of, size_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
-from packing.fleet.arrays import Floats
+from extender.untrusted.bounded_cache import BoundedMap
+from packing.fleet.arrays import Doubles, Floats
 from packing.fleet.fleet import Fleet
 from packing.model.lifetimes import LastEnds, Running
 
@@ -26,6 +34,8 @@ _RUN = re.compile(r"(-[a-z0-9]*[0-9][a-z0-9]*)+$")
 """What of a controller's name changes with each run: dates, numbers and hashes."""
 _TURN = 300
 """Updates, every 0.1 s, in which the pods of all nodes have got older."""
+_FINISHED = 10_000
+"""Pods that had finished before Stowage saw them run, and that it has learnt from."""
 
 
 def kind_of(pod: Pod) -> tuple[str, str, str] | None:
@@ -35,31 +45,73 @@ def kind_of(pod: Pod) -> tuple[str, str, str] | None:
 
 
 class EndCosts:
-    """Follows the pods that have GPUs, if it is ``enabled``."""
+    """Follows the pods that have GPUs. ``enabled``: it also says what nodes cost more."""
 
     def __init__(
-        self, fleet: Fleet, allocations: Allocations, clock: Callable[[], float] = time.time
+        self,
+        fleet: Fleet,
+        allocations: Allocations,
+        queue_of: Callable[[Pod], str] = lambda pod: "",
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """``queue_of``: the name of a pod's queue. ``clock``: Unix seconds."""
         self.enabled = False
-        self.ends, self._clock = LastEnds(), clock
+        self.ends, self._clock, self._queue_of = LastEnds(), clock, queue_of
         self._fleet, self._allocations = fleet, allocations
+        self._finished: BoundedMap[str, bool] = BoundedMap(_FINISHED)
 
     def apply(self, event: Event) -> None:
         """A pod, after ``allocations`` knows of it; or the nodes that there are."""
-        if not self.enabled:
-            return
         match event:
-            case Upserted(Pod() as pod) if pod.terminated:
+            case Upserted(Pod() as pod) if pod.terminated and pod.key in self.ends.running:
+                self._finished.put(pod.uid, True, len(pod.uid))
                 self.ends.leaves(pod.key, self._clock())
+            case Upserted(Pod() as pod) if pod.terminated:
+                self._learn_from_finished(pod)
             case Upserted(Pod() as pod):
                 held = self._allocations.allocation_of(pod.key)
                 if held and pod.started and (held.devices or held.shares or held.slices):
-                    self.ends.starts(pod.key, Running(pod.node_name, kind_of(pod), pod.started))
+                    was = self.ends.running.get(pod.key)
+                    if was is None or (was.node, was.started) != (pod.node_name, pod.started):
+                        self.ends.starts(pod.key, Running(pod.node_name, self._kinds(pod), pod.started))
             case Deleted("Pod", key):
                 self.ends.leaves(key)
             case Listed("Pod", keys):
                 for key in self.ends.running.keys() - keys:
                     self.ends.leaves(key)
+
+    def _learn_from_finished(self, pod: Pod) -> None:
+        """A pod that ran before this process saw it, and is still listed."""
+        known = self._finished.get(pod.uid)
+        self._finished.put(pod.uid, True, len(pod.uid))
+        if not known and 0 < pod.started < pod.finished and (kinds := self._kinds(pod)):
+            self.ends.lifetimes.ended(kinds, pod.finished - pod.started)
+
+    def _kinds(self, pod: Pod) -> tuple[Hashable, ...]:
+        """The kinds of a pod with GPUs, the narrowest first; none of another."""
+        try:
+            request = request_of(pod)
+        except RequestError:
+            return ()
+        if not request.wants_gpu:
+            return ()
+        like = self._queue_of(pod), size_of(gpus_of(self._fleet, request))
+        return tuple(filter(None, (kind_of(pod), like)))
+
+    def remaining(self, pod: Pod, outlives: Doubles) -> Doubles:
+        """Seconds from now until the pod ends, infinite where nothing is known of that: (S,). ``outlives``
+        (S,): the part (0 to 1) of the pods of its kind and age that end before it does. For a pod that waits:
+        from its start."""
+        now, running = self._clock(), self.ends.running.get(pod.key)
+        if pod.is_about_to_go(now):
+            return np.full_like(outlives, max(pod.ends - now, 0.0))
+        age = max(now - running.started, 0.0) if running else 0.0
+        lifetimes, kinds = self.ends.lifetimes, running.kinds if running else self._kinds(pod)
+        lifetime = lifetimes.of(*(kind_of(pod),) if pod.is_service else kinds)
+        if lifetime is None and lifetimes.any_known and not pod.is_service:
+            lifetime = lifetimes.usual
+        ends = lifetime.remaining(age, outlives) if lifetime else np.full_like(outlives, np.inf)
+        return np.minimum(ends, max(pod.deadline - age, 0.0))
 
     def update(self) -> None:
         """Some of the pods have got older."""

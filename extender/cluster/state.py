@@ -106,7 +106,7 @@ class State:
         self.pods = PodTable(self.allocations)
         self.reservations, self.assumed_pods = self.pods.reservations, self.pods.assumed
         self.gang_costs = GangCosts(self.gangs, self.pods, self.fleet, self.nodes.network)
-        self.end_costs = EndCosts(self.fleet, self.allocations)
+        self.end_costs = EndCosts(self.fleet, self.allocations, self.rights.queue_name)
         self.numa = NumaTable(self.pods)
         self.admission = Admission(self.pods, self.nodes, self.rights.queues.classes)
         self.devices = devices = DeviceCache()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeAlias
 
+from extender.explain.overview_lines import StartForecast
 from extender.explain.this_replica import Replica
 
 Actor: TypeAlias = Literal["kube-scheduler", "evictor"]
@@ -121,7 +122,7 @@ class Explanation:
     the rest is as if it were released. ``gang``: the gang of the pod, and whether room is held for it.
     ``node``: where the pod runs; then the rest is about a copy of it. ``hints``: what is probably wrong with
     the request as such, without what the ``verdict`` says already. ``unchecked``: what else
-    kube-scheduler filters by for its sake.
+    kube-scheduler filters by for its sake. ``starts``: when a pod that waits will start.
     """
 
     pod: str
@@ -140,6 +141,7 @@ class Explanation:
     hints: tuple[str, ...] = ()
     verdict: Verdict = NO_VERDICT
     unchecked: tuple[str, ...] = ()
+    starts: StartForecast | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from extender.cluster.totals import Totals
 from extender.explain.candidates import candidates_of
 from extender.explain.fleet_row import fleet_row
 from extender.explain.overview import waiting_line
+from extender.explain.start_forecast import StartForecasts
 from extender.k8s.objects import Node
 from extender.untrusted.limits import PAGE_WAITING
 
@@ -71,9 +72,15 @@ class _Kept:
 class FleetFeed:
     """The rows of all nodes and the waiting pods, as JSON, with a version."""
 
-    def __init__(self, state: State, census: CensusTaker, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        state: State,
+        census: CensusTaker,
+        clock: Callable[[], float] = monotonic,
+        starts: StartForecasts | None = None,
+    ) -> None:
         self._state, self._census, self._clock, self._lock = state, census, clock, asyncio.Lock()
-        self._asked, self._kept = float("-inf"), _Kept()
+        self._asked, self._kept, self._starts = float("-inf"), _Kept(), starts or StartForecasts(state)
 
     async def since(self, version: str) -> list[bytes]:
         """What changed since this version, or everything where it is unknown ("" is): the parts of a JSON
@@ -154,13 +161,17 @@ class FleetFeed:
         if now - kept.waiting_at < _WAITING:
             return False
         kept.waiting_at, pods = now, waiting_pods(self._state)
-        source = (self._state.room_version, [(pod.key, pod.uid, pod.nominated_node) for pod in pods])
+        source = (
+            self._state.room_version,
+            self._starts.version,
+            [(pod.key, pod.uid, pod.nominated_node) for pod in pods],
+        )
         if source == kept.waiting_from:
             return False
         lines = []
         for pod in pods[:PAGE_WAITING]:
             candidates = await candidates_of(self._state, pod)
-            lines.append(to_json(waiting_line(self._state, pod, candidates)))
+            lines.append(to_json(waiting_line(self._state, pod, candidates, self._starts.of(pod))))
         body, more = b"[" + b",".join(lines) + b"]", max(0, len(pods) - PAGE_WAITING)
         kept.waiting_from = source
         if (body, more) == (kept.waiting, kept.more_waiting):

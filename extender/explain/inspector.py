@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import count
 from time import monotonic, time
@@ -27,6 +28,7 @@ from extender.explain.node import NodeView, view_node
 from extender.explain.overview import overview
 from extender.explain.overview_lines import Overview
 from extender.explain.pod import asks, explain, explain_each, explain_template
+from extender.explain.start_forecast import StartForecasts
 from extender.explain.this_replica import Replica
 from extender.k8s.objects import Pod
 from extender.settings import Settings
@@ -52,7 +54,9 @@ class Inspector:
         self._settings = settings
         self.replica: Callable[[], Replica] = lambda: Replica("")
         self.census = CensusTaker(state)
-        self.fleet, self.history = FleetFeed(state, self.census), FleetHistory(self.census)
+        self.starts = StartForecasts(state)
+        self.fleet = FleetFeed(state, self.census, starts=self.starts)
+        self.history = FleetHistory(self.census)
         self.teams = TeamUse(state)
 
     async def run(self, is_ready: Callable[[], bool]) -> None:
@@ -121,7 +125,7 @@ class Inspector:
         return self._decisions.latest(before)
 
     async def overview(self, most_waiting: int) -> Overview:
-        return await overview(self._state, self.census, most_waiting)
+        return await overview(self._state, self.census, most_waiting, self.starts.of)
 
     async def explain(self, manifest: str) -> Explanation:
         """A pod that need not exist. Raises ``ValueError`` where the manifest is not that of one pod."""
@@ -155,4 +159,5 @@ class Inspector:
     async def _explain(self, pod: Pod) -> Explanation:
         """The pod against every node."""
         candidates = await candidates_of(self._state, pod)
-        return explain(self._state, pod, candidates, time(), self._settings)
+        found = explain(self._state, pod, candidates, time(), self._settings)
+        return replace(found, starts=self.starts.of(pod))

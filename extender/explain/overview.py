@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 
@@ -12,27 +13,33 @@ from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, not_offered, unoffered
 from extender.explain.answers import Verdict
 from extender.explain.asks import amounts
-from extender.explain.candidates import Candidates
+from extender.explain.candidates import Candidates, candidates_of
 from extender.explain.fleet_row import ZONE, labels_of
-from extender.explain.overview_lines import NodeLine, Overview, WaitingLine
+from extender.explain.overview_lines import NodeLine, Overview, StartForecast, WaitingLine
 from extender.explain.pod import explain
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
 
+Starts: TypeAlias = Callable[[Pod], StartForecast | None]
+"""When a pod that waits will start, as far as that is forecast."""
 _UNREAD = 10
 """Pods and objects that cannot be read and are named."""
 _LINES_AT_ONCE = 50
 
 
-async def overview(state: State, census: CensusTaker, most_waiting: int) -> Overview:
+async def overview(
+    state: State, census: CensusTaker, most_waiting: int, starts: Starts = lambda pod: None
+) -> Overview:
     """All nodes with GPUs by name, and at most so many waiting pods, the most urgent first. Each line is as
     things were when it was made: other tasks run in between."""
     totals = (await census.take()).totals
     lines = node_lines(state, census, sorted(state.fleet.rows))
     nodes = [line async for line in with_turns(lines, _LINES_AT_ONCE)]
     waiting = waiting_pods(state)
-    explained = (waiting_line(state, pod) for pod in waiting[:most_waiting])
-    shown = [line async for line in with_turns(explained, 1)]
+    shown = [
+        waiting_line(state, pod, await candidates_of(state, pod), starts(pod))
+        for pod in waiting[:most_waiting]
+    ]
     more = len(waiting) - len(shown)
     return Overview(totals, tuple(nodes), tuple(shown), more, unread_objects(state))
 
@@ -87,7 +94,9 @@ def _used_percent(state: State, row: int, gpus: int) -> tuple[int, ...]:
     return tuple(round(100 * (1 - part)) for part in left.tolist())
 
 
-def waiting_line(state: State, pod: Pod, candidates: Candidates | None = None) -> WaitingLine:
+def waiting_line(
+    state: State, pod: Pod, candidates: Candidates | None = None, starts: StartForecast | None = None
+) -> WaitingLine:
     """Where the pod fits now, or why not. ``candidates``: as for ``explain``."""
     explanation = explain(state, pod, candidates)
     verdict = explanation.verdict
@@ -104,4 +113,5 @@ def waiting_line(state: State, pod: Pod, candidates: Candidates | None = None) -
         advice=shorten(next(iter(verdict.ways), "")),
         asked=amounts(explanation.asks),
         labels=labels_of(pod.labels),
+        starts=starts,
     )

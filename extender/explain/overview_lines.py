@@ -38,10 +38,40 @@ class NodeLine:
 
 
 @dataclass(frozen=True, slots=True)
+class StartForecast:
+    """``half`` and ``most``: the Unix seconds by which a pod starts with a probability of 0.5 and 0.9, None
+    where no end that can be foreseen makes room. ``needs``: the first of the pods that must end on ``node``
+    before, of ``ends`` in all."""
+
+    half: float | None
+    most: float | None
+    node: str = ""
+    needs: tuple[str, ...] = ()
+    ends: int = 0
+
+    def text(self, now: float) -> str:
+        """A sentence for people."""
+        if self.half is None:
+            return "It starts only when something changes: no end that can be foreseen makes room."
+        most = f"in {_span(self.most - now)}" if self.most is not None else "at a time that is not known"
+        more = f" and {self.ends - len(self.needs)} more" if self.ends > len(self.needs) else ""
+        once = f", once {', '.join(self.needs)}{more} ended on {self.node}" if self.needs else ""
+        return f"It starts in {_span(self.half - now)} with 50 %, {most} with 90 %{once}."
+
+
+def _span(seconds: float) -> str:
+    """About how long."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.{int(seconds < 10 * size)}f} {unit}"
+    return "less than 1 min"
+
+
+@dataclass(frozen=True, slots=True)
 class WaitingLine:
     """A pod that waits for a GPU. ``created`` in Unix seconds; ``why``, ``lacks`` and the first of its ways
     (``advice``) are those of the ``Verdict``; ``asked`` is ``asks`` in a line, ``labels`` what the page
-    filters by."""
+    filters by. ``starts``: None where there is no forecast."""
 
     pod: str
     queue: str
@@ -53,6 +83,7 @@ class WaitingLine:
     advice: str = ""
     asked: str = ""
     labels: tuple[str, ...] = ()
+    starts: StartForecast | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,6 +263,9 @@ class Pod(_Memo):
     deleted: float = 0.0  # when that period began
     created: float = 0.0  # Unix seconds, 0 where unknown
     started: float = 0.0  # when kubelet accepted it; 0 where unknown
+    finished: float = 0.0  # when its containers had ended, of a pod that has terminated; 0 where unknown
+    deadline: float = math.inf  # activeDeadlineSeconds
+    is_service: bool = False  # restartPolicy: Always, so it ends only when somebody deletes it
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)  # all of them: disruption budgets select by any
     devices: Pairs = ()  # (resource, device id) in allocatedResourcesStatus, reported by kubelet

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import islice
+from math import inf
 
 from msgspec import Struct
 
@@ -113,6 +114,9 @@ class PodManifest(Manifest, frozen=True, gc=False):
             deleted=unix_seconds(metadata.deletionTimestamp) - (metadata.deletionGracePeriodSeconds or 0),
             created=unix_seconds(metadata.creationTimestamp),
             started=unix_seconds(status.startTime),
+            finished=_finished(status),
+            deadline=float(inf if (limit := spec.activeDeadlineSeconds) is None else max(limit, 0)),
+            is_service=spec.restartPolicy == "Always",
             annotations=annotations,
             labels=labels,
             devices=devices,
@@ -183,6 +187,16 @@ def _reason(conditions: Iterable[_Condition], kind: str, status: str) -> tuple[s
             reason = sys.intern(condition.reason[:KEY] or "unknown")
             return reason, unix_seconds(condition.lastTransitionTime)
     return "", 0.0
+
+
+def _finished(status: _Status) -> float:
+    """When the containers had ended: since then the pod is no longer ready."""
+    if status.phase not in ("Succeeded", "Failed"):
+        return 0.0
+    return max(
+        [unix_seconds(one.lastTransitionTime) for one in status.conditions if one.type == "Ready"],
+        default=0.0,
+    )
 
 
 def _depends_on_pods(spec: PodSpecManifest) -> bool:

@@ -90,6 +90,8 @@ class PodSpecManifest(Struct, frozen=True, gc=False):
     priorityClassName: Name = ""
     runtimeClassName: Name = ""
     preemptionPolicy: str = ""
+    restartPolicy: str = ""
+    activeDeadlineSeconds: int | None = None
     schedulingGroup: _SchedulingGroup = _SchedulingGroup()
     schedulingGates: tuple[_SchedulingGate, ...] = ()
     affinity: AffinityManifest = AffinityManifest()

@@ -89,7 +89,7 @@ class Engine:
         self.refresher = PolicyRefresher(self.state)
         self.inspector = Inspector(self.state, self._decisions, settings)
         self._recheck = RefusalRecheck(LONGEST if source.watches() else 0.0)
-        self.gauges = Gauges(self.state, source, self._recheck, self.inspector.census, self.inspector.teams)
+        self.gauges = Gauges(self.state, source, self._recheck, self.inspector)
         self.state.pods.on_bound = self._pod_bound
         self.verbs: Mapping[str, Callable[[bytes], Awaitable[tuple[bytes, str]]]] = {
             "filter": self._filter,
@@ -109,6 +109,7 @@ class Engine:
         yield "refresh of the policy", self._refresh
         yield "expiry of assumed pods", lambda: expire_forever(self.state, self.source)
         yield "history of the fleet", lambda: self.inspector.run(lambda: not self.missing())
+        yield "forecast of starts", lambda: self.inspector.starts.run(lambda: not self.missing())
 
     async def _refresh(self) -> None:
         while self.missing():  # nobody asks yet, and what the lists bring would make the first tables old

@@ -20,9 +20,9 @@ from extender.source.watched_kinds import WATCHED_KINDS
 from extender.verbs.recheck import OUTCOMES, RefusalRecheck
 
 if TYPE_CHECKING:  # they load kernels
-    from extender.cluster.census import Census, CensusTaker
+    from extender.cluster.census import Census
     from extender.cluster.state import State
-    from extender.cluster.team_use import TeamUse
+    from extender.explain.inspector import Inspector
     from packing.fleet.stranded import Fragmentation
 
 Values: TypeAlias = float | Mapping[Any, float]
@@ -77,11 +77,9 @@ def _series(values: Values) -> Iterator[tuple[tuple[str, ...], float]]:
 class Gauges:
     """Of one state and its source. ``update`` before ``collect``: it does what would delay other requests."""
 
-    def __init__(
-        self, state: State, source: Source, recheck: RefusalRecheck, census: CensusTaker, teams: TeamUse
-    ) -> None:
+    def __init__(self, state: State, source: Source, recheck: RefusalRecheck, inspector: Inspector) -> None:
         self._state, self._source, self._recheck = state, source, recheck
-        self._census, self._teams = census, teams
+        self._census, self._teams, self._starts = inspector.census, inspector.teams, inspector.starts
         self._found: Census | None = None
 
     async def update(self) -> None:
@@ -96,6 +94,12 @@ class Gauges:
         yield from self._of_disruptions()
         yield from self._of_teams()
         yield from self._of_demand()
+        text = "First forecasts of starts by what came: the pod started in time, or not."
+        results = {
+            (queue or NO_QUEUE_LABEL, str(part), result): count
+            for (queue, part, result), count in self._starts.results.items()
+        }
+        yield counter("start_forecasts", text, results, "queue", "quantile", "result")
         if self._found is not None:
             yield from _waiting(self._found)
             yield from _fleet(self._found)

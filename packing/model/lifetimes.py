@@ -38,6 +38,13 @@ class Lifetime(NamedTuple):
     median: float
     shape: float
 
+    def remaining(self, age: float, outlives: Doubles) -> Doubles:
+        """The seconds that a pod of this age still runs, if it outlives this part (0 to 1) of those of its
+        kind and age."""
+        survives = 1 / (1 + (age / self.median) ** self.shape)
+        end: Doubles = self.median * (1 / ((1 - outlives) * survives) - 1) ** (1 / self.shape)
+        return np.maximum(end - age, 0.0)
+
 
 @dataclass(slots=True)
 class _Ended:
@@ -68,25 +75,31 @@ class Lifetimes:
         self._kinds: dict[Hashable, _Ended] = {}
         self._all = _Ended()
 
-    def ended(self, kind: Hashable, seconds: float) -> None:
-        """A pod of this kind has run for so long, and is done."""
+    def ended(self, kinds: Iterable[Hashable], seconds: float) -> None:
+        """A pod of these kinds has run for so long, and is done."""
         seconds = max(seconds, 1.0)
-        of_kind = self._kinds.pop(kind, None) or _Ended()
-        self._kinds[kind] = of_kind  # the last, as it was seen last
-        if len(self._kinds) > MOST_KINDS:
-            del self._kinds[next(iter(self._kinds))]
-        of_kind.add(seconds)
+        for kind in kinds:
+            of_kind = self._kinds.pop(kind, None) or _Ended()
+            self._kinds[kind] = of_kind  # the last, as it was seen last
+            if len(self._kinds) > MOST_KINDS:
+                del self._kinds[next(iter(self._kinds))]
+            of_kind.add(seconds)
         self._all.add(seconds)
 
-    def of(self, kind: Hashable) -> Lifetime | None:
-        """None for a kind of which too few have ended."""
-        known = self._kinds.get(kind)
-        return known.lifetime if known and known.count >= FEWEST else None
+    def of(self, *kinds: Hashable) -> Lifetime | None:
+        """That of the first of these kinds of which enough have ended; None if there is none."""
+        known = filter(None, map(self._kinds.get, kinds))
+        return next((one.lifetime for one in known if one.count >= FEWEST), None)
 
     @property
     def usual(self) -> Lifetime:
         """Of a pod of any kind."""
         return self._all.lifetime
+
+    @property
+    def any_known(self) -> bool:
+        """Whether enough pods have ended, of any kind."""
+        return self._all.count >= FEWEST
 
     @property
     def mean(self) -> float:
@@ -95,10 +108,10 @@ class Lifetimes:
 
 
 class Running(NamedTuple):
-    """A pod that runs since ``started``, in the seconds of some clock."""
+    """A pod that runs since ``started``, in the seconds of some clock. ``kinds``: the narrowest first."""
 
     node: str
-    kind: Hashable
+    kinds: tuple[Hashable, ...]
     started: float
 
 
@@ -129,7 +142,7 @@ class LastEnds:
         if (was := self.running.pop(pod, None)) is None:
             return
         if done is not None:
-            self.lifetimes.ended(was.kind, done - was.started)
+            self.lifetimes.ended(was.kinds, done - was.started)
         self._on[was.node].discard(pod)
         self._stale[was.node] = None
 
@@ -169,7 +182,7 @@ class LastEnds:
         self._ended[[self.places[node] for node in nodes]] = 1.0
         if not pods:
             return
-        known = [self.lifetimes.of(pod.kind) or self.lifetimes.usual for _, pod in pods]
+        known = [self.lifetimes.of(*pod.kinds) or self.lifetimes.usual for _, pod in pods]
         median, shape = (np.array(column)[:, None] for column in zip(*known, strict=True))
         ages = np.array([max(now - pod.started, 0.0) for _, pod in pods])[:, None]
         remains = _survival(ages + HORIZON * self._mean, median, shape) / _survival(ages, median, shape)

@@ -51,6 +51,15 @@ export function duration(seconds) {
   return `${Math.round(s / 86400)} d`;
 }
 
+/** When a waiting pod will start, by its forecast. */
+export function startsIn({ half, most, node, needs, ends }) {
+  if (half === null) return "starts only when something changes: no end that can be foreseen makes room";
+  const within = (at) => (at === null ? "a time that is not known" : duration(at - Date.now() / 1000));
+  const more = ends > needs.length ? ` and ${ends - needs.length} more` : "";
+  const once = needs.length ? `, once ${needs.join(", ")}${more} ended on ${node}` : "";
+  return `starts in ${within(half)} with 50 %, in ${within(most)} with 90 %${once}`;
+}
+
 const tip = byId("tip");
 
 /** Show a text near a point of the window; `title` in bold above it. */

@@ -1,7 +1,7 @@
 /** The panel beside the fleet: the waiting pods, or the story of what is selected. */
 
 import { read } from "./api.js";
-import { byId, duration, el, number, plural } from "./dom.js";
+import { byId, duration, el, number, plural, startsIn } from "./dom.js";
 import { labelKeys, teams } from "./fleet.js";
 import { gpuStory, nodeStory, podStory } from "./story.js";
 import { gpuName } from "./tile.js";
@@ -46,6 +46,7 @@ export class Panel {
         el("div", { class: "asks" }, [pod.asked, pod.queue && `queue ${pod.queue}`, pod.priority ? `priority ${pod.priority}` : ""].filter(Boolean).join("; ")),
         el("div", { class: "why" }, pod.why),
         pod.lacks ? el("div", { class: "lacks" }, pod.lacks) : null,
+        pod.starts ? el("div", { class: "starts" }, startsIn(pod.starts)) : null,
         pod.advice ? el("div", { class: "help" }, pod.advice) : null));
     return [
       el("h2", { id: "waiting" }, count ? `${plural(count, "pod")} wait${count === 1 ? "s" : ""} for a GPU` : "No pod waits for a GPU"),

@@ -1,6 +1,6 @@
 /** What is known of one node, GPU or pod, as elements for the panel. */
 
-import { duration, el, gib, number, plural } from "./dom.js";
+import { duration, el, gib, number, plural, startsIn } from "./dom.js";
 import { tile } from "./rows.js";
 import { gpuName, isStranded, partText } from "./tile.js";
 
@@ -123,6 +123,7 @@ function nowStory(now, go) {
     el("h3", {}, `Now: ${now.error ? "" : `fits on ${plural(now.fits, "node")} of ${now.nodes}`}`),
     now.held ? el("p", { class: "problem" }, `It cannot be scheduled yet: ${now.held}. Once it is released:`) : null,
     now.error ? el("p", { class: "problem" }, now.error) : verdict(now),
+    now.starts ? el("p", {}, startsIn(now.starts)) : null,
     ...(now.hints ?? []).map((hint) => el("p", {}, hint)),
     options(now.best ?? [], go),
     refusals(now, go),

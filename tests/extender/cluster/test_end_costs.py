@@ -22,7 +22,7 @@ class Cluster:
     def __init__(self, *, lifetimes: bool = True) -> None:
         self.now = 1e9
         self.state: State = state_of(make_settings(lifetimes=lifetimes))
-        self.state.end_costs = EndCosts(self.state.fleet, self.state.allocations, lambda: self.now)
+        self.state.end_costs = EndCosts(self.state.fleet, self.state.allocations, clock=lambda: self.now)
         self.state.end_costs.enabled = lifetimes
         nodes = [make_node(name, 8) for name in ("a", "b", "c")]
         self.state.apply([*map(Upserted, nodes), Listed("Node", frozenset("abc"))])
@@ -68,7 +68,6 @@ def test_without_the_setting_or_an_owner_nothing_changes() -> None:
     for cluster in (off, on):
         cluster.runs("x", "a", "sleeper")
     assert off.state.end_costs(off.waits("p", "sleeper")) is None
-    assert not off.state.end_costs.ends.running
     assert on.state.end_costs(make_pod("nobodys", 2)) is None
     assert on.state.end_costs(on.waits("p", "never seen")) is None
 

@@ -1,0 +1,246 @@
+"""How good the forecasts of starts are: worlds with a queue, and the jobs of Philly.
+
+A job that has to wait is told by when it starts with a probability of 50 % and of 90 %, from what has ended
+of its owner's jobs and of all jobs of its size. Of all such jobs: the part that started in time (coverage,
+aim 50 and 90 %), and the mean pinball loss of both times in mean run times. The rivals: ``last``, the median
+and the 0.9 quantile of the last 100 waits of jobs of this size; and ``limits``, Slurm's way (sched/backfill):
+all that runs ends at its limit, here twice to five times its run time.
+
+    python -m bench.packing.starts DIR --load 0.85
+    python -m bench.packing.starts --philly jobs.csv --load 0.95
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import heapq
+import json
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from bench.packing.worlds import Arrival, World
+from packing.fleet.arrays import Doubles
+from packing.fleet.node_usage import Allocation
+from packing.model.lifetimes import Lifetimes
+from packing.plan.starts import PARTS, Running, StartQueue, Stretch
+
+FUTURES, ROWS, AHEAD = 64, 256, 30
+_DAYS = 20
+_LIMITS = 2.0, 5.0
+
+
+Ends: TypeAlias = Callable[[int, float, int], Doubles]
+"""To the number of a job, its age and a number of futures: the seconds that it still runs in each."""
+
+
+class Forecast(NamedTuple):
+    """Of one job by one way: the times by which it starts, and when it started."""
+
+    by: tuple[float, ...]
+    started: float
+
+
+class Placed(NamedTuple):
+    """A job that runs ``since``, and what it holds."""
+
+    number: int
+    since: float
+    held: list[Allocation]
+
+
+class Forecaster:
+    """Follows a world, and forecasts for the jobs that have to wait."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world, self.lifetimes, self.stretch = world, Lifetimes(), Stretch()
+        self.running: dict[int, Placed] = {}
+        self._rng = np.random.default_rng(seed)
+        self._limits = self._rng.uniform(*_LIMITS, len(world.arrivals))
+        self._waits: defaultdict[float, deque[float]] = defaultdict(lambda: deque(maxlen=100))
+        self.open: dict[int, dict[str, tuple[float, ...]]] = {}
+        self.results: defaultdict[str, list[Forecast]] = defaultdict(list)
+
+    def starts(self, number: int, now: float, held: list[Allocation]) -> None:
+        job = self.world.arrivals[number]
+        self.running[number] = Placed(number, now, held)
+        if (made := self.open.pop(number, None)) is None:
+            return
+        self._waits[_size(job)].append(now - job.time)
+        for way, by in made.items():
+            if number >= self.world.warm:
+                self.results[way].append(Forecast(by, now))
+        for part, at in zip(PARTS, made["Stowage"], strict=True):
+            self.stretch.learn(part, in_time=now <= at)
+
+    def ends(self, number: int) -> None:
+        self.lifetimes.ended(_kinds(self.world.arrivals[number]), self.world.arrivals[number].duration)
+        del self.running[number]
+
+    def waits(self, number: int, ahead: Sequence[int], now: float) -> None:
+        """A job has to wait behind these."""
+        waits = self._waits[_size(self.world.arrivals[number])] or deque([0.0])
+        last = tuple(now + float(np.quantile(waits, part)) for part in PARTS)
+        mine = self._by(ahead, number, now, self._learnt, FUTURES)
+        limits = self._by(ahead, number, now, self._at_limit, 1)
+        self.open[number] = {"Stowage": mine, "last": last, "limits": limits}
+
+    def _by(
+        self, ahead: Sequence[int], number: int, now: float, ends: Ends, futures: int
+    ) -> tuple[float, ...]:
+        on_row: defaultdict[int, list[Running]] = defaultdict(list)
+        soon = self.world.state.fleet.arrays.free_parts().sum(axis=0, dtype=np.float64)
+        for one in self.running.values():
+            times = ends(one.number, now - one.since, futures)
+            for allocation in one.held:
+                on_row[allocation.row].append(Running(str(one.number), (allocation,), times))
+                gpus = sum(count for _, count in allocation.devices)
+                soon[allocation.row] += gpus / (1 + float(np.median(times)) / self.world.life)
+        queue = StartQueue(self.world.state.fleet, lambda row: on_row[row], futures)
+        for other in (*ahead[:AHEAD], number):
+            job = self.world.arrivals[other]
+            latest = np.zeros(futures)
+            for _ in range(job.template.gang):
+                rows = queue.candidates(job.template.request, job.template.rows, soon, ROWS)
+                start = queue.start(job.template.request, rows)
+                latest = np.maximum(latest, start.times)
+                queue.take(str(other), job.template.request, start, ends(other, 0.0, futures))
+        whole = start._replace(times=latest)
+        by = self.stretch.times(whole) if futures > 1 else (float(latest[0]),) * len(PARTS)
+        return tuple(now + seconds for seconds in by)
+
+    def _learnt(self, number: int, age: float, futures: int) -> Doubles:
+        lifetime = self.lifetimes.of(*_kinds(self.world.arrivals[number])) or self.lifetimes.usual
+        parts = (np.random.default_rng(number).permutation(futures) + 0.5) / futures
+        return lifetime.remaining(age, parts)
+
+    def _at_limit(self, number: int, age: float, futures: int) -> Doubles:
+        limit = self.world.arrivals[number].duration * self._limits[number]
+        return np.full(futures, max(limit - age, 0.0))
+
+
+def _size(job: Arrival) -> float:
+    return job.template.gpus * job.template.gang
+
+
+def _kinds(job: Arrival) -> tuple[object, ...]:
+    size = ("size", _size(job))
+    return (size,) if job.owner is None else (("owner", job.owner), size)
+
+
+def run(world: World, seed: int) -> Forecaster:
+    """All arrivals of a world, with a queue in the order of arrival in which those that fit go ahead."""
+    forecaster = Forecaster(world, seed)
+    ends: list[tuple[float, int]] = []
+    waiting: list[int] = []
+
+    def start(number: int, now: float) -> bool:
+        if (held := world.place(number, now)) is None:
+            return False
+        forecaster.starts(number, now, held)
+        heapq.heappush(ends, (now + world.arrivals[number].duration, number))
+        return True
+
+    def pass_time(until: float) -> None:
+        while ends and ends[0][0] <= until:
+            now, done = heapq.heappop(ends)
+            world.leave(done, forecaster.running[done].held, now)
+            forecaster.ends(done)
+            refused: set[str] = set()
+            for number in [*waiting]:
+                name = world.arrivals[number].template.name
+                if name not in refused and start(number, now):
+                    waiting.remove(number)
+                else:
+                    refused.add(name)
+
+    for number, job in enumerate(world.arrivals):
+        pass_time(job.time)
+        world.learn(job.template)
+        if not start(number, job.time):
+            forecaster.waits(number, waiting, job.time)
+            waiting.append(number)
+    pass_time(np.inf)
+    return forecaster
+
+
+def philly(path: Path, load: float, days: int = _DAYS) -> dict[str, Any]:
+    """The first days of Philly as a world: nodes of 8 GPUs, as many as this load needs; a job of more than 8
+    GPUs is a gang of nodes. The owner of a job is its virtual cluster with its size."""
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    jobs = [
+        (datetime.fromisoformat(row["timestamp"]).timestamp(), float(row["duration"]), int(row["num_gpus"]))
+        for row in rows
+    ]
+    start = jobs[len(jobs) // 4][0]
+    jobs = [job for job in jobs if start <= job[0] < start + days * 86_400]
+    seconds = jobs[-1][0] - start
+    gpus = sum(min(duration, seconds) * gpus for _, duration, gpus in jobs) / seconds / load
+    allocatable = {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": "8"}
+    nodes = [
+        {"kind": "Node", "metadata": {"name": f"n{n:03}"}, "status": {"allocatable": allocatable}}
+        for n in range(max(1, round(gpus / 8)))
+    ]
+    sizes = sorted({gpus for *_, gpus in jobs})
+    templates = [_template(gpus) for gpus in sizes]
+    arrivals = [(at - start, min(duration, seconds), sizes.index(gpus)) for at, duration, gpus in jobs]
+    life = fmean(duration for _, duration, _ in arrivals)
+    return {"world": "philly", "load": load, "life": life, "warm": len(arrivals) // 5, "nodes": nodes} | {
+        "templates": templates, "arrivals": arrivals, "seed": 0,
+    }  # fmt: skip
+
+
+def _template(gpus: int) -> dict[str, Any]:
+    each = min(gpus, 8)
+    requests = {"nvidia.com/gpu": str(each), "cpu": str(each)}
+    containers = [{"name": "main", "resources": {"requests": requests}}]
+    pod = {"kind": "Pod", "metadata": {"name": "p", "namespace": "ml"}, "spec": {"containers": containers}}
+    gang = {"gang": -(-gpus // 8), "domain": False, "big": gpus >= 8}
+    return {"name": str(gpus), "pod": pod, "gpus": each, **gang}
+
+
+def table(results: Mapping[tuple[str, str], Sequence[Forecast]], lives: Mapping[str, float]) -> Iterator[str]:
+    """A row for each world and way."""
+    yield "| world | way | jobs that waited | in time, 50 % | 90 % | loss, 50 % | 90 % |"
+    yield "|---|---|--:|--:|--:|--:|--:|"
+    for (world, way), made in results.items():
+        cells = [
+            f"{100 * fmean(one.started <= one.by[place] for one in made):.0f}" for place in range(len(PARTS))
+        ]
+        for place, part in enumerate(PARTS):
+            late = [(one.started - one.by[place]) / lives[world] for one in made]
+            cells.append(f"{fmean(max(part * one, (part - 1) * one) for one in late):.3f}")
+        yield f"| {world} | {way} | {len(made):,} | {' | '.join(cells)} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.packing.starts")
+    parser.add_argument("worlds", type=Path, nargs="*", help="files, or directories of them")
+    parser.add_argument("--philly", type=Path, help="jobs.csv")
+    parser.add_argument("--load", type=float, default=0.85, help="GPUs asked for, as a part of all")
+    parser.add_argument("--days", type=int, default=_DAYS)
+    args = parser.parse_args(arguments)
+    files = [p for given in args.worlds for p in (sorted(given.iterdir()) if given.is_dir() else [given])]
+    texts = [json.loads(path.read_text()) for path in files]
+    texts += [philly(args.philly, args.load, args.days)] if args.philly else []
+    results: defaultdict[tuple[str, str], list[Forecast]] = defaultdict(list)
+    lives: dict[str, float] = {}
+    for text in texts:
+        world = World(text, "best-fit", args.load)
+        if text["world"] != "philly":
+            world.give_owners(text["seed"])
+        lives[text["world"]] = world.life
+        for way, made in run(world, text["seed"]).results.items():
+            results[text["world"], way] += made
+    print("\n".join(table(results, lives)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""When waiting pods will start: a forecast for each of the most urgent, remade while they wait.
+
+Running pods end as those of their kind have ended (``cluster/end_costs.py``). The pods that wait get room in
+kube-scheduler's order, a gang as a whole. Pods that are still to come are not foreseen; what that costs, and
+every other error, is learnt: the first forecast of each pod is compared with what came (``Stretch``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from extender.background import with_turns
+from extender.cluster.census import waiting_pods
+from extender.cluster.state import State
+from extender.dialects.pod_resources import RequestError
+from extender.explain.overview_lines import StartForecast
+from extender.k8s.objects import Pod
+from extender.replay.cluster_pods import PermittedRows
+from extender.untrusted.limits import KEY, shorten
+from extender.verbs.eviction.node_pods import gpus_held
+from packing.fleet.arrays import Doubles
+from packing.plan.starts import PARTS, Running, StartQueue, Stretch
+
+INTERVAL = 15.0
+"""Seconds between two forecasts for all that wait."""
+FUTURES = 64
+MOST_PODS, MOST_ROWS = 64, 256
+"""Waiting pods that are forecast, and nodes that are looked at for each."""
+MOST_JUDGED = 4096
+"""Pods whose first forecast is remembered until they start."""
+_NAMED = 3
+"""Pods that are named of those that must end first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The first forecast of a pod that waits: ``by`` are Unix seconds; ``open`` are the parts not decided
+    yet."""
+
+    queue: str
+    by: dict[float, float]
+    open: set[float]
+
+
+class StartForecasts:
+    """Of one state. ``results`` counts by queue, part and "held" or "missed" what came of the first
+    forecasts."""
+
+    def __init__(self, state: State, clock: Callable[[], float] = time.time) -> None:
+        self._state, self._clock = state, clock
+        self._forecasts: dict[str, StartForecast] = {}  # by UID
+        self.version = 0
+        """Counts forecasts for all that wait."""
+        self._judged: dict[str, _Judged] = {}
+        self._stretch = Stretch()
+        self.results = Counter(dict.fromkeys(product([""], PARTS, ("held", "missed")), 0))
+
+    async def run(self, is_ready: Callable[[], bool]) -> None:
+        """Forecast again and again, until cancelled."""
+        while True:
+            if is_ready():
+                await self.refresh()
+            await asyncio.sleep(INTERVAL)
+
+    def of(self, pod: Pod) -> StartForecast | None:
+        """The last forecast, None for a pod that has none."""
+        return self._forecasts.get(pod.uid)
+
+    async def refresh(self) -> None:
+        """Forecast for all that wait now. Other tasks run in between."""
+        self._judge()
+        self.version += 1
+        waiting = [pod for pod in waiting_pods(self._state) if not pod.gates][:MOST_PODS]
+        if not waiting:
+            self._forecasts = {}
+            return
+        self._forecasts = await _Forecaster(self._state, self._clock(), self._stretch).forecasts(waiting)
+        for pod in waiting:
+            made = self._forecasts.get(pod.uid)
+            if made and pod.uid not in self._judged and len(self._judged) < MOST_JUDGED:
+                times = zip(PARTS, (made.half, made.most), strict=True)
+                by = {part: at for part, at in times if at is not None}
+                queue = self._state.rights.queues.name_of(pod)
+                self._judged[pod.uid] = _Judged(queue, by, {*by})
+
+    def _judge(self) -> None:
+        """Compare with the forecasts what has started, and what has not in time."""
+        now, pods = self._clock(), self._state.pods
+        for uid, judged in list(self._judged.items()):
+            pod = pods.by_uid(uid)
+            started = pod is not None and pods.is_bound(uid)
+            for part in [one for one in judged.open if started or now > judged.by[one]]:
+                in_time = started and now <= judged.by[part] + INTERVAL
+                judged.open.discard(part)
+                self.results[judged.queue, part, "held" if in_time else "missed"] += 1
+                self._stretch.learn(part, in_time=in_time)
+            if pod is None or started:
+                del self._judged[uid]
+
+
+class _Forecaster:
+    """The forecasts of one moment."""
+
+    def __init__(self, state: State, now: float, stretch: Stretch) -> None:
+        self._state, self._now, self._stretch = state, now, stretch
+        self._queue = StartQueue(state.fleet, self._running, FUTURES)
+        self._permitted = PermittedRows(state)
+
+    async def forecasts(self, waiting: Sequence[Pod]) -> dict[str, StartForecast]:
+        """By UID, of these pods in this order, where something can be said."""
+        self._soon = await self._free_soon()
+        made: dict[str, StartForecast] = {}
+        gangs: dict[str, list[str]] = {}
+        for pod in waiting:
+            forecast = await self._forecast(pod)
+            if forecast is None:
+                continue
+            made[pod.uid] = forecast
+            if gang := self._state.gangs.gang_of(pod):
+                gangs.setdefault(gang.key, []).append(pod.uid)
+        for uids in gangs.values():  # they start together
+            half, most = (_latest(getattr(made[uid], name) for uid in uids) for name in ("half", "most"))
+            for uid in uids:
+                made[uid] = replace(made[uid], half=half, most=most)
+        return made
+
+    async def _forecast(self, pod: Pod) -> StartForecast | None:
+        """None where only an evaluation says whether the pod fits."""
+        try:
+            request = self._state.request_of(pod)
+        except RequestError:
+            return None
+        if pod.spec.claims:
+            return None
+        allowed = self._permitted.rows_that_accept(pod)
+        rows = self._queue.candidates(request, allowed, self._soon, MOST_ROWS)
+        async for row in with_turns(rows, 4):
+            self._queue.look(request, row)
+        start = self._queue.start(request, rows)
+        outlives = _part_that_ends_before(pod.uid)
+        self._queue.take(pod.key, request, start, self._state.end_costs.remaining(pod, outlives))
+        spec = self._state.fleet.specs[start.row] if start.row >= 0 else None
+        half, most = map(self._known, self._stretch.times(start))
+        needs = tuple(shorten(key, KEY) for key in start.needs[:_NAMED])
+        node = shorten(spec.name, KEY) if spec else ""
+        return StartForecast(half, most, node, needs, len(start.needs))
+
+    def _known(self, seconds: float) -> float | None:
+        return self._now + seconds if math.isfinite(seconds) else None
+
+    def _running(self, row: int) -> list[Running]:
+        state, spec = self._state, self._state.fleet.specs[row]
+        found = []
+        for pod in state.pods.on_node(spec.name) if spec else ():
+            held = tuple(one for one in state.pods.allocations_of(pod) if one.row == row)
+            ends = state.end_costs.remaining(pod, _part_that_ends_before(pod.uid))
+            found.append(Running(pod.key, held, ends))
+        return found
+
+    async def _free_soon(self) -> Doubles:
+        """(N,) the GPUs of each node that are free now, and the more of those in use the sooner they are
+        expected to be free."""
+        state, half = self._state, np.array([0.5])
+        soon: Doubles = state.fleet.arrays.free_parts().sum(axis=0, dtype=np.float64)
+        mean = state.end_costs.ends.lifetimes.mean
+        async for key, running in with_turns(list(state.end_costs.ends.running.items()), 25):
+            pod, row = state.pods.get(key), state.fleet.rows.get(running.node)
+            if pod is not None and row is not None and row < soon.size:
+                ends = float(state.end_costs.remaining(pod, half)[0])
+                held = state.pods.allocations_of(pod)
+                soon[row] += gpus_held(state.fleet, held) / (1 + ends / max(mean, 1.0))
+        return soon
+
+
+def _latest(times: Iterable[float | None]) -> float | None:
+    """The last of these times, None if one of them never comes."""
+    latest = max(math.inf if at is None else at for at in times)
+    return latest if math.isfinite(latest) else None
+
+
+def _part_that_ends_before(uid: str) -> Doubles:
+    """(FUTURES,) numbers between 0 and 1, the same for a pod in all forecasts: stratified, in a random
+    order."""
+    rng = np.random.default_rng(zlib.crc32(uid.encode()))
+    return (rng.permutation(FUTURES) + 0.5) / FUTURES

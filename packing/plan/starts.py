@@ -1,0 +1,174 @@
+"""When waiting requests start, in many sampled futures.
+
+In each future every running pod has a time at which it ends. A request starts on a node as soon as enough
+pods have ended there, which is counted by amounts, as for victims; it takes the node where that happens
+first. Those that wait ahead of it are asked first, and keep what they take.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from packing.fleet.arrays import Doubles
+from packing.fleet.feasibility import fits_when_empty, reason_on_row
+from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
+from packing.fleet.placement import allocation_of, freest_gpus
+from packing.model.reasons import Reason
+from packing.model.request import Request
+from packing.victims.amounts import Holdings, demand_of
+from packing.victims.reprieve_kernels import reprieve
+from packing.victims.rights import Flags
+
+PARTS = (0.5, 0.9)
+"""The probabilities with which a request starts by the times that are forecast."""
+_STEP, _MOST_STRETCH = 0.1, 5.0
+"""How far one start stretches the times, and all together at most; as logarithms."""
+
+
+class Stretch:
+    """Learns by which factor the forecast times have to be stretched, so that as many requests start in time
+    as was said (Gibbs and Candes, "Adaptive conformal inference under distribution shift", 2021)."""
+
+    def __init__(self) -> None:
+        self._logarithm = dict.fromkeys(PARTS, 0.0)
+
+    def learn(self, part: float, *, in_time: bool) -> None:
+        """A request whose first forecast was of this part has started in time, or has not."""
+        known = self._logarithm[part] + _STEP * (part - in_time)
+        self._logarithm[part] = min(max(known, -_MOST_STRETCH), _MOST_STRETCH)
+
+    def times(self, start: Start) -> tuple[float, ...]:
+        """The seconds by which a request starts with a probability of each of ``PARTS``, infinite for
+        never."""
+        times = [float(np.quantile(start.times, part, method="higher")) for part in PARTS]
+        stretched = (time * math.exp(self._logarithm[part]) for time, part in zip(times, PARTS, strict=True))
+        return tuple(accumulate(stretched, max))
+
+
+class Running(NamedTuple):
+    """A pod, what it holds of one node, and the seconds until it ends in each future (S,), infinite for
+    never."""
+
+    key: str
+    held: tuple[Allocation, ...]
+    ends: Doubles
+
+
+class Start(NamedTuple):
+    """The seconds until a request starts in each future (S,), infinite for never. ``row``: where it starts
+    most often, -1 for nowhere; ``needs``: the keys of the pods that end first there, in the median of these
+    futures."""
+
+    times: Doubles
+    row: int
+    needs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _OnRow:
+    """When a request starts on one node, (S,), and which of its pods must have ended by then, (S, V)."""
+
+    pods: Sequence[Running]
+    times: Doubles
+    leaving: Flags
+
+
+class StartQueue:
+    """Requests in the order in which they are placed. ``running`` returns the pods of a row as they are when
+    it is called; all have ``futures`` times."""
+
+    def __init__(self, fleet: Fleet, running: Callable[[int], Sequence[Running]], futures: int) -> None:
+        self._fleet, self._running, self._futures = fleet, running, futures
+        self._ahead = defaultdict[int, list[Running]](list)
+        self._known = defaultdict[Request, dict[int, _OnRow]](dict)
+
+    def look(self, request: Request, row: int) -> None:
+        """Find when the request starts on this node. Takes about 0.2 ms; others may run between two calls."""
+        if row not in self._known[request]:
+            self._known[request][row] = self._on_row(request, row)
+
+    def candidates(self, request: Request, allowed: Flags, soon: Doubles, most: int) -> list[int]:
+        """The rows to look at: of the ``allowed`` ones (N,) where the request fits once they are empty, so
+        many with the most GPUs free ``soon`` (N,)."""
+        rows = np.flatnonzero(allowed & fits_when_empty(self._fleet, request))
+        nearest: list[int] = rows[np.argsort(-soon[rows], kind="stable")][:most].tolist()
+        return nearest
+
+    def start(self, request: Request, rows: Sequence[int]) -> Start:
+        """When the request starts on any of these rows, which are candidates for it."""
+        for row in rows:
+            self.look(request, row)
+        never = Start(np.full(self._futures, np.inf), -1, ())
+        if not rows:
+            return never
+        times = np.array([self._known[request][row].times for row in rows])
+        first, earliest = times.argmin(axis=0), times.min(axis=0)
+        starts = np.flatnonzero(np.isfinite(earliest))
+        if not starts.size:
+            return never
+        row = rows[Counter(first[starts].tolist()).most_common(1)[0][0]]
+        there = self._known[request][row]
+        median = np.argsort(there.times, kind="stable")[np.isfinite(there.times).sum() // 2]
+        needs = [pod.key for pod, ends in zip(there.pods, there.leaving[median], strict=True) if ends]
+        return Start(earliest, row, tuple(needs))
+
+    def take(self, key: str, request: Request, start: Start, lasts: Doubles) -> None:
+        """The request keeps the room of this start for so many seconds, (S,)."""
+        if start.row < 0 or self._fleet.specs[start.row] is None:
+            return
+        ahead, needs = self._ahead[start.row], {*start.needs}
+        ended = [one for pod in self._running(start.row) if pod.key in needs for one in pod.held]
+        stays = [one for pod in ahead if pod.key not in needs for one in pod.held]
+        with self._fleet.without(ended), self._fleet.holding(stays):
+            gpus = freest_gpus(self._fleet, start.row, request)
+            held = allocation_of(self._fleet, start.row, request, gpus)
+        ahead.append(Running(key, (held,), start.times + lasts))
+        for known in self._known.values():
+            known.pop(start.row, None)
+
+    def _on_row(self, request: Request, row: int) -> _OnRow:
+        fleet, ahead = self._fleet, self._ahead[row]
+        pods = [*self._running(row), *ahead] if fleet.specs[row] else []
+        leaving = np.zeros((self._futures, len(pods)), np.bool_)
+        if fleet.specs[row] is None:
+            return _OnRow(pods, np.full(self._futures, np.inf), leaving)
+        ends = np.array([pod.ends for pod in pods]).reshape(len(pods), self._futures).T
+        leaving[:], fits = np.isfinite(ends), np.empty(self._futures, np.bool_)
+        with fleet.holding([one for pod in ahead for one in pod.held]):
+            holdings = Holdings.of(fleet, row, [pod.held for pod in pods])
+            if not holdings.rows.decide or fleet.arrays.overcommitted[row]:
+                fits = self._by_trial(request, row, pods, ends, leaving)
+            else:
+                demand = demand_of(fleet, request, row, holdings.rows)
+                latest_first = np.ascontiguousarray(np.argsort(-ends, axis=1, kind="stable"))
+                freed = np.empty(holdings.rows.count)
+                reprieve(demand, holdings.amounts, latest_first, leaving, freed, fits)
+        times = np.where(leaving, ends, 0.0).max(axis=1, initial=0.0)
+        return _OnRow(pods, np.where(fits, times, np.inf), leaving)
+
+    def _by_trial(
+        self, request: Request, row: int, pods: Sequence[Running], ends: Doubles, leaving: Flags
+    ) -> Flags:
+        """Where amounts do not decide: let the pods leave in the order in which they end, until the fleet
+        says that the request fits. Sets ``leaving``; returns whether it ever fits, (S,)."""
+
+        @cache
+        def fits(gone: frozenset[int]) -> bool:
+            with self._fleet.without([one for number in gone for one in pods[number].held]):
+                return reason_on_row(self._fleet, request, row) is Reason.FITS
+
+        for order, leaves in zip(np.argsort(ends, axis=1, kind="stable"), leaving, strict=True):
+            first = [number for number in order.tolist() if leaves[number]]
+            least = bisect_left(range(len(first) + 1), x=True, key=lambda n: fits(frozenset(first[:n])))
+            leaves[first[least:]] = False
+        return np.array([fits(frozenset(np.flatnonzero(one).tolist())) for one in leaving], np.bool_)

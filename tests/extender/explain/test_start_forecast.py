@@ -1,0 +1,148 @@
+"""When waiting pods start: by what has ended before, by limits, in the queue's order; judged by what came."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from extender.cluster.end_costs import EndCosts
+from extender.cluster.factory import state_of
+from extender.explain.overview_lines import StartForecast
+from extender.explain.start_forecast import INTERVAL, StartForecasts
+from extender.k8s.objects import Deleted, Listed, Owner, Pod, Upserted
+from tests.extender.builders import make_node, make_pod, make_settings
+
+HOUR = 3600.0
+
+
+class Cluster:
+    """One node of 8 GPUs on which jobs named ``train`` ran for an hour, more or less."""
+
+    def __init__(self, *, history: int = 20) -> None:
+        self.now = 1e9
+        self.state = state_of(make_settings())
+        costs = EndCosts(self.state.fleet, self.state.allocations, self.state.rights.queue_name, self.clock)
+        self.state.end_costs = costs
+        self.starts = StartForecasts(self.state, self.clock)
+        self.state.apply([Upserted(make_node("a", 8)), Listed("Node", frozenset("a"))])
+        self.state.apply([Listed("Pod", frozenset())])
+        for number in range(history):
+            ran = HOUR * (0.8 + 0.02 * number)
+            self.state.apply([Upserted(self.finished(f"train-{number}", ran))])
+
+    def clock(self) -> float:
+        return self.now
+
+    def finished(self, name: str, seconds: float) -> Pod:
+        pod = replace(make_pod(name, 8), node_name="a", phase="Succeeded", owner=Owner("Job", name))
+        return replace(pod, started=self.now - 2 * HOUR, finished=self.now - 2 * HOUR + seconds)
+
+    def runs(self, name: str, gpus: int = 8, **more: object) -> Pod:
+        pod = replace(make_pod(name, gpus), node_name="a", phase="Running", started=self.now)
+        pod = replace(pod, owner=Owner("Job", name), **more)
+        self.state.apply([Upserted(pod)])
+        return pod
+
+    def waits(self, name: str, gpus: int = 8, **more: object) -> Pod:
+        pod = replace(make_pod(name, gpus), owner=Owner("Job", name), unscheduled="Unschedulable", **more)
+        self.state.apply([Upserted(pod)])
+        return pod
+
+    def forecast(self, pod: Pod) -> StartForecast:
+        asyncio.run(self.starts.refresh())
+        found = self.starts.of(pod)
+        assert found is not None
+        return found
+
+
+def test_a_pod_starts_when_others_of_the_kind_that_runs_have_ended():
+    cluster = Cluster()
+    running = cluster.runs("train-77")
+    found = cluster.forecast(cluster.waits("next"))
+    assert found.half == pytest.approx(cluster.now + HOUR, rel=0, abs=0.2 * HOUR)
+    assert found.most is not None
+    assert found.half < found.most < cluster.now + 3 * HOUR
+    assert (found.node, found.needs, found.ends) == ("a", (running.key,), 1)
+
+
+def test_what_has_run_for_an_hour_ends_soon():
+    cluster = Cluster()
+    cluster.runs("train-77")
+    cluster.now += 0.9 * HOUR
+    found = cluster.forecast(cluster.waits("next"))
+    assert found.half is not None
+    assert found.half < cluster.now + 0.4 * HOUR
+
+
+def test_a_deadline_bounds_what_is_not_known():
+    cluster = Cluster(history=0)
+    cluster.runs("batch", deadline=600.0)
+    found = cluster.forecast(cluster.waits("next"))
+    assert found.most == cluster.now + 600.0
+
+
+@pytest.mark.parametrize("service", [True, False])
+def test_services_end_by_nobodys_forecast(service):
+    cluster = Cluster()
+    cluster.runs("api", is_service=service)
+    found = cluster.forecast(cluster.waits("next"))
+    assert (found.half is None) is service
+    assert ("only when something changes" in found.text(cluster.now)) is service
+
+
+def test_without_any_history_nothing_is_promised():
+    cluster = Cluster(history=0)
+    cluster.runs("train-77")
+    assert cluster.forecast(cluster.waits("next")).half is None
+
+
+def test_the_more_urgent_pod_starts_first():
+    cluster = Cluster()
+    cluster.runs("train-77")
+    later, urgent = cluster.waits("train-78"), cluster.waits("train-79", priority=10)
+    first, second = cluster.forecast(urgent), cluster.forecast(later)
+    assert first.half is not None
+    assert second.half is not None
+    assert second.half - first.half == pytest.approx(HOUR, abs=0.3 * HOUR)
+
+
+def test_a_pod_that_fits_starts_now():
+    cluster = Cluster()
+    found = cluster.forecast(cluster.waits("next", 4))
+    assert (found.half, found.most) == (cluster.now, cluster.now)
+    assert "less than 1 min" in found.text(cluster.now)
+
+
+def test_first_forecasts_are_judged_by_what_came():
+    cluster = Cluster()
+    cluster.runs("train-77")
+    pod = cluster.waits("train-78")
+    found = cluster.forecast(pod)
+    cluster.state.apply([Deleted("Pod", "default/train-77")])
+    assert found.half is not None
+    cluster.now = found.half + 2 * INTERVAL
+    asyncio.run(cluster.starts.refresh())
+    cluster.state.apply([Upserted(replace(pod, node_name="a", phase="Running", started=cluster.now))])
+    asyncio.run(cluster.starts.refresh())
+    assert +cluster.starts.results == {("", 0.5, "missed"): 1, ("", 0.9, "held"): 1}
+
+
+def test_forecasts_that_are_missed_stretch_the_next():
+    cluster = Cluster()
+    cluster.runs("train-77")
+    before = cluster.forecast(cluster.waits("train-78"))
+    assert before.half is not None
+    assert before.most is not None
+    cluster.now = before.most + 2 * INTERVAL
+    asyncio.run(cluster.starts.refresh())
+    cluster.runs("train-99")
+    fresh = Cluster()
+    fresh.runs("train-99")
+    for one in (cluster, fresh):
+        one.state.apply([Deleted("Pod", "default/train-77"), Deleted("Pod", "default/train-78")])
+    after, without = (one.forecast(one.waits("train-80")) for one in (cluster, fresh))
+    assert after.half is not None
+    assert without.half is not None
+    assert after.half - cluster.now > 1.04 * (without.half - fresh.now)

@@ -1,0 +1,100 @@
+"""When a request starts: beside a fleet from which the pods are taken one after the other, and in a queue."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packing.fleet.placement import allocation_of
+from packing.model.request import Request
+from packing.plan.starts import Running, StartQueue
+from tests.examples import examples
+
+from ..fleet.builders import GPU, counted_node, fleet_of
+from ..victims.random_nodes import Case, fits_without, random_case
+
+FUTURES = 3
+INF = float("inf")
+
+
+def first_time(case: Case, ends: np.ndarray) -> float:
+    """When enough have ended, one moment after the other."""
+    for moment in sorted({0.0, *ends[np.isfinite(ends)]}):
+        if fits_without(case, np.flatnonzero(ends <= moment).tolist()):
+            return moment
+    return INF
+
+
+@settings(max_examples=examples(150))
+@given(st.integers(0, 100_000))
+def test_a_request_starts_when_enough_pods_have_ended(seed):
+    case = random_case(seed)
+    rng = np.random.default_rng(seed)
+    ends = rng.integers(1, 6, (len(case.victims), FUTURES)).astype(float)
+    ends[rng.random(ends.shape) < 0.2] = INF
+    running = [Running(str(n), one.held, ends[n]) for n, one in enumerate(case.victims)]
+    queue = StartQueue(case.fleet, lambda row: running, FUTURES)
+    start = queue.start(case.request, queue.candidates(case.request, np.ones(1, bool), np.zeros(1), 8))
+    assert start.times.tolist() == [first_time(case, ends[:, future]) for future in range(FUTURES)]
+
+
+class Nodes:
+    """Nodes of 8 GPUs, full of pods: GPUs and seconds until they end, the same in all futures."""
+
+    def __init__(self, *nodes: list[tuple[int, float]]) -> None:
+        self.fleet = fleet_of(*(counted_node(f"n{number}", 8) for number in range(len(nodes))))
+        self.on = list[list[Running]]()
+        for row, pods in enumerate(nodes):
+            self.on.append([])
+            for number, (gpus, ends) in enumerate(pods):
+                held = allocation_of(self.fleet, row, asks(gpus))
+                self.fleet.take(held)
+                self.on[row].append(Running(f"{row}-{number}", (held,), np.array([ends])))
+        self.queue = StartQueue(self.fleet, lambda row: self.on[row], 1)
+
+    def start(self, gpus: int, lasts: float = INF) -> tuple[float, int, set[str]]:
+        """Of the next in the queue: seconds, node, and who must end first."""
+        soon = np.zeros(self.fleet.arrays.capacity)
+        allowed = np.ones(soon.size, bool)
+        start = self.queue.start(asks(gpus), self.queue.candidates(asks(gpus), allowed, soon, 8))
+        self.queue.take("pod", asks(gpus), start, np.array([lasts]))
+        return float(start.times[0]), start.row, {*start.needs}
+
+
+def asks(gpus: int) -> Request:
+    return Request(devices=((GPU, gpus),))
+
+
+def test_the_node_that_is_free_first_is_taken():
+    nodes = Nodes([(4, 50.0), (4, 90.0)], [(8, 60.0)])
+    assert nodes.start(8) == (60.0, 1, {"1-0"})
+    assert nodes.start(8) == (90.0, 0, {"0-0", "0-1"})
+    assert nodes.start(8)[:2] == (INF, -1)
+
+
+def test_only_those_end_first_without_whom_it_would_not_fit():
+    assert Nodes([(4, 50.0), (3, 20.0), (1, 90.0)]).start(4) == (50.0, 0, {"0-0"})
+
+
+def test_who_waits_behind_another_gets_what_is_left_or_starts_after_it():
+    nodes = Nodes([(4, 50.0), (4, INF)])
+    assert nodes.start(2, lasts=100.0)[0] == 50.0
+    assert nodes.start(2, lasts=100.0)[0] == 50.0
+    assert nodes.start(2, lasts=100.0)[0] == 150.0
+
+
+def test_free_room_is_there_at_once_and_is_given_once():
+    nodes = Nodes([(6, 30.0)])
+    assert nodes.start(2) == (0.0, 0, set())
+    assert nodes.start(2)[0] == 30.0
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_the_rows_that_are_free_soonest_are_looked_at(most):
+    nodes = Nodes([(8, 60.0)], [(8, 50.0)], [(8, 40.0)])
+    soon = np.zeros(nodes.fleet.arrays.capacity)
+    soon[:3] = 1.0, 3.0, 2.0
+    rows = nodes.queue.candidates(asks(8), np.ones(soon.size, bool), soon, most)
+    assert rows == [1, 2][:most]

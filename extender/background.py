@@ -63,7 +63,7 @@ class Background:
         """``keep`` these, by name, side by side."""
         async with asyncio.TaskGroup() as group:
             for name, run in tasks:
-                group.create_task(self.keep(name, run))
+                group.create_task(self.keep(name, run), name=name)
 
     def thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
         """A thread that calls ``run()``, and again after each error, until it returns. It is started."""

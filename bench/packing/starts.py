@@ -31,7 +31,8 @@ from packing.fleet.node_usage import Allocation
 from packing.model.lifetimes import Lifetimes
 from packing.plan.starts import PARTS, Running, StartQueue, Stretch
 
-FUTURES, ROWS, AHEAD = 64, 256, 30
+FUTURES, ROWS, AHEAD = 64, 64, 10
+"""Futures, nodes that are looked at for each job, and jobs ahead of it that are placed before."""
 _DAYS = 20
 _LIMITS = 2.0, 5.0
 
@@ -185,7 +186,11 @@ def philly(path: Path, load: float, days: int = _DAYS) -> dict[str, Any]:
     gpus = sum(min(duration, seconds) * gpus for _, duration, gpus in jobs) / seconds / load
     allocatable = {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": "8"}
     nodes = [
-        {"kind": "Node", "metadata": {"name": f"n{n:03}"}, "status": {"allocatable": allocatable}}
+        {
+            "kind": "Node",
+            "metadata": {"name": f"n{n:03}", "labels": {"nvidia.com/gpu.memory": "16384"}},
+            "status": {"allocatable": allocatable},
+        }
         for n in range(max(1, round(gpus / 8)))
     ]
     sizes = sorted({gpus for *_, gpus in jobs})

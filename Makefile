@@ -29,7 +29,7 @@ test: setup
 	$(BIN)/pytest -n auto
 
 # The core: placing, bind, preemption, the evictor, gangs, DRA, failover, and what is installed. The nightly run does all.
-E2E_CORE := rush bind waiting preemption evictor gangs native_gangs dra failover chart install deploy
+E2E_CORE := rush bind waiting preemption evictor gangs job_kinds native_gangs dra failover chart install deploy
 E2E := $(BIN)/pytest -o addopts="--strict-markers --strict-config" -x -v
 
 # `make e2e K8S=1.34` takes another release of Kubernetes than the newest.

@@ -135,7 +135,7 @@ def _evictions(evictions: Evictions, width: int) -> list[str]:
 
 
 def _eviction(option: EvictionOption) -> tuple[str, ...]:
-    victims = [*option.victims, *(f"{pod} (on another node)" for pod in option.other_nodes)]
+    victims = [*option.victims, *option.other_nodes]
     victims += [f"{pod} (ends by itself)" for pod in option.leaving]
     more = option.pods + len(option.leaving) - _NAMED_VICTIMS
     names = ", ".join(victims[:_NAMED_VICTIMS]) + (f" and {more} more" if more > 0 else "")

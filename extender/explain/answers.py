@@ -51,8 +51,8 @@ class Option:
 class EvictionOption:
     """Evictions on one node that make the pod fit. ``acts``: kube-scheduler, which asks ``preempt``, or only
     the evictor, where it is on. ``loses`` says who loses how much work; ``cost`` is the vector of
-    docs/preemption.md. The lists name the first of ``pods`` victims, of those on other nodes, and of the pods
-    whose end is needed, too, and that are ``leaving`` anyway."""
+    docs/preemption.md. The lists name the first of ``pods`` victims, of those on other nodes, with the node,
+    and of the pods whose end is needed, too, and that are ``leaving`` anyway."""
 
     node: str
     acts: Actor

@@ -83,9 +83,9 @@ def _leaves_the_rest(state: State, pod: Pod, plan: EvictionPlan, now: float) -> 
 
 def _option(state: State, plan: EvictionPlan, acts: Actor, now: float) -> EvictionOption:
     here = ([pod for pod in plan.victims if pod.deleting is leaving] for leaving in (False, True))
-    victims, leaving, elsewhere = (
-        tuple(shorten(pod.key, KEY) for pod in pods[:LISTED_NAMES]) for pods in (*here, plan.other_nodes)
-    )
+    victims, leaving = (tuple(shorten(pod.key, KEY) for pod in pods[:LISTED_NAMES]) for pods in here)
+    others = plan.other_nodes[:LISTED_NAMES]
+    elsewhere = tuple(f"{shorten(pod.key, KEY)} on {shorten(pod.node_name, KEY)}" for pod in others)
     return EvictionOption(
         node=plan.node,
         acts=acts,

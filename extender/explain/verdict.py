@@ -49,6 +49,7 @@ SIZE = frozenset(
     }
 )
 """Reasons that are about how much the pod asks for."""
+_ON_SEVERAL_NODES = ", or set evictor: on: kube-scheduler evicts no gang that runs on several nodes"
 _NAMED = 3
 _WAYS = 4
 """Ways past rules that are shown, those that help most."""
@@ -326,7 +327,7 @@ def _ways_when_full(asked: Question, first: Refusal, behind: Sequence[Behind]) -
     elif not (best and best.leaving) and first.lacks and all(one.asked <= one.total for one in first.lacks):
         yield f"wait until pods on {first.nearest} end"
     if best and best.pods and not acts:
-        yield f"evict {_pods(best)}"
+        yield f"evict {_pods(best)}{_ON_SEVERAL_NODES if best.other_nodes else ''}"
     if first.reason != NO_DEVICES and _would_take_it_empty(asked, first.nearest):
         yield f"add a node like {first.nearest}: stowage plan change --add 1x{first.nearest}"
 
@@ -355,7 +356,7 @@ def _would_take_it_empty(asked: Question, name: str) -> bool:
 def _pods(one: EvictionOption) -> str:
     """Who is evicted, and where."""
     text = f"{_named(one.victims)} on {one.node}" if one.victims else ""
-    elsewhere = f"{_named(one.other_nodes)} on other nodes" if one.other_nodes else ""
+    elsewhere = _named(one.other_nodes)
     return " and ".join(filter(None, (text, elsewhere)))
 
 

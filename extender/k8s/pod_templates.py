@@ -60,7 +60,7 @@ def _gpu_resources(value: object) -> dict[str, Any]:
     parts = {"limits": {k: v for k, v in asked.items() if k in _FLAT}} if "gpu" in asked else parts
     if not any("gpu" in name for names in parts.values() for name in names):
         return {}
-    renamed = {"gpu": "nvidia.com/gpu"}
+    renamed = {"gpu": as_text(asked.get("gpuType")) or "nvidia.com/gpu"}
     return {part: {renamed.get(k, k): v for k, v in names.items()} for part, names in parts.items()}
 
 

@@ -1,4 +1,4 @@
-"""What explain says of 24 workloads as their projects write them, on clusters as GKE and EKS have them."""
+"""What explain says of 26 workloads as their projects write them, on clusters as GKE and EKS have them."""
 
 from __future__ import annotations
 
@@ -26,24 +26,26 @@ RIGHT: dict[str, list[tuple[str, dict[str, int], tuple[str, ...]]]] = {
     "nim-pod": [("nim-llm", ANY_GPU, (ADDED,))],
     "nim-service": [("meta-llama3", ANY_GPU, (ADDED,))],
     "dynamo": [("disagg", ANY_GPU, (ADDED, "Of the 2 such pods of its workload 2 fit at once"))],
+    "dynamo-multinode": [("large", WHOLE_NODES, (ADDED, "Of the 4 such pods of its workload 4 fit at once"))],
+    "vllm-runtime": [("vllm", ANY_GPU, (ADDED, "Of the 2 such pods of its workload 2 fit at once"))],
     "kserve": [("qwen", ANY_GPU, (ADDED,))],
     "kserve-multinode": [("deepseek", WHOLE_NODES, (ADDED,)), ("deepseek-worker", WHOLE_NODES, (ADDED,))],
     "ray-cluster": [
         ("ray-head", WITHOUT_GPU, ("It requests no GPU",)),
-        ("ray-gpu", WHOLE_NODES, (ADDED, "Of the 4 such pods of its workload 4 fit at once")),
+        ("ray-gpu", WHOLE_NODES, (ADDED, "The 2 pods that must start together fit now")),
     ],
     "ray-service": [("serve-head", WITHOUT_GPU, ()), ("serve-l4", ANY_GPU, (ADDED,))],
-    "train-job": [("torch", WHOLE_NODES, (ADDED, "Of the 2 such pods of its workload 2 fit at once"))],
+    "train-job": [("torch", WHOLE_NODES, (ADDED, "The 2 pods that must start together fit now"))],
     "pytorch-job": [("ddp-Master", WHOLE_NODES, (ADDED,)), ("ddp-Worker", WHOLE_NODES, (ADDED,))],
     "lws": [("deepseek-r1", WHOLE_NODES, (ADDED, "The 2 pods that must start together fit now"))],
-    "jobset": [("pretrain", WHOLE_NODES, (ADDED, "Of the 8 such pods of its workload 5 fit at once"))],
+    "jobset": [("pretrain", WHOLE_NODES, (ADDED, "The 8 pods that must start together fit only once pods"))],
     "jupyterhub": [("jupyter-ada", ANY_GPU, (ADDED,))],
     "slurm-bridge": [("bridged", ANY_GPU, (ADDED, "'slurm-bridge-scheduler': is that scheduler installed?"))],
     "argo": [("gpu-step-", ANY_GPU, (ADDED,))],
     "triton": [("triton", NONE, ("No node has", "nvidia.com/gpu.product", "MIG instances of one A100"))],
     "mpi": [
         ("nccl-Launcher", WITHOUT_GPU, ("It requests no GPU",)),
-        ("nccl-Worker", WHOLE_NODES, (ADDED, "Of the 2 such pods of its workload 2 fit at once")),
+        ("nccl-Worker", WHOLE_NODES, (ADDED, "The 3 pods that must start together fit now")),
     ],
     # Nothing adds a toleration for devices of claims.
     "dra-template": [
@@ -77,7 +79,7 @@ def test_the_answer_is_right_and_useful(name: str, provider: str):
 
 def test_every_manifest_is_in_the_table():
     assert MANIFESTS.keys() == RIGHT.keys()
-    assert len(MANIFESTS) == 24
+    assert len(MANIFESTS) == 26
 
 
 def test_a_spot_taint_is_no_resource():

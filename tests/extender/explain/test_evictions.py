@@ -62,6 +62,20 @@ def test_reasons_that_protect_pods_are_counted(cluster):
     }
 
 
+def test_only_the_evictor_takes_a_gang_on_several_nodes():
+    labels = BACKFILL | {"stowage.dev/gang": "g"}
+    members = [
+        make_pod(f"w-{node}", 2, node_name=node, labels=labels, started=NOW - 2 * HOUR) for node in "ab"
+    ]
+    state = make_state(make_node("a", 2), make_node("b", 2), *members)
+    found = explain(state, high(2), now=NOW, settings=Settings(evictor="off"))
+    best = found.evictions.best[0]
+    assert (best.acts, best.node, best.victims) == ("evictor", "a", ("default/w-a",))
+    assert best.other_nodes == ("default/w-b on b",)
+    assert "set evictor: on: kube-scheduler evicts no gang" in " ".join(found.verdict.ways)
+    assert "default/w-a, default/w-b on b" in render(found)
+
+
 def test_at_most_three_nodes_are_shown_and_the_others_counted():
     state = make_state(
         *(make_node(f"n{i}", 1) for i in range(5)),

@@ -131,6 +131,7 @@ EVERY: dict[str, Object] = {
         "scheduler": {"configuration": "every-pod"},
         "podDisruptionBudget": False,
         "networkPolicy": OFF,
+        "withoutJobKinds": ["workloads"],
     },
     "without-tls": {"shape": "separate", "tls": OFF},
 }
@@ -199,6 +200,18 @@ def test_recommendations_need_no_right_to_evict() -> None:
     }
     assert rules["recommend"] == {("events", "create"), ("events", "list")}
     assert rules["on"] - rules["recommend"] == {("pods/eviction", "create"), ("pods/status", "patch")}
+
+
+def test_the_right_to_each_kind_of_jobs_can_be_left_out() -> None:
+    every, some = (
+        {
+            resource
+            for rule in of(render.template(*arguments(*values)), "ClusterRole/stowage")["rules"]
+            for resource in rule["resources"]
+        }
+        for values in ((), ("withoutJobKinds={workloads,rayclusters}",))
+    )
+    assert every - some == {"workloads", "rayclusters"}
 
 
 def test_the_right_to_layouts_is_for_one_configmap_or_one_namespace() -> None:

@@ -25,7 +25,6 @@ FORBIDDEN: dict[str, Callable[[Api], object]] = {
     "change a node": lambda api: api.patch("Node", "n1", {"metadata": {"labels": {"a": "b"}}}),
     "read events": lambda api: api.list("Event"),
     "create a resource claim": lambda api: api.create(claim("c1")),
-    "read templates of claims": lambda api: api.list("ResourceClaimTemplate"),
     "evict a pod": lambda api: api.evict("p1"),
     "nominate a node": lambda api: nominate(api, "p1"),
     "change a budget": lambda api: api.create(budget("b1", {}, min_available=1)),

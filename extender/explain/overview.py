@@ -114,4 +114,5 @@ def waiting_line(
         asked=amounts(explanation.asks),
         labels=labels_of(pod.labels),
         starts=starts,
+        job=shorten(f"{pod.owner.kind} {pod.owner.name}", KEY) if pod.owner else "",
     )

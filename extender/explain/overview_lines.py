@@ -71,7 +71,7 @@ def _span(seconds: float) -> str:
 class WaitingLine:
     """A pod that waits for a GPU. ``created`` in Unix seconds; ``why``, ``lacks`` and the first of its ways
     (``advice``) are those of the ``Verdict``; ``asked`` is ``asks`` in a line, ``labels`` what the page
-    filters by. ``starts``: None where there is no forecast."""
+    filters by, ``job`` its controller, such as ``Job train``. ``starts``: None where there is no forecast."""
 
     pod: str
     queue: str
@@ -84,6 +84,7 @@ class WaitingLine:
     asked: str = ""
     labels: tuple[str, ...] = ()
     starts: StartForecast | None = None
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)

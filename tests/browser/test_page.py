@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
@@ -120,7 +121,7 @@ def test_the_keyboard_reaches_everything(page: Page, fleet_url: str) -> None:
     page.press("Enter")
     assert text(page, "#panel h2") == f"GPU 1 of {first}"
     page.press("Escape")
-    assert text(page, "#panel h2").endswith("wait for a GPU")
+    assert text(page, "#panel h2").endswith("pending pods")
     page.press("End")
     assert active(page).startswith(f"cell-{last}-")
     page.press("/")
@@ -285,7 +286,7 @@ def test_totals_by_team(page: Page, long_names_url: str) -> None:
         assert sum(float(row[1]) for row in found) == pytest.approx(answer["totals"]["used"], abs=1)
         assert sum(int(row[-1]) for row in found) == answer["totals"]["waiting"]
         heads = page.run("[...document.querySelectorAll('#teams th')].map((one) => one.innerText)")
-        assert heads[2:-2] == ([] if by == "team" else ["GPU-hours", "worth"])
+        assert heads[2:-2] == ([] if by == "team" else ["GPU-hours", "value"])
     assert {row[0] for row in found} == {"blue", "green"}
     page.run("document.querySelector('#teams button').click()")
     assert page.run("document.getElementById('filter').value") == f"label:team={found[0][0]}"
@@ -303,6 +304,45 @@ def test_names_are_on_the_map(page: Page, fleet_url: str) -> None:
     page.run("document.querySelector('#view [value=map]').click()")
     page.wait_for("window.drawn.length > 40")
     assert {node["name"] for node in fleet(fleet_url)["nodes"]} <= set(page.run("window.drawn"))
+
+
+def test_a_job_of_nodes_with_long_names_on_a_phone(page: Page, tmp_path: Path) -> None:
+    """Names without their common end, one entry for the pods of a job, and the list before the fleet."""
+    items, names = manifests(4)["items"], {}
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "sweep", "uid": "sweep", "controller": True}
+    for number, item in enumerate(items):
+        metadata, spec = item["metadata"], item["spec"]
+        if item["kind"] == "Node":
+            names[metadata["name"]] = f"ip-10-0-7-{number}.eu-west-1.compute.internal"
+            metadata["name"] = names[metadata["name"]]
+        elif node := spec.get("nodeName"):
+            spec["nodeName"] = names[node]
+        else:
+            waiting = item
+    for name in ("a", "b", "c"):
+        metadata = {**waiting["metadata"], "name": name, "uid": name, "ownerReferences": [owner]}
+        items.append({**waiting, "metadata": metadata})
+    with serving(write_snapshot(tmp_path / "eks.json", *items)) as url:
+        page.resize(390, 844)
+        open_page(page, url, "#view=rows")
+        shown = page.run("[...document.querySelectorAll('.row .name')].map((one) => one.innerText)")
+        assert {one.replace("\n", "") for one in shown} == {one.partition(".")[0] for one in names.values()}
+        assert "and 2 more pods of Job sweep" in text(page, "#panel")
+        top = "document.querySelector('{}').getBoundingClientRect().top"
+        assert page.run(f"{top.format('#panel')} < {top.format('.fleet')}")
+        page.run("document.querySelector('#strip button').click()")
+        assert page.run("document.getElementById('panel').contains(document.activeElement)")
+        assert page.problems == []
+        page.resize(1440, 900)
+
+
+def test_the_help_lists_every_filter() -> None:
+    files = Path(__file__).parents[2] / "extender" / "data" / "page"
+    known = re.search(r"const IS = \{(.*?)\n\};", (files / "fleet.js").read_text(), re.DOTALL)
+    assert known
+    words = re.findall(r"^  (\w+):", known[1], re.MULTILINE)
+    assert len(words) > 5
+    assert [f"is:{word}" for word in words] == re.findall(r"is:\w+", (files / "index.html").read_text())
 
 
 def test_the_story_of_a_gang_has_its_members_and_evictions(page: Page, tmp_path: Path) -> None:
@@ -391,4 +431,4 @@ def test_without_nodes_and_after_the_service_ended(page: Page, tmp_path: Path) -
         open_page(page, url)
         assert text(page, "#message").startswith("No node has GPUs")
     page.wait_for("document.getElementById('live').dataset.state === 'lost'")
-    assert "connection lost" in text(page, "#live-text")
+    assert re.fullmatch(r"connection lost, figures are \d+ s old", text(page, "#live-text"))

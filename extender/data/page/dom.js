@@ -60,6 +60,16 @@ export function startsIn({ half, most, node, needs, ends }) {
   return `starts in ${within(half)} with 50 %, in ${within(most)} with 90 %${once}`;
 }
 
+/** Download a table as CSV. A text that a spreadsheet would run begins with an apostrophe. */
+export function csv(name, head, rows) {
+  const plain = (value) => (typeof value === "number" ? String(Math.round(value * 1000) / 1000) : String(value).replace(/^[=+@\t\r-]/, "'$&"));
+  const cell = (value) => `"${plain(value).replaceAll('"', '""')}"`;
+  const text = [head, ...rows].map((row) => row.map(cell).join(",")).join("\r\n");
+  const href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  el("a", { href, download: `stowage-${name}.csv` }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 1000);
+}
+
 const tip = byId("tip");
 
 /** Show a text near a point of the window; `title` in bold above it. */

@@ -95,7 +95,7 @@ export function strand(node, [cpu, memory]) {
   for (const gpu of offered.reverse()) {
     const own = gpu.freeMilli / WHOLE;
     gpu.isShort = own > 0.005 && short >= own / 2;
-    if (gpu.isShort) gpu.why = `the node has less ${what} left than pods ask beside a GPU on average; a smaller pod may fit`;
+    if (gpu.isShort) gpu.why = `the node has less ${what} left than pods request per GPU on average; a smaller pod may fit`;
     short -= own;
   }
   for (const gpu of node.gpus) {
@@ -205,6 +205,19 @@ function podTest(pod, { key, value }) {
   return text.toLowerCase().includes(value);
 }
 
+/** How many characters all names have in common at their beginning and end, cut where a part of a name ends. */
+export function commonEnds(names) {
+  if (names.length < 2) return [0, 0];
+  const shared = (texts) => {
+    let count = 0;
+    while (texts.every((text) => count < text.length && text[count] === texts[0][count])) count += 1;
+    while (count && !/[-._]/.test(texts[0][count - 1])) count -= 1;
+    return count;
+  };
+  const start = shared(names);
+  return [start, shared(names.map((name) => [...name.slice(start)].reverse().join("")))];
+}
+
 const byName = new Intl.Collator("en", { numeric: true }).compare;
 export const SORTS = {
   model: ["Model, name", (a, b) => byName(a.model, b.model) || byName(a.name, b.name)],
@@ -219,6 +232,16 @@ export function labelKeys(fleet) {
   const counts = new Map();
   for (const pod of fleet.pods.values()) for (const label of pod.labels) add(counts, label.slice(0, label.indexOf("=")), 1);
   return [...counts].filter(([, pods]) => pods > 1).sort((a, b) => b[1] - a[1] || byName(a[0], b[0])).map(([key]) => key).slice(0, 20);
+}
+
+/** The pending pods in groups of one job, in the order of their first pods. */
+export function byJob(waiting) {
+  const jobs = new Map();
+  for (const pod of waiting) {
+    const key = pod.job ? `${pod.pod.split("/")[0]} ${pod.job}` : pod.pod;
+    jobs.set(key, [...(jobs.get(key) ?? []), pod]);
+  }
+  return [...jobs.values()];
 }
 
 const add = (sums, key, amount) => sums.set(key, (sums.get(key) ?? 0) + amount);

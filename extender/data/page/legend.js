@@ -28,7 +28,7 @@ export function showLegend(palette, fleet, search) {
     ...colours(palette, hasOther, search),
     el("span", { class: "gap" }),
     key(swatch("", "free"), "free"),
-    key(swatch("", "short"), "short of CPU or memory"),
+    key(swatch("", "short"), "little CPU or memory left"),
     key(swatch("", "stranded"), "stranded"),
     linked ? key(swatch("", "island"), "NVLink island") : "",
   );
@@ -41,7 +41,7 @@ function colours(palette, hasOther, search) {
     ramp.style.background = `linear-gradient(90deg, ${steps.join(", ")})`;
     return [key(ramp, "0 to 100 % in use")];
   }
-  if (palette.by === "pod") return [key(swatch(palette.of({ key: "a" }, null)), "each pod has one of eight colours")];
+  if (palette.by === "pod") return [key(swatch(palette.of({ key: "a" }, null)), "each pod has one of eight colors")];
   const prefix = palette.by === "queue" ? "queue:" : "pod:";
   const suffix = palette.by === "queue" ? "" : "/";
   const found = palette.names.map((name) => key(swatch(palette.ofName.get(name)), name, () => search(`${prefix}${name}${suffix}`)));

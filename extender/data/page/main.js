@@ -2,8 +2,8 @@
 
 import { ApiError, poll, read } from "./api.js";
 import { COLOURS, Palette, isDark } from "./colours.js";
-import { byId, el, hideTip, number, plural } from "./dom.js";
-import { Fleet, SORTS, parseFilter, suggestions } from "./fleet.js";
+import { byId, csv, duration, el, hideTip, number, plural } from "./dom.js";
+import { Fleet, SORTS, commonEnds, parseFilter, suggestions } from "./fleet.js";
 import { showLegend } from "./legend.js";
 import { Link } from "./link.js";
 import { FleetMap } from "./map.js";
@@ -17,8 +17,8 @@ const link = new Link();
 const grid = byId("fleet-grid");
 const views = { rows: new Rows(grid), map: new FleetMap(grid) };
 const panel = new Panel();
-const strip = new Strip();
-const shown = { nodes: [], look: null, active: null, loaded: false };
+const strip = new Strip(() => KEYS.w());
+const shown = { nodes: [], look: null, active: null, loaded: false, at: 0 };
 
 const viewName = () => (link.values.view in views ? link.values.view : fleet.withGpus().length > MANY ? "map" : "rows");
 const current = () => views[viewName()];
@@ -37,12 +37,14 @@ function draw() {
   const picked = kind === "pod" && fleet.pods.has(name) ? name : "";
   const sort = SORTS[link.values.sort] ? link.values.sort : "model";
   const someone = !filter.empty && [...fleet.pods.values()].some(filter.picks);
+  const ends = commonEnds(fleet.withGpus().map((node) => node.name));
   const look = {
     palette,
+    ends,
     picked,
     grouped: sort === "model",
     dims: (pod) => (someone && !filter.picks(pod)) || (picked !== "" && picked !== pod.key),
-    key: `${palette.key}|${link.values.q}|${someone}|${picked}`,
+    key: `${palette.key}|${link.values.q}|${someone}|${picked}|${ends}`,
   };
   const activeNode = shown.active ? shown.nodes[shown.active[0]] : null;
   shown.nodes = fleet.withGpus().filter(filter.node).sort(SORTS[sort][1]);
@@ -65,7 +67,7 @@ function controls(filter) {
   for (const button of byId("view").querySelectorAll("button")) {
     button.setAttribute("aria-pressed", String(button.value === viewName()));
   }
-  if (!all) message("No node has GPUs", "Stowage sees no node with GPUs yet. Nodes appear as soon as their device plugin advertises some.");
+  if (!all) message("No node has GPUs", "Stowage has not found a node with GPUs yet. Nodes appear once their device plugin advertises GPUs.");
   else if (!shown.nodes.length) {
     message("No node matches", `“${link.values.q}”`, el("button", { type: "button", onclick: () => search("") }, "Clear the filter"));
   } else message("");
@@ -159,6 +161,7 @@ async function follow() {
     const answer = await read(`debug/fleet?since=${encodeURIComponent(fleet.version)}`);
     const changed = fleet.apply(answer);
     live("live", "live");
+    shown.at = Date.now();
     strip.now(fleet.totals);
     if (changed || !shown.loaded) {
       shown.loaded = true;
@@ -177,12 +180,12 @@ async function follow() {
 /** Say what is wrong; the seconds until the next attempt. */
 function failed(error) {
   const texts = {
-    0: ["lost", "connection lost, trying again", "Stowage does not answer", "This page tries again every few seconds."],
+    0: ["lost", "connection lost", "Stowage does not answer", "This page retries every few seconds."],
     503: ["waiting", error.message, "Stowage is not ready yet", error.message],
-    403: ["lost", "not allowed", "The token may not read this", error.message],
+    403: ["lost", "access denied", "Access denied", error.message],
   };
   const [state, short, title, text] = texts[error.status] ?? ["lost", `error ${error.status}`, `Error ${error.status}`, error.message];
-  live(state, short);
+  live(state, shown.loaded ? `${short}, figures are ${duration((Date.now() - shown.at) / 1000)} old` : short);
   if (!shown.loaded) message(title, text);
   return error.status === 503 ? 1 : 5;
 }
@@ -231,6 +234,12 @@ async function copyLink() {
   setTimeout(() => (button.textContent = "Copy link"), 2000);
 }
 
+/** Download the nodes that are shown. */
+function nodesAsCsv() {
+  const rows = shown.nodes.map((node) => [node.name, node.model, node.zone, node.total, node.whole, node.free, node.stranded, node.pods.length, node.closed || node.problem]);
+  csv("nodes", ["node", "model", "zone", "GPUs", "entirely free", "free", "stranded", "pods", "note"], rows);
+}
+
 function wire() {
   for (const name of Object.keys(views)) {
     const text = name === "rows" ? "Rows" : "Map";
@@ -245,6 +254,7 @@ function wire() {
   byId("filter").addEventListener("keydown", (event) => event.key === "Enter" && grid.focus());
   byId("theme").addEventListener("click", () => theme(true));
   byId("copy-link").addEventListener("click", copyLink);
+  byId("csv").addEventListener("click", nodesAsCsv);
   byId("help-button").addEventListener("click", KEYS["?"]);
   byId("skip").addEventListener("click", (event) => {
     event.preventDefault();

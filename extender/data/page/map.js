@@ -150,7 +150,8 @@ export class FleetMap {
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
     context.fillStyle = node.closed ? colours.warn : colours.text;
-    context.fillText(fitted(context, node.name, w), x + 1, y - LABEL / 2);
+    const [start, end] = this.#look.ends;
+    context.fillText(fitted(context, node.name.slice(start, node.name.length - end), w), x + 1, y - LABEL / 2);
     node.gpus.forEach((gpu, i) => {
       const left = x + 1.5 + i * bar;
       context.fillStyle = colours.surface;

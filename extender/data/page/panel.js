@@ -1,12 +1,14 @@
-/** The panel beside the fleet: the waiting pods, or the story of what is selected. */
+/** The panel beside the fleet: the pending pods, or the story of what is selected. */
 
 import { read } from "./api.js";
-import { byId, duration, el, number, plural, startsIn } from "./dom.js";
-import { labelKeys, teams } from "./fleet.js";
+import { byId, csv, duration, el, number, plural, startsIn } from "./dom.js";
+import { byJob, labelKeys, teams } from "./fleet.js";
 import { gpuStory, nodeStory, podStory } from "./story.js";
 import { gpuName } from "./tile.js";
 
 const panel = byId("panel");
+const PENDING = ["pod", "job", "queue", "priority", "created", "requests", "why", "advice"];
+const csvButton = (name, head, rows) => el("button", { class: "link", type: "button", title: "Download as CSV", onclick: () => csv(name, head, rows) }, "CSV");
 
 export class Panel {
   #shown = "";
@@ -31,27 +33,31 @@ export class Panel {
 
   /** Move the keyboard's focus to the panel. */
   focus() {
-    (panel.querySelector(".close") ?? panel.querySelector("button"))?.focus();
+    panel.scrollIntoView({ block: "nearest" });
+    (panel.querySelector(".close") ?? panel.querySelector("button.link"))?.focus();
   }
 
   #waiting(view) {
     const { fleet, go } = view;
     const { waiting, moreWaiting } = fleet;
     const count = waiting.length + moreWaiting;
-    const items = waiting.map((pod) =>
+    const link = (pod) => el("button", { class: "link", type: "button", onclick: () => go(`pod/${pod.pod}`) }, pod.pod);
+    const items = byJob(waiting).map(([pod, ...others]) =>
       el("div", { class: "wait" },
         el("div", { class: "who" },
-          el("button", { class: "link", type: "button", onclick: () => go(`pod/${pod.pod}`) }, pod.pod),
+          link(pod),
           el("span", { class: "age" }, pod.created ? duration(Date.now() / 1000 - pod.created) : "")),
+        others.length ? el("details", {}, el("summary", {}, `and ${plural(others.length, "more pod")} of ${pod.job}`), others.map((other) => el("div", {}, link(other)))) : null,
         el("div", { class: "asks" }, [pod.asked, pod.queue && `queue ${pod.queue}`, pod.priority ? `priority ${pod.priority}` : ""].filter(Boolean).join("; ")),
         el("div", { class: "why" }, pod.why),
         pod.lacks ? el("div", { class: "lacks" }, pod.lacks) : null,
         pod.starts ? el("div", { class: "starts" }, startsIn(pod.starts)) : null,
         pod.advice ? el("div", { class: "help" }, pod.advice) : null));
     return [
-      el("h2", { id: "waiting" }, count ? `${plural(count, "pod")} wait${count === 1 ? "s" : ""} for a GPU` : "No pod waits for a GPU"),
+      el("div", { class: "head" }, el("h2", { id: "waiting" }, count ? plural(count, "pending pod") : "No pending pods"), count ? csvButton("pending", PENDING, waiting.map((pod) =>
+        [pod.pod, pod.job, pod.queue, pod.priority, pod.created ? new Date(1000 * pod.created).toISOString() : "", pod.asked, pod.why, pod.advice])) : null),
       ...items,
-      moreWaiting ? el("p", { class: "muted" }, `and ${plural(moreWaiting, "more pod")}, less urgent`) : "",
+      moreWaiting ? el("p", { class: "muted" }, `and ${plural(moreWaiting, "more pod")} of lower urgency`) : "",
       ...this.#teams(view),
     ];
   }
@@ -67,16 +73,18 @@ export class Panel {
     const pick = el("select", { id: "team", onchange: choose }, choices.map((one) => el("option", { value: one, selected: one === by }, one)));
     const had = hours?.[by];
     const past = (name) => (had ? (had[name] ?? [0, 0]).map((one) => number(one, one < 10 ? 1 : 0)) : []);
-    const rows = teams(fleet, by, Object.keys(had ?? {})).map(({ name, gpus, pods, waiting }) => {
+    const found = teams(fleet, by, Object.keys(had ?? {}));
+    const rows = found.map(({ name, gpus, pods, waiting }) => {
       const word = by === "namespace" ? `ns:${name}` : by === "queue" ? `queue:${name}` : `label:${by}=${name}`;
       const title = name ? el("button", { class: "link", type: "button", onclick: () => search(word) }, name) : "none";
       return el("tr", {}, el("td", {}, title), [number(gpus, 1), ...past(name), number(pods), number(waiting)].map((one) => el("td", { class: "number" }, one)));
     });
-    const head = ["team", "GPUs", ...(had ? ["GPU-hours", "worth"] : []), "pods", fleet.moreWaiting ? `of ${fleet.waiting.length} waiting` : "waiting"];
+    const head = ["team", "GPUs", ...(had ? ["GPU-hours", "value"] : []), "pods", fleet.moreWaiting ? `of ${fleet.waiting.length} pending` : "pending"];
     return rows.length ? [
-      el("h3", {}, el("label", { class: "pick" }, "Totals by ", pick)),
+      el("div", { class: "head" }, el("h3", {}, el("label", { class: "pick" }, "Totals by ", pick)), csvButton("totals", head, found.map((team) =>
+        [team.name, team.gpus, ...(had ? (had[team.name] ?? [0, 0]) : []), team.pods, team.waiting]))),
       el("table", { class: "costs", id: "teams" }, el("tr", {}, head.map((one, i) => el("th", { class: i ? "number" : null }, one))), rows),
-      had ? el("p", { class: "muted" }, "GPU-hours since Stowage started, and their worth in hours of an A100 with 80 GB") : "",
+      had ? el("p", { class: "muted" }, "GPU-hours since Stowage started, and their value in hours of an A100 with 80 GB") : "",
     ] : [];
   }
 
@@ -90,7 +98,7 @@ export class Panel {
       kind === "pod" ? podStory(name, fleet.pods.get(name), this.#report, this.#problem, go)
       : gpu ? gpuStory(gpu, look, go)
       : node && kind === "node" ? nodeStory(node, look, go)
-      : [el("p", { class: "muted" }, "It is not there (any more).")];
+      : [el("p", { class: "muted" }, "It no longer exists.")];
     return [head, ...body.flat().filter((child) => child !== null && child !== undefined)];
   }
 

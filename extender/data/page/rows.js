@@ -41,14 +41,14 @@ function pills(node) {
 
 /** A sign for nodes where only the device plugin knows which GPU a pod has. */
 function guess(node) {
-  const title = "The device plugin chooses the GPUs and does not say which: pods are drawn in the order in which they came";
+  const title = "The device plugin chooses the GPUs: pods are drawn in order of arrival";
   return node.pods.some((pod) => !pod.exact) ? el("span", { class: "guess", title }, "≈") : null;
 }
 
 function left(node) {
   if (!node.gpus.length) return "";
-  if (!node.offered) return el("span", { class: "muted" }, "not on offer");
-  const rest = node.free - node.whole > 0.05 ? `${number(node.free, 1)} in all` : "";
+  if (!node.offered) return el("span", { class: "muted" }, "takes no pods");
+  const rest = node.free - node.whole > 0.05 ? `${number(node.free, 1)} in total` : "";
   const free = node.whole ? [el("b", { class: "num" }, String(node.whole)), " whole"] : rest ? "none whole" : el("span", { class: "muted" }, "full");
   return [free, rest && el("div", { class: "muted num" }, rest)].flat();
 }
@@ -66,6 +66,7 @@ const wholePod = (gpu) => (gpu.parts.length === 1 && gpu.milli > 990 ? gpu.parts
 
 /** The element of a node. */
 function row(node, look) {
+  const name = node.name.slice(0, node.name.length - look.ends[1]);
   const islands = node.islands.map((group) =>
     el(
       "div",
@@ -84,7 +85,7 @@ function row(node, look) {
     el(
       "div",
       { role: "rowheader", id: `cell-${node.name}-node`, "aria-label": `${node.name}, ${node.model}: ${nodeText(node)}` },
-      el("div", { class: "name", title: node.name }, el("span", {}, node.name.slice(0, -TAIL)), el("span", {}, node.name.slice(-TAIL))),
+      el("div", { class: "name", title: node.name }, el("span", {}, name.slice(0, -TAIL)), el("span", {}, name.slice(-TAIL))),
       el("div", { class: "sub" }, el("span", { class: "model" }, node.model || "unknown model"), guess(node), pills(node)),
     ),
     el("div", { class: "islands" }, islands.length ? islands : el("span", { class: "none" }, "no GPU to show")),
@@ -190,8 +191,8 @@ export class Rows {
     const pod = event.target.dataset.pod;
     const part = pod && found.gpu.parts.find((one) => one.pod?.key === pod);
     const title = `${found.node.name}, ${gpuName(found.gpu)}`;
-    const note = part && !part.pod.exact ? "\n(which GPU it is, only the device plugin knows)" : "";
-    const own = part ? `${part.pod.key}\n${partText(part)} here, ${plural(part.pod.gpus.size, "GPU")} in all${note}\n\n` : "";
+    const note = part && !part.pod.exact ? "\n(only the device plugin knows which GPU)" : "";
+    const own = part ? `${part.pod.key}\n${partText(part)} here, ${plural(part.pod.gpus.size, "GPU")} in total${note}\n\n` : "";
     return showTip(event.clientX, event.clientY, title, own + gpuText(found.gpu));
   }
 

@@ -21,7 +21,7 @@ function podList(parts, look, go) {
     swatch.style.setProperty("--c", look.palette.of(pod, gpu));
     return el("li", {}, swatch, link(pod.key, () => go(`pod/${pod.key}`)), el("span", { class: "amount" }, text));
   });
-  return items.length ? el("ul", { class: "list" }, items) : el("p", { class: "muted" }, "No pod has a part of it.");
+  return items.length ? el("ul", { class: "list" }, items) : el("p", { class: "muted" }, "No pod uses it.");
 }
 
 /** A GPU: its tile, its size and who has what of it. */
@@ -39,13 +39,13 @@ export function gpuStory(gpu, look, go) {
       ["Memory", gpu.memory ? gib(gpu.memory) : ""],
       ["In use", `${Math.round(gpu.milli / 10)} % of compute${gpu.memory ? `, ${gib(gpu.mib)}` : ""}`],
       ["Free", free.length ? [...new Set(free)].join(", ") : gpu.freeMilli ? `${Math.round(gpu.freeMilli / 10)} %, ${gib(gpu.freeMib)}` : "nothing"],
-      [gpu.isShort ? "Short" : "Stranded", isStranded(gpu) ? gpu.why : ""],
+      [gpu.isShort ? "Limited" : "Stranded", isStranded(gpu) ? gpu.why : ""],
       ["NVLink", island ? `island of GPUs ${island.gpus.join(", ")}` : ""],
-      ["MIG layout", gpu.slices ? node.layout || "not known; instances are drawn spread evenly" : ""],
+      ["MIG layout", gpu.slices ? node.layout || "unknown; instances are drawn evenly" : ""],
     ]),
     el("h3", {}, `${plural(parts.length, "part")} in use`),
     podList(parts, look, go),
-    guess ? el("p", { class: "muted" }, "The device plugin chooses the GPU and does not say which. Pods are drawn in the order in which they came.") : null,
+    guess ? el("p", { class: "muted" }, "The device plugin chooses the GPU. Pods are drawn in order of arrival.") : null,
     raw(`debug/nodes/${encodeURIComponent(node.name)}`),
   ];
 }
@@ -69,13 +69,13 @@ export function nodeStory(node, look, go) {
   return [
     el("div", { class: "islands" }, tiles),
     facts([
-      ["Model", node.model || "not known"],
+      ["Model", node.model || "unknown"],
       ["Takes no pods", node.closed ? el("span", { class: "problem" }, node.closed) : ""],
       ["Problem", node.problem ? el("span", { class: "problem" }, node.problem) : ""],
-      ["GPUs", `${node.whole} of ${node.total} entirely free, ${number(node.free, 1)} in all`],
+      ["GPUs", `${node.whole} of ${node.total} entirely free, ${number(node.free, 1)} in total`],
       ["CPU", cpu(node.cpu)],
       ["Memory", memory(node.memory)],
-      ["Spot", node.spot ? "yes: its provider may take it back at any time" : ""],
+      ["Spot", node.spot ? "yes, the provider may reclaim it at any time" : ""],
       ["Other pods", node.beside ? plural(node.beside, "pod") + " without a GPU" : ""],
       ["Not shown", node.more ? plural(node.more, "part") : ""],
     ]),
@@ -94,13 +94,13 @@ export function podStory(key, pod, report, problem, go) {
       ["Node", node ? link(node, () => go(`node/${node}`)) : "none yet"],
       ["GPUs", pod ? [...pod.gpus].map((index) => [link(String(index), () => go(`gpu/${pod.node.name}/${index}`)), " "]).flat() : ""],
       ["Has", pod ? `${Math.round(pod.milli / 10)} % of a GPU${pod.mib ? `, ${gib(pod.mib)}` : ""}` : ""],
-      ["Asks for", report?.asked ?? ""],
+      ["Requests", report?.asked ?? ""],
       ["Queue", pod?.queue ?? ""],
       ["Note", report?.note ?? ""],
     ]),
     gangStory(report, go),
     problem ? el("p", { class: "problem" }, problem) : null,
-    report ? null : problem ? null : el("p", { class: "muted" }, "reading …"),
+    report ? null : problem ? null : el("p", { class: "muted" }, "loading …"),
     ...(report?.now ? nowStory(report.now, go) : []),
     ...decisions(report?.decisions ?? [], go),
     report ? el("details", {}, el("summary", {}, "Everything, as JSON"), el("pre", { class: "raw mono", tabindex: 0 }, JSON.stringify(report, null, 2))) : null,
@@ -150,7 +150,7 @@ function refusals(now, go) {
     return el("tr", {}, el("td", { class: "number" }, number(one.nodes)), el("td", {}, one.reason, near, help));
   });
   const passed = Object.entries(now.passed_over ?? {}).map(([why, nodes]) =>
-    el("tr", {}, el("td", { class: "number" }, number(nodes)), el("td", {}, `${why} (kube-scheduler does not ask)`)));
+    el("tr", {}, el("td", { class: "number" }, number(nodes)), el("td", {}, `${why} (kube-scheduler rules them out)`)));
   if (!rows.length && !passed.length) return null;
   const head = el("tr", {}, el("th", { class: "number" }, "nodes"), el("th", {}, "why not"));
   return el("table", { class: "costs" }, head, rows, passed);
@@ -159,7 +159,7 @@ function refusals(now, go) {
 /** Who would be evicted, and why others are not. */
 function evictions(found, go) {
   if (!found) return null;
-  const by = { "kube-scheduler": "kube-scheduler evicts", evictor: { on: "the evictor evicts", recommend: "the evictor recommends to evict" }[found.evictor] ?? "the evictor, where it is on, evicts" };
+  const by = { "kube-scheduler": "kube-scheduler evicts", evictor: { on: "the evictor evicts", recommend: "the evictor recommends to evict" }[found.evictor] ?? "the evictor, if enabled, evicts" };
   const items = found.best.map((one) => {
     const others = [...one.other_nodes, ...one.leaving.map((pod) => `${pod} (ends by itself)`)];
     const who = one.pods ? `${by[one.acts]} ${plural(one.pods, "pod")}` : "room comes";

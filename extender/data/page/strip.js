@@ -12,7 +12,7 @@ const FIGURES = [
   { field: "whole_nodes", live: true, label: "Nodes entirely free" },
   { field: "largest_island", label: "Largest NVLink request", of: (row) => `of ${row.largest_request} free on one node` },
   { field: "stranded", label: "GPUs stranded", of: stranded, places: 1 },
-  { field: "waiting", live: true, label: "Pods that wait" },
+  { field: "waiting", live: true, label: "Pending pods", opens: true },
 ];
 
 /** Which part of what is stranded has which cause. */
@@ -29,16 +29,19 @@ function percent(value, all) {
 export class Strip {
   #columns = { at: [] };
   #totals = {};
-  #cards = FIGURES.map((figure) => this.#card(figure));
+  #cards;
 
-  constructor() {
+  /** `open` shows the pending pods. */
+  constructor(open = () => {}) {
+    this.#cards = FIGURES.map((figure) => this.#card(figure, open));
     byId("strip").replaceChildren(...this.#cards.map((card) => card.element));
   }
 
-  #card(figure) {
+  #card(figure, open) {
     const value = el("div", { class: "value num" }, "–");
     const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" });
-    const element = el("div", { class: "card" }, el("div", { class: "label" }, figure.label), value, picture);
+    const link = figure.opens ? { type: "button", title: "Show the pending pods (w)", onclick: open } : {};
+    const element = el(figure.opens ? "button" : "div", { class: "card", ...link }, el("div", { class: "label" }, figure.label), value, picture);
     element.addEventListener("mousemove", (event) => this.#point(event, figure, picture));
     element.addEventListener("mouseleave", () => {
       hideTip();

@@ -103,7 +103,7 @@ export function gpuText(gpu) {
   if (rest > 0) lines.push(`and ${plural(rest, "more part")}`);
   const free = gpu.parts.filter((part) => !part.pod);
   if (free.length && gpu.slices) lines.push(`free: ${tally(free)}`);
-  if (isStranded(gpu)) lines.push(`${gpu.isShort ? "short" : "stranded"}: ${gpu.why}`);
+  if (isStranded(gpu)) lines.push(`${gpu.isShort ? "limited" : "stranded"}: ${gpu.why}`);
   return lines.join("\n");
 }
 

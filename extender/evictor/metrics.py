@@ -34,7 +34,7 @@ class EvictorMetrics:
         self._errors = Counter("stowage_evictor_errors", text, registry=registry)
         text = "Duration of the last round."
         self._seconds = Gauge("stowage_evictor_round_seconds", text, registry=registry)
-        text = "Waiting pods that got no room in the last round, by reason."
+        text = "Pending pods that got no room in the last round, by reason."
         self._skipped = Gauge("stowage_evictor_skipped", text, ["reason"], registry=registry)
         for result in RESULTS:  # rate() does not see the first increase of a new series
             self._evictions.labels(result)

@@ -224,9 +224,9 @@ def _part_instead(
     best, names = found.best[0], NodeNames.of(candidates.names)
     gets = device_on(state.fleet, state.fleet.rows[best.node], request)
     if gets and not gets.whole and evaluate(state, pod, as_whole(request), names).certain.any():
-        what = best.gives or "a part of a GPU"
+        what = best.gives or "a fraction of a GPU"
         yield (
-            f"On {best.node} it gets {what}; whole GPUs are free elsewhere. For whole ones say "
+            f"On {best.node} it gets {what}; whole GPUs are free elsewhere. For a whole GPU set "
             f"{written_as('annotations', {WHOLE_GPU: 'true'})}."
         )
 

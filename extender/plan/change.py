@@ -120,7 +120,7 @@ def change_report(
     )
     progress("carrying out the plan", 1.0)
     placed, found = (sum(pod in outcome.placed for pod in pods) for pods in (change.starts, change.moved))
-    gains = [Gain("waiting pods that fit", len(change.started), len(change.starts), placed)]
+    gains = [Gain("pending pods that fit", len(change.started), len(change.starts), placed)]
     if moved := len(change.moved):
         gains.append(Gain("pods of lost nodes that run", moved, moved, found))
     return Report(
@@ -131,7 +131,7 @@ def change_report(
         outcome.problems,
         [
             *filter(None, [costs.note()]),
-            "All figures: once the waiting pods that fit have started. " + UNKNOWN,
+            "All figures: once the pending pods that fit have started. " + UNKNOWN,
         ],
         compared_with="without it",
     )
@@ -148,11 +148,11 @@ def _sentences(change: Change) -> list[str]:
     newly = len(change.starts.keys() - change.started.keys())
     no_longer = len(change.started.keys() - change.starts.keys())
     only_then = f", {newly} of them only then" if newly else ""
-    fit = many(len(change.starts), "waiting pod")
+    fit = many(len(change.starts), "pending pod")
     verb = "fits" if len(change.starts) == 1 else "fit"
     said = [f"{fit} {verb} ({len(change.started)} without the change){only_then}."]
     if no_longer:
-        lost = many(no_longer, "waiting pod")
+        lost = many(no_longer, "pending pod")
         said.append(f"{lost} that would fit today {'does' if no_longer == 1 else 'do'} not fit any more.")
     if total := len(change.moved) + len(change.homeless):
         said.append(f"Of the lost nodes {len(change.moved)} of {many(total, 'pod')} can run elsewhere.")
@@ -173,7 +173,7 @@ def _waiting(change: Change, outcome: Outcome) -> Table:
         for pod, node in change.starts.items()
     ]
     rows += [(pod, change.started.get(pod, "-"), "-", "-", why) for pod, why in change.waits.items()]
-    return Table("waiting", "Waiting pods", ("pod", "fits today on", "then on", "replayed", "why not"), rows)
+    return Table("waiting", "Pending pods", ("pod", "fits today on", "then on", "replayed", "why not"), rows)
 
 
 def _moved(change: Change, outcome: Outcome) -> Table:

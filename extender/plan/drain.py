@@ -256,7 +256,7 @@ def _sentences(plan: Drain) -> list[str]:
     if weaker := sum(ONLY_WEAKER in why for why in plan.stays.values()):
         said.append(f"Pods of {many(weaker, 'node')} would get weaker devices elsewhere.")
     if plan.started:
-        said.append(f"Room is left for {many(len(plan.started), 'waiting pod')} that can start now.")
+        said.append(f"Room is left for {many(len(plan.started), 'pending pod')} that can start now.")
     return said
 
 
@@ -292,7 +292,7 @@ def _stays(plan: Drain) -> Table:
 def _waiting(plan: Drain) -> Table:
     rows = [(pod, node, "") for pod, node in plan.started.items()]
     rows += [(pod, "-", why) for pod, why in plan.waiting.items()]
-    return Table("waiting", "Waiting pods", ("pod", "starts on", "why not"), rows)
+    return Table("waiting", "Pending pods", ("pod", "starts on", "why not"), rows)
 
 
 def summary_report(

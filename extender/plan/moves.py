@@ -196,7 +196,7 @@ def _sentence(said: int, gain: int, bound: int, moves: int, what: str) -> str:
     at_most = many(moves, "move")
     if not gain and what == "GPU":
         return (
-            "No move frees a whole GPU: every GPU in use is given out whole by a device plugin, or its pods "
+            "No move frees a whole GPU: every GPU in use is allocated whole by a device plugin, or its pods "
             "find no place."
         )
     if not gain:

@@ -26,7 +26,7 @@ def figures(report) -> dict[str, tuple[float, float | None, float]]:
 def test_pods_that_wait_fit_on_more_nodes():
     source = source_of(node("a", 4), pod("x", "a", 4), pod("one", gpus=2), pod("two", gpus=4))
     report = report_of(source, ["2xa"])
-    assert figures(report)["waiting pods that fit"] == (0, 2, 2)
+    assert figures(report)["pending pods that fit"] == (0, 2, 2)
     assert figures(report)["GPUs entirely free"] == (0, 2, 2)
     assert figures(report)["largest NVLink island request"] == (0, 2, 2)
     assert report.agrees
@@ -49,8 +49,8 @@ def test_pods_of_a_lost_node_go_elsewhere_or_not():
 def test_a_waiting_pod_may_lose_its_place():
     source = source_of(node("a", 4), node("b", 4), pod("waits", gpus=4), pod("x", "a", 1))
     report = report_of(source, remove=["b"])
-    assert figures(report)["waiting pods that fit"] == (1, 0, 0)
-    assert report.sentences[1] == "1 waiting pod that would fit today does not fit any more."
+    assert figures(report)["pending pods that fit"] == (1, 0, 0)
+    assert report.sentences[1] == "1 pending pod that would fit today does not fit any more."
 
 
 def test_added_nodes_are_like_existing_ones():
@@ -98,10 +98,10 @@ def gang(count: int, gpus: int = 4, **more: Any) -> list[Manifest]:
 def test_a_gang_fits_as_a_whole_or_not_at_all() -> None:
     source = source_of(node("a", 4), *gang(2))
     report = report_of(source, ["1xa"])
-    assert report.sentences[0] == "2 waiting pods fit (0 without the change), 2 of them only then."
-    assert figures(report)["waiting pods that fit"] == (0, 2, 2)
+    assert report.sentences[0] == "2 pending pods fit (0 without the change), 2 of them only then."
+    assert figures(report)["pending pods that fit"] == (0, 2, 2)
     report = report_of(source_of(node("a", 4), *gang(3)), ["1xa"])
-    assert figures(report)["waiting pods that fit"] == (0, 0, 0)
+    assert figures(report)["pending pods that fit"] == (0, 0, 0)
     assert {row[4] for row in report.tables[0].rows} == {Reason.GANG_DOES_NOT_FIT.text}
     assert report.agrees
 
@@ -116,18 +116,18 @@ def test_a_member_with_gates_cannot_start_so_its_gang_does_not() -> None:
     first, second = gang(2)
     second["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     report = report_of(source_of(node("a", 8), first, second), ["1xa"])
-    assert figures(report)["waiting pods that fit"] == (0, 0, 0)
+    assert figures(report)["pending pods that fit"] == (0, 0, 0)
 
 
 def test_a_member_fits_by_itself_once_another_one_is_bound() -> None:
     first, second = gang(2)
     first["spec"]["nodeName"], first["status"]["phase"] = "a", "Running"
     assert (
-        figures(report_of(source_of(node("a", 8), first, second), ["1xa"]))["waiting pods that fit"][1] == 1
+        figures(report_of(source_of(node("a", 8), first, second), ["1xa"]))["pending pods that fit"][1] == 1
     )
 
 
 def test_members_are_placed_the_largest_first() -> None:
     small, large = gang(2, 1), gang(2, 4)
     items = node("a", 4), node("b", 4), pod("x", "b", 3), small[0], large[1]
-    assert figures(report_of(source_of(*items), ["1xa"]))["waiting pods that fit"] == (2, 2, 2)
+    assert figures(report_of(source_of(*items), ["1xa"]))["pending pods that fit"] == (2, 2, 2)

@@ -226,7 +226,7 @@ def test_explain_says_which_memory_is_there():
 
 
 def test_explain_warns_where_a_part_is_given_and_whole_gpus_are_free():
-    warning = "it gets 1 of 16 replicas of 4 L40S; whole GPUs are free elsewhere. For whole ones say "
+    warning = "it gets 1 of 16 replicas of 4 L40S; whole GPUs are free elsewhere. For a whole GPU set "
     warning += 'annotations: {stowage.dev/whole-gpu: "true"}'
 
     def warns(*nodes: Node | Pod, pod: Pod | None = None, **settings: object) -> bool:

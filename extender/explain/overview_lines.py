@@ -52,11 +52,11 @@ class StartForecast:
     def text(self, now: float) -> str:
         """A sentence for people."""
         if self.half is None:
-            return "It starts only when something changes: no end that can be foreseen makes room."
-        most = f"in {_span(self.most - now)}" if self.most is not None else "at a time that is not known"
+            return "It is not expected to start: no predictable end of a pod makes room for it."
+        most = f"within {_span(self.most - now)}" if self.most is not None else "at an unknown time"
         more = f" and {self.ends - len(self.needs)} more" if self.ends > len(self.needs) else ""
-        once = f", once {', '.join(self.needs)}{more} ended on {self.node}" if self.needs else ""
-        return f"It starts in {_span(self.half - now)} with 50 %, {most} with 90 %{once}."
+        once = f", once {', '.join(self.needs)}{more} have ended on {self.node}" if self.needs else ""
+        return f"It is likely to start within {_span(self.half - now)} (50 %), {most} (90 %){once}."
 
 
 def _span(seconds: float) -> str:

@@ -53,11 +53,11 @@ export function duration(seconds) {
 
 /** When a waiting pod will start, by its forecast. */
 export function startsIn({ half, most, node, needs, ends }) {
-  if (half === null) return "starts only when something changes: no end that can be foreseen makes room";
-  const within = (at) => (at === null ? "a time that is not known" : duration(at - Date.now() / 1000));
+  if (half === null) return "not expected to start: no predictable end of a pod makes room for it";
+  const within = (at) => (at === null ? "an unknown time" : duration(at - Date.now() / 1000));
   const more = ends > needs.length ? ` and ${ends - needs.length} more` : "";
-  const once = needs.length ? `, once ${needs.join(", ")}${more} ended on ${node}` : "";
-  return `starts in ${within(half)} with 50 %, in ${within(most)} with 90 %${once}`;
+  const once = needs.length ? `, once ${needs.join(", ")}${more} have ended on ${node}` : "";
+  return `likely to start within ${within(half)} (50 %), within ${within(most)} (90 %)${once}`;
 }
 
 /** Download a table as CSV. A text that a spreadsheet would run begins with an apostrophe. */

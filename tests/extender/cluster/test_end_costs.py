@@ -88,3 +88,18 @@ def test_what_is_gone_at_a_list_runs_no_longer_and_pods_without_gpus_do_not_coun
 def test_runs_of_one_job_are_of_one_kind(owner: str, kind: str) -> None:
     pod = replace(make_pod("p"), owner=Owner("Job", owner))
     assert kind_of(pod) == ("default", "Job", kind)
+
+
+def test_a_node_that_is_kept_busy_for_a_mean_run_time_longer_costs_a_gpu_more() -> None:
+    cluster = Cluster()
+    cluster.runs("x", "a", "nap")
+    pod = cluster.waits("p", "sleeper")
+    for _ in range(300):
+        cluster.state.end_costs.update()
+    costs, ends, rows = cluster.state.end_costs(pod), cluster.state.end_costs.ends, cluster.state.fleet.rows
+    prolonged = ends.prolonged(kind_of(pod))
+    assert costs is not None
+    assert prolonged is not None
+    assert costs[rows["a"]] == pytest.approx(1.0 * prolonged[0][ends.places["a"]])
+    assert costs[rows["c"]] == pytest.approx(1.0 * prolonged[1])
+    assert costs[rows["c"]] > costs[rows["a"]] > 0.5

@@ -26,11 +26,12 @@ if __name__ == "__main__":
 from bench.packing import plots, queue_plots, tables
 from bench.packing.queued_timeline import SpotMarket
 from bench.packing.queues import LEGEND, QUEUE_OF_QOS, QueueOptions, replay_queues
+from bench.packing.report import table, wait_table
 from bench.packing.runs import BOUND, Result, Task, nodes_file, run, run_mixes
+from bench.packing.seeds import seed_range
 from bench.packing.trace_runs import Rows, TraceOptions
-from extender.cli.replay_args import seed_range
-from extender.replay.report import aligned, table, wait_table
-from extender.replay.traces import read_nodes
+from bench.packing.traces import read_nodes
+from extender.replay.report import aligned
 from extender.settings import DEFAULT_QUEUES
 
 HERE = Path(__file__).parent

@@ -21,20 +21,20 @@ from typing import Any
 
 import numpy as np
 
+from bench.packing.filling import build_fleet
 from bench.packing.job_traces import read_jobs
 from bench.packing.moving_timeline import MovingTimeline, Ways
-from extender.cli.replay_args import seed_range
+from bench.packing.seeds import seed_range
+from bench.packing.timeline import Ended, TimedPod
+from bench.packing.timeline_figures import waiting_times
 from extender.replay.report import aligned
 from packing.fleet.arrays import Doubles
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, whole_gpus
 from packing.plan.move_rule import MoveRule
+from packing.policies.pick_node import NodePicker
 from packing.policies.placer import Placer
 from packing.policies.registry import POLICIES
-from packing.replay.pick_node import NodePicker
-from packing.replay.timeline import Ended, TimedPod
-from packing.replay.timeline_figures import waiting_times
-from packing.replay.trace import build_fleet
 
 SIZES, PARTS = (1, 2, 4, 8), (0.6, 0.2, 0.1, 0.1)
 _GPUS, _HOUR, _DAY, _SIGMA = 8, 3600.0, 86_400.0, math.sqrt(2 * math.log(3))

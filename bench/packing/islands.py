@@ -30,8 +30,9 @@ from extender.cli.kernel_cache import choose_cache
 if __name__ == "__main__":
     choose_cache()  # before the imports that load kernels
 
+from bench.packing.filling import build_fleet
 from bench.packing.policies import POLICIES
-from extender.cli.replay_args import seed_range
+from bench.packing.seeds import seed_range
 from extender.replay.report import aligned
 from packing.cost.demand import Mix
 from packing.fleet.arrays import Floats
@@ -39,9 +40,8 @@ from packing.fleet.node_usage import Allocation
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.nvlink import Islands
 from packing.model.request import Request
+from packing.policies.pick_node import NodePicker
 from packing.policies.placer import Placer
-from packing.replay.pick_node import NodePicker
-from packing.replay.trace import build_fleet
 
 GPU, GIB = "nvidia.com/gpu", 1 << 30
 SIZES = (1, 2, 4, 8)

@@ -19,7 +19,7 @@ from bench.packing.mig import ProfileMix
 from bench.packing.mig_masks import MigMasks
 from bench.packing.mixes import ShareMix, Work, fill_mix, serve_mix
 from bench.packing.policies import POLICIES
-from extender.replay.traces import BadInput
+from bench.packing.traces import BadInput
 from packing.model.gpu_catalogue import Geometry, find_model
 
 

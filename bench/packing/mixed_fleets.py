@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from extender.cli.replay_args import seed_range
+from bench.packing.seeds import seed_range
 from extender.cluster.factory import state_of
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
@@ -31,11 +31,10 @@ from extender.k8s.node_filter import node_requirement
 from extender.k8s.objects import Deleted, Pod, Upserted
 from extender.plan.room_by_moves import Move, RoomByMoves, room_by_moves
 from extender.protocol.node_names import NodeNames
-from extender.replay.cluster_engine import ClusterEngine
-from extender.replay.cluster_pods import PermittedRows, cluster_simulation
+from extender.replay.cluster_pods import PermittedRows, trial_of
 from extender.replay.repack import SnapshotReplay
-from extender.replay.simulation import Item, Simulation
 from extender.replay.steps import Step, carry_out
+from extender.replay.trial import Item, Trial
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.verbs.evaluate import evaluate
@@ -151,9 +150,7 @@ class MixedFleet:
     def pods(self, number: int) -> list[Item]:
         """The next pods, as they arrive. Their ``rows`` are not known yet."""
         manifests = [self._pod() for _ in range(number)]
-        return [
-            Item(p.key, request_of(p), np.zeros(0, bool), pod=p) for p in _snapshot(manifests).pods.values()
-        ]
+        return [Item(p.key, request_of(p), np.zeros(0, bool), p) for p in _snapshot(manifests).pods.values()]
 
     def _pod(self) -> dict[str, Any]:
         rng, self._number = self._rng, self._number + 1
@@ -185,11 +182,6 @@ class MixedFleet:
         }
 
 
-def _pod_of(item: Item) -> Pod:
-    assert item.pod is not None
-    return item.pod
-
-
 def _snapshot(items: Sequence[Mapping[str, Any]]) -> Snapshot:
     snapshot = Snapshot()
     snapshot.add(json.dumps({"kind": "List", "items": items}), "")
@@ -205,14 +197,14 @@ def _drawn(rng: np.random.Generator, frequency: Mapping[int, float] | Mapping[st
 def scattered(fleet: MixedFleet, load: float, seed: int) -> State:
     """The fleet with pods on random nodes, until ``load`` of its GPUs is taken."""
     rng, state = np.random.default_rng(seed), fleet.state()
-    engine = ClusterEngine(state)
     permitted, arrays = PermittedRows(state), state.fleet.arrays
+    trial = Trial(state, permitted.open)
     total = float((arrays.compute_capacity > 0).sum())
     for item in fleet.pods(1000):
-        item = replace(item, rows=permitted.rows_that_accept(_pod_of(item)))
-        codes, _ = engine.evaluate(item)
+        item = replace(item, rows=permitted.rows_that_accept(item.pod))
+        codes, _ = trial.evaluate(item)
         if (fits := np.flatnonzero((codes == 0) & item.rows)).size:
-            engine.bind(item, int(rng.choice(fits)))
+            trial.place_on(item, int(rng.choice(fits)))
         if arrays.free_gpu() <= (1 - load) * total:
             break
     return state
@@ -246,7 +238,7 @@ class Carried:
 def moves(seed: int, load: float, arrivals: int = 100) -> Carried:
     """On the fleet with pods on random nodes, for the next pods."""
     fleet = MixedFleet(seed)
-    return moves_for(scattered(fleet, load, seed), map(_pod_of, fleet.pods(arrivals)))
+    return moves_for(scattered(fleet, load, seed), (item.pod for item in fleet.pods(arrivals)))
 
 
 def moves_for(state: State, pods: Iterable[Pod]) -> Carried:
@@ -263,7 +255,7 @@ def moves_for(state: State, pods: Iterable[Pod]) -> Carried:
             found.helped += 1
             found.moves += len(room.moves)
             found.weaker += sum(_is_weaker(state.fleet, move) for move in room.moves)
-            found.problems += carry_out(cluster_simulation(state, real_moves=True), _steps(room)).problems
+            found.problems += carry_out(trial_of(state, real_moves=True), _steps(room)).problems
         else:
             state.apply([Deleted("Pod", pod.key)])
     return found
@@ -302,10 +294,10 @@ def departures(seed: int, policy: str, load: float, select: float) -> Placed:
     fleet = MixedFleet(seed, select)
     state = fleet.state()
     items = fleet.pods(PODS)
-    sim, permitted = cluster_simulation(state), PermittedRows(state)
+    sim, permitted = trial_of(state), PermittedRows(state)
     state.policy = POLICIES[policy]()
     arrivals = Arrivals(state.fleet, state.policy)
-    items = [replace(item, rows=permitted.rows_that_accept(_pod_of(item))) for item in items]
+    items = [replace(item, rows=permitted.rows_that_accept(item.pod)) for item in items]
     sizes = {item.key: _size(sim, item) for item in items}
     rng = np.random.default_rng(seed)
     lifetimes = rng.exponential(_mean_lifetime(state.fleet, items, load), PODS)
@@ -313,8 +305,8 @@ def departures(seed: int, policy: str, load: float, select: float) -> Placed:
     figures = defaultdict[str, float](float)
     for number, item in enumerate(items):
         while leaving and leaving[0][0] <= number:
-            sim.evict(items[heapq.heappop(leaving)[1]])
-        arrivals.arrive(replace(item.request, node_set=node_requirement(_pod_of(item))))
+            sim.leave(items[heapq.heappop(leaving)[1]])
+        arrivals.arrive(replace(item.request, node_set=node_requirement(item.pod)))
         placed = sim.place(item)
         if placed:
             heapq.heappush(leaving, (number + lifetimes[number], number))
@@ -346,13 +338,13 @@ def _mean_lifetime(fleet: Fleet, items: Sequence[Item], load: float) -> float:
     return float(min(load * whole.sum() / several, (load * whole.sum() + parts) / (several + single)))
 
 
-def _size(sim: Simulation, item: Item) -> float:
+def _size(sim: Trial, item: Item) -> float:
     """GPUs that a pod takes, the mean over the nodes where it may go."""
     sizes = gpu_sizes(sim.fleet, item.request)[item.rows]
     return float(sizes[sizes > 0].mean()) if (sizes > 0).any() else 0.0
 
 
-def _free_worth(sim: Simulation) -> float:
+def _free_worth(sim: Trial) -> float:
     return float((sim.fleet.arrays.free_parts().clip(min=0) * sim.fleet.arrays.gpu_value).sum())
 
 

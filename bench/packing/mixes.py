@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.packing.filling import build_fleet
 from bench.packing.mig import ProfileMix
 from bench.packing.policies import POLICIES
 from packing.cost.demand import Mix
@@ -22,9 +23,8 @@ from packing.fleet.arrays import Doubles, Longs
 from packing.fleet.node_usage import Allocation
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import WHOLE, Request, Shares
+from packing.policies.pick_node import NodePicker
 from packing.policies.placer import Placer
-from packing.replay.pick_node import NodePicker
-from packing.replay.trace import build_fleet
 
 DURATIONS = 12
 """Length of a replay with departures, in mean durations."""

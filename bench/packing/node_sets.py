@@ -19,9 +19,9 @@ import numpy as np
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request
+from packing.policies.pick_node import NodePicker
 from packing.policies.placer import Placer
 from packing.policies.registry import POLICIES
-from packing.replay.pick_node import NodePicker
 
 NODES, GPUS_PER_NODE, MIB, GPU = 40, 8, 81_920, "nvidia.com/gpu"
 MIXES: Mapping[str, Mapping[int, float]] = {

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bench.packing.timeline import Ended, Run
+from bench.packing.timeline_figures import Figures, mean_gpus, waiting_times, waits
 from packing.fleet.arrays import Doubles
-from packing.replay.timeline import Ended, Run
-from packing.replay.timeline_figures import Figures, mean_gpus, waiting_times, waits
 
 _HOUR = 3600.0
 

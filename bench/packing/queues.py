@@ -13,22 +13,22 @@ from pathlib import Path
 import numpy as np
 
 from bench.packing.eviction_rules import SHIELD, CheapestVictims, EvictionRule, KubeScheduler, QueueRules
+from bench.packing.filling import build_fleet, gpus_of
 from bench.packing.queue_figures import NodePrices, queue_figures
 from bench.packing.queued_timeline import QueuedPod, QueuedTimeline, SpotMarket, SpotRows
-from extender.replay.runs import Progress, Row
-from extender.replay.traces import Arrival, BadInput, read_nodes, read_pods
+from bench.packing.report import Progress, Row
+from bench.packing.timeline import Run
+from bench.packing.timeline_figures import Figures
+from bench.packing.traces import Arrival, BadInput, read_nodes, read_pods
 from extender.settings import Queue
 from extender.untrusted.limits import quoted
 from packing.fleet.arrays import Doubles
 from packing.fleet.feasibility import could_host
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request, whole_gpus
+from packing.policies.pick_node import NodePicker
 from packing.policies.placer import Placer
 from packing.policies.registry import POLICIES
-from packing.replay.pick_node import NodePicker
-from packing.replay.timeline import Run
-from packing.replay.timeline_figures import Figures
-from packing.replay.trace import build_fleet, gpus_of
 
 QUEUE_OF_QOS: Mapping[str, str] = {
     "LS": "interactive",

@@ -18,14 +18,16 @@ if __name__ == "__main__":
     choose_cache()  # before the imports that load kernels
 
 from bench.packing import mig
+from bench.packing.filling import ARRIVING
 from bench.packing.gains import gains
 from bench.packing.mix_runs import replay_mixes
 from bench.packing.policies import POLICIES
+from bench.packing.report import table
+from bench.packing.seeds import seed_range
 from bench.packing.trace_runs import Rows, TraceOptions, bound_trace, replay_trace
-from extender.cli.replay_args import policy_names, sample_size, seed_range
-from extender.replay.report import aligned, table
-from extender.replay.traces import BadInput
-from packing.replay.trace import ARRIVING
+from bench.packing.traces import BadInput
+from extender.cli.replay import policy_names, sample_size
+from extender.replay.report import aligned
 
 _OUTPUTS: dict[str, Callable[[Rows], str]] = {
     "table": table,

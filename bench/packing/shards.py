@@ -21,15 +21,15 @@ if __name__ == "__main__":
 
 import numpy as np
 
+from bench.packing.filling import ARRIVING, Filling, arrivals, build_fleet, gpus_of
 from bench.packing.policies import POLICIES
-from extender.cli.replay_args import seed_range
-from extender.replay.traces import read_nodes, read_pods
+from bench.packing.seeds import seed_range
+from bench.packing.traces import read_nodes, read_pods
 from packing.fleet.arrays import Doubles
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
+from packing.policies.pick_node import NodePicker
 from packing.policies.placer import Placer
-from packing.replay.pick_node import NodePicker
-from packing.replay.trace import ARRIVING, Filling, arrivals, build_fleet, gpus_of
 
 Choose = Callable[[Doubles], int]
 """The shard of the next pod, from the free GPUs of each."""

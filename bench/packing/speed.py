@@ -23,17 +23,17 @@ from extender.cli.kernel_cache import choose_cache
 if __name__ == "__main__":
     choose_cache()  # before the imports that load kernels
 
+from bench.packing.filling import ARRIVING, arrivals, build_fleet, fill
 from bench.packing.policies import POLICIES, known_mix
-from extender.replay.traces import read_nodes, read_pods
+from bench.packing.traces import read_nodes, read_pods
 from packing.cost.demand import Mix
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 from packing.policies.interface import Policy
+from packing.policies.pick_node import NodePicker
 from packing.policies.placer import Placer
-from packing.replay.pick_node import NodePicker
-from packing.replay.trace import ARRIVING, arrivals, build_fleet, fill
 
 SEED = 42
 WAYS = (("inventory", True), ("inventory", False), ("fgd", True))

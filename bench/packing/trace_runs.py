@@ -14,15 +14,7 @@ from typing import Any
 import numpy as np
 
 from bench.packing.bound import NodeBound
-from bench.packing.fixed_scale import FixedScale
-from bench.packing.policies import POLICIES, known_mix
-from extender.replay.traces import read_nodes, read_pods
-from packing.cost.demand import Mix, by_pods
-from packing.model.node_spec import NodeSpec
-from packing.model.request import Request
-from packing.policies.placer import Placer
-from packing.replay.pick_node import NodePicker
-from packing.replay.trace import (
+from bench.packing.filling import (
     ARRIVING,
     Filling,
     arrivals,
@@ -32,6 +24,14 @@ from packing.replay.trace import (
     gpus_of,
     unusable_gpu,
 )
+from bench.packing.fixed_scale import FixedScale
+from bench.packing.policies import POLICIES, known_mix
+from bench.packing.traces import read_nodes, read_pods
+from packing.cost.demand import Mix, by_pods
+from packing.model.node_spec import NodeSpec
+from packing.model.request import Request
+from packing.policies.pick_node import NodePicker
+from packing.policies.placer import Placer
 
 Rows = list[dict[str, Any]]
 Curve = tuple[list[float], list[float]]

@@ -43,8 +43,8 @@ from packing.fleet.node_usage import Allocation
 from packing.model.lifetimes import LastEnds, Running
 from packing.model.request import Request
 from packing.policies.interface import Policy
+from packing.policies.pick_node import NodePicker
 from packing.policies.placer import Placer
-from packing.replay.pick_node import NodePicker
 
 RIVALS = ("best-fit", "fgd", "first-fit", "most-allocated", "least-allocated", "tightest")
 _SETS_AGAIN = 500

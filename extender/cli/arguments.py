@@ -60,7 +60,7 @@ _MODULES = {
         "plan capacity: nodes to remove or add, moves, MIG layouts",
     ),
     "settings": ("extender.cli.show_settings", "print the effective settings and their sources"),
-    "replay": ("extender.cli.replay", "compare policies on the pods of a cluster or a trace"),
+    "replay": ("extender.cli.replay", "compare policies on the pods of a cluster"),
     "demo": ("extender.demo.run", "place pods on an example cluster, with and without Stowage"),
 }
 """Subcommands in modules of their own: each module has ``add_parser(subparsers)`` and ``run(args)``."""

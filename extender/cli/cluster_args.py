@@ -76,11 +76,6 @@ def _add_token(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--token-file", type=Path, metavar="FILE", help=text)
 
 
-def names_cluster(args: argparse.Namespace) -> bool:
-    """Whether the arguments of ``add_source`` are given."""
-    return bool(args.snapshot or args.kubeconfig or args.example or args.url)
-
-
 def short_name(args: argparse.Namespace) -> str:
     """The cluster in tables."""
     if args.snapshot:
@@ -90,9 +85,7 @@ def short_name(args: argparse.Namespace) -> str:
 
 def say_source(args: argparse.Namespace, command: str) -> None:
     """Say what the command reads or asks, so that nobody waits in silence."""
-    given = vars(args)
-    nodes, pods = given.get("nodes"), given.get("pods") or []
-    files = args.snapshot or ([nodes, *(pods if isinstance(pods, list) else [pods])] if nodes else [])
+    given, files = vars(args), args.snapshot or []
     what = f"reading {', '.join(map(str, files))}" if files else "reading the bundled example"
     if not files and not args.example:
         local = given.get("local", True) or args.config

@@ -93,8 +93,6 @@ _OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 """The options that only one plan has."""
-_ON_CLUSTERS = ("change", "mig", "slices")
-"""Plans that a trace cannot have: it has no nodes of Kubernetes."""
 _WITH_PRICES = ("drain", "change", "summary")
 
 
@@ -133,11 +131,6 @@ def _add_options(parser: argparse.ArgumentParser, what: str) -> None:
             else:
                 add(name, action=_OfOther, nargs="*", const=plan, help=argparse.SUPPRESS)
     cluster_args.add_source(parser, url=True)
-    nodes, pods = "nodes of a trace (columns: docs/replay.md)", "pods of a trace"
-    if what in _ON_CLUSTERS:
-        nodes = pods = argparse.SUPPRESS
-    add("--nodes", type=Path, metavar="CSV", help=nodes)
-    add("--pods", type=Path, metavar="CSV", help=pods)
     if what in _WITH_PRICES:
         add("--prices", type=Path, metavar="FILE", help="prices per hour, as YAML (docs/plan.md)")
     else:
@@ -162,15 +155,13 @@ def run(args: argparse.Namespace) -> int:
     settings = load(args.config, os.environ)
     cluster_args.say_source(args, "plan")
     for_people = args.output in ("table", "wide")
-    cluster = None
-    if not args.nodes:
-        cluster, settings, _ = cluster_args.source_with_settings(args, settings)
-    if cluster and for_people:  # before the kernels are loaded, which takes longer
+    cluster, settings, _ = cluster_args.source_with_settings(args, settings)
+    if for_people:  # before the kernels are loaded, which takes longer
         print(f"Reading {cluster.describe()}", flush=True)
     with loading_kernels():
         from extender.cli.plan_run import source_of, work_out
         from extender.plan.report import wrapped
-        from extender.replay.traces import BadInput
+        from extender.replay.trial import BadInput
     try:
         source = source_of(args, cluster, settings)
         census = source.census()
@@ -188,10 +179,6 @@ def _check(args: argparse.Namespace) -> None:
     """Raises ``UsageError`` and ``SourceError`` for options that cannot be used, before anything is read."""
     if args.what == "change" and not (args.add or args.remove):
         raise UsageError("nothing to change: expected --add or --remove")
-    if bool(args.nodes) != bool(args.pods) or (args.nodes and cluster_args.names_cluster(args)):
-        raise UsageError("a trace needs --nodes and --pods, and no cluster")
-    if args.nodes and args.what in _ON_CLUSTERS:
-        raise UsageError(f"a trace has no nodes of Kubernetes, which 'stowage plan {args.what}' needs")
     if getattr(args, "prices", None) and not args.prices.is_file():
         raise UsageError(f"--prices {args.prices}: cannot be read: there is no such file")
     if args.what == "slices" and args.prometheus:

@@ -14,20 +14,15 @@ from extender.plan.moves import moves_report
 from extender.plan.prices import NO_COSTS, NodeCosts, costs_of, read_prices
 from extender.plan.report import Progress, Report
 from extender.plan.slices import slices_report
-from extender.plan.source import ClusterSource, PlanSource
-from extender.plan.trace import TraceSource
-from extender.replay.simulation import Simulation
-from extender.replay.traces import BadInput
+from extender.plan.source import ClusterSource
+from extender.replay.trial import Trial
 from extender.settings import Settings
 from extender.source.interface import Source
 from extender.source.prometheus import measured_use
 
 
-def source_of(args: argparse.Namespace, cluster: Source | None, settings: Settings) -> PlanSource:
-    """The cluster, or the trace that the arguments name. Raises ``BadInput``, ``SourceError`` and
-    ``SettingsError``."""
-    if cluster is None:
-        return TraceSource(args.nodes, args.pods, settings, allow_downgrade=args.allow_downgrade)
+def source_of(args: argparse.Namespace, cluster: Source, settings: Settings) -> ClusterSource:
+    """The cluster as a source of plans. Raises ``SourceError`` and ``SettingsError``."""
     events = [event for batch in cluster.list_once() for event in batch]
     return ClusterSource(
         cluster_args.short_name(args),
@@ -38,27 +33,25 @@ def source_of(args: argparse.Namespace, cluster: Source | None, settings: Settin
     )
 
 
-def work_out(args: argparse.Namespace, source: PlanSource, census: Census, progress: Progress) -> Report:
+def work_out(args: argparse.Namespace, source: ClusterSource, census: Census, progress: Progress) -> Report:
     """The report that was asked for. Raises ``BadInput``."""
     if args.what == "change":
         return _change(args, source, progress)
-    sim = source.simulation()
-    costs = _costs(args, source, sim)
+    trial = source.trial()
+    costs = _costs(args, source, trial)
     if args.what == "summary":
-        return summary_report(source, sim, census, costs, progress)
+        return summary_report(source, trial, census, costs, progress)
     if args.what == "mig":
-        cluster, options = _cluster(source), (args.layouts, args.growth, args.repartition_seconds)
-        return mig_report(cluster, sim, *options, progress)
+        return mig_report(source, trial, args.layouts, args.growth, args.repartition_seconds, progress)
     if args.what == "slices":
         measured = measured_use(args.prometheus, args.window, args.quantile) if args.prometheus else {}
-        return slices_report(_cluster(source), sim, measured, args.margin, progress)
+        return slices_report(source, trial, measured, args.margin, progress)
     if args.what == "moves":
-        return moves_report(source, sim, args.moves, args.free, progress)
-    return drain_report(source, sim, costs, progress, keep_room=not args.ignore_waiting)
+        return moves_report(source, trial, args.moves, args.free, progress)
+    return drain_report(source, trial, costs, progress, keep_room=not args.ignore_waiting)
 
 
-def _change(args: argparse.Namespace, source: PlanSource, progress: Progress) -> Report:
-    source = _cluster(source)
+def _change(args: argparse.Namespace, source: ClusterSource, progress: Progress) -> Report:
     nodes = source.nodes()
     added: list[Node] = []
     for text in args.add:
@@ -70,14 +63,8 @@ def _change(args: argparse.Namespace, source: PlanSource, progress: Progress) ->
     return change_report(source, added, args.remove, costs, progress)
 
 
-def _cluster(source: PlanSource) -> ClusterSource:
-    if not isinstance(source, ClusterSource):
-        raise BadInput("a trace has no nodes of Kubernetes: use --snapshot, --kubeconfig or --example")
-    return source
-
-
-def _costs(args: argparse.Namespace, source: PlanSource, sim: Simulation) -> NodeCosts:
+def _costs(args: argparse.Namespace, source: ClusterSource, trial: Trial) -> NodeCosts:
     if not args.prices:
         return NO_COSTS
-    specs = [spec for spec in sim.fleet.specs if spec]
+    specs = [spec for spec in trial.fleet.specs if spec]
     return costs_of(read_prices(args.prices), specs, source.nodes())

@@ -1,4 +1,4 @@
-"""``stowage replay``: the same pods under one policy after another, to compare before a switch.
+"""``stowage replay``: the pods of a cluster under one policy after another, to compare before a switch.
 
 The result goes to standard output, progress to standard error. The modules of the replay are imported when it
 runs, because they load the kernels.
@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from extender.cli import cluster_args
-from extender.cli.replay_args import add_options, complete
 from extender.cli.usage import UsageError
 from extender.untrusted.terminal import interruptible, show_progress
+from packing.policies.registry import POLICIES
 
 if TYPE_CHECKING:
     from extender.settings import Settings
@@ -30,11 +30,32 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the subcommand and its options."""
     parser = subparsers.add_parser(
         "replay",
-        help="compare policies on the pods of a cluster or a trace",
+        help="compare policies on the pods of a cluster",
         description="Place the same pods with one policy after another. Changes nothing.",
     )
-    add_options(parser)
+    cluster_args.add_source(parser, url=True)
+    add, names = parser.add_argument, ", ".join(POLICIES)
+    add("--policy", type=policy_names, default=["inventory"], metavar="A,B", help=names)
+    add("--sample", type=sample_size, default=0, metavar="N", help="look at N fitting nodes, 0 for all (0)")
+    add("--allow-downgrade", action="store_true", help="pods may get weaker devices than they have")
+    cluster_args.add_config(parser)
+    cluster_args.add_output(parser, "table", "wide", "json", "csv", wide="of any width")
     parser.set_defaults(run=run)
+
+
+def policy_names(text: str, known: Sequence[str] = tuple(POLICIES)) -> list[str]:
+    """Names separated by commas. Raises ``ArgumentTypeError``."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in known]:
+        raise argparse.ArgumentTypeError(f"no policy {', '.join(unknown)}; expected {', '.join(known)}")
+    return list(dict.fromkeys(names))
+
+
+def sample_size(text: str) -> int:
+    """A number of nodes. Raises ``ArgumentTypeError``."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected a whole number from 0")
+    return min(int(text), 1 << 30)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,30 +65,29 @@ def run(args: argparse.Namespace) -> int:
     from extender.settings_file import load
 
     rows: Rows = []
-    work = complete(args)
     settings = load(args.config, {})  # equal commands give equal results: the environment is not read
     cluster_args.say_source(args, "replay")
-    source = None
-    if work == "cluster":
-        source, settings, _ = cluster_args.source_with_settings(args, settings)
+    source, settings, _ = cluster_args.source_with_settings(args, settings)
     with loading_kernels(*(["packing.policies.fgd_kernels"] if "fgd" in args.policy else [])):
-        interrupted = _collect(rows, work, args, settings, source)
+        interrupted = _collect(rows, args, settings, source)
     if rows:
-        print(_text(work, rows, args.output), flush=True)
+        print(_text(rows, args.output), flush=True)
     if interrupted:
-        done = f"only the {len(rows)} replays above are complete" if rows else "no replay is complete"
+        done = f"only the {len(rows)} rows above are complete" if rows else "no row is complete"
         print(f"stowage replay: interrupted: {done}", file=sys.stderr)
     return _INTERRUPTED if interrupted else 0
 
 
-def _collect(
-    rows: Rows, work: str, args: argparse.Namespace, settings: Settings, source: Source | None
-) -> bool:
+def _collect(rows: Rows, args: argparse.Namespace, settings: Settings, source: Source) -> bool:
     """Add the rows one by one. Whether Ctrl-C ended that; the rows then say so."""
-    from extender.replay.traces import BadInput
+    from extender.replay.repack import replay_cluster
+    from extender.replay.trial import BadInput
 
+    replayed = replay_cluster(
+        source, cluster_args.short_name(args), args.policy, settings, args.sample, show_progress,
+        allow_downgrade=args.allow_downgrade,
+    )  # fmt: skip
     try:
-        replayed = _rows(work, args, settings, source)
         with interruptible():
             for row in replayed:
                 rows.append(row)
@@ -79,37 +99,13 @@ def _collect(
     return False
 
 
-def _text(work: str, rows: Rows, output: str) -> str:
+def _text(rows: Rows, output: str) -> str:
     from extender.cli.explain_text import WIDTH
-    from extender.replay.report import LEGENDS, as_csv, snapshot_table, table, wait_table
+    from extender.replay.report import as_csv, snapshot_table
 
     if output == "json":
         return json.dumps(rows, indent=1)
     if output == "csv":
         return as_csv(rows)
-    tables = {"cluster": snapshot_table, "pods": table, "timeline": wait_table}
-    shown = tables[work](rows, 0 if output == "wide" else WIDTH)
-    parts = ["INTERRUPTED, not all replays are here:"] if "interrupted" in rows[0] else []
-    return "\n".join([*parts, shown, *([LEGENDS[work]] if work in LEGENDS else [])])
-
-
-def _rows(
-    work: str, args: argparse.Namespace, settings: Settings, source: Source | None
-) -> Iterator[dict[str, Any]]:
-    from extender.replay.repack import replay_cluster
-    from extender.replay.runs import replay_timeline, replay_trace
-    from packing.model.gpu_catalogue import GpuValues
-
-    sample, progress = args.sample, show_progress
-    if source is not None:
-        return replay_cluster(
-            source, cluster_args.short_name(args), args.policy, settings, sample, progress,
-            allow_downgrade=bool(args.allow_downgrade),
-        )  # fmt: skip
-    if work == "timeline":
-        return replay_timeline(args.nodes, args.pods, args.policy, sample=sample, progress=progress)
-    return replay_trace(
-        args.nodes, args.pods, args.policy, args.seeds,
-        sample=sample, minimum_milli=settings.minimum_slice_milli, progress=progress,
-        values=GpuValues(settings.gpu_values),
-    )  # fmt: skip
+    shown = snapshot_table(rows, 0 if output == "wide" else WIDTH)
+    return f"INTERRUPTED, not all replays are here:\n{shown}" if "interrupted" in rows[0] else shown

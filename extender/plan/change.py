@@ -18,10 +18,9 @@ from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
 from extender.plan.prices import NodeCosts
 from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table, figure_gains
 from extender.plan.source import ClusterSource
-from extender.replay.cluster_engine import as_new
-from extender.replay.cluster_pods import Stays
+from extender.replay.cluster_pods import Stays, as_new
 from extender.replay.steps import Outcome, Step, carry_out, largest_that_holds
-from extender.replay.traces import BadInput
+from extender.replay.trial import BadInput
 from extender.untrusted.limits import quoted
 from extender.untrusted.visible import many
 from packing.fleet.stranded import Fragmentation
@@ -73,14 +72,14 @@ def plan_change(source: ClusterSource, added: Sequence[Node], removed: Sequence[
                 lost.add(pod.key)
                 events.append(Upserted(as_new(pod)))
         events.append(Deleted("Node", name))
-    today, then = source.simulation(), source.simulation(events)
+    today, then = source.trial(), source.trial(events)
     started, found = today.place_waiting(), then.place_waiting()
     change = Change(today.figures(), then.figures(), events, started, ends)
     for item in then.waiting:
         if item.key in found:
             (change.moved if item.key in lost else change.starts)[item.key] = found[item.key]
         else:
-            (change.homeless if item.key in lost else change.waits)[item.key] = then.why_nowhere(item)
+            (change.homeless if item.key in lost else change.waits)[item.key] = then.why_not(item)
     change.waits |= then.unplanned
     return change
 
@@ -116,7 +115,7 @@ def change_report(
     change = plan_change(source, added, removed)
     progress("carrying out the plan", 0.5)
     change, outcome = largest_that_holds(
-        change, lambda c: carry_out(source.simulation(c.events), c.steps()), _smaller
+        change, lambda c: carry_out(source.trial(c.events), c.steps()), _smaller
     )
     progress("carrying out the plan", 1.0)
     placed, found = (sum(pod in outcome.placed for pod in pods) for pods in (change.starts, change.moved))

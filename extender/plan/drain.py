@@ -17,10 +17,10 @@ from extender.cluster.census import Census
 from extender.cluster.totals import waits
 from extender.plan.prices import NodeCosts
 from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
-from extender.plan.source import PlanSource
+from extender.plan.source import ClusterSource
 from extender.replay.bound import at_least
-from extender.replay.simulation import ONLY_WEAKER, Simulation
 from extender.replay.steps import Outcome, Step, carry_out, largest_that_holds
+from extender.replay.trial import ONLY_WEAKER, Trial
 from extender.untrusted.visible import many
 from packing.fleet.stranded import NOTHING
 
@@ -69,7 +69,7 @@ class Drain:
 
 
 def plan_drain(
-    sim: Simulation,
+    trial: Trial,
     progress: Progress,
     prices: Mapping[str, float] | None = None,
     *,
@@ -79,21 +79,21 @@ def plan_drain(
     by node: of equally loaded nodes the dearest go first."""
     started, waiting = {}, {}
     if keep_room:
-        started = sim.place_waiting()
-        waiting = {one.key: sim.why_nowhere(one) for one in sim.waiting if one.key not in started}
-        waiting |= sim.unplanned
-    bound = _bound(sim)
-    bound = None if bound is None else bound + len(sim.apart)
-    origin = {key: sim.node_of(key) for key in sim.held}
+        started = trial.place_waiting()
+        waiting = {one.key: trial.why_not(one) for one in trial.waiting if one.key not in started}
+        waiting |= trial.unplanned
+    bound = _bound(trial)
+    bound = None if bound is None else bound + len(trial.apart)
+    origin = {key: trial.node_of(key) for key in trial.held}
     best: Drain | None = None
-    orders = _orders(sim, prices or {})
-    now = sim.savepoint()
+    orders = _orders(trial, prices or {})
+    now = trial.savepoint()
     for number, order in enumerate(orders):
-        plan = _drain_in(order, sim, partial(_report, progress, number, len(orders)))
-        sim.undo_to(now)
+        plan = _drain_in(order, trial, partial(_report, progress, number, len(orders)))
+        trial.undo_to(now)
         if best is None or (len(plan.goes), -len(plan.target)) > (len(best.goes), -len(best.target)):
             best = plan
-        if bound is not None and len(best.stays) + len(sim.apart) <= bound:
+        if bound is not None and len(best.stays) + len(trial.apart) <= bound:
             break
     progress("nodes that can go", 1.0)
     assert best is not None
@@ -101,16 +101,16 @@ def plan_drain(
         best.goes[origin[key]].remove(key)
         started[key] = best.target.pop(key)
     best.origin = {key: origin[key] for key in best.target}
-    best.started, best.waiting, best.at_least, best.apart = started, waiting, bound, sim.apart
+    best.started, best.waiting, best.at_least, best.apart = started, waiting, bound, trial.apart
     return best
 
 
 def _drain_that_holds(
-    source: PlanSource, sim: Simulation, progress: Progress, costs: NodeCosts, *, keep_room: bool = True
+    source: ClusterSource, trial: Trial, progress: Progress, costs: NodeCosts, *, keep_room: bool = True
 ) -> tuple[Drain, Outcome]:
-    plan = plan_drain(sim, progress, costs.per_month, keep_room=keep_room)
+    plan = plan_drain(trial, progress, costs.per_month, keep_room=keep_room)
     progress("carrying out the plan", 0.0)
-    plan, outcome = largest_that_holds(plan, lambda p: carry_out(source.simulation(), p.steps()), _smaller)
+    plan, outcome = largest_that_holds(plan, lambda p: carry_out(source.trial(), p.steps()), _smaller)
     progress("carrying out the plan", 1.0)
     return plan, outcome
 
@@ -137,22 +137,22 @@ def _report(progress: Progress, order: int, orders: int, part: float) -> None:
     progress("nodes that can go", (order + part) / orders)
 
 
-def _bound(sim: Simulation) -> int | None:
-    now, items = sim.savepoint(), list(sim.movable.values())
+def _bound(trial: Trial) -> int | None:
+    now, items = trial.savepoint(), list(trial.movable.values())
     for item in items:
-        sim.evict(item)
+        trial.leave(item)
     # A pod may run where it would not fit any more. Without it the bound is still one.
-    bound = at_least(sim, [item for item in items if item.home < 0 or sim.fits(item)[item.home]])
-    sim.undo_to(now)
+    bound = at_least(trial, [item for item in items if item.home < 0 or trial.fits(item)[item.home]])
+    trial.undo_to(now)
     return bound
 
 
-def _orders(sim: Simulation, prices: Mapping[str, float]) -> list[list[int]]:
+def _orders(trial: Trial, prices: Mapping[str, float]) -> list[list[int]]:
     """Orders in which nodes are tried: those with the least work first, by GPUs, by pods, and by price."""
-    rows = sim.gpu_rows
-    load = {row: sum(item.gpus for item in sim.items_on(row)) for row in rows}
-    pods = {row: len(sim.items_on(row)) for row in rows}
-    dear = {row: -prices.get(sim.name(row), 0.0) for row in rows}
+    rows = trial.gpu_rows
+    load = {row: sum(item.gpus for item in trial.items_on(row)) for row in rows}
+    pods = {row: len(trial.items_on(row)) for row in rows}
+    dear = {row: -prices.get(trial.name(row), 0.0) for row in rows}
     keys: list[Callable[[int], tuple[float, ...]]] = [
         lambda row: (pods[row] > 0, load[row], dear[row]),
         lambda row: (pods[row] > 0, pods[row], load[row]),
@@ -162,45 +162,45 @@ def _orders(sim: Simulation, prices: Mapping[str, float]) -> list[list[int]]:
     return [order for n, order in enumerate(orders) if order not in orders[:n]]
 
 
-def _drain_in(order: list[int], sim: Simulation, progress: Callable[[float], None]) -> Drain:
+def _drain_in(order: list[int], trial: Trial, progress: Callable[[float], None]) -> Drain:
     """Drain the nodes of these rows, those for which that is possible."""
-    plan, before = Drain(), dict(sim.held)
+    plan, before = Drain(), dict(trial.held)
     for number, row in enumerate(order):
         progress(number / len(order))
-        if why := _why_it_stays(sim, row):
-            plan.stays[sim.name(row)] = why
+        if why := _why_it_stays(trial, row):
+            plan.stays[trial.name(row)] = why
         else:
-            plan.goes[sim.name(row)] = []
-    for key, held in sim.held.items():
+            plan.goes[trial.name(row)] = []
+    for key, held in trial.held.items():
         if held != before[key]:
-            plan.goes[sim.name(before[key].row)].append(key)
-            plan.target[key] = sim.node_of(key)
+            plan.goes[trial.name(before[key].row)].append(key)
+            plan.target[key] = trial.node_of(key)
     return plan
 
 
-def _why_it_stays(sim: Simulation, row: int) -> str:
+def _why_it_stays(trial: Trial, row: int) -> str:
     """Drain the node if that is possible, else say why not."""
-    if why := sim.must_stay.get(row):
+    if why := trial.must_stay.get(row):
         return why
-    if keep := sim.blockers(row):
+    if keep := trial.blockers(row):
         key, why = min(keep.items())
         more = f" (and {len(keep) - 1} more)" if len(keep) > 1 else ""
         return f"{key}: {why}{more}"
-    now, items = sim.savepoint(), sim.items_on(row)
-    sim.cordon(row)
-    if (item := sim.relocate(items)) is None:
+    now, items = trial.savepoint(), trial.items_on(row)
+    trial.cordon(row)
+    if (item := trial.relocate(items)) is None:
         return ""
-    problem = f"{item.key}: {sim.why_nowhere(item)}"
-    sim.undo_to(now)
+    problem = f"{item.key}: {trial.why_not(item)}"
+    trial.undo_to(now)
     return problem
 
 
 def drain_report(
-    source: PlanSource, sim: Simulation, costs: NodeCosts, progress: Progress, *, keep_room: bool = True
+    source: ClusterSource, trial: Trial, costs: NodeCosts, progress: Progress, *, keep_room: bool = True
 ) -> Report:
-    """Which nodes could go. ``sim`` is used up."""
-    today = sim.figures()
-    plan, outcome = _drain_that_holds(source, sim, progress, costs, keep_room=keep_room)
+    """Which nodes could go. ``trial`` is used up."""
+    today = trial.figures()
+    plan, outcome = _drain_that_holds(source, trial, progress, costs, keep_room=keep_room)
     moved = sum(pod in outcome.placed for pod in plan.origin)
     return Report(
         f"The fewest nodes for this work: {source.name}",
@@ -296,13 +296,13 @@ def _waiting(plan: Drain) -> Table:
 
 
 def summary_report(
-    source: PlanSource, sim: Simulation, census: Census, costs: NodeCosts, progress: Progress
+    source: ClusterSource, trial: Trial, census: Census, costs: NodeCosts, progress: Progress
 ) -> Report:
     """``stowage plan`` without more: by GPU model the nodes, the GPUs, what is free, and which nodes could
-    go. ``sim`` is used up."""
-    models = {spec.name: spec.model or UNKNOWN_MODEL for spec in sim.fleet.specs if spec and spec.gpus}
+    go. ``trial`` is used up."""
+    models = {spec.name: spec.model or UNKNOWN_MODEL for spec in trial.fleet.specs if spec and spec.gpus}
     waiting = census.totals.waiting
-    plan, outcome = _drain_that_holds(source, sim, progress, costs)
+    plan, outcome = _drain_that_holds(source, trial, progress, costs)
     bound = f" (no plan keeps fewer than {plan.at_least})" if plan.at_least is not None else ""
     return Report(
         f"Summary: {source.name}",

@@ -22,8 +22,8 @@ from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL
 from extender.k8s.objects import Deleted, Event, Node, Upserted
 from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
 from extender.plan.source import ClusterSource
-from extender.replay.simulation import Item, Simulation
 from extender.replay.steps import Step, carry_out, largest_that_holds
+from extender.replay.trial import Item, Trial
 from extender.untrusted.visible import many
 from packing.model.gpu_catalogue import Placement, named_model, parse_profile, placement_of
 from packing.model.node_spec import NodeSpec
@@ -68,14 +68,14 @@ class MigPlan:
     is_best: bool
 
 
-def pools_of(sim: Simulation) -> list[MigPool]:
+def pools_of(trial: Trial) -> list[MigPool]:
     """The pools of a fleet, by model."""
     found: defaultdict[str, list[int]] = defaultdict(list)
-    for row in sim.gpu_rows:
-        spec = sim.fleet.specs[row]
+    for row in trial.gpu_rows:
+        spec = trial.fleet.specs[row]
         if spec and spec.model and _is_mixed(spec):
             found[spec.model].append(row)
-    return [_pool(sim, model, rows) for model, rows in sorted(found.items())]
+    return [_pool(trial, model, rows) for model, rows in sorted(found.items())]
 
 
 def _is_mixed(spec: NodeSpec) -> bool:
@@ -84,9 +84,9 @@ def _is_mixed(spec: NodeSpec) -> bool:
     return bool(profiles) and all(profiles) and not spec.sharing_resource
 
 
-def _pool(sim: Simulation, model: str, rows: list[int]) -> MigPool:
-    specs = [spec for row in rows if (spec := sim.fleet.specs[row])]
-    items = [*sim.movable.values(), *sim.waiting]
+def _pool(trial: Trial, model: str, rows: list[int]) -> MigPool:
+    specs = [spec for row in rows if (spec := trial.fleet.specs[row])]
+    items = [*trial.movable.values(), *trial.waiting]
     asked = {name for item in items for name, _ in item.request.devices if name.startswith(MIG_PREFIX)}
     asked |= {pool.resource for spec in specs for pool in spec.pools if pool.profile}
     placements = dict(_placements(model, asked))
@@ -101,7 +101,7 @@ def _pool(sim: Simulation, model: str, rows: list[int]) -> MigPool:
         {spec.name: len(spec.gpus) for spec in specs},
         [*layouts(placements), {WHOLE: 1}],
         {resource: one.size for resource, one in placements.items()} | {WHOLE: slices},
-        {sim.name(row): why for row in rows if (why := _stuck(sim, row))},
+        {trial.name(row): why for row in rows if (why := _stuck(trial, row))},
     )
 
 
@@ -117,26 +117,26 @@ def _placements(model: str, resources: set[str]) -> Iterator[tuple[str, Placemen
                 yield resource, placement
 
 
-def _stuck(sim: Simulation, row: int) -> str:
+def _stuck(trial: Trial, row: int) -> str:
     """Why the node cannot change: the first pod that holds a GPU there and cannot move."""
-    for key, one in sorted(sim.staying_on[row].items()):
+    for key, one in sorted(trial.staying_on[row].items()):
         if one.held and (one.held.devices or one.held.shares):
             return f"{key}: {one.why}"
     return ""
 
 
-def plan_layouts(sim: Simulation, pool: MigPool, most: int, growth: float, taken: set[str]) -> MigPlan:
+def plan_layouts(trial: Trial, pool: MigPool, most: int, growth: float, taken: set[str]) -> MigPlan:
     """The best choice of at most ``most`` new layouts for ``growth`` times the demand. ``taken``: waiting
     pods that count in another pool; those of this one are added."""
-    rows = {sim.fleet.rows[name] for name in pool.nodes}
-    running, waiting = in_use(sim, rows), _waiting(sim, pool, rows, taken)
+    rows = {trial.fleet.rows[name] for name in pool.nodes}
+    running, waiting = in_use(trial, rows), _waiting(trial, pool, rows, taken)
     resources = sorted(pool.sizes.keys() | running.keys())
     groups: defaultdict[object, list[str]] = defaultdict(list)
-    on = {name: _items_on(sim, name) for name in pool.nodes}
+    on = {name: _items_on(trial, name) for name in pool.nodes}
     for name, today in pool.nodes.items():
         kind = tuple(sorted(today.items())), pool.gpus[name], name in pool.stuck, len(on[name])
         groups[kind].append(name)
-    members = [sorted(names, key=lambda name: _work(sim, on[name])) for names in groups.values()]
+    members = [sorted(names, key=lambda name: _work(trial, on[name])) for names in groups.values()]
     firsts = [names[0] for names in members]
     with_layout = [
         [[one.get(r, 0) * pool.gpus[name] for r in resources] for one in pool.possible] for name in firsts
@@ -163,7 +163,7 @@ def plan_layouts(sim: Simulation, pool: MigPool, most: int, growth: float, taken
         layout,
         {name: Counter({r: n * pool.gpus[name] for r, n in one.items()}) for name, one in layout.items()},
         {name: [item.key for item in on[name]] for name in layout},
-        sum(_work(sim, on[name]) for name in layout),
+        sum(_work(trial, on[name]) for name in layout),
         running,
         waiting,
         Counter(wanted),
@@ -182,33 +182,33 @@ def _assigned(
             yield from ((next(left), layout) for _ in range(count))
 
 
-def _items_on(sim: Simulation, name: str) -> list[Item]:
+def _items_on(trial: Trial, name: str) -> list[Item]:
     """The movable pods with GPUs on a node."""
-    return [item for item in sim.items_on(sim.fleet.rows[name]) if item.request.wants_gpu]
+    return [item for item in trial.items_on(trial.fleet.rows[name]) if item.request.wants_gpu]
 
 
-def _work(sim: Simulation, items: list[Item]) -> float:
+def _work(trial: Trial, items: list[Item]) -> float:
     """GPU-seconds since these pods started, as far as that is known."""
-    now = max((item.since for item in sim.movable.values()), default=0.0)
-    return sum(gpus_of(sim.fleet, item.request) * (now - item.since) for item in items if item.since)
+    now = max((item.since for item in trial.movable.values()), default=0.0)
+    return sum(gpus_of(trial.fleet, item.request) * (now - item.since) for item in items if item.since)
 
 
-def in_use(sim: Simulation, rows: Collection[int] | None = None) -> Amounts:
+def in_use(trial: Trial, rows: Collection[int] | None = None) -> Amounts:
     """Counted devices that pods hold on these rows (None: all), by resource."""
-    names = {number: name for name, number in sim.fleet.names.resources.items()}
+    names = {number: name for name, number in trial.fleet.names.resources.items()}
     total: Amounts = Counter()
-    staying = (one.held for one in sim.staying.values() if one.held)
-    for held in (*sim.held.values(), *staying):
+    staying = (one.held for one in trial.staying.values() if one.held)
+    for held in (*trial.held.values(), *staying):
         if rows is None or held.row in rows:
             for number, count in held.devices:
                 total[names[number]] += count
     return total
 
 
-def _waiting(sim: Simulation, pool: MigPool, rows: set[int], taken: set[str]) -> Amounts:
+def _waiting(trial: Trial, pool: MigPool, rows: set[int], taken: set[str]) -> Amounts:
     """MIG instances that waiting pods ask for which may run in the pool."""
     total: Amounts = Counter()
-    for item in sim.waiting:
+    for item in trial.waiting:
         asked = [(name, n) for name, n in item.request.devices if name.startswith(MIG_PREFIX)]
         known = asked and all(name in pool.sizes for name, _ in asked)
         if known and item.key not in taken and item.rows[list(rows)].any():
@@ -217,21 +217,17 @@ def _waiting(sim: Simulation, pool: MigPool, rows: set[int], taken: set[str]) ->
     return total
 
 
-def _carried_out(
-    source: ClusterSource, sim: Simulation, plans: list[MigPlan]
-) -> tuple[Amounts, dict[str, str]]:
+def _carried_out(source: ClusterSource, trial: Trial, plans: list[MigPlan]) -> tuple[Amounts, dict[str, str]]:
     """What is in use, by resource, once the nodes have changed, and which pods ran and find no place then,
     and why. The pods that left their nodes are placed first, then the others that wait."""
     nodes, events = source.nodes(), list[Event]()
     moved = [key for plan in plans for keys in plan.moves.values() for key in keys]
     for key in moved:
-        pod = sim.movable[key].pod
-        assert pod is not None
-        events += [Deleted("Pod", key), Upserted(pod)]
+        events += [Deleted("Pod", key), Upserted(trial.movable[key].pod)]
     events += [
         Upserted(_repartitioned(nodes[name], has)) for plan in plans for name, has in plan.then.items()
     ]
-    then = source.simulation(events)
+    then = source.trial(events)
     outcome = carry_out(then, [Step("place", key) for key in moved])
     then.place_waiting()
     return in_use(then), outcome.unplaced
@@ -250,11 +246,11 @@ def _repartitioned(node: Node, has: Mapping[str, int]) -> Node:
 
 
 def mig_report(
-    source: ClusterSource, sim: Simulation, most: int, growth: float, seconds: float, progress: Progress
+    source: ClusterSource, trial: Trial, most: int, growth: float, seconds: float, progress: Progress
 ) -> Report:
     """The best layouts of each pool. ``seconds``: that a node takes to re-partition."""
     report = Report(f"MIG layouts for {growth:g} times the demand of today: {source.name}")
-    pools = pools_of(sim)
+    pools = pools_of(trial)
     if not pools:
         report.sentences = [
             "No node that takes pods has MIG instances behind a device plugin (mixed strategy) on GPUs of a "
@@ -264,23 +260,23 @@ def mig_report(
 
     def planned(pools: Sequence[MigPool]) -> list[MigPlan]:
         taken = set[str]()
-        return [plan_layouts(sim, pool, most, growth, taken) for pool in pools]
+        return [plan_layouts(trial, pool, most, growth, taken) for pool in pools]
 
     def smaller(plans: list[MigPlan], tried: tuple[Amounts, dict[str, str]]) -> list[MigPlan] | None:
         """Nodes whose pods find no place afterwards keep their layout."""
-        stuck = {sim.node_of(pod): f"{pod}: {why}" for pod, why in tried[1].items()}
+        stuck = {trial.node_of(pod): f"{pod}: {why}" for pod, why in tried[1].items()}
         pools = [replace(plan.pool, stuck=plan.pool.stuck | stuck) for plan in plans]
         return planned(pools) if stuck else None
 
     progress("layouts", 0.0)
-    plans, (after, _) = largest_that_holds(planned(pools), partial(_carried_out, source, sim), smaller)
-    promised = _promised(plans, in_use(sim))
+    plans, (after, _) = largest_that_holds(planned(pools), partial(_carried_out, source, trial), smaller)
+    promised = _promised(plans, in_use(trial))
     for plan in plans:  # pods need CPU, memory and nodes of their own, too
         plan.is_best &= not promised - after
-    sim.place_waiting()
+    trial.place_waiting()
     progress("layouts", 1.0)
     report.sentences = [text for plan in plans for text in _sentences(plan, seconds)]
-    report.gains = _gains(plans, in_use(sim), promised & after, after)
+    report.gains = _gains(plans, in_use(trial), promised & after, after)
     report.tables = [_nodes(plans), _profiles(plans)]
     report.notes = [
         f"Re-partitioning: {seconds:g} s a node (--repartition-seconds: a reboot takes longer) "

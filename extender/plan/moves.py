@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 
 from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table
-from extender.plan.source import PlanSource
-from extender.replay.simulation import Item, Savepoint, Simulation, largest_first
+from extender.plan.source import ClusterSource
 from extender.replay.steps import Step, carry_out, largest_that_holds
+from extender.replay.trial import Item, Savepoint, Trial, largest_first
 from extender.untrusted.visible import many
 from packing.fleet.node_usage import Allocation
 from packing.fleet.stranded import whole_gpus
@@ -48,17 +48,17 @@ class Move:
     frees: str
 
 
-def units_of(sim: Simulation, free: Free) -> list[Unit]:
+def units_of(trial: Trial, free: Free) -> list[Unit]:
     """What could become free: the movable pods that are in the way, where nothing else is."""
     on_row: defaultdict[int, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for key, held in sim.held.items():
+    for key, held in trial.held.items():
         for gpu in _gpus(held):
             on_row[held.row][gpu].add(key)
     found = []
-    for row in sim.gpu_rows:
-        spec, by_gpu = sim.fleet.specs[row], on_row[row]
+    for row in trial.gpu_rows:
+        spec, by_gpu = trial.fleet.specs[row], on_row[row]
         assert spec is not None
-        stuck = {gpu for one in sim.staying_on[row].values() if one.held for gpu in _gpus(one.held)}
+        stuck = {gpu for one in trial.staying_on[row].values() if one.held for gpu in _gpus(one.held)}
         if free == "nodes":
             pods = frozenset[str]().union(*by_gpu.values())
             if pods and not stuck:
@@ -67,7 +67,7 @@ def units_of(sim: Simulation, free: Free) -> list[Unit]:
             for gpu, one in enumerate(spec.gpus):
                 if one.divisible and by_gpu[gpu] and gpu not in stuck:
                     found.append(Unit(row, gpu, frozenset(by_gpu[gpu])))
-    return sorted(found, key=lambda unit: sum(sim.movable[str(pod)].gpus for pod in unit.pods))
+    return sorted(found, key=lambda unit: sum(trial.movable[str(pod)].gpus for pod in unit.pods))
 
 
 def _gpus(held: Allocation) -> set[int]:
@@ -79,62 +79,62 @@ class _Moves:
     """Units that become free one after the other, on the simulation. ``done``: the items that moved for
     each."""
 
-    def __init__(self, sim: Simulation, units: list[Unit], free: Free) -> None:
-        self._sim, self._units, self._free = sim, units, free
+    def __init__(self, trial: Trial, units: list[Unit], free: Free) -> None:
+        self._trial, self._units, self._free = trial, units, free
         self.done: list[tuple[Savepoint, Unit, list[Item]]] = []
 
     def free(self, unit: int) -> bool:
-        one, sim = self._units[unit], self._sim
-        before, whole = sim.savepoint(), self.whole()
+        one, trial = self._units[unit], self._trial
+        before, whole = trial.savepoint(), self.whole()
         moved = {item.key for _, _, items in self.done for item in items}
-        items = largest_first(sim.movable[str(pod)] for pod in one.pods if pod not in moved)
+        items = largest_first(trial.movable[str(pod)] for pod in one.pods if pod not in moved)
         self.done.append((before, one, items))
-        if sim.relocate(items, self._place) is None and self.whole() > whole:
+        if trial.relocate(items, self._place) is None and self.whole() > whole:
             return True
         self.take_back()
         return False
 
     def take_back(self) -> None:
         before, *_ = self.done.pop()
-        self._sim.undo_to(before)
+        self._trial.undo_to(before)
 
     def whole(self) -> int:
         """GPUs, or nodes, that are entirely free and on offer."""
         if self._free == "nodes":
-            return self._sim.free_nodes()
-        return int((whole_gpus(self._sim.fleet.arrays) & self._sim.offered()).sum())
+            return self._trial.free_nodes()
+        return int((whole_gpus(self._trial.fleet.arrays) & self._trial.offered()).sum())
 
     def _place(self, item: Item) -> bool:
         """Place the pod where nothing that is free is lost, and on no node that becomes free. Another GPU of
         its own node is as good as one elsewhere."""
-        sim = self._sim
-        cost = sim.costs(item)
+        trial = self._trial
+        cost = trial.costs(item)
         if self._free == "nodes":
             cost[[unit.row for _, unit, _ in self.done]] = np.inf
         rows = np.flatnonzero(np.isfinite(cost))
-        for row in rows[np.lexsort((sim.fleet.arrays.order[rows], cost[rows]))][:_TARGETS].tolist():
-            before, whole = sim.savepoint(), self.whole()
-            if not sim.place_on(item, row):
+        for row in rows[np.lexsort((trial.fleet.arrays.order[rows], cost[rows]))][:_TARGETS].tolist():
+            before, whole = trial.savepoint(), self.whole()
+            if not trial.place_on(item, row):
                 continue
             if self.whole() >= whole:
                 return True
-            sim.undo_to(before)
+            trial.undo_to(before)
         return False
 
 
-def plan_moves(sim: Simulation, moves: int, free: Free) -> tuple[list[Move], int, int]:
+def plan_moves(trial: Trial, moves: int, free: Free) -> tuple[list[Move], int, int]:
     """The moves in order, how much they free, and a bound that no other so few moves exceed."""
-    units = units_of(sim, free)
-    trial = _Moves(sim, units, free)
-    found = free_most([unit.pods for unit in units], moves, trial)
+    units = units_of(trial, free)
+    tried = _Moves(trial, units, free)
+    found = free_most([unit.pods for unit in units], moves, tried)
     said: list[Move] = []
     for number in found.units:
-        trial.free(number)
-        _, unit, items = trial.done[-1]
-        what = sim.name(unit.row) if unit.gpu < 0 else f"GPU {unit.gpu} of {sim.name(unit.row)}"
+        tried.free(number)
+        _, unit, items = tried.done[-1]
+        what = trial.name(unit.row) if unit.gpu < 0 else f"GPU {unit.gpu} of {trial.name(unit.row)}"
         for item in items:
             frees = what if item is items[-1] else ""
-            said.append(Move(item.key, sim.name(item.home), sim.node_of(item.key), frees))
+            said.append(Move(item.key, trial.name(item.home), trial.node_of(item.key), frees))
     return said, len(found.units), found.at_most
 
 
@@ -153,14 +153,14 @@ def steps_of(units: Iterable[Sequence[Move]]) -> list[Step]:
     return steps
 
 
-def moves_report(source: PlanSource, sim: Simulation, moves: int, free: Free, progress: Progress) -> Report:
-    """The moves, promised and replayed. ``sim`` is used up."""
+def moves_report(source: ClusterSource, trial: Trial, moves: int, free: Free, progress: Progress) -> Report:
+    """The moves, promised and replayed. ``trial`` is used up."""
     progress("moves", 0.0)
-    today = sim.figures().whole if free == "gpus" else sim.free_nodes()
-    planned, _, bound = plan_moves(sim, moves, free)
+    today = trial.figures().whole if free == "gpus" else trial.free_nodes()
+    planned, _, bound = plan_moves(trial, moves, free)
     units, outcome = largest_that_holds(
         by_unit(planned),
-        lambda some: carry_out(source.simulation(), steps_of(some)),
+        lambda some: carry_out(source.trial(), steps_of(some)),
         lambda some, outcome: some[:-1] if outcome.problems and some else None,
     )
     said, gain = [move for unit in units for move in unit], len(units)
@@ -173,7 +173,7 @@ def moves_report(source: PlanSource, sim: Simulation, moves: int, free: Free, pr
     ]
     return Report(
         f"At most {many(moves, 'move')} for more free {what}s: {source.name}",
-        [_sentence(len(said), gain, bound, moves, what), *_other_way(sim, moves, free, gain)],
+        [_sentence(len(said), gain, bound, moves, what), *_other_way(trial, moves, free, gain)],
         [Table("moves", "Moves", ("move", "pod", "from", "to", "replayed", "frees"), rows)],
         [
             Gain(_FREE[free], today, today + gain, replayed),
@@ -184,11 +184,11 @@ def moves_report(source: PlanSource, sim: Simulation, moves: int, free: Free, pr
     )
 
 
-def _other_way(sim: Simulation, moves: int, free: Free, gain: int) -> list[str]:
+def _other_way(trial: Trial, moves: int, free: Free, gain: int) -> list[str]:
     """Whether free GPUs can be brought together on nodes where no move frees one."""
     if gain or free == "nodes":
         return []
-    said, nodes, _ = plan_moves(sim, moves, "nodes")
+    said, nodes, _ = plan_moves(trial, moves, "nodes")
     return [f"With --free nodes {many(len(said), 'move')} would free {many(nodes, 'node')}."] if nodes else []
 
 

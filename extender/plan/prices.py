@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from extender.inventory.cloud_labels import INSTANCE_TYPE
 from extender.k8s.objects import Node
-from extender.replay.traces import BadInput
+from extender.replay.trial import BadInput
 from extender.untrusted.limits import YAML_NODES, quoted, validation_problem
 from extender.untrusted.yaml_reader import TextError, yaml_documents
 from packing.model.gpu_catalogue import number_for
@@ -91,7 +91,7 @@ NO_COSTS = NodeCosts({}, ())
 
 
 def costs_of(prices: PriceFile, specs: Iterable[NodeSpec], nodes: Mapping[str, Node]) -> NodeCosts:
-    """The costs of the nodes with GPUs. ``nodes`` have the labels, by name; none in a trace."""
+    """The costs of the nodes with GPUs. ``nodes`` have the labels, by name."""
     known: dict[str, float] = {}
     unknown, lacks_spot = [], False
     for spec in specs:

@@ -29,8 +29,7 @@ from extender.protocol.node_names import NodeNames
 from extender.queues.disruptions import lost_seconds
 from extender.queues.queue import is_restartable
 from extender.queues.rights import EvictionRules, declares_movable
-from extender.replay.cluster_engine import as_new
-from extender.replay.cluster_pods import PermittedRows, why_it_stays
+from extender.replay.cluster_pods import PermittedRows, as_new, why_it_stays
 from extender.settings import Mode, Settings
 from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import many

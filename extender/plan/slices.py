@@ -18,8 +18,8 @@ from extender.k8s.quantity import QuantityError, mib, milli
 from extender.plan.mig import short
 from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table
 from extender.plan.source import ClusterSource
-from extender.replay.simulation import Item, Simulation
 from extender.replay.steps import Outcome, Step, carry_out, largest_that_holds
+from extender.replay.trial import Item, Trial
 from extender.source.prometheus import Use
 from packing.fleet.arrays import ALMOST_WHOLE
 from packing.model.request import WHOLE
@@ -68,41 +68,41 @@ class SlicePlan:
         return [one for one in self.candidates if one.target]
 
 
-def plan_slices(sim: Simulation, measured: Mapping[str, Use], margin: float) -> SlicePlan:
+def plan_slices(trial: Trial, measured: Mapping[str, Use], margin: float) -> SlicePlan:
     """The pods that would fit a slice with ``margin`` times what they use, largest first. The fleet has
     those that find a free one on it afterwards."""
     plan = SlicePlan([], [], {})
-    slices = sorted(_slices(sim), key=lambda one: (one.memory_mib, one.compute_milli, one.resource))
-    for item in sim.movable.values():
-        if not _has_whole_gpu(sim, item):
+    slices = sorted(_slices(trial), key=lambda one: (one.memory_mib, one.compute_milli, one.resource))
+    for item in trial.movable.values():
+        if not _has_whole_gpu(trial, item):
             continue
         use, source = _use_of(item, measured, plan.problems)
         if use.memory_mib is None or use.active is None:
             plan.unknown.append(item.key)
         else:
-            plan.candidates.append(Candidate(item, sim.name(item.home), use, source))
+            plan.candidates.append(Candidate(item, trial.name(item.home), use, source))
     plan.candidates.sort(key=lambda one: (-(one.use.memory_mib or 0), one.item.key))
     plan.candidates = [
-        _placed(sim, one, [size for size in slices if _is_enough(size, one.use, margin)])
+        _placed(trial, one, [size for size in slices if _is_enough(size, one.use, margin)])
         for one in plan.candidates
     ]
     return plan
 
 
-def _slices(sim: Simulation) -> Iterator[Slice]:
+def _slices(trial: Trial) -> Iterator[Slice]:
     """The kinds of MIG instances of nodes that take pods."""
-    specs = [spec for row in sim.gpu_rows if (spec := sim.fleet.specs[row])]
+    specs = [spec for row in trial.gpu_rows if (spec := trial.fleet.specs[row])]
     pools = (pool for spec in specs for pool in spec.pools if pool.profile)
     found = {(p.resource, p.compute_milli, p.memory_mib) for p in pools if p.resource.startswith(MIG_PREFIX)}
     yield from (Slice(*one) for one in sorted(found))
 
 
-def _has_whole_gpu(sim: Simulation, item: Item) -> bool:
+def _has_whole_gpu(trial: Trial, item: Item) -> bool:
     """Whether the pod runs, and asks for exactly one counted GPU that is a whole one on its node."""
-    number = sim.fleet.names.resources.get(GPU)
+    number = trial.fleet.names.resources.get(GPU)
     if item.home < 0 or item.request.devices != ((GPU, 1),) or number is None:
         return False
-    return float(sim.fleet.arrays.device_gpu[number, item.home]) > ALMOST_WHOLE
+    return float(trial.fleet.arrays.device_gpu[number, item.home]) > ALMOST_WHOLE
 
 
 def _use_of(item: Item, measured: Mapping[str, Use], problems: dict[str, str]) -> tuple[Use, str]:
@@ -110,7 +110,6 @@ def _use_of(item: Item, measured: Mapping[str, Use], problems: dict[str, str]) -
     known = measured.get(item.key, Use())
     if known.memory_mib is not None and known.active is not None:
         return known, "measured"
-    assert item.pod is not None
     try:
         declared = _declared(item.pod)
     except QuantityError as error:
@@ -139,21 +138,20 @@ def _is_enough(one: Slice, use: Use, margin: float) -> bool:
     return one.memory_mib >= memory and one.compute_milli >= compute
 
 
-def _placed(sim: Simulation, one: Candidate, enough: list[Slice]) -> Candidate:
+def _placed(trial: Trial, one: Candidate, enough: list[Slice]) -> Candidate:
     """The candidate on the smallest slice that is free now, if any is; its GPU is then free."""
-    now = sim.savepoint()
+    now = trial.savepoint()
     for size in enough:
         pod = _asking_for(one.item, size.resource)
-        sim.evict(one.item)
-        if sim.place(Item(pod.key, request_of(pod), one.item.rows, pod=pod)):
-            return replace(one, slice=size, target=sim.node_of(pod.key))
-        sim.undo_to(now)
+        trial.leave(one.item)
+        if trial.place(Item(pod.key, request_of(pod), one.item.rows, pod)):
+            return replace(one, slice=size, target=trial.node_of(pod.key))
+        trial.undo_to(now)
     return replace(one, slice=enough[0]) if enough else one
 
 
 def _asking_for(item: Item, resource: str) -> Pod:
     """The pod with this resource in the place of whole GPUs."""
-    assert item.pod is not None
     spec = item.pod.spec
 
     def swapped(pairs: Pairs) -> Pairs:
@@ -167,12 +165,12 @@ def _asking_for(item: Item, resource: str) -> Pod:
 
 
 def slices_report(
-    source: ClusterSource, sim: Simulation, measured: Mapping[str, Use], margin: float, progress: Progress
+    source: ClusterSource, trial: Trial, measured: Mapping[str, Use], margin: float, progress: Progress
 ) -> Report:
-    """Which pods with a whole GPU would fit a slice. ``sim`` is used up."""
+    """Which pods with a whole GPU would fit a slice. ``trial`` is used up."""
     progress("slices", 0.0)
-    today = sim.figures().whole
-    plan = plan_slices(sim, measured, margin)
+    today = trial.figures().whole
+    plan = plan_slices(trial, measured, margin)
     plan, outcome = largest_that_holds(plan, lambda one: _carried_out(source, one.moves), _smaller)
     progress("slices", 1.0)
     moves = len(plan.moves)
@@ -203,7 +201,7 @@ def _carried_out(source: ClusterSource, moves: list[Candidate]) -> Outcome:
         assert one.slice is not None
         pod = _asking_for(one.item, one.slice.resource)
         events += [Deleted("Pod", pod.key), Upserted(pod)]
-    return carry_out(source.simulation(events), [Step("place", one.item.key) for one in moves])
+    return carry_out(source.trial(events), [Step("place", one.item.key) for one in moves])
 
 
 def _sentences(plan: SlicePlan, margin: float) -> list[str]:

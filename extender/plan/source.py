@@ -1,33 +1,17 @@
-"""What a plan is made for: a cluster (a snapshot or live) or a trace, as often from the start as needed."""
+"""The cluster that a plan is made for (a snapshot or live), as often from the start as needed."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 from extender.cluster.census import Census, CensusTaker
 from extender.cluster.factory import state_of
 from extender.cluster.state import State
 from extender.k8s.objects import Event, Node, Upserted
-from extender.replay.cluster_pods import cluster_simulation
-from extender.replay.simulation import Simulation
+from extender.replay.cluster_pods import trial_of
+from extender.replay.trial import Trial
 from extender.settings import Settings
-
-
-class PlanSource(Protocol):
-    """A cluster or a trace."""
-
-    name: str
-
-    def simulation(self) -> Simulation:
-        """The pods as they are, on a fleet of their own."""
-
-    def census(self) -> Census:
-        """What there is."""
-
-    def nodes(self) -> Mapping[str, Node]:
-        """The nodes by name; none in a trace."""
 
 
 class ClusterSource:
@@ -54,8 +38,8 @@ class ClusterSource:
         state.apply([*changes])
         return state
 
-    def simulation(self, changes: Iterable[Event] = ()) -> Simulation:
-        return cluster_simulation(
+    def trial(self, changes: Iterable[Event] = ()) -> Trial:
+        return trial_of(
             self.state(changes),
             real_moves=True,
             bare_pods=self.bare_pods,

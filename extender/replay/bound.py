@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from extender.replay.simulation import Flags, Item, Simulation
+from extender.replay.trial import Item, Trial
+from extender.verbs.evaluate import Flags
 from packing.fleet.arrays import ALMOST_WHOLE, Doubles, Longs
 from packing.fleet.feasibility import separation
 from packing.fleet.stranded import whole_gpus
@@ -25,44 +26,47 @@ _NO_PART = 1e-4  # GPUs: HiGHS goes wrong by limits as small as its tolerance, 1
 _COUNTED = 4  # CPU, memory, compute and memory of GPUs that are placed one by one; then counted devices
 
 
-def at_least(sim: Simulation, items: list[Item]) -> int | None:
+def at_least(trial: Trial, items: list[Item]) -> int | None:
     """At least so many nodes with GPUs hold these pods and those that stay; None where there are too many
     kinds of nodes to say. The items must be off the fleet."""
-    gpu_rows = set(sim.gpu_rows)
+    gpu_rows = set(trial.gpu_rows)
     if not items:
-        return sum(bool(sim.blockers(row)) for row in gpu_rows)
-    kinds = _Kinds.among(sim, items)
+        return sum(bool(trial.blockers(row)) for row in gpu_rows)
+    kinds = _Kinds.among(trial, items)
 
     def kind_of(row: int) -> object:
-        spec = sim.fleet.specs[row]
+        spec = trial.fleet.specs[row]
         sharing = spec.sharing_resource if spec else ""
-        return kinds.capacity(row).tobytes(), row in gpu_rows, bool(sim.blockers(row)), sharing
+        return kinds.capacity(row).tobytes(), row in gpu_rows, bool(trial.blockers(row)), sharing
 
     classes = kinds.classes_of_rows(kind_of)
     if len(classes) > _MOST_CLASSES:
         return None
     firsts, nodes = [rows[0] for rows in classes], np.array([len(rows) for rows in classes])
     counts = np.array([row in gpu_rows for row in firsts], np.int64)
-    staying = np.array([bool(sim.blockers(row)) for row in firsts], np.int64)
+    staying = np.array([bool(trial.blockers(row)) for row in firsts], np.int64)
     kept = np.where(counts, nodes * staying, nodes)
     return fewest_nodes(Classes(nodes, kept, counts, *kinds.amounts(firsts)), kinds.demand)
 
 
-def most_whole_gpus(sim: Simulation, items: list[Item], gpus: Flags, *, by_node: bool = False) -> int:
+def most_whole_gpus(trial: Trial, items: list[Item], gpus: Flags, *, by_node: bool = False) -> int:
     """At most so many of these GPUs (G, N) are whole and free, wherever these pods go; they must be off the
     fleet. Containers that ask for several GPUs get separate ones, unless that does not count. ``by_node``:
     what is free on a node does not count together with that of nodes like it, which makes the bound tight,
     and slow."""
-    arrays = sim.fleet.arrays
+    arrays = trial.fleet.arrays
     whole = whole_gpus(arrays) & gpus
     if not items:
         return int(whole.sum())
-    kinds = _Kinds.among(sim, items)
+    kinds = _Kinds.among(trial, items)
 
     def kind_of(row: int) -> object:
         if by_node:
             return row
-        spec, free = sim.fleet.specs[row], (arrays.compute[:, row].tobytes(), arrays.memory[:, row].tobytes())
+        spec, free = (
+            trial.fleet.specs[row],
+            (arrays.compute[:, row].tobytes(), arrays.memory[:, row].tobytes()),
+        )
         model = spec and (spec.gpus, spec.pools, spec.sharing_resource)
         return model, kinds.capacity(row).tobytes(), *free
 
@@ -90,29 +94,29 @@ class _Kinds:
     """Pods that ask for the same on the same nodes, as one of them; ``demand`` (T,): how many there are.
     ``fits`` (T, N): where they may go."""
 
-    sim: Simulation
+    trial: Trial
     items: list[Item]
     demand: Longs
     fits: Flags
 
     @classmethod
-    def among(cls, sim: Simulation, items: list[Item]) -> _Kinds:
+    def among(cls, trial: Trial, items: list[Item]) -> _Kinds:
         groups: Counter[tuple[Request, bytes]] = Counter()
         first: dict[tuple[Request, bytes], Item] = {}
         for item in items:
-            key = item.request, (item.rows & ~sim.weaker(item)).tobytes()
+            key = item.request, (item.rows & ~trial.weaker(item)).tobytes()
             groups[key] += 1
             first.setdefault(key, item)
         ranked = sorted(groups, key=lambda key: -groups[key] * (1000 * key[0].gpus + 1))[:_MOST_TYPES]
         kinds, demand = [first[key] for key in ranked], np.array([groups[key] for key in ranked], np.int64)
-        return cls(sim, kinds, demand, np.array([sim.fits(kind) for kind in kinds]))
+        return cls(trial, kinds, demand, np.array([trial.fits(kind) for kind in kinds]))
 
     def classes_of_rows(self, kind_of: Callable[[int], object]) -> list[list[int]]:
         """The rows of equal nodes that take pods, where the same kinds fit: those with GPUs, and those where
         any fits."""
         classes: defaultdict[object, list[int]] = defaultdict(list)
-        for row in np.flatnonzero(self.sim.open).tolist():
-            spec = self.sim.fleet.specs[row]
+        for row in np.flatnonzero(self.trial.open).tolist():
+            spec = self.trial.fleet.specs[row]
             if (spec and spec.gpus) or self.fits[:, row].any():
                 classes[kind_of(row), self.fits[:, row].tobytes()].append(row)
         return list(classes.values())
@@ -127,7 +131,7 @@ class _Kinds:
 
     def capacity(self, row: int) -> Doubles:
         """(R,) what is free on a node."""
-        arrays = self.sim.fleet.arrays
+        arrays = self.trial.fleet.arrays
         placed = arrays.divisible[:, row] > 0
         free = [
             float(arrays.free_cpu[row]),
@@ -140,7 +144,7 @@ class _Kinds:
 
     def separate(self, item: Item) -> Doubles:
         """(R,) the devices of a pod that are to be separate GPUs."""
-        fleet = self.sim.fleet
+        fleet = self.trial.fleet
         asked = np.zeros(len(fleet.arrays.free_devices))
         if separation(fleet, item.request) != "ignore":
             for name, count in item.request.devices:
@@ -150,7 +154,7 @@ class _Kinds:
 
     def whole_taken(self, row: int, item: Item) -> float:
         """How many whole GPUs of a node a pod takes at least, a part of a GPU as its part."""
-        fleet, spec = self.sim.fleet, self.sim.fleet.specs[row]
+        fleet, spec = self.trial.fleet, self.trial.fleet.specs[row]
         request = self._on(row, item)
         taken = 0.0
         for name, count in request.devices:
@@ -165,12 +169,12 @@ class _Kinds:
 
     def _on(self, row: int, item: Item) -> Request:
         """What the pod takes on this node."""
-        spec = self.sim.fleet.specs[row]
+        spec = self.trial.fleet.specs[row]
         return resolve_on(spec, item.request) if spec else item.request
 
     def _size(self, row: int, item: Item) -> Doubles:
         """(R,) what a pod takes of a node."""
-        fleet, request = self.sim.fleet, self._on(row, item)
+        fleet, request = self.trial.fleet, self._on(row, item)
         size = np.zeros(_COUNTED + len(fleet.arrays.free_devices))
         size[0], size[1] = item.request.cpu_milli, item.request.memory_bytes / (1 << 20)
         if (part := request.shares) is not None:
@@ -186,11 +190,11 @@ class _Kinds:
         """How many such pods alone fit on a node, at most."""
         capacity, size = self.capacity(row), self._size(row, item)
         asked = size > 0
-        left = float(self.sim.other_room.pods_left(row))
+        left = float(self.trial.pods_left(row))
         most = int((capacity[asked] / size[asked]).min(initial=left) + 1e-9)
         if (part := self._on(row, item).shares) is None:
             return most
-        arrays, per_gpu = self.sim.fleet.arrays, 0
+        arrays, per_gpu = self.trial.fleet.arrays, 0
         for gpu in np.flatnonzero(arrays.divisible[:, row]).tolist():
             mib = part.mib_of(int(arrays.memory_capacity[gpu, row]))
             room = [float(arrays.share_slots[gpu, row])]

@@ -1,4 +1,4 @@
-"""The pods of a cluster as a simulation sees them: those that may move, those that stay and why, and those
+"""The pods of a cluster as a trial sees them: those that may move, those that stay and why, and those
 that wait.
 
 A pod goes where its node selector, its required node affinity and its tolerations allow, with volume claims
@@ -7,6 +7,7 @@ only within its zone, or back to its own node.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
@@ -17,14 +18,14 @@ from extender.cluster.policy_refresh import choose_node_sets_now, plan_now
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, unoffered
 from extender.dialects import kai
+from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS
 from extender.dialects.pod_resources import RequestError
 from extender.inventory.node_state import must_stay
 from extender.k8s.objects import Pod
 from extender.queues.rights import WhyNot, declares_movable, protection_of
-from extender.replay.cluster_engine import ClusterEngine, as_new
-from extender.replay.other_room import OtherRoom
-from extender.replay.simulation import Flags, Item, Simulation, Staying
+from extender.replay.trial import Item, Staying, Trial
 from extender.source.snapshot import moment_of
+from extender.verbs.evaluate import Flags
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -71,6 +72,21 @@ def why_it_stays(pod: Pod, now: float, *, must_be_created_again: bool = False) -
     return Stays.NO_CONTROLLER if must_be_created_again and pod.owner is None else None
 
 
+def as_new(pod: Pod) -> Pod:
+    """The pod as its controller creates it again: without a node, devices, and assignments."""
+    kept = {name: text for name, text in pod.annotations.items() if name not in ASSIGNMENT_ANNOTATIONS}
+    return replace(
+        pod,
+        node_name="",
+        phase="Pending",
+        nominated_node="",
+        started=0.0,
+        devices=(),
+        annotations=kept,
+        resized=None,
+    )
+
+
 def reserves_only(pod: Pod) -> bool:
     """Whether the pod does no work: its GPUs are kept for others.
 
@@ -109,14 +125,14 @@ class PermittedRows:
         return self._state.nodes[node].labels.get(ZONE, "")
 
 
-def cluster_simulation(
+def trial_of(
     state: State,
     *,
     real_moves: bool = False,
     bare_pods: bool = False,
     sample: int = 0,
     allow_downgrade: bool = False,
-) -> Simulation:
+) -> Trial:
     """The pods of a state, which nobody else uses: those that run by the time of their start (the largest
     first of those that started in the same second), those that wait in kube-scheduler's order.
 
@@ -126,17 +142,16 @@ def cluster_simulation(
     """
     permitted = PermittedRows(state)
     choose_node_sets_now(state)
-    sim = Simulation(
-        ClusterEngine(state),
+    trial = Trial(
+        state,
         permitted.open,
-        OtherRoom.of(state),
         partial(plan_now, state) if real_moves else None,
         sample=sample,
         allow_downgrade=allow_downgrade,
     )
     if real_moves:
         kept = {state.fleet.rows[name]: must_stay(node) for name, node in state.nodes.items()}
-        sim.must_stay = {row: text for row, text in kept.items() if text}
+        trial.must_stay = {row: text for row, text in kept.items() if text}
     now = moment_of(state.pods.values())
     moving: list[tuple[Pod, Request, Allocation]] = []
     for pod in state.pods.values():
@@ -144,38 +159,38 @@ def cluster_simulation(
         if held is None or not (real_moves or _has_gpu(pod, request, held)):
             continue
         why: str | None = Stays.CLOSED_NODE
-        if sim.open[held.row]:
+        if trial.open[held.row]:
             why = why_it_stays(pod, now, must_be_created_again=real_moves and not bare_pods)
-            why = why or sim.must_stay.get(held.row)
+            why = why or trial.must_stay.get(held.row)
         if why is None and request is not None and real_moves and state.budgets.violations([pod])[0]:
             why = _BUDGET
         if why is None and request is not None:
             moving.append((pod, request, held))
         else:
             why = why or Stays.UNREADABLE
-            sim.staying_on[held.row][pod.key] = Staying(str(why), why in _ENDS_WITH_NODE, held)
+            trial.staying_on[held.row][pod.key] = Staying(str(why), why in _ENDS_WITH_NODE, held)
     moving.sort(key=lambda one: (one[0].started or one[0].created, -one[1].gpus, one[0].key))
     for pod, request, held in moving:
         rows = permitted.rows_that_accept(pod)
         if not rows[held.row]:
             rows = rows.copy()
             rows[held.row] = True
-        sim.movable[pod.key] = item = Item(pod.key, request, rows, held.row, as_new(pod), pod.started)
-        sim.runs(item, held)
-    _set_apart(sim, state)
+        trial.movable[pod.key] = item = Item(pod.key, request, rows, as_new(pod), held.row, pod.started)
+        trial.runs(item, held)
+    _set_apart(trial, state)
     if real_moves:
-        _add_waiting(sim, state, permitted)
-    return sim
+        _add_waiting(trial, state, permitted)
+    return trial
 
 
-def _set_apart(sim: Simulation, state: State) -> None:
-    """Note the nodes with GPUs on which the simulation places nothing."""
+def _set_apart(trial: Trial, state: State) -> None:
+    """Note the nodes with GPUs on which the trial places nothing."""
     for name, row in sorted(state.fleet.rows.items()):
         spec, hidden = state.fleet.specs[row], unoffered(state, name)
-        if hidden or (spec and spec.gpus and not sim.open[row]):
-            sim.apart[name] = closed_text(state, name) or (hidden.note if hidden else "")
-        if hidden and hidden.claims and sim.open[row]:
-            sim.only_for_claims[row] = hidden
+        if hidden or (spec and spec.gpus and not trial.open[row]):
+            trial.apart[name] = closed_text(state, name) or (hidden.note if hidden else "")
+        if hidden and hidden.claims and trial.open[row]:
+            trial.only_for_claims[row] = hidden
 
 
 def _request(state: State, pod: Pod) -> Request | None:
@@ -192,15 +207,15 @@ def _has_gpu(pod: Pod, request: Request | None, held: Allocation) -> bool:
     return request.wants_gpu if request else bool(held.devices or held.shares or held.slices)
 
 
-def _add_waiting(sim: Simulation, state: State, permitted: PermittedRows) -> None:
+def _add_waiting(trial: Trial, state: State, permitted: PermittedRows) -> None:
     """The pods that wait."""
     for pod in waiting_pods(state):
         try:
             request = state.request_of(pod)
         except RequestError as error:
-            sim.unplanned[pod.key] = f"its request cannot be read: {error}"
+            trial.unplanned[pod.key] = f"its request cannot be read: {error}"
             continue
         if pod.spec.claims or not request.wants_gpu:
-            sim.unplanned[pod.key] = "it asks for devices of DRA, and kube-scheduler chooses them"
+            trial.unplanned[pod.key] = "it asks for devices of DRA, and kube-scheduler chooses them"
         else:
-            sim.waiting.append(Item(pod.key, request, permitted.rows_that_accept(pod), pod=pod))
+            trial.waiting.append(Item(pod.key, request, permitted.rows_that_accept(pod), pod))

@@ -25,11 +25,9 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import as_whole
 from extender.k8s.node_filter import node_requirement
 from extender.replay.bound import most_whole_gpus
-from extender.replay.cluster_pods import cluster_simulation
-from extender.replay.runs import Progress
-from extender.replay.simulation import Item
+from extender.replay.cluster_pods import trial_of
 from extender.replay.steps import Step, carry_out
-from extender.replay.traces import BadInput
+from extender.replay.trial import BadInput, Item
 from extender.settings import Settings
 from extender.source.interface import Source
 from packing.fleet.downgrade import device_on
@@ -38,6 +36,7 @@ from packing.policies.interface import Policy
 from packing.policies.placer import Arrivals
 from packing.policies.registry import POLICIES
 
+Progress = Callable[[str, float], None]
 TODAY = "today"
 JOBS = (8, 4, 2)
 """GPUs of the jobs of which a row says how many could still start."""
@@ -85,14 +84,14 @@ class SnapshotReplay:
 
     def __init__(self, state: State, name: str, sample: int, *, allow_downgrade: bool) -> None:
         self._name, self._state = name, state
-        self._sim = sim = cluster_simulation(state, sample=sample, allow_downgrade=allow_downgrade)
-        self._gpus = (sim.fleet.arrays.compute_capacity > 0) & sim.offered()  # (G, N)
-        self._today = sim.savepoint()
+        self._trial = trial = trial_of(state, sample=sample, allow_downgrade=allow_downgrade)
+        self._gpus = (trial.fleet.arrays.compute_capacity > 0) & trial.offered()  # (G, N)
+        self._today = trial.savepoint()
 
     @property
     def has_gpus(self) -> bool:
         """Whether a node that takes pods has some."""
-        return bool(self._gpus.any() or self._sim.only_for_claims)
+        return bool(self._gpus.any() or self._trial.only_for_claims)
 
     def repacked(
         self, policy: str, new_policy: Callable[[], Policy], report: Callable[[float], None]
@@ -104,53 +103,52 @@ class SnapshotReplay:
             no_place = self._place_all(new_policy(), kept, report)
             if not no_place:
                 break
-            self._sim.undo_to(self._today)
+            self._trial.undo_to(self._today)
             kept |= no_place
         else:
-            kept = {key: kept.get(key, "others found no place") for key in self._sim.movable}
+            kept = {key: kept.get(key, "others found no place") for key in self._trial.movable}
         row = self.row(policy, kept) | {"seconds": round(time.perf_counter() - started, 3)}
-        self._sim.undo_to(self._today)
+        self._trial.undo_to(self._today)
         return row
 
     def _place_all(
         self, policy: Policy, kept: Mapping[str, str], report: Callable[[float], None]
     ) -> dict[str, str]:
         """Place each pod but the ``kept`` ones anew, in turn; by key, why the others fit nowhere."""
-        sim = self._sim
+        trial = self._trial
         self._state.policy = policy
-        arrivals = Arrivals(sim.fleet, policy)
-        sim.held_back.clear()
-        moving = [key for key in sim.movable if key not in kept]
-        number = {key: number for number, key in enumerate(sim.movable)}
+        arrivals = Arrivals(trial.fleet, policy)
+        trial.held_back.clear()
+        moving = [key for key in trial.movable if key not in kept]
+        number = {key: number for number, key in enumerate(trial.movable)}
 
         def arrive(item: Item) -> None:
             report(number[item.key] / len(number))
-            assert item.pod is not None
             arrivals.arrive(replace(item.request, node_set=node_requirement(item.pod)))
 
         steps = [*(Step("evict", key) for key in moving), *(Step("place", key) for key in moving)]
-        no_place = carry_out(sim, steps, arrive).unplaced
+        no_place = carry_out(trial, steps, arrive).unplaced
         report(1.0)
         return no_place
 
     def most_whole_gpus_free(self, *, by_node: bool = False) -> int:
         """A bound: no placement of the movable pods leaves more GPUs whole and free (``most_whole_gpus``)."""
-        items = [*self._sim.movable.values()]
+        items = [*self._trial.movable.values()]
         for item in items:
-            self._sim.evict(item)
-        bound = most_whole_gpus(self._sim, items, self._gpus, by_node=by_node)
-        self._sim.undo_to(self._today)
-        return bound + sum(one.free for one in self._sim.only_for_claims.values())
+            self._trial.leave(item)
+        bound = most_whole_gpus(self._trial, items, self._gpus, by_node=by_node)
+        self._trial.undo_to(self._today)
+        return bound + sum(one.free for one in self._trial.only_for_claims.values())
 
     def row(self, policy: str, kept: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The figures of the fleet as it is now."""
-        sim, arrays, kept = self._sim, self._sim.fleet.arrays, kept or {}
+        trial, arrays, kept = self._trial, self._trial.fleet.arrays, kept or {}
         whole = whole_gpus(arrays) & self._gpus
         on_node, nodes = whole.sum(axis=0), whole_nodes(arrays, whole)
-        for node_row, one in sim.only_for_claims.items():
+        for node_row, one in trial.only_for_claims.items():
             on_node[node_row], nodes[node_row] = one.free, 0 < one.gpus == one.free
-        free = np.where(self._gpus, sim.fleet.arrays.free_parts(), 0).clip(min=0)
-        pinned = sorted(Counter(one.why for one in sim.staying.values()).items(), key=lambda p: (-p[1], p[0]))
+        free = np.where(self._gpus, trial.fleet.arrays.free_parts(), 0).clip(min=0)
+        pinned = Counter(one.why for one in trial.staying.values())
         return {
             "trace": self._name,
             "policy": policy,
@@ -160,28 +158,28 @@ class SnapshotReplay:
             "whole_by_model": self._by_model(on_node),
             "nodes_by_model": self._by_model(nodes),
             "free_worth": round(float((free * arrays.gpu_value).sum()), 1),
-            "pods": len(sim.movable),
-            "moved_pods": sum(sim.movable[key].home != held.row for key, held in sim.held.items()),
-            "placed": {key: sim.node_of(key) for key in sorted(sim.held)},
+            "pods": len(trial.movable),
+            "moved_pods": sum(trial.movable[key].home != held.row for key, held in trial.held.items()),
+            "placed": {key: trial.node_of(key) for key in sorted(trial.held)},
             "kept_pods": len(kept),
             "kept": dict(kept),
-            "held_back": len(sim.held_back) if policy != TODAY else 0,
-            "on_parts": sum(map(self._gets_a_part, sim.held)) if on_node.any() else 0,
-            "pinned_pods": len(sim.staying),
-            "pinned": dict(pinned),
+            "held_back": len(trial.held_back) if policy != TODAY else 0,
+            "on_parts": sum(map(self._gets_a_part, trial.held)) if on_node.any() else 0,
+            "pinned_pods": len(trial.staying),
+            "pinned": dict(sorted(pinned.items(), key=lambda one: (-one[1], one[0]))),
             "seconds": 0.0,
         }
 
     def _gets_a_part(self, pod: str) -> bool:
         """Whether the pod has a part of a GPU and has not said that it needs no more."""
-        request, sim = self._sim.movable[pod].request, self._sim
-        gets = device_on(sim.fleet, sim.held[pod].row, request) if as_whole(request) != request else None
+        request, trial = self._trial.movable[pod].request, self._trial
+        gets = device_on(trial.fleet, trial.held[pod].row, request) if as_whole(request) != request else None
         return gets is not None and not gets.whole
 
     def _by_model(self, figures: npt.NDArray[Any]) -> dict[str, int]:
         """The sum of a figure (N,) over the nodes of each GPU model, without models that have none."""
         found: Counter[str] = Counter()
-        for row, spec in enumerate(self._sim.fleet.specs):
+        for row, spec in enumerate(self._trial.fleet.specs):
             if spec and figures[row]:
                 found[spec.model or spec.product or "unknown"] += int(figures[row])
         return dict(sorted(found.items()))

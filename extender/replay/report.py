@@ -2,131 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from statistics import fmean, pstdev
 from typing import Any
 
 from extender.cluster.totals import Totals
 from extender.untrusted.visible import columns, csv_text, many, visible, wrapped
 
-_KEYS = ("trace", "mix", "policy", "system", "arrival", "load")
-_NO_FIGURES = (*_KEYS, "seed", "seconds", "interrupted")
 _FREED = {"whole_gpus_free": "whole GPU", "whole_nodes_free": "node"}
 """Figure -> what more or less of it is."""
 _SHOWN = 10
-_HEADS = {
-    "arrival": "arrived, x capacity",
-    "allocation": "allocated, %",
-    "knee": "1 % dropped at, %",
-    "failed_pods": "pods dropped",
-    "fragmentation": "unusable, %",
-    "utilisation": "allocated, %",
-    "asked": "asked for, %",
-    "gpus": "GPUs",
-    "allocated": "allocated, %",
-    "held": "held, %",
-    "useful": "useful, %",
-    "lost_gpu_hours": "lost, GPU-hours",
-    "cost": "cost, GPU-hours",
-    "never_started": "pods never started",
-}
-"""Column -> what a table calls it."""
-_PERCENT = {"allocation", "knee", "fragmentation", "utilisation", "asked", "allocated", "held", "useful"}
-CLASSES = {
-    "cpu": "no GPU",
-    "share": "part of a GPU",
-    "1_gpu": "1 GPU",
-    "2_to_7_gpus": "2-7 GPUs",
-    "8_gpus": "8+ GPUs",
-}
-"""Classes of a timeline without queues -> what a table calls them."""
-LEGENDS = {
-    "pods": "allocated: GPU of the nodes, when as much has arrived as they have; ±: standard deviation over"
-    " the seeds.\n1 % dropped at: GPU that had arrived when pods with 1 % of it had found no place, in per"
-    " cent of the nodes' GPU.\nunusable: free GPU that the next pod cannot be expected to use.",
-    "timeline": "allocated: GPU of running pods, mean over time; asked for: the same if nobody had to wait.\n"
-    "wait: median / 95th percentile of the pods that started.",
-}
-"""What is replayed -> what the columns of its table mean."""
-
 
 Row = Mapping[str, Any]
 
 
-def table(rows: Sequence[Row], width: int = 0) -> str:
-    """Means over the seeds, with the standard deviation of the first figure. ``width`` as for ``columns``."""
-    if not rows:
-        return "nothing was replayed"
-    keys = [key for key in _KEYS if key in rows[0]]
-    first, *figures = (name for name in rows[0] if name not in _NO_FIGURES)
-    lines = [[*(_HEADS.get(name, name) for name in (*keys, first, "±", *figures)), "seeds"]]
-    for group, members in _groups(rows, keys):
-        spread = f"{pstdev(row[first] for row in members):.2f}"
-        known = ([row[name] for row in members if row[name] is not None] for name in (first, *figures))
-        means = [f"{fmean(values):.2f}" if values else "-" for values in known]
-        lines.append([*map(str, group), means[0], spread, *means[1:], str(len(members))])
-    return aligned(lines, width)
-
-
-def wait_table(rows: Sequence[Row], width: int = 0) -> str:
-    """Means over the seeds, with the standard deviation if there are several: a line for each trace and
-    system or policy. Waits are the median and the 95th percentile, in minutes; classes without pods are left
-    out."""
-    keys = [key for key in _KEYS if key in rows[0]]
-    known = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    plain = [name for name in known if name not in _NO_FIGURES and not name.startswith("wait_")]
-    classes = [name.removeprefix("wait_p50_") for name in known if name.startswith("wait_p50_")]
-    heads = [f"wait of {CLASSES[name]}, min" if name in CLASSES else f"{name} wait, min" for name in classes]
-    lines = [[*keys, *(_HEADS.get(name, name) for name in plain), *heads, "seeds"]]
-    for group, members in _groups(rows, keys):
-        figures = [_mean_and_spread([row[name] for row in members]) for name in plain]
-        waits = [f"{_wait(members, 'p50', name)} / {_wait(members, 'p95', name)}" for name in classes]
-        lines.append([*group, *figures, *waits, str(len(members))])
-    if not any("seed" in row for row in rows):
-        lines = [line[:-1] for line in lines]
-    return aligned(lines, width)
-
-
-def _wait(members: Sequence[Row], figure: str, job_class: str) -> str:
-    """A figure of the waits of a class of jobs, p50 or p95, in minutes."""
-    values = [row[f"wait_{figure}_{job_class}"] for row in members]
-    return _mean_and_spread([value if value is None else value / 60 for value in values])
-
-
 def as_csv(rows: Sequence[Row]) -> str:
-    """The rows as CSV. A column that has a unit ends in it: ``allocation_percent``."""
+    """The rows as CSV, without where each pod is."""
     names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name != "placed"]
-    return csv_text([map(_with_unit, names), *([_cell(row.get(name)) for name in names] for row in rows)])
-
-
-def _with_unit(name: str) -> str:
-    if name == "cost":
-        return "cost_gpu_hours"
-    unit = "_seconds" * name.startswith("wait_") + "_percent" * (name in _PERCENT)
-    return name + unit
+    return csv_text([names, *([_cell(row.get(name)) for name in names] for row in rows)])
 
 
 def _cell(value: object) -> object:
     if isinstance(value, Mapping):
         return "; ".join(f"{name}: {text}" for name, text in value.items())
     return value
-
-
-def _groups(rows: Sequence[Row], keys: Sequence[str]) -> Iterable[tuple[tuple[Any, ...], list[Row]]]:
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return groups.items()
-
-
-def _mean_and_spread(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
-        return "-"
-    mean, spread = fmean(known), pstdev(known)
-    digits = 0 if abs(mean) >= 100 or (mean == round(mean) and not spread) else 1
-    return f"{mean:.{digits}f}" + (f" ±{spread:.{digits}f}" if len(known) > 1 and spread else "")
 
 
 def snapshot_table(rows: Sequence[Row], width: int = 0) -> str:

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from extender.replay.simulation import Item, Simulation
+from extender.replay.trial import Item, Trial
 from packing.fleet.fleet import Fleet
 from packing.fleet.stranded import Fragmentation
 
@@ -42,47 +42,47 @@ class Outcome:
 
 
 def carry_out(
-    sim: Simulation, steps: Iterable[Step], before_place: Callable[[Item], None] = lambda item: None
+    trial: Trial, steps: Iterable[Step], before_place: Callable[[Item], None] = lambda item: None
 ) -> Outcome:
     """The steps, in their order. What does not work is a problem, and left out."""
-    items = sim.movable | {item.key: item for item in sim.waiting}
-    before = _overcommitted(sim.fleet)
+    items = trial.movable | {item.key: item for item in trial.waiting}
+    before = _overcommitted(trial.fleet)
     problems: list[str] = []
     placed: dict[str, str] = {}
     unplaced: dict[str, str] = {}
     removed: list[str] = []
     evicted: dict[str, None] = {}
     for step in steps:
-        row = sim.fleet.rows.get(step.node, -1)
+        row = trial.fleet.rows.get(step.node, -1)
         match step.what:
             case "cordon":
-                sim.cordon(row)
+                trial.cordon(row)
             case "evict":
-                sim.evict(items[step.pod])
+                trial.leave(items[step.pod])
                 evicted[step.pod] = None
             case "place":
                 item = items[step.pod]
                 before_place(item)
-                if sim.place(item, step.node):
-                    placed[step.pod] = sim.node_of(step.pod)
+                if trial.place(item, step.node):
+                    placed[step.pod] = trial.node_of(step.pod)
                     evicted.pop(step.pod, None)
                 else:
-                    unplaced[step.pod] = sim.why_nowhere(item)
+                    unplaced[step.pod] = trial.why_not(item)
                     problems.append(f"{step.pod} finds no place{' on ' + step.node if step.node else ''}")
             case "remove":
-                left = sorted([*(item.key for item in sim.items_on(row)), *sim.blockers(row)])
+                left = sorted([*(item.key for item in trial.items_on(row)), *trial.blockers(row)])
                 problems += [f"{key} is still on {step.node}" for key in left]
                 removed += [] if left else [step.node]
     problems += [f"{key} was evicted and has no node" for key in evicted]
-    problems += [f"{name} is over-committed" for name in sorted(_overcommitted(sim.fleet) - before)]
+    problems += [f"{name} is over-committed" for name in sorted(_overcommitted(trial.fleet) - before)]
     return Outcome(
         placed,
         unplaced,
         tuple(problems),
         tuple(removed),
-        sim.figures(),
-        sim.free_nodes(),
-        tuple(sorted(sim.held_back)),
+        trial.figures(),
+        trial.free_nodes(),
+        tuple(sorted(trial.held_back)),
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.packing.filling import build_fleet
 from bench.packing.fixed_scale import FixedScale
 from packing.cost.demand import Mix
 from packing.fleet.fleet import Fleet
@@ -15,7 +16,6 @@ from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.interface import update_now
 from packing.policies.inventory import InventoryPolicy
-from packing.replay.trace import build_fleet
 from tests.examples import examples
 
 

@@ -9,7 +9,7 @@ from bench.packing.mig import ProfileMix
 from bench.packing.mig_masks import MigMasks
 from bench.packing.mix_runs import read_mixes
 from bench.packing.mixes import ShareMix, fill_mix, serve_mix
-from extender.replay.traces import BadInput
+from bench.packing.traces import BadInput
 from packing.model.gpu_catalogue import find_model
 from tests.examples import some
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from bench.packing.consolidation import generated
+from bench.packing.filling import build_fleet
 from bench.packing.moving_timeline import GRACE, LOOK, MovingTimeline, Ways
 from bench.packing.policies import FirstFit
+from bench.packing.timeline import Ended, TimedPod
 from packing.model.request import Request, whole_gpus
 from packing.plan.move_rule import MoveRule
+from packing.policies.pick_node import NodePicker
 from packing.policies.placer import Placer
-from packing.replay.pick_node import NodePicker
-from packing.replay.timeline import Ended, TimedPod
-from packing.replay.trace import build_fleet
 from packing.victims.rights import RESTART
-from tests.packing.replay.test_trace import nodes
+from tests.bench.test_filling import nodes
 
 ONE, THREE, FOUR = (Request(shares=whole_gpus(gpus)) for gpus in (1, 3, 4))
 RULE = MoveRule(gpus=4, after=300, age=600)

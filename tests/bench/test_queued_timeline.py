@@ -17,16 +17,16 @@ from bench.packing.eviction_rules import (
     RunningPod,
     could_make_room,
 )
+from bench.packing.filling import build_fleet, gpus_of
 from bench.packing.policies import FirstFit
 from bench.packing.queued_timeline import QueuedPod, QueuedTimeline, SpotRows
+from bench.packing.timeline import Ended
 from packing.fleet.feasibility import reasons_for
 from packing.model.request import Request, whole_gpus
+from packing.policies.pick_node import NodePicker
 from packing.policies.placer import Placer
-from packing.replay.pick_node import NodePicker
-from packing.replay.timeline import Ended
-from packing.replay.trace import build_fleet, gpus_of
+from tests.bench.test_filling import nodes, share
 from tests.examples import examples
-from tests.packing.replay.test_trace import nodes, share
 
 BACKFILL = QueueRules("backfill", 0, max_duration=1000, restartable=True)
 BATCH = QueueRules("batch", 1, frozenset({"backfill"}), min_runtime=100, restartable=True)

@@ -7,10 +7,10 @@ import pytest
 from bench.packing.eviction_rules import SHIELD
 from bench.packing.queued_timeline import SpotMarket
 from bench.packing.queues import QUEUE_OF_QOS, QueueOptions, queue_rules, replay_queues, thinned
-from extender.replay.traces import BadInput
+from bench.packing.traces import BadInput
 from extender.settings import DEFAULT_QUEUES, Queue, Settings
 from packing.model.request import Request, whole_gpus
-from tests.packing.replay.test_trace import nodes, share
+from tests.bench.test_filling import nodes, share
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,2,T4\nb,64000,262144,2,T4\n"
 HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,qos,creation_time,deletion_time\n"

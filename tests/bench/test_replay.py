@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bench.packing.replay import main
-from tests.extender.replay.test_traces import trace_files
+from tests.bench.test_traces import trace_files
 
 
 @pytest.fixture

@@ -23,9 +23,8 @@ from extender.explain.overview import waiting_line
 from extender.explain.pod import explain, explain_each
 from extender.k8s.affinity import Taint
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
-from extender.replay.cluster_engine import ClusterEngine
 from extender.replay.cluster_pods import PermittedRows
-from extender.replay.simulation import Item
+from extender.replay.trial import Item, Trial
 from extender.settings import Settings
 from extender.source.workloads import parse_templates
 from extender.untrusted.visible import many
@@ -158,8 +157,8 @@ def check(state: State, settings: Settings, pod: Pod):
 def agrees_with_plan(state: State, settings: Settings, pods: list[Pod]):
     """Plan fills no node that filter refuses, but for what only counts while pods start."""
     before = {pod.uid: filtered(state, pod, settings) for pod in pods}
-    engine = ClusterEngine(state)
     permitted = PermittedRows(state)
+    trial = Trial(state, permitted.open)
     for pod in pods:
         try:
             request = request_of(pod)
@@ -168,7 +167,7 @@ def agrees_with_plan(state: State, settings: Settings, pods: list[Pod]):
         if pod.spec.claims or state.gangs.gang_of(pod) or before[pod.uid].error:
             continue
         rows = permitted.rows_that_accept(pod)
-        codes = engine.evaluate(Item(pod.key, request, rows, pod=pod)).codes
+        codes, _ = trial.evaluate(Item(pod.key, request, rows, pod))
         named = enumerate(state.fleet.specs)
         fits = {spec.name for row, spec in named if spec and rows[row] and not codes[row]}
         refused = {

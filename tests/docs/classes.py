@@ -15,8 +15,6 @@ HERE = (
     "stowage explain pod.yaml --example --node h100-04 --node a100-02",
     "stowage explain pod.yaml --snapshot cluster.json",
     "stowage plan mig --snapshot cluster.json",
-    "stowage replay --nodes nodes.csv --pods pods.csv --policy inventory,fgd,best-fit",
-    "stowage replay --nodes nodes.csv --pods pods.csv --timeline",
     "stowage replay --snapshot cluster.json --policy inventory,fgd,best-fit",
     "stowage replay --snapshot cluster.json --policy inventory,least-allocated",
     "stowage top --snapshot cluster.json",
@@ -47,9 +45,6 @@ BY_TEST = {
         "stowage plan moves --example --free nodes --moves 2 -o csv",
     ),
     "tests/extender/cli/test_replay_docs.py::test_samples_are_what_the_command_prints": (
-        "stowage replay --nodes docs/examples/nodes.csv --pods docs/examples/pods.csv --policy inventory,best-fit",
-        "stowage replay --nodes docs/examples/nodes.csv --pods docs/examples/pods.csv --timeline "
-        "--policy inventory,least-allocated",
         "stowage replay --snapshot docs/examples/cluster.json --policy inventory,best-fit",
     ),
     "tests/extender/demo/test_demo.py::test_it_keeps_serving_at_a_free_port_until_ctrl_c": ("make demo",),

@@ -19,9 +19,7 @@ TRAIN = ROOT / "deploy" / "examples" / "checkpointing"
 _EXAMPLES = {
     "cluster.json": "docs/examples/cluster.json",
     "job.yaml": "deploy/examples/job.yaml",
-    "nodes.csv": "docs/examples/nodes.csv",
     "pod.yaml": "deploy/examples/first-pod.yaml",
-    "pods.csv": "docs/examples/pods.csv",
 }
 
 

@@ -64,7 +64,6 @@ def test_an_error_before_the_work_begins_loads_no_compiler() -> None:
         ["explain", "pod.yaml", "--snapshot", "missing.json"],
         ["explain", "/dev/null"],
         ["replay", "--timeline"],
-        ["replay", "--snapshot", "cluster.json", "--nodes", "nodes.csv"],
         ["replay", "--snapshot", "cluster.json", "--config", "missing.yaml"],
     ]
     loaded = loaded_by(*commands)

@@ -86,22 +86,10 @@ def test_a_plan_promises_no_more_than_came_out(files):
     assert re.search(r"3g.40gb in use +0 +1 +1\n", text)
 
 
-def test_a_trace(files):
-    (files / "nodes.csv").write_text(
-        "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,8,\nb,64000,262144,8,\n"
-    )
-    (files / "pods.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\nx,1000,1024,1,1000\n")
-    code, text = printed("stowage plan --nodes nodes.csv --pods pods.csv")
-    assert code == 0
-    assert "1 of 2 nodes with GPUs can go" in text
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ("change --snapshot nowhere.json", "expected --add or --remove"),
-        ("--nodes nodes.csv", "a trace needs --nodes and --pods"),
-        ("mig --nodes nodes.csv --pods pods.csv", "a trace has no nodes of Kubernetes"),
         ("slices --snapshot nowhere.json --prometheus ftp://x", "expected a URL"),
         ("--snapshot nowhere.json --prices nowhere.yaml", "nowhere.yaml: cannot be read"),
     ],

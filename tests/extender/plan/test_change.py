@@ -8,7 +8,7 @@ import pytest
 
 from extender.plan.change import added_nodes, change_report
 from extender.plan.prices import NO_COSTS
-from extender.replay.traces import BadInput
+from extender.replay.trial import BadInput
 from packing.model.reasons import Reason
 from tests.extender.plan.clusters import Manifest, node, pod, source_of
 from tests.extender.plan.test_property import quiet

@@ -17,7 +17,7 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 
 def planned(*items: Any, **settings: Any) -> Drain:
-    return plan_drain(source_of(*items, **settings).simulation(), quiet)
+    return plan_drain(source_of(*items, **settings).trial(), quiet)
 
 
 def test_empty_nodes_go_first_then_those_with_the_least_work():
@@ -130,9 +130,9 @@ def test_the_rule_that_keeps_a_pod_off_is_named_as_by_explain():
 def test_what_is_shown_is_a_drain_that_holds(seed, nodes):
     """On these nodes with shared and whole GPUs pods of the first plan find no place."""
     source = source_of(*mixed_fleet(Random(seed), nodes), bind=True)
-    first = plan_drain(source.simulation(), quiet)
-    assert carry_out(source.simulation(), first.steps()).problems
-    report = drain_report(source, source.simulation(), NO_COSTS, quiet)
+    first = plan_drain(source.trial(), quiet)
+    assert carry_out(source.trial(), first.steps()).problems
+    report = drain_report(source, source.trial(), NO_COSTS, quiet)
     assert report.differences == ()
     gain = next(one for one in report.gains if one.what == "nodes that can go")
     assert gain.promised == gain.replayed == len(report.tables[0].rows) > 0.8 * len(first.goes)
@@ -159,29 +159,29 @@ def test_room_is_left_for_pods_that_wait():
     items = node("a"), node("b"), pod("x", "a", 3), pod("waits", gpus=2), pod("huge", gpus=9)
     items = *items, pod("held", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
     source = source_of(*items)
-    plan = plan_drain(source.simulation(), quiet)
+    plan = plan_drain(source.trial(), quiet)
     assert not plan.goes
     assert plan.started == {"ml/waits": "b"}
     assert plan.waiting == {"ml/huge": "node has fewer GPUs than requested"}  # gates: it waits for no room
-    ignoring = plan_drain(source.simulation(), quiet, keep_room=False)
+    ignoring = plan_drain(source.trial(), quiet, keep_room=False)
     assert list(ignoring.goes) == ["b"]
 
 
 def test_a_pod_that_starts_is_not_moved_again():
     items = node("a"), node("b"), node("c"), pod("x", "a", 1), pod("y", "b", 1), pod("waits", gpus=1)
     source = source_of(*items)
-    plan = plan_drain(source.simulation(), quiet)
+    plan = plan_drain(source.trial(), quiet)
     kept = next(iter(plan.stays))
     assert plan.started == {"ml/waits": kept}
     assert "ml/waits" not in plan.target
-    assert carry_out(source.simulation(), plan.steps()).problems == ()
+    assert carry_out(source.trial(), plan.steps()).problems == ()
 
 
 def test_the_most_expensive_of_equal_nodes_goes():
     items = node("a"), node("b"), pod("x", "a", 2), pod("y", "b", 2)
-    work = source_of(*items).simulation()
+    work = source_of(*items).trial()
     assert list(plan_drain(work, quiet, {"a": 1.0, "b": 2.0}).goes) == ["b"]
-    work = source_of(*items).simulation()
+    work = source_of(*items).trial()
     assert list(plan_drain(work, quiet, {"a": 2.0, "b": 1.0}).goes) == ["a"]
 
 
@@ -200,16 +200,16 @@ def test_kubelet_takes_no_more_pods_than_it_says():
 def test_a_step_that_does_not_work_is_a_problem():
     source = source_of(node("a"), node("b"), pod("x", "a", 4), pod("y", "b", 1))
     outcome = carry_out(
-        source.simulation(), [Step("cordon", node="b"), Step("evict", "ml/y"), Step("place", "ml/y")]
+        source.trial(), [Step("cordon", node="b"), Step("evict", "ml/y"), Step("place", "ml/y")]
     )
     assert outcome.problems == ("ml/y finds no place", "ml/y was evicted and has no node")
-    outcome = carry_out(source.simulation(), [Step("remove", node="b")])
+    outcome = carry_out(source.trial(), [Step("remove", node="b")])
     assert (outcome.problems, outcome.removed) == (("ml/y is still on b",), ())
 
 
 def test_the_report_says_where_the_replay_differs():
     source = source_of(node("a"), node("b"), pod("x", "a", 2), pod("y", "b", 1))
-    report = drain_report(source, source.simulation(), NO_COSTS, quiet)
+    report = drain_report(source, source.trial(), NO_COSTS, quiet)
     assert report.agrees
     report.differences = ["ml/y finds no place"]
     assert not report.agrees
@@ -225,31 +225,31 @@ def with_time_slices() -> list[dict[str, Any]]:
 
 
 def test_no_plan_gives_a_pod_a_weaker_device():
-    plan = plan_drain(source_of(*with_time_slices()).simulation(), quiet)
+    plan = plan_drain(source_of(*with_time_slices()).trial(), quiet)
     assert plan.goes == {"l40s": ["ml/b"]}  # to the H100, which is more than it has
     assert "only weaker devices are free for it (--allow-downgrade)" in plan.stays["h100"]
 
 
 def test_a_weaker_device_may_be_allowed():
     source = source_of(*with_time_slices(), allow_downgrade=True)
-    plan = plan_drain(source.simulation(), quiet)
+    plan = plan_drain(source.trial(), quiet)
     assert plan.goes == {"h100": ["ml/a"]}
-    assert carry_out(source.simulation(), plan.steps()).placed == {"ml/a": "l40s"}
+    assert carry_out(source.trial(), plan.steps()).placed == {"ml/a": "l40s"}
 
 
 def test_a_pod_that_needs_a_whole_gpu_stays_on_one():
     whole = {"annotations": {"stowage.dev/whole-gpu": "true"}}
     items = [node("h100", 8), node("l40s", 16, labels=SLICED), pod("a", "h100", **whole), pod("b", "l40s")]
-    plan = plan_drain(source_of(*items, allow_downgrade=True).simulation(), quiet)
+    plan = plan_drain(source_of(*items, allow_downgrade=True).trial(), quiet)
     assert plan.goes == {"l40s": ["ml/b"]}
     why = "ml/a: node offers fractions of GPUs, and the pod requires whole ones"
-    assert plan_drain(source_of(*items, pod("c", "l40s", 9)).simulation(), quiet).stays["h100"] == why
+    assert plan_drain(source_of(*items, pod("c", "l40s", 9)).trial(), quiet).stays["h100"] == why
 
 
 def test_a_plan_says_which_pods_the_scheduler_would_give_a_weaker_device():
     items = [node("x"), node("y"), node("l40s", 16, labels=SLICED), pod("a", "x"), pod("b", "y", 2)]
     items.append(pod("c", "l40s"))
-    outcome = carry_out(source_of(*items).simulation(), [Step("evict", "ml/a"), Step("place", "ml/a")])
+    outcome = carry_out(source_of(*items).trial(), [Step("evict", "ml/a"), Step("place", "ml/a")])
     assert (outcome.placed, outcome.held_back) == ({"ml/a": "y"}, ("ml/a",))
 
 
@@ -257,5 +257,5 @@ def test_the_bound_knows_that_equal_pods_have_different_devices():
     """The first pod may not leave its H100; the others ask for the same and share a node with time slices."""
     sliced = [node(f"l40s-{n}", 16, labels=SLICED) for n in (1, 2)]
     items = [node("h100", 1), *sliced, pod("a", "h100"), pod("b", "l40s-1"), pod("c", "l40s-2")]
-    plan = plan_drain(source_of(*items).simulation(), quiet)
+    plan = plan_drain(source_of(*items).trial(), quiet)
     assert (plan.at_least, plan.kept) == (2, 2)

@@ -14,7 +14,7 @@ SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 
 def report_of(*items: Any, most: int = 3, growth: float = 1.0, **settings: Any) -> Report:
     source = source_of(*items, **settings)
-    return mig_report(source, source.simulation(), most, growth, 90.0, quiet)
+    return mig_report(source, source.trial(), most, growth, 90.0, quiet)
 
 
 def gains(report: Report) -> dict[str, tuple[float, float | None, float]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from extender.plan.prices import costs_of, read_prices
-from extender.replay.traces import BadInput
+from extender.replay.trial import BadInput
 from packing.model.node_spec import Gpu, NodeSpec
 from tests.extender.plan.clusters import node, source_of
 
@@ -28,7 +28,7 @@ def test_the_instance_type_comes_before_the_gpu(tmp_path):
     source = source_of(
         node("a", 4, labels={"node.kubernetes.io/instance-type": "p5"}), node("b", 4), node("c", 0)
     )
-    specs = [spec for spec in source.simulation().fleet.specs if spec]
+    specs = [spec for spec in source.trial().fleet.specs if spec]
     costs = costs_of(prices, specs, source.nodes())
     assert dict(costs.per_month) == {"a": 1000.0, "b": 1200.0}  # the longest name counts, for each GPU
     assert (costs.total, costs.of(["b", "nobody"]), costs.currency, costs.note()) == (

@@ -94,8 +94,8 @@ FEW = settings(
 @given(clusters())
 def test_a_drain_keeps_every_pod_and_goes_as_far_as_promised(items):
     source = source_of(*items, bind=True)
-    plan = plan_drain(source.simulation(), quiet)
-    outcome = carry_out(source.simulation(), plan.steps())
+    plan = plan_drain(source.trial(), quiet)
+    outcome = carry_out(source.trial(), plan.steps())
     audit(items, plan.steps(), outcome)
     assert outcome.problems == ()
     assert set(outcome.removed) == set(plan.goes)
@@ -106,7 +106,7 @@ def test_a_pod_may_stay_where_its_rules_would_not_let_it_go():
     """The bound does not move it to a node that they allow."""
     items = [node("a", 1, labels={"zone": "a"}), node("b", 2, labels={"zone": "b"}), pod("x", "b", 1)]
     items.append(pod("y", "b", 1, nodeSelector={"zone": "a"}))
-    plan = plan_drain(source_of(*items).simulation(), quiet)
+    plan = plan_drain(source_of(*items).trial(), quiet)
     assert (plan.at_least, plan.kept) == (1, 1)
 
 
@@ -114,11 +114,11 @@ def test_a_pod_may_stay_where_its_rules_would_not_let_it_go():
 @given(clusters(), st.integers(1, 4), st.sampled_from(["gpus", "nodes"]))
 def test_moves_free_what_they_promise(items, moves, free):
     source = source_of(*items, bind=True)
-    work = source.simulation()
+    work = source.trial()
     whole = work.figures().whole
     said, gain, bound = plan_moves(work, moves, free)
     steps = steps_of(by_unit(said))
-    outcome = carry_out(source.simulation(), steps)
+    outcome = carry_out(source.trial(), steps)
     audit(items, steps, outcome)
     assert outcome.problems == ()
     assert len(said) <= moves
@@ -131,6 +131,6 @@ def test_moves_free_what_they_promise(items, moves, free):
 def test_every_policy_carries_out_its_plan(policy):
     items = [node("a"), node("b"), node("c"), pod("x", "a", 2), pod("y", "b", 1), pod("z", "c", 1)]
     source = source_of(*items, policy=policy)
-    plan = plan_drain(source.simulation(), quiet)
+    plan = plan_drain(source.trial(), quiet)
     assert len(plan.goes) == 2
-    assert set(carry_out(source.simulation(), plan.steps()).removed) == set(plan.goes)
+    assert set(carry_out(source.trial(), plan.steps()).removed) == set(plan.goes)

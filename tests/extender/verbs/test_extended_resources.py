@@ -14,8 +14,7 @@ from extender.explain.pod import NO_DEVICES, explain
 from extender.k8s.objects import Container, PodClaim, PodSpec, Upserted
 from extender.k8s.resource_api.manifests import parse_claim, parse_class, parse_slice
 from extender.protocol.codec import Candidate, PreemptArgs
-from extender.replay.cluster_engine import ClusterEngine
-from extender.replay.simulation import Item
+from extender.replay.trial import Item, Trial
 from extender.verbs.evaluate import reason_on
 from extender.verbs.preempt import preempt
 from packing.model.reasons import Reason
@@ -114,6 +113,7 @@ def test_nvlink_cannot_be_required_of_devices_that_kube_scheduler_chooses(served
 def test_a_replay_places_no_pod_where_it_would_get_devices_of_dra(served):
     """They would have to be allocated, and nobody does that in a replay or a plan."""
     pod = make_pod("p", 1)
-    codes, _ = ClusterEngine(served).evaluate(Item(pod.key, request_of(pod), np.zeros(0, bool), pod=pod))
+    rows = np.ones(served.fleet.arrays.capacity, bool)
+    codes, _ = Trial(served, rows).evaluate(Item(pod.key, request_of(pod), rows, pod))
     fits = [name for name, row in served.fleet.rows.items() if codes[row] == Reason.FITS]
     assert fits == ["counts"]

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.packing.filling import build_fleet
 from packing.cost.demand import Mix
 from packing.cost.kernel_args import nodes_of
 from packing.cost.slots import SCARCITY, Slots
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import WHOLE, Request, Shares
-from packing.replay.trace import build_fleet
 
 WIDTHS = st.lists(st.integers(1, 8), min_size=1, max_size=4)
 KINDS = st.lists(

@@ -16,8 +16,8 @@ from packing.fleet.fleet import Fleet
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request
 from packing.policies.inventory import InventoryPolicy
+from packing.policies.pick_node import NodePicker
 from packing.policies.placer import Placer
-from packing.replay.pick_node import NodePicker
 from tests.examples import examples
 from tests.packing.fleet.builders import GPU, MIB, counted_node, fleet_of
 

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
+from bench.packing.filling import Filling, arrivals, build_fleet, fill, gpus_of
 from bench.packing.policies import FirstFit
+from bench.packing.timeline import TimedPod, Timeline
+from bench.packing.timeline_figures import waiting_times
 from packing.cost.demand import Demand, Mix, by_pods
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.inventory import InventoryPolicy
+from packing.policies.pick_node import NodePicker
 from packing.policies.placer import Placer
-from packing.replay.pick_node import NodePicker
-from packing.replay.timeline import TimedPod, Timeline
-from packing.replay.timeline_figures import timeline_figures
-from packing.replay.trace import Filling, arrivals, build_fleet, fill, gpus_of
 
 
 def share(milli, cpu=1000):
@@ -128,9 +128,5 @@ def test_a_timeline_queues_what_does_not_fit_and_counts_its_wait():
     placer = Placer(build_fleet(nodes(1)), FirstFit(), NodePicker(np.arange(1)))
     times = (0.0, 100.0), (10.0, 50.0), (20.0, 10.0)
     pods = [TimedPod(request, *time) for request, time in zip(requests, times, strict=True)]
-    figures = timeline_figures(Timeline(placer, pods).replay(), pods, 4.0)
-    assert figures["wait_p50_2_to_7_gpus"] == 45.0  # one of nothing, one of 90 seconds
-    assert figures["wait_p50_share"] == 130.0  # behind both
-    assert figures["wait_p50_8_gpus"] is None
-    assert figures["utilisation"] == 100
-    assert figures["never_started"] == 0
+    waited = waiting_times(Timeline(placer, pods).replay(), len(pods))
+    assert waited.tolist() == [0.0, 90.0, 130.0]  # the share behind both

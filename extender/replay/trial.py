@@ -1,51 +1,66 @@
-"""Pods that come and go on a fleet, as a replay or a plan tries it: some may move, some stay, some wait.
+"""Pods that come and go on a copy of a cluster, as a replay or a plan tries it.
 
-Where a pod fits and what that costs is always the engine's answer, never a rule of its own. What has been
+Where a pod fits and what that costs is what ``filter`` and ``prioritize`` say, never a rule of its own. A pod
+that is placed is shown to the state as the watch would show it, with the annotations that ``bind`` writes
+where Stowage writes them. What assigns GPUs to the pods that run today assigns them here, too. What has been
 tried can be undone.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from extender.cluster.allocations import Placement
 from extender.cluster.census import with_node
+from extender.cluster.other_resources import PODS, asked_by, lack_reason, left_on
+from extender.cluster.state import State
 from extender.cluster.unoffered import Unoffered
-from extender.k8s.objects import Pod
-from extender.replay.other_room import OtherRoom
+from extender.dialects.dialect import Claim, Claims
+from extender.dialects.pod_request import WRITERS
+from extender.dialects.pod_resources import RequestError
+from extender.k8s.objects import Deleted, Pod, Upserted
+from extender.protocol.node_names import NodeNames
+from extender.verbs.assignment import annotations_for
+from extender.verbs.evaluate import Codes, Flags, evaluate, form_on
+from extender.verbs.gang_fit import Supposed, gang_would_fit
 from packing.fleet.arrays import Floats
 from packing.fleet.downgrade import Device, device_on, weaker_rows
 from packing.fleet.feasibility import eviction_may_help
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
+from packing.fleet.placement import placed_shares
 from packing.fleet.stranded import Beside, Fragmentation, fragmentation, idle_nodes, on_offer
 from packing.model.reasons import Reason
 from packing.model.request import Request
-from packing.replay.pick_node import NodePicker
+from packing.policies.pick_node import NodePicker
 
-Flags = npt.NDArray[np.bool_]
-Codes = npt.NDArray[np.int8]
 _NO_PLACE = "no other node that its rules allow takes it"
 ONLY_WEAKER = "only weaker devices are free for it (--allow-downgrade)"
+_LEAST = -(1 << 62)
+
+
+class BadInput(ValueError):
+    """What a replay or a plan cannot use; the text names the file or the option."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
     """A pod that has a place or wants one: ``rows`` (N,) are the nodes that its rules allow, ``home`` the row
-    where it runs (-1: it waits), ``since`` when (Unix seconds, 0: not known). ``pod`` is None in a trace, and
-    has no node in a cluster."""
+    where it runs (-1: it waits), ``since`` when (Unix seconds, 0: not known). ``pod`` is the pod without a
+    node."""
 
     key: str
     request: Request
     rows: Flags
+    pod: Pod
     home: int = -1
-    pod: Pod | None = None
     since: float = 0.0
 
     @property
@@ -71,99 +86,67 @@ class Staying:
     held: Allocation | None = None
 
 
-class Answer(NamedTuple):
-    """The reason code of each row for a pod, and what placing it there costs: (N,) each. The cost means
-    something only where the code is 0."""
-
-    codes: Codes
-    cost: Floats
-
-
-class Gang(NamedTuple):
-    """``members`` start together or none does: the pod that was asked about, and some of the ``others``
-    (keys). 0: they do not fit."""
-
-    others: Sequence[str]
-    members: int
-
-
-class Engine(Protocol):
-    """What places pods: the verbs on a cluster's state, or a policy on the fleet of a trace."""
-
-    @property
-    def fleet(self) -> Fleet:
-        """The fleet that the pods are placed on."""
-
-    def evaluate(self, item: Item) -> Answer:
-        """Where a pod without a place fits, and what that costs."""
-
-    def rejections(self, item: Item, rows: Sequence[int]) -> list[str]:
-        """Why the rules of the pod keep it off these nodes, of those where they do."""
-
-    def gang_of(self, item: Item) -> Gang | None:
-        """With which others a waiting pod must start; None for a pod that starts by itself."""
-
-    def bind(self, item: Item, row: int) -> Allocation | None:
-        """Place a pod on a node where it fits; None if it cannot be assigned its GPUs there."""
-
-    def bind_again(self, item: Item, held: Allocation) -> Allocation:
-        """Give a pod the place back that it had."""
-
-    def unbind(self, item: Item) -> None:
-        """Take a pod off its node."""
-
-
 class Savepoint(NamedTuple):
-    """What ``Simulation.undo_to`` goes back to."""
+    """What ``Trial.undo_to`` goes back to."""
 
     done: int
     open: Flags
 
 
-class Simulation:
-    """``open`` (N,): nodes that take pods; ``other_room``: what they have left beside what Stowage counts.
+class _Bound(NamedTuple):
+    """A pod with a node. ``placement`` says which GPUs it has where none of our annotations can."""
+
+    pod: Pod
+    placement: Placement | None = None
+
+
+class Trial:
+    """Changes its ``state``, which nobody else uses; the policy learns nothing from that. ``open`` (N,):
+    nodes that take pods.
 
     ``held``: what each movable or placed pod holds now. ``unplanned``: waiting pods that no plan places, and
-    why; ``apart``: nodes with GPUs that take no pods, or none from here, and why. ``learn`` lets the policy
-    learn from the pods before it is used for the first time. ``sample``: the number of fitting nodes that are
-    looked at, 0 for all.
+    why; ``apart``: nodes with GPUs that take no pods, or none from here, and why; ``only_for_claims``: those
+    of them on offer, by row. ``must_stay``: the nodes that their owners keep, by row, and why.
+    ``staying_on``: pods that stay, by row and key. ``learn`` lets the policy learn from the pods before it is
+    used for the first time. ``sample``: the number of fitting nodes that are looked at, 0 for all.
 
     Unless ``allow_downgrade``, no pod that runs gets a weaker device than it has (``weaker_rows``).
-    ``held_back`` are the pods for which the engine would have chosen one.
+    ``held_back`` are the pods for which the policy would have chosen one.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        state: State,
         open_rows: Flags,
-        other_room: OtherRoom,
         learn: Callable[[], None] | None = None,
         *,
         sample: int = 0,
         allow_downgrade: bool = False,
     ) -> None:
-        self.engine, self.fleet, self._learn = engine, engine.fleet, learn
-        self.open, self.other_room = open_rows, other_room
-        self._open_today = open_rows.copy()
+        self.state, self.fleet, self._learn = state, state.fleet, learn
+        state.learner.stopped = True
+        state.assigns_all = True
+        state.numa.clear()
+        self.open, self._open_today = open_rows, open_rows.copy()
         self.movable: dict[str, Item] = {}
         self.waiting: list[Item] = []
         self.unplanned: dict[str, str] = {}
         self.apart: dict[str, str] = {}
         self.only_for_claims: dict[int, Unoffered] = {}
-        """Those of them on offer, by row."""
         self.must_stay: dict[int, str] = {}
-        """The nodes that their owners keep, by row, and why."""
         self.held: dict[str, Allocation] = {}
         self.staying_on: defaultdict[int, dict[str, Staying]] = defaultdict(dict)
-        """By row and key."""
         self.held_back: set[str] = set()
         self._without_gang: set[str] = set()
         self._keys_on: defaultdict[int, set[str]] = defaultdict(set)
         self._journal: list[tuple[Item, Allocation | None]] = []  # what pods held before each change
+        self._bound: dict[tuple[str, Allocation], _Bound] = {}
+        self._names, self._named_at = NodeNames.of(()), -1
         self._pick = NodePicker(np.argsort(self.fleet.arrays.order, kind="stable"), sample=sample)
         self._allow_downgrade = allow_downgrade
         self._nowhere: Flags = np.zeros(open_rows.size, bool)
         self._weaker: dict[tuple[Request, Device], Flags] = {}
+        self._left, self._none = _left_on(state), np.zeros(open_rows.size, np.int64)
 
     def name(self, row: int) -> str:
         """The name of the node of a row."""
@@ -194,6 +177,26 @@ class Simulation:
         """The pods of a node that can leave it, by key."""
         return [self.movable[key] for key in sorted(self._keys_on[row]) if key in self.movable]
 
+    def pods_left(self, row: int) -> int:
+        """How many more pods the node takes."""
+        return int(self._left[PODS][row])
+
+    def evaluate(self, item: Item) -> tuple[Codes, Floats]:
+        """A reason code and a cost for each row, (N,) each, by the code that answers ``filter`` and
+        ``prioritize``. Devices of DRA are not placed here, so a node where the pod needs some does not
+        count."""
+        if self._named_at != self.fleet.replaced:
+            self._names, self._named_at = NodeNames.of(self.fleet.rows), self.fleet.replaced
+        capacity = self.fleet.arrays.capacity
+        codes = np.full(capacity, Reason.UNKNOWN_NODE, np.int8)
+        cost = np.full(capacity, np.inf, np.float32)
+        found = evaluate(self.state, item.pod, item.request, self._names)
+        codes[found.rows], cost[found.rows] = found.codes, found.cost
+        if found.forecasts:
+            by_claims = np.array([bool(one.devices or one.problem) for one in found.forecasts])
+            codes[found.rows[by_claims]] = Reason.NO_SUCH_RESOURCE
+        return codes, cost
+
     def fits(self, item: Item) -> Flags:
         """(N,) where the pod fits now and may go."""
         return np.isfinite(self.costs(item))
@@ -208,12 +211,19 @@ class Simulation:
         if self._learn is not None:
             learn, self._learn = self._learn, None
             learn()
-        codes, cost = self.engine.evaluate(item)
+        codes, cost = self.evaluate(item)
         return np.where(self._has_room(item, codes), cost, np.float32(np.inf))
 
     def _has_room(self, item: Item, codes: Codes) -> Flags:
-        fits: Flags = (codes == Reason.FITS) & item.rows & self.open & self.other_room.fits(item.pod)
+        fits: Flags = (codes == Reason.FITS) & item.rows & self.open
+        for lacks in self._lacking(item.pod).values():
+            fits &= ~lacks
         return fits
+
+    def _lacking(self, pod: Pod) -> dict[str, Flags]:
+        """(N,) for each resource that the pod asks for and Stowage does not place by: where too little is
+        left."""
+        return {name: self._left.get(name, self._none) < amount for name, amount in asked_by(pod).items()}
 
     def weaker(self, item: Item) -> Flags:
         """(N,) the nodes where the pod may not go because their devices are weaker than those that it has."""
@@ -227,7 +237,7 @@ class Simulation:
         return self._weaker[kind]
 
     def place(self, item: Item, node: str = "") -> bool:
-        """Place the pod on this node, or where the engine likes it best; False if it fits nowhere there."""
+        """Place the pod on this node, or where the policy likes it best; False if it fits nowhere there."""
         everywhere = self._costs(item)
         if node:
             among = np.arange(everywhere.size) == self.fleet.rows.get(node, -1)
@@ -242,32 +252,73 @@ class Simulation:
 
     def place_on(self, item: Item, row: int) -> bool:
         """Place the pod on a node where it fits; False if it cannot be assigned its GPUs there."""
-        if (held := self.engine.bind(item, row)) is None:
+        if (bound := self._bind(item, row)) is None:
             return False
         self._journal.append((item, None))
-        self._took(item, held)
+        self._show(item, bound)
         return True
+
+    def _bind(self, item: Item, row: int) -> _Bound | None:
+        """The pod on the node, with the GPUs that the policy chooses; None if it cannot be assigned them."""
+        spec = self.fleet.specs[row]
+        assert spec is not None
+        request = form_on(self.fleet, row, item.request)
+        gpus = self.state.policy.choose(self.fleet, request, row)
+        bound = replace(item.pod, node_name=spec.name, phase="Running")
+        if not gpus:
+            return _Bound(bound)
+        if spec.sharing_resource not in WRITERS:
+            return _Bound(bound, _placement(bound, self.fleet, row, request, gpus))
+        try:
+            assignment, _ = annotations_for(self.fleet, row, item.pod, request, gpus)
+        except RequestError:
+            return None
+        return _Bound(replace(bound, annotations={**bound.annotations, **assignment}))
+
+    def _show(self, item: Item, bound: _Bound) -> None:
+        """Let the pod have its place."""
+        allocations, key = self.state.allocations, item.key
+        allocations.deferred = bound.placement is not None  # its annotations say nothing of its GPUs
+        self.state.apply([Upserted(bound.pod)])
+        if bound.placement:
+            allocations.deferred = False
+            allocations.allocate(key, bound.placement)
+            self.state.sync_nodes([bound.pod.node_name])
+        held = allocations.allocation_of(key)
+        assert held is not None  # its node is known
+        self._bound[key, held] = bound
+        self._take(item.pod, held.row, 1)
+        self.runs(item, held)
+
+    def _take(self, pod: Pod, row: int, times: int) -> None:
+        """What Stowage does not place by; with ``times`` -1 the pod gives it back."""
+        for name, amount in asked_by(pod).items():
+            if name in self._left:
+                self._left[name][row] -= times * amount
 
     def runs(self, item: Item, held: Allocation) -> None:
         """The pod holds this on the fleet already."""
         self.held[item.key] = held
         self._keys_on[held.row].add(item.key)
 
-    def restore(self, item: Item, held: Allocation) -> None:
-        """Give the pod what it held before."""
-        self._took(item, self.engine.bind_again(item, held))
-
-    def evict(self, item: Item) -> None:
+    def leave(self, item: Item) -> None:
         """Take the pod off its node."""
         self._journal.append((item, self.held[item.key]))
         self._leave(item)
 
+    def _leave(self, item: Item) -> None:
+        held = self.held.pop(item.key)
+        self._keys_on[held.row].remove(item.key)
+        self._bound.setdefault((item.key, held), _Bound(self.state.pods[item.key]))
+        self.state.apply([Deleted("Pod", item.key)])
+        self._take(item.pod, held.row, -1)
+
     def relocate(self, items: Iterable[Item], place: Callable[[Item], bool] | None = None) -> Item | None:
-        """All these pods leave, and each gets a place (``place``, else the engine's best), the largest first;
+        """All these pods leave, and each gets a place (``place``, else the policy's best), the largest first;
         the first that finds none is returned, for the caller to undo."""
         in_order = largest_first(items)
         for item in in_order:
-            self.evict(item)
+            self.leave(item)
         return next((item for item in in_order if not (place or self.place)(item)), None)
 
     def cordon(self, row: int) -> None:
@@ -289,34 +340,31 @@ class Simulation:
                 self._leave(item)
         for item, held in before.values():
             if held is not None:
-                self.restore(item, held)
+                self._show(item, self._bound[item.key, held])
         self.open[:] = savepoint.open
 
-    def _took(self, item: Item, held: Allocation) -> None:
-        self.other_room.take(item.pod, held.row)
-        self.runs(item, held)
-
-    def _leave(self, item: Item) -> None:
-        held = self.held.pop(item.key)
-        self._keys_on[held.row].remove(item.key)
-        self.engine.unbind(item)
-        self.other_room.take(item.pod, held.row, times=-1)
-
-    def why_nowhere(self, item: Item) -> str:
-        """The most frequent reason of the nodes that take pods: of those that the pod's rules allow what the
-        engine does not count, then a lack of room; then the rule that keeps it off others that could take it,
-        cordoned or not; then what else is the matter with those that it may get."""
-        codes = self.engine.evaluate(item).codes
+    def why_not(self, item: Item) -> str:
+        """Why the pod fits nowhere, by the most nodes that take pods: of those that its rules allow what
+        Stowage does not place by, then a lack of room; then the rule that keeps it off others that could take
+        it, cordoned or not; then what else is the matter with those that it may get."""
+        codes, _ = self.evaluate(item)
         if self._has_room(item, codes).any():
             return Reason.GANG_DOES_NOT_FIT.text if item.key in self._without_gang else ONLY_WEAKER
         allowed = item.rows & self.open
-        if used_up := self.other_room.why_not(item.pod, allowed & (codes == Reason.FITS)):
-            return used_up
+        lacking = {
+            name: int((lacks & allowed & (codes == Reason.FITS)).sum())
+            for name, lacks in self._lacking(item.pod).items()
+        }
+        if any(lacking.values()):
+            name = max(lacking, key=lambda name: lacking[name])
+            return lack_reason(name, offered=name in self._left)
         lacks_room = eviction_may_help(codes)
         if (allowed & lacks_room).any():
             return _most_frequent(codes[allowed & lacks_room])
         able = self._open_today & ~item.rows & (lacks_room | (codes == Reason.FITS))
-        if rules := self.engine.rejections(item, np.flatnonzero(able).tolist()):
+        rejection = self.state.node_filter(item.pod).rejection
+        found = (rejection(self.state.nodes[self.name(row)]) for row in np.flatnonzero(able).tolist())
+        if rules := [why for why in found if why]:
             return max(rules, key=rules.count)
         return _most_frequent(codes[allowed & (codes != Reason.FITS)])
 
@@ -332,13 +380,19 @@ class Simulation:
         return {item.key: self.node_of(item.key) for item in placed}
 
     def _start(self, item: Item, waiting: Mapping[str, Item]) -> None:
-        gang = self.engine.gang_of(item)
-        if gang is None:
+        """Place the pod, with as many others of its gang as must start with it."""
+        gang = self.state.gangs.gang_of(item.pod) if self.state.gang_check else None
+        members = self.state.gangs.members(gang.key) if gang else []
+        others = [one for one in members if one.key != item.key and not one.deleting]
+        if gang is None or gang.to_place < 2 or any(one.node_name for one in others):
             self.place(item)
             return
-        others = sorted((waiting[key] for key in gang.others if key in waiting), key=lambda one: one.gpus)
-        members, before = [item, *others][: gang.members], self.savepoint()
-        if len(members) == gang.members > 0 and all(self.place(one) for one in largest_first(members)):
+        free = [one.key for one in others if not one.gates]
+        count, before = min(gang.to_place, 1 + len(free)), self.savepoint()
+        smallest = sorted((waiting[key] for key in free if key in waiting), key=lambda one: one.gpus)
+        chosen = [item, *smallest][:count]
+        fits = gang_would_fit(self.state, item.pod, item.request, Supposed(self.state.nodes))
+        if fits and len(chosen) == count and all(map(self.place, largest_first(chosen))):
             return
         self.undo_to(before)
         self._without_gang.add(item.key)
@@ -359,3 +413,26 @@ class Simulation:
 
 def _most_frequent(codes: Codes) -> str:
     return Reason(int(np.bincount(codes).argmax())).text if codes.size else _NO_PLACE
+
+
+def _placement(pod: Pod, fleet: Fleet, row: int, request: Request, gpus: tuple[int, ...]) -> Placement | None:
+    """The pod with these GPUs, as if the sharing system had said so."""
+    part, spec = placed_shares(fleet, row, request), fleet.specs[row]
+    if part is None or spec is None:
+        return None
+    size = part.compute_milli, part.memory_mib, part.memory_milli, part
+    claims = Claims(spec.sharing_resource, tuple(Claim(str(gpu), *size) for gpu in gpus))
+    return Placement(pod.node_name, request, claims, priority=pod.priority, uid=pod.uid)
+
+
+def _left_on(state: State) -> dict[str, npt.NDArray[np.int64]]:
+    """(N,) what nodes have left of each resource that pods ask for and nodes offer beside what Stowage places
+    by, and of their number of pods."""
+    asked = {PODS}.union(*(asked_by(pod) for pod in state.pods.values()))
+    rows = state.fleet.arrays.capacity
+    left = {PODS: np.zeros(rows, np.int64)}
+    for node in state.nodes.values():
+        for name, amount in left_on(state, node, asked & {PODS, *node.allocatable}).items():
+            of_nodes = left.setdefault(name, np.zeros(rows, np.int64))
+            of_nodes[state.fleet.rows[node.name]] = max(amount, _LEAST)
+    return left

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from packing.fleet.arrays import Floats, Longs
-from packing.replay.pick_node_kernels import lowest
+from packing.policies.pick_node_kernels import lowest
 
 _ALL = 1 << 30
 

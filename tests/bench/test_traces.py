@@ -2,7 +2,7 @@
 
 import pytest
 
-from extender.replay.traces import BadInput, read_nodes, read_pods
+from bench.packing.traces import BadInput, read_nodes, read_pods
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,2,T4\nb,32000,131072,4,P100\n"
 PODS = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time

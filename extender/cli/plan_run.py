@@ -40,15 +40,15 @@ def work_out(args: argparse.Namespace, source: ClusterSource, census: Census, pr
     trial = source.trial()
     costs = _costs(args, source, trial)
     if args.what == "summary":
-        return summary_report(source, trial, census, costs, progress)
+        return summary_report(source.name, trial, census, costs, progress)
     if args.what == "mig":
         return mig_report(source, trial, args.layouts, args.growth, args.repartition_seconds, progress)
     if args.what == "slices":
         measured = measured_use(args.prometheus, args.window, args.quantile) if args.prometheus else {}
         return slices_report(source, trial, measured, args.margin, progress)
     if args.what == "moves":
-        return moves_report(source, trial, args.moves, args.free, progress)
-    return drain_report(source, trial, costs, progress, keep_room=not args.ignore_waiting)
+        return moves_report(source.name, trial, args.moves, args.free, progress)
+    return drain_report(source.name, trial, costs, progress, keep_room=not args.ignore_waiting)
 
 
 def _change(args: argparse.Namespace, source: ClusterSource, progress: Progress) -> Report:

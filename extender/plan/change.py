@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.inventory.cloud_labels import INSTANCE_TYPE
@@ -20,7 +20,7 @@ from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table, figure_
 from extender.plan.source import ClusterSource
 from extender.replay.cluster_pods import Stays, as_new
 from extender.replay.steps import Outcome, Step, carry_out, largest_that_holds
-from extender.replay.trial import BadInput
+from extender.replay.trial import BadInput, Trial
 from extender.untrusted.limits import quoted
 from extender.untrusted.visible import many
 from packing.fleet.stranded import Fragmentation
@@ -34,17 +34,14 @@ _EXPECTED = "expected COUNTxTYPE, such as 4xH100, 2xNODE, or 2xB200:gpus=8,cpu=1
 
 @dataclass(slots=True)
 class Change:
-    """``events``: what happens to the cluster. ``starts``: waiting pods that fit after the change, with their
-    node, and ``started``: those that fit without it. ``waits``: those that fit nowhere afterwards, and why.
-    ``moved``: where the pods of lost nodes go, ``homeless``: those that find no place, and why; ``ends``:
-    those that end with their node, and why. ``before`` and ``after``: what is free once all pods that fit
-    have started."""
+    """``starts``: waiting pods that fit after the change, with their node, and ``started``: those that fit
+    without it. ``waits``: those that fit nowhere afterwards, and why. ``moved``: where the pods of lost nodes
+    go, ``homeless``: those that find no place, and why. ``before`` and ``after``: what is free once all pods
+    that fit have started."""
 
     before: Fragmentation
     after: Fragmentation
-    events: Sequence[Event]
     started: dict[str, str]
-    ends: dict[str, str]
     starts: dict[str, str] = field(default_factory=dict)
     waits: dict[str, str] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
@@ -55,14 +52,26 @@ class Change:
         return [Step("place", pod, node) for pod, node in (self.moved | self.starts).items()]
 
 
-def plan_change(source: ClusterSource, added: Sequence[Node], removed: Sequence[str]) -> Change:
-    """Raises ``BadInput`` for a node that is not there."""
+def plan_change(today: Trial, then: Trial, lost: Collection[str]) -> Change:
+    """What starts, and where the pods go that are ``lost`` with their nodes."""
+    started, found = today.place_waiting(), then.place_waiting()
+    change = Change(today.figures(), then.figures(), started)
+    for item in then.waiting:
+        if item.key in found:
+            (change.moved if item.key in lost else change.starts)[item.key] = found[item.key]
+        else:
+            (change.homeless if item.key in lost else change.waits)[item.key] = then.why_not(item)
+    change.waits |= then.unplanned
+    return change
+
+
+def _losing(source: ClusterSource, removed: Sequence[str]) -> tuple[list[Event], set[str], dict[str, str]]:
+    """The events in which these nodes are lost, their pods that are created again, and those that end with
+    them, and why. Raises ``BadInput`` for a node that is not there."""
     state = source.state()
     if unknown := [name for name in removed if name not in state.nodes]:
         raise BadInput(f"there is no node {unknown[0]}")
-    ends: dict[str, str] = {}
-    lost: set[str] = set()
-    events: list[Event] = [Upserted(node) for node in added]
+    events, lost, ends = list[Event](), set[str](), dict[str, str]()
     for name in removed:
         for pod in state.pods.on_node(name):
             events.append(Deleted("Pod", pod.key))
@@ -72,16 +81,7 @@ def plan_change(source: ClusterSource, added: Sequence[Node], removed: Sequence[
                 lost.add(pod.key)
                 events.append(Upserted(as_new(pod)))
         events.append(Deleted("Node", name))
-    today, then = source.trial(), source.trial(events)
-    started, found = today.place_waiting(), then.place_waiting()
-    change = Change(today.figures(), then.figures(), events, started, ends)
-    for item in then.waiting:
-        if item.key in found:
-            (change.moved if item.key in lost else change.starts)[item.key] = found[item.key]
-        else:
-            (change.homeless if item.key in lost else change.waits)[item.key] = then.why_not(item)
-    change.waits |= then.unplanned
-    return change
+    return events, lost, ends
 
 
 def _smaller(change: Change, outcome: Outcome) -> Change | None:
@@ -112,11 +112,11 @@ def change_report(
     """What these nodes would change, waiting pods included. ``costs``: with those of the added ones. Raises
     ``BadInput``."""
     progress("placing the pods", 0.0)
-    change = plan_change(source, added, removed)
+    events, lost, ends = _losing(source, removed)
+    then = source.trial([*map(Upserted, added), *events])
+    start, change = then.savepoint(), plan_change(source.trial(), then, lost)
     progress("carrying out the plan", 0.5)
-    change, outcome = largest_that_holds(
-        change, lambda c: carry_out(source.trial(c.events), c.steps()), _smaller
-    )
+    change, outcome = largest_that_holds(change, lambda c: carry_out(then, c.steps(), start=start), _smaller)
     progress("carrying out the plan", 1.0)
     placed, found = (sum(pod in outcome.placed for pod in pods) for pods in (change.starts, change.moved))
     gains = [Gain("pending pods that fit", len(change.started), len(change.starts), placed)]
@@ -125,7 +125,11 @@ def change_report(
     return Report(
         _title(source.name, added, removed),
         [*_sentences(change), *_cost(added, removed, costs)],
-        [_waiting(change, outcome), _moved(change, outcome), _ends(change)],
+        [
+            _waiting(change, outcome),
+            _moved(change, outcome),
+            Table("ends", "Pods that end with their node", ("pod", "why"), [*ends.items()]),
+        ],
         [*gains, *figure_gains(change.before, change.after, outcome.figures)],
         outcome.problems,
         [
@@ -179,10 +183,6 @@ def _moved(change: Change, outcome: Outcome) -> Table:
     rows = [(pod, node, outcome.placed.get(pod, "no place"), "") for pod, node in change.moved.items()]
     rows += [(pod, "-", "-", why) for pod, why in change.homeless.items()]
     return Table("moved", "Pods of the lost nodes", ("pod", "goes to", "replayed", "why not"), rows)
-
-
-def _ends(change: Change) -> Table:
-    return Table("ends", "Pods that end with their node", ("pod", "why"), [*change.ends.items()])
 
 
 def added_nodes(text: str, nodes: Mapping[str, Node], taken: Iterable[str] = ()) -> list[Node]:

@@ -17,7 +17,6 @@ from extender.cluster.census import Census
 from extender.cluster.totals import waits
 from extender.plan.prices import NodeCosts
 from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
-from extender.plan.source import ClusterSource
 from extender.replay.bound import at_least
 from extender.replay.steps import Outcome, Step, carry_out, largest_that_holds
 from extender.replay.trial import ONLY_WEAKER, Trial
@@ -106,11 +105,12 @@ def plan_drain(
 
 
 def _drain_that_holds(
-    source: ClusterSource, trial: Trial, progress: Progress, costs: NodeCosts, *, keep_room: bool = True
+    trial: Trial, progress: Progress, costs: NodeCosts, *, keep_room: bool = True
 ) -> tuple[Drain, Outcome]:
+    start = trial.savepoint()
     plan = plan_drain(trial, progress, costs.per_month, keep_room=keep_room)
     progress("carrying out the plan", 0.0)
-    plan, outcome = largest_that_holds(plan, lambda p: carry_out(source.trial(), p.steps()), _smaller)
+    plan, outcome = largest_that_holds(plan, lambda p: carry_out(trial, p.steps(), start=start), _smaller)
     progress("carrying out the plan", 1.0)
     return plan, outcome
 
@@ -196,14 +196,14 @@ def _why_it_stays(trial: Trial, row: int) -> str:
 
 
 def drain_report(
-    source: ClusterSource, trial: Trial, costs: NodeCosts, progress: Progress, *, keep_room: bool = True
+    name: str, trial: Trial, costs: NodeCosts, progress: Progress, *, keep_room: bool = True
 ) -> Report:
     """Which nodes could go. ``trial`` is used up."""
     today = trial.figures()
-    plan, outcome = _drain_that_holds(source, trial, progress, costs, keep_room=keep_room)
+    plan, outcome = _drain_that_holds(trial, progress, costs, keep_room=keep_room)
     moved = sum(pod in outcome.placed for pod in plan.origin)
     return Report(
-        f"The fewest nodes for this work: {source.name}",
+        f"The fewest nodes for this work: {name}",
         _sentences(plan),
         [_nodes(plan, outcome), _moves(plan, outcome), _stays(plan), _waiting(plan)],
         [
@@ -295,17 +295,15 @@ def _waiting(plan: Drain) -> Table:
     return Table("waiting", "Pending pods", ("pod", "starts on", "why not"), rows)
 
 
-def summary_report(
-    source: ClusterSource, trial: Trial, census: Census, costs: NodeCosts, progress: Progress
-) -> Report:
+def summary_report(name: str, trial: Trial, census: Census, costs: NodeCosts, progress: Progress) -> Report:
     """``stowage plan`` without more: by GPU model the nodes, the GPUs, what is free, and which nodes could
     go. ``trial`` is used up."""
     models = {spec.name: spec.model or UNKNOWN_MODEL for spec in trial.fleet.specs if spec and spec.gpus}
     waiting = census.totals.waiting
-    plan, outcome = _drain_that_holds(source, trial, progress, costs)
+    plan, outcome = _drain_that_holds(trial, progress, costs)
     bound = f" (no plan keeps fewer than {plan.at_least})" if plan.at_least is not None else ""
     return Report(
-        f"Summary: {source.name}",
+        f"Summary: {name}",
         [
             f"{waits(waiting)}; {len(plan.started)} of them fit now.",
             f"{len(plan.goes)} of {many(plan.nodes, 'node')} with GPUs can go, and "

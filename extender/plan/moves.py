@@ -1,4 +1,4 @@
-"""The few moves that free the most whole GPUs, or nodes: found on the fleet, carried out on the engine.
+"""The few moves that free the most whole GPUs, or nodes, those with the fewest pods in their way first.
 
 GPUs become whole where they are placed one by one: a GPU behind a device plugin is whole or given as a whole,
 so moving its pod frees one and takes one. Nodes become free everywhere.
@@ -7,26 +7,27 @@ so moving its pod frees one and takes one. Nodes become free everywhere.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 
 from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table
-from extender.plan.source import ClusterSource
 from extender.replay.steps import Step, carry_out, largest_that_holds
-from extender.replay.trial import Item, Savepoint, Trial, largest_first
+from extender.replay.trial import Item, Trial, largest_first
 from extender.untrusted.visible import many
 from packing.fleet.node_usage import Allocation
 from packing.fleet.stranded import whole_gpus
-from packing.plan.few_moves import Pods, free_most
 
 Free = Literal["gpus", "nodes"]
 _FREE = {"gpus": "GPUs entirely free", "nodes": "nodes with no GPU in use"}
 _TARGETS = 16
 """Nodes that are tried for one pod, the cheapest first."""
+_TRIES = 400
+"""GPUs, or nodes, that are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Unit:
 
     row: int
     gpu: int
-    pods: Pods
+    pods: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def units_of(trial: Trial, free: Free) -> list[Unit]:
             for gpu, one in enumerate(spec.gpus):
                 if one.divisible and by_gpu[gpu] and gpu not in stuck:
                     found.append(Unit(row, gpu, frozenset(by_gpu[gpu])))
-    return sorted(found, key=lambda unit: sum(trial.movable[str(pod)].gpus for pod in unit.pods))
+    return sorted(found, key=lambda unit: sum(trial.movable[pod].gpus for pod in unit.pods))
 
 
 def _gpus(held: Allocation) -> set[int]:
@@ -75,67 +76,50 @@ def _gpus(held: Allocation) -> set[int]:
     return {gpu for gpu, *_ in held.shares} | ({-1} if held.devices else set())
 
 
-class _Moves:
-    """Units that become free one after the other, on the simulation. ``done``: the items that moved for
-    each."""
-
-    def __init__(self, trial: Trial, units: list[Unit], free: Free) -> None:
-        self._trial, self._units, self._free = trial, units, free
-        self.done: list[tuple[Savepoint, Unit, list[Item]]] = []
-
-    def free(self, unit: int) -> bool:
-        one, trial = self._units[unit], self._trial
-        before, whole = trial.savepoint(), self.whole()
-        moved = {item.key for _, _, items in self.done for item in items}
-        items = largest_first(trial.movable[str(pod)] for pod in one.pods if pod not in moved)
-        self.done.append((before, one, items))
-        if trial.relocate(items, self._place) is None and self.whole() > whole:
-            return True
-        self.take_back()
-        return False
-
-    def take_back(self) -> None:
-        before, *_ = self.done.pop()
-        self._trial.undo_to(before)
-
-    def whole(self) -> int:
-        """GPUs, or nodes, that are entirely free and on offer."""
-        if self._free == "nodes":
-            return self._trial.free_nodes()
-        return int((whole_gpus(self._trial.fleet.arrays) & self._trial.offered()).sum())
-
-    def _place(self, item: Item) -> bool:
-        """Place the pod where nothing that is free is lost, and on no node that becomes free. Another GPU of
-        its own node is as good as one elsewhere."""
-        trial = self._trial
-        cost = trial.costs(item)
-        if self._free == "nodes":
-            cost[[unit.row for _, unit, _ in self.done]] = np.inf
-        rows = np.flatnonzero(np.isfinite(cost))
-        for row in rows[np.lexsort((trial.fleet.arrays.order[rows], cost[rows]))][:_TARGETS].tolist():
-            before, whole = trial.savepoint(), self.whole()
-            if not trial.place_on(item, row):
-                continue
-            if self.whole() >= whole:
-                return True
-            trial.undo_to(before)
-        return False
-
-
-def plan_moves(trial: Trial, moves: int, free: Free) -> tuple[list[Move], int, int]:
-    """The moves in order, how much they free, and a bound that no other so few moves exceed."""
-    units = units_of(trial, free)
-    tried = _Moves(trial, units, free)
-    found = free_most([unit.pods for unit in units], moves, tried)
+def plan_moves(trial: Trial, moves: int, free: Free) -> tuple[list[Move], int]:
+    """At most so many moves in order, and how much they free."""
+    today, units, emptied = _whole(trial, free), units_of(trial, free), set[int]()
     said: list[Move] = []
-    for number in found.units:
-        tried.free(number)
-        _, unit, items = tried.done[-1]
+    for _ in range(min(_TRIES, len(units))):
+        moved = {one.pod for one in said}
+        unit = min(units, key=lambda unit: len(unit.pods - moved))
+        units.remove(unit)
+        items = largest_first(trial.movable[pod] for pod in unit.pods - moved)
+        if len(said) + len(items) > moves:
+            break
+        before, whole = trial.savepoint(), _whole(trial, free)
+        closed = emptied | ({unit.row} if free == "nodes" else set())
+        place = partial(_place, trial, closed=closed, free=free)
+        if trial.relocate(items, place) or _whole(trial, free) <= whole:
+            trial.undo_to(before)
+            continue
+        emptied = closed
         what = trial.name(unit.row) if unit.gpu < 0 else f"GPU {unit.gpu} of {trial.name(unit.row)}"
         for item in items:
             frees = what if item is items[-1] else ""
             said.append(Move(item.key, trial.name(item.home), trial.node_of(item.key), frees))
-    return said, len(found.units), found.at_most
+    return said, _whole(trial, free) - today
+
+
+def _whole(trial: Trial, free: Free) -> int:
+    """GPUs, or nodes, that are entirely free and on offer."""
+    if free == "nodes":
+        return trial.free_nodes()
+    return int((whole_gpus(trial.fleet.arrays) & trial.offered()).sum())
+
+
+def _place(trial: Trial, item: Item, closed: Collection[int], free: Free) -> bool:
+    """Place the pod where nothing that is free is lost, and on no ``closed`` row. Another GPU of its own node
+    is as good as one elsewhere."""
+    cost, before, whole = trial.costs(item), trial.savepoint(), _whole(trial, free)
+    cost[[*closed]] = np.inf
+    rows = np.flatnonzero(np.isfinite(cost))
+    for row in rows[np.lexsort((trial.fleet.arrays.order[rows], cost[rows]))][:_TARGETS].tolist():
+        if trial.place_on(item, row):
+            if _whole(trial, free) >= whole:
+                return True
+            trial.undo_to(before)
+    return False
 
 
 def by_unit(moves: Sequence[Move]) -> list[Sequence[Move]]:
@@ -153,14 +137,14 @@ def steps_of(units: Iterable[Sequence[Move]]) -> list[Step]:
     return steps
 
 
-def moves_report(source: ClusterSource, trial: Trial, moves: int, free: Free, progress: Progress) -> Report:
+def moves_report(name: str, trial: Trial, moves: int, free: Free, progress: Progress) -> Report:
     """The moves, promised and replayed. ``trial`` is used up."""
     progress("moves", 0.0)
-    today = trial.figures().whole if free == "gpus" else trial.free_nodes()
-    planned, _, bound = plan_moves(trial, moves, free)
+    today, start = trial.figures().whole if free == "gpus" else trial.free_nodes(), trial.savepoint()
+    planned, _ = plan_moves(trial, moves, free)
     units, outcome = largest_that_holds(
         by_unit(planned),
-        lambda some: carry_out(source.trial(), steps_of(some)),
+        lambda some: carry_out(trial, steps_of(some), start=start),
         lambda some, outcome: some[:-1] if outcome.problems and some else None,
     )
     said, gain = [move for unit in units for move in unit], len(units)
@@ -172,8 +156,8 @@ def moves_report(source: ClusterSource, trial: Trial, moves: int, free: Free, pr
         for n, one in enumerate(said, 1)
     ]
     return Report(
-        f"At most {many(moves, 'move')} for more free {what}s: {source.name}",
-        [_sentence(len(said), gain, bound, moves, what), *_other_way(trial, moves, free, gain)],
+        f"At most {many(moves, 'move')} for more free {what}s: {name}",
+        [_sentence(len(said), gain, moves, what), *_other_way(trial, moves, free, gain)],
         [Table("moves", "Moves", ("move", "pod", "from", "to", "replayed", "frees"), rows)],
         [
             Gain(_FREE[free], today, today + gain, replayed),
@@ -185,23 +169,19 @@ def moves_report(source: ClusterSource, trial: Trial, moves: int, free: Free, pr
 
 
 def _other_way(trial: Trial, moves: int, free: Free, gain: int) -> list[str]:
-    """Whether free GPUs can be brought together on nodes where no move frees one."""
+    """Whether free GPUs can be brought together on nodes where no move frees one. Then nothing has moved."""
     if gain or free == "nodes":
         return []
-    said, nodes, _ = plan_moves(trial, moves, "nodes")
+    said, nodes = plan_moves(trial, moves, "nodes")
     return [f"With --free nodes {many(len(said), 'move')} would free {many(nodes, 'node')}."] if nodes else []
 
 
-def _sentence(said: int, gain: int, bound: int, moves: int, what: str) -> str:
-    at_most = many(moves, "move")
+def _sentence(said: int, gain: int, moves: int, what: str) -> str:
     if not gain and what == "GPU":
         return (
             "No move frees a whole GPU: every GPU in use is allocated whole by a device plugin, or its pods "
             "find no place."
         )
     if not gain:
-        return f"No {at_most} free a node."
-    text = f"{many(said, 'move')} would free {many(gain, what)}."
-    if gain >= bound:
-        return f"{text} No choice of at most {at_most} frees more."
-    return f"{text} At most {bound} could be free after {at_most}; whether that many can is open."
+        return f"No {many(moves, 'move')} free a node."
+    return f"{many(said, 'move')} would free {many(gain, what)}."

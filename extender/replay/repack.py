@@ -118,7 +118,6 @@ class SnapshotReplay:
         trial = self._trial
         self._state.policy = policy
         arrivals = Arrivals(trial.fleet, policy)
-        trial.held_back.clear()
         moving = [key for key in trial.movable if key not in kept]
         number = {key: number for number, key in enumerate(trial.movable)}
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from extender.replay.trial import Item, Trial
+from extender.replay.trial import Item, Savepoint, Trial
 from packing.fleet.fleet import Fleet
 from packing.fleet.stranded import Fragmentation
 
@@ -42,9 +42,16 @@ class Outcome:
 
 
 def carry_out(
-    trial: Trial, steps: Iterable[Step], before_place: Callable[[Item], None] = lambda item: None
+    trial: Trial,
+    steps: Iterable[Step],
+    before_place: Callable[[Item], None] = lambda item: None,
+    *,
+    start: Savepoint | None = None,
 ) -> Outcome:
-    """The steps, in their order. What does not work is a problem, and left out."""
+    """The steps in order, from ``start`` if it is given. What does not work is a problem, and left out."""
+    if start is not None:
+        trial.undo_to(start)
+    trial.held_back.clear()
     items = trial.movable | {item.key: item for item in trial.waiting}
     before = _overcommitted(trial.fleet)
     problems: list[str] = []

@@ -132,7 +132,7 @@ def test_what_is_shown_is_a_drain_that_holds(seed, nodes):
     source = source_of(*mixed_fleet(Random(seed), nodes), bind=True)
     first = plan_drain(source.trial(), quiet)
     assert carry_out(source.trial(), first.steps()).problems
-    report = drain_report(source, source.trial(), NO_COSTS, quiet)
+    report = drain_report("test", source.trial(), NO_COSTS, quiet)
     assert report.differences == ()
     gain = next(one for one in report.gains if one.what == "nodes that can go")
     assert gain.promised == gain.replayed == len(report.tables[0].rows) > 0.8 * len(first.goes)
@@ -209,7 +209,7 @@ def test_a_step_that_does_not_work_is_a_problem():
 
 def test_the_report_says_where_the_replay_differs():
     source = source_of(node("a"), node("b"), pod("x", "a", 2), pod("y", "b", 1))
-    report = drain_report(source, source.trial(), NO_COSTS, quiet)
+    report = drain_report("test", source.trial(), NO_COSTS, quiet)
     assert report.agrees
     report.differences = ["ml/y finds no place"]
     assert not report.agrees

@@ -12,11 +12,11 @@ from tests.extender.plan.test_property import quiet
 def test_a_share_alone_on_its_gpu_moves_to_one_that_is_used():
     items = shared_node("a", 2), shared_node("b", 2), share("x", "a", "30%"), share("y", "b", "40%")
     source = source_of(*items, bind=True)
-    said, gain, bound = plan_moves(source.trial(), 1, "gpus")
-    assert (len(said), gain, bound) == (1, 1, 1)
-    report = moves_report(source, source.trial(), 1, "gpus", quiet)
+    said, gain = plan_moves(source.trial(), 1, "gpus")
+    assert (len(said), gain) == (1, 1)
+    report = moves_report("test", source.trial(), 1, "gpus", quiet)
     assert [(gain.today, gain.promised, gain.replayed) for gain in report.gains] == [(2, 3, 3), (0, 1, 1)]
-    assert report.sentences == ["1 move would free 1 GPU. No choice of at most 1 move frees more."]
+    assert report.sentences == ["1 move would free 1 GPU."]
 
 
 def test_the_cheapest_gpus_are_freed_first():
@@ -29,7 +29,7 @@ def test_the_cheapest_gpus_are_freed_first():
         share("z", "b", "20%"),
     ]
     work = source_of(*items, bind=True).trial()
-    said, gain, _ = plan_moves(work, 1, "gpus")
+    said, gain = plan_moves(work, 1, "gpus")
     assert gain == 1
     assert said[0].pod in ("ml/one", "ml/z")
 
@@ -41,16 +41,16 @@ def test_what_cannot_move_keeps_its_gpu():
         shared_node("a", 1), shared_node("b", 1), fixed, share("y", "b", "30%"), bind=True
     ).trial()
     assert [unit.pods for unit in units_of(work, "gpus")] == [{"ml/y"}]
-    said, *_ = plan_moves(work, 3, "gpus")
+    said, _ = plan_moves(work, 3, "gpus")
     assert [(one.pod, one.target) for one in said] == [("ml/y", "a")]
 
 
 def test_whole_gpus_are_brought_together_on_nodes():
     source = source_of(node("a"), node("b"), pod("x", "a", 1), pod("y", "b", 2))
-    report = moves_report(source, source.trial(), 2, "gpus", quiet)
+    report = moves_report("test", source.trial(), 2, "gpus", quiet)
     assert report.sentences[0].startswith("No move frees a whole GPU")
     assert report.sentences[1] == "With --free nodes 1 move would free 1 node."
-    report = moves_report(source, source.trial(), 2, "nodes", quiet)
+    report = moves_report("test", source.trial(), 2, "nodes", quiet)
     assert list(report.tables[0].rows) == [(1, "ml/x", "a", "b", "b", "a")]
     assert report.agrees
 
@@ -62,14 +62,14 @@ def test_no_pod_goes_to_a_free_node():
 
 def test_the_other_way_is_named_only_if_it_frees_something():
     source = source_of(node("a"), pod("x", "a", 1))
-    assert len(moves_report(source, source.trial(), 2, "gpus", quiet).sentences) == 1
+    assert len(moves_report("test", source.trial(), 2, "gpus", quiet).sentences) == 1
 
 
 def test_a_part_of_a_gpu_moves_to_another_gpu_of_its_node():
     """As KAI does (its test is in tests/peers/kai.yaml)."""
     items = shared_node("n", 2), share("first", "n", "50%", 0), share("second", "n", "50%", 1)
     source = source_of(*items, bind=True)
-    report = moves_report(source, source.trial(), 1, "gpus", quiet)
+    report = moves_report("test", source.trial(), 1, "gpus", quiet)
     assert [(row[2:5], report.agrees) for row in report.tables[0].rows] == [(("n", "n", "n"), True)]
     assert [(gain.today, gain.promised, gain.replayed) for gain in report.gains] == [(0, 1, 1), (0, 1, 1)]
 
@@ -82,7 +82,7 @@ def test_two_parts_leave_their_gpu_together_for_others_of_its_node():
         share("d", "n", "60%", 2),
     )
     source = source_of(shared_node("n", 3), *parts, bind=True)
-    report = moves_report(source, source.trial(), 2, "gpus", quiet)
+    report = moves_report("test", source.trial(), 2, "gpus", quiet)
     assert [row[1] for row in report.tables[0].rows] == ["ml/b", "ml/a"]
     assert (report.gains[0].promised, report.agrees) == (1, True)
 
@@ -94,5 +94,5 @@ def test_no_pod_leaves_a_node_that_its_owner_keeps(free, word):
     kept = shared_node("a", 2)
     kept["metadata"]["annotations"] = {word: "true"}
     items = kept, shared_node("b", 2), share("x", "a", "30%"), share("y", "b", "40%")
-    said, *_ = plan_moves(source_of(*items, bind=True).trial(), 4, free)
+    said, _ = plan_moves(source_of(*items, bind=True).trial(), 4, free)
     assert [(one.pod, one.target) for one in said] == [("ml/y", "a")]

@@ -116,13 +116,12 @@ def test_moves_free_what_they_promise(items, moves, free):
     source = source_of(*items, bind=True)
     work = source.trial()
     whole = work.figures().whole
-    said, gain, bound = plan_moves(work, moves, free)
+    said, gain = plan_moves(work, moves, free)
     steps = steps_of(by_unit(said))
     outcome = carry_out(source.trial(), steps)
     audit(items, steps, outcome)
     assert outcome.problems == ()
     assert len(said) <= moves
-    assert gain <= bound
     if free == "gpus":
         assert outcome.figures.whole == whole + gain
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.packing.repack_bound import most_whole_gpus_free
 from bench.packing.seeds import seed_range
 from extender.cluster.factory import state_of
 from extender.cluster.state import State
@@ -219,7 +220,7 @@ def static(seed: int, *, allow_downgrade: bool, program: bool) -> dict[str, tupl
         rows.append(replay.repacked(name, POLICIES[name], lambda part: None))
     found = {row["policy"]: (row["whole_gpus_free"], row["whole_nodes_free"]) for row in rows}
     if program:
-        found["program"] = replay.most_whole_gpus_free(by_node=True), 0
+        found["program"] = most_whole_gpus_free(replay, by_node=True), 0
     return found
 
 

@@ -36,10 +36,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     cluster_args.add_source(parser, url=True)
     add, names = parser.add_argument, ", ".join(POLICIES)
     add("--policy", type=policy_names, default=["inventory"], metavar="A,B", help=names)
-    add("--sample", type=sample_size, default=0, metavar="N", help="look at N fitting nodes, 0 for all (0)")
-    add("--allow-downgrade", action="store_true", help="pods may get weaker devices than they have")
+    add("--sample", type=sample_size, default=0, metavar="N", help="consider N fitting nodes, 0 for all (0)")
+    add("--allow-downgrade", action="store_true", help="allow weaker devices for running pods")
     cluster_args.add_config(parser)
-    cluster_args.add_output(parser, "table", "wide", "json", "csv", wide="of any width")
+    cluster_args.add_output(parser, "table", "wide", "json", "csv", wide="any width")
     parser.set_defaults(run=run)
 
 

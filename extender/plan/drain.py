@@ -2,7 +2,7 @@
 
 Nodes without work go first. Then one node after the other gives its pods away to nodes that stay, if the
 engine finds a place for all of them; a node whose pods find none stays. Several orders are tried, and the one
-that frees the most is the plan. ``at_least`` is a bound that no plan can beat.
+that frees the most is the plan.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from extender.cluster.census import Census
 from extender.cluster.totals import waits
 from extender.plan.prices import NodeCosts
 from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
-from extender.replay.bound import at_least
 from extender.replay.steps import Outcome, Step, carry_out, largest_that_holds
 from extender.replay.trial import ONLY_WEAKER, Trial
 from extender.untrusted.visible import many
@@ -34,8 +33,7 @@ class Drain:
     ends, ``origin``: where it runs today. ``stays``: why each of the other nodes that take pods stays;
     ``apart``: nodes with GPUs that take none, or none from here, and why.
     ``started``: waiting pods that found a place first, ``waiting``: those that found none, and why.
-    ``at_least``: the fewest nodes that any plan can keep, None where that is not known. ``orders``: those in
-    which the drain was replayed before."""
+    ``orders``: those in which the drain was replayed before."""
 
     goes: dict[str, list[str]] = field(default_factory=dict)
     target: dict[str, str] = field(default_factory=dict)
@@ -44,7 +42,6 @@ class Drain:
     apart: dict[str, str] = field(default_factory=dict)
     started: dict[str, str] = field(default_factory=dict)
     waiting: dict[str, str] = field(default_factory=dict)
-    at_least: int | None = None
     orders: int = 0
 
     @property
@@ -81,8 +78,6 @@ def plan_drain(
         started = trial.place_waiting()
         waiting = {one.key: trial.why_not(one) for one in trial.waiting if one.key not in started}
         waiting |= trial.unplanned
-    bound = _bound(trial)
-    bound = None if bound is None else bound + len(trial.apart)
     origin = {key: trial.node_of(key) for key in trial.held}
     best: Drain | None = None
     orders = _orders(trial, prices or {})
@@ -92,15 +87,13 @@ def plan_drain(
         trial.undo_to(now)
         if best is None or (len(plan.goes), -len(plan.target)) > (len(best.goes), -len(best.target)):
             best = plan
-        if bound is not None and len(best.stays) + len(trial.apart) <= bound:
-            break
     progress("nodes that can go", 1.0)
     assert best is not None
     for key in started.keys() & best.target.keys():  # they start where they end
         best.goes[origin[key]].remove(key)
         started[key] = best.target.pop(key)
     best.origin = {key: origin[key] for key in best.target}
-    best.started, best.waiting, best.at_least, best.apart = started, waiting, bound, trial.apart
+    best.started, best.waiting, best.apart = started, waiting, trial.apart
     return best
 
 
@@ -135,16 +128,6 @@ def _smaller(plan: Drain, outcome: Outcome) -> Drain | None:
 
 def _report(progress: Progress, order: int, orders: int, part: float) -> None:
     progress("nodes that can go", (order + part) / orders)
-
-
-def _bound(trial: Trial) -> int | None:
-    now, items = trial.savepoint(), list(trial.movable.values())
-    for item in items:
-        trial.leave(item)
-    # A pod may run where it would not fit any more. Without it the bound is still one.
-    bound = at_least(trial, [item for item in items if item.home < 0 or trial.fits(item)[item.home]])
-    trial.undo_to(now)
-    return bound
 
 
 def _orders(trial: Trial, prices: Mapping[str, float]) -> list[list[int]]:
@@ -249,10 +232,6 @@ def _sentences(plan: Drain) -> list[str]:
         f"{goes - empty} from which {many(len(plan.target), 'pod')} would move. "
         f"{plan.kept} would stay{_apart(plan)}."
     ]
-    if plan.at_least is not None and plan.at_least >= plan.kept:
-        said.append(f"No plan keeps fewer than {plan.kept}.")
-    elif plan.at_least is not None:
-        said.append(f"At least {plan.at_least} are needed, whatever moves where.")
     if weaker := sum(ONLY_WEAKER in why for why in plan.stays.values()):
         said.append(f"Pods of {many(weaker, 'node')} would get weaker devices elsewhere.")
     if plan.started:
@@ -301,14 +280,13 @@ def summary_report(name: str, trial: Trial, census: Census, costs: NodeCosts, pr
     models = {spec.name: spec.model or UNKNOWN_MODEL for spec in trial.fleet.specs if spec and spec.gpus}
     waiting = census.totals.waiting
     plan, outcome = _drain_that_holds(trial, progress, costs)
-    bound = f" (no plan keeps fewer than {plan.at_least})" if plan.at_least is not None else ""
     return Report(
         f"Summary: {name}",
         [
             f"{waits(waiting)}; {len(plan.started)} of them fit now.",
             f"{len(plan.goes)} of {many(plan.nodes, 'node')} with GPUs can go, and "
             f"{many(len(plan.target), 'pod')} would move for that. {plan.kept} "
-            f"{'stays' if plan.kept == 1 else 'stay'}{bound}{_apart(plan)}.",
+            f"{'stays' if plan.kept == 1 else 'stay'}{_apart(plan)}.",
         ],
         [_models(census, models, plan, costs)],
         [_nodes_gain(plan, outcome), *_cost_gains(costs, plan, outcome)],

@@ -24,7 +24,6 @@ from extender.cluster.factory import prior_of, state_of
 from extender.cluster.state import State
 from extender.dialects.pod_request import as_whole
 from extender.k8s.node_filter import node_requirement
-from extender.replay.bound import most_whole_gpus
 from extender.replay.cluster_pods import trial_of
 from extender.replay.steps import Step, carry_out
 from extender.replay.trial import BadInput, Item
@@ -70,28 +69,27 @@ def replay_cluster(
     if not replay.has_gpus:
         raise BadInput(f"{source.describe()}: no node that accepts pods has a GPU")
     today = replay.row(TODAY)
-    bound = replay.most_whole_gpus_free()
-    yield today | {"totals": asdict(totals), "most_whole_gpus_free": bound}
+    yield today | {"totals": asdict(totals)}
     prior, minimum = prior_of(settings.demand), settings.minimum_slice_milli
     for policy in policies:
         new_policy = partial(POLICIES[policy], prior=prior, minimum_milli=minimum)
-        row = replay.repacked(policy, new_policy, partial(progress, f"{name} {policy}"))
-        yield row | {"most_whole_gpus_free": bound}
+        yield replay.repacked(policy, new_policy, partial(progress, f"{name} {policy}"))
 
 
 class SnapshotReplay:
-    """The pods of a cluster that are placed again. Between calls all of them are where they run."""
+    """The pods of a cluster that are placed again. Between calls all of them are where they run. ``gpus``
+    (G, N): GPUs of nodes that take pods."""
 
     def __init__(self, state: State, name: str, sample: int, *, allow_downgrade: bool) -> None:
         self._name, self._state = name, state
-        self._trial = trial = trial_of(state, sample=sample, allow_downgrade=allow_downgrade)
-        self._gpus = (trial.fleet.arrays.compute_capacity > 0) & trial.offered()  # (G, N)
+        self.trial = trial = trial_of(state, sample=sample, allow_downgrade=allow_downgrade)
+        self.gpus = (trial.fleet.arrays.compute_capacity > 0) & trial.offered()
         self._today = trial.savepoint()
 
     @property
     def has_gpus(self) -> bool:
         """Whether a node that takes pods has some."""
-        return bool(self._gpus.any() or self._trial.only_for_claims)
+        return bool(self.gpus.any() or self.trial.only_for_claims)
 
     def repacked(
         self, policy: str, new_policy: Callable[[], Policy], report: Callable[[float], None]
@@ -103,19 +101,19 @@ class SnapshotReplay:
             no_place = self._place_all(new_policy(), kept, report)
             if not no_place:
                 break
-            self._trial.undo_to(self._today)
+            self.trial.undo_to(self._today)
             kept |= no_place
         else:
-            kept = {key: kept.get(key, "others found no place") for key in self._trial.movable}
+            kept = {key: kept.get(key, "others found no place") for key in self.trial.movable}
         row = self.row(policy, kept) | {"seconds": round(time.perf_counter() - started, 3)}
-        self._trial.undo_to(self._today)
+        self.trial.undo_to(self._today)
         return row
 
     def _place_all(
         self, policy: Policy, kept: Mapping[str, str], report: Callable[[float], None]
     ) -> dict[str, str]:
         """Place each pod but the ``kept`` ones anew, in turn; by key, why the others fit nowhere."""
-        trial = self._trial
+        trial = self.trial
         self._state.policy = policy
         arrivals = Arrivals(trial.fleet, policy)
         moving = [key for key in trial.movable if key not in kept]
@@ -130,23 +128,14 @@ class SnapshotReplay:
         report(1.0)
         return no_place
 
-    def most_whole_gpus_free(self, *, by_node: bool = False) -> int:
-        """A bound: no placement of the movable pods leaves more GPUs whole and free (``most_whole_gpus``)."""
-        items = [*self._trial.movable.values()]
-        for item in items:
-            self._trial.leave(item)
-        bound = most_whole_gpus(self._trial, items, self._gpus, by_node=by_node)
-        self._trial.undo_to(self._today)
-        return bound + sum(one.free for one in self._trial.only_for_claims.values())
-
     def row(self, policy: str, kept: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The figures of the fleet as it is now."""
-        trial, arrays, kept = self._trial, self._trial.fleet.arrays, kept or {}
-        whole = whole_gpus(arrays) & self._gpus
+        trial, arrays, kept = self.trial, self.trial.fleet.arrays, kept or {}
+        whole = whole_gpus(arrays) & self.gpus
         on_node, nodes = whole.sum(axis=0), whole_nodes(arrays, whole)
         for node_row, one in trial.only_for_claims.items():
             on_node[node_row], nodes[node_row] = one.free, 0 < one.gpus == one.free
-        free = np.where(self._gpus, trial.fleet.arrays.free_parts(), 0).clip(min=0)
+        free = np.where(self.gpus, trial.fleet.arrays.free_parts(), 0).clip(min=0)
         pinned = Counter(one.why for one in trial.staying.values())
         return {
             "trace": self._name,
@@ -171,14 +160,14 @@ class SnapshotReplay:
 
     def _gets_a_part(self, pod: str) -> bool:
         """Whether the pod has a part of a GPU and has not said that it needs no more."""
-        request, trial = self._trial.movable[pod].request, self._trial
+        request, trial = self.trial.movable[pod].request, self.trial
         gets = device_on(trial.fleet, trial.held[pod].row, request) if as_whole(request) != request else None
         return gets is not None and not gets.whole
 
     def _by_model(self, figures: npt.NDArray[Any]) -> dict[str, int]:
         """The sum of a figure (N,) over the nodes of each GPU model, without models that have none."""
         found: Counter[str] = Counter()
-        for row, spec in enumerate(self._trial.fleet.specs):
+        for row, spec in enumerate(self.trial.fleet.specs):
             if spec and figures[row]:
                 found[spec.model or spec.product or "unknown"] += int(figures[row])
         return dict(sorted(found.items()))

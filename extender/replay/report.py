@@ -39,10 +39,9 @@ def snapshot_table(rows: Sequence[Row], width: int = 0) -> str:
         lines.append([str(row["policy"]), *map(str, free), *moves])
     running = today["pods"] + today["pinned_pods"]
     of = f"{today['pods']} of {running} running GPU pods can be placed again"
-    bound = f"at most {today['most_whole_gpus_free']} GPUs can be whole and free"
     title = wrapped(f"{visible(today['trace'])}: {Totals(**today['totals']).text}", width)
     legend = "Jobs of so many GPUs that could still start, and what is free:"
-    parts = [*title, f"{of}; {bound}", *_meaning(today, packed), "", legend, aligned(lines, width)]
+    parts = [*title, of, *_meaning(today, packed), "", legend, aligned(lines, width)]
     parts += _by_model(rows, width)
     return "\n".join([*parts, *_pinned(today), *chain.from_iterable(map(_kept, rows))])
 

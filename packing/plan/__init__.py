@@ -1,1 +1,1 @@
-"""Searches for capacity plans: bounds, layouts and sets of moves, as linear programs over plain arrays."""
+"""Searches for capacity plans, layouts and sets of moves, over plain arrays."""

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.plan.bounds import Classes, fewest_nodes
+from bench.packing.bounds import Classes, fewest_nodes
 
 
 def fits(capacities: list[tuple[int, int]], pods: list[tuple[int, int]]) -> bool:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.packing.bounds import Classes, Groups, fewest_nodes, fewest_whole
+from extender.replay.repack import SnapshotReplay
 from extender.replay.trial import Item, Trial
 from extender.verbs.evaluate import Flags
 from packing.fleet.arrays import ALMOST_WHOLE, Doubles, Longs
@@ -16,7 +18,6 @@ from packing.fleet.feasibility import separation
 from packing.fleet.stranded import whole_gpus
 from packing.model.node_spec import resolve_on
 from packing.model.request import WHOLE, Request
-from packing.plan.bounds import Classes, Groups, fewest_nodes, fewest_whole
 
 _MOST_TYPES = 64
 """Kinds of pods that the bound looks at, those with the most GPUs first: with fewer it is still a bound."""
@@ -24,6 +25,28 @@ _MOST_CLASSES = 256
 _ROUNDING = 1e-6  # GPUs: free parts are of single precision, and 1.39999998 has no room for two of 0.7
 _NO_PART = 1e-4  # GPUs: HiGHS goes wrong by limits as small as its tolerance, 1e-6
 _COUNTED = 4  # CPU, memory, compute and memory of GPUs that are placed one by one; then counted devices
+
+
+def most_whole_gpus_free(replay: SnapshotReplay, *, by_node: bool = False) -> int:
+    """No placement of the movable pods leaves more GPUs whole and free."""
+    trial, today = replay.trial, replay.trial.savepoint()
+    items = [*trial.movable.values()]
+    for item in items:
+        trial.leave(item)
+    bound = most_whole_gpus(trial, items, replay.gpus, by_node=by_node)
+    trial.undo_to(today)
+    return bound + sum(one.free for one in trial.only_for_claims.values())
+
+
+def fewest_kept(trial: Trial) -> int | None:
+    """No drain keeps fewer nodes with GPUs; None where that is not known."""
+    now, items = trial.savepoint(), list(trial.movable.values())
+    for item in items:
+        trial.leave(item)
+    # A pod may run where it would not fit any more. Without it the bound is still one.
+    bound = at_least(trial, [item for item in items if item.home < 0 or trial.fits(item)[item.home]])
+    trial.undo_to(now)
+    return None if bound is None else bound + len(trial.apart)
 
 
 def at_least(trial: Trial, items: list[Item]) -> int | None:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.plan.bounds import Groups, fewest_whole
+from bench.packing.bounds import Groups, fewest_whole
 
 NODES = st.lists(st.tuples(st.booleans(), st.integers(1, 4), st.integers(1, 6)), min_size=1, max_size=3)
 """Whether a node has whole GPUs or parts, how many, and its CPU."""

@@ -1,7 +1,7 @@
 """Which nodes could go: the work on the fewest nodes, in an order in which they can be drained.
 
 Nodes without work go first. Then one node after the other gives its pods away to nodes that stay, if the
-engine finds a place for all of them; a node whose pods find none stays. Several orders are tried, and the one
+engine finds a place for all of them; a node whose pods find none stays. Two orders are tried, and the one
 that frees the most is the plan.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from extender.cluster.census import UNKNOWN as UNKNOWN_MODEL
 from extender.cluster.census import Census
@@ -23,6 +22,7 @@ from extender.untrusted.visible import many
 from packing.fleet.stranded import NOTHING
 
 _NEXT = "The nodes, their order and the pods that move: stowage plan drain, with the same options."
+_TRIED = "nodes that can go"
 _ORDERS = 3
 """Orders of drain that are tried before nodes whose pods find no place stay."""
 
@@ -71,30 +71,44 @@ def plan_drain(
     *,
     keep_room: bool = True,
 ) -> Drain:
-    """The best plan of several orders. ``keep_room``: waiting pods that fit start first. ``prices`` per hour
-    by node: of equally loaded nodes the dearest go first."""
-    started, waiting = {}, {}
+    """The best of two plans: nodes with the least work go first, by GPUs or by pods. ``keep_room``: waiting
+    pods that fit start first. ``prices`` per hour by node: of equally loaded nodes the dearest go first."""
+    started, waiting = dict[str, str](), dict[str, str]()
     if keep_room:
         started = trial.place_waiting()
         waiting = {one.key: trial.why_not(one) for one in trial.waiting if one.key not in started}
         waiting |= trial.unplanned
-    origin = {key: trial.node_of(key) for key in trial.held}
-    best: Drain | None = None
-    orders = _orders(trial, prices or {})
-    now = trial.savepoint()
-    for number, order in enumerate(orders):
-        plan = _drain_in(order, trial, partial(_report, progress, number, len(orders)))
+    loads = {row: [item.gpus for item in trial.items_on(row)] for row in trial.gpu_rows}  # by name
+    dear = {row: -(prices or {}).get(trial.name(row), 0.0) for row in loads}
+    by_gpus = sorted(loads, key=lambda row: (bool(loads[row]), sum(loads[row]), dear[row]))
+    by_pods = sorted(loads, key=lambda row: (len(loads[row]), sum(loads[row])))
+    now, plans = trial.savepoint(), list[Drain]()
+    for number, order in enumerate((by_gpus, by_pods)):
+        plans.append(_drain_in(order, trial, lambda part: progress(_TRIED, (number + part) / 2)))  # noqa: B023
         trial.undo_to(now)
-        if best is None or (len(plan.goes), -len(plan.target)) > (len(best.goes), -len(best.target)):
-            best = plan
-    progress("nodes that can go", 1.0)
-    assert best is not None
+    progress(_TRIED, 1.0)
+    best = max(plans, key=lambda plan: (len(plan.goes), -len(plan.target)))
     for key in started.keys() & best.target.keys():  # they start where they end
-        best.goes[origin[key]].remove(key)
+        best.goes[best.origin.pop(key)].remove(key)
         started[key] = best.target.pop(key)
-    best.origin = {key: origin[key] for key in best.target}
     best.started, best.waiting, best.apart = started, waiting, trial.apart
     return best
+
+
+def _drain_in(order: list[int], trial: Trial, progress: Callable[[float], None]) -> Drain:
+    """Drain the nodes of these rows, those for which that is possible."""
+    plan, before = Drain(), dict(trial.held)
+    for number, row in enumerate(order):
+        progress(number / len(order))
+        if why := _why_it_stays(trial, row):
+            plan.stays[trial.name(row)] = why
+        else:
+            plan.goes[trial.name(row)] = []
+    for key, held in trial.held.items():
+        if held != before[key]:
+            plan.origin[key], plan.target[key] = trial.name(before[key].row), trial.node_of(key)
+            plan.goes[plan.origin[key]].append(key)
+    return plan
 
 
 def _drain_that_holds(
@@ -124,41 +138,6 @@ def _smaller(plan: Drain, outcome: Outcome) -> Drain | None:
             for moved in plan.goes.pop(node):
                 del plan.target[moved], plan.origin[moved]
     return plan if stuck or late else None
-
-
-def _report(progress: Progress, order: int, orders: int, part: float) -> None:
-    progress("nodes that can go", (order + part) / orders)
-
-
-def _orders(trial: Trial, prices: Mapping[str, float]) -> list[list[int]]:
-    """Orders in which nodes are tried: those with the least work first, by GPUs, by pods, and by price."""
-    rows = trial.gpu_rows
-    load = {row: sum(item.gpus for item in trial.items_on(row)) for row in rows}
-    pods = {row: len(trial.items_on(row)) for row in rows}
-    dear = {row: -prices.get(trial.name(row), 0.0) for row in rows}
-    keys: list[Callable[[int], tuple[float, ...]]] = [
-        lambda row: (pods[row] > 0, load[row], dear[row]),
-        lambda row: (pods[row] > 0, pods[row], load[row]),
-        lambda row: (pods[row] > 0, dear[row], load[row]),
-    ]
-    orders = [sorted(rows, key=key) for key in keys]  # of equal nodes by name
-    return [order for n, order in enumerate(orders) if order not in orders[:n]]
-
-
-def _drain_in(order: list[int], trial: Trial, progress: Callable[[float], None]) -> Drain:
-    """Drain the nodes of these rows, those for which that is possible."""
-    plan, before = Drain(), dict(trial.held)
-    for number, row in enumerate(order):
-        progress(number / len(order))
-        if why := _why_it_stays(trial, row):
-            plan.stays[trial.name(row)] = why
-        else:
-            plan.goes[trial.name(row)] = []
-    for key, held in trial.held.items():
-        if held != before[key]:
-            plan.goes[trial.name(before[key].row)].append(key)
-            plan.target[key] = trial.node_of(key)
-    return plan
 
 
 def _why_it_stays(trial: Trial, row: int) -> str:

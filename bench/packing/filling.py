@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bench.packing.placer import Placer
 from packing.cost.demand import Mix
 from packing.fleet.arrays import Doubles, Longs
 from packing.fleet.feasibility import reasons_for
@@ -22,7 +23,6 @@ from packing.fleet.fleet import Fleet
 from packing.model.gpu_catalogue import GpuValues
 from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE, Request
-from packing.policies.placer import Placer
 
 ARRIVING = 1.3
 """GPU that arrives, as a multiple of the capacity."""

@@ -44,8 +44,8 @@ from packing.fleet.downgrade import device_on
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
 from packing.plan.move_rule import MoveRule
-from packing.policies.placer import Arrivals
 from packing.policies.registry import POLICIES
+from packing.policies.upkeep import Arrivals
 
 RIVALS = ("best-fit", "fgd", "least-allocated", "most-allocated")
 GPU, MIG, SPOT = "nvidia.com/gpu", "nvidia.com/mig-", "cloud.google.com/gke-spot"

@@ -16,6 +16,7 @@ import numpy as np
 
 from bench.packing.filling import build_fleet
 from bench.packing.mig import ProfileMix
+from bench.packing.placer import Placer
 from bench.packing.policies import POLICIES
 from packing.cost.demand import Mix
 from packing.cost.pattern_lp import SideLimit, fill_stock
@@ -24,7 +25,6 @@ from packing.fleet.node_usage import Allocation
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import WHOLE, Request, Shares
 from packing.policies.pick_node import NodePicker
-from packing.policies.placer import Placer
 
 DURATIONS = 12
 """Length of a replay with departures, in mean durations."""

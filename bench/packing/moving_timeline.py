@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bench.packing.placer import Placer
 from bench.packing.timeline import END, Ended, TimedPod, Timeline
 from packing.fleet.arrays import Floats
 from packing.fleet.node_usage import Allocation
 from packing.model.request import Request
 from packing.plan.move_rule import LossBudget, MoveRule, SmallWaits, WaitClock, free_pieces
 from packing.plan.room_by_moves import Movable, Moves, Waiting, cheapest_moves
-from packing.policies.placer import Placer
 from packing.victims.rights import RESTART, gpu_seconds
 
 LOOK, GRACE = 60.0, 30.0

@@ -21,13 +21,13 @@ from bench.packing.eviction_rules import (
     could_make_room,
 )
 from bench.packing.filling import gpus_of
+from bench.packing.placer import Placer
 from bench.packing.timeline import END, Ended, TimedPod, Timeline
 from packing.fleet.feasibility import eviction_may_help, reasons_for
 from packing.fleet.node_usage import Allocation
 from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
 from packing.model.request import Request
-from packing.policies.placer import Placer
 from packing.victims.rights import Standing, rounds_of
 
 

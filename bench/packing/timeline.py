@@ -14,10 +14,10 @@ from enum import IntEnum
 
 import numpy as np
 
+from bench.packing.placer import Placer
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.node_usage import Allocation
 from packing.model.request import Request
-from packing.policies.placer import Placer
 
 
 @dataclass(frozen=True, slots=True)

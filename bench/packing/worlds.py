@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bench.packing.placer import Placer
 from bench.packing.policies import POLICIES
 from extender.cluster.end_costs import PROLONGED
 from extender.cluster.factory import state_of
@@ -44,7 +45,6 @@ from packing.model.lifetimes import LastEnds, Running
 from packing.model.request import Request
 from packing.policies.interface import Policy
 from packing.policies.pick_node import NodePicker
-from packing.policies.placer import Placer
 
 RIVALS = ("best-fit", "fgd", "first-fit", "most-allocated", "least-allocated", "tightest")
 _SETS_AGAIN = 500

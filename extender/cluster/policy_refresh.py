@@ -10,7 +10,7 @@ import math
 
 from extender.cluster.state import State
 from packing.policies.interface import Due, update_now
-from packing.policies.placer import Upkeep
+from packing.policies.upkeep import Upkeep
 
 INTERVAL = 0.1
 """Seconds between two checks."""

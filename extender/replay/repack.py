@@ -32,8 +32,8 @@ from extender.source.interface import Source
 from packing.fleet.downgrade import device_on
 from packing.fleet.stranded import whole_gpus, whole_nodes
 from packing.policies.interface import Policy
-from packing.policies.placer import Arrivals
 from packing.policies.registry import POLICIES
+from packing.policies.upkeep import Arrivals
 
 Progress = Callable[[str, float], None]
 TODAY = "today"

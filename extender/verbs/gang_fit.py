@@ -115,12 +115,11 @@ def _has_a_node(state: State, pod: Pod, gang: Gang) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Supposed:
-    """What is asked "what if" about: the ``nodes`` by name as they would be, and what pods would leave and
-    take. Nobody is evicted then."""
+    """What is asked "what if" about: the ``nodes`` by name as they would be, and what pods would leave. Then
+    nobody is evicted."""
 
     nodes: Mapping[str, Node]
     left: tuple[Allocation, ...] = ()
-    taken: tuple[Allocation, ...] = ()
 
 
 def gang_would_fit(state: State, pod: Pod, request: Request, supposed: Supposed) -> bool:
@@ -226,7 +225,6 @@ def _fits(
     with state.fleet_view_for(pod, without) as fleet, ExitStack() as gone:
         if supposed is not None:
             gone.enter_context(fleet.without(supposed.left))
-            gone.enter_context(fleet.holding(supposed.taken))
             return place_together(fleet, state.policy, supposed.nodes, members) is not None
         if place_together(fleet, state.policy, state.nodes, members) is not None:
             return True

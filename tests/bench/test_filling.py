@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bench.packing.filling import Filling, arrivals, build_fleet, fill, gpus_of
+from bench.packing.placer import Placer
 from bench.packing.policies import FirstFit
 from bench.packing.timeline import TimedPod, Timeline
 from bench.packing.timeline_figures import waiting_times
@@ -12,7 +13,6 @@ from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.inventory import InventoryPolicy
 from packing.policies.pick_node import NodePicker
-from packing.policies.placer import Placer
 
 
 def share(milli, cpu=1000):

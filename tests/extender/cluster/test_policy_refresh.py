@@ -14,7 +14,7 @@ from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
 from extender.server.engine import Engine
 from packing.model.request import Request
-from packing.policies import placer
+from packing.policies import upkeep
 from packing.policies.interface import Due
 from packing.policies.registry import POLICIES
 from tests.extender.builders import make_node, make_pod
@@ -40,7 +40,7 @@ def test_each_pod_teaches_once(state):
 async def test_the_plan_follows_what_was_learnt(state, monkeypatch):
     planned = []
     monkeypatch.setattr(state.policy, "update", lambda fleet, due: planned.append(due))
-    monkeypatch.setattr(placer, "NEW_PODS", 3)
+    monkeypatch.setattr(upkeep, "NEW_PODS", 3)
     refresher = PolicyRefresher(state)
     for new, enough in ((1, True), (1, True), (1, False), (1, True), (2, False), (1, True)):
         # As many as are known will do, and three in any case.

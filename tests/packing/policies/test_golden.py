@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 
+from bench.packing.placer import Placer
 from packing.cost.demand import Mix
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
@@ -14,7 +15,6 @@ from packing.fleet.node_usage import Allocation
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.inventory import InventoryPolicy
-from packing.policies.placer import Placer
 from tests.packing.fleet.builders import GIB, GPU
 
 MIB = 80_000

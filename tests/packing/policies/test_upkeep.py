@@ -7,7 +7,7 @@ from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request
 from packing.policies.interface import Due
-from packing.policies.placer import Upkeep
+from packing.policies.upkeep import Upkeep
 
 
 def fleet_of(nodes, gpus=8):

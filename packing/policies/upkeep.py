@@ -1,4 +1,4 @@
-"""Pods placed on a fleet one after the other, as kube-scheduler and the service do it together.
+"""When a policy learns and is updated, while pods arrive one after the other.
 
 The service, the replays and the benchmarks update a policy equally often (``Upkeep``), so a figure of a
 replay is a figure of the service.
@@ -6,15 +6,9 @@ replay is a figure of the service.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-import numpy.typing as npt
 
-from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
-from packing.fleet.node_usage import Allocation
-from packing.fleet.placement import allocation_of
 from packing.model.request import Request
 from packing.policies.interface import Due, Policy, update_now
 
@@ -27,9 +21,6 @@ With fewer updates, prices of a small fleet lag behind: 500 placements apart, on
 instead of 80.4 %. The openb cluster (6,212 GPUs) comes to 500 changes, as many as ``NEW_PODS``: a plan
 updates the prices, too, so replays of openb that learn the mix need no update in between.
 """
-
-PickNode = Callable[[Floats], int]
-"""The row that is taken at these costs (N,), -1 if all are infinite."""
 
 
 class Upkeep:
@@ -76,33 +67,3 @@ class Arrivals:
             self._learnt += 1
         if (due := self._upkeep.due(self._fleet, self._learnt)) is not None:
             update_now(self._policy, self._fleet, due)
-
-
-class Placer:
-    """Places requests under one policy. With ``learns`` the policy learns from every arrival; without, it
-    keeps the mix that it was made with."""
-
-    def __init__(self, fleet: Fleet, policy: Policy, pick_node: PickNode, *, learns: bool = True) -> None:
-        self.fleet = fleet
-        self._policy, self._pick_node = policy, pick_node
-        self.arrive = Arrivals(fleet, policy, learns=learns).arrive
-
-    def price(self, request: Request) -> Floats:
-        """What placing the request costs on each node (N,), infinite where it does not fit."""
-        return self._policy.cost(self.fleet, request)
-
-    def place(
-        self, request: Request, allowed: npt.NDArray[np.bool_] | None = None, more: Floats | float = 0.0
-    ) -> Allocation | None:
-        """Pick a node among the ``allowed`` rows (N,) (None: all) that cost so much ``more``, choose GPUs
-        there, and take them. None if the request fits nowhere."""
-        cost = self.price(request) + more
-        if allowed is not None:
-            cost = np.where(allowed, cost, np.float32(np.inf))
-        row = self._pick_node(cost)
-        if row < 0:
-            return None
-        gpus = self._policy.choose(self.fleet, request, row)
-        allocation = allocation_of(self.fleet, row, request, gpus)
-        self.fleet.take(allocation)
-        return allocation

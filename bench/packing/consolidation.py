@@ -24,6 +24,7 @@ import numpy as np
 from bench.packing.filling import build_fleet
 from bench.packing.job_traces import read_jobs
 from bench.packing.moving_timeline import MovingTimeline, Ways
+from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
 from bench.packing.seeds import seed_range
 from bench.packing.timeline import Ended, TimedPod
@@ -33,7 +34,6 @@ from packing.fleet.arrays import Doubles
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, whole_gpus
 from packing.plan.move_rule import MoveRule
-from packing.policies.pick_node import NodePicker
 from packing.policies.registry import POLICIES
 
 SIZES, PARTS = (1, 2, 4, 8), (0.6, 0.2, 0.1, 0.1)

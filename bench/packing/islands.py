@@ -31,6 +31,7 @@ if __name__ == "__main__":
     choose_cache()  # before the imports that load kernels
 
 from bench.packing.filling import build_fleet
+from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
 from bench.packing.policies import POLICIES
 from bench.packing.seeds import seed_range
@@ -41,7 +42,6 @@ from packing.fleet.node_usage import Allocation
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.nvlink import Islands
 from packing.model.request import Request
-from packing.policies.pick_node import NodePicker
 
 GPU, GIB = "nvidia.com/gpu", 1 << 30
 SIZES = (1, 2, 4, 8)

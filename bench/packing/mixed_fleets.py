@@ -214,7 +214,7 @@ def scattered(fleet: MixedFleet, load: float, seed: int) -> State:
 def static(seed: int, *, allow_downgrade: bool, program: bool) -> dict[str, tuple[int, int]]:
     """Whole GPUs and nodes free, by policy."""
     state = scattered(MixedFleet(seed), 0.45, seed)
-    replay = SnapshotReplay(state, str(seed), 0, allow_downgrade=allow_downgrade)
+    replay = SnapshotReplay(state, str(seed), allow_downgrade=allow_downgrade)
     rows = [replay.row("today")]
     for name in ("inventory", *RIVALS):
         rows.append(replay.repacked(name, POLICIES[name], lambda part: None))

@@ -16,6 +16,7 @@ import numpy as np
 
 from bench.packing.filling import build_fleet
 from bench.packing.mig import ProfileMix
+from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
 from bench.packing.policies import POLICIES
 from packing.cost.demand import Mix
@@ -24,7 +25,6 @@ from packing.fleet.arrays import Doubles, Longs
 from packing.fleet.node_usage import Allocation
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import WHOLE, Request, Shares
-from packing.policies.pick_node import NodePicker
 
 DURATIONS = 12
 """Length of a replay with departures, in mean durations."""

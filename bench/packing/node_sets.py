@@ -16,11 +16,11 @@ from itertools import product
 
 import numpy as np
 
+from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request
-from packing.policies.pick_node import NodePicker
 from packing.policies.registry import POLICIES
 
 NODES, GPUS_PER_NODE, MIB, GPU = 40, 8, 81_920, "nvidia.com/gpu"

@@ -14,6 +14,7 @@ import numpy as np
 
 from bench.packing.eviction_rules import SHIELD, CheapestVictims, EvictionRule, KubeScheduler, QueueRules
 from bench.packing.filling import build_fleet, gpus_of
+from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
 from bench.packing.queue_figures import NodePrices, queue_figures
 from bench.packing.queued_timeline import QueuedPod, QueuedTimeline, SpotMarket, SpotRows
@@ -27,7 +28,6 @@ from packing.fleet.arrays import Doubles
 from packing.fleet.feasibility import could_host
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request, whole_gpus
-from packing.policies.pick_node import NodePicker
 from packing.policies.registry import POLICIES
 
 QUEUE_OF_QOS: Mapping[str, str] = {

@@ -23,10 +23,10 @@ from bench.packing.gains import gains
 from bench.packing.mix_runs import replay_mixes
 from bench.packing.policies import POLICIES
 from bench.packing.report import table
-from bench.packing.seeds import seed_range
+from bench.packing.seeds import sample_size, seed_range
 from bench.packing.trace_runs import Rows, TraceOptions, bound_trace, replay_trace
 from bench.packing.traces import BadInput
-from extender.cli.replay import policy_names, sample_size
+from extender.cli.replay import policy_names
 from extender.replay.report import aligned
 
 _OUTPUTS: dict[str, Callable[[Rows], str]] = {

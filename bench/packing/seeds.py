@@ -1,4 +1,4 @@
-"""Seeds on the command line of the benchmarks."""
+"""Seeds and samples on the command line of the benchmarks."""
 
 from __future__ import annotations
 
@@ -18,3 +18,10 @@ def seed_range(text: str) -> list[int]:
             raise argparse.ArgumentTypeError(f"invalid seeds {item!r}; expected a range such as 42-51")
         seeds += range(first, last + 1)
     return list(dict.fromkeys(seeds))
+
+
+def sample_size(text: str) -> int:
+    """A number of nodes. Raises ``ArgumentTypeError``."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected a whole number from 0")
+    return min(int(text), 1 << 30)

@@ -22,6 +22,7 @@ if __name__ == "__main__":
 import numpy as np
 
 from bench.packing.filling import ARRIVING, Filling, arrivals, build_fleet, gpus_of
+from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
 from bench.packing.policies import POLICIES
 from bench.packing.seeds import seed_range
@@ -29,7 +30,6 @@ from bench.packing.traces import read_nodes, read_pods
 from packing.fleet.arrays import Doubles
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
-from packing.policies.pick_node import NodePicker
 
 Choose = Callable[[Doubles], int]
 """The shard of the next pod, from the free GPUs of each."""

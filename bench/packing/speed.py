@@ -24,6 +24,7 @@ if __name__ == "__main__":
     choose_cache()  # before the imports that load kernels
 
 from bench.packing.filling import ARRIVING, arrivals, build_fleet, fill
+from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
 from bench.packing.policies import POLICIES, known_mix
 from bench.packing.traces import read_nodes, read_pods
@@ -33,7 +34,6 @@ from packing.fleet.fleet import Fleet
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 from packing.policies.interface import Policy
-from packing.policies.pick_node import NodePicker
 
 SEED = 42
 WAYS = (("inventory", True), ("inventory", False), ("fgd", True))

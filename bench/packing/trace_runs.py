@@ -25,13 +25,13 @@ from bench.packing.filling import (
     unusable_gpu,
 )
 from bench.packing.fixed_scale import FixedScale
+from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
 from bench.packing.policies import POLICIES, known_mix
 from bench.packing.traces import read_nodes, read_pods
 from packing.cost.demand import Mix, by_pods
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
-from packing.policies.pick_node import NodePicker
 
 Rows = list[dict[str, Any]]
 Curve = tuple[list[float], list[float]]

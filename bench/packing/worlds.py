@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
 from bench.packing.policies import POLICIES
 from extender.cluster.end_costs import PROLONGED
@@ -44,7 +45,6 @@ from packing.fleet.node_usage import Allocation
 from packing.model.lifetimes import LastEnds, Running
 from packing.model.request import Request
 from packing.policies.interface import Policy
-from packing.policies.pick_node import NodePicker
 
 RIVALS = ("best-fit", "fgd", "first-fit", "most-allocated", "least-allocated", "tightest")
 _SETS_AGAIN = 500

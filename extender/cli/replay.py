@@ -36,7 +36,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     cluster_args.add_source(parser, url=True)
     add, names = parser.add_argument, ", ".join(POLICIES)
     add("--policy", type=policy_names, default=["inventory"], metavar="A,B", help=names)
-    add("--sample", type=sample_size, default=0, metavar="N", help="consider N fitting nodes, 0 for all (0)")
     add("--allow-downgrade", action="store_true", help="allow weaker devices for running pods")
     cluster_args.add_config(parser)
     cluster_args.add_output(parser, "table", "wide", "json", "csv", wide="any width")
@@ -49,13 +48,6 @@ def policy_names(text: str, known: Sequence[str] = tuple(POLICIES)) -> list[str]
     if unknown := [name for name in names if name not in known]:
         raise argparse.ArgumentTypeError(f"no policy {', '.join(unknown)}; expected {', '.join(known)}")
     return list(dict.fromkeys(names))
-
-
-def sample_size(text: str) -> int:
-    """A number of nodes. Raises ``ArgumentTypeError``."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected a whole number from 0")
-    return min(int(text), 1 << 30)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -84,7 +76,7 @@ def _collect(rows: Rows, args: argparse.Namespace, settings: Settings, source: S
     from extender.replay.trial import BadInput
 
     replayed = replay_cluster(
-        source, cluster_args.short_name(args), args.policy, settings, args.sample, show_progress,
+        source, cluster_args.short_name(args), args.policy, settings, show_progress,
         allow_downgrade=args.allow_downgrade,
     )  # fmt: skip
     try:

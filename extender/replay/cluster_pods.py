@@ -130,7 +130,6 @@ def trial_of(
     *,
     real_moves: bool = False,
     bare_pods: bool = False,
-    sample: int = 0,
     allow_downgrade: bool = False,
 ) -> Trial:
     """The pods of a state, which nobody else uses: those that run by the time of their start (the largest
@@ -146,7 +145,6 @@ def trial_of(
         state,
         permitted.open,
         partial(plan_now, state) if real_moves else None,
-        sample=sample,
         allow_downgrade=allow_downgrade,
     )
     if real_moves:

@@ -48,7 +48,6 @@ def replay_cluster(
     name: str,
     policies: Sequence[str],
     settings: Settings,
-    sample: int,
     progress: Progress,
     *,
     allow_downgrade: bool = False,
@@ -56,8 +55,8 @@ def replay_cluster(
     """Rows under this ``name``, one for the cluster as it is, with the ``totals`` of its census, and one per
     policy: whole GPUs and whole nodes free, how many pods run on another node then, and which were left where
     they run because the policy found no place for them; ``on_parts``: pods that do not say what they need and
-    have parts of GPUs while whole ones are free. ``sample`` is the number of fitting nodes that are
-    looked at, 0 for all. Without ``allow_downgrade`` no pod gets a weaker device than it has.
+    have parts of GPUs while whole ones are free. Without ``allow_downgrade`` no
+    pod gets a weaker device than it has.
 
     Raises ``BadInput``, ``Unavailable`` and ``SettingsError``.
     """
@@ -65,7 +64,7 @@ def replay_cluster(
     for events in source.list_once():
         state.apply(events)
     totals = asyncio.run(CensusTaker(state).take()).totals
-    replay = SnapshotReplay(state, name, sample, allow_downgrade=allow_downgrade)
+    replay = SnapshotReplay(state, name, allow_downgrade=allow_downgrade)
     if not replay.has_gpus:
         raise BadInput(f"{source.describe()}: no node that accepts pods has a GPU")
     today = replay.row(TODAY)
@@ -80,9 +79,9 @@ class SnapshotReplay:
     """The pods of a cluster that are placed again. Between calls all of them are where they run. ``gpus``
     (G, N): GPUs of nodes that take pods."""
 
-    def __init__(self, state: State, name: str, sample: int, *, allow_downgrade: bool) -> None:
+    def __init__(self, state: State, name: str, *, allow_downgrade: bool) -> None:
         self._name, self._state = name, state
-        self.trial = trial = trial_of(state, sample=sample, allow_downgrade=allow_downgrade)
+        self.trial = trial = trial_of(state, allow_downgrade=allow_downgrade)
         self.gpus = (trial.fleet.arrays.compute_capacity > 0) & trial.offered()
         self._today = trial.savepoint()
 

@@ -39,7 +39,6 @@ from packing.fleet.placement import placed_shares
 from packing.fleet.stranded import Beside, Fragmentation, fragmentation, idle_nodes, on_offer
 from packing.model.reasons import Reason
 from packing.model.request import Request
-from packing.policies.pick_node import NodePicker
 
 _NO_PLACE = "no other node that its rules allow takes it"
 ONLY_WEAKER = "only weaker devices are free for it (--allow-downgrade)"
@@ -108,7 +107,7 @@ class Trial:
     why; ``apart``: nodes with GPUs that take no pods, or none from here, and why; ``only_for_claims``: those
     of them on offer, by row. ``must_stay``: the nodes that their owners keep, by row, and why.
     ``staying_on``: pods that stay, by row and key. ``learn`` lets the policy learn from the pods before it is
-    used for the first time. ``sample``: the number of fitting nodes that are looked at, 0 for all.
+    used for the first time.
 
     Unless ``allow_downgrade``, no pod that runs gets a weaker device than it has (``weaker_rows``).
     ``held_back`` are the pods for which the policy would have chosen one.
@@ -120,7 +119,6 @@ class Trial:
         open_rows: Flags,
         learn: Callable[[], None] | None = None,
         *,
-        sample: int = 0,
         allow_downgrade: bool = False,
     ) -> None:
         self.state, self.fleet, self._learn = state, state.fleet, learn
@@ -142,7 +140,6 @@ class Trial:
         self._journal: list[tuple[Item, Allocation | None]] = []  # what pods held before each change
         self._bound: dict[tuple[str, Allocation], _Bound] = {}
         self._names, self._named_at = NodeNames.of(()), -1
-        self._pick = NodePicker(np.argsort(self.fleet.arrays.order, kind="stable"), sample=sample)
         self._allow_downgrade = allow_downgrade
         self._nowhere: Flags = np.zeros(open_rows.size, bool)
         self._weaker: dict[tuple[Request, Device], Flags] = {}
@@ -248,7 +245,7 @@ class Trial:
             return False
         if weaker[np.argmin(everywhere)]:
             self.held_back.add(item.key)
-        return self.place_on(item, self._pick(cost))
+        return self.place_on(item, int(np.lexsort((self.fleet.arrays.order, cost))[0]))
 
     def place_on(self, item: Item, row: int) -> bool:
         """Place the pod on a node where it fits; False if it cannot be assigned its GPUs there."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bench.packing.filling import Filling, arrivals, build_fleet, fill, gpus_of
+from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
 from bench.packing.policies import FirstFit
 from bench.packing.timeline import TimedPod, Timeline
@@ -12,7 +13,6 @@ from packing.cost.demand import Demand, Mix, by_pods
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.inventory import InventoryPolicy
-from packing.policies.pick_node import NodePicker
 
 
 def share(milli, cpu=1000):

@@ -8,12 +8,12 @@ import pytest
 from bench.packing.consolidation import generated
 from bench.packing.filling import build_fleet
 from bench.packing.moving_timeline import GRACE, LOOK, MovingTimeline, Ways
+from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
 from bench.packing.policies import FirstFit
 from bench.packing.timeline import Ended, TimedPod
 from packing.model.request import Request, whole_gpus
 from packing.plan.move_rule import MoveRule
-from packing.policies.pick_node import NodePicker
 from packing.victims.rights import RESTART
 from tests.bench.test_filling import nodes
 

@@ -18,13 +18,13 @@ from bench.packing.eviction_rules import (
     could_make_room,
 )
 from bench.packing.filling import build_fleet, gpus_of
+from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
 from bench.packing.policies import FirstFit
 from bench.packing.queued_timeline import QueuedPod, QueuedTimeline, SpotRows
 from bench.packing.timeline import Ended
 from packing.fleet.feasibility import reasons_for
 from packing.model.request import Request, whole_gpus
-from packing.policies.pick_node import NodePicker
 from tests.bench.test_filling import nodes, share
 from tests.examples import examples
 

@@ -21,7 +21,7 @@ from tests.extender.replay.test_repack import node, share
 
 def replayed(*items: Any, policy: str = "best-fit") -> tuple[int, int, int]:
     """The bound, and GPUs whole and free today and under the policy."""
-    replay = SnapshotReplay(source_of(*items).state(), "", 0, allow_downgrade=False)
+    replay = SnapshotReplay(source_of(*items).state(), "", allow_downgrade=False)
     today = replay.row("today")["whole_gpus_free"]
     row = replay.repacked(policy, POLICIES[policy], lambda part: None)
     return most_whole_gpus_free(replay), today, row["whole_gpus_free"]

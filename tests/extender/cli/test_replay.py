@@ -25,16 +25,11 @@ def test_the_first_row_is_the_cluster_as_it_is_and_rows_repeat(capsys):
     assert [row["policy"] for row in rows[0]] == ["today", "inventory", "fgd"]
 
 
-def test_a_sample_of_the_nodes_is_enough(capsys):
-    assert replay("--sample", "1") == 0
-    assert json.loads(capsys.readouterr().out)[1]["pods"] > 0
-
-
 @pytest.mark.parametrize(
     "more",
     [
         *[["--policy", "best"], ["--policy", ""], ["--policy", "random"], ["--policy", "mfi"]],
-        *[["--sample", "-1"], ["--output", "xml"], ["--timeline"], ["--example"]],
+        *[["--output", "xml"], ["--timeline"], ["--example"]],
     ],
 )
 def test_options_that_make_no_sense_stop_before_anything_runs(more):
@@ -48,7 +43,7 @@ def test_settings_that_are_not_there_are_named(capsys):
     assert "missing.yaml: cannot be read" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--policy", "none"], ["--sample", "x"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["--policy", "none"], ["--output", "x"]])
 def test_help_and_wrong_arguments_load_no_compiler(arguments):
     program = (
         "import sys\nfrom extender.cli.main import main\n"

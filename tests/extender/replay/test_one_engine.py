@@ -94,7 +94,7 @@ def test_the_verbs_and_the_replay_agree_on_every_pod(tmp_path: Path, policy: str
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps({"kind": "List", "items": NODES + PODS}))
     settings = Settings(policy=policy, shortlist=0, gang_check=False)
-    _, row = replay_snapshot([path], [policy], settings, 0, quiet, allow_downgrade=True)
+    _, row = replay_snapshot([path], [policy], settings, quiet, allow_downgrade=True)
     assert row["kept"] == {}
     assert row["placed"] == by_the_verbs(NODES + PODS, settings)
 
@@ -103,5 +103,5 @@ def test_a_backfill_job_stays_on_spot(tmp_path: Path) -> None:
     path = tmp_path / "cluster.json"
     sweep = labelled(pod("sweep", "spot", 8, tolerations=TOLERATES), **{"stowage.dev/queue": "backfill"})
     path.write_text(json.dumps({"kind": "List", "items": [*NODES, sweep]}))
-    _, row = replay_snapshot([path], ["inventory"], Settings(), 0, quiet, allow_downgrade=True)
+    _, row = replay_snapshot([path], ["inventory"], Settings(), quiet, allow_downgrade=True)
     assert row["placed"] == {"ml/sweep": "spot"}

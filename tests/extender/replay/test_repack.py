@@ -64,11 +64,11 @@ def affinity(*expressions: Any, fields: Any = ()) -> dict[str, Any]:
 @pytest.fixture
 def replayed(tmp_path: Path):
     def run(
-        *items: Any, policy: str = "best-fit", settings: Settings = NO_SETTINGS, sample: int = 0
+        *items: Any, policy: str = "best-fit", settings: Settings = NO_SETTINGS
     ) -> dict[str, dict[str, Any]]:
         path = tmp_path / "cluster.json"
         path.write_text(json.dumps({"kind": "List", "items": items}))
-        rows = list(replay_snapshot([path], [policy], settings, sample, quiet))
+        rows = list(replay_snapshot([path], [policy], settings, quiet))
         return {row["policy"]: row for row in rows}
 
     return run
@@ -221,22 +221,14 @@ def test_a_node_that_takes_nothing_is_left_alone(replayed) -> None:
 
 def test_the_snapshot_is_the_same_for_every_policy_and_repeats() -> None:
     names = list(POLICIES)
-    runs = [list(replay_snapshot([CLUSTER], names, NO_SETTINGS, 0, quiet)) for _ in range(2)]
+    runs = [list(replay_snapshot([CLUSTER], names, NO_SETTINGS, quiet)) for _ in range(2)]
     for rows in runs:
         for row in rows:
             row["seconds"] = 0
     assert runs[0] == runs[1]
-    alone = list(replay_snapshot([CLUSTER], names[-1:], NO_SETTINGS, 0, quiet))
+    alone = list(replay_snapshot([CLUSTER], names[-1:], NO_SETTINGS, quiet))
     assert [free(row) for row in alone] == [free(runs[0][0]), free(runs[0][-1])]
     assert max(row["whole_gpus_free"] for row in runs[0]) < runs[0][0]["totals"]["gpus"]
-
-
-@pytest.mark.parametrize("sample", [0, 1])
-def test_the_nodes_may_be_sampled(replayed, sample: int) -> None:
-    items = [node(f"n{i}") for i in range(4)] + [pod(f"p{i}", f"n{i}") for i in range(4)]
-    row = replayed(*items, policy="inventory", sample=sample)["inventory"]
-    assert row["kept_pods"] == 0
-    assert row["whole_gpus_free"] == 12
 
 
 def share(name: str, on: str, part: str, gpu: int = 0) -> dict[str, Any]:
@@ -294,9 +286,9 @@ def test_bad_input_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     ):
         assert says in error
     with pytest.raises(BadInput):
-        list(replay_snapshot([empty], ["best-fit"], NO_SETTINGS, 0, quiet))
+        list(replay_snapshot([empty], ["best-fit"], NO_SETTINGS, quiet))
     with pytest.raises(Unavailable):
-        list(replay_snapshot([text], ["best-fit"], NO_SETTINGS, 0, quiet))
+        list(replay_snapshot([text], ["best-fit"], NO_SETTINGS, quiet))
 
 
 SLICED = {
@@ -323,7 +315,7 @@ def test_no_policy_gives_a_running_pod_a_weaker_device(replayed, policy: str) ->
 def test_time_slices_go_before_whole_gpus_where_weaker_devices_are_allowed(replayed, tmp_path: Path) -> None:
     replayed(*mixed())
     _, row = replay_snapshot(
-        [tmp_path / "cluster.json"], ["inventory"], NO_SETTINGS, 0, quiet, allow_downgrade=True
+        [tmp_path / "cluster.json"], ["inventory"], NO_SETTINGS, quiet, allow_downgrade=True
     )
     assert set(row["placed"].values()) == {"l40s"}
     assert (row["could_start"]["8"], row["held_back"]) == (2, 0)
@@ -336,7 +328,7 @@ def test_pods_on_parts_are_counted_while_whole_gpus_are_free(replayed, tmp_path:
 
     def packed(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
         path = tmp_path / "cluster.json"
-        today, row = replay_snapshot([path], ["inventory"], settings, 0, quiet, allow_downgrade=True)
+        today, row = replay_snapshot([path], ["inventory"], settings, quiet, allow_downgrade=True)
         return today, row
 
     today, row = packed(NO_SETTINGS)

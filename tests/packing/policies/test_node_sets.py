@@ -11,13 +11,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bench.packing.node_sets import MIXES, fill
+from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
 from packing.cost.demand import Demand, Mix
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request
 from packing.policies.inventory import InventoryPolicy
-from packing.policies.pick_node import NodePicker
 from tests.examples import examples
 from tests.packing.fleet.builders import GPU, MIB, counted_node, fleet_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from bench.packing.pick_node_kernels import lowest
 from packing.fleet.arrays import Floats, Longs
-from packing.policies.pick_node_kernels import lowest
 
 _ALL = 1 << 30
 

@@ -77,7 +77,7 @@ def with_mig_profiles() -> dict[Path, str]:
         sizes = (-(-model.memory_mib // 1024), *model.names_gib) if model.geometry else ()
         named = dict.fromkeys(name for gib in sizes for name in profile_names(model.geometry, gib))
         if new := [name for name in named if name not in listed]:
-            beside = ", beside names that stand above" if len(new) < len(named) else ""
+            beside = ", in addition to names listed above" if len(new) < len(named) else ""
             lines.append(f"  # {model.name}{beside}\n")
             lines += [f"  - {{name: nvidia.com/mig-{name}, ignoredByScheduler: false}}\n" for name in new]
             listed |= {*new}

@@ -20,7 +20,8 @@ from extender.evictor.metrics import EvictorMetrics
 from extender.k8s.objects import Pod
 from extender.source.errors import NOT_LEADER, WriteError, WriteUnanswered
 from extender.source.evictor_api import EvictorApi, PodEvent
-from extender.verbs.eviction.plan import EvictionPlan, count_of_pods, named
+from extender.untrusted.visible import many
+from extender.verbs.eviction.plan import EvictionPlan, named
 
 _LEAVES = ("evicted", "gone")
 _NOT_REFUSED = (0, HTTPStatus.NOT_FOUND, HTTPStatus.BAD_GATEWAY)
@@ -104,9 +105,7 @@ class Actions:
             if result == "evicted":
                 await self._tell_victim(pod, plan, victim)
         if done.evictions and pod:
-            text = (
-                f"Evicting {count_of_pods(done.evictions)} to make room on node {plan.node} ({_cost(plan)})"
-            )
+            text = f"Evicting {many(done.evictions, 'pod')} to make room on node {plan.node} ({_cost(plan)})"
             await self._write_event(PodEvent(pod, "Preempting", "Preempting", text))
         return done
 
@@ -114,7 +113,7 @@ class Actions:
         """Say on the pod that these victims of a plan should go, and evict nobody."""
         _log.info("%s would get room on %s without %s (%s)", pod.key, plan.node, named(victims), _cost(plan))
         self._metrics.recommended()
-        text = f"Evicting {count_of_pods(len(victims))} would make room on node {plan.node} ({_cost(plan)})"
+        text = f"Evicting {many(len(victims), 'pod')} would make room on node {plan.node} ({_cost(plan)})"
         await self._write_event(PodEvent(pod, "EvictionRecommended", "Recommending", text))
 
     async def recommend_moves(self, pod: Pod | None, text: str) -> None:

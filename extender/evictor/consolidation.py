@@ -297,10 +297,14 @@ class Consolidation:
             pod = self._state.pods.by_uid(uid)
             if pod is None:  # from now on the time of a nomination counts
                 moved.ends = min(moved.ends, self._clock() + self._settings.nomination_seconds)
-            replacements = self._new_pods(moved)
+            job = job_of(moved.move.pod)
+            new = [one for one in self._state.pods.values() if one.uid not in moved.others]
+            replacements = [one for one in new if job_of(one) == job]
             if placed := [one for one in replacements if self._state.pods.is_bound(one.uid)]:
                 self._metrics.moved("placed")
-                self._count_as_known(moved, placed[0])
+                for other in self._moved.values():
+                    if job_of(other.move.pod) == job:  # one pod replaces one
+                        other.others |= {placed[0].uid}
                 self._end(uid)
             elif self._clock() >= moved.ends:
                 _log.warning("%s was moved, and its replacement was not placed", moved.move.pod.key)
@@ -308,16 +312,6 @@ class Consolidation:
                 if replacements:
                     await self._actions.say_not_placed(replacements[0], moved.move.target)
                 self._end(uid)
-
-    def _new_pods(self, moved: _Moved) -> list[Pod]:
-        job, pods = job_of(moved.move.pod), self._state.pods.values()
-        return [one for one in pods if one.uid not in moved.others and job_of(one) == job]
-
-    def _count_as_known(self, moved: _Moved, placed: Pod) -> None:
-        """One pod replaces one."""
-        for other in self._moved.values():
-            if job_of(other.move.pod) == job_of(moved.move.pod):
-                other.others |= {placed.uid}
 
 
 def _has_room(book: Book, job: Job) -> bool:

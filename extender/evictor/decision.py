@@ -60,18 +60,12 @@ def adopt(state: State, book: Book, pod: Pod, now: float, seconds: float, wall: 
     node = pod.nominated_node
     if node and pod.uid not in book.holds and book.stale.get(pod.uid) != node:
         leaving = [one for one in state.pods.on_node(node) if one.deleting and not _is_stuck(one, wall)]
-        if not _is_room_enough(state, pod, node, leaving):
-            leaving = []  # do not wait for their end: somebody died half way, or is about to evict more
+        with state.fleet.without([held for one in leaving for held in state.pods.allocations_of(one)]):
+            if not fits_on(state, pod, node, _FIT_SOON):
+                leaving = []  # do not wait for their end: somebody died half way, or is about to evict more
         uids = frozenset(one.uid for one in leaving)
         ends = now + OWN_GRACE + seconds
         book.holds[pod.uid] = Hold(node, uids, ends, ours=False)
-
-
-def _is_room_enough(state: State, pod: Pod, node: str, leaving: Iterable[Pod]) -> bool:
-    """Whether the pod fits on the node once these pods have gone."""
-    held = [allocation for one in leaving for allocation in state.pods.allocations_of(one)]
-    with state.fleet.without(held):
-        return fits_on(state, pod, node, _FIT_SOON)
 
 
 def _is_stuck(pod: Pod | None, wall: float) -> bool:

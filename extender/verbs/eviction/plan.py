@@ -23,6 +23,7 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.queues.rights import EvictionRules
 from extender.untrusted.limits import KEY, shorten
+from extender.untrusted.visible import many
 from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.eviction.node_pods import Bound, NodeCandidates, candidates_on, work_lost
 from extender.verbs.eviction.node_victims import NodeVictims, VictimChooser
@@ -308,15 +309,17 @@ class _FreedClaims:
 def losses(state: State, plan: EvictionPlan, now: float) -> str:
     """Who loses what: "2 pods of queue backfill lose 3.2 GPU-hours". Pods that terminate already lose nothing
     by this."""
-    pods: Counter[str] = Counter()
-    seconds: Counter[str] = Counter()
+    pods, seconds = Counter[str](), defaultdict[str, float](float)
     for pod in plan.to_evict:
         queue = state.rights.queues.name_of(pod)
         pods[queue] += 1
-        seconds[queue] += work_lost(state, pod, now)  # type: ignore[assignment]
-    texts = [_loss(queue, count, seconds[queue] / 3600) for queue, count in pods.items()]
+        seconds[queue] += work_lost(state, pod, now)
+    texts = []
+    for queue, count in pods.items():
+        who = f"{many(count, 'pod')} {f'of queue {queue}' if queue else 'without a queue'}"
+        texts.append(f"{who} {'loses' if count == 1 else 'lose'} {seconds[queue] / 3600:.3g} GPU-hours")
     leaving = len(plan.victims) + len(plan.other_nodes) - pods.total()
-    texts += [f"{count_of_pods(leaving)} already terminating"] if leaving else []
+    texts += [f"{many(leaving, 'pod')} already terminating"] if leaving else []
     if plan.pdb_violations:
         texts.append(f"{plan.pdb_violations} against a PodDisruptionBudget")
     return "; ".join(texts)
@@ -325,11 +328,6 @@ def losses(state: State, plan: EvictionPlan, now: float) -> str:
 def gpu_hours(state: State, plan: EvictionPlan, now: float) -> float:
     """The work that is lost, in GPU-hours."""
     return sum(work_lost(state, pod, now) for pod in plan.to_evict) / 3600
-
-
-def count_of_pods(count: int) -> str:
-    """Such as "1 pod" or "3 pods"."""
-    return f"{count} pod{'s' if count != 1 else ''}"
 
 
 def named(pods: Iterable[Pod]) -> str:
@@ -344,8 +342,3 @@ def in_one_line(state: State, plan: EvictionPlan, now: float) -> str:
     elsewhere = f", and on other nodes {named(plan.other_nodes)}" if plan.other_nodes else ""
     cost = ", ".join(f"{part:.6g}" for part in plan.cost)
     return f"{plan.node}: {named(plan.victims)}{elsewhere}: {losses(state, plan, now)} (cost {cost})"
-
-
-def _loss(queue: str, count: int, hours: float) -> str:
-    who = f"{count_of_pods(count)} of queue {queue}" if queue else f"{count_of_pods(count)} without a queue"
-    return f"{who} {'loses' if count == 1 else 'lose'} {hours:.3g} GPU-hours"

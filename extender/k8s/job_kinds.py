@@ -80,7 +80,7 @@ def _ray_cluster(spec: _Fields, status: _Fields) -> Size:
     hosts = {as_text(one.get("groupName")): _or_one(one.get("numOfHosts")) for one in groups}
     workers = sum(count_of(one.get("minReplicas")) * _or_one(one.get("numOfHosts")) for one in groups)
     wanted = any(count_of(one.get("replicas")) for one in groups)
-    return Size(1, 1 + (workers or wanted), hosts)
+    return Size(1, min(1 + (workers or wanted), GANG_MEMBERS), hosts)
 
 
 def _kueue(spec: _Fields, status: _Fields) -> Size:
@@ -107,7 +107,6 @@ JOB_KINDS: Mapping[JobKind, _Row] = {
     # https://github.com/kubernetes-sigs/lws/blob/main/api/leaderworkerset/v1/leaderworkerset_types.go (Size)
     "LeaderWorkerSet": _Row("leaderworkerset.x-k8s.io/v1/leaderworkersets", _leader_worker_set),
     # https://github.com/ray-project/kuberay/blob/master/ray-operator/controllers/ray/utils/util.go
-    # (CalculateMinReplicas)
     "RayCluster": _Row("ray.io/v1/rayclusters", _ray_cluster),
     # https://github.com/kubernetes-sigs/kueue/blob/main/apis/kueue/v1beta2/workload_types.go (Admission)
     "KueueWorkload": _Row("kueue.x-k8s.io/v1beta2/workloads", _kueue),
@@ -128,12 +127,11 @@ class JobManifest(Manifest, frozen=True, gc=False):
         own = kind or named[0]
         spec, namespace = as_map(self.spec), self.metadata.namespace_or_default
         size = JOB_KINDS[own].size(spec, as_map(self.status))
-        minimum = min(size.minimum, GANG_MEMBERS)
         return PodGroup(
             own,
             namespace,
             self.metadata.name,
-            minimum,
+            min(size.minimum, GANG_MEMBERS),
             together=size.together,
             by_role=dict(islice(size.by_role.items(), GANG_TEMPLATES)),
             templates=tuple(_templates(spec, namespace)),

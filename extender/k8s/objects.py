@@ -29,19 +29,11 @@ from extender.k8s.resource_api.objects import (
     ResourceSlice,
 )
 
+KubeflowKind: TypeAlias = Literal[
+    "PyTorchJob", "TFJob", "MPIJob", "OldMPIJob", "XGBoostJob", "JAXJob", "PaddleJob"
+]
 JobKind: TypeAlias = Literal[
-    "PyTorchJob",
-    "TFJob",
-    "MPIJob",
-    "OldMPIJob",
-    "XGBoostJob",
-    "JAXJob",
-    "PaddleJob",
-    "JobSet",
-    "PodGang",
-    "LeaderWorkerSet",
-    "RayCluster",
-    "KueueWorkload",
+    KubeflowKind, "JobSet", "PodGang", "LeaderWorkerSet", "RayCluster", "KueueWorkload"
 ]
 PodGroupKind: TypeAlias = Literal[
     "PodGroup",

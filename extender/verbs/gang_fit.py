@@ -140,7 +140,7 @@ def _may_fit(
     bound = [one for one in others if state.pods.is_bound(one.uid)]
     if any(_wants_gpu(state, one) for one in bound):
         return True
-    waiting = [one for one in others if one not in bound]
+    waiting = [one for one in others if not state.pods.is_bound(one.uid)]
     wanted = gang.to_place - len(bound)  # a launcher without GPUs starts before its workers
     without_gates = [one for one in waiting if not one.gates]
     to_come = max(wanted - 1 - len(waiting), 0)

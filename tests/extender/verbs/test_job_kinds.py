@@ -8,18 +8,25 @@ import json
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+import yaml
 
 from extender.explain.pod import explain
 from extender.k8s.job_kinds import JOB_KINDS, JobManifest
-from extender.k8s.objects import JobKind, Kind, Listed, Upserted
+from extender.k8s.objects import JobKind, Kind, Listed, Owner, Upserted
+from extender.protocol.codec import FilterArgs
+from extender.protocol.node_names import NodeNames
 from extender.source.watched_kinds import WATCHED_KINDS
-from tests.extender.builders import make_node
+from extender.verbs.filter import filter_nodes
+from tests.extender.builders import make_node, make_settings, make_state
 from tests.extender.engines import SYNCED, make_engine
 from tests.job_kinds import JOBS, WORKERS, Job, Object, ray_cluster
 
+ROOT = Path(__file__).parents[3]
 LAG = 3
 """Attempts after which the watch shows a binding."""
 
@@ -237,3 +244,31 @@ KUBEFLOW = {"Master": {"replicas": 1}, "Worker": {"replicas": 7}}
 def test_the_object_says_how_many_start_together(kind: JobKind, spec: Object, minimum: int) -> None:
     manifest = JobManifest.from_value({"metadata": {"name": "job"}, "spec": spec})
     assert manifest.record(kind).minimum == minimum
+
+
+@pytest.mark.parametrize(("nodes", "start"), [(1, 0), (2, 4)])
+def test_the_example_of_a_job_starts_whole(nodes: int, start: int) -> None:
+    """Four pods of four GPUs, two to a node. (``deploy/examples/pytorchjob.yaml``)"""
+    example = yaml.safe_load((ROOT / "deploy/examples/pytorchjob.yaml").read_text())
+    job = JobManifest.from_value(example).record()
+    assert (job.kind, job.minimum, [count for _, count in job.templates]) == ("PyTorchJob", 4, [1, 3])
+    pods = [
+        replace(
+            template,
+            name=f"{number}-{copy}",
+            uid=f"{number}-{copy}",
+            labels={"training.kubeflow.org/job-name": "train"},
+            owner=Owner("PyTorchJob", "train"),
+        )
+        for number, (template, count) in enumerate(job.templates)
+        for copy in range(count)
+    ]
+    state = make_state(*(make_node(f"n{number}", cpu="128", memory="2Ti") for number in range(nodes)))
+    state.gang_check = True
+    state.apply([Upserted(job)])
+    for pod in pods:
+        state.apply([Upserted(pod)])
+        fitting = filter_nodes(state, FilterArgs(pod, NodeNames.of(sorted(state.nodes))), make_settings())[0]
+        if fitting.names:
+            state.apply([Upserted(replace(pod, node_name=fitting.names[0]))])
+    assert sum(bool(state.pods[pod.key].node_name) for pod in pods) == start

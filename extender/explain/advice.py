@@ -11,7 +11,7 @@ from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
-_TOO_LITTLE_BESIDE = "other pods of the node leave too little beside its free GPUs"
+_TOO_LITTLE_BESIDE = "other pods on the node leave too little for its free GPUs"
 ADVICE: Mapping[Reason, str] = {
     Reason.UNKNOWN_NODE: "wait a moment; if it stays, Stowage cannot watch nodes",
     Reason.NOT_IN_SHARD: (

@@ -121,8 +121,7 @@ class JobManifest(Manifest, frozen=True, gc=False):
     status: Any = None
 
     def record(self, kind: JobKind | None = None) -> PodGroup:
-        """The job as what says how many of its pods run together. ``kind``: if it differs from its own, or
-        the job does not name it, as in a list."""
+        """How many of the job's pods run together. ``kind``: unless the job itself names it."""
         named: list[JobKind] = [one for one in JOB_KINDS if one == self.kind]
         own = kind or named[0]
         spec, namespace = as_map(self.spec), self.metadata.namespace_or_default
@@ -145,8 +144,7 @@ def _templates(spec: _Fields, namespace: str) -> list[tuple[Pod, int]]:
     with suppress(RecursionError):
         for number, (_, template, count) in enumerate(islice(pod_templates(spec, (), 1), GANG_TEMPLATES)):
             own = as_map(template.get("metadata"))
-            metadata = {"labels": own.get("labels"), "annotations": own.get("annotations")}
-            metadata |= {"namespace": namespace, "name": f"template-{number}"}
+            metadata = {**own, "namespace": namespace, "name": f"template-{number}"}
             with suppress(Unreadable):
                 pod = PodManifest.from_value({"metadata": metadata, "spec": template["spec"]}).record()
                 found.append((pod, min(count, GANG_MEMBERS)))

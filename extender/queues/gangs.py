@@ -343,9 +343,8 @@ class GangTable:
         return self._gang(self._gangs.get(_key(pod, words)) or _alone(pod, words))
 
     def awaited_job(self, pod: Pod, now: float) -> str:
-        """The job that says how many pods start with this one, as "PyTorchJob train", if it should be here
-        any moment: the cluster serves its kind, and the pod is younger than ``_COMES_WITHIN`` at ``now``
-        (Unix seconds); else ""."""
+        """The job that says how many pods start with this one, as "PyTorchJob train", if it should be seen
+        soon: its kind is served, and the pod is young at ``now`` (Unix seconds); else ""."""
         gang = self.gang_of(pod)
         if gang is None or self._served.isdisjoint(gang.words.pod_groups):
             return ""

@@ -23,7 +23,8 @@ from typing import Any, Literal
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.objects import Pod, PodClaim, PodSpec
-from extender.k8s.resource_api.manifests import parse_claim, parse_class, parse_slice
+from extender.k8s.resource_claims import parse_claim, parse_class
+from extender.k8s.resource_slices import parse_slice
 from tests.e2e.dra_cases import classes
 from tests.e2e.dra_devices import divided_node
 

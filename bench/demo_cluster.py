@@ -204,34 +204,35 @@ def _resources(machine: _Machine, devices: dict[str, int], *, reserved: bool) ->
         yield name, str(count)
 
 
-_RUNNING: list[tuple[pods.PodKind, str, int]] = [
-    (pods.TRAIN[pods.H100], "h100-01", 1),
-    (pods.TUNE[4], "h100-02", 1),
-    (pods.TUNE[1], "h100-03", 2),
-    (pods.EVALUATE[2], "a100-01", 1),
-    (pods.EVALUATE[1], "a100-02", 1),
-    (pods.RENDER, "l40s-01", 2),
-    (pods.RENDER, "l40s-02", 1),
-    (pods.SMALL_MODEL, "h100-mig-01", 4),
-    (pods.LARGE_MODEL, "h100-mig-01", 2),
-    (pods.MODEL, "h100-mig-02", 2),
-    (pods.SMALL_MODEL, "h100-mig-04", 1),
-    (pods.NOTEBOOK, "t4-01", 4),
-    (pods.NOTEBOOK, "t4-02", 2),
-    (pods.RACK[4], "gb200-r1-01", 1),
-    (pods.RACK[4], "gb200-r1-02", 1),
+_KINDS = {kind.app: kind for kind in pods.kinds()}
+_RUNNING = [
+    ("train-h100", "h100-01", 1),
+    ("tune-4g", "h100-02", 1),
+    ("tune-1g", "h100-03", 2),
+    ("eval-2g", "a100-01", 1),
+    ("eval-1g", "a100-02", 1),
+    ("render", "l40s-01", 2),
+    ("render", "l40s-02", 1),
+    ("embedder", "h100-mig-01", 4),
+    ("chat-13b", "h100-mig-01", 2),
+    ("reranker", "h100-mig-02", 2),
+    ("embedder", "h100-mig-04", 1),
+    ("notebook", "t4-01", 4),
+    ("notebook", "t4-02", 2),
+    ("rack-4g", "gb200-r1-01", 1),
+    ("rack-4g", "gb200-r1-02", 1),
 ]
 """How many pods of a kind run on a node of the bundled cluster."""
 
-_PENDING = [pods.TUNE[2], pods.LARGE_MODEL, pods.NOTEBOOK, pods.ANY, pods.TOO_LARGE]
+_PENDING = ["tune-2g", "chat-13b", "notebook", "sweep", "train-16g"]
 
 
 def bundled() -> list[Manifest]:
     """The pods of the bundled cluster: running, succeeded and pending ones."""
-    placed = [(kind, node) for kind, node, count in _RUNNING for _ in range(count)]
+    placed = [(_KINDS[app], node) for app, node, count in _RUNNING for _ in range(count)]
     manifests = [_bound(kind, number, node, "Running") for number, (kind, node) in enumerate(placed, start=1)]
-    manifests.append(_bound(pods.EVALUATE[4], 90, "a100-03", "Succeeded"))
-    manifests += [pods.pod(kind, f"{kind.app}-p{number}") for number, kind in enumerate(_PENDING, start=1)]
+    manifests.append(_bound(_KINDS["eval-4g"], 90, "a100-03", "Succeeded"))
+    manifests += [pods.pod(_KINDS[app], f"{app}-p{number}") for number, app in enumerate(_PENDING, start=1)]
     manifests.sort(key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"]))
     for minute, manifest in enumerate(one for one in manifests if one["status"]["phase"] == "Pending"):
         manifest["metadata"]["creationTimestamp"] = CREATED.replace("08:00", f"08:{7 * minute:02}")

@@ -34,7 +34,10 @@ class PeopleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         line = f"{clock} {record.levelname.lower():<8} {_logger_name(record)}: {record.getMessage()}"
-        line += "".join(f" {key}={_logfmt(value)}" for key, value in _fields(record).items())
+        for key, value in _fields(record).items():
+            text = str(value)
+            is_plain = text and not set(text) & set(' "=')
+            line += f" {key}={text if is_plain else json.dumps(text, ensure_ascii=False)}"
         return joined((line, *_trace(record).splitlines()))
 
 
@@ -148,11 +151,6 @@ def level_of(verbosity: int) -> str:
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
     return getattr(record, "fields", {})
-
-
-def _logfmt(value: object) -> str:
-    text = str(value)
-    return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' "=') else text
 
 
 def _logger_name(record: logging.LogRecord) -> str:

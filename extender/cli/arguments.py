@@ -109,7 +109,7 @@ def _run_module(command: str, run: Callable[[argparse.Namespace], int], args: ar
     try:
         return run(args)
     except Exception as error:
-        from extender.cli.usage import UsageError
+        from extender.cli.cluster_args import UsageError
         from extender.settings import SettingsError
         from extender.source.errors import SourceError
         from extender.untrusted.terminal import show_line
@@ -177,11 +177,14 @@ def _serve(args: argparse.Namespace) -> int:
         level = chosen.log_level if args.verbosity is None else logs.level_of(args.verbosity)
         logs.configure(level, form=args.log_format)
         with ExitStack() as stack:  # first, so that a busy port is reported at once
-            sock, *debug = [stack.enter_context(listen(host, port)) for host, port in _addresses(args)]
+            sock = stack.enter_context(listen(args.host, args.port))
+            debug = None
+            if args.debug_port is not None:
+                debug = stack.enter_context(listen(args.debug_host or args.host, args.debug_port))
             source = cluster_args.source_of(args)
             service = Service(chosen, source, version(), prepare_kernels)
             tls = _tls_of(args, service.metrics.registry)
-            run(service, sock, debug[0] if debug else None, tls)
+            run(service, sock, debug, tls)
     except (SettingsError, PortInUse, SourceError, TlsError) as error:
         print(f"stowage: {error}", file=sys.stderr)
         return 1
@@ -197,10 +200,3 @@ def _tls_of(args: argparse.Namespace, registry: CollectorRegistry) -> Tls | None
         return None
     files = TlsFiles(args.tls_cert, args.tls_key, args.client_ca)
     return Tls(files, registry, frozenset(args.client_name))
-
-
-def _addresses(args: argparse.Namespace) -> list[tuple[str, int]]:
-    """Where to listen: for kube-scheduler, and for ``/debug`` and ``/metrics`` where that is apart."""
-    if args.debug_port is None:
-        return [(args.host, args.port)]
-    return [(args.host, args.port), (args.debug_host or args.host, args.debug_port)]

@@ -26,11 +26,42 @@ if TYPE_CHECKING:
     from extender.source.state_dump import Header
     from extender.source.stowage_service import StowageService
 
+
 T = TypeVar("T")
 _NO_CLUSTER = (
     "no cluster: pass --kubeconfig FILE, --snapshot FILE (the output of 'kubectl get nodes,pods -A -o json') "
     "or --example (the bundled example)"
 )
+
+
+class UsageError(ValueError):
+    """Options or files that cannot be used, or not together."""
+
+
+def number(above: float, most: float, expected: str) -> Callable[[str], float]:
+    """The type of an option: a number in this range. It raises ``ArgumentTypeError``."""
+
+    def read(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = above
+        if not above < found <= most:
+            raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected {expected}")
+        return found
+
+    return read
+
+
+def whole_number(least: int, most: int, expected: str) -> Callable[[str], int]:
+    """Likewise, with both ends."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or len(text) > 18 or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected {expected}")
+        return int(text)
+
+    return read
 
 
 def add_source(parser: argparse.ArgumentParser, *, url: bool = False) -> None:
@@ -55,7 +86,6 @@ def add_output(parser: argparse.ArgumentParser, *formats: str, **what: str) -> N
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add ``--config``."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
 
 
@@ -132,9 +162,9 @@ def listed(source: Source) -> tuple[list[Sequence[Event]], int, int]:
     from extender.k8s.objects import Node, Pod, Upserted
 
     batches = list(source.list_once())
-    objects = [one.obj for events in batches for one in events if isinstance(one, Upserted)]
-    pods = sum(isinstance(one, Pod) and not one.terminated for one in objects)
-    return batches, sum(isinstance(one, Node) for one in objects), pods
+    objects = [event.obj for events in batches for event in events if isinstance(event, Upserted)]
+    pods = sum(isinstance(obj, Pod) and not obj.terminated for obj in objects)
+    return batches, sum(isinstance(obj, Node) for obj in objects), pods
 
 
 def moment(source: Source, pods: Iterable[Pod], dump: Header | None) -> float:

@@ -131,18 +131,18 @@ def _worked_out(
         beside, templates = templates, templates or [_find(state, args.pod)]
         names = _nodes(args, state)
         choose_node_sets_now(state)
-        if any(fits_somewhere(state, one.pod) for one in templates):
+        if any(fits_somewhere(state, template.pod) for template in templates):
             plan_now(state)
         if names is not None:
             answers = [
-                PodAnswer(one.workload, one.pod.key, nodes=tuple(explain_each(state, one.pod, names)))
-                for one in templates
+                PodAnswer(t.workload, t.pod.key, nodes=tuple(explain_each(state, t.pod, names)))
+                for t in templates
             ]
         else:
             now = cluster_args.moment(source, state.pods.values(), dump)
             answers = [
-                PodAnswer(one.workload, one.pod.key, explain_template(state, one, beside, now=now))
-                for one in templates
+                PodAnswer(t.workload, t.pod.key, explain_template(state, t, beside, now=now))
+                for t in templates
             ]
     return "\n\n".join([*(_warnings(state) if args.output != "json" else ()), _shown(args, answers)])
 
@@ -159,19 +159,18 @@ def _state_of(batches: Iterable[Sequence[Event]], settings: Settings, dump: Head
 
 
 def _shown(args: argparse.Namespace, answers: Sequence[PodAnswer]) -> str:
-    """In the format asked for."""
     from extender.cli.explain_text import render, render_nodes
 
     if args.output == "json":
-        values: list[Any] = [one.explanation if one.nodes is None else one.nodes for one in answers]
+        values: list[Any] = [a.explanation if a.nodes is None else a.nodes for a in answers]
         return _json(values[0] if len(values) == 1 else values)
     texts = []
-    for one in answers:
-        if one.explanation is not None:
-            text = render(one.explanation, **_look(args))
+    for answer in answers:
+        if answer.explanation is not None:
+            text = render(answer.explanation, **_look(args))
         else:
-            text = render_nodes(one.pod, one.nodes or (), **_look(args))
-        texts.append(f"{visible(one.workload)}:\n{text}" if one.workload else text)
+            text = render_nodes(answer.pod, answer.nodes or (), **_look(args))
+        texts.append(f"{visible(answer.workload)}:\n{text}" if answer.workload else text)
     return "\n\n".join(texts)
 
 

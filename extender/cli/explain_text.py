@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from time import time
 from typing import TYPE_CHECKING
 
-from extender.explain.asks import amounts
+from extender.explain.answers import amounts
 from extender.untrusted.visible import columns, joined, wrapped
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -
     """An explanation; ``verbose``: with the numbers of the score; ``width`` of its tables, 0 for any."""
     if explanation.error:
         said = f"{explanation.pod} cannot run on any node: {explanation.error}", *explanation.hints
-        return joined(one for line in said for one in wrapped(line, width))
+        return joined(piece for line in said for piece in wrapped(line, width))
     lines = [f"{explanation.pod} asks for {amounts(explanation.asks) or 'nothing'}"]
     if explanation.node:
         lines += [f"It runs on {explanation.node}. A copy of it:"]
@@ -73,19 +73,19 @@ def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -
     lines += _sections(tables, width)
     if explanation.evictions:
         lines += _evictions(explanation.evictions, width)
-    return joined(one for line in lines for one in wrapped(line, width))
+    return joined(piece for line in lines for piece in wrapped(line, width))
 
 
 def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = False, width: int = 0) -> str:
     """What each node says about the pod."""
     rows = []
-    for one in answers:
-        said = "; ".join(one.lacks) or one.advice
-        if one.fits:
-            cost = f"cost {one.cost:.3g} ({_terms(one.terms)})" if verbose else ""
-            said = "; ".join(filter(None, (one.advice, cost)))
-        rows.append((one.node, one.reason, said))
-    counts = Counter(one.fits for one in answers)
+    for answer in answers:
+        said = "; ".join(answer.lacks) or answer.advice
+        if answer.fits:
+            cost = f"cost {answer.cost:.3g} ({_terms(answer.terms)})" if verbose else ""
+            said = "; ".join(filter(None, (answer.advice, cost)))
+        rows.append((answer.node, answer.reason, said))
+    counts = Counter(answer.fits for answer in answers)
     head = f"{pod} fits on {counts[True] or 'none'} of {len(answers)} nodes"
     head += f", and of {counts[None]} that is not known" if counts[None] else ""
     return joined([head, *(columns(rows, indent="  ", width=width) if rows else [])])
@@ -93,7 +93,7 @@ def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = Fal
 
 def render_decisions(decisions: Sequence[Decision], replica: str, note: str) -> str:
     """What a replica of Stowage has answered about a pod, newest first, and what it says beside."""
-    rows = [(f"{one.at:%Y-%m-%d %H:%M:%S} UTC", one.verb, one.answer) for one in decisions]
+    rows = [(f"{d.at:%Y-%m-%d %H:%M:%S} UTC", d.verb, d.answer) for d in decisions]
     return joined([*_sections({f"Last decisions (of {replica}):": rows}), *(["", note] if note else [])])
 
 

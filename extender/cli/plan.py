@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from extender.cli import cluster_args
-from extender.cli.usage import UsageError, number, whole_number
+from extender.cli.cluster_args import UsageError, number, whole_number
 from extender.untrusted.terminal import show_progress
 from extender.untrusted.visible import joined
 
@@ -33,66 +34,33 @@ _WHAT = {
 _count = whole_number(1, 100, "a whole number from 1 to 100")
 _part = number(0, 1, "a number above 0, at most 1")
 _factor = number(0, 1e6, "a number above 0")
-_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
-    "drain": {
-        "--ignore-waiting": {"action": "store_true", "help": "keep no room for pending pods"},
-    },
-    "change": {
-        "--add": {
-            "action": "append",
-            "default": [],
-            "metavar": "NxTYPE",
-            "help": "add COUNTxTYPE nodes, such as 4xH100 or 2xNODE (repeatable)",
-        },
-        "--remove": {
-            "action": "append",
-            "default": [],
-            "metavar": "NODE",
-            "help": "remove this node (repeatable)",
-        },
-    },
-    "moves": {
-        "--moves": {"type": _count, "default": 5, "metavar": "K", "help": "maximum number of moves (5)"},
-        "--free": {"choices": ("gpus", "nodes"), "default": "gpus", "help": "what to free (gpus)"},
-    },
-    "mig": {
-        "--layouts": {
-            "type": _count,
-            "default": 3,
-            "metavar": "K",
-            "help": "maximum number of layouts per pool (3)",
-        },
-        "--growth": {
-            "type": _factor,
-            "default": 1.0,
-            "metavar": "X",
-            "help": "plan for X times the current demand (1)",
-        },
-        "--repartition-seconds": {
-            "type": _factor,
-            "default": 90.0,
-            "metavar": "S",
-            "help": "seconds to re-partition a node, without its drain (90)",
-        },
-    },
-    "slices": {
-        "--prometheus": {"metavar": "URL", "help": "Prometheus with the metrics of dcgm-exporter"},
-        "--window": {"default": "7d", "metavar": "TIME", "help": "time window of the measurements (7d)"},
-        "--margin": {
-            "type": _factor,
-            "default": 1.2,
-            "metavar": "X",
-            "help": "the slice must fit X times the use (1.2)",
-        },
-        "--quantile": {
-            "type": _part,
-            "default": 0.95,
-            "metavar": "Q",
-            "help": "quantile of the activity; for memory always the maximum (0.95)",
-        },
-    },
-}
-"""The options that only one plan has."""
+_SEVERAL = {"action": "append", "default": []}
+_MORE_NODES = "add COUNTxTYPE nodes, such as 4xH100 or 2xNODE (repeatable)"
+_FREED = ("gpus", "nodes")
+_REPARTITION = "seconds to re-partition a node, without its drain"
+_WINDOW = "time window of the measurements (7d)"
+_QUANTILE = "quantile of the activity; for memory always the maximum"
+
+
+def _number(read: Callable[[str], float], default: float, metavar: str, text: str) -> dict[str, Any]:
+    return {"type": read, "default": default, "metavar": metavar, "help": f"{text} ({default:g})"}
+
+
+_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("drain", "--ignore-waiting", {"action": "store_true", "help": "keep no room for pending pods"}),
+    ("change", "--add", _SEVERAL | {"metavar": "NxTYPE", "help": _MORE_NODES}),
+    ("change", "--remove", _SEVERAL | {"metavar": "NODE", "help": "remove this node (repeatable)"}),
+    ("moves", "--moves", _number(_count, 5, "K", "maximum number of moves")),
+    ("moves", "--free", {"choices": _FREED, "default": "gpus", "help": "what to free (gpus)"}),
+    ("mig", "--layouts", _number(_count, 3, "K", "maximum number of layouts per pool")),
+    ("mig", "--growth", _number(_factor, 1.0, "X", "plan for X times the current demand")),
+    ("mig", "--repartition-seconds", _number(_factor, 90.0, "S", _REPARTITION)),
+    ("slices", "--prometheus", {"metavar": "URL", "help": "Prometheus with the metrics of dcgm-exporter"}),
+    ("slices", "--window", {"default": "7d", "metavar": "TIME", "help": _WINDOW}),
+    ("slices", "--margin", _number(_factor, 1.2, "X", "the slice must fit X times the use")),
+    ("slices", "--quantile", _number(_part, 0.95, "Q", _QUANTILE)),
+)
+"""The options that only one plan has: the plan, the option, and how argparse takes it."""
 _WITH_PRICES = ("drain", "change", "summary")
 
 
@@ -118,18 +86,15 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.set_defaults(what="summary")
     for what, text in _WHAT.items():
         # What stands before the name of the plan has set the defaults.
-        one = plans.add_parser(what, help=text, description=text, argument_default=argparse.SUPPRESS)
-        _add_options(one, what)
+        plan_parser = plans.add_parser(what, help=text, description=text, argument_default=argparse.SUPPRESS)
+        _add_options(plan_parser, what)
 
 
 def _add_options(parser: argparse.ArgumentParser, what: str) -> None:
     add = parser.add_argument
-    for plan, options in _OPTIONS.items():
-        for name, how in options.items():
-            if plan == what:
-                add(name, **how)
-            else:
-                add(name, action=_OfOther, nargs="*", const=plan, help=argparse.SUPPRESS)
+    for plan, name, how in _OPTIONS:
+        others = {"action": _OfOther, "nargs": "*", "const": plan, "help": argparse.SUPPRESS}
+        add(name, **(how if plan == what else others))
     cluster_args.add_source(parser, url=True)
     if what in _WITH_PRICES:
         add("--prices", type=Path, metavar="FILE", help="prices per hour, as YAML (docs/plan.md)")

@@ -148,7 +148,6 @@ def _child(modules: Sequence[str], *, start_new_session: bool = False) -> subpro
 
 
 def _succeeds(child: subprocess.Popen[bytes]) -> bool:
-    """Wait for it."""
     if code := child.wait():
         _log.warning(
             "compiling kernels ahead failed, they are compiled when they are needed: status %s", code

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from extender.cli import cluster_args
-from extender.cli.usage import UsageError
+from extender.cli.cluster_args import UsageError
 from extender.untrusted.terminal import interruptible, show_progress
 from packing.policies.registry import POLICIES
 

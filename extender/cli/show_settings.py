@@ -74,8 +74,5 @@ def _flow(value: Any) -> str:  # noqa: ANN401 (what JSON has)
     """On one line, as JSON, which is YAML; whole numbers without a point, and sets in order."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return json.dumps(sorted(value) if isinstance(value, list) and _is_names(value) else value)
-
-
-def _is_names(value: list[Any]) -> bool:
-    return all(isinstance(one, str) for one in value)
+    is_names = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return json.dumps(sorted(value) if is_names else value)

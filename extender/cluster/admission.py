@@ -15,7 +15,7 @@ from extender.cluster.pod_table import PodTable
 from extender.k8s.admission_objects import AdmissionKind, AdmissionRecord, PersistentVolume, RuntimeClass
 from extender.k8s.affinity import Toleration
 from extender.k8s.manifest import Pairs, is_extended
-from extender.k8s.objects import Container, Deleted, Event, Listed, Node, Pod, Upserted
+from extender.k8s.objects import Container, Event, Node, Pod, take_in
 from extender.queues.queue import PriorityClasses
 from extender.untrusted.limits import KEY, shorten
 
@@ -41,30 +41,17 @@ class Admission:
 
     def apply(self, event: Event) -> None:
         """Take in an event of one of these kinds."""
-        known = self._by_kind[event.kind]
-        match event:
-            case Upserted(obj):
-                known[obj.key] = obj
-            case Deleted(_, key):
-                known.pop(key, None)
-            case Listed(_, keys):
-                for key in known.keys() - keys:
-                    del known[key]
+        take_in(event, self._by_kind[event.kind])
 
     def records(self) -> list[AdmissionRecord]:
-        return [one for by_key in self._by_kind.values() for one in by_key.values()]
-
-    @property
-    def problems(self) -> dict[str, str]:
-        """What cannot be read, by kind and name."""
-        return {f"{one.kind} {one.key}": one.problem for one in self.records() if one.problem}
+        return [record for by_key in self._by_kind.values() for record in by_key.values()]
 
     def volumes_of(self, pod: Pod) -> list[PersistentVolume | None]:
         """The volume of each of the pod's claims, None for one that is not known."""
         claims, volumes = self._by_kind["PersistentVolumeClaim"], self._by_kind["PersistentVolume"]
         bound = (claims.get(f"{pod.namespace}/{name}") for name in pod.volume_claims)
         found = (volumes.get(claim.volume) if claim else None for claim in bound)
-        return [None if one is None or one.problem else one for one in found]
+        return [None if record is None or record.problem else record for record in found]
 
     def as_created(self, pod: Pod) -> tuple[Pod, str]:
         """The pod, and what is added, in one line. A pod that the cluster has stays as it is."""
@@ -78,13 +65,13 @@ class Admission:
         return pod, f"The API server adds when it is created: {'; '.join(added)}." if added else ""
 
     def _with_requests(self, pod: Pod) -> tuple[Pod, str]:
-        ranges = (one for _, one in sorted(self._by_kind["LimitRange"].items(), reverse=True))
-        defaults = {k: v for one in ranges if one.namespace == pod.namespace for k, v in one.requests}
+        ranges = (r for _, r in sorted(self._by_kind["LimitRange"].items(), reverse=True))
+        defaults = {k: v for r in ranges if r.namespace == pod.namespace for k, v in r.requests}
         spec = pod.spec
-        missing = defaults.keys() - {name for one in spec.containers for name, _ in one.requests}
+        missing = defaults.keys() - {name for c in spec.containers for name, _ in c.requests}
 
-        def completed(one: Container) -> Container:
-            return replace(one, requests=_pairs(defaults | dict(one.requests)))
+        def completed(container: Container) -> Container:
+            return replace(container, requests=_pairs(defaults | dict(container.requests)))
 
         containers, inits = (tuple(map(completed, some)) for some in (spec.containers, spec.init_containers))
         text = f"requests of {_listed({name: defaults[name] for name in missing})} (LimitRange)"
@@ -93,7 +80,7 @@ class Admission:
 
     def _with_priority(self, pod: Pod) -> tuple[Pod, str]:
         classes = self._priorities.by_name
-        default = next((one.name for one in classes.values() if one.is_default), "")
+        default = next((c.name for c in classes.values() if c.is_default), "")
         known = classes.get(pod.priority_class or default)
         if known is None or pod.priority:
             return pod, ""
@@ -116,7 +103,7 @@ class Admission:
 
     def _tolerating(self, pod: Pod) -> tuple[Pod, str]:
         rules = pod.scheduling_constraints
-        names = extended_resources(pod) - {one.key for one in rules.tolerations}
+        names = extended_resources(pod) - {toleration.key for toleration in rules.tolerations}
         cloud = next(filter(None, map(_cloud, self._nodes.values())), "") if names else ""
         if not cloud:
             return pod, ""
@@ -129,7 +116,7 @@ class Admission:
 
 def extended_resources(pod: Pod) -> set[str]:
     """The extended resources that its containers request."""
-    return {name for one in pod.spec.all_containers for name, _ in one.requests if is_extended(name)}
+    return {name for c in pod.spec.all_containers for name, _ in c.requests if is_extended(name)}
 
 
 def _cloud(node: Node) -> str:

@@ -133,7 +133,6 @@ class Allocations:
             self._allocate(placement.node, [key])
 
     def release(self, key: str) -> None:
-        """The pod has nothing any more."""
         self.problems.pop(key, None)
         self._histories.pop(key, None)
         placement = self._placements.pop(key, None)

@@ -29,14 +29,7 @@ from extender.dialects.pod_resources import RequestError
 from extender.dra.node_devices import NodeDevices
 from extender.k8s.objects import Pod
 from packing.fleet.mig_slices import MigStock, ProfileSlices
-from packing.fleet.stranded import (
-    NOTHING,
-    Beside,
-    Fragmentation,
-    fragmentation,
-    on_offer,
-    whole_gpus,
-)
+from packing.fleet.stranded import NOTHING, Beside, Fragmentation, fragmentation, on_offer, whole_gpus
 from packing.model.gpu_catalogue import named_model
 from packing.model.request import WHOLE
 
@@ -119,7 +112,7 @@ def waits_for_devices(state: State, pod: Pod) -> bool:
         return True
 
 
-def waiting_pods(state: State) -> list[Pod]:
+def pods_waiting_for_devices(state: State) -> list[Pod]:
     """The pods that wait, the most urgent first."""
     found = [pod for key in state.pods.waiting if waits_for_devices(state, pod := state.pods[key])]
     return sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
@@ -184,7 +177,7 @@ class CensusTaker:
                 queue = state.rights.queues.name_of(pod)
                 waiting[queue] = self._with_pod(waiting.get(queue, Waiting()), pod)
         self._in_slices = {name: seen for name, seen in self._in_slices.items() if name in state.fleet.rows}
-        return self._count({name: one for name, one in hidden.items() if _has_no_gpus(state, name)}, waiting)
+        return self._count({name: n for name, n in hidden.items() if _has_no_gpus(state, name)}, waiting)
 
     def node(self, name: str) -> NodeCount | None:
         """A node in the last census, None where it has no GPUs."""
@@ -232,12 +225,13 @@ class CensusTaker:
         self._columns = columns = _columns(state, hidden)
         self._rows = {name: row for name, row in state.fleet.rows.items() if columns.counted[row]}
         fleet, by_model = fragmentation(state.fleet, columns.on_offer, beside)
-        models = {name or UNKNOWN: one for name, one in by_model.items()}
-        for name, one in hidden.items():
+        models = {name or UNKNOWN: sums for name, sums in by_model.items()}
+        for name, node in hidden.items():
             if columns.on_offer[self._rows[name]]:
-                model = _label(one)
-                fleet, models[model] = with_node(fleet, one), with_node(models.get(model, NOTHING), one)
+                model = _label(node)
+                fleet, models[model] = with_node(fleet, node), with_node(models.get(model, NOTHING), node)
         closed, spot = columns.counted & ~columns.on_offer, state.fleet.arrays.spot > 0
+        closed_specs = (state.fleet.specs[row] for row in np.flatnonzero(closed).tolist())
         return Census(
             Totals(
                 nodes=int(columns.counted.sum()),
@@ -251,7 +245,7 @@ class CensusTaker:
                 not_offered=int(columns.not_offered.sum()),
                 missing=int(columns.not_offered[columns.on_offer].sum()),
                 uncounted=int((columns.counted & (columns.gpus == 0)).sum()),
-                waiting=sum(one.pods for one in waiting.values()),
+                waiting=sum(of_queue.pods for of_queue in waiting.values()),
             ),
             fleet,
             models,
@@ -262,7 +256,7 @@ class CensusTaker:
                 int((columns.counted & spot).sum()),
             ),
             self._mig_slices(),
-            _closed_nodes(state, closed),
+            dict(Counter(closed_text(state, spec.name) or _OFFERS_NONE for spec in closed_specs if spec)),
             waiting,
             beside,
         )
@@ -307,11 +301,11 @@ def _columns(state: State, hidden: Mapping[str, Unoffered]) -> _Columns:
         if name in rows and counted[rows[name]]:
             not_offered[rows[name]] = missing_gpus(state, name)
             gpus[rows[name]] += not_offered[rows[name]]
-    for name, one in hidden.items():
+    for name, node in hidden.items():
         row = rows[name]
-        gpus[row], used[row], free[row], whole[row] = one.gpus, one.used, one.free, one.free
-        not_offered[row] = 0 if one.claims else one.gpus
-        counted[row], open[row] = True, open[row] and one.claims
+        gpus[row], used[row], free[row], whole[row] = node.gpus, node.used, node.free, node.free
+        not_offered[row] = 0 if node.claims else node.gpus
+        counted[row], open[row] = True, open[row] and node.claims
     return _Columns(gpus, not_offered, used, free, whole, open, counted)
 
 
@@ -334,8 +328,8 @@ def _installed(state: State, columns: _Columns, hidden: Mapping[str, Unoffered])
     """By model, with the GPUs that nodes do not offer."""
     names = [kind.model or UNKNOWN for kind in state.fleet.names.kinds]
     model = state.fleet.arrays.model.astype(np.int64)
-    for name, one in hidden.items():
-        names.append(_label(one))
+    for name, node in hidden.items():
+        names.append(_label(node))
         model[state.fleet.rows[name]] = len(names) - 1
     gpus = np.bincount(model, columns.gpus, len(names)).tolist()
     used = np.bincount(model, columns.used, len(names)).tolist()
@@ -351,9 +345,3 @@ def _installed(state: State, columns: _Columns, hidden: Mapping[str, Unoffered])
 
 def _label(node: Unoffered) -> str:
     return node.model if named_model(node.model) else UNKNOWN
-
-
-def _closed_nodes(state: State, closed: npt.NDArray[np.bool_]) -> dict[str, int]:
-    """How many nodes are ``closed`` (N,), by reason."""
-    specs = (state.fleet.specs[row] for row in np.flatnonzero(closed).tolist())
-    return dict(Counter(closed_text(state, spec.name) or _OFFERS_NONE for spec in specs if spec))

@@ -237,12 +237,12 @@ def _peak(stages: Mapping[int, _Amount]) -> _Amount:
     return most
 
 
-def _sum(one: _Amount, other: _Amount) -> _Amount:
-    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+def _sum(first: _Amount, other: _Amount) -> _Amount:
+    return first[0] + other[0], first[1] + other[1], first[2] + other[2]
 
 
-def _max(one: _Amount, other: _Amount) -> _Amount:
-    return max(one[0], other[0]), max(one[1], other[1]), max(one[2], other[2])
+def _max(first: _Amount, other: _Amount) -> _Amount:
+    return max(first[0], other[0]), max(first[1], other[1]), max(first[2], other[2])
 
 
 def _slots(claim: Claim) -> int:
@@ -359,28 +359,32 @@ def _with_least(claims: Claims | None, share: Shares) -> Claims | None:
     return replace(claims, devices=tuple(replace(claim, requested=share) for claim in claims.devices))
 
 
-def _larger_of(one: ReconciledClaims, other: ReconciledClaims) -> ReconciledClaims:
+def _larger_of(first: ReconciledClaims, other: ReconciledClaims) -> ReconciledClaims:
     """The larger of both on each GPU; ``problem`` of the first."""
-    compute, memory, slices = Counter[int](), Counter[int](), dict(one.slices)
-    further = tuple(sorted((Counter(dict(one.further)) | Counter(dict(other.further))).items()))
-    for gpu, milli, mib in (*one.parts, *other.parts):
+    compute, memory, slices = Counter[int](), Counter[int](), dict(first.slices)
+    further = tuple(sorted((Counter(dict(first.further)) | Counter(dict(other.further))).items()))
+    for gpu, milli, mib in (*first.parts, *other.parts):
         compute[gpu], memory[gpu] = max(milli, compute[gpu]), max(mib, memory[gpu])
     for gpu, mask in other.slices:
         slices[gpu] = mask | slices.get(gpu, 0)
     parts = tuple((gpu, compute[gpu], memory[gpu]) for gpu in sorted(compute))
-    return ReconciledClaims(parts, one.problem, tuple(sorted(slices.items())), further)
+    return ReconciledClaims(parts, first.problem, tuple(sorted(slices.items())), further)
 
 
-def _covers(one: Shares | None, other: Shares) -> bool:
+def _covers(shares: Shares | None, other: Shares) -> bool:
     """Whether a share is at least as large as another of the same resource, on any GPU."""
-    return one is not None and one.resource == other.resource and all(map(ge, _amounts(one), _amounts(other)))
+    return (
+        shares is not None
+        and shares.resource == other.resource
+        and all(map(ge, _amounts(shares), _amounts(other)))
+    )
 
 
 def _largest(shares: tuple[Shares, ...], new: Shares) -> tuple[Shares, ...]:
     """These shares and a new one, without those that another covers."""
-    if any(_covers(one, new) for one in shares):
+    if any(_covers(held, new) for held in shares):
         return shares
-    kept = (*(one for one in shares if not _covers(new, one)), new)
+    kept = (*(held for held in shares if not _covers(new, held)), new)
     if len(kept) <= _ALTERNATIVES:
         return kept
     # One that covers them all. They are of one resource, unless the owner edits the pod many times.

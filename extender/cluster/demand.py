@@ -69,7 +69,7 @@ class DemandLearner:
         self._untaught.pop(key, None)
 
     def keep(self, keys: frozenset[str]) -> None:
-        """All pods but these are gone."""
+        """Forget all pods but these."""
         for key in self._untaught.keys() - keys:
             self.forget(key)
 
@@ -156,31 +156,28 @@ class DemandMonitor:
         return Beside(cpu / gpus, memory / gpus) if gpus else Beside()
 
     def _shares(self) -> dict[Request, float]:
-        """The part of each kind of request."""
+        """The part of each kind of request: those that differ only in the set of nodes count as one, and
+        memory in steps of GiB."""
         counts, shares = self.demand.counts(), Counter[Request]()
         total = sum(counts.values())
         for request, count in counts.items():
-            shares[_kind(request)] += count / total  # type: ignore[assignment]
+            gib = -(-request.memory_bytes >> 30)
+            kind = replace(request, memory_bytes=gib << 30, node_set=None)
+            shares[kind] += count / total  # type: ignore[assignment]
         return dict(shares)
 
 
-def distance(one: Mapping[Request, float], other: Mapping[Request, float]) -> float:
+def distance(first: Mapping[Request, float], other: Mapping[Request, float]) -> float:
     """The total variation distance of two distributions."""
-    return sum(abs(one.get(kind, 0.0) - other.get(kind, 0.0)) for kind in one.keys() | other.keys()) / 2
+    return sum(abs(first.get(kind, 0.0) - other.get(kind, 0.0)) for kind in first.keys() | other.keys()) / 2
 
 
 def size_of(gpus: float) -> str:
-    """The one of ``SIZES``."""
+    """Which of ``SIZES`` so many GPUs are."""
     if gpus < 1:
         return "part"
     limits = zip((1, 2, 4, 8), SIZES[1:], strict=False)
     return next((size for limit, size in limits if gpus <= limit), SIZES[-1])
-
-
-def _kind(request: Request) -> Request:
-    """Requests that differ only in the set of nodes count as one, and memory in steps of GiB."""
-    gib = -(-request.memory_bytes >> 30)
-    return replace(request, memory_bytes=gib << 30, node_set=None)
 
 
 def gpus_of(fleet: Fleet, request: Request) -> float:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
-from extender.cluster.guarded_policy import GuardedPolicy
+import numpy as np
+
+from extender.cluster.failures import Failures
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -19,10 +22,75 @@ from extender.queues.rights import Rights
 from extender.settings import ExpectedRequest, Settings, SettingsError
 from extender.source.state_dump import Header
 from packing.cost.demand import Mix
+from packing.fleet.arrays import Floats
+from packing.fleet.feasibility import reasons_for
+from packing.fleet.feasibility_kernels import finite_where_fits
+from packing.fleet.fleet import Fleet
+from packing.fleet.placement import freest_gpus
 from packing.model.gpu_catalogue import GpuValues
 from packing.model.reasons import Reason
 from packing.model.request import Request
+from packing.policies.interface import Due, Policy, Solve
 from packing.policies.registry import POLICIES
+
+
+class GuardedPolicy:
+    """The ``chosen`` policy, with a ``fallback`` for costs and choices. No method raises.
+
+    A policy only compares nodes that fit, so a fault in it costs packing and nothing else. If a plan fails,
+    the last good tables stay in use. If a cost or a choice fails, the fallback decides; if that fails too,
+    all nodes that fit are equal. Each failure is counted (``stowage_policy_failures_total``), each kind is
+    logged once.
+    """
+
+    def __init__(self, policy: Policy, fallback: Policy) -> None:
+        self.name = policy.name
+        self.failures = Failures()
+        self.chosen, self._policies = policy, (policy, fallback)
+
+    def cost(self, fleet: Fleet, request: Request) -> Floats:
+        """Finite on every node where the request fits. If there are none, no policy is asked."""
+        codes = reasons_for(fleet, request)
+        if not (codes == Reason.FITS).any():
+            return np.full(codes.size, np.inf, np.float32)
+        for policy in self._policies:
+            with self.failures.caught("cost"):
+                cost = policy.cost(fleet, request)
+                if finite_where_fits(codes, cost):
+                    return cost
+                raise ValueError("no finite cost for a node that fits")
+        return np.where(codes == Reason.FITS, 0, np.inf).astype(np.float32)
+
+    def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
+        for policy in self._policies:
+            with self.failures.caught("choose"):
+                return policy.choose(fleet, request, row)
+        return freest_gpus(fleet, row, request)
+
+    def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
+        with self.failures.caught("terms"):
+            return self.chosen.terms(fleet, request, row)
+        return {}
+
+    def observe(self, request: Request) -> None:
+        with self.failures.caught("observe"):
+            self.chosen.observe(request)
+
+    def update(self, fleet: Fleet, due: Due) -> Solve | None:
+        """If a part of it fails, the tables stay as they are."""
+        with self.failures.caught("plan"):
+            solve = self.chosen.update(fleet, due)
+            return solve and partial(self._solve, solve)
+        return None
+
+    def _solve(self, solve: Solve) -> Callable[[], None]:
+        with self.failures.caught("plan"):
+            return partial(self._adopt, solve())
+        return lambda: None
+
+    def _adopt(self, adopt: Callable[[], None]) -> None:
+        with self.failures.caught("plan"):
+            adopt()
 
 
 def state_of(settings: Settings, dump: Header | None = None) -> State:
@@ -31,7 +99,9 @@ def state_of(settings: Settings, dump: Header | None = None) -> State:
     ``dump``: what a service has learnt and remembers. Then pods that come teach nothing: it knew them.
     """
     prior = _learnt(dump) if dump else prior_of(settings.demand)
-    policy = _policy(settings, prior)
+    check_policy(settings.policy)
+    chosen = POLICIES[settings.policy](prior=prior, minimum_milli=settings.minimum_slice_milli)
+    policy = GuardedPolicy(chosen, fallback=POLICIES["best-fit"]())
     rights = Rights(Queues(settings.queues), settings.evict_kueue_pods)
     state = State(policy, rights, DisruptionLog(settings.shield_seconds))
     state.nodes.sets.expect(prior)
@@ -63,13 +133,6 @@ def check_policy(name: str) -> None:
         raise SettingsError(f"policy: invalid value {name!r}; expected one of {', '.join(POLICIES)}")
 
 
-def _policy(settings: Settings, prior: Mix | None) -> GuardedPolicy:
-    """The policy in force, whose errors fail no request."""
-    check_policy(settings.policy)
-    policy = POLICIES[settings.policy](prior=prior, minimum_milli=settings.minimum_slice_milli)
-    return GuardedPolicy(policy, fallback=POLICIES["best-fit"]())
-
-
 def prior_of(expected: Sequence[ExpectedRequest]) -> Mix | None:
     """The mix of these requests; None without any. Raises ``SettingsError``, with the place in the list."""
     weights: Counter[Request] = Counter()
@@ -79,7 +142,7 @@ def prior_of(expected: Sequence[ExpectedRequest]) -> Mix | None:
 
 
 def _learnt(dump: Header) -> Mix | None:
-    weights = {one.request: one.weight for one in dump.learnt if one.weight > 0}
+    weights = {entry.request: entry.weight for entry in dump.learnt if entry.weight > 0}
     total = sum(weights.values())
     return Mix(tuple(weights), tuple(weight / total for weight in weights.values())) if weights else None
 

@@ -69,17 +69,17 @@ def waiting_members(
     for pod in pods:
         with suppress(RequestError):
             members.append(WaitingMembers(pod, asked_by(pod)))
-    members.sort(key=lambda one: (one.request.gpus, one.request.cpu_milli, one.pod.key))
+    members.sort(key=lambda member: (member.request.gpus, member.request.cpu_milli, member.pod.key))
     return grouped(members[:most])
 
 
 def grouped(members: Iterable[WaitingMembers]) -> list[WaitingMembers]:
     """Members that ask for the same as one group, in the order in which they come first."""
     groups: dict[object, WaitingMembers] = {}
-    for one in members:
-        shape = (one.request, one.pod.spec.node_selector, one.pod.scheduling_constraints)
+    for member in members:
+        shape = (member.request, member.pod.spec.node_selector, member.pod.scheduling_constraints)
         known = groups.get(shape)
-        groups[shape] = replace(known, count=known.count + one.count) if known else one
+        groups[shape] = replace(known, count=known.count + member.count) if known else member
     return list(groups.values())
 
 
@@ -97,8 +97,13 @@ def place_together(
     a moment counts as open. No more than ``limits.GANG_PLACED`` members are placed one by one; those beyond
     get no place, as if they needed none.
     """
-    largest_first = sorted(members, key=lambda one: _size(fleet, one.request), reverse=True)
-    stacked = [replace(one, request=one.request.stacked or one.request) for one in members]
+
+    def size(member: WaitingMembers) -> tuple[float, int, int]:
+        gpus = float(gpu_sizes(fleet, member.request).max(initial=0.0))  # on the node where they are most
+        return gpus, member.request.cpu_milli, member.request.memory_bytes
+
+    largest_first = sorted(members, key=size, reverse=True)
+    stacked = [replace(member, request=member.request.stacked or member.request) for member in members]
     orders = [largest_first, list(members), stacked]
     for number, order in enumerate(orders):
         if order in orders[:number]:
@@ -192,11 +197,6 @@ class _Candidates:
         return spec is not None and not self._filter.rejection(self._nodes[spec.name])
 
 
-def _size(fleet: Fleet, request: Request) -> tuple[float, int, int]:
-    """To order members by: GPUs on the node where they are most, then CPU and memory."""
-    return float(gpu_sizes(fleet, request).max(initial=0.0)), request.cpu_milli, request.memory_bytes
-
-
 class GangHolds:
     """Keeps room for the gangs that have some members bound, but not all that must run together.
 
@@ -254,8 +254,8 @@ class GangHolds:
         missing = gang.to_place - len(bound) - (len(waiting) - len(unpromised))
         wanted = waiting_members(unpromised, max(missing, 0))
         counts: Counter[Request] = Counter()
-        for one in wanted:
-            counts[one.request] += one.count
+        for member in wanted:
+            counts[member.request] += member.count
         room.places = _kept(room.places, counts, [bound[key] for key in bound.keys() - room.bound])
         room.bound = frozenset(bound)
         lacking = _without(wanted, Counter(place.request for place in room.places))
@@ -263,8 +263,8 @@ class GangHolds:
         if not lacking or now - room.searched < _PAUSE:
             return
         room.searched = now
-        held = sum(len(one.places) for one in self._reservations.gangs.values())
-        total = held + sum(one.count for one in lacking)
+        held = sum(len(gang.places) for gang in self._reservations.gangs.values())
+        total = held + sum(member.count for member in lacking)
         found = self._place(lacking, room.places) if total <= GANG_HELD else None
         room.places = [] if found is None else [*room.places, *found]
 
@@ -278,7 +278,7 @@ def _kept(places: Sequence[Placement], counts: Counter[Request], nodes: list[str
         released_first.append(taken[place.node] > 0)
         taken[place.node] -= 1
     left, kept = Counter(counts), []
-    for _, place in sorted(zip(released_first, places, strict=True), key=lambda one: one[0]):
+    for _, place in sorted(zip(released_first, places, strict=True), key=lambda entry: entry[0]):
         if left[place.request] > 0:
             left[place.request] -= 1
             kept.append(place)
@@ -288,11 +288,11 @@ def _kept(places: Sequence[Placement], counts: Counter[Request], nodes: list[str
 def _without(wanted: Sequence[WaitingMembers], having: Counter[Request]) -> list[WaitingMembers]:
     """The wanted members that have no place yet."""
     lacking = []
-    for one in wanted:
-        count = max(one.count - having[one.request], 0)
-        having[one.request] -= one.count - count
+    for member in wanted:
+        count = max(member.count - having[member.request], 0)
+        having[member.request] -= member.count - count
         if count:
-            lacking.append(replace(one, count=count))
+            lacking.append(replace(member, count=count))
     return lacking
 
 
@@ -335,11 +335,6 @@ def gang_costs(
     return cost
 
 
-def _levels(domains: DomainIds) -> npt.NDArray[np.int32]:
-    """The domains, with the nodes themselves as the first level."""
-    return np.vstack([np.arange(domains.shape[1], dtype=np.int32), domains])
-
-
 def _nearness(domains: DomainIds, bound: Sequence[int]) -> npt.NDArray[np.float64]:
     """0 to 1: the mean over the bound members. One pass for all members in the same domains."""
     nearness = np.zeros(domains.shape[1])
@@ -359,7 +354,8 @@ def _room_nearby(fleet: Fleet, domains: DomainIds, request: Request, missing: in
     """0 to 1: by the nearest domain into which all missing members fit; a little more for a small one."""
     room = _room(fleet, request)
     nearness = np.zeros(room.size)
-    for ids, near in zip(_levels(domains), NEAR, strict=True):
+    levels = np.vstack([np.arange(domains.shape[1], dtype=np.int32), domains])  # nodes themselves first
+    for ids, near in zip(levels, NEAR, strict=True):
         known = ids >= 0
         in_domain = np.zeros(room.size)
         in_domain[known] = np.bincount(ids[known], weights=room[known])[ids[known]]

@@ -95,7 +95,7 @@ class _Sets:
         values = tuple([labels.get(key) for key in self._keys]), taints
         mask = self._mask_of_values.get(values)
         if mask is None:
-            mask = sum(one.matches(labels, taints) << number for number, one in enumerate(self.requirements))
+            mask = sum(r.matches(labels, taints) << number for number, r in enumerate(self.requirements))
             if len(self._mask_of_values) >= _MOST_MASKS:
                 self._mask_of_values.clear()
             self._mask_of_values[values] = mask
@@ -112,7 +112,7 @@ def choose_sets(
 
     A requirement that all nodes meet is no set. Requirements that the same nodes meet are one set.
     """
-    ranked = sorted(asked, key=lambda one: (not _is_about_product(one), -asked[one], repr(one)))[:_CANDIDATES]
+    ranked = sorted(asked, key=lambda r: (not _is_about_product(r), -asked[r], repr(r)))[:_CANDIDATES]
     keys = _keys_of(ranked)
     facts = zip(labels, taints or [()] * len(labels), strict=True)
     # Which nodes differ at all:
@@ -125,7 +125,7 @@ def choose_sets(
             everywhere.add(requirement)
         elif column in names_of:
             names_of[column].append(requirement)
-        elif len(names_of) < MOST_SETS and _classes([*names_of, column]) <= MOST_CLASSES:
+        elif len(names_of) < MOST_SETS and len({*zip(*names_of, column, strict=True)}) <= MOST_CLASSES:
             names_of[column] = [requirement]
     sets = sorted((sorted(names, key=repr) for names in names_of.values()), key=repr)
     numbers: dict[NodeRequirement | None, int] = {}
@@ -145,14 +145,9 @@ def _asked_for(counts: Mapping[Request, float]) -> Counter[NodeRequirement]:
     for request, count in counts.items():
         requirement = request.node_set or NO_REQUIREMENT
         if isinstance(requirement, NodeRequirement):
-            for one in {requirement, requirement.only(PRODUCT_LABELS.__contains__)}:
-                asked[one] += count * request.gpus  # type: ignore[assignment]
+            for part in {requirement, requirement.only(PRODUCT_LABELS.__contains__)}:
+                asked[part] += count * request.gpus  # type: ignore[assignment]
     return asked
-
-
-def _classes(columns: Sequence[tuple[bool, ...]]) -> int:
-    """How many different memberships there are."""
-    return len({*zip(*columns, strict=True)})
 
 
 def _is_about_product(requirement: NodeRequirement) -> bool:
@@ -160,4 +155,4 @@ def _is_about_product(requirement: NodeRequirement) -> bool:
 
 
 def _keys_of(requirements: Iterable[NodeRequirement]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(key for one in requirements for key in one.keys))
+    return tuple(dict.fromkeys(key for requirement in requirements for key in requirement.keys))

@@ -21,9 +21,9 @@ from extender.cluster.node_sets import NodeSets
 from extender.dialects.pod_request import WRITERS
 from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL, applied_layout
-from extender.inventory.network_labels import domains_of
 from extender.inventory.node_inventory import Sources, inventory_of, known_gpus
 from extender.inventory.node_state import closed_because
+from extender.inventory.nvlink import domains_of
 from extender.k8s.objects import KoordinatorDevice, MigLayout, MigLayouts, Node, Pod
 from extender.k8s.quantity import QuantityError
 from packing.fleet.fleet import Fleet
@@ -73,7 +73,7 @@ class MigLayoutTable:
                 yield _layouts_of(""), missing
             elif "" not in self._counting:
                 without = (node for node in nodes.values() if node.name not in self._counting)
-                yield from ((_layouts_of(one.name), missing) for one in without if LAYOUT_LABEL in one.labels)
+                yield from ((_layouts_of(n.name), missing) for n in without if LAYOUT_LABEL in n.labels)
         for node, layouts in self._counting.items():
             count = len(self._by_node[node])
             problem = layouts.problem and f"{layouts.name}: {layouts.problem}"
@@ -201,7 +201,7 @@ class NodeTable(Mapping[str, Node]):
     def _set_layouts(self, name: str, layouts: MigLayouts | None) -> list[str]:
         """A ConfigMap has come or changed; None: it has gone. Reads the nodes again of which that changes the
         layout."""
-        named = {one.node for one in (self.layouts.by_name.get(name), layouts) if one}
+        named = {known.node for known in (self.layouts.by_name.get(name), layouts) if known}
         nodes = self._nodes.values() if "" in named else filter(None, map(self._nodes.get, named))
         before = {node.name: self._layout(node) for node in nodes}
         if layouts is not None:

@@ -58,7 +58,6 @@ class _Report(NamedTuple):
         return 0 < pod.started <= max(self.covers, now - REPORTED)
 
     def table(self, names: tuple[str, ...], size: int) -> Longs:
-        """See ``as_arrays``."""
         if (known := self.tables.get((names, size))) is None:
             if len(self.tables) >= _KEPT_TABLES:
                 self.tables.clear()
@@ -95,7 +94,7 @@ class NumaTable:
     @property
     def problems(self) -> dict[str, str]:
         """By the name of the node."""
-        found = ((one.name, one.problem) for one in self.records() if one.problem)
+        found = ((report.name, report.problem) for report in self.records() if report.problem)
         return {name: f"NodeResourceTopology: {problem}" for name, problem in found}
 
     def apply(self, event: Event) -> None:
@@ -139,7 +138,7 @@ class NumaTable:
         """
         found = np.zeros(rows.size, np.bool_)
         wanted = _wanted(pod.spec, False), _wanted(pod.spec, True)
-        if not any(one.amounts for one in wanted[0]):
+        if not any(container.amounts for container in wanted[0]):
             return found
         asked = [
             (at, report)
@@ -154,7 +153,7 @@ class NumaTable:
         else:
             questions = list(self._questions(fleet, pod, asked, rows))
         if questions:
-            found[[one.at for one in questions]] = ~_admitted(questions, wanted)
+            found[[question.at for question in questions]] = ~_admitted(questions, wanted)
         now = self._pods.now()
         refused_at = {} if idle else self._refused_at(pod, now)
         for at, report in asked if refused_at else ():
@@ -172,15 +171,15 @@ class NumaTable:
             gone, staying = set[str](), list[Wanted]()
             if left or fleet.absent.get(int(rows[at])):
                 absent = {*map(id, fleet.absent[int(rows[at])])}
-                for one in pods.on_node(name):
-                    if not absent.isdisjoint(map(id, pods.allocations_of(one))):
-                        gone.add(one.uid)
-                    if report.has(one, now):
-                        (left if one.uid in gone else staying).append(_wanted(one.spec, whole))
+                for other in pods.on_node(name):
+                    if not absent.isdisjoint(map(id, pods.allocations_of(other))):
+                        gone.add(other.uid)
+                    if report.has(other, now):
+                        (left if other.uid in gone else staying).append(_wanted(other.spec, whole))
             lately = [
-                _wanted(one.spec, whole)
-                for one in starting.get(name, ())
-                if one.uid not in gone and one.uid != pod.uid and not report.has(one, now)
+                _wanted(other.spec, whole)
+                for other in starting.get(name, ())
+                if other.uid not in gone and other.uid != pod.uid and not report.has(other, now)
             ]
             yield _Question(at, report, lately, left, staying)
 
@@ -194,16 +193,16 @@ class NumaTable:
         """Why kubelet's verdict on the pod is not known there, in words; "" if it is, and if there are no
         reports at all."""
         report = self._reports.get(node)
-        if not self._reports or not any(one.amounts for one in _wanted(pod.spec, False)):
+        if not self._reports or not any(container.amounts for container in _wanted(pod.spec, False)):
             return ""
         if report is None:
             return "the node has no NodeResourceTopology"
         if report.topology.problem:
             return f"NodeResourceTopology: {report.topology.problem}"
-        known = {name for one in report.topology.numa for name, _ in one.total}
+        known = {name for zone in report.topology.numa for name, _ in zone.total}
         until = self._pods.now() - REPORTED
         for other in self._pods.on_node(node) if report.topology.policy in REFUSING else ():
-            bound = any(known & dict(one.amounts).keys() for one in _wanted(other.spec, False))
+            bound = any(known & dict(c.amounts).keys() for c in _wanted(other.spec, False))
             if bound and report.came < other.started < until:
                 return f"its NodeResourceTopology has not changed since {other.key} started there"
         return ""
@@ -212,9 +211,9 @@ class NumaTable:
         """What the report says is free of the devices that the pod asks for, NUMA node by NUMA node; "" if
         nothing is known."""
         report = self._reports.get(node)
-        numa = [dict(one.free) for one in report.topology.numa] if report else []
-        asked = {name for one in _wanted(pod.spec, True) for name, amount in one.amounts if amount}
-        shown = {name: [one.get(name, 0) for one in numa] for name in sorted(asked) if "/" in name}
+        numa = [dict(zone.free) for zone in report.topology.numa] if report else []
+        asked = {name for c in _wanted(pod.spec, True) for name, amount in c.amounts if amount}
+        shown = {name: [zone.get(name, 0) for zone in numa] for name in sorted(asked) if "/" in name}
         texts = (f"{' + '.join(map(str, free))} {name}" for name, free in shown.items() if any(free))
         return ", ".join(texts)
 
@@ -233,19 +232,19 @@ class NumaTable:
 def _admitted(questions: Sequence[_Question], wanted: tuple[Wanted, Wanted]) -> Flags:
     """For each node whether its kubelet admits the pod that wants this as single containers, or as a whole.
     Where there is no room for one of the pods that came lately, it is in the report already."""
-    pods = {id(pod): pod for one in questions for pod in (*one.lately, *one.left, *one.staying)}.values()
-    names = tuple(sorted({name for pod in (*pods, wanted[0]) for one in pod for name, _ in one.amounts}))
-    size = max(len(one.report.topology.numa) for one in questions)
-    tables = np.stack([one.report.table(names, size) for one in questions])
+    pods = {id(pod): pod for q in questions for pod in (*q.lately, *q.left, *q.staying)}.values()
+    names = tuple(sorted({name for pod in (*pods, wanted[0]) for c in pod for name, _ in c.amounts}))
+    size = max(len(question.report.topology.numa) for question in questions)
+    tables = np.stack([question.report.table(names, size) for question in questions])
     free, total = tables[:, 0], tables[:, 1]
-    given = {n: _ways(one, free[n], total[n], names) for n, one in enumerate(questions) if one.left}
+    given = {n: _ways(q, free[n], total[n], names) for n, q in enumerate(questions) if q.left}
     more = [(n, way) for n, ways in given.items() for way in ways]
     of = np.array([*range(len(questions)), *(n for n, _ in more)])
     free = free[of]
     for at, (_, way) in enumerate(more, len(questions)):
         free[at] += way
-    single = np.array([one.report.topology.policy == "single-numa-node" for one in questions])[of]
-    queues = [(*one.lately, wanted[one.report.topology.whole_pods]) for one in questions]
+    single = np.array([q.report.topology.policy == "single-numa-node" for q in questions])[of]
+    queues = [(*question.lately, wanted[question.report.topology.whole_pods]) for question in questions]
     fits = fit_one_after_the_other(single, free, total[of], names, [queues[n] for n in of.tolist()])
     found = fits[: len(questions)].copy()
     for n, ways in given.items():  # as it is, or wherever what has been left is
@@ -257,7 +256,7 @@ def _ways(asked: _Question, free: Longs, total: Longs, names: Sequence[str]) -> 
     """The ways in which what pods have left may lie on the NUMA nodes, (K, R) each; none if they are too
     many, or if the report has some of it as free already."""
     total = np.maximum(total, 0)
-    if not any(one.amounts for pod in asked.staying for one in pod):
+    if not any(container.amounts for pod in asked.staying for container in pod):
         return [total - free]
     each, staying = _amounts(asked.left, names), _amounts(asked.staying, names)
     each[:, total.sum(axis=0) == 0] = 0  # bound to none
@@ -269,15 +268,15 @@ def _ways(asked: _Question, free: Longs, total: Longs, names: Sequence[str]) -> 
 
 def _amounts(pods: Iterable[Wanted], names: Sequence[str]) -> Longs:
     """(C, R) what the containers of these pods keep."""
-    each = [dict(one.amounts) for pod in pods for one in pod if one.stays]
-    return np.array([[one.get(name, 0) for name in names] for one in each], np.int64).reshape(-1, len(names))
+    each = [dict(container.amounts) for pod in pods for container in pod if container.stays]
+    return np.array([[a.get(name, 0) for name in names] for a in each], np.int64).reshape(-1, len(names))
 
 
 @lru_cache(maxsize=1024)
 def _spread(each: tuple[tuple[int, ...], ...], taken: tuple[tuple[int, ...], ...]) -> list[Longs]:
     """All ways to lay these amounts, each on one NUMA node, where so much is taken; none if there are more
     than ``_MOST_WAYS``. Amounts that no NUMA node alone can have are left out."""
-    ways = {tuple(tuple(0 for _ in one) for one in taken)}
+    ways = {tuple(tuple(0 for _ in row) for row in taken)}
     for amounts in each:
         found = set()
         for way in ways:
@@ -307,10 +306,10 @@ def _wanted(spec: PodSpec, whole_pods: bool) -> Wanted:
 
     if whole_pods:
         return (Aligned(tuple(sorted(peak_usage(spec, amounts).items()))),)
-    ending = {id(one) for one in spec.init_containers if not one.sidecar}
+    ending = {id(container) for container in spec.init_containers if not container.sidecar}
     return tuple(
-        Aligned(tuple(sorted(amounts(one).items())), stays=id(one) not in ending)
-        for one in spec.all_containers
+        Aligned(tuple(sorted(amounts(container).items())), stays=id(container) not in ending)
+        for container in spec.all_containers
     )
 
 

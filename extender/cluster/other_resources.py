@@ -53,7 +53,6 @@ class Lack:
 
     @property
     def text(self) -> str:
-        """A sentence with the amounts."""
         if self.name == PODS:
             return f"takes {self.total} pods, {self.total - self.left} are there"
         name, (asked, left, total) = shorten(self.name, KEY), (self.asked, max(0, self.left), self.total)

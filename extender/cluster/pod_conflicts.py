@@ -16,10 +16,10 @@ class PodConflicts:
         self._by_domain: defaultdict[tuple[str, str], list[Pod]] = defaultdict(list)
         own, pods = pod.scheduling_constraints.anti_affinity, state.pods
         others = pods.values() if own else (pods[key] for key in pods.anti_affine)
-        for other in (one for one in others if one.node_name and one.uid != pod.uid):
+        for other in (other for other in others if other.node_name and other.uid != pod.uid):
             labels, theirs = state.nodes.labels_of(other.node_name), other.scheduling_constraints
             keys = [term.key for term in own if term.selects(other.namespace, other.labels)]
-            keys += [one.key for one in theirs.anti_affinity if one.selects(pod.namespace, pod.labels)]
+            keys += [t.key for t in theirs.anti_affinity if t.selects(pod.namespace, pod.labels)]
             for key in keys:
                 if key in labels:
                     self._by_domain[key, labels[key]].append(other)

@@ -74,7 +74,8 @@ class PodTable(Mapping[str, Pod]):
         known = self._pods.get(pod.key)
         if pod.is_obscure and known is not None and known.uid == pod.uid and known.node_name:
             pod = replace(known, unreadable=pod.unreadable, problem=pod.problem)  # it holds what it held
-        if known is not None and self._holds_the_same(known, pod):
+        only_status = known is not None and pod.node_name and _holdings(known) == _holdings(pod)
+        if only_status and not self.assumed.of_pod(pod.uid):  # as in most of the kubelet's events
             self._pods[pod.key] = pod
             return {pod.node_name}
         changed = set()
@@ -122,16 +123,12 @@ class PodTable(Mapping[str, Pod]):
         """Those that wait and whose last attempt ended with an error."""
         return (pod for key in self.waiting if (pod := self._pods[key]).unscheduled == FAILED)
 
-    def _holds_the_same(self, known: Pod, pod: Pod) -> bool:
-        """Whether a bound pod has nothing new but its status, as in most of the kubelet's events."""
-        return bool(pod.node_name and _holdings(known) == _holdings(pod) and not self.assumed.of_pod(pod.uid))
-
     def records(self) -> list[Pod]:
         """All pods; those that are assumed to be bound with their node, once it is certain that they are."""
         found = dict(self._pods)
-        for one in self.assumed:
-            if one.confirmed and (known := found.get(one.pod.key)) and known.uid == one.pod.uid:
-                found[one.pod.key] = one.pod
+        for assumed in self.assumed:
+            if assumed.confirmed and (known := found.get(assumed.pod.key)) and known.uid == assumed.pod.uid:
+                found[assumed.pod.key] = assumed.pod
         return list(found.values())
 
     def remove(self, key: str) -> set[str]:
@@ -158,9 +155,9 @@ class PodTable(Mapping[str, Pod]):
         changed = set().union(
             *(self.remove(key) for key in (self._pods.keys() | self.misaligned.keys()) - keys)
         )
-        for one in self.assumed:
-            if one.confirmed and one.since < began and self.by_uid(one.pod.uid) is None:
-                changed |= self.forget(one)
+        for assumed in self.assumed:
+            if assumed.confirmed and assumed.since < began and self.by_uid(assumed.pod.uid) is None:
+                changed |= self.forget(assumed)
         return changed
 
     def assume(self, assumed: AssumedPod, history: ClaimHistory | None = None) -> set[str]:
@@ -186,8 +183,8 @@ class PodTable(Mapping[str, Pod]):
                 del self._starting[key]
             else:
                 found.setdefault(self._pods[key].node_name, []).append(self._pods[key])
-        for one in self.assumed:
-            found.setdefault(one.pod.node_name, []).append(one.pod)
+        for assumed in self.assumed:
+            found.setdefault(assumed.pod.node_name, []).append(assumed.pod)
         return found
 
     def just_ended(self, now: float) -> list[str]:
@@ -213,7 +210,7 @@ class PodTable(Mapping[str, Pod]):
 
     def node_of(self, pod: Pod) -> str:
         """The node that a known pod has, is assumed to have, or is nominated to; "" for none."""
-        assumed = (one.pod.node_name for one in self.assumed.of_pod(pod.uid))
+        assumed = (assumed.pod.node_name for assumed in self.assumed.of_pod(pod.uid))
         return pod.node_name or next(assumed, "") or pod.nominated_node
 
     def on_node(self, node: str) -> Iterator[Pod]:

@@ -167,9 +167,9 @@ class AssumedPods:
     def overdue(self, now: float) -> list[AssumedPod]:
         """Those whose bindings are all answered or given up, for too long without a word from the watch."""
         return [
-            one
-            for one in self
-            if not one.in_flight and now - one.since >= (SHOWN_WITHIN if one.confirmed else TIME_TO_LIVE)
+            a
+            for a in self
+            if not a.in_flight and now - a.since >= (SHOWN_WITHIN if a.confirmed else TIME_TO_LIVE)
         ]
 
     def oldest(self, now: float) -> float:
@@ -220,7 +220,6 @@ class Reservations:
                 self.release_moved(uid)
 
     def forget(self, uid: str) -> None:
-        """The pod is bound or gone."""
         self.changes += self._places.pop(uid, None) is not None
         for key in [key for key, cycle in self._cycles.items() if uid in cycle.places]:
             del self._cycles[key].places[uid]

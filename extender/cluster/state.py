@@ -46,7 +46,7 @@ from extender.k8s.objects import (
     PodGroupKind,
     Upserted,
 )
-from extender.k8s.resource_api.objects import Record as DeviceRecord
+from extender.k8s.resource_claims import DeviceRecord
 from extender.protocol.node_names import NameTable, NodeNames
 from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.queues.disruptions import DisruptionLog, note_disruptions
@@ -178,7 +178,7 @@ class State:
         self, members: Sequence[WaitingMembers], own: Sequence[Placement]
     ) -> list[Placement] | None:
         """Places for members of a gang that has its ``own`` places already, given what others hold."""
-        members = [replace(one, request=self.request_of(one.pod)) for one in members]
+        members = [replace(member, request=self.request_of(member.pod)) for member in members]
         known = (place for place in own if place.node in self.fleet.rows)
         with (
             self.fleet_view_for(members[0].pod) as fleet,
@@ -269,9 +269,11 @@ class State:
     @property
     def object_problems(self) -> dict[str, str]:
         """Those of objects that are neither nodes nor pods, by kind and key."""
-        groups = {f"PodGroup {one.key}": one.problem for one in self.gangs.pod_groups() if one.problem}
-        rules = {**self.rights.queues.classes.problems, **self.budgets.problems}
-        return {**self.devices.problems, **rules, **groups, **self.admission.problems}
+        groups = {f"PodGroup {g.key}": g.problem for g in self.gangs.pod_groups() if g.problem}
+        others: list[KubernetesObject] = [*self.rights.queues.classes.by_name.values()]
+        others += [*self.budgets.records(), *self.admission.records()]
+        rules = {f"{r.kind} {r.key}": r.problem for r in others if r.problem}
+        return {**self.devices.problems, **rules, **groups}
 
     def rows(self, names: NodeNames) -> Rows:
         """The fleet row of each name, -1 for a node that is not known: (len(names),) int64."""

@@ -35,14 +35,14 @@ class TeamUse:
         self.gpus, self._counted = gpus, now
         seen = self._seen | dict.fromkeys((pod.namespace for pod in self._state.pods.values()), now)
         self._seen = {name: at for name, at in seen.items() if now - at < _GONE}
-        for team in [one for one in self.gpu_seconds if one.namespace and one.namespace not in self._seen]:
+        for team in [t for t in self.gpu_seconds if t.namespace and t.namespace not in self._seen]:
             del self.gpu_seconds[team]
 
     def hours(self) -> dict[str, dict[str, tuple[float, float]]]:
         """For ``namespace`` and ``queue``, by name ("" for no queue): GPU-hours, and what they are worth in
         hours of an A100 with 80 GB."""
         found: dict[str, dict[str, tuple[float, float]]] = {"namespace": {}, "queue": {}}
-        for team, seconds in sorted(self.gpu_seconds.items(), key=lambda one: -one[1]):
+        for team, seconds in sorted(self.gpu_seconds.items(), key=lambda entry: -entry[1]):
             worth = seconds * self._state.fleet.values.of(team.model, "")
             for by, name in (("namespace", team.namespace), ("queue", team.queue)):
                 before = found[by].get(shorten(name, KEY), (0.0, 0.0))

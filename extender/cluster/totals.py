@@ -28,7 +28,6 @@ class Totals:
 
     @property
     def text(self) -> str:
-        """In one line."""
         in_use = f"{100 * self.used / self.gpus:.0f} % in use" if self.gpus else "none"
         free = f"{many(self.whole, 'GPU')} and {many(self.whole_nodes, 'node')} entirely free"
         apart = [

@@ -116,7 +116,7 @@ def unoffered_counts(state: State) -> dict[str, int]:
 
 def unoffered_text(state: State) -> str:
     """The nodes with GPUs that are not offered, those with most first; "" for none."""
-    counts = sorted(unoffered_counts(state).items(), key=lambda one: (-one[1], one[0]))
+    counts = sorted(unoffered_counts(state).items(), key=lambda entry: (-entry[1], entry[0]))
     if not counts:
         return ""
     named = ", ".join(f"{shorten(name, KEY)} ({count or 'unknown'})" for name, count in counts[:_NAMED])

@@ -44,7 +44,6 @@ class ChildService:
 
     @property
     def url(self) -> str:
-        """The URL for a browser."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
@@ -60,7 +59,6 @@ class ChildService:
         return {priority["Host"]: priority["Score"] for priority in reply}
 
     def bind(self, pod: Manifest, node: str) -> None:
-        """Bind the pod."""
         name, namespace, uid = (pod["metadata"][key] for key in ("name", "namespace", "uid"))
         self._call("bind", {"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": node})
 
@@ -91,7 +89,6 @@ class ChildService:
         raise DemoError(f"the service exited (exit code {self._process.returncode})")
 
     def stop(self) -> None:
-        """End the service."""
         self._pool.close()
         self._process.terminate()
         try:

@@ -125,14 +125,14 @@ def read_cluster(items: Iterable[Manifest]) -> tuple[list[NodeInfo], list[PodInf
     """The nodes with the requests of their running pods, and the pending pods; nodes come before pods."""
     nodes: dict[str, NodeInfo] = {}
     pending = []
-    for one in items:
-        if one["kind"] == "Node":
-            name, labels = one["metadata"]["name"], one["metadata"]["labels"]
-            nodes[name] = NodeInfo(name, labels, _amounts(one["status"]["allocatable"]))
-        elif one["status"]["phase"] == "Pending":
-            pending.append(read_pod(one))
-        elif one["status"]["phase"] == "Running":
-            nodes[one["spec"]["nodeName"]].requested.update(read_pod(one).amounts)
+    for item in items:
+        if item["kind"] == "Node":
+            name, labels = item["metadata"]["name"], item["metadata"]["labels"]
+            nodes[name] = NodeInfo(name, labels, _amounts(item["status"]["allocatable"]))
+        elif item["status"]["phase"] == "Pending":
+            pending.append(read_pod(item))
+        elif item["status"]["phase"] == "Running":
+            nodes[item["spec"]["nodeName"]].requested.update(read_pod(item).amounts)
     return list(nodes.values()), pending
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from extender.k8s.resource_api.objects import Number
+from extender.k8s.resource_slices import Number
 
 CounterKey: TypeAlias = Hashable
 CounterAmounts: TypeAlias = Mapping[CounterKey, Number]
@@ -104,7 +104,7 @@ def allocate(
     ``spend`` is called with a number of steps before they are taken. Raises ``SearchAborted``, and whatever
     ``spend`` and ``SearchSubRequest.matches`` raise.
     """
-    search = _Search(available, requests, [_ConstraintState(one) for one in constraints], spend)
+    search = _Search(available, requests, [_ConstraintState(c) for c in constraints], spend)
     try:
         return search.allocated if search.satisfy_from(0) else None
     except _ClaimTooLarge:
@@ -143,7 +143,7 @@ class _ConstraintState:
         if (old.request, old.subrequest) in self.constraint.subrequests:
             self.count -= 1
             if self.constraint.distinct:
-                self.values = {number: one for number, one in self.values.items() if number != old.request}
+                self.values = {number: v for number, v in self.values.items() if number != old.request}
 
 
 @dataclass

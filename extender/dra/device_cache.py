@@ -11,27 +11,32 @@ from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count, islice, product, starmap
 from typing import Any, TypeAlias, get_args
 
 from extender.dra.allocator import AvailableDevices
+from extender.dra.cel.program import Unsupported
 from extender.dra.device_slots import Slot
 from extender.dra.node_devices import NodeDevices, PoolAvailability, build_node_devices, pool_availability
 from extender.dra.pools import DevicePool, PoolId, build_pool
-from extender.dra.taint_rules import TaintRules
-from extender.k8s.resource_api.objects import (
+from extender.k8s.affinity import Taint
+from extender.k8s.resource_claims import (
     UNKNOWN_POOL,
     AllocationResult,
-    Device,
     DeviceClass,
-    DeviceId,
-    DeviceTaintRule,
-    DeviceTaintRuleKind,
-    Record,
+    DeviceRecord,
     ResourceClaim,
     ResourceClaimTemplate,
+)
+from extender.k8s.resource_slices import (
+    Device,
+    DeviceId,
+    DeviceSelector,
+    DeviceTaintRule,
+    DeviceTaintRuleKind,
     ResourceSlice,
 )
+from extender.untrusted.limits import DEVICE_TAINTS, quoted
 
 Labels: TypeAlias = Mapping[str, str]
 _NO_DEVICES = NodeDevices((), AvailableDevices((), {}), (), {}, has_incomplete_pool=False, version=0)
@@ -103,7 +108,7 @@ class DeviceCache:
         self._versions = count(1)
         self._freed: frozenset[str] = frozenset()
 
-    def put(self, record: Record) -> None:
+    def put(self, record: DeviceRecord) -> None:
         self.changes += 1
         known = self.claims.get(record.key)
         if isinstance(record, ResourceClaim) and known and _holdings(known) == _holdings(record):
@@ -144,7 +149,7 @@ class DeviceCache:
                 self.taint_rules.remove(known)
                 self.rules_version += 1
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[DeviceRecord]:
         """All slices, classes, claims and taint rules."""
         return [record for by_key in self._records.values() for record in by_key.values()]
 
@@ -180,7 +185,7 @@ class DeviceCache:
         """The claims that hold a device or a part of it; with admin access they hold nothing."""
         pool = self._pools.get(PoolId(device.driver, device.pool))
         of_claims = pool.holders.get(device.device, {}) if pool else {}
-        return [claim for claim, held in of_claims.items() if not all(one.admin_access for one in held)]
+        return [claim for claim, held in of_claims.items() if not all(r.admin_access for r in held)]
 
     def pop_changed(self) -> Collection[str]:
         """The nodes of which devices or their holders may have changed since the last call."""
@@ -190,7 +195,11 @@ class DeviceCache:
     def unknown_drivers(self, node: str) -> set[str]:
         """The drivers of the node's own pools that are incomplete, invalid, or not readable."""
         pools = [(id, self._build(id)) for id in self._pools_of.get(node, ())]
-        return {id.driver for id, pool in pools if not pool or pool.problem or not all(_names(pool))}
+        # A slice that cannot be read is a device without a name.
+        broken = (
+            id for id, pool in pools if not pool or pool.problem or not all(d.name for d in pool.devices)
+        )
+        return {id.driver for id in broken}
 
     def refresh(self, labels_of: Callable[[str], Labels]) -> None:
         """Bring ``total_slots`` up to date."""
@@ -259,7 +268,7 @@ class DeviceCache:
 
     def _classes_changed(self) -> None:
         self.rules_version += 1
-        resources = (one.extended_resource for one in self.classes.values())
+        resources = (device_class.extended_resource for device_class in self.classes.values())
         self.extended_resources = frozenset(filter(None, resources))
 
     def _put_allocation(self, claim: ResourceClaim) -> None:
@@ -295,7 +304,7 @@ class DeviceCache:
         pool = self._pools[id]
         self._mark_nodes(id)  # that could use it so far
         slices = pool.slices.values()
-        scopes = [one.scope_of(device) for one in slices for device in (one.devices or (Device(""),))]
+        scopes = [part.scope_of(device) for part in slices for device in (part.devices or (Device(""),))]
         nodes = frozenset(scope.node_name for scope in scopes if scope.node_name)
         for name in pool.nodes - nodes:
             self._pools_of[name].discard(id)
@@ -343,15 +352,46 @@ class DeviceCache:
             if pool and pool.problem:
                 self._problems[name] = pool.problem
             self._incomplete_with_counters.discard(id)
-            has_counters = any(one.shared_counters for one in state.slices.values())
+            has_counters = any(part.shared_counters for part in state.slices.values())
             if has_counters and (pool is None or pool.problem):
                 self._incomplete_with_counters.add(id)
         return state.built
 
 
-def _names(pool: DevicePool) -> list[str]:
-    """The names of its devices, "" for a slice that cannot be read."""
-    return [device.name for device in pool.devices]
+class TaintRules:
+    """Taints that an administrator puts on devices, beside those of the driver.
+
+    As kube-scheduler has it, a device gets the taints of all rules that select it (``applyPatches`` in
+    k8s.io/dynamic-resource-allocation v0.36.3, ``resourceslice/tracker``).
+    """
+
+    def __init__(self) -> None:
+        # By what they select, and by kind and name.
+        self._by_selector: dict[DeviceSelector, dict[tuple[str, str], DeviceTaintRule]] = {}
+
+    def put(self, rule: DeviceTaintRule) -> None:
+        self._by_selector.setdefault(rule.selector, {})[rule.kind, rule.key] = rule
+
+    def remove(self, rule: DeviceTaintRule) -> None:
+        rules = self._by_selector[rule.selector]
+        del rules[rule.kind, rule.key]
+        if not rules:
+            del self._by_selector[rule.selector]
+
+    def taints_of(self, device: DeviceId) -> tuple[Taint, ...]:
+        """The taints that rules put on a device. Raises ``Unsupported`` where one of them cannot be read."""
+        if not self._by_selector:
+            return ()
+        names = product((device.driver, ""), (device.pool, ""), (device.device, ""))
+        found = (self._by_selector.get(selector, {}) for selector in starmap(DeviceSelector, names))
+        selecting = chain.from_iterable(rules.values() for rules in found)
+        rules = list(islice(selecting, DEVICE_TAINTS + 1))
+        if len(rules) > DEVICE_TAINTS:
+            raise Unsupported(f"more than {DEVICE_TAINTS} DeviceTaintRules for a device")
+        for rule in rules:
+            if rule.problem:
+                raise Unsupported(f"DeviceTaintRule {quoted(rule.name)}: {rule.problem}")
+        return tuple(rule.taint for rule in rules)
 
 
 def _holdings(claim: ResourceClaim) -> tuple[object, ...]:

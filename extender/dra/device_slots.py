@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
-from extender.k8s.resource_api.objects import Number
+from extender.k8s.resource_slices import Number
 
 GROUP_SIZES = (1, 2, 4, 8)
 """Pods request whole GPUs in such numbers on one node; partitions one by one."""
@@ -126,8 +126,8 @@ def _max_together(devices: Sequence[Consumption], remaining: Sequence[Number]) -
     """The largest number of these devices of one kind that fit together into what remains."""
     counters = {counter for consumed in devices for counter, _ in consumed}
     amounts = [dict(consumed) for consumed in devices]
-    slices = {c for c in counters if remaining[c] <= 1 and all(one.get(c, 0) in (0, 1) for one in amounts)}
-    least = {c: min(one.get(c, 0) for one in amounts) for c in counters - slices}
+    slices = {c for c in counters if remaining[c] <= 1 and all(d.get(c, 0) in (0, 1) for d in amounts)}
+    least = {c: min(device.get(c, 0) for device in amounts) for c in counters - slices}
     bound = min((int(remaining[c] / amount) for c, amount in least.items() if amount), default=len(devices))
     windows = [{c for c, amount in consumed if c in slices and amount} for consumed in devices]
     return min(_max_disjoint(windows), bound)
@@ -136,7 +136,7 @@ def _max_together(devices: Sequence[Consumption], remaining: Sequence[Number]) -
 def _max_disjoint(windows: Sequence[set[int]]) -> int:
     """The largest number of disjoint windows: greedily by the last slice, which is exact for intervals."""
     count, used = 0, set[int]()
-    for window in sorted(windows, key=lambda one: max(one, default=-1)):
+    for window in sorted(windows, key=lambda consumed: max(consumed, default=-1)):
         if not window & used:
             count += 1
             used |= window

@@ -16,7 +16,8 @@ from extender.dra.node_search import HOLDINGS_UNKNOWN, POOL_INCOMPLETE, NodeSear
 from extender.dra.pod_claims import AllocationRefused, DeviceClaims, allocated_on, unallocated_claims
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError
-from extender.k8s.resource_api.objects import DeviceClaim, DeviceId
+from extender.k8s.resource_claims import DeviceClaim
+from extender.k8s.resource_slices import DeviceId
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import DEVICE_STEPS, FORECAST_STEPS, MOST_STEPS, NODE_STEPS, shorten
 
@@ -112,7 +113,7 @@ class _SearchCache:
             self._drop(next(iter(self._results)))
 
     def _drop_claim(self, claim: ref[DeviceClaim]) -> None:
-        for key in [key for key in self._results if any(one is claim for one in key)]:
+        for key in [key for key in self._results if any(known is claim for known in key)]:
             self._drop(key)
 
     def _drop(self, key: _Key) -> None:
@@ -176,7 +177,7 @@ class AllocationSimulator:
             return Forecast()
         if self._cache.any_device_may_be_held:
             return Forecast(problem=HOLDINGS_UNKNOWN)
-        if any(one.wants_all for one in claims) and self._cache.blocks_allocation_mode_all:
+        if any(claim.wants_all for claim in claims) and self._cache.blocks_allocation_mode_all:
             return Forecast(problem=POOL_INCOMPLETE)
         return NodeSearch(claims, self._cache, budget.meter), self._results.results_for(claims)
 

@@ -11,7 +11,8 @@ from itertools import chain
 from extender.dra.allocator import AvailableDevices, CounterAmounts
 from extender.dra.device_slots import Counts, Slots, slots_of
 from extender.dra.pools import DevicePool
-from extender.k8s.resource_api.objects import AllocationResult, Device, DeviceId
+from extender.k8s.resource_claims import AllocationResult
+from extender.k8s.resource_slices import Device, DeviceId
 
 GPU_DRIVER = re.compile(r"(?:[\w-]+-)?gpu\.")
 """What the names of drivers of GPUs begin with: gpu.nvidia.com (NVIDIA/k8s-dra-driver-gpu), gpu.amd.com
@@ -62,14 +63,14 @@ def pool_availability(
         remaining |= capacities
     allocated, partially_consumed = set[int](), set[int]()
     for name, of_claims in holders.items():
-        results = [one for of_claim in of_claims.values() for one in of_claim if not one.admin_access]
+        results = [r for of_claim in of_claims.values() for r in of_claim if not r.admin_access]
         if not results or name not in pool.index_of:
             continue
         index = pool.index_of[name]
         for counter, amount in pool.consumption[index].items():
             remaining[counter] -= amount
-        allocated.update(index for one in results if not one.shared)
-        parts = [one.consumed_capacity for one in results if one.shared and one.consumed_capacity is not None]
+        allocated.update(index for result in results if not result.shared)
+        parts = [r.consumed_capacity for r in results if r.shared and r.consumed_capacity is not None]
         partially_consumed.update(index for _ in parts)
         for capacity, consumed in chain.from_iterable(parts):
             if (key := (pool.id, index, capacity)) in remaining:
@@ -79,7 +80,7 @@ def pool_availability(
     # the overdrawn one, and less than 0 remains.
     consumption: Sequence[CounterAmounts] = pool.consumption
     if overdrawn:
-        consumption = [one and {**one, **overdrawn} for one in consumption]
+        consumption = [amounts and {**amounts, **overdrawn} for amounts in consumption]
     return PoolAvailability(
         pool,
         frozenset(allocated),
@@ -154,21 +155,21 @@ def build_node_devices(
 ) -> NodeDevices:
     """The devices of the node with this name and these labels. ``pools`` are in kube-scheduler's order."""
     here = [
-        (one, index)
-        for one in pools
-        for index, scope in enumerate(one.pool.node_scopes)
+        (rest, index)
+        for rest in pools
+        for index, scope in enumerate(rest.pool.node_scopes)
         if scope.includes(name, labels)
     ]
     own_pools = tuple(
-        one
-        for one in pools
-        if one.pool.layout and one.pool.node_scopes[0].node_name == name and not one.holdings_unknown
+        rest
+        for rest in pools
+        if rest.pool.layout and rest.pool.node_scopes[0].node_name == name and not rest.holdings_unknown
     )
     return NodeDevices(
-        tuple((one.pool, index) for one, index in here),
+        tuple((rest.pool, index) for rest, index in here),
         _available(pools, here),
         own_pools,
-        slots_of(one.free_counts() for one in own_pools),
+        slots_of(rest.free_counts() for rest in own_pools),
         has_incomplete_pool,
         version,
         holdings_unknown,
@@ -180,13 +181,13 @@ def _available(
     pools: Sequence[PoolAvailability], here: Sequence[tuple[PoolAvailability, int]]
 ) -> AvailableDevices:
     return AvailableDevices(
-        tuple(one.consumption[index] for one, index in here),
-        {counter: amount for one in pools for counter, amount in one.remaining.items()},
-        frozenset(i for i, (one, index) in enumerate(here) if index in one.allocated),
+        tuple(rest.consumption[index] for rest, index in here),
+        {counter: amount for rest in pools for counter, amount in rest.remaining.items()},
+        frozenset(i for i, (rest, index) in enumerate(here) if index in rest.allocated),
         {
-            i: one.pool.capacities[index].keys()
-            for i, (one, index) in enumerate(here)
-            if index in one.pool.capacities
+            i: rest.pool.capacities[index].keys()
+            for i, (rest, index) in enumerate(here)
+            if index in rest.pool.capacities
         },
-        frozenset(i for i, (one, index) in enumerate(here) if index in one.partially_consumed),
+        frozenset(i for i, (rest, index) in enumerate(here) if index in rest.partially_consumed),
     )

@@ -25,14 +25,8 @@ from extender.dra.device_slots import LostSlots, lost_slots
 from extender.dra.node_devices import NodeDevices
 from extender.dra.pod_claims import DeviceClaims
 from extender.k8s.affinity import tolerated
-from extender.k8s.resource_api.objects import (
-    Amount,
-    DeviceClaim,
-    DeviceConstraint,
-    DeviceId,
-    DeviceSubRequest,
-    Version,
-)
+from extender.k8s.resource_claims import DeviceClaim, DeviceConstraint, DeviceSubRequest
+from extender.k8s.resource_slices import Amount, DeviceId, Version
 from extender.untrusted.limits import quoted, shorten
 
 HOLDINGS_UNKNOWN = "a claim whose allocation cannot be read may hold the devices"
@@ -79,11 +73,11 @@ class NodeSearch:
             return SearchResult(problem="too many devices are requested at once")
         if allocated is None:
             return SearchResult(problem=NOTHING_FITS, refused=not node.has_incomplete_pool)
-        taken = [one for index, sub, one in allocated if not requests[index].subrequests[sub].admin_access]
+        taken = [d for index, sub, d in allocated if not requests[index].subrequests[sub].admin_access]
         remaining = node.slots_without(taken)
         return SearchResult(
-            tuple(node.device_id(one.device) for one in allocated),
-            rank=sum(number for _, number in {one[:2] for one in allocated}),
+            tuple(node.device_id(device.device) for device in allocated),
+            rank=sum(number for _, number in {device[:2] for device in allocated}),
             lost_slots=lost_slots(node.slots, remaining),
         )
 
@@ -91,13 +85,13 @@ class NodeSearch:
         requests: list[SearchRequest] = []
         constraints: list[SearchConstraint] = []
         for number, claim in enumerate(self.claims):
-            first_index = len(requests)
+            names = _names(claim, len(requests))
             for request in claim.requests:
                 subrequests = [self._subrequest(sub, node) for sub in request.subrequests]
                 requests.append(SearchRequest(subrequests, number))
             for constraint in claim.constraints:
                 self.meter.spend(1 + len(node.devices))
-                constraints.append(_search_constraint(constraint, claim, first_index, node))
+                constraints.append(_search_constraint(constraint, names, node))
         return requests, constraints
 
     def _subrequest(self, sub: DeviceSubRequest, node: NodeDevices) -> SearchSubRequest:
@@ -111,7 +105,7 @@ class NodeSearch:
             sub.count,
             cache(partial(self._matches, sub, device_class.selectors, node)),
             partial(self._tolerates_taints, sub, node),
-            partial(self._capacity, dict(sub.capacity), node),
+            partial(self._capacity, sub.capacity.amounts, node),
             sub.admin_access,
         )
 
@@ -119,7 +113,7 @@ class NodeSearch:
         self, sub: DeviceSubRequest, class_selectors: tuple[str, ...], node: NodeDevices, device: int
     ) -> bool:
         pool, index = node.devices[device]
-        for selectors, of_class in ((class_selectors, True), (sub.selectors, False)):
+        for selectors, of_class in ((class_selectors, True), (sub.expressions, False)):
             for expression in selectors:
                 self.meter.spend()
                 selector = self._selector(expression)
@@ -163,18 +157,22 @@ class NodeSearch:
         return None if consumed is None else {}
 
 
-def _search_constraint(
-    constraint: DeviceConstraint, claim: DeviceClaim, first_index: int, node: NodeDevices
-) -> SearchConstraint:
-    """``first_index`` is that of the claim's first request in the search."""
-    subrequests = frozenset(
-        (first_index + index, number)
-        for index, request in enumerate(claim.requests)
+def _names(claim: DeviceClaim, first_index: int) -> list[tuple[tuple[int, int], frozenset[str]]]:
+    """Each subrequest of a claim in the search (request, number), and the names by which constraints mean it.
+    ``first_index`` is that of the claim's first request."""
+    return [
+        ((index, number), frozenset({name, f"{name}/{sub.name}"} if request.first_available else {name}))
+        for index, request in enumerate(claim.requests, first_index)
+        for name in [request.name]
         for number, sub in enumerate(request.subrequests)
-        if not constraint.requests
-        or request.name in constraint.requests
-        or (request.first_available and f"{request.name}/{sub.name}" in constraint.requests)
-    )
+    ]
+
+
+def _search_constraint(
+    constraint: DeviceConstraint, names: list[tuple[tuple[int, int], frozenset[str]]], node: NodeDevices
+) -> SearchConstraint:
+    wanted = frozenset(constraint.requests)
+    subrequests = frozenset(sub for sub, named in names if not wanted or not wanted.isdisjoint(named))
     domain, _, name = constraint.attribute.partition("/")
     attributes = (pool.devices[index].attributes for pool, index in node.devices)
     values = [_comparable(of_device.get(domain, {}).get(name)) for of_device in attributes]

@@ -13,15 +13,10 @@ from typing import TypeAlias
 from extender.dra.allocator import MAX_DEVICES_PER_CLAIM
 from extender.dra.cel.program import Unsupported
 from extender.dra.device_cache import DeviceCache
-from extender.k8s.objects import Container, Pod, PodSpec
+from extender.k8s.objects import Pod, PodSpec
 from extender.k8s.quantity import whole
-from extender.k8s.resource_api.objects import (
-    DeviceClaim,
-    DeviceRequest,
-    DeviceSubRequest,
-    NodeScope,
-    ResourceClaim,
-)
+from extender.k8s.resource_claims import DeviceClaim, DeviceRequest, DeviceSubRequest, ResourceClaim
+from extender.k8s.resource_slices import NodeScope
 from extender.untrusted.limits import POD_CLAIMS, quoted
 
 CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
@@ -67,10 +62,10 @@ def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = 
 def to_be_made(cache: DeviceCache, pod: Pod) -> list[DeviceClaim]:
     """What those claims ask for that are not created yet, as far as their templates are known."""
     made, found = dict(pod.claims), list[DeviceClaim]()
-    for one in pod.spec.claims:
-        template = cache.templates.get(f"{pod.namespace}/{one.template}")
-        devices = one.devices or (template.devices if template and not template.problem else None)
-        if devices and not (one.claim or made.get(one.name)):
+    for entry in pod.spec.claims:
+        template = cache.templates.get(f"{pod.namespace}/{entry.template}")
+        devices = entry.devices or (template.devices if template and not template.problem else None)
+        if devices and not (entry.claim or made.get(entry.name)):
             found.append(devices)
     return found
 
@@ -86,15 +81,13 @@ def _check_usable(claim: ResourceClaim, pod: Pod) -> None:
 def allocated_on(cache: DeviceCache, pod: Pod) -> tuple[NodeScope, ...]:
     """The nodes of each claim of the pod that has its devices already: the pod can run on those of all."""
     claims = (cache.claims.get(f"{pod.namespace}/{name}") for name in _claim_names(pod)[:POD_CLAIMS])
-    return tuple(
-        one.available_on for one in claims if one and one.allocation is not None and one.available_on
-    )
+    return tuple(c.available_on for c in claims if c and c.allocation is not None and c.available_on)
 
 
 def _claim_names(pod: Pod) -> list[str]:
     """The name of each claim of the pod, "" for one that is not created yet."""
     generated = dict(pod.claims)
-    return [one.claim or generated.get(one.name, "") for one in pod.spec.claims]
+    return [entry.claim or generated.get(entry.name, "") for entry in pod.spec.claims]
 
 
 def _missing(cache: DeviceCache, what: str) -> Exception:
@@ -109,7 +102,7 @@ def _class_for(cache: DeviceCache, resource: str) -> str:
         name = resource.removeprefix(CLASS_PREFIX)
         classes = [name] if name in cache.classes else []
     else:
-        classes = [one.name for one in cache.classes.values() if one.extended_resource == resource]
+        classes = [c.name for c in cache.classes.values() if c.extended_resource == resource]
     if len(classes) != 1:  # kube-scheduler takes the newest
         raise Unsupported(f"{len(classes)} device classes provide {quoted(resource)}")
     return classes[0]
@@ -120,7 +113,7 @@ def _validate(cache: DeviceCache, devices: DeviceClaim) -> None:
         for sub in request.subrequests:
             if sub.device_class not in cache.classes:
                 raise _missing(cache, f"device class {quoted(sub.device_class)}")
-    least = sum(min((sub.count or 0 for sub in one.subrequests), default=0) for one in devices.requests)
+    least = sum(min((sub.count or 0 for sub in r.subrequests), default=0) for r in devices.requests)
     if least > MAX_DEVICES_PER_CLAIM:
         raise AllocationRefused(f"a claim asks for more than {MAX_DEVICES_PER_CLAIM} devices")
 
@@ -128,7 +121,7 @@ def _validate(cache: DeviceCache, devices: DeviceClaim) -> None:
 def class_resources(spec: PodSpec) -> tuple[str, ...]:
     """The resources that a pod requests by the names of classes. No node advertises these."""
     containers = (*spec.init_containers, *spec.containers)
-    names = {name for one in containers for name, _ in one.requests if name.startswith(CLASS_PREFIX)}
+    names = {name for c in containers for name, _ in c.requests if name.startswith(CLASS_PREFIX)}
     return tuple(sorted(names))
 
 
@@ -138,19 +131,19 @@ def requests_for(spec: PodSpec, classes: Mapping[str, str]) -> tuple[DeviceReque
     ``classes`` has the class of each resource. Raises ``QuantityError``.
     """
     subrequests = {
-        one.name: one
+        sub.name: sub
         for resource, device_class in classes.items()
-        for one in _subrequests(spec, resource, device_class)
+        for sub in _subrequests(spec, resource, device_class)
     }
-    return tuple(DeviceRequest(name, (subrequests[name],)) for name in sorted(subrequests))
+    return tuple(DeviceRequest(name, subrequests[name]) for name in sorted(subrequests))
 
 
 def _subrequests(spec: PodSpec, resource: str, device_class: str) -> list[DeviceSubRequest]:
     """One for each container that keeps running, and one for the init container that needs most beyond what
     the containers after it get."""
     containers = (*spec.init_containers, *spec.containers)
-    amounts = [whole(dict(one.requests).get(resource, "0")) for one in containers]
-    ends = [number < len(spec.init_containers) and not one.sidecar for number, one in enumerate(containers)]
+    amounts = [whole(dict(container.requests).get(resource, "0")) for container in containers]
+    ends = [number < len(spec.init_containers) and not c.sidecar for number, c in enumerate(containers)]
     running = [0 if ended else amount for amount, ended in zip(amounts, ends, strict=True)]
     counts = dict(enumerate(running))
     excess = {n: amounts[n] - sum(running[n:]) for n, ended in enumerate(ends) if ended}
@@ -158,12 +151,13 @@ def _subrequests(spec: PodSpec, resource: str, device_class: str) -> list[Device
         largest = max(excess, key=lambda number: excess[number])
         counts[largest] = excess[largest]
     return [
-        DeviceSubRequest(_request_name(number, containers[number], resource), device_class, count=count)
+        DeviceSubRequest(
+            # Requests are sorted by these names as texts: container 10 comes before container 2.
+            name=f"container-{number}-request-{place}",
+            device_class=device_class,
+            exact_count=count,
+        )
         for number, count in counts.items()
         if count
+        for place in [sum(name < resource for name, _ in containers[number].requests)]
     ]
-
-
-def _request_name(number: int, container: Container, resource: str) -> str:
-    """Requests are sorted by these names as texts: container 10 comes before container 2."""
-    return f"container-{number}-request-{sum(name < resource for name, _ in container.requests)}"

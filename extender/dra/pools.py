@@ -16,7 +16,7 @@ from extender.dra.allocator import CounterAmounts
 from extender.dra.cel.program import Meter, Unsupported
 from extender.dra.cel.selector import Selector, device_variables
 from extender.dra.device_slots import Consumption, DeviceKind, PoolLayout, share_of_counters
-from extender.k8s.resource_api.objects import Counters, Device, NodeScope, ResourceSlice
+from extender.k8s.resource_slices import Counters, Device, NodeScope, ResourceSlice
 from packing.model.gpu_catalogue import parse_profile
 
 _MAX_SELECTORS = 32
@@ -86,28 +86,28 @@ class DevicePool:
 def build_pool(id: PoolId, slices: Iterable[ResourceSlice]) -> DevicePool | None:
     """The pool of these slices, or None while its newest generation is incomplete."""
     slices = list(slices)
-    newest = max((one.generation for one in slices), default=0)
-    current = sorted((one for one in slices if one.generation == newest), key=lambda one: one.name)
+    newest = max((part.generation for part in slices), default=0)
+    current = sorted((part for part in slices if part.generation == newest), key=lambda part: part.name)
     if not current or len(current) != current[0].slice_count:
         return None
-    if unreadable := next((one for one in current if one.problem), None):
+    if unreadable := next((part for part in current if part.problem), None):
         return DevicePool(
             id, (Device("", problem=unreadable.problem),), (unreadable.node_scope,), consumption=({},)
         )
-    devices = tuple(device for one in current for device in one.devices)
-    node_scopes = tuple(one.scope_of(device) for one in current for device in one.devices)
-    counter_sets = [shared for one in current for shared in one.shared_counters]
+    devices = tuple(device for part in current for device in part.devices)
+    node_scopes = tuple(part.scope_of(device) for part in current for device in part.devices)
+    counter_sets = [shared for part in current for shared in part.shared_counters]
     counters = {(name, counter): n for name, amounts in counter_sets for counter, n in amounts.items()}
     if problem := _problem(devices, counters, [name for name, _ in counter_sets]):
         return DevicePool(id, problem=problem)
     names = sorted(counters, key=lambda name: (name[0], len(name[1]), name[1]))  # memory-slice-10 after -9
-    one_node = devices and node_scopes[0].node_name and all(one == node_scopes[0] for one in node_scopes)
+    one_node = devices and node_scopes[0].node_name and all(s == node_scopes[0] for s in node_scopes)
     return DevicePool(
         id,
         devices,
         node_scopes,
         {(id, *name): counters[name] for name in names},
-        tuple({(id, *counter): n for counter, n in one.consumes_counters.items()} for one in devices),
+        tuple({(id, *counter): n for counter, n in d.consumes_counters.items()} for d in devices),
         index_of={device.name: index for index, device in enumerate(devices)},
         capacities={
             index: {(id, index, name): amount.number for name, amount in device.capacity_by_name.items()}
@@ -123,8 +123,8 @@ def _layout(id: PoolId, devices: Sequence[Device], counters: Counters) -> PoolLa
     set_index = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in counters))}
     counter_sets, amounts = tuple(set_index[name] for name, _ in counters), tuple(counters.values())
     consumption = tuple(
-        tuple(sorted((counter_index[counter], n) for counter, n in one.consumes_counters.items()))
-        for one in devices
+        tuple(sorted((counter_index[counter], n) for counter, n in device.consumes_counters.items()))
+        for device in devices
     )
     kinds = tuple(
         _kind(id.driver, device, consumed, share_of_counters(consumed, counter_sets, amounts))

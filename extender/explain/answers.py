@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-from extender.explain.overview_lines import StartForecast
-from extender.explain.this_replica import Replica
+from extender.cluster.totals import Totals
+from extender.untrusted.visible import many
 
 Actor: TypeAlias = Literal["kube-scheduler", "evictor"]
 EvictorMode: TypeAlias = Literal["off", "recommend", "on", "unknown"]
 """The setting ``evictor`` of the service; unknown to the command line, which asks no service."""
+_OWN_DECISIONS = "Each replica keeps its own decisions"
+_EACH = "of each: "
+_TENTH_OF_A_GIB = 103  # MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,36 @@ NO_VERDICT = Verdict("")
 
 
 @dataclass(frozen=True, slots=True)
+class StartForecast:
+    """``half`` and ``most``: the Unix seconds by which a pod starts with a probability of 0.5 and 0.9, None
+    where no end that can be foreseen makes room. ``needs``: the first of the pods that must end on ``node``
+    before, of ``ends`` in all."""
+
+    half: float | None
+    most: float | None
+    node: str = ""
+    needs: tuple[str, ...] = ()
+    ends: int = 0
+
+    def text(self, now: float) -> str:
+        """A sentence for people."""
+        if self.half is None:
+            return "It is not expected to start: no predictable end of a pod makes room for it."
+        most = f"within {_span(self.most - now)}" if self.most is not None else "at an unknown time"
+        more = f" and {self.ends - len(self.needs)} more" if self.ends > len(self.needs) else ""
+        once = f", once {', '.join(self.needs)}{more} have ended on {self.node}" if self.needs else ""
+        return f"It is likely to start within {_span(self.half - now)} (50 %), {most} (90 %){once}."
+
+
+def _span(seconds: float) -> str:
+    """About how long."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.{int(seconds < 10 * size)}f} {unit}"
+    return "less than 1 min"
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """``nodes`` is how many nodes were asked about, ``fits`` how many of them fit.
 
@@ -166,6 +200,26 @@ class NodeAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class Replica:
+    """``name``: of the pod (its host name). ``leads``: whether it is the leader, None without an election.
+    ``leader``: the name of the leader, "" where that is not known."""
+
+    name: str
+    leads: bool | None = None
+    leader: str = ""
+
+    def without_decisions(self) -> str:
+        """Where else decisions may be, as a sentence; "" for the leader, which has all since it leads."""
+        if self.leads:
+            return ""
+        if self.leads is None:
+            return f"{_OWN_DECISIONS}, and this is {self.name}: ask the others, if there are any"
+        if not self.leader:
+            return f"{_OWN_DECISIONS}. This is {self.name}, and there is no leader now"
+        return f"{_OWN_DECISIONS}. This is {self.name}; kube-scheduler asks the leader, {self.leader}"
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """When a verb answered, its answer in one line, and why: None where there was no time to explain it, and
     for verbs without an explanation."""
@@ -202,3 +256,96 @@ class PodAnswer:
     pod: str
     explanation: Explanation | None = None
     nodes: tuple[NodeAnswer, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """A node with GPUs. ``gpus``, ``not_offered``, ``used_gpus``, ``free_gpus``, ``whole`` and ``on_offer``
+    are those of ``census.NodeCount``. ``used_percent``: the larger part of compute and memory that is in use,
+    of each GPU that the node offers. ``note``: why the node takes nothing, and whether it is a spot node;
+    ``problem``: what is not known of it. ``mig``: how many instances of each profile pods can get now.
+    ``in_units``: the memory of its GPUs is counted in units of gpushare's plugin."""
+
+    node: str
+    model: str
+    gpus: int
+    not_offered: int
+    whole: int
+    used_gpus: float
+    free_gpus: float
+    on_offer: bool
+    free_memory_mib: int
+    memory_mib: int
+    free_cpu_milli: int
+    free_host_memory_mib: int
+    pods: int
+    used_percent: tuple[int, ...]
+    islands: tuple[int, ...]
+    note: str
+    problem: str = ""
+    zone: str = ""
+    mig: dict[str, int] = field(default_factory=dict)
+    in_units: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingLine:
+    """A pod that waits for a GPU. ``created`` in Unix seconds; ``why``, ``lacks`` and the first of its ways
+    (``advice``) are those of the ``Verdict``; ``asked`` is ``asks`` in a line, ``labels`` what the page
+    filters by, ``job`` its controller, such as ``Job train``. ``starts``: None where there is no forecast."""
+
+    pod: str
+    queue: str
+    priority: int
+    asks: dict[str, int | str]
+    created: float
+    why: str
+    lacks: str = ""
+    advice: str = ""
+    asked: str = ""
+    labels: tuple[str, ...] = ()
+    starts: StartForecast | None = None
+    job: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """``waiting`` has the most urgent of the pods that wait. ``unread``: pods with a node, and objects such
+    as claims, of which something cannot be read."""
+
+    totals: Totals
+    nodes: tuple[NodeLine, ...]
+    waiting: tuple[WaitingLine, ...]
+    more_waiting: int
+    unread: tuple[str, ...] = ()
+
+
+def amounts(asks: Mapping[str, int | str]) -> str:
+    """What a pod asks for, in units of people."""
+    parts = [_amount(name, amount) for name, amount in asks.items() if amount and name.startswith(_EACH)]
+    texts = [_amount(name, amount) for name, amount in asks.items() if amount and not name.startswith(_EACH)]
+    if parts and "GPUs" in asks:
+        gpus = many(int(asks["GPUs"]), "GPU")
+        of = " and ".join(parts)
+        texts[texts.index(gpus)] = f"{of} of {gpus}" if asks["GPUs"] == 1 else f"{of} of each of {gpus}"
+    return ", ".join(texts)
+
+
+def _amount(name: str, amount: int | str) -> str:
+    what = name.removeprefix(_EACH)
+    if what == "cpu (milli)":
+        return f"{_number(int(amount) / 1000)} CPU{'' if int(amount) <= 1000 else 's'}"
+    if what == "memory (MiB)":
+        small = int(amount) < _TENTH_OF_A_GIB
+        size = f"{amount} MiB" if small else f"{_number(int(amount) / 1024)} GiB"
+        return f"{size} of {'the ' * (what != name)}memory"
+    if what in ("compute (milli)", "memory (milli)"):
+        return f"{int(amount) / 10:g} % of the {what.split()[0]}"
+    if what == "GPUs":
+        return many(int(amount), "GPU")
+    is_amount = isinstance(amount, int) or amount[:1].isdigit()
+    return f"{amount} {what}" if is_amount else f"{what} {amount}"
+
+
+def _number(number: float) -> str:
+    return f"{number:,.2f}".rstrip("0").rstrip(".")

@@ -84,14 +84,14 @@ class Candidates:
             return Rejection(reason, _detail(self._pod, node, reason))
         if self._conflicts.on(node):
             return Rejection(ANTI_AFFINITY)
-        others = [one for one in self._resources if not is_of_dra(self._state, node, one)]
+        others = [r for r in self._resources if not is_of_dra(self._state, node, r)]
         missing = missing_on(node, others)
         return Rejection(f"node does not offer {shorten(missing, KEY)}") if missing else None
 
     def rules_against(self, node: Node) -> tuple[Rejection, ...]:
         """All rules of the pod that keep it off the node; none where anything does that cannot be changed."""
         rules: list[Rejection] = []
-        while reason := self._without(tuple(one.reason for one in rules)).rejection(node):
+        while reason := self._without(tuple(rule.reason for rule in rules)).rejection(node):
             if reason not in _LIFTED or len(rules) == len(_LIFTED):
                 return ()
             rules.append(Rejection(reason, _detail(self._pod, node, reason)))
@@ -156,10 +156,10 @@ def _detail(pod: Pod, node: Node, reason: str) -> str:
             f"{key}={value}" for key, value in pod.spec.node_selector if node.labels.get(key) != value
         )
     if reason == NOT_TOLERATED:
-        return ", ".join([written(one) for one in untolerated(pod, node.taints)])
+        return ", ".join([written(taint) for taint in untolerated(pod, node.taints)])
     terms = pod.scheduling_constraints.node_affinity or ()
     if reason == OTHER_AFFINITY and len(terms) <= _TERMS:
-        fails = (next((one for one in term.labels if not one.matches(node.labels)), None) for term in terms)
-        texts = [f"{one.key} {one.operator} {', '.join(one.values)}".rstrip() for one in fails if one]
+        fails = (next((r for r in term.labels if not r.matches(node.labels)), None) for term in terms)
+        texts = [f"{r.key} {r.operator} {', '.join(r.values)}".rstrip() for r in fails if r]
         return " or ".join(dict.fromkeys(texts))
     return ""

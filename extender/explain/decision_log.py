@@ -95,7 +95,7 @@ class Decisions:
     def latest(self, before: datetime | None = None) -> list[tuple[str, Decision]]:
         """All decisions that are kept with the keys of their pods, newest first; those ``before`` a time."""
         self.flush()
-        found = [(pod.key, one) for pod, kept in self._pods.values() for one in kept.values()]
+        found = [(pod.key, decision) for pod, kept in self._pods.values() for decision in kept.values()]
         found = [pair for pair in found if before is None or pair[1].at < before]
         return sorted(found, key=lambda pair: pair[1].at, reverse=True)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic, time
@@ -16,7 +17,7 @@ from time import monotonic, time
 from pydantic_core import to_json
 
 from extender.background import with_turns
-from extender.cluster.census import CensusTaker, NodeCount, waiting_pods
+from extender.cluster.census import Census, CensusTaker, NodeCount, pods_waiting_for_devices
 from extender.cluster.state import State
 from extender.cluster.totals import Totals
 from extender.explain.candidates import candidates_of
@@ -38,6 +39,20 @@ _IDLE = 600.0
 """Seconds without a reader after which nothing is kept."""
 _ROWS, _LOOKS = 3, 100
 """Rows that are rendered, and nodes that are looked at, before other tasks run."""
+INTERVAL = 10.0
+"""Seconds between two samples."""
+_RECENT, _EVERY, _OLDER = 90, 6, 720
+"""Samples that are all kept (15 minutes); of older ones each sixth is kept, one a minute for 12 hours."""
+_TOTALS = "gpus", "used", "waiting", "whole", "whole_nodes"
+_ON_OFFER = (
+    "largest_request",
+    "largest_island",
+    "stranded_compute",
+    "stranded_by_cpu",
+    "stranded_by_host_memory",
+)
+"""Columns, which are fields of ``Totals`` and of ``Fragmentation``."""
+_COLUMNS = "at", *_TOTALS, *_ON_OFFER, "stranded"
 
 
 @dataclass(slots=True)
@@ -160,7 +175,7 @@ class FleetFeed:
         kept = self._kept
         if now - kept.waiting_at < _WAITING:
             return False
-        kept.waiting_at, pods = now, waiting_pods(self._state)
+        kept.waiting_at, pods = now, pods_waiting_for_devices(self._state)
         source = (
             self._state.room_version,
             self._starts.version,
@@ -201,3 +216,36 @@ class FleetFeed:
 def _rounded(amount: float) -> float:
     """Two significant digits, so that it seldom changes."""
     return float(f"{amount:.2g}")
+
+
+class FleetHistory:
+    """The samples of the last 12 hours."""
+
+    def __init__(self, census: CensusTaker) -> None:
+        self._census = census
+        self._recent: deque[tuple[float, ...]] = deque()
+        self._older: deque[tuple[float, ...]] = deque(maxlen=_OLDER)
+        self._moved = 0
+
+    async def sample(self, at: float) -> None:
+        """Add a sample of this moment, in Unix seconds."""
+        self._recent.append((round(at, 1), *_figures(await self._census.take())))
+        if len(self._recent) > _RECENT:
+            oldest = self._recent.popleft()
+            if self._moved % _EVERY == 0:
+                self._older.append(oldest)
+            self._moved += 1
+
+    def columns(self) -> dict[str, list[float]]:
+        """By name, the values from the oldest to the newest. ``stranded`` is compute for which GPU memory, or
+        the more of CPU and host memory, is lacking."""
+        rows = [*self._older, *self._recent]
+        return {name: [row[place] for row in rows] for place, name in enumerate(_COLUMNS)}
+
+
+def _figures(census: Census) -> list[float]:
+    fleet = census.fleet
+    figures = [getattr(census.totals, field) for field in _TOTALS]
+    figures += [getattr(fleet, field) for field in _ON_OFFER]
+    stranded = fleet.stranded_compute + max(fleet.stranded_by_cpu, fleet.stranded_by_host_memory)
+    return [round(figure, 2) for figure in (*figures, stranded)]

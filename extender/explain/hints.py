@@ -31,7 +31,7 @@ from extender.inventory.node_inventory import STOWAGE_SHARING
 from extender.k8s.manifest import is_extended
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, exact
-from extender.k8s.resource_api.objects import DeviceSubRequest
+from extender.k8s.resource_claims import DeviceSubRequest
 from extender.source.workloads import SUSPENDED
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
 from packing.model.gpu_catalogue import Model, Profile, named_model, parse_profile, placement_of
@@ -78,11 +78,11 @@ def hints(state: State, pod: Pod) -> tuple[Hint, ...]:
         *word_hints(state, pod),
         *islice(_labels(state, pod), _NAMED),
         *_models(state, pod, request),
-        *(Hint(Kind.NOTE, text) for text in _unread_layouts(state, request)),
+        *_unread_layouts(state, request),
         *_sharing(state, pod, request),
         *_claims(state, pod),
         *_pinned(state, pod),
-        *(Hint(Kind.NOTE, text) for text in _never_asked(state, pod, request)),
+        *_never_asked(state, pod, request),
     )
 
 
@@ -109,39 +109,34 @@ def claims_asked(state: State, pod: Pod) -> dict[str, str]:
     """What its claims ask for, as far as they are known: numbers, classes, and the first selector of each."""
     made = dict(pod.claims)
     texts = []
-    for one in pod.spec.claims[:_NAMED]:
-        claim = state.devices.claims.get(f"{pod.namespace}/{one.claim or made.get(one.name, '')}")
-        template = state.devices.templates.get(f"{pod.namespace}/{one.template}")
-        devices = claim.devices if claim else template.devices if template else one.devices
+    for entry in pod.spec.claims[:_NAMED]:
+        claim = state.devices.claims.get(f"{pod.namespace}/{entry.claim or made.get(entry.name, '')}")
+        template = state.devices.templates.get(f"{pod.namespace}/{entry.template}")
+        devices = claim.devices if claim else template.devices if template else entry.devices
         requests = devices.requests[:_NAMED] if devices else ()
         asked = ", ".join(" or ".join(map(_devices, request.subrequests[:_NAMED])) for request in requests)
-        texts.append(shorten(one.name, KEY) + (f" ({asked})" if asked else ""))
+        texts.append(shorten(entry.name, KEY) + (f" ({asked})" if asked else ""))
     more = f" and {len(pod.spec.claims) - _NAMED} more" if len(pod.spec.claims) > _NAMED else ""
     return {"claims": shorten(", ".join(texts) + more)} if texts else {}
 
 
 def _devices(asked: DeviceSubRequest) -> str:
     count = "all" if asked.count is None else asked.count
-    where = f" where {shorten(asked.selectors[0], KEY)}" if asked.selectors else ""
+    where = f" where {shorten(asked.expressions[0], KEY)}" if asked.expressions else ""
     return f"{count} {shorten(asked.device_class, KEY)}{where}"
 
 
-def _unread_layouts(state: State, request: Request | None) -> Iterator[str]:
+def _unread_layouts(state: State, request: Request | None) -> Iterator[Hint]:
     """What of the MIG manager's layouts is not used, for a pod that wants MIG instances."""
     if request and any(name.startswith(MIG_PREFIX) for name, _ in request.devices):
         for name, problem in islice(state.nodes.layout_problems(), _NAMED):
-            yield f"{shorten(name, KEY)}: {shorten(problem)}. GPUs are therefore chosen without the layout."
+            text = f"{shorten(name, KEY)}: {shorten(problem)}. GPUs are therefore chosen without the layout."
+            yield Hint(Kind.NOTE, text)
 
 
 def _requests(pod: Pod) -> Iterator[tuple[str, str]]:
     for container in pod.spec.all_containers:
         yield from container.requests
-
-
-def _offered(state: State) -> Counter[str]:
-    """How many nodes offer each extended resource."""
-    names = (node.allocatable.items() for node in state.nodes.values())
-    return Counter(name for pairs in names for name, amount in pairs if is_extended(name) and amount != "0")
 
 
 def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
@@ -153,7 +148,9 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
     if not unknown:
         yield from _never_together(state, pod, [name for name in names if name not in known])
         return
-    offered, asked = _offered(state), dict(_requests(pod))
+    resources = (pair for node in state.nodes.values() for pair in node.allocatable.items())
+    offered = Counter(name for name, amount in resources if is_extended(name) and amount != "0")
+    asked = dict(_requests(pod))
     frequent = [shorten(name, KEY) for name, _ in offered.most_common(LISTED_NAMES)]
     shown = f"Offered, with numbers of nodes: {_listed(offered, _RESOURCES)}." if offered else ""
     for name in unknown[:_RESOURCES]:
@@ -191,9 +188,9 @@ def _larger_profile(asked: Profile, offered: Collection[str]) -> str:
     """The smallest of the offered MIG resources that is at least as large, "" for none."""
     profiles = ((parse_profile(name.removeprefix(MIG_PREFIX)), name) for name in offered)
     found = [
-        (one.compute, one.memory_gb, name)
-        for one, name in profiles
-        if one and one.compute >= asked.compute and one.memory_gb >= asked.memory_gb
+        (profile.compute, profile.memory_gb, name)
+        for profile, name in profiles
+        if profile and profile.compute >= asked.compute and profile.memory_gb >= asked.memory_gb
     ]
     return min(found)[2] if found else ""
 
@@ -285,19 +282,17 @@ def _claims(state: State, pod: Pod) -> Iterator[Hint]:
         text = f"No DeviceClass is known. A snapshot has them with: kubectl get {kinds} -A -o json"
         yield Hint(Kind.NOTE, text)
     made = len(to_be_made(state.devices, pod)) == len(pod.spec.claims)
-    for one in pod.spec.claims[:_NAMED]:
-        if one.template and not made:
-            yield Hint(
-                Kind.NOTE,
-                f"Its claim {quoted(one.name)} is made from the ResourceClaimTemplate {quoted(one.template)} "
-                f"when the pod is created. Then ask again: stowage explain {shorten(pod.key, KEY)}",
-            )
-        elif one.claim and f"{pod.namespace}/{one.claim}" not in state.devices.claims:
+    for entry in pod.spec.claims[:_NAMED]:
+        if entry.template and not made:
+            template = f"the ResourceClaimTemplate {quoted(entry.template)} when the pod is created"
+            again = f"Then ask again: stowage explain {shorten(pod.key, KEY)}"
+            yield Hint(Kind.NOTE, f"Its claim {quoted(entry.name)} is made from {template}. {again}")
+        elif entry.claim and f"{pod.namespace}/{entry.claim}" not in state.devices.claims:
             names = [
                 key.partition("/")[2] for key in state.devices.claims if key.startswith(f"{pod.namespace}/")
             ]
-            near = did_you_mean(one.claim, names)
-            text = f"Its claim {quoted(one.claim)} does not exist in the namespace {pod.namespace}{near}."
+            near = did_you_mean(entry.claim, names)
+            text = f"Its claim {quoted(entry.claim)} does not exist in the namespace {pod.namespace}{near}."
             yield Hint(Kind.NEVER, text, f"kubectl get resourceclaims -n {pod.namespace}")
 
 
@@ -313,24 +308,25 @@ def _pinned(state: State, pod: Pod) -> Iterator[Hint]:
         yield Hint(Kind.NOTE if known else Kind.NEVER, text, "leave out spec.nodeName")
 
 
-def _sounds_like_gpu(request: tuple[str, str]) -> bool:
-    name, amount = request
-    return ("gpu" in name.lower() or "mig-" in name.lower()) and amount != "0"
+_OF_DEFAULT = (
+    "Its schedulerName is default-scheduler: Stowage is called only if that scheduler is configured with it "
+    "(scheduler-config/)."
+)
+_BY_ANNOTATIONS = (
+    "It requests a GPU in annotations only. If the configuration of kube-scheduler lists "
+    "managedResources, such a pod is placed without Stowage (scheduler-config/README.md)."
+)
 
 
-def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[str]:
+def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
     if pod.scheduler_name == _DEFAULT_SCHEDULER and not pod.node_name:
-        yield (
-            "Its schedulerName is default-scheduler: Stowage is called only if that scheduler is configured "
-            "with it (scheduler-config/)."
-        )
-    if request and not (wants_devices(state, pod, request) or any(map(_sounds_like_gpu, _requests(pod)))):
-        yield "It requests no GPU."
+        yield Hint(Kind.NOTE, _OF_DEFAULT)
+    names = [name.lower() for name, amount in _requests(pod) if amount != "0"]
+    sounds_like_gpu = any("gpu" in name or "mig-" in name for name in names)
+    if request and not (wants_devices(state, pod, request) or sounds_like_gpu):
+        yield Hint(Kind.NOTE, "It requests no GPU.")
     elif request and request.wants_gpu and not any(is_extended(name) for name, _ in _requests(pod)):
-        yield (
-            "It requests a GPU in annotations only. If the configuration of kube-scheduler lists "
-            "managedResources, such a pod is placed without Stowage (scheduler-config/README.md)."
-        )
+        yield Hint(Kind.NOTE, _BY_ANNOTATIONS)
 
 
 def _labels(state: State, pod: Pod) -> Iterator[Hint]:
@@ -339,7 +335,7 @@ def _labels(state: State, pod: Pod) -> Iterator[Hint]:
     required = terms[0].labels if len(terms) == 1 else ()
     asked: list[tuple[str, tuple[str, ...]]] = [(key, (value,)) for key, value in pod.spec.node_selector]
     selected = len(asked)
-    asked += [(one.key, one.values) for one in required if one.operator == "In"]
+    asked += [(r.key, r.values) for r in required if r.operator == "In"]
     for number, (key, values) in enumerate(asked):
         known = Counter(shorten(node.labels[key], KEY) for node in state.nodes.values() if key in node.labels)
         paste = ""
@@ -398,7 +394,7 @@ def describe_gang(state: State, pod: Pod) -> str:
     gang = state.gangs.gang_of(pod)
     if gang is None:
         return ""
-    members = {one.key: one for one in state.gangs.members(gang.key)}
+    members = {member.key: member for member in state.gangs.members(gang.key)}
     members.setdefault(pod.key, pod)
     text = f"It belongs to the gang {shorten(gang.key, KEY)}: "
     text += f"{state.gangs.running(gang.key)} of {len(members)} members run"
@@ -406,7 +402,7 @@ def describe_gang(state: State, pod: Pod) -> str:
     text += f", {gang.minimum} must" if gang.minimum else ", any number may"
     if gang.uncounted and not gang.together:
         text += f"; they start one by one, because {gang.uncounted}, which says how many, is not seen"
-    gated = sum(1 for one in members.values() if one.gates and not one.node_name)
+    gated = sum(1 for member in members.values() if member.gates and not member.node_name)
     if gated:
         text += f"; {gated} held by scheduling gates"
         free = max(len(members), gang.minimum - gang.succeeded) - gated

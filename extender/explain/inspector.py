@@ -17,19 +17,24 @@ from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
 from extender.cluster.team_use import TeamUse
 from extender.dialects.pod_resources import RequestError
-from extender.explain.answers import Decision, Explanation, NodeAnswer, PodAnswer, PodReport
-from extender.explain.asks import amounts
+from extender.explain.answers import (
+    Decision,
+    Explanation,
+    NodeAnswer,
+    Overview,
+    PodAnswer,
+    PodReport,
+    Replica,
+    amounts,
+)
 from extender.explain.candidates import candidates_of
 from extender.explain.decision_log import Decisions
-from extender.explain.fleet_feed import FleetFeed
-from extender.explain.fleet_history import INTERVAL, FleetHistory
+from extender.explain.fleet_feed import INTERVAL, FleetFeed, FleetHistory
 from extender.explain.hints import describe_gang, gates_text
 from extender.explain.node import NodeView, view_node
 from extender.explain.overview import overview
-from extender.explain.overview_lines import Overview
 from extender.explain.pod import asks, explain, explain_each, explain_template
 from extender.explain.start_forecast import StartForecasts
-from extender.explain.this_replica import Replica
 from extender.k8s.objects import Pod
 from extender.settings import Settings
 from extender.source.workloads import Template, parse_pod, parse_templates
@@ -113,7 +118,7 @@ class Inspector:
             asked = ""
         gang = self._state.gangs.gang_of(pod)
         members = self._state.gangs.members(gang.key)[:LISTED_NAMES] if gang else ()
-        listed = sorted((shorten(one.key, KEY), shorten(one.node_name, KEY)) for one in members)
+        listed = sorted((shorten(m.key, KEY), shorten(m.node_name, KEY)) for m in members)
         return asked, describe_gang(self._state, pod), tuple(listed)
 
     def pods_named(self, name: str) -> list[str]:
@@ -137,7 +142,7 @@ class Inspector:
         templates = parse_templates(manifest, "the manifest")
         if len(templates) > EXPLAIN_PODS:
             raise ValueError(f"the manifest has {len(templates)} pods, at most {EXPLAIN_PODS} are explained")
-        return [await self._answer(one, nodes, templates) for one in templates]
+        return [await self._answer(template, nodes, templates) for template in templates]
 
     async def nodes_for(self, key: str, nodes: Sequence[str]) -> PodAnswer | None:
         """What each of these nodes says about a known pod. Raises ``ValueError``."""
@@ -145,19 +150,20 @@ class Inspector:
         return None if pod is None else await self._answer(Template(pod), nodes)
 
     async def _answer(
-        self, one: Template, nodes: Sequence[str] | None, beside: Sequence[Template] = ()
+        self, template: Template, nodes: Sequence[str] | None, beside: Sequence[Template] = ()
     ) -> PodAnswer:
         if nodes is None:
-            candidates = await candidates_of(self._state, one.pod)
-            found = explain_template(self._state, one, beside, candidates, time(), self._settings)
-            return PodAnswer(one.workload, one.pod.key, found)
+            candidates = await candidates_of(self._state, template.pod)
+            found = explain_template(self._state, template, beside, candidates, time(), self._settings)
+            return PodAnswer(template.workload, template.pod.key, found)
         starts = range(0, len(nodes), _EXPLAINED_AT_ONCE)
-        blocks = (explain_each(self._state, one.pod, nodes[at : at + _EXPLAINED_AT_ONCE]) for at in starts)
+        blocks = (
+            explain_each(self._state, template.pod, nodes[at : at + _EXPLAINED_AT_ONCE]) for at in starts
+        )
         each = [answer async for block in with_turns(blocks, 1) for answer in block]
-        return PodAnswer(one.workload, one.pod.key, nodes=tuple(sorted(each, key=NodeAnswer.order)))
+        return PodAnswer(template.workload, template.pod.key, nodes=tuple(sorted(each, key=NodeAnswer.order)))
 
     async def _explain(self, pod: Pod) -> Explanation:
-        """The pod against every node."""
         candidates = await candidates_of(self._state, pod)
         found = explain(self._state, pod, candidates, time(), self._settings)
         return replace(found, starts=self.starts.of(pod))

@@ -11,8 +11,7 @@ from extender.dialects.dialect import Claims
 from extender.dialects.pod_request import claims_of
 from extender.explain.needs import kind_of
 from extender.inventory.node_inventory import Sources
-from extender.k8s.objects import Pod
-from extender.k8s.resource_api.objects import Device
+from extender.k8s.resource_slices import Device
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.model.mig_instances import every_slice
@@ -240,6 +239,9 @@ def _holders(state: State, node: str, now: float) -> Iterator[HolderView]:
         assert allocation is not None  # the node is known
         gpus = tuple(gpu for gpu, _, _ in allocation.shares)
         device_ids = tuple(device for _, device in pod.devices)
+        source = "kubelet" if pod.devices else "request"
+        if gpus:
+            source = "bind" if assumed else "annotations"
         unread = key in state.allocations.problems or key in state.pods.problems
         yield HolderView(
             pod=pod.key,
@@ -252,14 +254,8 @@ def _holders(state: State, node: str, now: float) -> Iterator[HolderView]:
             assumed_seconds=round(now - assumed.since, 3) if assumed else None,
             parts=tuple(_parts(allocation)),
             instances=() if unread else tuple(_instances(spec, claims_of(pod))),
-            source=_source(pod, gpus, assumed=assumed is not None),
+            source=source,
         )
-
-
-def _source(pod: Pod, gpus: tuple[int, ...], *, assumed: bool) -> str:
-    if gpus:
-        return "bind" if assumed else "annotations"
-    return "kubelet" if pod.devices else "request"
 
 
 def _parts(allocation: Allocation) -> Iterator[PartView]:
@@ -273,8 +269,8 @@ def _instances(spec: NodeSpec, claims: Claims | None) -> Iterator[InstanceView]:
     for claim in claims.devices if claims else ():
         if claim.slices and (index := index_of.get(claim.device)) is not None:
             fitting = (
-                one.profile
-                for one in spec.gpus[index].instances
-                if claim.slices in one.windows and one.memory_mib >= claim.memory_mib
+                instance.profile
+                for instance in spec.gpus[index].instances
+                if claim.slices in instance.windows and instance.memory_mib >= claim.memory_mib
             )
             yield InstanceView(index, next(fitting, ""), _places(claim.slices))

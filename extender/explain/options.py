@@ -1,13 +1,23 @@
-"""A node that fits a pod: what it would give, at what cost, and why."""
+"""The nodes that fit a pod: what each would give, at what cost, and why the best is better."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
 from extender.cluster.state import State
+from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.dra.forecast import Forecast
 from extender.explain.answers import Option
 from extender.explain.needs import replicas_given
-from extender.untrusted.limits import LISTED_NAMES, shorten
+from extender.untrusted.limits import KEY, LISTED_NAMES, NAME, shorten
 from extender.verbs.evaluate import Evaluation, form_on, misalignment_costs, separation_costs, spot_costs
+from packing.fleet.fleet import Fleet
+from packing.fleet.placement import allocation_of
+from packing.model.request import WHOLE, Request
 
 _TERMS = {
     "slots": "uses room that other pods are expected to need",
@@ -26,13 +36,13 @@ _TERMS = {
     "parts of one GPU": "gives a container several replicas or instances of the same GPU",
 }
 """What a positive term of the cost means (``Policy.terms``, and the costs of forecasts)."""
-NOT_ROOM = {
-    *("islands", "domains", "end", "gang", "claims", "spot", "NUMA", "less wanted", "parts of one GPU"),
+_NOT_ROOM = {
+    *("islands", "domains", "end", "gang", "claims", "spot", "NUMA", "less wanted", "parts of one GPU")
 }
-"""Terms for something else than room, of which ``extender/explain/kept.py`` knows more."""
+"""Terms for something else than room."""
 _NO_COST = "uses no room that other pods are expected to need"
-_NEGLIGIBLE = 0.005
-"""GPUs: terms of at most this are not put in words."""
+_NOTHING = 0.005
+"""GPUs that count as none: terms of at most this are not put in words."""
 
 
 def option_on(state: State, evaluation: Evaluation, index: int, name: str, score: int | None) -> Option:
@@ -85,7 +95,121 @@ def _nvlink(state: State, row: int, name: str) -> str:
 def _largest_term(terms: dict[str, float]) -> str:
     """What a placement costs most, in words; "" where these terms have none."""
     costs = {name: value for name, value in terms.items() if name in _TERMS}
-    if not costs:
-        return ""
-    largest = max(costs, key=lambda name: costs[name])
-    return _TERMS[largest] if costs[largest] > _NEGLIGIBLE else _NO_COST
+    largest = _largest(costs)
+    return _TERMS[largest] if costs.get(largest, 0) > _NOTHING else _NO_COST * bool(costs)
+
+
+def _largest(terms: dict[str, float]) -> str:
+    return max(terms, key=lambda name: terms[name], default="")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A node that fits: its row of the fleet, and the request in the form that it takes there."""
+
+    row: int
+    request: Request
+    option: Option
+
+
+def compared(fleet: Fleet, found: Sequence[Placement], fitting: npt.NDArray[np.int64]) -> list[Option]:
+    """The options, best first, each with what it keeps or costs against another as ``why`` where that can be
+    said: the best against the next, the others against the best. ``fitting``: the rows of all nodes that fit.
+    """
+    if not found or not found[0].request.wants_gpu:
+        return [placement.option for placement in found]
+    best, *others = found
+    if not others:
+        return [replace(best.option, why="the only node that takes it")]
+    texts = ["; ".join(_kept(fleet, best, others[0], fitting)) or _dearer(best.option, others[0].option)]
+    for rival in others:
+        costs = "; ".join(_costs(fleet, rival.row, best.row)) or _cheaper(rival.option, best.option)
+        texts.append("" if _largest(rival.option.terms) in _NOT_ROOM else costs)
+    return [replace(p.option, why=text or p.option.why) for p, text in zip(found, texts, strict=True)]
+
+
+def _dearer(best: Option, other: Option) -> str:
+    """The best against the next by their costs, where nothing else tells them apart."""
+    name, more = shorten(other.node, NAME), other.cost - best.cost
+    if more <= _NOTHING:
+        return f"as good as {name}"
+    return f"leaves {more:.2g} more GPUs for expected pods than {name}"
+
+
+def _cheaper(other: Option, best: Option) -> str:
+    """Another node against the best by their costs."""
+    name, more = shorten(best.node, NAME), other.cost - best.cost
+    return (
+        f"as good as {name}"
+        if more <= _NOTHING
+        else f"leaves {more:.2g} GPUs less for expected pods than {name}"
+    )
+
+
+def _kept(fleet: Fleet, best: Placement, other: Placement, fitting: npt.NDArray[np.int64]) -> Iterator[str]:
+    free, name = _free(fleet, best.row), shorten(other.option.node, NAME)
+    with fleet.holding([allocation_of(fleet, best.row, best.request, best.option.gpus)]):
+        is_full = _is_full(fleet, best.row)
+    arrays, gpus = fleet.arrays, list(best.option.gpus)
+    left = arrays.compute[gpus, best.row]
+    if is_full:
+        yield f"fills {shorten(best.option.node, NAME)}"
+    elif best.request.shares and gpus and (left < arrays.compute_capacity[gpus, best.row]).all():
+        yield f"takes GPU{'s' * (len(gpus) > 1)} that others use already"
+    if arrays.gpu_value[other.row] > arrays.gpu_value[best.row]:
+        yield f"keeps the {_model(fleet, other.row)} of {name}, worth more than its {_model(fleet, best.row)}"
+    idle = fitting[_idle(fleet)[fitting]].tolist()
+    if idle and best.row not in idle:
+        spec = fleet.specs[idle[0]]
+        only = shorten(spec.name if spec else "", NAME)
+        yield f"keeps {only if len(idle) == 1 else f'{len(idle)} idle nodes'} whole"
+    if other.row in idle and best.row not in idle:
+        return
+    if mig := [resource for resource, _ in best.request.devices if resource.startswith(MIG_PREFIX)]:
+        counts = {r: (_devices(fleet, best.row, r), _devices(fleet, other.row, r)) for r in mig}
+        yield from (
+            f"leaves {there} x {shorten(resource.removeprefix(MIG_PREFIX), KEY)} free on {name}"
+            for resource, (here, there) in counts.items()
+            if there > here
+        )
+    elif (there := _free(fleet, other.row)) > free + _NOTHING:
+        yield f"leaves {there:.3g} GPU{'s' * (there != 1)} free together on {name}"
+
+
+def _costs(fleet: Fleet, row: int, best: int) -> Iterator[str]:
+    whole, free = _idle(fleet), _free(fleet, row)
+    if whole[row] and not whole[best]:
+        yield "breaks up an idle node"
+    elif free > _free(fleet, best) + _NOTHING and free > 1:
+        yield f"splits {free:.3g} free GPUs that would stay together"
+    if fleet.arrays.gpu_value[row] > fleet.arrays.gpu_value[best]:
+        yield f"takes a more valuable {_model(fleet, row)}"
+
+
+def _free(fleet: Fleet, row: int) -> float:
+    """Free GPUs that the node offers."""
+    left = np.maximum(fleet.arrays.compute[:, row], 0)
+    return float(left[fleet.arrays.offered[:, row] > 0].sum()) / WHOLE
+
+
+def _is_full(fleet: Fleet, row: int) -> bool:
+    """Whether the node has no GPU, or no device that it counts, left."""
+    arrays = fleet.arrays
+    counts = arrays.total_devices[:, row].any() and not arrays.divisible[:, row].any()
+    return bool(counts and (arrays.free_devices[:, row] <= 0).all()) or _free(fleet, row) < _NOTHING
+
+
+def _idle(fleet: Fleet) -> npt.NDArray[np.bool_]:
+    """(N,) whether no GPU of the node is in use."""
+    arrays = fleet.arrays
+    return np.asarray((arrays.compute >= arrays.compute_capacity).all(axis=0))
+
+
+def _devices(fleet: Fleet, row: int, name: str) -> int:
+    number = fleet.names.resources.get(name)
+    return 0 if number is None else int(fleet.arrays.free_devices[number, row])
+
+
+def _model(fleet: Fleet, row: int) -> str:
+    spec = fleet.specs[row]
+    return shorten((spec and (spec.model or spec.product)) or "GPU", NAME)

@@ -8,14 +8,12 @@ from typing import TypeAlias
 import numpy as np
 
 from extender.background import with_turns
-from extender.cluster.census import CensusTaker, counts_units, waiting_pods
+from extender.cluster.census import CensusTaker, counts_units, pods_waiting_for_devices
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, not_offered, unoffered
-from extender.explain.answers import Verdict
-from extender.explain.asks import amounts
+from extender.explain.answers import NodeLine, Overview, StartForecast, Verdict, WaitingLine, amounts
 from extender.explain.candidates import Candidates, candidates_of
 from extender.explain.fleet_row import ZONE, labels_of
-from extender.explain.overview_lines import NodeLine, Overview, StartForecast, WaitingLine
 from extender.explain.pod import explain
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
@@ -35,7 +33,7 @@ async def overview(
     totals = (await census.take()).totals
     lines = node_lines(state, census, sorted(state.fleet.rows))
     nodes = [line async for line in with_turns(lines, _LINES_AT_ONCE)]
-    waiting = waiting_pods(state)
+    waiting = pods_waiting_for_devices(state)
     shown = [
         waiting_line(state, pod, await candidates_of(state, pod), starts(pod))
         for pod in waiting[:most_waiting]

@@ -25,11 +25,9 @@ from extender.dialects.pod_request import WHOLE_GPU, as_whole
 from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import ELSEWHERE, Forecast
 from extender.dra.node_search import NOTHING_FITS
-from extender.explain.advice import advice_on
+from extender.explain.advice import advice_on, doubts, refused_text
 from extender.explain.answers import EvictorMode, Explanation, NodeAnswer, Refusal, Verdict
-from extender.explain.behind import lacking
 from extender.explain.candidates import Candidates
-from extender.explain.evictions import evictions_for
 from extender.explain.hints import (
     claims_asked,
     describe_gang,
@@ -38,12 +36,11 @@ from extender.explain.hints import (
     of_classes,
     uncounted_resources,
 )
-from extender.explain.kept import Placement, compared
 from extender.explain.needs import NO_DEVICES, missing_needs
-from extender.explain.numa import doubts, refused_text
-from extender.explain.options import option_on
-from extender.explain.room import fit_at_once
-from extender.explain.verdict import SIZE, TOO_LARGE, Question, and_then, decide, of_hint
+from extender.explain.options import Placement, compared, option_on
+from extender.explain.room import evictions_for, fit_at_once
+from extender.explain.rule_changes import lacking
+from extender.explain.verdict import ABOUT_SIZE, TOO_LARGE, Question, and_then, decide, of_hint
 from extender.explain.words import Hint, Kind, admission_problem, is_manifest, written_as
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import Bytes, NodeNames
@@ -52,14 +49,7 @@ from extender.settings import Settings
 from extender.source.workloads import Template
 from extender.untrusted.limits import GANG_READ, KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import many
-from extender.verbs.evaluate import (
-    Evaluation,
-    codes_for,
-    evaluate,
-    fitting_scores,
-    form_on,
-    never_aligned,
-)
+from extender.verbs.evaluate import Evaluation, codes_for, evaluate, fitting_scores, form_on, never_aligned
 from extender.verbs.eviction.promising import shortfall
 from extender.verbs.gang_fit import Supposed, gang_would_fit, wants_dra, with_gang_check
 from packing.fleet.downgrade import device_on
@@ -96,7 +86,7 @@ def explain(
 
 def explain_template(
     state: State,
-    one: Template,
+    template: Template,
     beside: Sequence[Template],
     candidates: Candidates | None = None,
     now: float | None = None,
@@ -104,7 +94,7 @@ def explain_template(
 ) -> Explanation:
     """A pod of a manifest, with the templates ``beside`` it: the pods of one gang count together, as
     ``filter`` counts them once they exist. It is said whether those that belong together fit at once."""
-    pod = _in_gang(one).pod
+    pod = _in_gang(template).pod
     created = ((state.admission.as_created(_in_gang(made).pod)[0], made.copies) for made in beside)
     copies = (
         replace(made, name=f"{made.name}-{number}" if number else made.name, gates=())
@@ -114,7 +104,9 @@ def explain_template(
     new = [copy for copy in islice(copies, GANG_READ) if copy.key not in state.pods]
     with state.gangs.supposing(new):
         found = explain(state, pod, candidates, now, settings)
-        together = _together_text(state, state.admission.as_created(pod)[0], one.copies) if found.fits else ""
+        together = (
+            _together_text(state, state.admission.as_created(pod)[0], template.copies) if found.fits else ""
+        )
         return replace(found, hints=(*filter(None, [together]), *found.hints))
 
 
@@ -132,12 +124,12 @@ def _together_text(state: State, pod: Pod, copies: int) -> str:
     return f"The {gang.to_place} pods that must start together {then}."
 
 
-def _in_gang(one: Template) -> Template:
+def _in_gang(template: Template) -> Template:
     """With the gang that the controller of the workload is expected to make, in the words of Stowage."""
-    if not one.together or words_of(one.pod):
-        return one
-    labels = {GANG: one.workload.split()[1], GANG_MIN: str(one.together)}
-    return one._replace(pod=replace(one.pod, labels={**one.pod.labels, **labels}))
+    if not template.together or words_of(template.pod):
+        return template
+    labels = {GANG: template.workload.split()[1], GANG_MIN: str(template.together)}
+    return template._replace(pod=replace(template.pod, labels={**template.pod.labels, **labels}))
 
 
 def _explain(
@@ -170,7 +162,7 @@ def _explain(
         return Explanation(
             shorten(pod.key, KEY),
             error=error_text,
-            hints=tuple(one.text for one in found_hints),
+            hints=tuple(hint.text for hint in found_hints),
             verdict=Verdict(error_text),
         )
     names = NodeNames.of(candidates.names)
@@ -198,7 +190,7 @@ def _explain(
         asked = Question(state, pod, request, candidates, refusals, evictions, now, settings)
         verdict = _with_next(asked, decide(asked, found_hints), found_hints, mends)
         evictions = None if verdict.why == TOO_LARGE else evictions
-    texts = [*filter(None, [added, refused]), *(one.text for one in found_hints if one.text != verdict.why)]
+    texts = [*filter(None, [added, refused]), *(h.text for h in found_hints if h.text != verdict.why)]
     texts += _part_instead(state, pod, request, candidates, explanation)
     texts += doubts(state, pod, (name for name, fit in zip(names, fits, strict=True) if fit))
     if request.wants_gpu and any(word in verdict.lacks.lower() for word in ("gpu", "mig-")):
@@ -233,7 +225,7 @@ def _part_instead(
 
 def _with_next(asked: Question, verdict: Verdict, hints: Iterable[Hint], mends: int) -> Verdict:
     """The verdict, and what comes once the wrong word that decides it is mended."""
-    mended = next((one.mended for one in hints if one.text == verdict.why), None)
+    mended = next((hint.mended for hint in hints if hint.text == verdict.why), None)
     if mended is None or not mends:
         return verdict
     keeps_rules = mended.spec is asked.pod.spec
@@ -246,7 +238,7 @@ def _released_gang(state: State, pod: Pod) -> list[Pod]:
     """The members of the pod's gang that have gates, without these."""
     gang = state.gangs.gang_of(pod)
     members = state.gangs.members(gang.key) if gang else ()
-    return [replace(one, gates=()) for one in members if one.gates]
+    return [replace(member, gates=()) for member in members if member.gates]
 
 
 def fits_somewhere(state: State, pod: Pod) -> bool:
@@ -362,8 +354,7 @@ def _by_forecast(evaluation: Evaluation) -> tuple[Flags, Flags, Flags]:
 
 
 def _by_claims(names: NodeNames, forecasts: Sequence[Forecast], refused: Flags) -> Iterator[Refusal]:
-    """What the pod's claims refuse."""
-    elsewhere = refused & np.array([one.problem == ELSEWHERE for one in forecasts], bool)
+    elsewhere = refused & np.array([forecast.problem == ELSEWHERE for forecast in forecasts], bool)
     why = {forecasts[i].problem for i in np.flatnonzero(refused & ~elsewhere).tolist()}
     of_pod = why.pop() if len(why) == 1 and NOTHING_FITS not in why else NO_DEVICES
     for reason, where in ((of_pod, refused & ~elsewhere), (ELSEWHERE, elsewhere)):
@@ -395,7 +386,7 @@ def _refusal(
 ) -> Refusal:
     refused = np.flatnonzero(evaluation.codes == reason)
     nearest = int(refused[np.argmin(shortfall(fleet, evaluation.rows[refused], evaluation.request))])
-    about_size = reason.eviction_helps or reason.text in SIZE
+    about_size = reason.eviction_helps or reason.text in ABOUT_SIZE
     needs = missing_needs(fleet, int(evaluation.rows[nearest]), evaluation.request) if about_size else ()
     can_host = int(hosts[refused].sum())
     advice = ""
@@ -434,7 +425,7 @@ def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
                 fits = False if forecast.refused else None
                 yield NodeAnswer(name, fits=fits, reason=shorten(forecast.problem or NO_DEVICES))
             elif node is not None and (used_up := tuple(lacking_on(state, node, asked_by(pod)))):
-                lacks = tuple(one.text for one in used_up[:LISTED_NAMES])
+                lacks = tuple(lack.text for lack in used_up[:LISTED_NAMES])
                 yield NodeAnswer(name, fits=False, reason=used_up[0].reason, lacks=lacks)
             else:
                 option = option_on(state, evaluation, index, name, None)

@@ -78,11 +78,11 @@ class Problems:
 
 
 def problems_of(state: State, settings: Settings, around: Surroundings, most: int) -> Problems:
-    """At most so many problems."""
-    found = chain(_of_cluster(state, settings, around), _of_nodes(state), _of_pods(state), _of_objects(state))
+    """The first of all problems, at most so many."""
+    found = chain(_of_cluster(state, settings, around), _of_nodes(state), _of_pods_and_objects(state))
     shown = list(islice(found, most))
-    rest = Counter(one.kind for one in found)
-    counts: Mapping[str, int] = dict((Counter(one.kind for one in shown) + rest).items())
+    rest = Counter(problem.kind for problem in found)
+    counts: Mapping[str, int] = dict((Counter(problem.kind for problem in shown) + rest).items())
     return Problems(counts, shown, rest.total())
 
 
@@ -119,9 +119,9 @@ def _contradictions(state: State, settings: Settings, server_version: str) -> It
             yield f"demand.{place}", "no node could host such a pod, even empty"
     classes = state.rights.queues.classes
     for name, queue in settings.queues.items() if classes.by_name else ():
-        for one in sorted(queue.priority_classes - DEFAULT_QUEUES.get(name, Queue()).priority_classes):
-            if one not in classes.by_name:
-                yield f"queues.{name}", f"there is no PriorityClass {one}"
+        for class_name in sorted(queue.priority_classes - DEFAULT_QUEUES.get(name, Queue()).priority_classes):
+            if class_name not in classes.by_name:
+                yield f"queues.{name}", f"there is no PriorityClass {class_name}"
     if not settings.bind:
         specs = (spec for spec in state.fleet.specs if spec is not None)
         shared = sum(spec.sharing_resource == stowage.RESOURCE for spec in specs)
@@ -147,13 +147,10 @@ def _of_nodes(state: State) -> Iterator[Problem]:
             yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
 
 
-def _of_pods(state: State) -> Iterator[Problem]:
+def _of_pods_and_objects(state: State) -> Iterator[Problem]:
     for problems, advice in ((state.allocations.problems, _CONTRADICTION), (state.pods.problems, _POD)):
         for key, text in sorted(problems.items()):
             pod = key.partition(" ")[0]  # what follows is the node of an assumed pod
             yield Problem("pod", shorten(pod, KEY), shorten(text), advice)
-
-
-def _of_objects(state: State) -> Iterator[Problem]:
     for name, text in sorted(state.object_problems.items()):
         yield Problem("object", shorten(name, KEY), shorten(text), _OBJECT)

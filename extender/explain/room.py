@@ -3,7 +3,7 @@ move elsewhere."""
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -11,9 +11,13 @@ from itertools import islice
 import numpy as np
 
 from extender.cluster.gang_placement import WaitingMembers, place_together
+from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
+from extender.dialects.pod_resources import RequestError, effective_requests
+from extender.explain.answers import Actor, EvictionOption, Evictions, EvictorMode
 from extender.explain.candidates import uncordoned
 from extender.k8s.objects import Node, Pod
+from extender.k8s.quantity import QuantityError, milli, whole
 from extender.plan.room_by_moves import (
     asked_together,
     mode_for,
@@ -22,12 +26,15 @@ from extender.plan.room_by_moves import (
     starting_together,
     would_make_room,
 )
+from extender.protocol.node_names import NodeNames
+from extender.queues.rights import WhyNot
 from extender.replay.cluster_pods import PermittedRows
 from extender.settings import Mode, Settings
-from extender.untrusted.limits import GANG_PLACED
-from extender.verbs.evaluate import codes_for
+from extender.untrusted.limits import GANG_PLACED, KEY, LISTED_NAMES, shorten
+from extender.verbs.evaluate import codes_for, dra_resources
+from extender.verbs.eviction.plan import EvictionPlan, gpu_hours, losses, plan_evictions, rules_for
 from extender.verbs.eviction.promising import promising_nodes
-from extender.verbs.gang_fit import Supposed, gang_would_fit, wants_dra
+from extender.verbs.gang_fit import Supposed, gang_may_fit, gang_would_fit, wants_dra
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -41,6 +48,10 @@ _WHO = {
 }
 _EMPTIED = 2000
 """Pods that are taken away to see whether a gang would fit without them."""
+BEST = 3
+"""Nodes that are shown of those where evictions help."""
+NOT_ENOUGH = "evicting all that may be evicted there is not enough"
+DEARER = "evictions there cost more"
 
 
 def room_by_others(state: State, pod: Pod, settings: Settings | None, now: float) -> str:
@@ -50,8 +61,8 @@ def room_by_others(state: State, pod: Pod, settings: Settings | None, now: float
     permitted, pods = PermittedRows(state), starting_together(state, pod)
     mode = _mode(state, pods, settings) if settings else "off"
 
-    def nodes_of(one: Pod) -> list[str]:
-        rows = permitted.rows_that_accept(one)
+    def nodes_of(other: Pod) -> list[str]:
+        rows = permitted.rows_that_accept(other)
         return [name for name, row in state.fleet.rows.items() if rows[row]]
 
     usual = rule_of(settings) if settings else MoveRule()
@@ -64,12 +75,12 @@ def room_by_others(state: State, pod: Pod, settings: Settings | None, now: float
 
 def fit_at_once(state: State, pod: Pod, request: Request, count: int) -> int:
     """How many of ``count`` such pods fit now by GPUs, CPU and memory, 0 if that is not known."""
-    one = WaitingMembers(pod, request)
-    least, most = 0, 0 if wants_dra(state, one) else min(count, GANG_PLACED)
+    waiting = WaitingMembers(pod, request)
+    least, most = 0, 0 if wants_dra(state, waiting) else min(count, GANG_PLACED)
     with state.fleet_view_for(pod) as fleet:
         while least < most:
             half = (least + most + 1) // 2
-            members = [replace(one, count=half)]
+            members = [replace(waiting, count=half)]
             fits = place_together(fleet, state.policy, state.nodes, members) is not None
             least, most = (half, most) if fits else (least, half - 1)
     return least
@@ -78,7 +89,7 @@ def fit_at_once(state: State, pod: Pod, request: Request, count: int) -> int:
 def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:
     """Whether the evictor moves others for pods that start together."""
     requests = asked_together(state, pods)
-    serves = bool(requests) and sum(one.gpus for one in requests) >= settings.consolidation_gpus
+    serves = bool(requests) and sum(request.gpus for request in requests) >= settings.consolidation_gpus
     return mode_for(state, pods[0], settings) if serves else "off"
 
 
@@ -104,7 +115,7 @@ def node_to_uncordon(state: State, pod: Pod, request: Request) -> str:
 def gang_fits_when_empty(state: State, pod: Pod, request: Request) -> bool:
     """Whether the pod's gang would fit if no other pod had a GPU; True where too many have one to try."""
     bound = (other for other in state.pods.values() if other.node_name)
-    held = (one for other in bound for one in state.pods.allocations_of(other) if one.devices or one.shares)
+    held = (a for other in bound for a in state.pods.allocations_of(other) if a.devices or a.shares)
     left = tuple(islice(held, _EMPTIED + 1))
     return len(left) > _EMPTIED or gang_would_fit(state, pod, request, Supposed(state.nodes, left))
 
@@ -125,9 +136,9 @@ def _holders_on(
     state: State, pod: Pod, request: Request, names: Sequence[str]
 ) -> Iterator[tuple[Pod, Allocation]]:
     """The pods with GPUs of the nodes that lack least, the smallest first on each."""
-    for one in promising_nodes(state, pod, request, names, {}):
+    for node in promising_nodes(state, pod, request, names, {}):
         others = (
-            other for other in state.pods.on_node(one.name) if other.uid != pod.uid and not other.deleting
+            other for other in state.pods.on_node(node.name) if other.uid != pod.uid and not other.deleting
         )
         held = [(other, taken) for other in others if (taken := state.allocations.allocation_of(other.key))]
         with_gpus = [(other, taken) for other, taken in held if taken.devices or taken.shares]
@@ -136,3 +147,113 @@ def _holders_on(
 
 def _size(held: Allocation) -> int:
     return sum(count for _, count in held.devices) * 1000 + sum(share[1] for share in held.shares)
+
+
+def evictions_for(
+    state: State, pod: Pod, nodes: Sequence[str], now: float, evictor: EvictorMode = "unknown"
+) -> Evictions:
+    """What would be evicted for a pod that fits on none of these nodes. ``now`` in Unix seconds."""
+    try:
+        request = state.request_of(pod)
+    except RequestError:
+        return Evictions()
+    lacking = [node.name for node in promising_nodes(state, pod, request, nodes, {})]
+    actor: Actor = "kube-scheduler"
+    useless = 0  # plans that help the pod, and not its gang
+    plans = plan_evictions(state, pod, lacking, now)
+    plans = [plan for plan in plans if not plan.pdb_violations] or plans
+    plans = [plan for plan in plans if _leaves_the_rest(state, pod, plan, now)]
+    acting = (plan for plan in plans if not plan.to_evict or _asks_preempt(state, pod, plan.node))
+    shown = list(islice(acting, BEST))
+    if not shown:
+        actor = "evictor"
+        plans = plan_evictions(state, pod, lacking, now, to_equals=True, whole_gangs=True)
+        plans = [p for p in plans if not p.pdb_violations and _leaves_the_rest(state, pod, p, now)]
+        shown = plans[:BEST]
+    if plans and not gang_may_fit(state, pod, request):
+        useless, plans, shown = len(plans), [], []
+    rules = rules_for(state, pod, now, to_equals=actor == "evictor")
+    on_nodes = [other for node in lacking for other in state.pods.on_node(node)]
+    others = [other for other in on_nodes if other.uid != pod.uid and not other.deleting]
+    protected = Counter(filter(None, rules.why_not(others)))
+    stuck = [other for other in on_nodes if other.deleting and not other.is_about_to_go(now)]
+    protected.update(f"{WhyNot.STUCK}: {shorten(other.key, KEY)}" for other in stuck[:LISTED_NAMES])
+    not_enough = len(lacking) - len(plans) - useless
+    elsewhere = {
+        Reason.GANG_DOES_NOT_FIT.text: useless,
+        DEARER: len(plans) - len(shown),
+        NOT_ENOUGH: not_enough,
+    }
+    return Evictions(
+        tuple(_option(state, plan, actor, now) for plan in shown),
+        {why: count for why, count in elsewhere.items() if count > 0},
+        dict(protected.most_common()),
+        evictor,
+    )
+
+
+def _leaves_the_rest(state: State, pod: Pod, plan: EvictionPlan, now: float) -> bool:
+    """Whether the node then has enough of what Stowage does not place by, too."""
+    gone = {victim.uid for victim in plan.victims}
+    gone |= {other.uid for other in state.pods.on_node(plan.node) if other.is_about_to_go(now)}
+    return not any(lacking_on(state, state.nodes[plan.node], asked_by(pod), gone))
+
+
+def _option(state: State, plan: EvictionPlan, acts: Actor, now: float) -> EvictionOption:
+    here = ([pod for pod in plan.victims if pod.deleting is leaving] for leaving in (False, True))
+    victims, leaving = (tuple(shorten(pod.key, KEY) for pod in pods[:LISTED_NAMES]) for pods in here)
+    others = plan.other_nodes[:LISTED_NAMES]
+    elsewhere = tuple(f"{shorten(pod.key, KEY)} on {shorten(pod.node_name, KEY)}" for pod in others)
+    return EvictionOption(
+        node=plan.node,
+        acts=acts,
+        pods=len(plan.to_evict),
+        victims=victims,
+        other_nodes=elsewhere,
+        leaving=leaving,
+        loses=losses(state, plan, now),
+        gpu_hours=gpu_hours(state, plan, now),
+        pdb_violations=plan.pdb_violations,
+        cost=plan.cost,
+    )
+
+
+def _asks_preempt(state: State, pod: Pod, node: str) -> bool:
+    """Whether kube-scheduler asks ``preempt`` about a node where evictions help: from 1.38 on always, before
+    that only where it counts too little itself. It never does for gangs of its own, and it evicts nobody for
+    devices of claims."""
+    if (
+        pod.pod_group
+        or pod.spec.claims
+        or any(dra_resources(state, pod, state.request_of(pod), NodeNames.of([node])))
+    ):
+        return False
+    return state.eviction_helps_extenders or _counts_too_little(state, pod, state.nodes[node])
+
+
+def _counts_too_little(state: State, pod: Pod, node: Node) -> bool:
+    """Whether kube-scheduler's own filter (``NodeResourcesFit``) refuses the node. It adds up the requests of
+    all pods, also for resources whose devices Stowage places. A resource that the node does not advertise
+    is one that the scheduler's configuration tells it to ignore."""
+    taken, wanted = Counter[str](pods=0), {**_requests(pod), "pods": 1}
+    for other in state.pods.on_node(node.name):
+        if other.uid != pod.uid:
+            taken.update(_requests(other))
+            taken["pods"] += 1
+    return any(total - taken[name] < wanted[name] for name, total in _allocatable(node, wanted))
+
+
+def _requests(pod: Pod) -> dict[str, int]:
+    try:
+        return effective_requests(pod.held)
+    except RequestError:
+        return {}
+
+
+def _allocatable(node: Node, names: dict[str, int]) -> Iterator[tuple[str, int]]:
+    for name in names:
+        try:
+            if name in node.allocatable:
+                yield name, (milli if name == "cpu" else whole)(node.allocatable[name])
+        except QuantityError:
+            continue

@@ -19,10 +19,10 @@ from itertools import product
 import numpy as np
 
 from extender.background import with_turns
-from extender.cluster.census import waiting_pods
+from extender.cluster.census import pods_waiting_for_devices
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError
-from extender.explain.overview_lines import StartForecast
+from extender.explain.answers import StartForecast
 from extender.k8s.objects import Pod
 from extender.replay.cluster_pods import PermittedRows
 from extender.untrusted.limits import KEY, shorten
@@ -79,7 +79,7 @@ class StartForecasts:
         """Forecast for all that wait now. Other tasks run in between."""
         self._judge()
         self.version += 1
-        waiting = [pod for pod in waiting_pods(self._state) if not pod.gates][:MOST_PODS]
+        waiting = [pod for pod in pods_waiting_for_devices(self._state) if not pod.gates][:MOST_PODS]
         if not waiting:
             self._forecasts = {}
             return

@@ -19,10 +19,10 @@ from extender.dialects.pod_request import DEVICE_MEMORY
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.explain.advice import ADVICE
 from extender.explain.answers import EvictionOption, Evictions, Need, Refusal, Verdict
-from extender.explain.behind import Behind, Beyond, behind_rules, way_past
 from extender.explain.candidates import Candidates, Rejection, uncordoned
 from extender.explain.needs import EACH_GPU, GPU_MEMORY, NO_DEVICES, reduced, replicas_given
 from extender.explain.room import gang_fits_when_empty, node_to_uncordon, room_by_others, whose_end
+from extender.explain.rule_changes import RuleChange, StillRefused, changes_for, try_rule_changes
 from extender.explain.words import Hint, Kind, asking_instead
 from extender.k8s.node_filter import CORDONED
 from extender.k8s.objects import Pod
@@ -39,7 +39,7 @@ from packing.model.request import Request
 
 TOO_LARGE = "No node is large enough for it, even without other pods: waiting does not help."
 _GANG = Reason.GANG_DOES_NOT_FIT.text
-SIZE = frozenset(
+ABOUT_SIZE = frozenset(
     {
         Reason.GPUS_TOO_SMALL.text,
         *(Reason.TOO_FEW_GPUS.text, Reason.ISLAND_TOO_SMALL.text, Reason.NO_FREE_GPUS.text),
@@ -52,7 +52,7 @@ SIZE = frozenset(
 _ON_SEVERAL_NODES = ", or set evictor: on: kube-scheduler evicts no gang that runs on several nodes"
 _NAMED = 3
 _WAYS = 4
-"""Ways past rules that are shown, those that help most."""
+"""Changes past rules that are shown, those that help most."""
 _SMALL, _OTHER = 2, 5
 """Ranks of reasons: nodes are too small, and nothing that says more."""
 _ACTORS = {"kube-scheduler": "kube-scheduler", "evictor": "the evictor"}
@@ -76,7 +76,7 @@ class Question:
 
     @property
     def every(self) -> int:
-        """All nodes."""
+        """The number of all nodes."""
         return len(self.candidates.names) + sum(map(len, self.candidates.passed_over.values()))
 
 
@@ -84,52 +84,58 @@ def decide(asked: Question, hints: Sequence[Hint]) -> Verdict:
     """The verdict on a pod that fits nowhere."""
     if not asked.every:
         return Verdict("there is no node")
-    behind, others = behind_rules(asked.state, asked.pod, asked.request, asked.candidates)
-    beyond = min(others, key=lambda one: _rank(one.refusal), default=None)
-    too_small = beyond.refusal if beyond and _is_small(beyond.refusal) else None
+    changes, others = try_rule_changes(asked.state, asked.pod, asked.request, asked.candidates)
+    refused = min(others, key=lambda change: _rank(change.refusal), default=None)
+    too_small = refused.refusal if refused and _is_small(refused.refusal) else None
     first = min(asked.refusals, key=_rank, default=None)
     rank = _rank(first)[0] if first else _OTHER
     by_kind = {hint.kind: hint for hint in reversed(hints)}
     said = [by_kind.get(Kind.NEVER), by_kind.get(Kind.WORD)]
     largest = first if rank == _SMALL else too_small if rank > _SMALL else None
-    if not said[0] and largest and not behind:
+    if not said[0] and largest and not changes:
         return Verdict(TOO_LARGE, _near(largest), tuple(_smaller(asked, largest)))
     if hint := next(filter(None, said), None):
         return of_hint(hint)
-    past = (*(_past(asked, one) for one in behind[:_WAYS]), *_other_resources(asked, first))
-    if starting := next((len(one.fits) for one in behind if one.fits and one.starts), 0):
-        return Verdict(f"{many(starting, 'node')} that would take it {_are(starting)} starting", ways=past)
+    instead = (*(_change_text(asked, change) for change in changes[:_WAYS]), *_other_resources(asked, first))
+    if starting := next((len(change.fits) for change in changes if change.fits and change.starts), 0):
+        return Verdict(f"{many(starting, 'node')} that would take it {_are(starting)} starting", ways=instead)
     if first and rank <= _SMALL:
         is_small = rank == _SMALL
-        ways = (*_smaller(asked, first), *past) if is_small else tuple(_ways_when_full(asked, first, behind))
+        ways = (
+            (*_smaller(asked, first), *instead) if is_small else tuple(_ways_when_full(asked, first, changes))
+        )
         return Verdict(f"{first.reason} ({_of(first.nodes, asked.every)})", _near(first), ways)
     if hint := by_kind.get(Kind.RULE):
-        return _by_rule(asked, hint, beyond if not behind else None, past)
-    if behind:
-        return Verdict(_rule_text(asked, behind[0].rules[0]), ways=past)
-    return _without_room_anywhere(asked, first, beyond)
+        return _by_rule(asked, hint, refused if not changes else None, instead)
+    if changes:
+        return Verdict(_rule_text(asked, changes[0].rules[0]), ways=instead)
+    return _without_room_anywhere(asked, first, refused)
 
 
-def _by_rule(asked: Question, hint: Hint, beyond: Beyond | None, past: tuple[str, ...]) -> Verdict:
-    """A rule that no node meets. ``beyond``: why none would take the pod without it either."""
+def _by_rule(asked: Question, hint: Hint, refused: StillRefused | None, instead: tuple[str, ...]) -> Verdict:
+    """A rule that no node meets. ``refused``: why none would take the pod without it either."""
     found = of_hint(hint)
     if hint.mended:
         return found
-    if beyond and hint.paste.startswith("kubectl "):
-        way = way_past(asked.state, asked.pod, beyond.rules, beyond.node)
+    if refused and hint.paste.startswith("kubectl "):
+        way = changes_for(asked.state, asked.pod, refused.rules, refused.node)
         return replace(found, ways=(*found.ways, f"then {way.text}"))
-    return _and_beyond(asked, found.why, beyond) if beyond else replace(found, ways=past or found.ways)
+    return (
+        _and_still_refused(asked, found.why, refused)
+        if refused
+        else replace(found, ways=instead or found.ways)
+    )
 
 
-def _without_room_anywhere(asked: Question, first: Refusal | None, beyond: Beyond | None) -> Verdict:
+def _without_room_anywhere(asked: Question, first: Refusal | None, refused: StillRefused | None) -> Verdict:
     """No node could take the pod, full or empty, behind whichever rules."""
-    if beyond and (first is None or _rank(beyond.refusal) < _rank(first)):
-        return _and_beyond(asked, _rule_text(asked, beyond.rules[0]), beyond)
+    if refused and (first is None or _rank(refused.refusal) < _rank(first)):
+        return _and_still_refused(asked, _rule_text(asked, refused.rules[0]), refused)
     if first:
         ways = tuple(_other_resources(asked, first)) or ((first.advice,) if first.advice else ())
         return Verdict(f"{first.reason} ({_of(first.nodes, asked.every)})", _near(first), ways)
     rules = asked.candidates.passed_over
-    most = max(rules, key=lambda one: len(rules[one]), default=None)
+    most = max(rules, key=lambda rule: len(rules[rule]), default=None)
     return Verdict(_rule_text(asked, most) if most else "")
 
 
@@ -137,37 +143,39 @@ def _rule_text(asked: Question, rule: Rejection) -> str:
     return f"{rule.text} ({_of(len(asked.candidates.passed_over[rule]), asked.every)})"
 
 
-def _and_beyond(asked: Question, why: str, beyond: Beyond) -> Verdict:
+def _and_still_refused(asked: Question, why: str, refused: StillRefused) -> Verdict:
     """This reason, and that none of the nodes behind it could take the pod."""
-    one = beyond.refusal
-    why = f"{why.removesuffix('.')}; and without that rule, {one.reason} ({many(one.nodes, 'node')})"
-    return Verdict(why, _near(one), tuple(_smaller(asked, one)))
+    refusal = refused.refusal
+    why = f"{why.removesuffix('.')}; and without that rule, {refusal.reason} ({many(refusal.nodes, 'node')})"
+    return Verdict(why, _near(refusal), tuple(_smaller(asked, refusal)))
 
 
-def _rank(one: Refusal) -> tuple[int, int, int]:
+def _rank(refusal: Refusal) -> tuple[int, int, int]:
     """The lower, the more it says: that the gang does not fit (the pod does), that nodes are full, that they
     are too small, what else they have against it, and last that they have no such resource."""
-    if one.reason == _GANG:
+    if refusal.reason == _GANG:
         rank = 0
-    elif one.eviction_helps and one.can_host:
+    elif refusal.eviction_helps and refusal.can_host:
         rank = 1
-    elif one.reason in SIZE or (one.eviction_helps and _is_small(one)):
+    elif refusal.reason in ABOUT_SIZE or (refusal.eviction_helps and _is_small(refusal)):
         rank = _SMALL
-    elif one.reason in (Reason.REPARTITIONING.text, Reason.UNKNOWN_NODE.text):
+    elif refusal.reason in (Reason.REPARTITIONING.text, Reason.UNKNOWN_NODE.text):
         rank = 4
     else:
-        rank = _OTHER if one.reason == Reason.NO_SUCH_RESOURCE.text else 3
-    return rank, len(_too_small(one)), -one.nodes
+        rank = _OTHER if refusal.reason == Reason.NO_SUCH_RESOURCE.text else 3
+    return rank, len(_too_small(refusal)), -refusal.nodes
 
 
-def _is_small(one: Refusal) -> bool:
+def _is_small(refusal: Refusal) -> bool:
     """Whether the node that lacks least has too little even without pods."""
-    return bool(_too_small(one))
+    return bool(_too_small(refusal))
 
 
-def _too_small(one: Refusal) -> list[Need]:
+def _too_small(refusal: Refusal) -> list[Need]:
     """What it has too little of even without pods. A device that it does not have at all says nothing."""
-    return [need for need in one.lacks if need.total < need.asked and (need.total or "/" not in need.what)]
+    return [
+        need for need in refusal.lacks if need.total < need.asked and (need.total or "/" not in need.what)
+    ]
 
 
 def of_hint(hint: Hint) -> Verdict:
@@ -182,7 +190,7 @@ def and_then(found: Verdict, then: Verdict) -> Verdict:
     if not then.decides:
         return replace(found, ways=(f"{way}; then it {then.why}",)) if then.why.startswith("fits") else found
     why = then.why.partition(". ")[0].removesuffix(".") + (f" ({then.lacks})" if then.lacks else "")
-    ways = (one if one.startswith("then ") else f"then {one}" for one in then.ways)
+    ways = (next_way if next_way.startswith("then ") else f"then {next_way}" for next_way in then.ways)
     return replace(found, ways=(f"{way}; then: {why}", *ways))
 
 
@@ -190,22 +198,22 @@ def _of(nodes: int, every: int) -> str:
     return f"{nodes} of {many(every, 'node')}"
 
 
-def _near(one: Refusal) -> str:
-    lacks = "; ".join(need.text for need in one.lacks)
-    return f"{one.nearest}: {lacks}" if lacks else ""
+def _near(refusal: Refusal) -> str:
+    lacks = "; ".join(need.text for need in refusal.lacks)
+    return f"{refusal.nearest}: {lacks}" if lacks else ""
 
 
-def _smaller(asked: Question, one: Refusal) -> Iterator[str]:
+def _smaller(asked: Question, refusal: Refusal) -> Iterator[str]:
     """What the pod could ask for at most on the node that lacks least, and what else is in its way there."""
-    needs = _too_small(one)
+    needs = _too_small(refusal)
     if less := [_at_most(need) for need in needs if need.total]:
-        then = _then(asked, reduced(asked.request, needs), one.nearest)
-        yield f"ask for at most {' and '.join(less)} per pod, as {one.nearest} has{then}"
-    elif one.advice and not needs:
-        yield one.advice
+        then = _then(asked, reduced(asked.request, needs), refusal.nearest)
+        yield f"ask for at most {' and '.join(less)} per pod, as {refusal.nearest} has{then}"
+    elif refusal.advice and not needs:
+        yield refusal.advice
     for need in needs:
         if not need.total:
-            yield f"leave out its request of {need.what}: {one.nearest} reports none"
+            yield f"leave out its request of {need.what}: {refusal.nearest} reports none"
 
 
 def _then(asked: Question, request: Request | None, node: str) -> str:
@@ -236,34 +244,34 @@ def _at_most(need: Need) -> str:
     return f"{need.total} {need.what}"
 
 
-def _past(asked: Question, one: Behind) -> str:
+def _change_text(asked: Question, change: RuleChange) -> str:
     """How the nodes behind rules can be reached, how many would take the pod, and what it gets there."""
-    if not one.counted:
-        return one.way
-    what, count = _who_fits(asked, one), len(one.fits) or one.full
-    then = f"would take {what}" if one.fits else f"could take {what}, and {_are(count)} full now"
-    then = f"may take {what}: it is not known, because {one.doubt}" if one.doubt else then
-    return f"{one.way}: {many(count, 'node')} {then}{_parts_given(asked, one)}"
+    if not change.counted:
+        return change.way
+    what, count = _who_fits(asked, change), len(change.fits) or change.full
+    then = f"would take {what}" if change.fits else f"could take {what}, and {_are(count)} full now"
+    then = f"may take {what}: it is not known, because {change.doubt}" if change.doubt else then
+    return f"{change.way}: {many(count, 'node')} {then}{_parts_given(asked, change)}"
 
 
-def _parts_given(asked: Question, one: Behind) -> str:
+def _parts_given(asked: Question, change: RuleChange) -> str:
     """What nodes give that is less than the whole GPUs asked for."""
     fleet = asked.state.fleet
-    given = Counter(replicas_given(fleet, fleet.rows[name], asked.request) for name in one.fits)
+    given = Counter(replicas_given(fleet, fleet.rows[name], asked.request) for name in change.fits)
     most, count = next(iter(Counter({text: n for text, n in given.items() if text}).most_common(1)), ("", 0))
-    where = "there it gets" if count == len(one.fits) else f"on {count} of them it gets"
+    where = "there it gets" if count == len(change.fits) else f"on {count} of them it gets"
     return f"; {where} {most}" if most else ""
 
 
-def _who_fits(asked: Question, one: Behind) -> str:
+def _who_fits(asked: Question, change: RuleChange) -> str:
     """Whether the whole gang would fit with these nodes, for a pod of a gang."""
     state, pod = asked.state, asked.pod
     gang = state.gangs.gang_of(pod)
-    if not one.fits or not state.gang_check or gang is None or gang.to_place < 2:
+    if not change.fits or not state.gang_check or gang is None or gang.to_place < 2:
         return "it"
     labels = dict(pod.spec.node_selector)
     opened = {}
-    for name in one.fits:
+    for name in change.fits:
         node = uncordoned(state.nodes[name])
         opened[name] = replace(node, taints=(), labels={**node.labels, **labels})
     nodes = ChainMap(opened, dict(state.nodes))
@@ -298,7 +306,7 @@ def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def _ways_when_full(asked: Question, first: Refusal, behind: Sequence[Behind]) -> Iterator[str]:
+def _ways_when_full(asked: Question, first: Refusal, changes: Sequence[RuleChange]) -> Iterator[str]:
     """Nothing to do where somebody evicts; an open node; a pod that moves, ends or is evicted; one node
     more."""
     if first.reason == _GANG:
@@ -312,8 +320,8 @@ def _ways_when_full(asked: Question, first: Refusal, behind: Sequence[Behind]) -
         yield f"wait: {_named(best.leaving)} on {best.node} {alone}, and that is room enough"
     elif best and acts:
         yield f"wait: {_ACTORS[best.acts]} evicts {_pods(best)} for it"
-    cordoned = (one for one in behind if one.fits and [rule.reason for rule in one.rules] == [CORDONED])
-    yield from (_past(asked, one) for one in cordoned)
+    cordoned = (g for g in changes if g.fits and [rule.reason for rule in g.rules] == [CORDONED])
+    yield from (_change_text(asked, change) for change in cordoned)
     moves, ends = "", None
     if asked.now is not None:
         names = [name for name in asked.candidates.names if name not in asked.candidates.used_up]
@@ -324,7 +332,7 @@ def _ways_when_full(asked: Question, first: Refusal, behind: Sequence[Behind]) -
     elif ends:
         home = shorten(ends.node_name, KEY)
         yield f"wait until {shorten(ends.key, KEY)} on {home} ends: its place is enough"
-    elif not (best and best.leaving) and first.lacks and all(one.asked <= one.total for one in first.lacks):
+    elif not (best and best.leaving) and first.lacks and all(n.asked <= n.total for n in first.lacks):
         yield f"wait until pods on {first.nearest} end"
     if best and best.pods and not acts:
         yield f"evict {_pods(best)}{_ON_SEVERAL_NODES if best.other_nodes else ''}"
@@ -353,10 +361,9 @@ def _would_take_it_empty(asked: Question, name: str) -> bool:
     return bool(fits) and not asked.candidates.filter_of(asked.pod).rejection(copy_of(node, f"{name}-new"))
 
 
-def _pods(one: EvictionOption) -> str:
-    """Who is evicted, and where."""
-    text = f"{_named(one.victims)} on {one.node}" if one.victims else ""
-    elsewhere = _named(one.other_nodes)
+def _pods(option: EvictionOption) -> str:
+    text = f"{_named(option.victims)} on {option.node}" if option.victims else ""
+    elsewhere = _named(option.other_nodes)
     return " and ".join(filter(None, (text, elsewhere)))
 
 

@@ -77,7 +77,7 @@ def word_hints(state: State, pod: Pod) -> Iterator[Hint]:
         near = nearest_name(named, queues)
         yield Hint(Kind.WORD, text, *(mend(pod, "labels", {QUEUE_LABEL: near}) if near else ()))
     if is_manifest(pod) and pod.scheduler_name not in _DEFAULT_SCHEDULERS:
-        schedulers = {one.scheduler_name for one in state.pods.values()} | {*_DEFAULT_SCHEDULERS}
+        schedulers = {other.scheduler_name for other in state.pods.values()} | {*_DEFAULT_SCHEDULERS}
         if pod.scheduler_name not in schedulers and not pod.node_name:
             near = nearest_name(pod.scheduler_name, schedulers)
             text = f"No other pod has the schedulerName {quoted(pod.scheduler_name)}"
@@ -114,8 +114,8 @@ def mend(pod: Pod, section: str, entries: Mapping[str, str], instead_of: str = "
     paste = written_as(section, entries) if entries else f"leave out {shorten(instead_of, KEY)}"
     if section == "limits":
         spec = pod.spec
-        containers = tuple(_with_limits(one, entries, instead_of) for one in spec.containers)
-        init = tuple(_with_limits(one, entries, instead_of) for one in spec.init_containers)
+        containers = tuple(_with_limits(c, entries, instead_of) for c in spec.containers)
+        init = tuple(_with_limits(container, entries, instead_of) for container in spec.init_containers)
         return paste, replace(pod, spec=replace(spec, containers=containers, init_containers=init))
     labels = {name: value for name, value in pod.labels.items() if name != instead_of}
     annotations = {name: value for name, value in pod.annotations.items() if name != instead_of}
@@ -130,8 +130,8 @@ def asking_instead(pod: Pod, resources: Collection[str]) -> Iterator[tuple[str, 
     labels = {name: value for name, value in pod.labels.items() if name not in REQUEST_LABELS}
     annotations = {k: v for k, v in pod.annotations.items() if k not in REQUEST_ANNOTATIONS}
     first, *others = (
-        replace(one, requests=_without_gpus(one.requests), limits=_without_gpus(one.limits))
-        for one in pod.spec.containers
+        replace(c, requests=_without_gpus(c.requests), limits=_without_gpus(c.limits))
+        for c in pod.spec.containers
     )
     for name in resources:
         asks = ((name, "1"),)
@@ -150,14 +150,15 @@ def _without_gpus(pairs: Pairs) -> Pairs:
     return tuple((k, v) for k, v in pairs if not is_gpu_resource(k) and k not in OF_SHARING_SYSTEMS)
 
 
-def _with_limits(one: Container, entries: Mapping[str, str], instead_of: str) -> Container:
-    if instead_of not in dict(one.requests):
-        return one
+def _with_limits(container: Container, entries: Mapping[str, str], instead_of: str) -> Container:
+    if instead_of not in dict(container.requests):
+        return container
     rest = (
-        {name: value for name, value in pairs if name != instead_of} for pairs in (one.requests, one.limits)
+        {name: value for name, value in pairs if name != instead_of}
+        for pairs in (container.requests, container.limits)
     )
     requests, limits = (tuple({**kept, **entries}.items()) for kept in rest)
-    return replace(one, requests=requests, limits=limits)
+    return replace(container, requests=requests, limits=limits)
 
 
 def _unread(pod: Pod) -> Iterator[Hint]:
@@ -218,20 +219,20 @@ def meant(near: str) -> str:
 def nearest_name(name: str, known: Collection[str], cutoff: float = 0.75) -> str:
     """The nearest of the known names, "" if none is near. Among near ones that with most words in common: of
     ``NVIDIA-A100-80GB-PCI`` an A100, though fewer letters of an H100 differ."""
-    candidates = [shorten(one, 256) for one in islice(known, 4 * LISTED_NAMES)]
-    longer = [one for one in candidates if name and name.lower() in one.lower()]
+    candidates = [shorten(text, 256) for text in islice(known, 4 * LISTED_NAMES)]
+    longer = [candidate for candidate in candidates if name and name.lower() in candidate.lower()]
     near = longer or get_close_matches(shorten(name, 256), candidates, n=8, cutoff=cutoff)
     words = _words(name)
-    return max(near, key=lambda one: len(words & _words(one)), default="")
+    return max(near, key=lambda candidate: len(words & _words(candidate)), default="")
 
 
 def nearest_key(key: str, known: Collection[str]) -> str:
     """The nearest key of a label, "" if none is near: by what follows the domain, which says nothing about
     the meaning. Of another domain it must be the same."""
     domain, _, name = shorten(key, KEY).rpartition("/")
-    parts = (one.rpartition("/") for one in islice(known, 4 * LISTED_NAMES))
+    parts = (label.rpartition("/") for label in islice(known, 4 * LISTED_NAMES))
     names = {last: f"{of}{slash}{last}" for of, slash, last in parts if of == domain or last == name}
-    return names.get(nearest_name(name, [one for one in names if name not in one or name == one]), "")
+    return names.get(nearest_name(name, [c for c in names if name not in c or name == c]), "")
 
 
 def _words(name: str) -> set[str]:
@@ -265,8 +266,8 @@ def _problems(container: Container) -> Iterator[str]:
             yield f"the API server refuses it: {amounts}; both must be equal"
 
 
-def _equal(one: str, other: str) -> bool:
+def _equal(first: str, other: str) -> bool:
     try:
-        return one == other or exact(one) == exact(other)
+        return first == other or exact(first) == exact(other)
     except QuantityError:
         return True  # the request says what is wrong with it

@@ -1,74 +1,35 @@
 """Labels of clouds: which GPUs a node has and how many, where no GPU feature discovery (GFD) runs.
 
-The product names are those that GFD would write into ``nvidia.com/gpu.product``. Sources: GKE "About GPUs"
-(cloud.google.com/kubernetes-engine/docs/concepts/gpus) and "GPU machine types" of Compute Engine for the
-accelerator names and machine types, CoreWeave "Node labels" for ``gpu.nvidia.com/class``, Karpenter's
-well-known labels for ``instance-gpu-*`` (EKS Auto Mode has the same under ``eks.amazonaws.com``; Azure's
-provider has ``sku-gpu-count``). Without such a label the instance type says it: "Amazon EC2 instance types:
-accelerated computing", "GPU accelerated sizes" of Azure's virtual machines, and "Compute shapes" of Oracle
-Cloud. ``karpenter.k8s.gcp/instance-gpu-count`` is not read: it is the number of kinds of accelerators, 1 for
+``data/clouds.json`` has the names of GPUs and the instance types of each cloud, and the sources of both. The
+product names are those that GFD would write into ``nvidia.com/gpu.product``. Karpenter has well-known labels
+``instance-gpu-*`` (EKS Auto Mode has the same under ``eks.amazonaws.com``; Azure's provider has
+``sku-gpu-count``). Without such a label the instance type says it.
+``karpenter.k8s.gcp/instance-gpu-count`` is not read: it is the number of kinds of accelerators, 1 for
 eight GPUs (cloudpilot-ai/karpenter-provider-gcp at 004522cd, pkg/providers/instancetype/types.go).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any, TypeVar
 
+from extender.data import facts
 from extender.inventory.gfd_labels import number
 from extender.untrusted.limits import GPU_MIB, NAME
 
+T = TypeVar("T")
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
-_EC2 = {
-    "t4": "Tesla-T4",
-    "l4": "NVIDIA-L4",
-    "l40s": "NVIDIA-L40S",
-    "a10g": "NVIDIA-A10G",
-    "a100": "NVIDIA-A100-SXM4-40GB",
-    "h100": "NVIDIA-H100-80GB-HBM3",
-    "h200": "NVIDIA-H200",
-    "b200": "NVIDIA-B200",
-    "b300": "NVIDIA-B300-SXM6-AC",
-}
-"""GPU names as the EC2 API gives them, in lower case."""
-_GOOGLE = {
-    "nvidia-tesla-t4": "Tesla-T4",
-    "nvidia-tesla-p4": "Tesla-P4",
-    "nvidia-tesla-p100": "Tesla-P100-PCIE-16GB",
-    "nvidia-tesla-v100": "Tesla-V100-SXM2-16GB",
-    "nvidia-l4": "NVIDIA-L4",
-    "nvidia-tesla-a100": "NVIDIA-A100-SXM4-40GB",
-    "nvidia-a100-80gb": "NVIDIA-A100-SXM4-80GB",
-    "nvidia-h100-80gb": "NVIDIA-H100-80GB-HBM3",
-    "nvidia-h100-mega-80gb": "NVIDIA-H100-80GB-HBM3",
-    "nvidia-h200-141gb": "NVIDIA-H200",
-    "nvidia-b200": "NVIDIA-B200",
-    "nvidia-b300": "NVIDIA-B300-SXM6-AC",
-    "nvidia-gb200": "NVIDIA-GB200",
-    "nvidia-gb300": "NVIDIA-GB300",
-    "nvidia-rtx-pro-6000": "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition",
-}
-"""GPU names as Compute Engine gives them."""
+_CLOUDS = facts("clouds")
 _PRODUCTS = {
-    "cloud.google.com/gke-accelerator": _GOOGLE,
-    "karpenter.k8s.gcp/instance-gpu-name": _GOOGLE,
-    "gpu.nvidia.com/class": {
-        "A40": "NVIDIA-A40",
-        "L40": "NVIDIA-L40",
-        "L40S": "NVIDIA-L40S",
-        "A100_NVLINK_80GB": "NVIDIA-A100-SXM4-80GB",
-        "H100_NVLINK_80GB": "NVIDIA-H100-80GB-HBM3",
-        "H200": "NVIDIA-H200",
-        "B200": "NVIDIA-B200",
-        "GB200_4X": "NVIDIA-GB200",
-        "GB300_4X": "NVIDIA-GB300",
-        "RTXP6000": "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition",
-    },
+    "cloud.google.com/gke-accelerator": _CLOUDS["google"],
+    "karpenter.k8s.gcp/instance-gpu-name": _CLOUDS["google"],
+    "gpu.nvidia.com/class": _CLOUDS["coreweave"],
     INSTANCE_TYPE: {},
-    "karpenter.k8s.aws/instance-gpu-name": _EC2,
-    "eks.amazonaws.com/instance-gpu-name": _EC2,
+    "karpenter.k8s.aws/instance-gpu-name": _CLOUDS["ec2"],
+    "eks.amazonaws.com/instance-gpu-name": _CLOUDS["ec2"],
 }
 """In the order in which they are believed: EC2 has one name for both A100, and an instance type for each."""
 PRODUCT_LABELS = frozenset(_PRODUCTS)
@@ -86,98 +47,18 @@ _MANUFACTURERS = (
 """EC2 counts the Gaudi of its type dl1 as GPUs, too."""
 _MEMORY_LABELS = ("karpenter.k8s.aws/instance-gpu-memory", "eks.amazonaws.com/instance-gpu-memory")
 """MiB of one GPU."""
-_INSTANCE_TYPES = tuple(
-    (re.compile(pattern, re.IGNORECASE), product)
-    for pattern, product in (
-        (r"g4dn\.", "Tesla-T4"),
-        (r"g5\.", "NVIDIA-A10G"),
-        (r"(g6|gr6|g6f|gr6f)\.", "NVIDIA-L4"),
-        (r"g6e\.", "NVIDIA-L40S"),
-        (r"p4d\.", "NVIDIA-A100-SXM4-40GB"),
-        (r"p4de\.", "NVIDIA-A100-SXM4-80GB"),
-        (r"p5\.", "NVIDIA-H100-80GB-HBM3"),
-        (r"(p5e|p5en)\.", "NVIDIA-H200"),
-        (r"p6-b200\.", "NVIDIA-B200"),
-        (r"p6-b300\.", "NVIDIA-B300-SXM6-AC"),
-        (r"p6e-gb200\.", "NVIDIA-GB200"),
-        (r"g7e\.", "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition"),
-        (r"Standard_NC\d+as_T4_v3$", "Tesla-T4"),
-        (r"Standard_NV\d+adm?s_A10_v5$", "NVIDIA-A10"),
-        (r"Standard_NC\d+ads_A100_v4$", "NVIDIA-A100-80GB-PCIe"),
-        (r"Standard_NC\d+adi?s_H100_v5$", "NVIDIA-H100-NVL"),
-        (r"Standard_ND96a?sr(_A100)?_v4$", "NVIDIA-A100-SXM4-40GB"),
-        (r"Standard_ND96amsr_A100_v4$", "NVIDIA-A100-SXM4-80GB"),
-        (r"Standard_ND96i?sr_H100_v5$", "NVIDIA-H100-80GB-HBM3"),
-        (r"Standard_ND96i?sr_H200_v5$", "NVIDIA-H200"),
-        (r"Standard_ND128i?sr(_NDR)?_GB200_v6$", "NVIDIA-GB200"),
-        (r"Standard_ND128i?sr(_NDR)?_GB300_v6$", "NVIDIA-GB300"),
-        (r"BM\.GPU4\.8$", "NVIDIA-A100-SXM4-40GB"),
-        (r"BM\.GPU\.A100-v2\.8$", "NVIDIA-A100-SXM4-80GB"),
-        (r"BM\.GPU\.H100\.8$", "NVIDIA-H100-80GB-HBM3"),
-        (r"BM\.GPU\.H200\.8$", "NVIDIA-H200"),
-        (r"BM\.GPU\.B200\.8$", "NVIDIA-B200"),
-        (r"BM\.GPU\.L40S", "NVIDIA-L40S"),
-        (r"(BM|VM)\.GPU\.A10\.", "NVIDIA-A10"),
-        (r"a2-(highgpu|megagpu)-\d+g$", "NVIDIA-A100-SXM4-40GB"),
-        (r"a2-ultragpu-\d+g$", "NVIDIA-A100-SXM4-80GB"),
-        (r"a3-(highgpu|megagpu|edgegpu)-\d+g$", "NVIDIA-H100-80GB-HBM3"),
-        (r"a3-ultragpu-8g", "NVIDIA-H200"),
-        (r"a4-highgpu-8g", "NVIDIA-B200"),
-        (r"a4x-highgpu-4g", "NVIDIA-GB200"),
-        (r"a4x-maxgpu-4g", "NVIDIA-GB300"),
-        (r"g2-standard-\d+$", "NVIDIA-L4"),
-        (r"g4-standard-\d+$", "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition"),
-    )
-)
-_COUNTS = tuple(
-    (re.compile(pattern, re.IGNORECASE), count)
-    for pattern, count in (
-        (r"(g4dn|g5|g6|g6e)\.12xlarge$", 4),
-        (r"(g5|g6|g6e)\.24xlarge$", 4),
-        (r"(g5|g6|g6e)\.48xlarge$", 8),
-        (r"g4dn\.metal$", 8),
-        (r"(g4dn|g5|g6|g6e|gr6)\.(x|2x|4x|8x|16x)large$", 1),
-        (r"(g6f|gr6f)\.", 1),
-        (r"p5\.4xlarge$", 1),
-        (r"(p4d|p4de)\.24xlarge$", 8),
-        (r"(p5|p5e|p5en|p6-b200|p6-b300)\.48xlarge$", 8),
-        (r"Standard_NC(4|8|16)as_T4_v3$", 1),
-        (r"Standard_NC64as_T4_v3$", 4),
-        (r"Standard_NV(6|12|18|36)adm?s_A10_v5$", 1),
-        (r"Standard_NV72ads_A10_v5$", 2),
-        (r"Standard_NC(24ads_A100_v4|40adi?s_H100_v5)$", 1),
-        (r"Standard_NC(48ads_A100_v4|80adi?s_H100_v5)$", 2),
-        (r"Standard_NC96ads_A100_v4$", 4),
-        (r"Standard_ND96", 8),
-        (r"Standard_ND128", 4),
-        (r"g2-standard-(4|8|12|16|32)$", 1),
-        (r"g2-standard-24$", 2),
-        (r"g2-standard-48$", 4),
-        (r"g2-standard-96$", 8),
-        (r"g4-standard-(6|12|24|48)$", 1),
-        (r"g4-standard-96$", 2),
-        (r"g4-standard-192$", 4),
-        (r"g4-standard-384$", 8),
-    )
-)
+
+
+def _by_pattern(table: str, read: Callable[[Any], T]) -> list[tuple[re.Pattern[str], T]]:
+    return [(re.compile(key, re.IGNORECASE), read(value)) for key, value in _CLOUDS[table].items()]
+
+
+_INSTANCE_TYPES, _COUNTS = _by_pattern("instance types", str), _by_pattern("gpus of instance types", int)
+_PARTS = _by_pattern("parts of a GPU", Fraction)
+"""Which part of a GPU each device of an instance type is, where it is not a whole one."""
 _COUNT_IN_NAME = re.compile(
     r"(?:BM|VM)\.GPU[\w.-]*\.(\d{1,2})$|(?:a2|a3|a4|a4x)-[a-z]+gpu-(\d{1,2})g(?:-|$)", re.ASCII
 )
-_PARTS = tuple(
-    (re.compile(pattern, re.IGNORECASE), Fraction(part))
-    for pattern, part in (
-        (r"g6f\.(x?large)$", "1/8"),
-        (r"g6f\.2xlarge$", "1/4"),
-        (r"(g6f|gr6f)\.4xlarge$", "1/2"),
-        (r"Standard_NV6ads_A10_v5$", "1/6"),
-        (r"Standard_NV12ads_A10_v5$", "1/3"),
-        (r"Standard_NV18ads_A10_v5$", "1/2"),
-        (r"g4-standard-6$", "1/8"),
-        (r"g4-standard-12$", "1/4"),
-        (r"g4-standard-24$", "1/2"),
-    )
-)
-"""Which part of a GPU each device of an instance type is, where it is not a whole one."""
 
 
 def product(labels: Mapping[str, str]) -> tuple[str, str]:

@@ -198,8 +198,8 @@ def _replicated(devices: CountedDevices, replicas: int, shared: bool, per_contai
 
 def gpus_of_instances(instances: Collection[CountedDevices]) -> int:
     """The fewest GPUs that all these MIG instances are on."""
-    compute = sum(one.count * one.compute_milli for one in instances)
-    return max([-(-compute // WHOLE), *(one.gpus_needed for one in instances)])
+    compute = sum(counted.count * counted.compute_milli for counted in instances)
+    return max([-(-compute // WHOLE), *(counted.gpus_needed for counted in instances)])
 
 
 def without_leftovers(
@@ -230,7 +230,7 @@ def without_leftovers(
             problems.append(f"{text}feature discovery shows, so {count or 'none'} of them count")
         found[name] = replace(found[name], count=count)
         left -= found[name].gpus_needed
-    return {name: one for name, one in found.items() if one.count}, "; ".join(problems)
+    return {name: counted for name, counted in found.items() if counted.count}, "; ".join(problems)
 
 
 LAYOUT_LABEL, STATE_LABEL = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
@@ -251,7 +251,7 @@ def layout_is_due(node: Node, layouts: MigLayouts | None, devices: Mapping[str, 
     """Whether the MIG manager is about to give the node another layout than it has. As long as it has not
     begun, it has written no state."""
     name = node.labels.get(LAYOUT_LABEL, "")
-    has = {one.profile for resource, one in devices.items() if is_nvidia(resource)}
+    has = {counted.profile for resource, counted in devices.items() if is_nvidia(resource)}
     if not name or STATE_LABEL in node.labels or not has:
         return False
     if layouts and name in layouts.layouts:
@@ -265,7 +265,7 @@ def layout_is_due(node: Node, layouts: MigLayouts | None, devices: Mapping[str, 
 
 def _sizes(profiles: Iterable[Profile | None]) -> set[tuple[int, int] | None]:
     """Without attributes, which older device plugins leave out."""
-    return {(one.compute, one.memory_gb) if one else None for one in profiles}
+    return {(profile.compute, profile.memory_gb) if profile else None for profile in profiles}
 
 
 def devices_by_gpu(
@@ -275,14 +275,14 @@ def devices_by_gpu(
 
     ``gpu_count`` is the label of GPU feature discovery, 0 if there is none.
     """
-    devices = {name: one for name, one in devices.items() if is_nvidia(name)}
-    has_instances = any(one.profile for one in devices.values())
+    devices = {name: counted for name, counted in devices.items() if is_nvidia(name)}
+    has_instances = any(counted.profile for counted in devices.values())
     layout = applied_layout(node, layouts)
     if layouts is None or layout is None:
         return (), _unknown_layout(node, layouts) if has_instances else ""
     if not devices or not (has_instances or any(group.instances for group in layout)):
         return (), ""  # whole GPUs, or none
-    single_strategy = any(one.profile for name, one in devices.items() if name == "nvidia.com/gpu")
+    single_strategy = any(c.profile for name, c in devices.items() if name == "nvidia.com/gpu")
     count = 0 if single_strategy or gpu_count > GPUS_PER_NODE else gpu_count  # else it counts instances
     if gpus := _matching_expansion(layout, tuple(sorted(devices.items())), count):
         return gpus, ""
@@ -320,7 +320,7 @@ def _groups_by_model(layout: MigLayout) -> Iterator[MigLayout]:
 
 def _expand(groups: MigLayout, devices: Mapping[str, CountedDevices], count: int) -> DevicesByGpu:
     """The devices on each of ``count`` GPUs (0: as many as needed), () if they are not ``devices``."""
-    left = {name: one.count for name, one in devices.items()}
+    left = {name: counted.count for name, counted in devices.items()}
     gpus: list[Mapping[str, int]] = []
     for index in range(count or GPUS_PER_NODE):
         on_gpu = _devices_on_gpu(groups, index, devices)
@@ -351,7 +351,7 @@ def _devices_on_gpu(
 def _resource_of(profile: Profile | None, devices: Mapping[str, CountedDevices]) -> str | None:
     """The resource that counts instances of this profile. Older device plugins count those with an attribute
     (``1g.10gb+me``) with those without."""
-    by_profile = {one.profile: name for name, one in devices.items()}
+    by_profile = {counted.profile: name for name, counted in devices.items()}
     if profile in by_profile or profile is None:
         return by_profile.get(profile)
     return by_profile.get(replace(profile, attribute=""))

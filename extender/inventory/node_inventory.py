@@ -52,13 +52,7 @@ from packing.model.request import WHOLE
 STOWAGE_SHARING = "stowage.dev/gpu-sharing"
 _REQUIRED = {
     *(hami.REGISTER, hami.HANDSHAKE, hami.CORDON, volcano.REGISTER),
-    *(
-        vgpu_manager.REGISTER,
-        vgpu_manager.CONFIG,
-        STOWAGE_SHARING,
-        koordinator.MODEL,
-        koordinator.ISOLATION,
-    ),
+    *(vgpu_manager.REGISTER, vgpu_manager.CONFIG, STOWAGE_SHARING, koordinator.MODEL, koordinator.ISOLATION),
     *(gpu_health.IGNORE_LABEL, cloud_labels.INSTANCE_TYPE, *gpu_health.LABELS),
 }
 """Annotations and labels that the inventory is read from. If one of them is too large, it is not known."""
@@ -116,8 +110,10 @@ def inventory_of(
         raise InventoryError(f"Koordinator's Device: {device.problem}")
     labels = read_gpu_labels(node.labels)
     shared = _shared_gpus(node, labels, device)
-    labels, several_models = (labels, "") if shared else labels.of_one_model(_advertised(node))
-    product = _product(labels, shared)
+    advertised = sum(whole(node.allocatable.get(name, "0")) for name in NVIDIA)  # GPUs, or replicas of them
+    labels, several_models = (labels, "") if shared else labels.of_one_model(advertised)
+    first, *others = shared.products if shared and shared.products else [""]
+    product = "" if others else labels.product or first
     model = find_model(product)
     sized_as = model or unknown_model(labels.memory_mib(None), _profiles(node))
     devices = counted_devices(node, labels, sized_as, shared.replaced if shared else ())
@@ -224,16 +220,11 @@ def _check_readable(node: Node) -> None:
             raise InventoryError(f"label {label} has more than {NAME} characters")
 
 
-def _advertised(node: Node) -> int:
-    """How many devices NVIDIA's plugin counts as GPUs or replicas of GPUs."""
-    return sum(whole(node.allocatable.get(name, "0")) for name in NVIDIA)
-
-
 def _unlabelled_replicas(labels: GpuLabels, devices: Mapping[str, CountedDevices]) -> str:
     """Which devices count as replicas because there are more of them than GPUs; "" for none."""
     if labels.device.replicas > 1 or not labels.counted_by_gfd:
         return ""
-    unsaid = [name for name, one in devices.items() if name == NVIDIA[0] and one.replicas > 1]
+    unsaid = [name for name, counted in devices.items() if name == NVIDIA[0] and counted.replicas > 1]
     if not unsaid or (labels.device.product and labels.device.product.shared):
         return ""
     count = devices[unsaid[0]].count
@@ -267,12 +258,6 @@ def _profiles(node: Node) -> frozenset[str]:
     return frozenset(name.removeprefix(MIG_PREFIX).removesuffix(".shared") for name in names)
 
 
-def _product(labels: GpuLabels, shared: SharedGpus | None) -> str:
-    """The product name of the node's GPUs, "" if it is unknown or there are several."""
-    first, *others = shared.products if shared and shared.products else [""]
-    return "" if others else labels.product or first
-
-
 class _Gpus:
     """The GPUs of a node, by index, and the pools of devices on them."""
 
@@ -289,7 +274,7 @@ class _Gpus:
             self._add_shared(shared)
         if by_gpu:
             self._add_by_gpu(devices, by_gpu)
-            devices = {name: one for name, one in devices.items() if not is_nvidia(name)}
+            devices = {name: counted for name, counted in devices.items() if not is_nvidia(name)}
         self._add_counted(labels, devices)
 
     def _add_shared(self, shared: SharedGpus) -> None:
@@ -307,7 +292,7 @@ class _Gpus:
 
     def _add_by_gpu(self, devices: Mapping[str, CountedDevices], by_gpu: DevicesByGpu) -> None:
         """Add GPUs for which it is known how many of the devices each has."""
-        first, largest = len(self.gpus), max(one.gpu_memory_mib for one in devices.values())
+        first, largest = len(self.gpus), max(counted.gpu_memory_mib for counted in devices.values())
         for on_gpu in by_gpu:
             self.gpus.append(Gpu(max((devices[name].gpu_memory_mib for name in on_gpu), default=largest)))
         for name in sorted({name for on_gpu in by_gpu for name in on_gpu}):
@@ -317,10 +302,10 @@ class _Gpus:
 
     def _add_counted(self, labels: GpuLabels, devices: Mapping[str, CountedDevices]) -> None:
         """Add GPUs for the devices. All MIG profiles share theirs, every other resource has its own."""
-        for name, one in devices.items():
+        for name, counted in devices.items():
             if not name.startswith(MIG_PREFIX):
-                self._add_group({name: one}, one.gpus_needed)
-        instances = {name: one for name, one in devices.items() if name.startswith(MIG_PREFIX)}
+                self._add_group({name: counted}, counted.gpus_needed)
+        instances = {name: counted for name, counted in devices.items() if name.startswith(MIG_PREFIX)}
         if instances:
             # GPUs in MIG mode: those of the label that are left, and at least what the instances need.
             needed = gpus_of_instances(instances.values())
@@ -332,17 +317,19 @@ class _Gpus:
         if first + count > GPUS_PER_NODE:
             names = quoted(", ".join(devices))
             raise InventoryError(f"{names}: {first + count} GPUs on one node are impossible")
-        memory = max(one.gpu_memory_mib for one in devices.values())
-        compute = max(one.gpu_compute_milli for one in devices.values())
+        memory = max(counted.gpu_memory_mib for counted in devices.values())
+        compute = max(counted.gpu_compute_milli for counted in devices.values())
         self.gpus.extend([Gpu(memory, compute_milli=compute)] * count)
-        for name, one in devices.items():
-            self._add_pool(name, one, range(first, first + count), ())
+        for name, counted in devices.items():
+            self._add_pool(name, counted, range(first, first + count), ())
 
-    def _add_pool(self, name: str, one: CountedDevices, gpus: Iterable[int], each: tuple[int, ...]) -> None:
-        size = one.compute_milli, one.memory_mib
-        profile = str(one.profile) if one.profile and one.replicas == 1 else ""
-        most, separate = one.per_container, one.separate(name)
-        self.pools.append(Pool(name, one.count, tuple(gpus), *size, most, each, separate, profile))
+    def _add_pool(
+        self, name: str, counted: CountedDevices, gpus: Iterable[int], each: tuple[int, ...]
+    ) -> None:
+        size = counted.compute_milli, counted.memory_mib
+        profile = str(counted.profile) if counted.profile and counted.replicas == 1 else ""
+        most, separate = counted.per_container, counted.separate(name)
+        self.pools.append(Pool(name, counted.count, tuple(gpus), *size, most, each, separate, profile))
 
 
 def _blocked(
@@ -364,7 +351,7 @@ def _blocked(
 
 def _advertised_twice(labels: GpuLabels, shared: SharedGpus, devices: Mapping[str, CountedDevices]) -> str:
     """The problem if NVIDIA's plugin may advertise the shared GPUs, "" if there are enough GPUs for both."""
-    needed = {name: one.gpus_needed for name, one in devices.items() if name in NVIDIA}
+    needed = {name: counted.gpus_needed for name, counted in devices.items() if name in NVIDIA}
     if not needed or labels.gpu_count >= len(shared.gpus) + sum(needed.values()):
         return ""
     return f"{' and '.join(needed)} may be the GPUs that are shared as {shared.resource}"

@@ -2,14 +2,16 @@
 
 A node takes no pods while it is cordoned (``spec.unschedulable``), or has one of these taints of the control
 plane (Kubernetes, "Well-Known Labels, Annotations and Taints" and "Taints and Tolerations"). Memory pressure
-is not among them: all pods that request memory tolerate it, and GPU pods do. The names of providers are
-followed by their sources. A label of spot nodes also counts as the key of a taint with one of its values.
+is not among them: all pods that request memory tolerate it, and GPU pods do. ``data/node-lifecycle.json`` has
+what providers write, with the sources. A label of spot nodes also counts as the key of a taint with one of
+its values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+from extender.data import facts
 from extender.k8s.objects import Node
 
 _NOT_READY = {
@@ -31,52 +33,17 @@ def closed_because(node: Node) -> str:
     return next((_NOT_READY[key] for key in keys if key in _NOT_READY), "")
 
 
-SPOT_LABELS = {
-    # Karpenter, "Well-known labels" (karpenter.sh/docs/concepts/scheduling): spot, on-demand or reserved.
-    "karpenter.sh/capacity-type": frozenset({"spot"}),
-    # EKS, "Managed node groups" (docs.aws.amazon.com/eks/latest/userguide): SPOT or ON_DEMAND.
-    "eks.amazonaws.com/capacityType": frozenset({"SPOT"}),
-    # GKE, "Spot VMs" (cloud.google.com/kubernetes-engine/docs/concepts/spot-vms), and "Preemptible VMs".
-    "cloud.google.com/gke-spot": frozenset({"true"}),
-    "cloud.google.com/gke-preemptible": frozenset({"true"}),
-    "cloud.google.com/gke-provisioning": frozenset({"spot", "preemptible"}),
-    # A convention of self-managed nodes (kubelet_extra_args in examples of terraform-aws-modules/eks).
-    "node.kubernetes.io/lifecycle": frozenset({"spot"}),
-    # AKS, "Add an Azure Spot node pool" (learn.microsoft.com/azure/aks/spot-node-pool): label and taint.
-    "kubernetes.azure.com/scalesetpriority": frozenset({"spot"}),
-}
-LEAVING_TAINTS = frozenset(
-    {
-        # AWS Node Termination Handler, pkg/node/node.go and "TAINT_NODE" in its Helm chart's README.
-        # Its rebalance-recommendation is only a forecast: the node stays open.
-        "aws-node-termination-handler/spot-itn",
-        "aws-node-termination-handler/scheduled-maintenance",
-        "aws-node-termination-handler/asg-lifecycle-termination",
-        # Karpenter, pkg/apis/v1/taints.go; before v1 karpenter.sh/disruption=disrupting.
-        "karpenter.sh/disrupted",
-        "karpenter.sh/disruption",
-        # GoogleCloudPlatform/k8s-node-termination-handler; gkeNodeTerminationHandlerTaint in the next file.
-        "cloud.google.com/impending-node-termination",
-        # kubernetes/autoscaler, cluster-autoscaler/utils/taints/taints.go at 0af55ac5. Its
-        # DeletionCandidateOfClusterAutoscaler is only a preference.
-        "ToBeDeletedByClusterAutoscaler",
-        # AKS, "Node auto-drain" (learn.microsoft.com/azure/aks/node-auto-drain).
-        "remediator.kubernetes.azure.com/unschedulable",
-        # Kubernetes, "Well-Known Labels, Annotations and Taints".
-        "node.kubernetes.io/out-of-service",
-        "node.cloudprovider.kubernetes.io/shutdown",
-    }
-)
-
-
-_STAYS = ("cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt")
+_KNOWN = facts("node-lifecycle")
+SPOT_LABELS = {known["label"]: frozenset(known["values"]) for known in _KNOWN["spot"]}
+LEAVING_TAINTS = frozenset(taint for known in _KNOWN["leaving"] for taint in known["taints"])
+_KEPT_BY = ("cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt")
 """Annotations of nodes (FAQ of Cluster Autoscaler; Karpenter, "Disruption", "Node-Level Controls"). Both heed
 only "true" there."""
 
 
 def must_stay(node: Node) -> str:
     """Why no plan empties the node, "" if one may."""
-    return next((f"{name} keeps the node" for name in _STAYS if node.annotations.get(name) == "true"), "")
+    return next((f"{name} keeps the node" for name in _KEPT_BY if node.annotations.get(name) == "true"), "")
 
 
 def is_spot(node: Node, marks: Collection[str] = ()) -> bool:

@@ -1,4 +1,5 @@
-"""NVLink islands of a node, from the first of these that is known: topology labels, catalogue, clique label.
+"""NVLink islands of a node, from the first of these that is known: topology labels, catalogue, clique label;
+and the domains of the network between nodes that it is in.
 
 No tool publishes NVLink topology as node labels, so the labels are Stowage's own, in a namespace that Node
 Feature Discovery accepts. deploy/nvlink-labeller produces them. Only pods that require an island are filtered
@@ -10,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from extender.data import facts
 from extender.inventory import gfd_labels
 from extender.untrusted.limits import quoted
+from packing.fleet.network import Domains
 from packing.model.gpu_catalogue import Model
 from packing.model.nvlink import Islands, parse_islands, reference_islands
 
@@ -21,6 +24,9 @@ CLIQUE = gfd_labels.PREFIX + "gpu.clique"
 _DIRECT = frozenset({"bridge", "mesh"})
 _MOST_DIRECT = 4
 """GPUs of an island in the catalogue that can have direct links to each other; larger ones have a switch."""
+LEVELS: list[list[str]] = facts("network")["levels"]
+"""From the nearest domain to the farthest: NVLink between nodes, then switches. Of each the first label that
+a node has counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +73,10 @@ def _labelled(labels: Mapping[str, str], gpus: int) -> Islands:
     if any(gpu >= gpus for island in islands for gpu in island):
         raise ValueError(f"it names GPUs above {gpus - 1}")
     return islands
+
+
+def domains_of(labels: Mapping[str, str]) -> Domains:
+    """The domains that a node's labels name: of each level the label and its value; "" for none."""
+    return tuple(
+        next((f"{label}={labels[label]}" for label in level if labels.get(label)), "") for level in LEVELS
+    )

@@ -99,8 +99,8 @@ class LimitRangeManifest(Manifest, frozen=True, gc=False):
     def record(self) -> LimitRange:
         """The last of several entries counts, and a limit where there is no request."""
         found = dict[str, str]()
-        for one in self.spec.limits[:RESOURCES]:
-            found |= one.default | one.defaultRequest if one.type == "Container" else {}
+        for limit in self.spec.limits[:RESOURCES]:
+            found |= limit.default | limit.defaultRequest if limit.type == "Container" else {}
         return LimitRange(self.metadata.name, self.metadata.namespace_or_default, _pairs(found))
 
 

@@ -154,7 +154,7 @@ class PodTerm:
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """Whether it is about a pod of this namespace with these labels."""
         is_there = not self.namespaces or namespace in self.namespaces
-        return is_there and all(one.matches(labels) for one in self.selector)
+        return is_there and all(requirement.matches(labels) for requirement in self.selector)
 
 
 PINNED_OWNERS = ("DaemonSet", "Node")
@@ -197,7 +197,7 @@ class _Term(Struct, frozen=True, gc=False):
     def term(self) -> NodeSelectorTerm:
         """The term. With a value that no label can have it matches nothing, whatever the operator, as
         ``NewRequirement`` of k8s.io/apimachinery (``pkg/labels/selector.go``) says."""
-        if not all(_IS_LABEL_VALUE(value) for one in self.matchExpressions for value in one.values):
+        if not all(_IS_LABEL_VALUE(value) for r in self.matchExpressions for value in r.values):
             return NodeSelectorTerm()
         return NodeSelectorTerm(self.matchExpressions, self.matchFields)
 
@@ -212,15 +212,15 @@ class NodeSelectorManifest(Struct, frozen=True, gc=False):
         terms = self.nodeSelectorTerms
         if len(terms) > SELECTOR_ITEMS:
             return True
-        items = sum(1 + sum(max(1, len(one.values)) for one in term.requirements) for term in terms)
+        items = sum(1 + sum(max(1, len(r.values)) for r in term.requirements) for term in terms)
         return items > SELECTOR_ITEMS or longest(self.texts()) > KEY
 
     def texts(self) -> Iterator[str]:
-        requirements = (one for term in self.nodeSelectorTerms for one in term.requirements)
-        return (text for one in requirements for text in (one.key, one.operator, *one.values))
+        requirements = (r for term in self.nodeSelectorTerms for r in term.requirements)
+        return (text for r in requirements for text in (r.key, r.operator, *r.values))
 
     def terms(self) -> tuple[NodeSelectorTerm, ...]:
-        return tuple(one.term() for one in self.nodeSelectorTerms)
+        return tuple(term.term() for term in self.nodeSelectorTerms)
 
 
 _EMPTY = NodeSelectorManifest()
@@ -235,8 +235,8 @@ class LabelSelectorManifest(Struct, frozen=True, gc=False):
         labels, expressions = self.matchLabels, self.matchExpressions
         if len(labels) + len(expressions) > BUDGET_SELECTOR:
             return True
-        values = [text for one in expressions for text in one.values]
-        keys = (text for one in expressions for text in (one.key, one.operator))
+        values = [text for requirement in expressions for text in requirement.values]
+        keys = (text for requirement in expressions for text in (requirement.key, requirement.operator))
         texts = chain(labels, labels.values(), values, keys)
         return len(labels) + len(values) > BUDGET_SELECTOR or max(map(len, texts), default=0) > KEY
 
@@ -246,10 +246,10 @@ class LabelSelectorManifest(Struct, frozen=True, gc=False):
         Source: ``LabelSelectorAsSelector`` and ``NewRequirement`` in k8s.io/apimachinery, pkg/apis/meta/v1
         and pkg/labels.
         """
-        for one in self.matchExpressions:
-            if one.operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
+        for requirement in self.matchExpressions:
+            if requirement.operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
                 return None
-            if bool(one.values) != (one.operator in ("In", "NotIn")):
+            if bool(requirement.values) != (requirement.operator in ("In", "NotIn")):
                 return None
         labels = sorted(self.matchLabels.items())
         return (
@@ -288,7 +288,7 @@ class PodAffinityManifest(Struct, frozen=True, gc=False):
 
     def terms(self, namespace: str) -> tuple[PodTerm, ...]:
         """Those that are computed here, for a pod of this namespace."""
-        return tuple([term for one in self.required[:_POD_TERMS] if (term := one.term(namespace))])
+        return tuple([term for m in self.required[:_POD_TERMS] if (term := m.term(namespace))])
 
 
 class _NodeAffinity(Struct, frozen=True, gc=False):
@@ -336,8 +336,8 @@ def _size(
 ) -> int:
     """Characters of all texts, plus 16 for each text and term."""
     selector = required or _EMPTY
-    texts = [*selector.texts(), *(text for one in tolerations for text in one.texts)]
-    texts += [text for term in anti for one in term.selector for text in (term.key, one.key, *one.values)]
+    texts = [*selector.texts(), *(text for toleration in tolerations for text in toleration.texts)]
+    texts += [text for term in anti for r in term.selector for text in (term.key, r.key, *r.values)]
     texts += [name for term in anti for name in term.namespaces]
     return 16 + sum(map(len, texts)) + 16 * (len(texts) + len(selector.nodeSelectorTerms))
 
@@ -355,7 +355,7 @@ def _constraints(
 
 def longest_text(parts: Iterable[Taint | Toleration]) -> int:
     """The characters of the longest text in them."""
-    return longest(text for one in parts for text in one.texts)
+    return longest(text for part in parts for text in part.texts)
 
 
 def longest(texts: Iterable[str]) -> int:

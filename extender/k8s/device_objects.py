@@ -15,18 +15,9 @@ from msgspec import Meta, Struct, ValidationError, convert, field
 
 from extender.k8s.manifest import Manifest, Texts, Unreadable, decoding_problem
 from extender.k8s.objects import KoordinatorDevice, KoordinatorGpu, MigGroup, MigLayout, MigLayouts
+from extender.untrusted import limits
 from extender.untrusted.bounded_cache import bounded_cache
-from extender.untrusted.limits import (
-    GPUS_PER_NODE,
-    LISTED_NAMES,
-    MIG_CONFIG,
-    MIG_LAYOUTS,
-    MIG_PROFILES,
-    NAME,
-    YAML_NODES,
-    quoted,
-    shorten,
-)
+from extender.untrusted.limits import quoted, shorten
 from extender.untrusted.yaml_reader import TextError, yaml_documents
 
 CONFIG_KEY = "config.yaml"
@@ -57,9 +48,9 @@ class KoordinatorDeviceManifest(Manifest, frozen=True, gc=False):
     def record(self) -> KoordinatorDevice:
         """The GPUs of the node. A GPU without minor number is left out, because no pod can name it."""
         gpus = [
-            KoordinatorGpu(one.minor, one.id, one.health, tuple(sorted(one.resources.items())))
-            for one in self.spec.devices
-            if one.type == "gpu" and one.minor is not None
+            KoordinatorGpu(d.minor, d.id, d.health, tuple(sorted(d.resources.items())))
+            for d in self.spec.devices
+            if d.type == "gpu" and d.minor is not None
         ]
         return KoordinatorDevice(self.metadata.name, tuple(gpus))
 
@@ -76,18 +67,18 @@ class MigLayoutsManifest(Manifest, frozen=True, gc=False):
         return MigLayouts(name, node, *parse_layouts(self.data.get(CONFIG_KEY, "")))
 
 
-_ModelName: TypeAlias = Annotated[str, Meta(max_length=NAME)]
-_Index: TypeAlias = Annotated[int, Meta(ge=0, lt=GPUS_PER_NODE)]
-_Count: TypeAlias = Annotated[int, Meta(ge=0, le=MIG_PROFILES)]
+_ModelName: TypeAlias = Annotated[str, Meta(max_length=limits.NAME)]
+_Index: TypeAlias = Annotated[int, Meta(ge=0, lt=limits.GPUS_PER_NODE)]
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=limits.MIG_PROFILES)]
 
 
 class _Group(Struct, frozen=True, gc=False):
     enabled: bool = field(name="mig-enabled")
-    devices: Literal["all"] | Annotated[list[_Index], Meta(max_length=GPUS_PER_NODE)]
-    instances: Annotated[dict[_ModelName, _Count], Meta(max_length=MIG_PROFILES)] | None = field(
+    devices: Literal["all"] | Annotated[list[_Index], Meta(max_length=limits.GPUS_PER_NODE)]
+    instances: Annotated[dict[_ModelName, _Count], Meta(max_length=limits.MIG_PROFILES)] | None = field(
         name="mig-devices", default=None
     )
-    models: _ModelName | Annotated[list[_ModelName], Meta(max_length=LISTED_NAMES)] | None = field(
+    models: _ModelName | Annotated[list[_ModelName], Meta(max_length=limits.LISTED_NAMES)] | None = field(
         name="device-filter", default=None
     )
 
@@ -102,7 +93,7 @@ class _Group(Struct, frozen=True, gc=False):
         )
 
 
-_Layout: TypeAlias = Annotated[list[_Group], Meta(max_length=GPUS_PER_NODE)]
+_Layout: TypeAlias = Annotated[list[_Group], Meta(max_length=limits.GPUS_PER_NODE)]
 
 
 @bounded_cache(16, weigh=lambda text: len(text))
@@ -111,25 +102,25 @@ def parse_layouts(text: str) -> tuple[Mapping[str, MigLayout], str]:
 
     Cached because nodes of one kind have ConfigMaps with equal texts.
     """
-    if len(text) > MIG_CONFIG:
-        return {}, f"{CONFIG_KEY} has more than {MIG_CONFIG} characters"
+    if len(text) > limits.MIG_CONFIG:
+        return {}, f"{CONFIG_KEY} has more than {limits.MIG_CONFIG} characters"
     if "mig-configs" not in text:
         return {}, NO_LAYOUTS
     try:
-        documents = yaml_documents(text, nodes=YAML_NODES)
+        documents = yaml_documents(text, nodes=limits.YAML_NODES)
     except TextError as error:
         return {}, f"{CONFIG_KEY} is not YAML: {error}"
     content = documents[0] if len(documents) == 1 else None
     configs = content.get("mig-configs") if isinstance(content, dict) else None
     if not isinstance(configs, dict):
         return {}, NO_LAYOUTS
-    if len(configs) > MIG_LAYOUTS:
-        return {}, f"{CONFIG_KEY} has {len(configs)} layouts: at most {MIG_LAYOUTS} are read"
+    if len(configs) > limits.MIG_LAYOUTS:
+        return {}, f"{CONFIG_KEY} has {len(configs)} layouts: at most {limits.MIG_LAYOUTS} are read"
     layouts, problems = {}, []
     for name, entries in configs.items():
         try:
-            if len(name) > NAME:
-                raise Unreadable(f"its name has more than {NAME} characters")
+            if len(name) > limits.NAME:
+                raise Unreadable(f"its name has more than {limits.NAME} characters")
             layouts[name] = tuple([group.record() for group in convert(entries, _Layout)])
         except Unreadable as error:
             problems.append(f"layout {quoted(name)} is left out: {error}")

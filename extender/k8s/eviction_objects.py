@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from msgspec import Struct
 
 from extender.k8s.affinity import LabelSelectorManifest, NodeSelectorRequirement
-from extender.k8s.manifest import Labels, Manifest, Metadata
+from extender.k8s.manifest import Labels, Manifest, Metadata, Named, Namespaced
 from extender.untrusted.limits import DISRUPTED_PODS, KEY, quoted
 
 QUEUE_LABEL = "stowage.dev/queue"
@@ -26,7 +26,7 @@ ABOVE_ALL = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class PriorityClass:
+class PriorityClass(Named):
     """A PriorityClass. ``queue`` is its label or annotation ``stowage.dev/queue``, "" for none. ``value`` and
     ``never_preempts`` are what the API server writes into its pods; ``is_default``: also into those that name
     no class.
@@ -47,14 +47,9 @@ class PriorityClass:
     never_preempts: bool = False
     is_default: bool = False
 
-    @property
-    def key(self) -> str:
-        """The name, because these objects have no namespace."""
-        return self.name
-
 
 @dataclass(frozen=True, slots=True)
-class PodDisruptionBudget:
+class PodDisruptionBudget(Namespaced):
     """A PodDisruptionBudget.
 
     ``selector``: all requirements must match; None selects no pod. ``allowed`` and ``disrupted`` are
@@ -74,11 +69,6 @@ class PodDisruptionBudget:
     frees_unready: bool = False
     problem: str = ""
 
-    @property
-    def key(self) -> str:
-        """``namespace/name``."""
-        return f"{self.namespace}/{self.name}"
-
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Whether it selects a pod of its namespace with these labels."""
         if self.problem:
@@ -86,7 +76,7 @@ class PodDisruptionBudget:
         # As the eviction API counts, and kube-scheduler from 1.38 on: an empty selector matches every pod.
         # Up to 1.37 kube-scheduler ignores such a budget, and all budgets for a pod without labels
         # (``FilterVictimsWithPDBViolation`` of its pkg/scheduler/framework/preemption/util.go).
-        return self.selector is not None and all(one.matches(labels) for one in self.selector)
+        return self.selector is not None and all(r.matches(labels) for r in self.selector)
 
 
 class PriorityClassManifest(Manifest, frozen=True, gc=False):

@@ -6,9 +6,9 @@ taint with the effect ``PreferNoSchedule``.
 
 Clusters choose names of their own, for the conditions of node-problem-detector's custom plugins
 (kubernetes/node-problem-detector, docs/custom_plugin_monitor.md) and for NVSentinel's taints (its
-docs/INTEGRATIONS.md). So a name that is not in the tables counts by its words. A name about GPUs and a fault
-is a sign if it is true; a name about GPUs that are ready, or about a passed check, is a sign if it is false.
-A name whose last word is a setting (``gpu-failover-group``, ``gpu-error-policy``) is no sign.
+docs/INTEGRATIONS.md). So a name that is not in ``data/gpu-health.json`` counts by its words. A name about
+GPUs and a fault is a sign if it is true; a name about GPUs that are ready, or about a passed check, is a sign
+if it is false. A name whose last word is a setting (``gpu-failover-group``, ``gpu-error-policy``) is no sign.
 
 Left out: ``metricsexporter.amd.com.gpu.<id>.state``, because AMD's device plugin removes such a GPU from
 ``allocatable`` itself (instinct.docs.amd.com, gpu-operator/metrics/health); and labels and taints that are
@@ -22,67 +22,21 @@ from collections.abc import Mapping
 from functools import lru_cache
 from itertools import islice
 
+from extender.data import facts
 from extender.k8s.objects import Node
 from extender.untrusted.limits import KEY, NODE_LABELS, quoted
 
 IGNORE_LABEL = "stowage.dev/ignore-gpu-health"
 """On a node with this label set to "true" no sign counts."""
 
-# The status that makes a condition a sign: of a condition about faults, about readiness, about neither.
 IF_TRUE, IF_FALSE, NEVER = "True", "False", ""
-_FAULTS = (
-    # AKS (MicrosoftDocs/azure-aks-docs, articles/aks/gpu-health-monitoring.md, aks-managed-gpu-nodes.md).
-    # These do not spell out the conditions for Xids and NVLink, so there are several spellings here.
-    *("GPUMissing", "GPUXIDErrors", "XIDErrors", "NVLinkStatusInactive", "UnhealthyNvidiaDevicePlugin"),
-    # GKE's device plugin (GoogleCloudPlatform/container-engine-accelerators, pull request 497). It stays
-    # until the machine restarts, even if the plugin restarts and offers the GPU again.
-    "XidCriticalError",
-    # NVSentinel (NVIDIA/NVSentinel at 9087c1f8, docs/INTEGRATIONS.md): True only for fatal errors.
-    *("GpuMemWatch", "GpuThermalWatch", "GpuPcieWatch", "GpuPowerWatch", "GpuInforomWatch", "GpuSmWatch"),
-    *("GpuNvlinkWatch", "GpuMcuWatch", "GpuPmuWatch", "GpuDriverWatch", "GpuAllWatch", "SysLogsXIDError"),
-    *("SysLogsSXIDError", "SysLogsGPUFallenOff", "NVSwitchFatalError", "NVSwitchDown"),
-    # AMD GPU operator (ROCm/gpu-operator, "Auto Remediation of GPU nodes").
-    "AMDGPUUnhealthy",
-    # Nebius ("Node health checks" of Managed Kubernetes), Crusoe (autoclusters-controller-helm-charts).
-    *("NebiusGPUError", "GPUNVBandwidthUnhealthy"),
-    # Meta's GCM (facebookresearch/gcm, "Kubernetes deployment").
-    *("GcmXidErrorsProblem", "GcmSmiEccProblem", "GcmSmiDisconnectedProblem", "GcmDcgmiNvlinkStatusProblem"),
-    # Alibaba Cloud ACK ("Node auto repair"); NvidiaXID<number>Error counts by its words.
-    *("NvidiaDeviceLost", "NvidiaInfoRomCorrupted", "NvidiaPowerCableErr", "NvidiaPendingRetiredPages"),
-    *("NvidiaRemappingRowsFailed", "NvidiaRemappingRowsRequireReset"),
-    # Tencent TKE (cloud.tencent.com/document/product/457/127503): TKE isolates the node for each of them.
-    *("GPUDeviceLost", "GPUDoubleBitEccError", "GPUHighSingleBitEccError", "GPUInfoROMCorrupted"),
-    *("GPUNvlinkError", "GPUPCIeError", "GPUPendingRetiredPages", "GPUPowerError", "GPURemappingRowsError"),
-    *("GPUTempError", "GPUXIDFatalError", "GPUXIDWarningError"),
-)
-_READINESS = (
-    # EKS node monitoring agent (aws/eks-node-monitoring-agent at 51af5494, pkg/conditions/conditions.go):
-    # False if the node needs a repair; the rest are events. Karpenter's repair policies name the second.
-    *("AcceleratedHardwareReady", "AcceleratorReady"),
-)
-_IRRELEVANT = (
-    # NVSentinel, AKS (sources above): warnings, and failures of the monitoring itself.
-    *("NVSwitchNonFatalError", "GpuDcgmConnectivityFailure", "GpuCpusetWatch"),
-    "UnhealthyNvidiaDCGMServices",
-)
+"""The status that makes a condition a sign: of a condition about faults, about readiness, about neither."""
+_KNOWN = facts("gpu-health")
 CONDITIONS: Mapping[str, str] = {
-    **dict.fromkeys(_FAULTS, IF_TRUE),
-    **dict.fromkeys(_READINESS, IF_FALSE),
-    **dict.fromkeys(_IRRELEVANT, NEVER),
+    type: known["unhealthy_if"] for known in _KNOWN["conditions"] for type in known["types"]
 }
 """Types of conditions, and the status that makes them a sign."""
-
-LABELS: Mapping[str, tuple[str, ...]] = {
-    # SageMaker HyperPod ("Resilience-related Kubernetes labels").
-    "sagemaker.amazonaws.com/node-health-status": (
-        *("Unschedulable", "UnschedulablePendingReplacement", "UnschedulablePendingReboot"),
-    ),
-    # NVSentinel (docs/runbooks/cordoned-nodes.md).
-    "dgxc.nvidia.com/nvsentinel-state": (
-        *("quarantined", "draining", "drain-succeeded", "drain-failed"),
-        *("remediating", "remediation-failed"),
-    ),
-}
+LABELS: Mapping[str, list[str]] = {known["label"]: known["unhealthy"] for known in _KNOWN["labels"]}
 """Labels, and the values that make them a sign."""
 
 _BOUNDARY = re.compile(

@@ -92,6 +92,29 @@ class Metadata(Struct, frozen=True, gc=False):
         return next((owner for owner in self.ownerReferences if owner.controller), None)
 
 
+class Named:
+    """A record of an object that has no namespace."""
+
+    __slots__ = ()
+    name: str
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
+class Namespaced:
+    """A record of an object in a namespace."""
+
+    __slots__ = ()
+    namespace: str
+    name: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
 class Manifest(Struct, frozen=True, gc=False):
     """The part of an object that Stowage reads. Its ``record()`` is what it keeps of it."""
 
@@ -227,16 +250,16 @@ def _as_go_reads(value: object, expected: inspect.Type) -> object:
     match value, expected:
         case dict(), inspect.StructType(fields=fields) | inspect.DataclassType(fields=fields):
             types = {field.encode_name: field.type for field in fields}
-            present = {key: one for key, one in value.items() if one is not None}
-            return {k: _as_go_reads(one, types[k]) if k in types else one for k, one in present.items()}
+            present = {key: entry for key, entry in value.items() if entry is not None}
+            return {k: _as_go_reads(e, types[k]) if k in types else e for k, e in present.items()}
         case dict(), inspect.Metadata(type=inner):  # ``Labels``
-            return _as_go_reads({k: "" if one is None else one for k, one in value.items()}, inner)
+            return _as_go_reads({k: "" if e is None else e for k, e in value.items()}, inner)
         case dict(), inspect.DictType(value_type=inspect.StrType()):
-            return {key: _as_text(one) for key, one in value.items() if one is not None}
+            return {key: _as_text(entry) for key, entry in value.items() if entry is not None}
         case dict(), inspect.DictType(value_type=inner):
-            return {key: _as_go_reads(one, inner) for key, one in value.items() if one is not None}
+            return {key: _as_go_reads(e, inner) for key, e in value.items() if e is not None}
         case list(), inspect.ListType(item_type=inner) | inspect.VarTupleType(item_type=inner):
-            return [_as_go_reads(one, inner) for one in value]
+            return [_as_go_reads(entry, inner) for entry in value]
         case _, inspect.UnionType(types=types):
             return _as_go_reads(value, types[0])  # the other one is None
     return value

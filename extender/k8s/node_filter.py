@@ -49,7 +49,7 @@ class NodeFilter:
     they depend on."""
 
     def __init__(self, pod: Pod, volumes: Iterable[PersistentVolume | None] = ()) -> None:
-        self._volumes = [one.terms for one in volumes if one and one.terms]
+        self._volumes = [volume.terms for volume in volumes if volume and volume.terms]
         self._constraints, self._selector = pod.scheduling_constraints, pod.spec.node_selector
         terms = self._constraints.node_affinity or ()
         self._label_keys = tuple({requirement.key: None for term in terms for requirement in term.labels})

@@ -20,14 +20,7 @@ from extender.k8s.manifest import (
     unix_seconds,
 )
 from extender.k8s.objects import Node
-from extender.untrusted.limits import (
-    NAME,
-    NODE_ANNOTATION,
-    NODE_ANNOTATIONS,
-    NODE_CONDITIONS,
-    NODE_TAINTS,
-    RESOURCES,
-)
+from extender.untrusted import limits
 
 
 class _Spec(Struct, frozen=True, gc=False):
@@ -52,15 +45,14 @@ class NodeManifest(Manifest, frozen=True, gc=False):
     status: _Status = _Status()
 
     def record(self) -> Node:
-        """The node."""
         metadata, spec, status = self.metadata, self.spec, self.status
         raw = interned(metadata.labels), relevant_entries(metadata.annotations)
         labels, annotations, unreadable, too_large = drop_large_entries(
-            *raw, NODE_ANNOTATION, NODE_ANNOTATIONS
+            *raw, limits.NODE_ANNOTATION, limits.NODE_ANNOTATIONS
         )
         allocatable, too_many = _allocatable(interned(status.allocatable))
-        if len(spec.taints) > NODE_TAINTS:
-            too_many = f"more than {NODE_TAINTS} taints"
+        if len(spec.taints) > limits.NODE_TAINTS:
+            too_many = f"more than {limits.NODE_TAINTS} taints"
         return Node(
             name=sys.intern(metadata.name),
             uid=metadata.uid,
@@ -69,8 +61,8 @@ class NodeManifest(Manifest, frozen=True, gc=False):
             allocatable=allocatable,
             capacity=_differing(status.capacity, allocatable),
             unschedulable=spec.unschedulable,
-            taints=spec.taints[:NODE_TAINTS],
-            provider=sys.intern(spec.providerID.partition("://")[0][:NAME]),
+            taints=spec.taints[: limits.NODE_TAINTS],
+            provider=sys.intern(spec.providerID.partition("://")[0][: limits.NAME]),
             created=unix_seconds(metadata.creationTimestamp),
             conditions=_gpu_conditions(status.conditions),
             unreadable=unreadable,
@@ -83,17 +75,25 @@ def _differing(capacity: Texts, allocatable: Mapping[str, str]) -> Mapping[str, 
     unhealthy devices in ``capacity`` only, and so those of a device plugin that is gone (``GetCapacity`` of
     pkg/kubelet/cm/devicemanager/manager.go in kubernetes/kubernetes)."""
     found = [(k, v) for k, v in capacity.items() if v and v != "0" and "/" in k and allocatable.get(k) != v]
-    return interned(dict(found[:RESOURCES]))
+    return interned(dict(found[: limits.RESOURCES]))
 
 
 def _allocatable(resources: Texts) -> tuple[Texts, str]:
     """The resources that are kept, and which limit they exceed."""
-    if len(resources) > RESOURCES:  # kubelet keeps the MIG profiles of earlier layouts, with 0 instances
+    if (
+        len(resources) > limits.RESOURCES
+    ):  # kubelet keeps the MIG profiles of earlier layouts, with 0 instances
         resources = {name: text for name, text in resources.items() if text != "0"}
-    return (resources, "") if len(resources) <= RESOURCES else ({}, f"offers more than {RESOURCES} resources")
+    return (
+        (resources, "")
+        if len(resources) <= limits.RESOURCES
+        else ({}, f"offers more than {limits.RESOURCES} resources")
+    )
 
 
 def _gpu_conditions(conditions: Iterable[_Condition]) -> Pairs:
     """Only the conditions about GPUs: heartbeats change the others every few minutes."""
-    about_gpus = [one for one in islice(conditions, NODE_CONDITIONS) if is_gpu_condition(one.type)]
-    return tuple([(sys.intern(one.type), sys.intern(one.status[:NAME])) for one in about_gpus[:NODE_TAINTS]])
+    about_gpus = [c for c in islice(conditions, limits.NODE_CONDITIONS) if is_gpu_condition(c.type)]
+    return tuple(
+        [(sys.intern(c.type), sys.intern(c.status[: limits.NAME])) for c in about_gpus[: limits.NODE_TAINTS]]
+    )

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from msgspec import Meta, Struct
 
-from extender.k8s.manifest import Manifest, Name
+from extender.k8s.manifest import Manifest, Name, Named
 from extender.k8s.quantity import QuantityError, milli, whole
 from extender.untrusted.limits import NUMA_RESOURCES, NUMA_ZONES, quoted, shorten
 from packing.model.numa import NumaNode, Policy
@@ -36,7 +36,7 @@ _NUMBER = re.compile(r"node-(\d|[1-5]\d|6[0-3])", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTopology:
+class NodeTopology(Named):
     """The NUMA nodes of the node of this name, in the order of their numbers. ``whole_pods``: the scope is
     the pod. ``version``: the resourceVersion. ``problem``: what of it cannot be read, "" for nothing; of a
     resource that cannot be read nothing is free."""
@@ -48,10 +48,6 @@ class NodeTopology:
     numa: tuple[NumaNode, ...] = ()
     version: str = ""
     problem: str = ""
-
-    @property
-    def key(self) -> str:
-        return self.name
 
 
 class _Attribute(Struct, frozen=True, gc=False):
@@ -84,7 +80,7 @@ class NodeTopologyManifest(Manifest, frozen=True, gc=False):
         problems: list[str] = []
         numbered = [(_NUMBER.fullmatch(zone.name), zone) for zone in self.zones if zone.type == "Node"]
         numa = {int(found[1]): _numa_node(zone, problems) for found, zone in numbered if found}
-        in_order = tuple(one for _, one in sorted(numa.items()))
+        in_order = tuple(node for _, node in sorted(numa.items()))
         metadata, problem = self.metadata, shorten(next(iter(problems), ""))
         if policy is None:
             policy, problem = "none", problem or "it names no policy that is known"
@@ -93,24 +89,24 @@ class NodeTopologyManifest(Manifest, frozen=True, gc=False):
     def _judges(self) -> tuple[Policy | None, bool]:
         """The policy, None if it is not known, and whether its scope is the pod."""
         policy, whole_pods = _OLD.get(next(iter(self.topologyPolicies), ""), (None, False))
-        for one in self.attributes:
-            if one.name == "topologyManagerPolicy":
-                policy = next((known for known in get_args(Policy) if known == one.value), policy)
-            elif one.name == "topologyManagerScope" and one.value in ("container", "pod"):
-                whole_pods = one.value == "pod"
+        for attribute in self.attributes:
+            if attribute.name == "topologyManagerPolicy":
+                policy = next((known for known in get_args(Policy) if known == attribute.value), policy)
+            elif attribute.name == "topologyManagerScope" and attribute.value in ("container", "pod"):
+                whole_pods = attribute.value == "pod"
         return policy, whole_pods
 
 
 def _numa_node(zone: _Zone, problems: list[str]) -> NumaNode:
     """How few NUMA nodes suffice depends on all CPUs and devices, but only on allocatable memory."""
     free, total = dict[str, int](), dict[str, int]()
-    for one in zone.resources:
-        free[one.name] = total[one.name] = 0
+    for resource in zone.resources:
+        free[resource.name] = total[resource.name] = 0
         try:
-            free[one.name] = amount_of(one.name, str(one.available), round_up=False)
-            of_memory = is_memory(one.name) and one.allocatable is not None
-            total[one.name] = amount_of(
-                one.name, str(one.allocatable if of_memory else one.capacity), round_up=False
+            free[resource.name] = amount_of(resource.name, str(resource.available), round_up=False)
+            of_memory = is_memory(resource.name) and resource.allocatable is not None
+            total[resource.name] = amount_of(
+                resource.name, str(resource.allocatable if of_memory else resource.capacity), round_up=False
             )
         except QuantityError as error:
             problems.append(str(error))

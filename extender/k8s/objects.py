@@ -9,25 +9,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import ClassVar, Literal, TypeAlias, TypeGuard, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard, get_args
 
 from extender.k8s.admission_objects import AdmissionKind, AdmissionRecord
 from extender.k8s.affinity import NO_CONSTRAINTS, SchedulingConstraints, Taint
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
-from extender.k8s.manifest import Pairs
+from extender.k8s.manifest import Named, Namespaced, Pairs
 from extender.k8s.node_topology import NodeTopology
-from extender.k8s.resource_api.objects import (
-    DeviceClaim,
-    DeviceClass,
-    DeviceTaintRule,
-    DeviceTaintRuleKind,
-    ResourceClaim,
-    ResourceClaimTemplate,
-    ResourceSlice,
-)
+from extender.k8s.resource_claims import DeviceClaim, DeviceClass, ResourceClaim, ResourceClaimTemplate
+from extender.k8s.resource_slices import DeviceTaintRule, DeviceTaintRuleKind, ResourceSlice
 
 KubeflowKind: TypeAlias = Literal[
     "PyTorchJob", "TFJob", "MPIJob", "OldMPIJob", "XGBoostJob", "JAXJob", "PaddleJob"
@@ -70,7 +63,7 @@ REQUIRED_KINDS: frozenset[Kind] = frozenset({"Node", "Pod"})
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Node(Named):
     """A Node.
 
     ``capacity``: what the node has of extended resources of which ``allocatable`` says something else.
@@ -93,11 +86,6 @@ class Node:
     conditions: Pairs = ()  # (type, status), only conditions about GPUs
     unreadable: tuple[str, ...] = ()
     problem: str = ""
-
-    @property
-    def key(self) -> str:
-        """The name, because nodes have no namespace."""
-        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +148,11 @@ class PodSpec(_SpecMemo):
         return self.init_containers + self.containers
 
     def texts(self) -> Iterable[str]:
-        """All texts of the spec."""
         containers = self.all_containers
-        maps = chain.from_iterable((one.requests, one.limits) for one in containers)
+        maps = chain.from_iterable((container.requests, container.limits) for container in containers)
         pairs = chain(*maps, self.requests, self.limits, self.overhead, self.node_selector)
-        claims = chain.from_iterable((one.name, one.claim, one.template) for one in self.claims)
-        return chain((one.name for one in containers), chain.from_iterable(pairs), claims)
+        claims = chain.from_iterable((entry.name, entry.claim, entry.template) for entry in self.claims)
+        return chain((container.name for container in containers), chain.from_iterable(pairs), claims)
 
 
 def peak_usage(spec: PodSpec, usage_of: Callable[[Container], Mapping[str, int]]) -> Counter[str]:
@@ -333,7 +320,7 @@ class Pod(_Memo):
 
 
 @dataclass(frozen=True, slots=True)
-class PodGroup:
+class PodGroup(Namespaced):
     """How many of the pods that name this object must run together.
 
     ``minimum``: 0 if any number of them may run, None if that is not readable. ``together``: how many start
@@ -354,10 +341,6 @@ class PodGroup:
     by_role: Mapping[str, int] = field(default_factory=dict)
     templates: tuple[tuple[Pod, int], ...] = ()
 
-    @property
-    def key(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
 
 def is_pod_group(kind: str) -> TypeGuard[PodGroupKind]:
     """Whether objects of this kind are ``PodGroup``."""
@@ -375,7 +358,7 @@ class KoordinatorGpu:
 
 
 @dataclass(frozen=True, slots=True)
-class KoordinatorDevice:
+class KoordinatorDevice(Named):
     """Koordinator's ``Device``: lists the GPUs of the node with the same name. ``problem``: what of it cannot
     be read, "" for nothing."""
 
@@ -383,11 +366,6 @@ class KoordinatorDevice:
     name: str
     gpus: tuple[KoordinatorGpu, ...] = ()
     problem: str = ""
-
-    @property
-    def key(self) -> str:
-        """The name of the node."""
-        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +386,7 @@ MigLayout: TypeAlias = tuple[MigGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class MigLayouts:
+class MigLayouts(Named):
     """A ConfigMap of NVIDIA's MIG manager: layouts by name, for one node or for all.
 
     ``problem`` says which layouts could not be read, "" for none.
@@ -419,11 +397,6 @@ class MigLayouts:
     node: str = ""  # "" for all nodes without a ConfigMap of their own
     layouts: Mapping[str, MigLayout] = field(default_factory=dict)
     problem: str = ""
-
-    @property
-    def key(self) -> str:
-        """``namespace/name`` of the ConfigMap."""
-        return self.name
 
 
 KubernetesObject: TypeAlias = (
@@ -478,3 +451,15 @@ class Listed:
 
 
 Event: TypeAlias = Upserted | Deleted | Listed
+
+
+def take_in(event: Event, known: MutableMapping[str, Any]) -> None:
+    """Bring the known objects of the event's kind up to date, by their keys."""
+    match event:
+        case Upserted(obj):
+            known[obj.key] = obj
+        case Deleted(_, key):
+            known.pop(key, None)
+        case Listed(_, keys):
+            for key in known.keys() - keys:
+                del known[key]

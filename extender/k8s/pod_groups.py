@@ -15,7 +15,7 @@ from msgspec import Struct
 from extender.k8s.manifest import Manifest
 from extender.k8s.objects import PodGroup, PodGroupKind
 
-_KINDS: dict[str, PodGroupKind] = {
+APIS: dict[str, PodGroupKind] = {
     "scheduling.k8s.io/v1beta1": "PodGroup",
     "scheduling.k8s.io/v1alpha3": "AlphaPodGroup",
     "scheduling.k8s.io/v1alpha2": "OldAlphaPodGroup",
@@ -56,7 +56,7 @@ class PodGroupManifest(Manifest, frozen=True, gc=False):
     def record(self, kind: PodGroupKind = "PodGroup") -> PodGroup:
         """The group, of this kind if it does not name its API. Its namespace is ``default`` if the manifest
         has none."""
-        kind = _KINDS.get(self.apiVersion, kind)
+        kind = APIS.get(self.apiVersion, kind)
         is_native = kind in NATIVE
         minimum, whole = _native(self.spec) if is_native else _of_custom_resource(self.spec)
         if minimum is not None and not 0 <= minimum <= _MOST:

@@ -18,7 +18,6 @@ from extender.k8s.manifest import (
     Manifest,
     Name,
     OwnerManifest,
-    Pairs,
     all_entries,
     drop_large_entries,
     relevant_entries,
@@ -34,14 +33,7 @@ from extender.k8s.pod_spec import (
     parse_spec,
 )
 from extender.k8s.quantity import QuantityError
-from extender.untrusted.limits import (
-    KEY,
-    POD_ANNOTATION,
-    POD_ANNOTATIONS,
-    POD_CLAIMS,
-    REPORTED_DEVICES,
-    SCHEDULING_GATES,
-)
+from extender.untrusted import limits
 
 
 class _Device(Struct, frozen=True, gc=False):
@@ -82,17 +74,22 @@ class PodManifest(Manifest, frozen=True, gc=False):
     def record(self) -> Pod:
         """The pod. Its namespace is ``default`` if the manifest has none."""
         metadata, spec, status = self.metadata, self.spec, self.status
+        owner = metadata.controller
         raw = all_entries(metadata.labels), relevant_entries(metadata.annotations)
-        labels, annotations, unreadable, too_many = drop_large_entries(*raw, POD_ANNOTATION, POD_ANNOTATIONS)
+        labels, annotations, unreadable, too_many = drop_large_entries(
+            *raw, limits.POD_ANNOTATION, limits.POD_ANNOTATIONS
+        )
         parsed_spec, problem = parse_spec(spec)
-        devices = _devices(status.containerStatuses)
+        resources = [r for container in status.containerStatuses for r in container.allocatedResourcesStatus]
+        devices = tuple([(r.name, device.resourceID) for r in resources for device in r.resources])
         depends_on_pods = _depends_on_pods(spec)
         name = metadata.name or metadata.generateName
-        volume_claims = tuple([_claim_name(v, name) for v in spec.volumes if _is_claim(v)])
+        volumes = [v for v in spec.volumes if v.persistentVolumeClaim or v.ephemeral]
+        volume_claims = tuple([_claim_name(volume, name) for volume in volumes])
         disruption, disrupted = _reason(status.conditions, "DisruptionTarget", "True")
-        if len(devices) > REPORTED_DEVICES:
-            devices = devices[:REPORTED_DEVICES]
-            problem = f"kubelet reports more than {REPORTED_DEVICES} devices"
+        if len(devices) > limits.REPORTED_DEVICES:
+            devices = devices[: limits.REPORTED_DEVICES]
+            problem = f"kubelet reports more than {limits.REPORTED_DEVICES} devices"
         resized, unread = _resized(spec, status) if spec.nodeName else (None, "")
         pod = Pod(
             namespace=metadata.namespace_or_default,
@@ -102,9 +99,9 @@ class PodManifest(Manifest, frozen=True, gc=False):
             resized=resized,
             misaligned=status.phase == "Failed" and status.reason == "TopologyAffinityError",
             node_name=sys.intern(spec.nodeName),
-            phase=sys.intern(status.phase[:KEY] or "Pending"),
-            ready=any([one.type == "Ready" and one.status == "True" for one in status.conditions]),
-            scheduler_name=sys.intern(spec.schedulerName[:KEY] or "default-scheduler"),
+            phase=sys.intern(status.phase[: limits.KEY] or "Pending"),
+            ready=any([c.type == "Ready" and c.status == "True" for c in status.conditions]),
+            scheduler_name=sys.intern(spec.schedulerName[: limits.KEY] or "default-scheduler"),
             priority=spec.priority,
             priority_class=sys.intern(spec.priorityClassName),
             never_preempts=spec.preemptionPolicy == "Never",
@@ -130,19 +127,21 @@ class PodManifest(Manifest, frozen=True, gc=False):
                 _owner_kind(metadata.ownerReferences),
                 metadata.namespace_or_default,
             ),
-            owner=_owner(metadata.controller),
+            owner=_owner_of(owner.kind[: limits.KEY], owner.name, owner.uid) if owner else None,
             pod_group=sys.intern(spec.schedulingGroup.podGroupName),
-            gates=tuple([sys.intern(gate.name) for gate in islice(spec.schedulingGates, SCHEDULING_GATES)]),
+            gates=tuple(
+                [sys.intern(gate.name) for gate in islice(spec.schedulingGates, limits.SCHEDULING_GATES)]
+            ),
             unscheduled=_reason(status.conditions, "PodScheduled", "False")[0],
             disruption=disruption,
             disrupted=disrupted,
             has_other_constraints=bool(volume_claims) or depends_on_pods,
             has_local_data=any([_holds_data_of_the_node(volume) for volume in spec.volumes]),
-            volume_claims=volume_claims[:POD_CLAIMS],
+            volume_claims=volume_claims[: limits.POD_CLAIMS],
             unchecked=_unchecked(spec),
             runtime_class=sys.intern(spec.runtimeClassName),
             depends_on_pods=depends_on_pods,
-            only_pauses=bool(spec.containers) and all(_is_pause(one.image) for one in spec.containers),
+            only_pauses=bool(spec.containers) and all(_is_pause(c.image) for c in spec.containers),
             unreadable=unreadable,
             problem=problem or too_many or unread,
         )
@@ -153,7 +152,7 @@ def _resized(spec: PodSpecManifest, status: _Status) -> tuple[PodSpec | None, st
     """What the pod holds if that is not what its spec requests, and what of that cannot be read."""
 
     def is_infeasible() -> bool:
-        pending = (one.reason for one in status.conditions if one.type == "PodResizePending")
+        pending = (c.reason for c in status.conditions if c.type == "PodResizePending")
         return next(pending, "") == "Infeasible"
 
     statuses = (*status.containerStatuses, *status.initContainerStatuses)
@@ -162,10 +161,6 @@ def _resized(spec: PodSpecManifest, status: _Status) -> tuple[PodSpec | None, st
     except QuantityError as error:
         return None, f"what it holds while it is resized: {error}"
     return (None if held is spec else parse_spec(held)[0]), ""
-
-
-def _owner(owner: OwnerManifest | None) -> Owner | None:
-    return _owner_of(owner.kind[:KEY], owner.name, owner.uid) if owner else None
 
 
 @lru_cache(maxsize=1024)  # of three names each, so its size is bounded
@@ -177,14 +172,14 @@ def _owner_of(kind: str, name: str, uid: str) -> Owner:
 def _owner_kind(owners: Iterable[OwnerManifest]) -> str:
     """The kind of the controller; without a controller, the kind that is last in the alphabet."""
     kinds = [(owner.controller, owner.kind) for owner in owners]
-    return sys.intern(max(kinds, default=(False, ""))[1][:KEY])
+    return sys.intern(max(kinds, default=(False, ""))[1][: limits.KEY])
 
 
 def _reason(conditions: Iterable[_Condition], kind: str, status: str) -> tuple[str, float]:
     """The reason of the condition of this type and its time, "" and 0 unless it has this status."""
     for condition in conditions:
         if condition.type == kind and condition.status == status:
-            reason = sys.intern(condition.reason[:KEY] or "unknown")
+            reason = sys.intern(condition.reason[: limits.KEY] or "unknown")
             return reason, unix_seconds(condition.lastTransitionTime)
     return "", 0.0
 
@@ -204,24 +199,20 @@ def _depends_on_pods(spec: PodSpecManifest) -> bool:
         spec.affinity.podAffinity
         or spec.affinity.podAntiAffinity
         or spec.topologySpreadConstraints
-        or any([port.hostPort for one in spec.containers for port in one.ports])
+        or any([port.hostPort for container in spec.containers for port in container.ports])
     )
 
 
 def _unchecked(spec: PodSpecManifest) -> tuple[str, ...]:
     affinity, anti = spec.affinity.podAffinity, spec.affinity.podAntiAffinity
     terms = len(anti.required) - len(anti.terms("")) if anti else 0
-    has_ports = any([port.hostPort for one in spec.containers for port in one.ports])
+    has_ports = any([port.hostPort for container in spec.containers for port in container.ports])
     found = {
         "host ports": has_ports,
         "topology spread": bool(spec.topologySpreadConstraints),
         "affinity to other pods": bool(terms or (affinity and affinity.required)),
     }
     return tuple([what for what, is_there in found.items() if is_there])
-
-
-def _is_claim(volume: VolumeManifest) -> bool:
-    return bool(volume.persistentVolumeClaim or volume.ephemeral)
 
 
 def _claim_name(volume: VolumeManifest, pod: str) -> str:
@@ -242,8 +233,3 @@ def _is_pause(image: str) -> bool:
         return False
     name = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
     return name == "pause" or name.startswith("pause-")
-
-
-def _devices(statuses: Iterable[_ContainerStatus]) -> Pairs:
-    resources = [one for status in statuses for one in status.allocatedResourcesStatus]
-    return tuple([(one.name, device.resourceID) for one in resources for device in one.resources])

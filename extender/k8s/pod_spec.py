@@ -124,16 +124,16 @@ def parse_spec(manifest: PodSpecManifest) -> tuple[PodSpec, str]:
     if problem := _length_problem(manifest):
         return _summary(manifest), problem
     spec = PodSpec(
-        containers=tuple([_container(one) for one in manifest.containers]),
-        init_containers=tuple([_container(one) for one in manifest.initContainers]),
+        containers=tuple([_container(container) for container in manifest.containers]),
+        init_containers=tuple([_container(container) for container in manifest.initContainers]),
         requests=_sorted(manifest.resources.requests),
         limits=_sorted(manifest.resources.limits),
         overhead=_sorted(manifest.overhead),
         node_selector=_sorted(manifest.nodeSelector),
         claims=tuple(
             [
-                PodClaim(one.name, one.resourceClaimName, one.resourceClaimTemplateName)
-                for one in manifest.resourceClaims
+                PodClaim(claim.name, claim.resourceClaimName, claim.resourceClaimTemplateName)
+                for claim in manifest.resourceClaims
             ]
         ),
     )
@@ -147,12 +147,12 @@ def _containers_key(containers: tuple[ContainerManifest, ...]) -> _Containers:
     return tuple(
         [
             (
-                one.name,
-                one.restartPolicy == "Always",
-                tuple(one.resources.requests.items()),
-                tuple(one.resources.limits.items()),
+                container.name,
+                container.restartPolicy == "Always",
+                tuple(container.resources.requests.items()),
+                tuple(container.resources.limits.items()),
             )
-            for one in containers
+            for container in containers
         ]
     )
 
@@ -172,8 +172,8 @@ def _length_problem(manifest: PodSpecManifest) -> str:
     """Which list or map of the manifest is too long to parse, "" for none."""
     maps = manifest.resources.requests, manifest.resources.limits, manifest.overhead
     entries = [
-        max(len(one.resources.requests), len(one.resources.limits))
-        for one in (*manifest.containers, *manifest.initContainers)
+        max(len(container.resources.requests), len(container.resources.limits))
+        for container in (*manifest.containers, *manifest.initContainers)
     ]
     return _exceeded(
         (max(len(manifest.containers), len(manifest.initContainers)), CONTAINERS, "containers"),
@@ -233,8 +233,8 @@ def _summary(manifest: PodSpecManifest) -> PodSpec:
 
 def _quantity_counts(containers: Iterable[ContainerManifest]) -> Counter[tuple[str, str]]:
     """How many containers request each quantity of each resource."""
-    resources = (one.resources for one in containers)
-    return Counter(chain.from_iterable((one.limits | one.requests).items() for one in resources))
+    resources = (container.resources for container in containers)
+    return Counter(chain.from_iterable((a.limits | a.requests).items() for a in resources))
 
 
 def _sums(counts: Mapping[tuple[str, str], int], names: Collection[str]) -> Counter[str]:
@@ -290,16 +290,16 @@ def held_spec(
 
     ``statuses``: of its containers and sidecars. Raises ``QuantityError``.
     """
-    by_name = {one.name: one for one in statuses if one.resources is not None}
+    by_name = {status.name: status for status in statuses if status.resources is not None}
 
     def held(containers: tuple[ContainerManifest, ...], only_sidecars: bool) -> tuple[ContainerManifest, ...]:
         changed = list(containers)
-        for place, one in enumerate(containers):
-            status = by_name.get(one.name)
-            if status and (one.restartPolicy == "Always" or not only_sidecars):
-                resources = _held(one.resources, status, _READ, is_infeasible)
-                if resources is not one.resources:
-                    changed[place] = replace(one, resources=resources)
+        for place, container in enumerate(containers):
+            status = by_name.get(container.name)
+            if status and (container.restartPolicy == "Always" or not only_sidecars):
+                resources = _held(container.resources, status, _READ, is_infeasible)
+                if resources is not container.resources:
+                    changed[place] = replace(container, resources=resources)
         return tuple(changed)
 
     resources = spec.resources

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import TypeAlias
 
 from extender.k8s.eviction_objects import PodDisruptionBudget
@@ -13,8 +13,6 @@ _Bucket: TypeAlias = tuple[str, str | None, str]
 """A namespace, and a label with its value that all pods of a budget have (None: there is no such label)."""
 Selecting: TypeAlias = list[PodDisruptionBudget] | None
 """The budgets that select a pod; None if that is not certain."""
-
-
 _NEVER_HELD = ("Pending", "Succeeded", "Failed")
 
 
@@ -33,7 +31,7 @@ class DisruptionBudgets:
         self._buckets: dict[_Bucket, dict[str, PodDisruptionBudget]] = {}
 
     def apply(self, event: Event) -> None:
-        """Take in an event of this kind."""
+        """Take in an event about a PodDisruptionBudget."""
         match event:
             case Upserted(PodDisruptionBudget() as budget):
                 self.known = True
@@ -46,7 +44,6 @@ class DisruptionBudgets:
                     self._remove(key)
 
     def records(self) -> list[PodDisruptionBudget]:
-        """All of them."""
         return list(self._budgets.values())
 
     def _put(self, budget: PodDisruptionBudget) -> None:
@@ -55,7 +52,7 @@ class DisruptionBudgets:
             self._remove(budget.key)
             self.changes += 1
             buckets = list(_possible_buckets(budget)) or [(budget.namespace, None, "")]
-            self._bucket_of[budget.key] = min(buckets, key=lambda one: len(self._buckets.get(one, ())))
+            self._bucket_of[budget.key] = min(buckets, key=lambda b: len(self._buckets.get(b, ())))
         self._budgets[budget.key] = budget
         self._buckets.setdefault(self._bucket_of[budget.key], {})[budget.key] = budget
 
@@ -66,12 +63,6 @@ class DisruptionBudgets:
             del self._buckets[bucket][key]
             if not self._buckets[bucket]:
                 del self._buckets[bucket]
-
-    @property
-    def problems(self) -> Mapping[str, str]:
-        """What cannot be read, by kind and key."""
-        budgets = self._budgets.values()
-        return {f"PodDisruptionBudget {one.key}": one.problem for one in budgets if one.problem}
 
     def may_select(self, pod: Pod) -> bool:
         """Whether the eviction of the pod can violate a budget."""

@@ -95,7 +95,6 @@ class Disruption(NamedTuple):
 
     @property
     def whose(self) -> tuple[str, bool]:
-        """The namespace, and ``gpus``."""
         return self.job.partition("/")[0], self.gpus
 
 
@@ -136,8 +135,8 @@ class DisruptionLog:
         """
         now = self._now()
         at = min(pod.disrupted or now, now)
-        one = Disruption(at, pod.uid, job_of(pod), queue, reason, gpus > 0)
-        if not self._add(one) or at < self._began:
+        loss = Disruption(at, pod.uid, job_of(pod), queue, reason, gpus > 0)
+        if not self._add(loss) or at < self._began:
             return
         kind = pod.owner.kind if pod.owner else "none"
         self.pods[queue or NO_QUEUE_LABEL, reason, kind if kind in OWNERS else "other"] += 1
@@ -160,7 +159,7 @@ class DisruptionLog:
     def rounds(self, pod: Pod, apart: float) -> int:
         """How often the pod's job was preempted before this pod was created, see ``rounds_of``."""
         lost = self._by_job.get(job_of(pod), ())[: self.restarts(pod)]
-        return rounds_of((one.at for one in lost if one.reason in PREEMPTIONS), apart)
+        return rounds_of((loss.at for loss in lost if loss.reason in PREEMPTIONS), apart)
 
     @property
     def jobs(self) -> Collection[str]:
@@ -179,7 +178,7 @@ class DisruptionLog:
         was created after that. Where a job also grows, this may be true for more pods than were lost."""
         count = 0 if pod.node_name else self._before(pod, now)
         lost = self._by_job[job_of(pod)][:count] if count else ()
-        return any(one.at > now - REPLACEMENT_SECONDS and one.reason not in PREEMPTIONS for one in lost)
+        return any(x.at > now - REPLACEMENT_SECONDS and x.reason not in PREEMPTIONS for x in lost)
 
     def evictions_last_hour(self, queue_name: str, now: float) -> int:
         """How many pods of a queue were preempted within the hour before ``now``, by whomever."""
@@ -188,14 +187,14 @@ class DisruptionLog:
 
     def dump(self) -> dict[str, Any]:
         """All that ``load`` needs, as JSON values: about 150 bytes for each disruption."""
-        return {"disruptions": [list(one) for one in self._log], "moves": [list(one) for one in self.moves]}
+        return {"disruptions": list(map(list, self._log)), "moves": list(map(list, self.moves))}
 
     def load(self, dumped: object) -> None:
         """Add the disruptions and moves of a dump. Invalid ones are ignored; counters do not change."""
         now = self._now()
         for entry in _entries(dumped, "disruptions"):
-            if (one := _parsed(entry, now)) is not None:
-                self._add(one)
+            if (loss := _parsed(entry, now)) is not None:
+                self._add(loss)
         for entry in _entries(dumped, "moves"):
             if (move := _parsed_move(entry, now)) is not None and move not in self.moves:
                 self.moves.append(move)
@@ -206,18 +205,18 @@ class DisruptionLog:
         of_job = self._by_job.get(job_of(pod), [])
         return min(bisect_left(of_job, created, key=_time), bisect_right(of_job, now, key=_time))
 
-    def _add(self, one: Disruption) -> bool:
+    def _add(self, loss: Disruption) -> bool:
         """Whether the disruption is new. Drops the oldest one beyond the limit."""
-        forgotten = self._forgotten.get(one.whose, -math.inf)
-        if not one.uid or one.uid in self._uids or one.at <= forgotten:
+        forgotten = self._forgotten.get(loss.whose, -math.inf)
+        if not loss.uid or loss.uid in self._uids or loss.at <= forgotten:
             return False
         self.changes += 1
-        insort(self._log, one)
-        insort(self._by_job.setdefault(one.job, []), one)
-        insort(self._by_whose.setdefault(one.whose, []), one)
-        if one.reason in PREEMPTIONS:
-            insort(self._preemptions.setdefault(one.queue, []), one.at)
-        self._uids.add(one.uid)
+        insort(self._log, loss)
+        insort(self._by_job.setdefault(loss.job, []), loss)
+        insort(self._by_whose.setdefault(loss.whose, []), loss)
+        if loss.reason in PREEMPTIONS:
+            insort(self._preemptions.setdefault(loss.queue, []), loss.at)
+        self._uids.add(loss.uid)
         if len(self._log) > DISRUPTIONS:
             self._drop(max(self._by_whose.values(), key=len)[0])
         return True
@@ -234,8 +233,8 @@ class DisruptionLog:
             _remove(self._preemptions, oldest.queue, oldest.at)
 
 
-def _time(one: Disruption) -> float:
-    return one.at
+def _time(loss: Disruption) -> float:
+    return loss.at
 
 
 def _remove(lists: dict[_K, list[_T]], key: _K, value: _T) -> None:
@@ -257,7 +256,7 @@ def _parsed_move(entry: object, now: float) -> tuple[float, float] | None:
     if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) != 2:
         return None
     at, lost = entry
-    if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in entry):
+    if not all(isinstance(item, int | float) and not isinstance(item, bool) for item in entry):
         return None
     return (float(at), float(lost)) if now - _HOUR < at <= now and 0 <= lost < _MOST_LOST else None
 
@@ -271,8 +270,8 @@ def _parsed(entry: object, now: float) -> Disruption | None:
         return None
     if not all(isinstance(text, str) and len(text) <= KEY for text in texts):
         return None
-    one = Disruption(float(at), *texts, *map(bool, entry[5:]))
-    return one if one.reason in REASONS else None
+    loss = Disruption(float(at), *texts, *map(bool, entry[5:]))
+    return loss if loss.reason in REASONS else None
 
 
 class Progress(NamedTuple):

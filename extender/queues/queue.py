@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from extender.k8s.eviction_objects import QUEUE_LABEL as QUEUE_LABEL
 from extender.k8s.eviction_objects import PriorityClass
-from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
+from extender.k8s.objects import Event, Pod, take_in
 from extender.settings import DEFAULT_QUEUES, Queue
 
 OTHER_QUEUE_LABELS = (
@@ -39,23 +39,11 @@ class PriorityClasses:
         self.by_name: Mapping[str, PriorityClass] = {}
 
     def apply(self, event: Event) -> None:
-        """Take in an event of this kind."""
+        """Take in an event about a PriorityClass."""
         after = dict(self.by_name)
-        match event:
-            case Upserted(PriorityClass() as record):
-                after[record.name] = record
-            case Deleted(_, name):
-                after.pop(name, None)
-            case Listed(_, names):
-                after = {name: known for name, known in after.items() if name in names}
+        take_in(event, after)
         if after != self.by_name:
             self.by_name, self.revision = after, object()
-
-    @property
-    def problems(self) -> Mapping[str, str]:
-        """What cannot be read, by kind and name."""
-        classes = self.by_name.values()
-        return {f"PriorityClass {one.name}": one.problem for one in classes if one.problem}
 
 
 class Queues:

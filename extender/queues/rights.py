@@ -154,11 +154,11 @@ class Standings(NamedTuple):
 def standings_of(rights: Rights, gangs: GangTable, pods: Sequence[Pod]) -> Standings:
     """What depends neither on the moment nor on the pod that wants their places."""
     found = [rights.rights_of(pod) for pod in pods]
-    numbers = np.array([one.standing for one in found], np.float64).reshape(-1, len(Standing._fields)).T
+    numbers = np.array([k.standing for k in found], np.float64).reshape(-1, len(Standing._fields)).T
     jobs = tuple(map(job_of, pods))
-    singles = (gangs.is_single(pod) and not one.keeps_minimum for pod, one in zip(pods, found, strict=True))
+    singles = (gangs.is_single(pod) and not k.keeps_minimum for pod, k in zip(pods, found, strict=True))
     in_gangs = tuple(column for column, single in enumerate(singles) if not single)
-    return Standings(pods, numbers, tuple(one.queue_name for one in found), jobs, in_gangs)
+    return Standings(pods, numbers, tuple(known.queue_name for known in found), jobs, in_gangs)
 
 
 class EvictionRules:
@@ -195,9 +195,9 @@ class EvictionRules:
         """
         numbers = victims.numbers.copy()
         job = job_of(self.preemptor)
-        same_gang = np.array([one == job for one in victims.jobs], np.bool_)
+        same_gang = np.array([other == job for other in victims.jobs], np.bool_)
         lost = self._disruptions.jobs
-        hit = [column for column, one in enumerate(victims.jobs) if one in lost] if lost else ()
+        hit = [column for column, other in enumerate(victims.jobs) if other in lost] if lost else ()
         for column in {*victims.in_gangs, *hit}:
             numbers[:, column] = self._standing_now(victims.pods[column], ever=ever)
             same_gang[column] |= self._in_own_gang(victims.pods[column])
@@ -336,13 +336,13 @@ def protection_of(pod: Pod) -> Protection:
     a protection without an end, or one that a start would begin, keeps it.
     """
     if pod.problem or not PROTECTING_WORDS.isdisjoint(pod.unreadable):
-        return Protection(WhyNot.UNREADABLE, math.inf)
+        return _forbidden(WhyNot.UNREADABLE)
     if PROTECTING_WORDS.isdisjoint(pod.labels) and PROTECTING_WORDS.isdisjoint(pod.annotations):
         return NO_PROTECTION
     found = [_safe_to_evict(pod), _do_not_disrupt(pod), _preemptible(pod), _preemptable(pod), _cooldown(pod)]
     found += _of_koordinator(pod)
-    longest = max(found, key=lambda one: one.until)
-    return longest._replace(keeps_minimum=any(one.keeps_minimum for one in found))
+    longest = max(found, key=lambda end: end.until)
+    return longest._replace(keeps_minimum=any(known.keeps_minimum for known in found))
 
 
 def _forbidden(reason: WhyNot, until: float = math.inf) -> Protection:

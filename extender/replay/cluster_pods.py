@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from extender.cluster.census import closed_rows, waiting_pods
+from extender.cluster.census import closed_rows, pods_waiting_for_devices
 from extender.cluster.policy_refresh import choose_node_sets_now, plan_now
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, unoffered
@@ -207,7 +207,7 @@ def _has_gpu(pod: Pod, request: Request | None, held: Allocation) -> bool:
 
 def _add_waiting(trial: Trial, state: State, permitted: PermittedRows) -> None:
     """The pods that wait."""
-    for pod in waiting_pods(state):
+    for pod in pods_waiting_for_devices(state):
         try:
             request = state.request_of(pod)
         except RequestError as error:

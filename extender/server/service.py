@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import Metric
 
 from extender.background import Background, Run
-from extender.explain.this_replica import Replica
+from extender.explain.answers import Replica
 from extender.k8s.objects import Event
 from extender.protocol.messages import TEXT, VERBS, BadMessage, Reply, Verb, bind_error, filter_error
 from extender.protocol.volcano import VOLCANO_VERBS, VolcanoVerb

@@ -102,7 +102,7 @@ class KubeSource(Source):
 
     def list_once(self) -> Iterator[Sequence[Event]]:
         with ThreadPoolExecutor(len(self._reflectors)) as pool:
-            lists = [(one, pool.submit(one.list_once)) for one in self._reflectors.values()]
+            lists = [(r, pool.submit(r.list_once)) for r in self._reflectors.values()]
         for reflector, listed in lists:
             try:
                 events = listed.result()
@@ -179,7 +179,7 @@ class KubeSource(Source):
         if all(reflector.connection.freshness() in _NOTHING_NEWER for reflector in required):
             return True
         started = time.monotonic()
-        while not (freshness := {one.connection.freshness() for one in required}).issubset(_NOTHING_NEWER):
+        while not (freshness := {r.connection.freshness() for r in required}).issubset(_NOTHING_NEWER):
             now = time.monotonic()
             unresponsive = now < self._not_waiting_until and Freshness.BEHIND not in freshness
             if unresponsive or now - started >= self.rest.timeouts.catch_up:

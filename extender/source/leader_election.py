@@ -9,33 +9,25 @@ after it *observed* a change of the record. A leader stops if two thirds of that
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
+
+from extender.k8s.manifest import Unreadable, read_value
 from extender.source.errors import LeaseError
 from extender.source.rest import NO_ANSWER, Refused, RestClient
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRecord:
+class LeaseRecord(Struct, frozen=True):
     """The spec of a Lease. Times are text for people: no decision depends on them."""
 
-    holder: str = ""
-    seconds: int = 0
-    acquired: str = ""
-    renewed: str = ""
-    transitions: int = 0
-
-
-_SPEC_FIELDS = {
-    "holder": "holderIdentity",
-    "seconds": "leaseDurationSeconds",
-    "acquired": "acquireTime",
-    "renewed": "renewTime",
-    "transitions": "leaseTransitions",
-}
-"""Fields of ``LeaseRecord``, and their names in the ``spec`` of a Lease."""
+    holder: str = field(name="holderIdentity", default="")
+    seconds: int = field(name="leaseDurationSeconds", default=0)
+    acquired: str = field(name="acquireTime", default="")
+    renewed: str = field(name="renewTime", default="")
+    transitions: int = field(name="leaseTransitions", default=0)
 
 
 class Election:
@@ -119,16 +111,17 @@ class Lease:
                 raise LeaseError(str(refused)) from None
             self._object = None
             return LeaseRecord()
-        spec = self._object.get("spec") or {}
-        given = {key: spec.get(name) for key, name in _SPEC_FIELDS.items()}
-        return LeaseRecord(**{key: value for key, value in given.items() if value is not None})
+        try:
+            return read_value(self._object.get("spec") or {}, LeaseRecord)
+        except Unreadable as error:
+            raise LeaseError(f"the Lease cannot be read: {error}") from None
 
     def write(self, record: LeaseRecord) -> None:
         """Update or create the Lease, provided that nobody changed it since we last read or wrote it.
 
         Raises ``LeaseError``.
         """
-        spec = {name: getattr(record, key) or None for key, name in _SPEC_FIELDS.items()}  # as client-go does
+        spec = {name: value or None for name, value in to_builtins(record).items()}  # as client-go does
         try:
             if self._object is None:
                 lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": self._metadata}

@@ -94,8 +94,8 @@ def _values(parsed: object, url: str) -> dict[str, float]:
     if not isinstance(series, list) or len(series) > METRICS_SERIES:
         raise MetricsError(f"{url} answers with no list of at most {METRICS_SERIES} series")
     values: dict[str, float] = {}
-    for one in series:
-        key, value = _pod_and_value(one)
+    for entry in series:
+        key, value = _pod_and_value(entry)
         if key:
             values[key] = max(value, values.get(key, 0.0))
     return values

@@ -110,7 +110,6 @@ class Reflector:
         return self._watched.resource
 
     def status(self) -> WatchStatus:
-        """How the watch does."""
         now = time.monotonic()
         closed, problem = self.connection.closed_for(now), self._problem
         if self._served and not problem and closed >= _SPOKEN_OF:
@@ -250,8 +249,9 @@ class Reflector:
         try:
             answer = self._send(request)
         except Refused as refused:
-            if self._is_known_to_be_absent(refused.status) and self.connection.received_at == -math.inf:
-                # only if nothing was listed before
+            said_often = refused.status == HTTPStatus.NOT_FOUND or self._absences + 1 >= _REFUSALS
+            listed_before = self.connection.received_at > -math.inf
+            if self._watched.is_absent(refused.status) and said_often and not listed_before:
                 self._deliver([Listed(self.kind, frozenset(), absent=True)], apply)
             raise
         with closing(answer) as page:
@@ -262,10 +262,6 @@ class Reflector:
             self._late_at = math.inf
         self._backoff.answered(time.monotonic())
         self._deliver(self._protocol.page(body, self._list_began), apply)
-
-    def _is_known_to_be_absent(self, status: int) -> bool:
-        said_often = status == HTTPStatus.NOT_FOUND or self._absences + 1 >= _REFUSALS
-        return self._watched.is_absent(status) and said_often
 
     def _watch(self, apply: Apply) -> None:
         with closing(self._send(self._protocol.next_request())) as stream:

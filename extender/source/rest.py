@@ -131,7 +131,6 @@ class RestClient:
 
     @property
     def host(self) -> str:
-        """The address of the API server."""
         return str(self._client.configuration.host)
 
     def stream(self, request: Request) -> HTTPResponse:
@@ -227,7 +226,6 @@ class RestClient:
 
 
 def pod_path(pod: Pod) -> str:
-    """The path of a pod in the API."""
     return f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
 
 

@@ -118,11 +118,11 @@ class Shard:
 
     def _due(self) -> list[str]:
         with self._lock:
-            return [name for name, one in self._joining.items() if one.due <= self._now()]
+            return [name for name, held_back in self._joining.items() if held_back.due <= self._now()]
 
     def _pause(self) -> float | None:
         with self._lock:
-            next_due = min((one.due for one in self._joining.values()), default=None)
+            next_due = min((held_back.due for held_back in self._joining.values()), default=None)
         return None if next_due is None else max(0.0, next_due - self._now())
 
     def _missing_pods(self, joining: _Joining, pods: Iterable[Pod]) -> list[Event]:
@@ -140,8 +140,8 @@ class Shard:
                 return self._pod_passed(pod)
             case Deleted("Pod", key):
                 self._nominated.pop(key, None)
-                for one in self._joining.values():
-                    one.gone.add(key)
+                for held_back in self._joining.values():
+                    held_back.gone.add(key)
                 return self._drop([key])
             case Listed("Pod", keys, began=began):
                 self._nominated = {key: pod for key, pod in self._nominated.items() if key in keys}

@@ -16,32 +16,9 @@ from typing import Annotated, Any, get_args
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from extender.k8s.admission_objects import (
-    LimitRange,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    RuntimeClass,
-)
-from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.node_filter import NodeRequirement
-from extender.k8s.node_topology import NodeTopology
-from extender.k8s.objects import (
-    KoordinatorDevice,
-    KubernetesObject,
-    MigLayouts,
-    Node,
-    Pod,
-    PodGroup,
-    PodGroupKind,
-)
-from extender.k8s.resource_api.objects import (
-    DeviceClass,
-    DeviceTaintRule,
-    DeviceTaintRuleKind,
-    ResourceClaim,
-    ResourceClaimTemplate,
-    ResourceSlice,
-)
+from extender.k8s.objects import KubernetesObject, PodGroup, PodGroupKind
+from extender.k8s.resource_slices import DeviceTaintRule, DeviceTaintRuleKind
 from extender.source.errors import Unavailable
 from extender.untrusted.limits import shorten, validation_problem
 from packing.model.request import Request
@@ -49,21 +26,7 @@ from packing.model.request import Request
 _START = b'{"kind":"StowageState"'
 FORMAT = 1
 _RECORDS: Mapping[str, type[KubernetesObject]] = {
-    "Node": Node,
-    "Pod": Pod,
-    "ResourceSlice": ResourceSlice,
-    "ResourceClaim": ResourceClaim,
-    "ResourceClaimTemplate": ResourceClaimTemplate,
-    "DeviceClass": DeviceClass,
-    "Device": KoordinatorDevice,
-    "ConfigMap": MigLayouts,
-    "PriorityClass": PriorityClass,
-    "PodDisruptionBudget": PodDisruptionBudget,
-    "NodeResourceTopology": NodeTopology,
-    "RuntimeClass": RuntimeClass,
-    "LimitRange": LimitRange,
-    "PersistentVolume": PersistentVolume,
-    "PersistentVolumeClaim": PersistentVolumeClaim,
+    **{record.kind: record for record in get_args(KubernetesObject) if isinstance(record.kind, str)},
     **dict.fromkeys(get_args(PodGroupKind), PodGroup),
     **dict.fromkeys(get_args(DeviceTaintRuleKind), DeviceTaintRule),
 }
@@ -103,7 +66,6 @@ def prepare() -> None:
 
 
 def header_line(header: Header) -> bytes:
-    """The first line."""
     fields = _adapter(Header).dump_python(header, mode="json")
     return to_json({"kind": "StowageState", "format": FORMAT, **fields}) + b"\n"
 
@@ -167,8 +129,8 @@ def _validated(kind: type[Any], fields: object, where: str) -> Any:  # noqa: ANN
 def _with_node_sets(fields: object) -> object:
     """``Request.node_set`` may be anything that has a hash; here it is a ``NodeRequirement``."""
     learnt = fields.get("learnt") if isinstance(fields, dict) else None
-    for one in learnt if isinstance(learnt, list) else ():
-        request = one.get("request") if isinstance(one, dict) else None
+    for entry in learnt if isinstance(learnt, list) else ():
+        request = entry.get("request") if isinstance(entry, dict) else None
         if isinstance(request, dict) and request.get("node_set") is not None:
             request["node_set"] = _adapter(NodeRequirement).validate_python(request["node_set"])
     return fields

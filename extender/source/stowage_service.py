@@ -163,11 +163,11 @@ def _find(rest: RestClient, namespace: str | None) -> _Found:
 
 def _chosen(found: Sequence[_Found], space: str | None) -> _Found:
     where = f"namespace {quoted(space)}" if space else "the cluster"
-    found = [one for one in found if one.namespace == NAMESPACE] or found
+    found = [service for service in found if service.namespace == NAMESPACE] or found
     if not found:
         raise NotAsked(f"no Service in {where} has the label {LABEL}=true")
     if len(found) > 1:
-        names = ", ".join(shorten(f"{one.namespace}/{one.name}", KEY) for one in found[:3])
+        names = ", ".join(shorten(f"{service.namespace}/{service.name}", KEY) for service in found[:3])
         raise NotAsked(f"several Services have the label {LABEL}=true ({names}): use --stowage-namespace")
     return found[0]
 

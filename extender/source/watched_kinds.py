@@ -14,6 +14,7 @@ from http import HTTPStatus
 
 from msgspec import Raw
 
+from extender.k8s import pod_groups
 from extender.k8s.admission_objects import (
     LimitRangeManifest,
     PersistentVolumeClaimManifest,
@@ -34,13 +35,12 @@ from extender.k8s.node_topology import NodeTopology, NodeTopologyManifest
 from extender.k8s.objects import Kind, KubernetesObject, Node, Pod, PodGroup
 from extender.k8s.pod_groups import PodGroupManifest
 from extender.k8s.pod_manifest import PodManifest
-from extender.k8s.resource_api.manifests import (
+from extender.k8s.resource_claims import (
     DeviceClassManifest,
-    DeviceTaintRuleManifest,
     ResourceClaimManifest,
     ResourceClaimTemplateManifest,
-    ResourceSliceManifest,
 )
+from extender.k8s.resource_slices import DeviceTaintRuleManifest, ResourceSliceManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +104,6 @@ def _with_problem(record: KubernetesObject, problem: str, left_out: tuple[str, .
 
 
 _DRA = "/apis/resource.k8s.io/v1"
-_POD_GROUPS: Mapping[Kind, str] = {
-    "PodGroup": "scheduling.k8s.io/v1beta1",
-    "AlphaPodGroup": "scheduling.k8s.io/v1alpha3",
-    "OldAlphaPodGroup": "scheduling.k8s.io/v1alpha2",
-    "CoschedulingPodGroup": "scheduling.x-k8s.io/v1alpha1",
-    "KoordinatorPodGroup": "scheduling.sigs.k8s.io/v1alpha1",
-    "VolcanoPodGroup": "scheduling.volcano.sh/v1beta1",
-    "KaiPodGroup": "scheduling.run.ai/v2alpha2",
-}
 _awaited = partial(WatchedKind, optional=True, awaited=True)
 _optional = partial(WatchedKind, optional=True)
 _ROWS = (
@@ -127,7 +118,7 @@ _ROWS = (
     _awaited("BetaDeviceTaintRule", f"{_DRA}beta2/devicetaintrules", DeviceTaintRuleManifest),
     _awaited("AlphaDeviceTaintRule", f"{_DRA}alpha3/devicetaintrules", DeviceTaintRuleManifest),
     _optional("Device", "/apis/scheduling.koordinator.sh/v1alpha1/devices", KoordinatorDeviceManifest),
-    *(_optional(kind, f"/apis/{api}/podgroups", PodGroupManifest) for kind, api in _POD_GROUPS.items()),
+    *(_optional(kind, f"/apis/{api}/podgroups", PodGroupManifest) for api, kind in pod_groups.APIS.items()),
     *(_awaited(kind, f"/apis/{job.path}", JobManifest) for kind, job in JOB_KINDS.items()),
     _optional(
         "NodeResourceTopology",

@@ -13,8 +13,7 @@ from extender.k8s.manifest import Unreadable
 from extender.k8s.objects import Event, Node, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.k8s.pod_templates import as_map, as_text, count_of, pod_templates
-from extender.k8s.resource_api.manifests import ResourceClaimTemplateManifest
-from extender.k8s.resource_api.objects import DeviceClaim, ResourceClaimTemplate
+from extender.k8s.resource_claims import DeviceClaim, ResourceClaimTemplate, ResourceClaimTemplateManifest
 from extender.source.errors import Unavailable
 from extender.source.object_texts import Broken, documents, objects_of_manifest
 from extender.untrusted.limits import KEY, YAML_NODES, quoted, shorten

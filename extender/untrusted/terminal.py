@@ -85,14 +85,14 @@ def abandon_output() -> None:
 @contextmanager
 def interruptible(*more: signal.Signals) -> Iterator[None]:
     """In the block, Ctrl-C and these signals raise ``KeyboardInterrupt`` where they would end the process."""
-    changed = [one for one in (signal.SIGINT, *more) if signal.getsignal(one) is signal.SIG_DFL]
+    changed = [n for n in (signal.SIGINT, *more) if signal.getsignal(n) is signal.SIG_DFL]
     try:
-        for one in changed:
-            signal.signal(one, signal.default_int_handler)
+        for number in changed:
+            signal.signal(number, signal.default_int_handler)
         yield
     finally:
-        for one in changed:
-            signal.signal(one, signal.SIG_DFL)
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def show_line(text: str) -> None:

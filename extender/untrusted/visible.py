@@ -59,9 +59,9 @@ def columns(
         return words[i] > narrower, -(-longest[i] // narrower), several, -narrower
 
     while width and sum(widths) > room and max(widths) > _NARROWEST:
-        wide = [i for i, one in enumerate(widths) if one > _NARROWEST]
+        wide = [i for i, size in enumerate(widths) if size > _NARROWEST]
         widths[min(wide, key=loss)] -= 1
-    forms = [f"{'>' if i in right else '<'}{one}" for i, one in enumerate(widths)]
+    forms = [f"{'>' if i in right else '<'}{size}" for i, size in enumerate(widths)]
     cells = (zip_longest(*map(wrapped, row, widths), fillvalue="") for row in texts)
     lines = (line for row in cells for line in row)
     return [(indent + "  ".join(map(format, line, forms))).rstrip() for line in lines]

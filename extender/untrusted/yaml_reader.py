@@ -191,10 +191,10 @@ def _members(keys: list[Any], values: list[Any]) -> dict[str, Any]:
     """The members of a map. Its own come before merged ones, and earlier merged ones before later."""
     own = {key: value for key, value in zip(keys, values, strict=True) if key is not _MERGE}
     for merged in (value for key, value in zip(keys, values, strict=True) if key is _MERGE):
-        for one in merged if isinstance(merged, list) else [merged]:
-            if not isinstance(one, dict):
+        for other in merged if isinstance(merged, list) else [merged]:
+            if not isinstance(other, dict):
                 raise TextError("a merge key (<<) takes a map or a list of maps")
-            own = one | own
+            own = other | own
     return own
 
 
@@ -202,10 +202,10 @@ def _left_after(value: object, left: int, depth: int) -> int:
     """How many scalars, lists and maps are left after those of a value, which is nested this deep."""
     unread: list[Iterator[object]] = [iter([value])]
     while unread:
-        for one in unread[-1]:
+        for item in unread[-1]:
             left = _one_less(left)
-            if isinstance(one, dict | list):
-                parts: Iterable[object] = [*one, *one.values()] if isinstance(one, dict) else one
+            if isinstance(item, dict | list):
+                parts: Iterable[object] = [*item, *item.values()] if isinstance(item, dict) else item
                 unread.append(iter(parts))
                 _check_depth(depth + len(unread) - 1)
                 break

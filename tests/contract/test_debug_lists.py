@@ -12,9 +12,8 @@ from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from extender.cli.explain_text import render
-from extender.explain.answers import PodReport
+from extender.explain.answers import PodReport, Replica
 from extender.explain.pod import explain, explain_each
-from extender.explain.this_replica import Replica
 from extender.server import app
 from extender.settings import Settings
 from extender.untrusted.limits import DECISIONS_LISTED, EXPLAIN_PODS

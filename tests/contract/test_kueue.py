@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.cluster.census import waiting_pods
+from extender.cluster.census import pods_waiting_for_devices
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
@@ -35,7 +35,7 @@ def test_gates_say_whether_it_waits_for_kueue(name: str) -> None:
     assert bool(pod.gates) == (name in HELD)
     assert all(gate.startswith("kueue.x-k8s.io/") for gate in pod.gates)
     state = make_state(make_node("n"), pod)
-    assert len(waiting_pods(state)) == (name not in HELD)
+    assert len(pods_waiting_for_devices(state)) == (name not in HELD)
 
 
 @pytest.mark.parametrize("name", PODS)

@@ -18,7 +18,7 @@ import pytest
 from extender.k8s.manifest import Unreadable
 from extender.k8s.objects import Kind, Upserted
 from extender.k8s.pod_manifest import PodManifest
-from extender.k8s.resource_api.objects import ResourceClaim
+from extender.k8s.resource_claims import ResourceClaim
 from extender.source.list_watch import ListWatch
 from extender.source.watched_kinds import WATCHED_KINDS
 from tests.examples import NIGHTLY

@@ -24,7 +24,7 @@ from extender.dra.cel.program import (
     no_overload,
 )
 from extender.k8s.quantity import QuantityError
-from extender.k8s.resource_api.objects import Amount, Version, parse_amount, parse_version
+from extender.k8s.resource_slices import Amount, Version, parse_amount, parse_version
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import quoted
 
@@ -83,10 +83,10 @@ def _of(kind: type | tuple[type, ...], function: Callable[..., Any]) -> Callable
 def _comparison(test: Callable[[int], Any]) -> Callable[[object, object], Any]:
     """A function of two quantities or two versions: ``test`` of -1, 0 or 1."""
 
-    def compare(one: object, other: object) -> Result:
-        if not isinstance(one, Amount | Version) or type(one) is not type(other):
+    def compare(first: object, other: object) -> Result:
+        if not isinstance(first, Amount | Version) or type(first) is not type(other):
             no_overload()
-        left, right = comparison_key(one), comparison_key(other)
+        left, right = comparison_key(first), comparison_key(other)
         return test((left > right) - (left < right))
 
     return compare
@@ -163,10 +163,10 @@ def _as_integer(amount: Amount) -> int:
 def _sum(direction: int) -> Callable[[object, object], Amount]:
     """A function of a quantity and a second one, or an integer: their sum (1) or difference (-1)."""
 
-    def add(one: object, other: object) -> Amount:
-        if not isinstance(one, Amount) or isinstance(other, bool) or not isinstance(other, Amount | int):
+    def add(first: object, other: object) -> Amount:
+        if not isinstance(first, Amount) or isinstance(other, bool) or not isinstance(other, Amount | int):
             no_overload()
-        return Amount(one.number + direction * (other.number if isinstance(other, Amount) else other))
+        return Amount(first.number + direction * (other.number if isinstance(other, Amount) else other))
 
     return add
 

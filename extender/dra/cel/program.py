@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from extender.k8s.resource_api.objects import Amount, Version
+from extender.k8s.resource_slices import Amount, Version
 from extender.untrusted.limits import MOST_STEPS, SELECTOR_STEPS, STEP_TEXT, quoted
 
 Result: TypeAlias = Any
@@ -127,22 +127,24 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _equal(meter: Meter, one: object, other: object) -> bool:
-    if isinstance(one, Amount | Version):
-        if type(one) is not type(other):
+def _equal(meter: Meter, first: object, other: object) -> bool:
+    if isinstance(first, Amount | Version):
+        if type(first) is not type(other):
             no_overload()
-        return bool(comparison_key(one) == comparison_key(other))
-    if isinstance(one, OptionalValue) or isinstance(other, OptionalValue):
+        return bool(comparison_key(first) == comparison_key(other))
+    if isinstance(first, OptionalValue) or isinstance(other, OptionalValue):
         raise Unsupported("comparison of optional values")
-    if isinstance(one, list) and isinstance(other, list):
-        meter.spend(len(one))  # nested lists may be much longer than the expression
-        return len(one) == len(other) and all(_equal(meter, *pair) for pair in zip(one, other, strict=True))
-    return (type(one) is type(other) or (_is_number(one) and _is_number(other))) and one == other
+    if isinstance(first, list) and isinstance(other, list):
+        meter.spend(len(first))  # nested lists may be much longer than the expression
+        return len(first) == len(other) and all(
+            _equal(meter, *pair) for pair in zip(first, other, strict=True)
+        )
+    return (type(first) is type(other) or (_is_number(first) and _is_number(other))) and first == other
 
 
-def _unequal(meter: Meter, one: object, other: object) -> bool:
+def _unequal(meter: Meter, first: object, other: object) -> bool:
     try:
-        return not _equal(meter, one, other)
+        return not _equal(meter, first, other)
     except EvaluationFailed:
         return True
 
@@ -153,10 +155,10 @@ def comparison_key(value: object) -> Result:
 
 
 def _comparison(compare: Callable[[Any, Any], bool]) -> Callable[[Meter, Any, Any], bool]:
-    def order(meter: Meter, one: object, other: object) -> bool:
-        numbers = _is_number(one) and _is_number(other)
-        if numbers or (type(one) is type(other) and isinstance(one, str | bool)):
-            return compare(one, other)
+    def order(meter: Meter, first: object, other: object) -> bool:
+        numbers = _is_number(first) and _is_number(other)
+        if numbers or (type(first) is type(other) and isinstance(first, str | bool)):
+            return compare(first, other)
         no_overload()
 
     return order
@@ -189,40 +191,40 @@ RELATIONS: Mapping[str, Callable[[Meter, Any, Any], bool]] = {
 
 
 def _arithmetic(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def combine(one: object, other: object) -> object:
-        if type(one) is not type(other) or isinstance(one, bool):
+    def combine(first: object, other: object) -> object:
+        if type(first) is not type(other) or isinstance(first, bool):
             no_overload()
-        if isinstance(one, str | list) and isinstance(other, str | list) and compute is operator.add:
-            if len(one) + len(other) > _MAX_LENGTH:
+        if isinstance(first, str | list) and isinstance(other, str | list) and compute is operator.add:
+            if len(first) + len(other) > _MAX_LENGTH:
                 raise Unsupported(f"a text or list of more than {_MAX_LENGTH}")
-            return compute(one, other)
-        if isinstance(one, float):
-            return compute(one, other)
-        return int64(compute(one, other)) if isinstance(one, int) else no_overload()
+            return compute(first, other)
+        if isinstance(first, float):
+            return compute(first, other)
+        return int64(compute(first, other)) if isinstance(first, int) else no_overload()
 
     return combine
 
 
-def _quotient(one: object, other: object) -> object:
+def _quotient(first: object, other: object) -> object:
     """``/``. Integers are rounded towards zero."""
-    if isinstance(one, float) and isinstance(other, float):
+    if isinstance(first, float) and isinstance(other, float):
         if not other:
             raise Unsupported("division by 0.0")
-        return one / other
-    left, right = _operands(one, other)
+        return first / other
+    left, right = _operands(first, other)
     return int64(abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1))
 
 
-def _remainder(one: object, other: object) -> int:
+def _remainder(first: object, other: object) -> int:
     """``%``. The sign is that of the left side."""
-    left, right = _operands(one, other)
+    left, right = _operands(first, other)
     return abs(left) % abs(right) * (-1 if left < 0 else 1)
 
 
-def _operands(one: object, other: object) -> tuple[int, int]:
-    if type(one) is not int or type(other) is not int:
+def _operands(first: object, other: object) -> tuple[int, int]:
+    if type(first) is not int or type(other) is not int:
         no_overload()
-    return (one, other) if other else fail("division by zero")
+    return (first, other) if other else fail("division by zero")
 
 
 ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -346,9 +348,9 @@ def relation(sign: str, left: Program, right: Program) -> Program:
     relate = RELATIONS[sign]
 
     def run(scope: Scope) -> bool:
-        one, other = left(scope), right(scope)
-        scope.meter.spend(1 + length_of(one, other) // STEP_TEXT)
-        return relate(scope.meter, one, other)
+        first, other = left(scope), right(scope)
+        scope.meter.spend(1 + length_of(first, other) // STEP_TEXT)
+        return relate(scope.meter, first, other)
 
     return run
 

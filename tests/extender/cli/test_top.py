@@ -11,7 +11,7 @@ import pytest
 
 from extender.cli import main as cli
 from extender.cli import top
-from extender.cli.top_text import _age
+from extender.cli.top import _age
 from extender.data import CLUSTER
 from extender.source.apiserver import from_kubeconfig
 from tests.extender import apiserver

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.cluster.factory import prior_of, state_of
-from extender.cluster.guarded_policy import GuardedPolicy
+from extender.cluster.factory import GuardedPolicy, prior_of, state_of
 from extender.cluster.policy_refresh import PolicyRefresher
 from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Listed, Upserted

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cluster.census import waiting_pods
+from extender.cluster.census import pods_waiting_for_devices
 from extender.cluster.state import State
 from extender.explain.pod import explain
 from extender.k8s.objects import Listed, Upserted
@@ -37,7 +37,7 @@ def test_it_counts_as_waiting_once_the_last_gate_is_gone() -> None:
     state = make_state(make_node("n"), GATED)
     for gates, waits in (((ADMISSION, TOPOLOGY), 0), ((TOPOLOGY,), 0), ((), 1)):
         state.apply([Upserted(replace(GATED, gates=gates, unscheduled="SchedulingGated"))])
-        assert len(waiting_pods(state)) == waits
+        assert len(pods_waiting_for_devices(state)) == waits
 
 
 @pytest.mark.parametrize("nodes_first", [True, False])

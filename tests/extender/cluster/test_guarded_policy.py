@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.cluster.guarded_policy import GuardedPolicy
+from extender.cluster.factory import GuardedPolicy
 from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Event, Listed, Upserted
 from extender.server.engine import Engine

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.cluster import node_sets
-from extender.cluster.factory import state_of
-from extender.cluster.guarded_policy import GuardedPolicy
+from extender.cluster.factory import GuardedPolicy, state_of
 from extender.cluster.node_sets import MOST_CLASSES, MOST_SETS, choose_sets
 from extender.cluster.policy_refresh import PolicyRefresher, plan_now
 from extender.cluster.state import State

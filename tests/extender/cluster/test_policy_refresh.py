@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cluster.guarded_policy import GuardedPolicy
+from extender.cluster.factory import GuardedPolicy
 from extender.cluster.policy_refresh import PolicyRefresher
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of

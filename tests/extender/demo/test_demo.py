@@ -20,9 +20,9 @@ from bench import demo_cluster
 from extender.cluster.state import State
 from extender.cluster.totals import Totals
 from extender.data import CLUSTER
-from extender.demo import report
 from extender.demo.child_service import DemoError, free_port
 from extender.demo.pods import GPU, stream
+from extender.demo.run import comparison, figures, waiting_text
 from extender.demo.scheduler import (
     NodeInfo,
     PodInfo,
@@ -189,7 +189,7 @@ class TestReport:
         ]
         run = Scheduler(nodes, 1)
         run.placed, run.waiting = [pod(gpus=1)], [pod(gpus=8), pod(gpus=16)]
-        assert report.figures(run) == {
+        assert figures(run) == {
             "pods placed": "1 of 3",
             "8-GPU jobs placed": "0 of 1",
             "whole GPUs in use": "1 of 24",
@@ -201,15 +201,15 @@ class TestReport:
 
     def test_the_table_is_aligned(self):
         run = Scheduler([node("a", gpus=8)], 1)
-        lines = report.table(run, run).splitlines()
+        lines = comparison(run, run).splitlines()
         assert len({len(line) for line in lines}) == 1
 
     def test_waiting_pods_are_grouped_and_those_larger_than_any_node_are_marked(self):
         run = Scheduler([node("a", gpus=8)], 1)
-        assert report.waiting(run) == "With Stowage no pod stays pending."
+        assert waiting_text(run) == "With Stowage no pod stays pending."
         for gpus in (8, 8, 8, 16):
             run.schedule(pod(gpus=gpus))
-        _, first, second = report.waiting(run).splitlines()
+        _, first, second = waiting_text(run).splitlines()
         assert first == "    2 x nvidia.com/gpu: 8, any product"
         assert second == "    1 x nvidia.com/gpu: 16, any product (larger than any node)"
 

@@ -7,7 +7,7 @@ import pytest
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import ELSEWHERE, AllocationSimulator, Forecast
 from extender.k8s.objects import Pod, PodClaim, PodSpec
-from extender.k8s.resource_api.manifests import parse_claim
+from extender.k8s.resource_claims import parse_claim
 from tests.extender.dra.nvidia import cluster
 
 NODES = [("n0", {"zone": "a"}), ("n1", {"zone": "b"})]

@@ -18,7 +18,8 @@ from extender.dra.cel.selector import compile_selector
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator, Forecast
 from extender.k8s.objects import Pod, PodClaim, PodSpec
-from extender.k8s.resource_api.manifests import parse_claim, parse_class, parse_slice
+from extender.k8s.resource_claims import parse_claim, parse_class
+from extender.k8s.resource_slices import parse_slice
 from extender.untrusted.limits import MOST_STEPS
 from tests.extender.counting import calls
 from tests.extender.dra.cel.test_hostile_selectors import HOSTILE, SIXTY

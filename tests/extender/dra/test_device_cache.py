@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.dra.device_cache import DeviceCache
-from extender.k8s.resource_api.manifests import parse_claim, parse_class, parse_slice
-from extender.k8s.resource_api.objects import DeviceId
+from extender.k8s.resource_claims import parse_claim, parse_class
+from extender.k8s.resource_slices import DeviceId, parse_slice
 from tests.extender.dra.nvidia import (
     NODE,
     counter_set,

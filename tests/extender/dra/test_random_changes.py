@@ -13,8 +13,8 @@ from extender.dialects.pod_request import request_of
 from extender.dra.forecast import AllocationSimulator
 from extender.explain.node import view_node
 from extender.k8s.objects import Container, Deleted, Event, KubernetesObject, PodClaim, PodSpec, Upserted
-from extender.k8s.resource_api.manifests import parse_claim, parse_class, parse_slice, parse_taint_rule
-from extender.k8s.resource_api.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from extender.k8s.resource_claims import DeviceClass, ResourceClaim, parse_claim, parse_class
+from extender.k8s.resource_slices import DeviceTaintRule, ResourceSlice, parse_slice, parse_taint_rule
 from extender.protocol.node_names import NodeNames
 from extender.verbs.evaluate import evaluate
 from tests.examples import examples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.k8s.resource_api.manifests import parse_claim
+from extender.k8s.resource_claims import parse_claim
 from tests.extender.dra.claims import gpu_claim
 from tests.extender.dra.nvidia import device_cache, forecast_for, gpu, hold, names, spec
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from extender.cli.explain_text import render
-from extender.explain.evictions import DEARER, NOT_ENOUGH
 from extender.explain.pod import explain
+from extender.explain.room import DEARER, NOT_ENOUGH
 from extender.k8s.eviction_objects import PodDisruptionBudget
 from extender.k8s.objects import Upserted
 from extender.protocol.codec import Candidate, PreemptArgs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from extender.cluster.census import CensusTaker
-from extender.explain.fleet_history import _EVERY, _OLDER, _RECENT, INTERVAL, FleetHistory
+from extender.explain.fleet_feed import _EVERY, _OLDER, _RECENT, INTERVAL, FleetHistory
 from tests.extender.builders import make_node, make_pod, make_state
 
 

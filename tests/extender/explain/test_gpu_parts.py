@@ -7,8 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.explain.fleet_row import FleetRow, fleet_row
-from extender.explain.gpu_parts import FREE, GpuPart, gpu_parts, memory_slices
+from extender.explain.fleet_row import FREE, FleetRow, GpuPart, fleet_row, gpu_parts, memory_slices
 from extender.k8s.objects import Node, Pod
 from tests.extender.builders import make_node, make_pod, make_state
 

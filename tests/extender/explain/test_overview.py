@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
+from extender.explain.answers import NodeLine, Overview
 from extender.explain.overview import overview
-from extender.explain.overview_lines import NodeLine, Overview
 from extender.explain.verdict import TOO_LARGE
 from extender.k8s.objects import Pod
 from tests.extender.builders import make_node, make_pod, make_state

@@ -16,13 +16,8 @@ from extender.explain.problems import Problem, Problems, Surroundings, problems_
 from extender.k8s.affinity import Taint
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.objects import Container, Deleted, Event, Listed, MigLayouts, PodSpec, Upserted
-from extender.k8s.resource_api.objects import (
-    Device,
-    DeviceClass,
-    DeviceTaintRule,
-    ResourceClaim,
-    ResourceSlice,
-)
+from extender.k8s.resource_claims import DeviceClass, ResourceClaim
+from extender.k8s.resource_slices import Device, DeviceTaintRule, ResourceSlice
 from extender.settings import Queue, Settings
 from packing.model.reasons import Reason
 from tests.extender.builders import GPU, make_node, make_pod

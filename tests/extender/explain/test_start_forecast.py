@@ -9,7 +9,7 @@ import pytest
 
 from extender.cluster.end_costs import EndCosts
 from extender.cluster.factory import state_of
-from extender.explain.overview_lines import StartForecast
+from extender.explain.answers import StartForecast
 from extender.explain.start_forecast import INTERVAL, StartForecasts
 from extender.k8s.objects import Deleted, Listed, Owner, Pod, Upserted
 from tests.extender.builders import make_node, make_pod, make_settings

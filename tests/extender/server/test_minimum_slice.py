@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cluster.factory import state_of
-from extender.cluster.guarded_policy import GuardedPolicy
+from extender.cluster.factory import GuardedPolicy, state_of
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.explain.pod import explain

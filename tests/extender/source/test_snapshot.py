@@ -16,7 +16,7 @@ import yaml
 from extender.k8s.affinity import SchedulingConstraints
 from extender.k8s.job_kinds import JOB_KINDS
 from extender.k8s.objects import Event, Listed, Node, Pod, PodGroup, Upserted
-from extender.k8s.resource_api.objects import DeviceTaintRuleKind
+from extender.k8s.resource_slices import DeviceTaintRuleKind
 from extender.source.errors import BindConflict, BindError, Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource, moment_of, read
 from extender.untrusted.limits import SNAPSHOT_OBJECT, SNAPSHOT_YAML

@@ -29,20 +29,23 @@ from extender.k8s.objects import (
     Pod,
     PodGroup,
 )
-from extender.k8s.resource_api.objects import (
+from extender.k8s.resource_claims import (
     AllocationResult,
+    DeviceClaim,
+    DeviceClass,
+    DeviceRequest,
+    DeviceSubRequest,
+    ResourceClaim,
+    ResourceClaimTemplate,
+)
+from extender.k8s.resource_slices import (
     Amount,
     CapacityRequestPolicy,
     Device,
-    DeviceClaim,
-    DeviceClass,
     DeviceId,
-    DeviceRequest,
-    DeviceSubRequest,
+    DeviceSelector,
     DeviceTaintRule,
     NodeScope,
-    ResourceClaim,
-    ResourceClaimTemplate,
     ResourceSlice,
     parse_version,
 )
@@ -61,6 +64,7 @@ DEVICE = Device(
     node_scope=NodeScope("n"),
     capacity_policies={"memory": CapacityRequestPolicy(Fraction(1), (Fraction(1), Fraction(2)))},
 )
+SUB_REQUEST = DeviceSubRequest(device_class="c")
 RECORDS: list[KubernetesObject] = [
     Node("n", labels={"$": "1"}, unreadable=("a",), problem="p"),
     Pod("team", "p", "u", priority=5, devices=(("a", "b"),)),
@@ -69,7 +73,7 @@ RECORDS: list[KubernetesObject] = [
     ResourceClaim("team", "c", allocation=(AllocationResult(DeviceId("a", "b", "c")),), reserved_for=("p",)),
     ResourceClaim("team", "d", allocation=(), available_on=NodeScope("n")),
     ResourceClaim("team", "e", allocation=(), available_on=None),
-    DeviceTaintRule("BetaDeviceTaintRule", "t", Taint("k", "", "NoSchedule"), driver="d"),
+    DeviceTaintRule("BetaDeviceTaintRule", "t", Taint("k", "", "NoSchedule"), DeviceSelector("d")),
     KoordinatorDevice("n", (KoordinatorGpu(0, "u", True, (("a", "1"),)),)),
     MigLayouts("m", layouts={"all": (MigGroup(None, (), (("1g.10gb", 7),)), MigGroup((1,), (), None))}),
     PriorityClass("forever", toleration=math.inf),
@@ -79,7 +83,9 @@ RECORDS: list[KubernetesObject] = [
     LimitRange("l", "team", (("cpu", "1"),)),
     PersistentVolume("v", "", (NodeSelectorTerm((NodeSelectorRequirement("zone", "In", ("a",)),)),)),
     PersistentVolumeClaim("c", "team", "v"),
-    ResourceClaimTemplate("team", "t", DeviceClaim((DeviceRequest("r", (DeviceSubRequest("", "c"),)),))),
+    ResourceClaimTemplate(
+        "team", "t", DeviceClaim((DeviceRequest("r", DeviceSubRequest(device_class="c")),))
+    ),
     PodGroup("KaiPodGroup", "team", "g", None, whole=True),
     PodGroup("PodGroup", "team", "g", 3),
 ]

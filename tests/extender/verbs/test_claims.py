@@ -11,7 +11,8 @@ from extender.dra.forecast import Forecast
 from extender.explain.node import view_node
 from extender.explain.pod import NO_DEVICES, explain
 from extender.k8s.objects import Deleted, Listed, PodClaim, PodSpec, Upserted
-from extender.k8s.resource_api.manifests import parse_claim, parse_class, parse_slice
+from extender.k8s.resource_claims import parse_claim, parse_class
+from extender.k8s.resource_slices import parse_slice
 from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
 from extender.protocol.node_names import NodeNames
 from extender.source.snapshot import Snapshot, SnapshotSource

@@ -12,7 +12,8 @@ from extender.dialects.pod_resources import RequestError
 from extender.evictor.decision import needs_no_plan
 from extender.explain.pod import NO_DEVICES, explain
 from extender.k8s.objects import Container, PodClaim, PodSpec, Upserted
-from extender.k8s.resource_api.manifests import parse_claim, parse_class, parse_slice
+from extender.k8s.resource_claims import parse_claim, parse_class
+from extender.k8s.resource_slices import parse_slice
 from extender.protocol.codec import Candidate, PreemptArgs
 from extender.replay.trial import Item, Trial
 from extender.verbs.evaluate import reason_on

@@ -20,7 +20,7 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.explain.pod import explain
 from extender.k8s.objects import Deleted, Node, Pod, PodClaim, Upserted
-from extender.k8s.resource_api.objects import DeviceClass
+from extender.k8s.resource_claims import DeviceClass
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.queues.rights import WhyNot

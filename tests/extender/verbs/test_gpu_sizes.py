@@ -16,7 +16,7 @@ from extender.dialects.pod_resources import RequestError
 from extender.explain.pod import explain
 from extender.inventory.node_inventory import STOWAGE_SHARING
 from extender.k8s.objects import Listed, Node, Pod, Upserted
-from extender.k8s.resource_api.objects import DeviceClass
+from extender.k8s.resource_claims import DeviceClass
 from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
 from extender.protocol.node_names import NodeNames
 from extender.queues.gangs import GANG, GANG_MIN

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from extender.dra.cel.program import EvaluationFailed, MatchUnknown, Unsupported
 from extender.dra.cel.selector import compile_selector, device_variables
-from extender.k8s.resource_api.objects import parse_amount, parse_version
+from extender.k8s.resource_slices import parse_amount, parse_version
 
 DEVICE = device_variables(
     "gpu.nvidia.com",

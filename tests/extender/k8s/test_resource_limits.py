@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from extender.k8s.resource_api.manifests import parse_claim, parse_class
+from extender.k8s.resource_claims import parse_claim, parse_class
 from extender.untrusted.limits import PROBLEM
 from tests.extender.dra.claims import allocated, many, request, selectors
 from tests.extender.dra.nvidia import cluster, device_cache, forecast_for, gpu, names, spec

@@ -43,7 +43,7 @@ _GROUPS = 16
 """Groups of nodes behind the same rules that are tried, those behind the fewest first."""
 
 
-class Way(NamedTuple):
+class Change(NamedTuple):
     """How a node gets open to a pod: what to do, and the pod as it is then; ``counted``: that is all."""
 
     text: str
@@ -52,8 +52,8 @@ class Way(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
-    """Nodes that the ``way`` past ``rules`` opens, and that would take the pod: now (``fits``), or once their
+class RuleChange:
+    """Nodes that a ``way`` past ``rules`` opens, and that would take the pod: now (``fits``), or once their
     pods have gone (``full``). ``node``: one of them. ``doubt``: why it is not known whether they would.
     ``starts``: the node does not take it yet because it has just been made."""
 
@@ -74,7 +74,7 @@ class Behind:
         return not self.fits, len(self.rules), selects_others, *most
 
 
-class Beyond(NamedTuple):
+class StillRefused(NamedTuple):
     """Why nodes that these rules exclude, such as ``node``, could not take the pod without them either."""
 
     rules: tuple[Rejection, ...]
@@ -82,9 +82,9 @@ class Beyond(NamedTuple):
     refusal: Refusal
 
 
-def behind_rules(
+def try_rule_changes(
     state: State, pod: Pod, request: Request, candidates: Candidates
-) -> tuple[list[Behind], list[Beyond]]:
+) -> tuple[list[RuleChange], list[StillRefused]]:
     """Those that help most first; and what keeps the pod off the other nodes."""
     groups = _groups(pod, candidates)
     names = [node.name for _, nodes in groups for node in nodes]
@@ -94,9 +94,9 @@ def behind_rules(
     empty = fits_when_empty(state.fleet, request)[evaluation.rows] & (evaluation.rows >= 0)
     fits, may_fit = free & evaluation.certain, free & (evaluation.codes == Reason.FITS)
     full = free & empty if request.wants_gpu else np.zeros_like(free)
-    doubt = next((one.problem for one in evaluation.forecasts if one.problem and not one.refused), "")
+    doubt = next((f.problem for f in evaluation.forecasts if f.problem and not f.refused), "")
     every = [node for _, nodes in groups for node in nodes]
-    found, beyond, end = [], list[Beyond](), 0
+    found, refused, end = [], list[StillRefused](), 0
     for rules, nodes in groups:
         start, end = end, end + len(nodes)
         kinds = fits[start:end], full[start:end], may_fit[start:end] & bool(doubt)
@@ -105,10 +105,10 @@ def behind_rules(
             some = [(node.name, lack) for node in nodes if (lack := lacks[node.name])]
             codes, rows = evaluation.codes[start:end], evaluation.rows[start:end]
             why = lacking(some) if len(some) == len(nodes) else _refused(state, request, codes, rows)
-            beyond.append(Beyond(rules, nodes[0], why))
+            refused.append(StillRefused(rules, nodes[0], why))
             continue
         node = nodes[int(np.argmax(kinds[of_kind]))]
-        way = way_past(state, pod, rules, node)
+        way = changes_for(state, pod, rules, node)
         opened = _opened(candidates, way.pod, node, every, (fits, full, may_fit)[of_kind])
         if node.name in opened:
             starts = any(_starts(state, pod, node, taint) for taint in untolerated(pod, node.taints))
@@ -116,8 +116,8 @@ def behind_rules(
             unknown = shorten(doubt) if of_kind == 2 else ""
             likeness = _likeness(pod.spec.node_selector, node)
             what = at_once, later, unknown, starts, way.counted, likeness
-            found.append(Behind(rules, node, way.text, *what))
-    return _best(found), beyond
+            found.append(RuleChange(rules, node, way.text, *what))
+    return _best(found), refused
 
 
 def _groups(pod: Pod, candidates: Candidates) -> list[tuple[tuple[Rejection, ...], list[Node]]]:
@@ -136,18 +136,18 @@ def _opened(
 ) -> list[str]:
     """The nodes among ``which`` that take the pod as it is now; ``node`` is no longer cordoned."""
     accepts = candidates.filter_of(pod).rejection
-    tried = (one for one, is_one in zip(every, which, strict=True) if is_one)
-    return [one.name for one in tried if not accepts(uncordoned(one) if one is node else one)]
+    tried = (other for other, is_one in zip(every, which, strict=True) if is_one)
+    return [other.name for other in tried if not accepts(uncordoned(other) if other is node else other)]
 
 
-def _best(found: Iterable[Behind]) -> list[Behind]:
+def _best(found: Iterable[RuleChange]) -> list[RuleChange]:
     """In their order, without those that say the same, or need more rules than others for no more nodes."""
-    best: list[Behind] = []
-    for one in sorted(found, key=Behind.order):
-        shorter = [other for other in best if len(other.rules) < len(one.rules) and other.fits]
-        worse = any(len(other.fits) >= len(one.fits) for other in shorter)
-        if not worse and all(one.way != other.way for other in best):
-            best.append(one)
+    best: list[RuleChange] = []
+    for change in sorted(found, key=RuleChange.order):
+        shorter = [other for other in best if len(other.rules) < len(change.rules) and other.fits]
+        worse = any(len(other.fits) >= len(change.fits) for other in shorter)
+        if not worse and all(change.way != other.way for other in best):
+            best.append(change)
     return best
 
 
@@ -155,7 +155,7 @@ def lacking(lacks: Sequence[tuple[str, Lack]]) -> Refusal:
     """Nodes that have too little of what Stowage does not place by, the first of them as the nearest."""
     name, lack = lacks[0]
     need = Need(shorten(lack.name, KEY), lack.asked, lack.left, lack.total, lack.text)
-    can_host = sum(one.asked <= one.total for _, one in lacks)
+    can_host = sum(lack.asked <= lack.total for _, lack in lacks)
     return Refusal(lack.reason, len(lacks), True, name, (need,), can_host=can_host)
 
 
@@ -176,45 +176,45 @@ def _likeness(selected: Pairs, node: Node) -> float:
     return sum(SequenceMatcher(None, *pair).ratio() for pair in pairs)
 
 
-def way_past(state: State, pod: Pod, rules: Sequence[Rejection], node: Node) -> Way:
+def changes_for(state: State, pod: Pod, rules: Sequence[Rejection], node: Node) -> Change:
     """How the pod gets past these rules to the node."""
     texts, changed, counted = list[str](), pod, True
     for rule in rules:
-        way = _past_rule(state, changed, node, rule)
+        way = _change_for(state, changed, node, rule)
         texts, changed, counted = [*texts, way.text], way.pod, counted and way.counted
-    return Way(" and ".join(texts), changed, counted)
+    return Change(" and ".join(texts), changed, counted)
 
 
-def _past_rule(state: State, pod: Pod, node: Node, rule: Rejection) -> Way:
+def _change_for(state: State, pod: Pod, node: Node, rule: Rejection) -> Change:
     if rule.reason == CORDONED:
-        return Way(f"kubectl uncordon {node.name}", pod)
+        return Change(f"kubectl uncordon {node.name}", pod)
     if rule.reason == NOT_TOLERATED:
-        return _past_taints(state, pod, node)
+        return _tolerating(state, pod, node)
     if rule.reason == OTHER_SELECTOR:
-        return _past_selector(state, pod, node)
-    return _past_affinity(pod, node, rule)
+        return _with_selector_of(state, pod, node)
+    return _with_affinity_of(pod, node, rule)
 
 
-def _past_taints(state: State, pod: Pod, node: Node) -> Way:
+def _tolerating(state: State, pod: Pod, node: Node) -> Change:
     taints = [taint for taint in untolerated(pod, node.taints) if taint.key != CORDON.key]
     rules = pod.scheduling_constraints
-    added = (Toleration(one.key, "Equal" if one.value else "Exists", one.value, one.effect) for one in taints)
+    added = (Toleration(t.key, "Equal" if t.value else "Exists", t.value, t.effect) for t in taints)
     rules = replace(rules, tolerations=(*rules.tolerations, *added))
     changed = replace(pod, scheduling_constraints=rules)
     if any(taint.key.startswith(_OWN_TAINTS) for taint in taints):
-        return Way(f"see why it has this taint: kubectl describe node {node.name}", changed, counted=False)
+        return Change(f"see why it has this taint: kubectl describe node {node.name}", changed, counted=False)
     starting = [taint for taint in taints if _starts(state, pod, node, taint)]
     lasting = [taint for taint in taints if taint not in starting]
-    keys = ", ".join(one.key for one in starting[:_NAMED])
+    keys = ", ".join(taint.key for taint in starting[:_NAMED])
     lines = ", ".join(map(_toleration, lasting[:_NAMED]))
     texts = [f"wait: {node.name} starts, and then loses the taint {shorten(keys, KEY)}"] if starting else []
     if len(lasting) > _NAMED or len(lines) > _NAMED * KEY:
         texts.append(f"tolerate its {len(lasting)} taints, as kubectl describe node {node.name} has them")
     elif lasting:
-        by_plugin = {one.key for one in lasting} <= extended_resources(pod)
+        by_plugin = {taint.key for taint in lasting} <= extended_resources(pod)
         more = f" (the API server would add it with the admission plugin {ADDS_TOLERATIONS})" * by_plugin
         texts.append(f"write tolerations: [{lines}]{more}")
-    return Way(" and ".join(texts), changed)
+    return Change(" and ".join(texts), changed)
 
 
 def _starts(state: State, pod: Pod, node: Node, taint: Taint) -> bool:
@@ -225,13 +225,13 @@ def _starts(state: State, pod: Pod, node: Node, taint: Taint) -> bool:
     pool = node.labels.get("karpenter.sh/nodepool")
     if pool is None or node.labels.get("karpenter.sh/initialized") == "true":
         return bool(_STARTING.search(taint.key))
-    alike = (one for one in state.nodes.values() if one.labels.get("karpenter.sh/nodepool") == pool)
-    ready = (one for one in alike if one.labels.get("karpenter.sh/initialized") == "true")
-    lasting = {taint.key for one in ready for taint in one.taints}
+    alike = (o for o in state.nodes.values() if o.labels.get("karpenter.sh/nodepool") == pool)
+    ready = (other for other in alike if other.labels.get("karpenter.sh/initialized") == "true")
+    lasting = {taint.key for other in ready for taint in other.taints}
     return taint.key not in lasting | extended_resources(pod)
 
 
-def _past_selector(state: State, pod: Pod, node: Node) -> Way:
+def _with_selector_of(state: State, pod: Pod, node: Node) -> Change:
     """The selector as it would be for the node."""
     selected, labels = pod.spec.node_selector, node.labels
     wrong = [pair for pair in selected if labels.get(pair[0]) != pair[1]]
@@ -241,40 +241,40 @@ def _past_selector(state: State, pod: Pod, node: Node) -> Way:
         rest = tuple(pair for pair in selected if pair not in of_class)
         without = _selecting(replace(pod, runtime_class=""), rest)
         text = f"leave out runtimeClassName: {pod.runtime_class}, or label nodes that have its runtime"
-        return Way(text, without, counted=False)
+        return Change(text, without, counted=False)
     rest = tuple((key, labels[key]) for key, _ in selected if key in labels)
     named = ", ".join(shorten(f"{key}={value}", KEY) for key, value in (wrong or selected)[:_NAMED])
     if len(wrong) < len(selected) and not any(key in labels for key, _ in wrong):
-        return Way(f"leave out {named} of spec.nodeSelector", _selecting(pod, rest))
+        return Change(f"leave out {named} of spec.nodeSelector", _selecting(pod, rest))
     if rest and len(selected) <= _NAMED:
-        return Way(f"write {written_as('nodeSelector', dict(rest))}", _selecting(pod, rest))
-    return Way(f"leave out spec.nodeSelector ({named})", _selecting(pod, ()))
+        return Change(f"write {written_as('nodeSelector', dict(rest))}", _selecting(pod, rest))
+    return Change(f"leave out spec.nodeSelector ({named})", _selecting(pod, ()))
 
 
 def _selecting(pod: Pod, selector: Pairs) -> Pod:
     return replace(pod, spec=replace(pod.spec, node_selector=selector))
 
 
-def _past_affinity(pod: Pod, node: Node, rule: Rejection) -> Way:
+def _with_affinity_of(pod: Pod, node: Node, rule: Rejection) -> Change:
     asked, where = shorten(rule.detail, KEY), "spec.affinity.nodeAffinity"
     key, _, rest = rule.detail.partition(" ")
     if not rule.detail or " or " in rest:
-        return Way(f"change {where}{f' ({asked})' if asked else ''}", _with_terms(pod, None))
+        return Change(f"change {where}{f' ({asked})' if asked else ''}", _with_terms(pod, None))
     value = node.labels.get(key, "") if rest.startswith("In ") else ""
     instead = (NodeSelectorRequirement(key, "In", (value,)),) if value else ()
     terms = pod.scheduling_constraints.node_affinity or ()
     changed = _with_terms(pod, [_replaced(term, node, instead) for term in terms])
     if value:
         values = f'[{{key: {key}, operator: In, values: ["{shorten(value, KEY)}"]}}]'
-        return Way(f"write matchExpressions: {values} in place of {asked} in {where}", changed)
-    return Way(f"leave out {asked} of {where}", changed)
+        return Change(f"write matchExpressions: {values} in place of {asked} in {where}", changed)
+    return Change(f"leave out {asked} of {where}", changed)
 
 
 def _replaced(
     term: NodeSelectorTerm, node: Node, instead: tuple[NodeSelectorRequirement, ...]
 ) -> NodeSelectorTerm:
-    fails = next((one for one in term.labels if not one.matches(node.labels)), None)
-    return replace(term, labels=(*(one for one in term.labels if one != fails), *instead))
+    fails = next((r for r in term.labels if not r.matches(node.labels)), None)
+    return replace(term, labels=(*(r for r in term.labels if r != fails), *instead))
 
 
 def _with_terms(pod: Pod, terms: Sequence[NodeSelectorTerm] | None) -> Pod:

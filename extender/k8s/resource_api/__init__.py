@@ -1,1 +1,0 @@
-"""The objects of ``resource.k8s.io``."""

@@ -86,9 +86,9 @@ class StartForecasts:
         self._forecasts = await _Forecaster(self._state, self._clock(), self._stretch).forecasts(waiting)
         for pod in waiting:
             made = self._forecasts.get(pod.uid)
-            if made and pod.uid not in self._judged and len(self._judged) < MOST_JUDGED:
-                times = zip(PARTS, (made.half, made.most), strict=True)
-                by = {part: at for part, at in times if at is not None}
+            times = zip(PARTS, (made.half, made.most), strict=True) if made else ()
+            by = {part: at for part, at in times if at is not None}
+            if by and pod.uid not in self._judged and len(self._judged) < MOST_JUDGED:
                 queue = self._state.rights.queues.name_of(pod)
                 self._judged[pod.uid] = _Judged(queue, by, {*by})
 

@@ -1,0 +1,49 @@
+"""50 jobs end by themselves on 8 nodes: nine of ten start within the time that was forecast with 90 %."""
+
+from __future__ import annotations
+
+import random
+
+from .controlplane.api import Api
+from .controlplane.cluster import ControlPlane
+from .controlplane.process import eventually
+from .rush import GPU, LABEL_SETS
+from .stowage import Stowage, scheduler_configuration
+from .workload import job, node, pod
+
+NODES, JOBS = 8, 50
+ENOUGH = 0.9
+
+
+def test_jobs_start_when_it_was_forecast(cluster: ControlPlane, api: Api, new_stowage: Stowage) -> None:
+    rng = random.Random(7)
+    for number in range(NODES):
+        api.create(node(f"n{number}", {GPU: 8}, labels=LABEL_SETS["h100-sxm-8-whole"]))
+    with (
+        cluster.controller_manager(["job-controller"]),
+        cluster.scheduler(scheduler_configuration(new_stowage.url)),
+    ):
+        for number in range(JOBS):
+            seconds = round(30 * rng.lognormvariate(0, 0.4))
+            api.create(job(f"train-{number}", pod("", {GPU: 8}, runs_for=f"{seconds}s")))
+        eventually(lambda: _started(api) == JOBS, within_s=600, what="all jobs start", every_s=1)
+        eventually(lambda: _are_judged(new_stowage), within_s=60, what="forecasts are judged", every_s=1)
+    held, missed = _judged(new_stowage, "0.9")
+    assert held >= ENOUGH * (held + missed), (held, missed)
+
+
+def _started(api: Api) -> int:
+    return sum(bool(one["spec"].get("nodeName")) for one in api.list("Pod")["items"])
+
+
+def _are_judged(stowage: Stowage) -> bool:
+    """Whether half of the jobs had a forecast: nothing is known of the first."""
+    return sum(_judged(stowage, "0.9")) >= JOBS / 2
+
+
+def _judged(stowage: Stowage, quantile: str) -> tuple[float, float]:
+    """How many forecasts held, and how many were missed."""
+    name = "stowage_start_forecasts_total"
+    labels = f'quantile="{quantile}",queue="none"'
+    held, missed = (stowage.metric(f'{name}{{{labels},result="{result}"}}') for result in ("held", "missed"))
+    return held, missed

@@ -11,9 +11,10 @@ import asyncio
 import math
 import time
 import zlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -28,7 +29,8 @@ from extender.replay.cluster_pods import PermittedRows
 from extender.untrusted.limits import KEY, shorten
 from extender.verbs.eviction.node_pods import gpus_held
 from packing.fleet.arrays import Doubles
-from packing.plan.starts import PARTS, Running, StartQueue, Stretch
+from packing.model.request import Request
+from packing.plan.starts import PARTS, Running, Start, StartQueue, Stretch
 
 INTERVAL = 15.0
 """Seconds between two forecasts for all that wait."""
@@ -118,29 +120,30 @@ class _Forecaster:
     async def forecasts(self, waiting: Sequence[Pod]) -> dict[str, StartForecast]:
         """By UID, of these pods in this order, where something can be said."""
         self._soon = await self._free_soon()
-        made: dict[str, StartForecast] = {}
-        gangs: dict[str, list[str]] = {}
+        starts: dict[str, Start] = {}
+        gangs, alike = defaultdict[Hashable, list[str]](list), defaultdict[Hashable, list[str]](list)
         for pod in waiting:
-            forecast = await self._forecast(pod)
-            if forecast is None:
-                continue
-            made[pod.uid] = forecast
-            if gang := self._state.gangs.gang_of(pod):
-                gangs.setdefault(gang.key, []).append(pod.uid)
-        for uids in gangs.values():  # they start together
-            half, most = (_latest(getattr(made[uid], name) for uid in uids) for name in ("half", "most"))
-            for uid in uids:
-                made[uid] = replace(made[uid], half=half, most=most)
-        return made
+            with suppress(RequestError):
+                request = self._state.request_of(pod)
+                if pod.spec.claims:
+                    continue  # only an evaluation says whether it fits
+                starts[pod.uid] = await self._start(pod, request)
+                gang, rules = (
+                    self._state.gangs.gang_of(pod),
+                    (pod.spec.node_selector, pod.scheduling_constraints),
+                )
+                kinds = gangs[gang.key] if gang else alike[pod.priority, request, rules]
+                kinds.append(pod.uid)
+        for uids in gangs.values():
+            together = np.max([starts[uid].times for uid in uids], axis=0)
+            starts.update((uid, starts[uid]._replace(times=together)) for uid in uids)
+        for uids in alike.values():
+            if len(uids) > 1:
+                starts |= _in_any_order({uid: starts[uid] for uid in uids})
+        return {uid: self._forecast(start) for uid, start in starts.items()}
 
-    async def _forecast(self, pod: Pod) -> StartForecast | None:
-        """None where only an evaluation says whether the pod fits."""
-        try:
-            request = self._state.request_of(pod)
-        except RequestError:
-            return None
-        if pod.spec.claims:
-            return None
+    async def _start(self, pod: Pod, request: Request) -> Start:
+        """When the next in the queue starts."""
         allowed = self._permitted.rows_that_accept(pod)
         rows = self._queue.candidates(request, allowed, self._soon, MOST_ROWS)
         async for row in with_turns(rows, 4):
@@ -148,11 +151,13 @@ class _Forecaster:
         start = self._queue.start(request, rows)
         outlives = _part_that_ends_before(pod.uid)
         self._queue.take(pod.key, request, start, self._state.end_costs.remaining(pod, outlives))
+        return start
+
+    def _forecast(self, start: Start) -> StartForecast:
         spec = self._state.fleet.specs[start.row] if start.row >= 0 else None
         half, most = map(self._known, self._stretch.times(start))
         needs = tuple(shorten(key, KEY) for key in start.needs[:_NAMED])
-        node = shorten(spec.name, KEY) if spec else ""
-        return StartForecast(half, most, node, needs, len(start.needs))
+        return StartForecast(half, most, shorten(spec.name, KEY) if spec else "", needs, len(start.needs))
 
     def _known(self, seconds: float) -> float | None:
         return self._now + seconds if math.isfinite(seconds) else None
@@ -181,10 +186,13 @@ class _Forecaster:
         return soon
 
 
-def _latest(times: Iterable[float | None]) -> float | None:
-    """The last of these times, None if one of them never comes."""
-    latest = max(math.inf if at is None else at for at in times)
-    return latest if math.isfinite(latest) else None
+def _in_any_order(starts: Mapping[str, Start]) -> dict[str, Start]:
+    """Pods of the same priority that ask for the same start in any order: after each attempt kube-scheduler
+    queues a pod by the time of that attempt (``AddUnschedulableIfNotPresent`` in
+    pkg/scheduler/backend/queue/scheduling_queue.go of v1.37.2)."""
+    times = np.array([start.times for start in starts.values()])
+    shuffled = np.random.default_rng(len(times)).permuted(times, axis=0)
+    return {uid: Start(row, -1, ()) for uid, row in zip(starts, shuffled, strict=True)}
 
 
 def _part_that_ends_before(uid: str) -> Doubles:

@@ -146,3 +146,15 @@ def test_forecasts_that_are_missed_stretch_the_next():
     assert after.half is not None
     assert without.half is not None
     assert after.half - cluster.now > 1.04 * (without.half - fresh.now)
+
+
+def test_pods_that_are_alike_may_start_in_any_order():
+    cluster = Cluster()
+    cluster.runs("train-77")
+    pods = [cluster.waits(f"train-{number}") for number in range(80, 84)]
+    made = [cluster.forecast(pod) for pod in pods]
+    halves = [one.half for one in made if one.half is not None]
+    assert len(halves) == 4
+    assert max(halves) - min(halves) < 1.5 * HOUR
+    assert all(one.most is not None and one.most > cluster.now + 2.5 * HOUR for one in made)
+    assert all(one.needs == () for one in made)

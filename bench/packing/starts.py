@@ -20,7 +20,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -63,6 +63,9 @@ class Forecaster:
         self.world, self.lifetimes, self.stretch = world, Lifetimes(), Stretch()
         self.running: dict[int, Placed] = {}
         self._rng = np.random.default_rng(seed)
+        self._errors = self._rng.permutation(
+            [NormalDist().inv_cdf((n + 0.5) / FUTURES) for n in range(FUTURES)]
+        )
         self._limits = self._rng.uniform(*_LIMITS, len(world.arrivals))
         self._waits: defaultdict[float, deque[float]] = defaultdict(lambda: deque(maxlen=100))
         self.open: dict[int, dict[str, tuple[float, ...]]] = {}
@@ -119,7 +122,7 @@ class Forecaster:
     def _learnt(self, number: int, age: float, futures: int) -> Doubles:
         lifetime = self.lifetimes.of(*_kinds(self.world.arrivals[number])) or self.lifetimes.usual
         parts = (np.random.default_rng(number).permutation(futures) + 0.5) / futures
-        return lifetime.remaining(age, parts)
+        return lifetime.remaining(age, parts, self._errors if futures > 1 else 0.0)
 
     def _at_limit(self, number: int, age: float, futures: int) -> Doubles:
         limit = self.world.arrivals[number].duration * self._limits[number]

@@ -33,16 +33,18 @@ HORIZON = np.geomspace(0.02, 20, 20)
 
 
 class Lifetime(NamedTuple):
-    """The distribution of a kind."""
+    """The distribution of a kind, of which so many pods are ``known``."""
 
     median: float
     shape: float
+    known: int = 1
 
-    def remaining(self, age: float, outlives: Doubles) -> Doubles:
+    def remaining(self, age: float, outlives: Doubles, errors: float | Doubles = 0.0) -> Doubles:
         """The seconds that a pod of this age still runs, if it outlives this part (0 to 1) of those of its
-        kind and age."""
-        survives = 1 / (1 + (age / self.median) ** self.shape)
-        end: Doubles = self.median * (1 / ((1 - outlives) * survives) - 1) ** (1 / self.shape)
+        kind and age. ``errors``: of the logarithm of the median, in its standard errors."""
+        median = self.median * np.exp(errors * _OF_SPREAD / self.shape / math.sqrt(self.known))
+        survives = 1 / (1 + (age / median) ** self.shape)
+        end: Doubles = median * (1 / ((1 - outlives) * survives) - 1) ** (1 / self.shape)
         return np.maximum(end - age, 0.0)
 
 
@@ -65,7 +67,7 @@ class _Ended:
     @property
     def lifetime(self) -> Lifetime:
         spread = math.sqrt((self.variance * self.count + _SPREAD**2) / (self.count + 1))
-        return Lifetime(math.exp(self.mean), _OF_SPREAD / spread)
+        return Lifetime(math.exp(self.mean), _OF_SPREAD / spread, max(self.count, 1))
 
 
 class Lifetimes:
@@ -171,7 +173,9 @@ class LastEnds:
         lifetime = self.lifetimes.of(kind)
         if lifetime is None or not self._mean:
             return None
-        weights = np.diff(HORIZON, prepend=0.0) * _survival(HORIZON * self._mean, *lifetime)
+        weights = np.diff(HORIZON, prepend=0.0) * _survival(
+            HORIZON * self._mean, lifetime.median, lifetime.shape
+        )
         return self._ended[: len(self.places)] @ weights, float(weights.sum())
 
     def _compute(self, nodes: Iterable[str], now: float) -> None:
@@ -183,7 +187,7 @@ class LastEnds:
         if not pods:
             return
         known = [self.lifetimes.of(*pod.kinds) or self.lifetimes.usual for _, pod in pods]
-        median, shape = (np.array(column)[:, None] for column in zip(*known, strict=True))
+        median, shape, _ = (np.array(column)[:, None] for column in zip(*known, strict=True))
         ages = np.array([max(now - pod.started, 0.0) for _, pod in pods])[:, None]
         remains = _survival(ages + HORIZON * self._mean, median, shape) / _survival(ages, median, shape)
         np.multiply.at(self._ended, [place for place, _ in pods], 1 - remains)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 from .controlplane.api import Api
 from .controlplane.cluster import ControlPlane
@@ -26,6 +27,7 @@ def test_jobs_start_when_it_was_forecast(cluster: ControlPlane, api: Api, new_st
         for number in range(JOBS):
             seconds = round(30 * rng.lognormvariate(0, 0.4))
             api.create(job(f"train-{number}", pod("", {GPU: 8}, runs_for=f"{seconds}s")))
+            time.sleep(0 if number < 2 * NODES else 30 / NODES)
         eventually(lambda: _started(api) == JOBS, within_s=600, what="all jobs start", every_s=1)
         eventually(lambda: _are_judged(new_stowage), within_s=60, what="forecasts are judged", every_s=1)
     held, missed = _judged(new_stowage, "0.9")

@@ -31,8 +31,9 @@ from packing.victims.rights import Flags
 
 PARTS = (0.5, 0.9)
 """The probabilities with which a request starts by the times that are forecast."""
-_STEP, _MOST_STRETCH = 0.1, 5.0
-"""How far one start stretches the times, and all together at most; as logarithms."""
+_FIRST_STEP, _STEP, _MOST_STRETCH = 0.5, 0.1, 5.0
+"""How far the first start stretches the times, one of many at least, and all together at most; as
+logarithms."""
 
 
 class Stretch:
@@ -40,11 +41,13 @@ class Stretch:
     as was said (Gibbs and Candes, "Adaptive conformal inference under distribution shift", 2021)."""
 
     def __init__(self) -> None:
-        self._logarithm = dict.fromkeys(PARTS, 0.0)
+        self._logarithm, self._learned = dict.fromkeys(PARTS, 0.0), dict.fromkeys(PARTS, 0)
 
     def learn(self, part: float, *, in_time: bool) -> None:
         """A request whose first forecast was of this part has started in time, or has not."""
-        known = self._logarithm[part] + _STEP * (part - in_time)
+        self._learned[part] += 1
+        step = max(_STEP, _FIRST_STEP / math.sqrt(self._learned[part]))
+        known = self._logarithm[part] + step * (part - in_time)
         self._logarithm[part] = min(max(known, -_MOST_STRETCH), _MOST_STRETCH)
 
     def times(self, start: Start) -> tuple[float, ...]:

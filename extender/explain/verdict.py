@@ -8,7 +8,7 @@ misspelt name, then a taint, a label or a model; last that all nodes it may use 
 from __future__ import annotations
 
 from collections import ChainMap, Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +34,7 @@ from extender.untrusted.visible import many
 from extender.verbs.evaluate import evaluate, reason_on
 from extender.verbs.gang_fit import Supposed, gang_would_fit
 from packing.fleet.feasibility import eviction_may_help, fits_when_empty, reason_on_row
+from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -322,6 +323,15 @@ def _ways_when_full(asked: Question, first: Refusal, changes: Sequence[RuleChang
         yield f"wait: {_ACTORS[best.acts]} evicts {_pods(best)} for it"
     cordoned = (g for g in changes if g.fits and [rule.reason for rule in g.rules] == [CORDONED])
     yield from (_change_text(asked, change) for change in cordoned)
+    yield from _others_in_the_way(asked, first, best)
+    if best and best.pods and not acts:
+        yield f"evict {_pods(best)}{_ON_SEVERAL_NODES if best.other_nodes else ''}"
+    if first.reason != NO_DEVICES and _would_take_it_empty(asked, first.nearest):
+        yield f"add a node like {first.nearest}: stowage plan change --add 1x{first.nearest}"
+
+
+def _others_in_the_way(asked: Question, first: Refusal, best: EvictionOption | None) -> Iterator[str]:
+    """Whose move or end would be room enough."""
     moves, ends = "", None
     if asked.now is not None:
         names = [name for name in asked.candidates.names if name not in asked.candidates.used_up]
@@ -334,10 +344,37 @@ def _ways_when_full(asked: Question, first: Refusal, changes: Sequence[RuleChang
         yield f"wait until {shorten(ends.key, KEY)} on {home} ends: its place is enough"
     elif not (best and best.leaving) and first.lacks and all(n.asked <= n.total for n in first.lacks):
         yield f"wait until pods on {first.nearest} end"
-    if best and best.pods and not acts:
-        yield f"evict {_pods(best)}{_ON_SEVERAL_NODES if best.other_nodes else ''}"
-    if first.reason != NO_DEVICES and _would_take_it_empty(asked, first.nearest):
-        yield f"add a node like {first.nearest}: stowage plan change --add 1x{first.nearest}"
+    if others := _others_without_gpus(asked.state, first):
+        yield others
+
+
+def _others_without_gpus(state: State, first: Refusal) -> str:
+    """Pods without GPUs that hold the CPU or memory that is lacking on the nearest node, "" if their leaving
+    would not be enough. Pods of DaemonSets and static pods stay."""
+    amounts: dict[str, Callable[[Allocation], int]] = {
+        "cpu (milli)": lambda held: held.cpu_milli,
+        "memory (MiB)": lambda held: held.memory_mib,
+    }
+    lacking = [(need, amounts[need.what]) for need in first.lacks if need.what in amounts]
+    if not lacking or len(lacking) < len(first.lacks):
+        return ""
+    held = [
+        (pod, found)
+        for pod in state.pods.on_node(first.nearest)
+        if (found := state.allocations.allocation_of(pod.key))
+        and not (found.devices or found.shares or found.slices)
+        and not (pod.owner and pod.owner.kind in ("DaemonSet", "Node"))
+    ]
+    if any(
+        need.free + sum(amount(allocation) for _, allocation in held) < need.asked for need, amount in lacking
+    ):
+        return ""
+    need, amount = lacking[0]
+    held.sort(key=lambda pair: (-amount(pair[1]), pair[0].key))
+    size = sum(amount(allocation) for _, allocation in held)
+    holds = f"{size / 1000:g} CPUs" if need.what == "cpu (milli)" else f"{size >> 10} GiB of memory"
+    named = _named([shorten(pod.key, KEY) for pod, _ in held])
+    return f"move pods without GPUs off {first.nearest}, where they hold {holds}: {named}"
 
 
 def _ways_for_gang(asked: Question) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Settings for all tests."""
 
 import logging
+import os
 from collections.abc import Iterator
 from importlib import import_module
 
@@ -13,6 +14,8 @@ from tests.examples import NIGHTLY, USUAL
 
 choose_cache()  # before numba is imported
 import_module("numba")  # or the first question that a test asks would turn its process to plain Python
+
+os.environ["COLUMNS"] = "100"  # the width of the samples in docs/; without it, piped lines are whole
 
 NO_CHROMIUM = "NO CHROMIUM: the page is not tested in a browser (Debian: apt-get install chromium)"
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from extender.cli import cluster_args
+from extender.cli.cluster_args import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit code: 0 for success, 1 for a failure, 2 for wrong arguments."""
-    argv = sys.argv[1:] if argv is None else argv
+    argv = _reordered(sys.argv[1:] if argv is None else argv)
     parser = _parser(argv[0] if argv else "")
     args = parser.parse_args(argv)
     if problem := _conflict(args):
@@ -35,10 +38,29 @@ def run(argv: Sequence[str] | None = None) -> int:
     return int(args.run(args))
 
 
+_EVERYWHERE = ("-n", "--namespace", "--context", "--kubeconfig")
+
+
+def _reordered(argv: Sequence[str]) -> list[str]:
+    """``help COMMAND`` as ``COMMAND --help``; what kubectl takes before a command goes after it."""
+    before: list[str] = []
+    after = [*argv]
+    while after and after[0].partition("=")[0] in _EVERYWHERE:
+        count = 1 if "=" in after[0] else 2
+        before, after = before + after[:count], after[count:]
+    if after[:1] == ["help"]:
+        after = [*after[1:], "--help"]
+    return [*after[:1], *before, *after[1:]]
+
+
 def _conflict(args: argparse.Namespace) -> str:
     """Why the arguments of ``serve`` do not go together; "" if they do."""
     has = {name: bool(value) for name, value in vars(args).items()}
     debug_port = getattr(args, "debug_port", None) is not None
+    if "filename" in has and not (has["pod"] or has["filename"] or len(args.snapshot or ()) > 1):
+        return "nothing to explain: expected -f FILE, NAMESPACE/POD or KIND/NAME"
+    if has.get("context") and (has["snapshot"] or has["example"]):
+        return "--context names a cluster: it does not go with --snapshot or --example"
     if has.get("debug_host") and not debug_port:
         return "--debug-host needs --debug-port: one port has one address"
     if has.get("tls_cert") != has.get("tls_key"):
@@ -83,11 +105,27 @@ class _PrintVersion(argparse.Action):
         parser.exit(_print_version())
 
 
+class _Parser(argparse.ArgumentParser):
+    """Suggests the name that is nearest to a mistaken one."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # noqa: ANN401
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # said here, where the options of the command are known
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        mistaken = re.search(r"invalid choice: '([^']*)'|unrecognized arguments: (-[^ =]+)", message)
+        if mistaken:
+            choices = (str(one) for action in self._actions for one in action.choices or ())
+            known = [*self._option_string_actions, *choices]
+            message += did_you_mean(mistaken[1] or mistaken[2], known)
+        super().error(message)
+
+
 def _parser(command: str) -> argparse.ArgumentParser:
     """The parser. Of the modules in ``_MODULES`` it imports only the one of ``command``."""
-    parser = argparse.ArgumentParser(
-        prog=_PROGRAM, description="GPU bin-packing scheduler extender for Kubernetes."
-    )
+    parser = _Parser(prog=_PROGRAM, description="GPU bin-packing scheduler extender for Kubernetes.")
     parser.add_argument("--version", nargs=0, action=_PrintVersion, help="print the version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="serve kube-scheduler over HTTP"))
@@ -99,6 +137,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         else:
             commands.add_parser(name, help=text)
     commands.add_parser("version", help="print the version").set_defaults(run=_print_version)
+    commands.add_parser("help", help="show the options of a command: help COMMAND")
     return parser
 
 
@@ -106,21 +145,26 @@ def _run_module(command: str, run: Callable[[argparse.Namespace], int], args: ar
     """Run a subcommand. A failure that its user can mend is one line, and the exit code 1, or 2 where a plan
     or a replay may end with 1."""
     gc.set_threshold(100_000)  # what is read stays: collecting in between took a tenth of the time
+    failed = 2 if command in ("plan", "replay") or getattr(args, "exit_code", False) else 1
     try:
+        if command in ("plan", "replay") and args.namespace:
+            raise UsageError("nodes hold the pods of all namespaces: leave out --namespace")
         return run(args)
     except Exception as error:
-        from extender.cli.cluster_args import UsageError
         from extender.settings import SettingsError
         from extender.source.errors import SourceError
-        from extender.untrusted.terminal import show_line
+        from extender.untrusted.terminal import OutputLost, show_line
 
         reads_manifests = command in ("explain", "top")
         expected = SettingsError, SourceError, OSError, ValueError if reads_manifests else UsageError
         if not isinstance(error, expected):
-            raise
+            if failed == 1 or isinstance(error, OutputLost):
+                raise
+            traceback.print_exc()
+            return failed
         show_line("")
         print(f"stowage {command}: {error}", file=sys.stderr)
-        return 2 if command in ("plan", "replay") else 1
+        return 2 if isinstance(error, UsageError) else failed
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:

@@ -7,11 +7,13 @@ Stowage out. If it cannot be asked, the command reads the cluster itself, and sa
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,6 +34,12 @@ _NO_CLUSTER = (
     "no cluster: pass --kubeconfig FILE, --snapshot FILE (the output of 'kubectl get nodes,pods -A -o json') "
     "or --example (the bundled example)"
 )
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The nearest of these names, to append to a message; "" if none is near."""
+    near = get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 class UsageError(ValueError):
@@ -67,8 +75,9 @@ def whole_number(least: int, most: int, expected: str) -> Callable[[str], int]:
 def add_source(parser: argparse.ArgumentParser, *, url: bool = False) -> None:
     """Add ``--snapshot``, ``--kubeconfig`` and ``--example``; and ``url`` and its token."""
     chosen = parser.add_mutually_exclusive_group()
-    text = "read files of 'kubectl get nodes,pods -A -o json'"
+    text = "read files of 'kubectl get nodes,pods -A -o json'; -: stdin"
     chosen.add_argument("--snapshot", type=Path, nargs="+", metavar="FILE", help=text)
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
     text = "kubeconfig to use (default: kubectl's, or the pod's service account)"
     chosen.add_argument("--kubeconfig", metavar="FILE", help=text)
     chosen.add_argument("--example", action="store_true", help="use the bundled example cluster")
@@ -83,6 +92,22 @@ def add_output(parser: argparse.ArgumentParser, *formats: str, **what: str) -> N
     text = ", ".join(f"{name} ({what[name]})" if name in what else name for name in formats)
     default = parser.argument_default or formats[0]
     parser.add_argument("-o", "--output", choices=formats, default=default, metavar="FORMAT", help=text)
+
+
+def structured(text: str, output: str) -> str:
+    """A JSON text; as YAML where ``output`` is that."""
+    if output != "yaml":
+        return text
+    import yaml
+
+    return yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=True).rstrip()
+
+
+def add_namespace(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add ``-n`` with this help, and ``-A``."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("-n", "--namespace", metavar="NAMESPACE", help=text)
+    which.add_argument("-A", "--all-namespaces", action="store_true", help="all namespaces, the default")
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -276,11 +301,11 @@ def _live(args: argparse.Namespace) -> KubeSource | None:
     from extender.source.apiserver import from_kubeconfig, in_cluster
 
     if path := args.kubeconfig or os.environ.get("KUBECONFIG"):
-        return from_kubeconfig(path)
-    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return from_kubeconfig(path, context=args.context)
+    if os.environ.get("KUBERNETES_SERVICE_HOST") and not args.context:
         return in_cluster()
     default = Path.home() / ".kube" / "config"
-    return from_kubeconfig(default) if default.exists() else None
+    return from_kubeconfig(default, context=args.context) if default.exists() else None
 
 
 def _snapshot_source(paths: Sequence[Path], name: str) -> Source:

@@ -5,74 +5,137 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from urllib.parse import quote
 
 from extender.cli import cluster_args
+from extender.cli.cluster_args import did_you_mean
+from extender.untrusted.terminal import line_width
 from extender.untrusted.visible import visible
 
 if TYPE_CHECKING:
     from extender.cluster.state import State
-    from extender.explain.answers import PodAnswer
-    from extender.k8s.objects import Event, Pod
+    from extender.explain.answers import Explanation, PodAnswer
     from extender.settings import Settings
-    from extender.source.state_dump import Header
     from extender.source.stowage_service import StowageService
     from extender.source.workloads import Template
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_SHORT = {"po": "pod", "deploy": "deployment", "rs": "replicaset", "sts": "statefulset", "cj": "cronjob"}
+"""What kubectl calls kinds for short."""
+_SUFFIXES = (".json", ".yaml", ".yml")
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add ``explain`` to the command line."""
     parser = subparsers.add_parser(
         "explain",
+        usage="%(prog)s [OPTION ...] [-f FILE | NAMESPACE/POD | KIND/NAME ...]",
         description="Show where a pod fits, where it does not, and what is missing. Changes nothing.",
     )
-    text = "manifest with pods or pod templates, - for standard input, or NAMESPACE/POD"
-    parser.add_argument("pod", help=text)
+    text = "manifest, NAMESPACE/POD, or KIND/NAME such as job/train"
+    parser.add_argument("pod", nargs="*", help=text)
+    text = "manifest or folder, - for stdin (repeatable)"
+    parser.add_argument("-f", "--filename", action="append", default=[], metavar="FILE", help=text)
     cluster_args.add_running(parser)
+    cluster_args.add_namespace(parser, "namespace of pods and manifests (any)")
     which = parser.add_mutually_exclusive_group()
     text = "result for this node (repeatable)"
     which.add_argument("--node", action="append", metavar="NAME", help=text)
     which.add_argument("--all", action="store_true", help="result for every node")
     text = "show scores and cost terms, in GPUs"
     parser.add_argument("-v", "--verbose", action="store_true", help=text)
-    cluster_args.add_output(parser, "text", "wide", "json", wide="any width")
+    text = "exit with 0: all pods fit, 1: not all, 2: error"
+    parser.add_argument("--exit-code", action="store_true", help=text)
+    names = "nodes that fit best"
+    cluster_args.add_output(parser, "text", "wide", "json", "yaml", "name", wide="any width", name=names)
+
+
+class _Answer(NamedTuple):
+    """About a pod: the ``nodes`` that fit, or some of them."""
+
+    value: object
+    text: str
+    nodes: Sequence[str]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. The exit code is 0 whether or not the pods fit."""
+    """Run the command. The exit code is 0 whether or not the pods fit, unless ``--exit-code`` is set."""
+    from pydantic_core import to_json
+
     from extender import logs
     from extender.settings_file import load
     from extender.source.workloads import parse_templates
 
+    if not (args.pod or args.filename) and len(args.snapshot or ()) > 1:
+        args.pod = [str(args.snapshot.pop())]  # argparse takes all words after --snapshot
+    words = args.pod
+    if len(words) > 1 and _kind(words[0]) and "/" not in "".join(words):  # job train
+        words = [f"{words[0]}/{name}" for name in words[1:]]
+    files = [*args.filename, *(name for name in words if name == "-" or Path(name).exists())]
+    pods = [name for name in words if name not in files]
     settings = load(args.config, os.environ)
     logs.configure("warning")
-    text = _manifest(args.pod)
-    name = "standard input" if args.pod == "-" else args.pod
+    text, name = _manifest(files, args.namespace)
     templates = parse_templates(text, name) if text is not None else []
     cluster_args.say_source(args, "explain")
-    answer = cluster_args.ask(args, "explain", lambda stowage: _asked(args, text, stowage))
-    print(answer if answer is not None else _worked_out(args, text, name, templates, settings))
-    return 0
+    answers = cluster_args.ask(args, "explain", lambda stowage: _asked(args, text, pods, stowage))
+    warnings: list[str] = []
+    if answers is None:
+        answers, warnings = _worked_out(args, text, name, templates, pods, settings)
+    if args.output in ("json", "yaml"):
+        values = [one.value for one in answers]
+        shown = to_json(values[0] if len(values) == 1 else values, indent=2)
+        print(cluster_args.structured(shown.decode(), args.output))
+    elif args.output == "name":
+        for name in dict.fromkeys(name for one in answers for name in one.nodes):
+            print(f"node/{name}")
+    else:
+        print("\n\n".join([*warnings, *(one.text for one in answers)]))
+    return int(args.exit_code and not all(one.nodes for one in answers))
 
 
-def _asked(args: argparse.Namespace, manifest: str | None, stowage: StowageService) -> str:
-    """The answer of the running Stowage, with its learnt demand and its last decisions; ``manifest`` is None
-    for the name of a pod. Raises ``NotAsked``, and ``ValueError`` if Stowage refuses the question."""
-    nodes = [("node", name) for name in args.node or ()]
+def _kind(word: str) -> str:
+    """The kind that kubectl's users mean, in lower case; "" if it is none."""
+    from extender.k8s.objects import JobKind, KubeflowKind
+
+    kinds = {
+        *_SHORT.values(),
+        "job",
+        "daemonset",
+        *map(str.lower, (*get_args(JobKind), *get_args(KubeflowKind))),
+    }
+    kind = _SHORT.get(word.lower(), word.lower())
+    return kind if kind in kinds else kind[:-1] if kind[:-1] in kinds and kind.endswith("s") else ""
+
+
+def _asked(
+    args: argparse.Namespace, manifest: str | None, pods: Sequence[str], stowage: StowageService
+) -> list[_Answer]:
+    """The answers of the running Stowage, with its learnt demand and its last decisions: of the pods of a
+    manifest, and of pods by name. Raises ``NotAsked``, and ``ValueError`` if Stowage refuses the question."""
+    nodes, answers = [("node", name) for name in args.node or ()], []
     if manifest is not None:
         every = [("every", "true")] if args.all else []
         reply = stowage.post("/debug/explain/pods", manifest, [*nodes, *every])
-        return _shown(args, _read_answers(reply, stowage, "answers"))
-    path = f"/debug/pods/{quote(_key(args.pod, stowage))}"
-    if args.all or nodes:
-        return _shown(args, _read_answers([stowage.get(f"{path}/nodes", nodes)], stowage))
-    return _reported(args, stowage.get(path, [("explained", "true")]), stowage)
+        answers += _answers(args, _read_answers(reply, stowage, "answers"))
+
+    def named(name: str, kind: str) -> list[str]:
+        query = [("name", name)] + [("kind", kind)] * (kind != "pod")
+        return cluster_args.read_answer(list[str], stowage.get("/debug/pods", query), stowage, "pods")
+
+    for word in pods:
+        is_key = word.count("/") == 1 and not _kind(word.partition("/")[0])
+        path = f"/debug/pods/{quote(word if is_key else _only(word, args.namespace, named))}"
+        if args.all or nodes:
+            answers += _answers(args, _read_answers([stowage.get(f"{path}/nodes", nodes)], stowage))
+        else:
+            answers.append(_reported(args, stowage.get(path, [("explained", "true")]), stowage))
+    return answers
 
 
 def _read_answers(found: object, stowage: StowageService, key: str = "") -> list[PodAnswer]:
@@ -81,109 +144,103 @@ def _read_answers(found: object, stowage: StowageService, key: str = "") -> list
     return cluster_args.read_answer(list[PodAnswer], found, stowage, key)
 
 
-def _key(name: str, stowage: StowageService) -> str:
-    """``namespace/name`` of a pod. Raises ``ValueError`` if a name alone is not that of exactly one."""
-    if "/" in name:
-        return name
-    reply = stowage.get("/debug/pods", [("name", name)])
-    return _only(cluster_args.read_answer(list[str], reply, stowage, "pods"), name)
+def _only(
+    word: str, namespace: str | None, named: Callable[[str, str], Sequence[str]], near: str = ""
+) -> str:
+    """``namespace/name`` of a pod by its name, or of the first pod of a workload; ``named``: all keys with a
+    name and kind. Raises ``ValueError`` if that is no pod, or several."""
+    *before, name = word.split("/")
+    kind = _kind(before[0]) if before else ""
+    space = before[-1] if before and not (kind and len(before) == 1) else namespace
+    found = [key for key in named(name, kind or "pod") if not space or key.startswith(f"{space}/")]
+    if not found and kind and word in named(name, "pod"):  # a namespace named like a kind
+        return word
+    if kind not in ("", "pod") and not found:
+        from_template = f"kubectl get {kind} {name} -o yaml | stowage explain -f -"
+        raise ValueError(f"{word} has no pods in the cluster. To explain its template: {from_template}")
+    if len(found) > 1 and (kind in ("", "pod") or len({key.partition("/")[0] for key in found}) > 1):
+        raise ValueError(f"{len(found)} pods are named {word}: write namespace/name, or -n NAMESPACE")
+    if not found:
+        raise ValueError(f"{word} is not a file, and the cluster has no such pod (namespace/name){near}")
+    return found[0]
 
 
-def _only(found: Sequence[str], name: str, near: str = "") -> str:
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ValueError(f"{len(found)} pods are named {name}: write namespace/name")
-    raise ValueError(f"{name} is not a file, and the cluster has no such pod (namespace/name){near}")
-
-
-def _reported(args: argparse.Namespace, found: dict[str, Any], stowage: StowageService) -> str:
+def _reported(args: argparse.Namespace, found: dict[str, Any], stowage: StowageService) -> _Answer:
     """A pod of the cluster: where it fits now, and what the service has decided about it."""
     from extender.cli.explain_text import render, render_decisions
     from extender.explain.answers import PodReport
 
     report = cluster_args.read_answer(PodReport, found, stowage)
-    if args.output == "json":
-        more = {key: found[key] for key in ("note", "decisions", "replica")}
-        return _json({**(found["now"] or {"pod": report.pod, "node": report.node}), **more})
+    more = {key: found[key] for key in ("note", "decisions", "replica")}
+    value = {**(found["now"] or {"pod": report.pod, "node": report.node}), **more}
     text = render(report.now, **_look(args)) if report.now else f"{report.pod} runs on {report.node}"
     decisions = render_decisions(report.decisions, report.replica.name, report.note)
-    return "\n".join(filter(None, (text, decisions)))
+    nodes = _fitting(report.now) if report.now else [report.node]
+    return _Answer(value, "\n".join(filter(None, (text, decisions))), nodes)
+
+
+def _fitting(found: Explanation) -> list[str]:
+    best = [option.node for option in found.best] if found.fits else []
+    return [found.node] if found.node else best
 
 
 def _worked_out(
-    args: argparse.Namespace, manifest: str | None, name: str, templates: list[Template], settings: Settings
-) -> str:
-    """The answer from a file or the cluster. Raises ``SettingsError``, ``SourceError`` and ``ValueError``."""
+    args: argparse.Namespace,
+    manifest: str | None,
+    name: str,
+    beside: list[Template],
+    pods: Sequence[str],
+    settings: Settings,
+) -> tuple[list[_Answer], list[str]]:
+    """The answers from a file or the cluster, and what makes them doubtful. Raises ``SettingsError``,
+    ``SourceError`` and ``ValueError``."""
     from extender.cli.precompile import kernels_for_question
     from extender.source.workloads import beside_pods
 
     source, settings, dump = cluster_args.source_with_settings(args, settings)
-    batches, nodes, pods = cluster_args.listed(source)
-    with kernels_for_question(nodes + pods):
+    batches, *counts = cluster_args.listed(source)
+    with kernels_for_question(sum(counts)):
+        from extender.cluster.factory import state_of
         from extender.cluster.policy_refresh import choose_node_sets_now, plan_now
         from extender.explain.answers import PodAnswer
         from extender.explain.pod import explain_each, explain_template, fits_somewhere
 
-        state = _state_of(batches, settings, dump)
+        state = state_of(settings, dump)
+        state.binds = settings.bind
+        for events in batches:
+            state.apply(events)
         if manifest is not None:
             state.apply(beside_pods(manifest, name))
-        beside, templates = templates, templates or [_find(state, args.pod)]
+        templates = [*beside, *(_find(state, word, args.namespace) for word in pods)]
         names = _nodes(args, state)
         choose_node_sets_now(state)
         if any(fits_somewhere(state, template.pod) for template in templates):
             plan_now(state)
-        if names is not None:
-            answers = [
-                PodAnswer(t.workload, t.pod.key, nodes=tuple(explain_each(state, t.pod, names)))
-                for t in templates
-            ]
-        else:
-            now = cluster_args.moment(source, state.pods.values(), dump)
-            answers = [
-                PodAnswer(t.workload, t.pod.key, explain_template(state, t, beside, now=now))
-                for t in templates
-            ]
-    return "\n\n".join([*(_warnings(state) if args.output != "json" else ()), _shown(args, answers)])
+        now, answers = cluster_args.moment(source, state.pods.values(), dump), []
+        for one in templates:
+            nodes = None if names is None else tuple(explain_each(state, one.pod, names))
+            found = explain_template(state, one, beside, now=now) if names is None else None
+            answers.append(PodAnswer(one.workload, one.pod.key, found, nodes))
+    return _answers(args, answers), _warnings(state)
 
 
-def _state_of(batches: Iterable[Sequence[Event]], settings: Settings, dump: Header | None) -> State:
-    """The cluster as it is now. Raises ``SettingsError``."""
-    from extender.cluster.factory import state_of
-
-    state = state_of(settings, dump)
-    state.binds = settings.bind
-    for events in batches:
-        state.apply(events)
-    return state
-
-
-def _shown(args: argparse.Namespace, answers: Sequence[PodAnswer]) -> str:
+def _answers(args: argparse.Namespace, answers: Sequence[PodAnswer]) -> list[_Answer]:
     from extender.cli.explain_text import render, render_nodes
 
-    if args.output == "json":
-        values: list[Any] = [a.explanation if a.nodes is None else a.nodes for a in answers]
-        return _json(values[0] if len(values) == 1 else values)
-    texts = []
-    for answer in answers:
-        if answer.explanation is not None:
-            text = render(answer.explanation, **_look(args))
+    found = []
+    for one in answers:
+        title = f"{visible(one.workload)}:\n" if one.workload else ""
+        if one.explanation is not None:
+            text, fitting = render(one.explanation, **_look(args)), _fitting(one.explanation)
         else:
-            text = render_nodes(answer.pod, answer.nodes or (), **_look(args))
-        texts.append(f"{visible(answer.workload)}:\n{text}" if answer.workload else text)
-    return "\n\n".join(texts)
+            text = render_nodes(one.pod, one.nodes or (), **_look(args))
+            fitting = [node.node for node in one.nodes or () if node.fits]
+        found.append(_Answer(one.explanation if one.nodes is None else one.nodes, title + text, fitting))
+    return found
 
 
 def _look(args: argparse.Namespace) -> dict[str, Any]:
-    from extender.cli.explain_text import WIDTH
-
-    return {"verbose": args.verbose, "width": 0 if args.output == "wide" else WIDTH}
-
-
-def _json(value: object) -> str:
-    from pydantic_core import to_json
-
-    return to_json(value, indent=2).decode()
+    return {"verbose": args.verbose, "width": line_width(wide=args.output == "wide")}
 
 
 def _nodes(args: argparse.Namespace, state: State) -> list[str] | None:
@@ -193,7 +250,7 @@ def _nodes(args: argparse.Namespace, state: State) -> list[str] | None:
     names: list[str] | None = args.node
     for name in names or ():
         if name not in state.nodes:
-            raise ValueError(f"there is no node {name}{_did_you_mean(name, state.nodes)}")
+            raise ValueError(f"there is no node {name}{did_you_mean(name, state.nodes)}")
     return names
 
 
@@ -201,37 +258,37 @@ def _warnings(state: State) -> list[str]:
     """What makes every answer doubtful."""
     if not state.nodes:
         return ["There are no nodes here: was the snapshot made with 'kubectl get nodes,pods -A -o json'?"]
-    if not state.pods:
-        return [
-            "There are no pods here, so every node counts as empty: was the snapshot made with pods, too?"
-        ]
-    return []
+    empty = "There are no pods here, so every node counts as empty: was the snapshot made with pods, too?"
+    return [] if state.pods else [empty]
 
 
-def _manifest(name: str) -> str | None:
-    """The text of a file or of standard input (``-``), None without such a file. Raises ``ValueError``."""
-    if name == "-":
-        return sys.stdin.read()
-    path = Path(name)
-    if not path.is_file():
-        if path.is_dir():
-            raise ValueError(f"{name} is a directory")
-        return None
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError(f"{name}: is not text") from None
+def _manifest(files: Sequence[str], namespace: str | None) -> tuple[str | None, str]:
+    """The text of files, folders and of standard input (``-``), None without any, and its name. Raises
+    ``ValueError``."""
+    from extender.source.workloads import merged
+
+    texts: list[tuple[str, str]] = []
+    for name in files:
+        path = Path(name)
+        paths = sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES) if path.is_dir() else [path]
+        if not paths:
+            raise ValueError(f"{name}: has no file {', '.join('*' + one for one in _SUFFIXES)}")
+        for one in paths:
+            try:
+                text = sys.stdin.read() if name == "-" else one.read_text(encoding="utf-8-sig")
+            except UnicodeDecodeError:
+                raise ValueError(f"{one}: is not text") from None
+            texts.append(("standard input" if name == "-" else str(one), text))
+    if not texts:
+        return None, ""
+    is_plain = len(texts) == 1 and not namespace
+    return texts[0][1] if is_plain else merged(texts, namespace), ", ".join(name for name, _ in texts)
 
 
-def _find(state: State, name: str) -> Template:
-    """The pod with this namespace/name, or the only one with this name. Raises ``ValueError``."""
-    from extender.source.workloads import Template
+def _find(state: State, word: str, namespace: str | None) -> Template:
+    """The pod of this name, or the first one of a workload. Raises ``ValueError``."""
+    from extender.source.workloads import Template, pods_named
 
     known = state.pods.or_misaligned().values()
-    pods: dict[str, Pod] = {pod.key: pod for pod in known if name in (pod.key, pod.name)}
-    return Template(pods[_only([*pods], name, _did_you_mean(name, state.pods))])
-
-
-def _did_you_mean(name: str, names: Iterable[str]) -> str:
-    near = get_close_matches(name, names, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    key = _only(word, namespace, partial(pods_named, known), did_you_mean(word, state.pods))
+    return Template(next(pod for pod in known if pod.key == key))

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
         Refusal,
     )
 
-WIDTH = 100
-"""Characters of a line in a table, without ``-o wide``."""
 _NAMED_VICTIMS = 4
 _WHO_EVICTS = {
     "kube-scheduler": "It would fit if these pods were evicted. kube-scheduler does so at its next attempt:",

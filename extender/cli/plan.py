@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from extender.cli import cluster_args
 from extender.cli.cluster_args import UsageError, number, whole_number
-from extender.untrusted.terminal import show_progress
-from extender.untrusted.visible import joined
+from extender.untrusted.terminal import line_width, show_progress
+from extender.untrusted.visible import joined, wrapped
 
 if TYPE_CHECKING:
     from extender.plan.report import Report
@@ -104,8 +104,10 @@ def _add_options(parser: argparse.ArgumentParser, what: str) -> None:
     add("--allow-downgrade", action="store_true", help=text)
     text = "also move pods without a controller"
     add("--bare-pods", action="store_true", help=text)
+    cluster_args.add_namespace(parser, argparse.SUPPRESS)
     cluster_args.add_config(parser)
-    cluster_args.add_output(parser, "table", "wide", "json", "csv", wide="any width", csv="the main table")
+    formats = "table", "wide", "json", "yaml", "csv", "name"
+    cluster_args.add_output(parser, *formats, wide="any width", csv="the main table")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -125,13 +127,17 @@ def run(args: argparse.Namespace) -> int:
         print(f"Reading {cluster.describe()}", flush=True)
     with loading_kernels():
         from extender.cli.plan_run import source_of, work_out
-        from extender.plan.report import wrapped
         from extender.replay.trial import BadInput
     try:
         source = source_of(args, cluster, settings)
         census = source.census()
         if for_people:
-            print(joined(wrapped([f"{source.name}: {census.totals.text}"])), flush=True)
+            print(
+                joined(
+                    wrapped(f"{source.name}: {census.totals.text}", line_width(wide=args.output == "wide"))
+                ),
+                flush=True,
+            )
         report = work_out(args, source, census, show_progress)
         report.totals = census.totals
     except BadInput as error:
@@ -155,6 +161,9 @@ def _check(args: argparse.Namespace) -> None:
 def _rendered(report: Report, output: str) -> str:
     from extender.plan.report import as_csv, as_text, as_values
 
-    if output == "json":
-        return json.dumps(as_values(report), indent=1)
-    return as_csv(report) if output == "csv" else as_text(report, wide=output == "wide")
+    if output in ("json", "yaml"):
+        return cluster_args.structured(json.dumps(as_values(report), indent=1), output)
+    if output == "name":
+        rows = (row for table in report.tables[:1] for row in table.rows)
+        return joined(next(cell for cell in row if isinstance(cell, str)) for row in rows)
+    return as_csv(report) if output == "csv" else as_text(report, line_width(wide=output == "wide"))

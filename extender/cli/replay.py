@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from extender.cli import cluster_args
 from extender.cli.cluster_args import UsageError
-from extender.untrusted.terminal import interruptible, show_progress
+from extender.untrusted.terminal import interruptible, line_width, show_progress
 from packing.policies.registry import POLICIES
 
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add, names = parser.add_argument, ", ".join(POLICIES)
     add("--policy", type=policy_names, default=["inventory"], metavar="A,B", help=names)
     add("--allow-downgrade", action="store_true", help="allow weaker devices for running pods")
+    cluster_args.add_namespace(parser, argparse.SUPPRESS)
     cluster_args.add_config(parser)
-    cluster_args.add_output(parser, "table", "wide", "json", "csv", wide="any width")
+    cluster_args.add_output(parser, "table", "wide", "json", "yaml", "csv", wide="any width")
     parser.set_defaults(run=run)
 
 
@@ -92,12 +93,11 @@ def _collect(rows: Rows, args: argparse.Namespace, settings: Settings, source: S
 
 
 def _text(rows: Rows, output: str) -> str:
-    from extender.cli.explain_text import WIDTH
     from extender.replay.report import as_csv, snapshot_table
 
-    if output == "json":
-        return json.dumps(rows, indent=1)
+    if output in ("json", "yaml"):
+        return cluster_args.structured(json.dumps(rows, indent=1), output)
     if output == "csv":
         return as_csv(rows)
-    shown = snapshot_table(rows, 0 if output == "wide" else WIDTH)
+    shown = snapshot_table(rows, line_width(wide=output == "wide"))
     return f"INTERRUPTED, not all replays are here:\n{shown}" if "interrupted" in rows[0] else shown

@@ -10,15 +10,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from extender.cli import cluster_args
 from extender.cli.cluster_args import whole_number
-from extender.cli.explain_text import WIDTH
 from extender.explain.answers import NodeLine, Overview, WaitingLine, amounts
-from extender.untrusted.terminal import clear_screen
+from extender.untrusted.terminal import clear_screen, line_width
 from extender.untrusted.visible import columns, joined, visible, wrapped
 
 if TYPE_CHECKING:
@@ -34,11 +33,12 @@ if TYPE_CHECKING:
 
 _WAITING = 20
 """Waiting pods that are shown."""
+_MOST = 1_000_000
 _POLICY = "best-fit"
 """What a place costs is not shown, and this one needs no tables."""
 _PAUSE = 2.0
 """Seconds between two tables."""
-_waiting = whole_number(0, 1_000_000, "a whole number from 0")
+_waiting = whole_number(0, _MOST, "a whole number from 0")
 By: TypeAlias = Literal["node", "model", "zone"]
 Sort: TypeAlias = Literal["name", "model", "zone", "gpus", "whole", "free", "used", "memory", "pods"]
 _HEAD = ("MODEL", "GPUS", "WHOLE", "FREE", "GIB FREE", "PODS", "NOTE")
@@ -53,8 +53,9 @@ def add_parser(subparsers: Subparsers) -> None:
         "top", description="Show the free GPUs of each node, and the pods that are pending for a GPU."
     )
     cluster_args.add_running(parser)
+    cluster_args.add_namespace(parser, "show the pending pods of this namespace")
     more = "any width, with each GPU, zone, islands, MIG, CPU, memory"
-    cluster_args.add_output(parser, "table", "wide", "json", wide=more)
+    cluster_args.add_output(parser, "table", "wide", "json", "yaml", "name", wide=more)
     text = "one line per node, model or zone (node)"
     parser.add_argument("--by", choices=get_args(By), default="node", help=text)
     text = f"{', '.join(get_args(Sort))}: numbers in descending order (name)"
@@ -72,9 +73,9 @@ def run(args: argparse.Namespace) -> int:
     logs.configure("warning")
     cluster_args.say_source(args, "top")
     for found, now in _overviews(args, settings):
-        if args.watch and args.output != "json":
+        if args.watch and args.output in ("table", "wide"):
             clear_screen()
-        print(_shown(found, now, args), flush=True)
+        print(_shown(_of_namespace(found, args), now, args), flush=True)
     return 0
 
 
@@ -101,7 +102,7 @@ def _overviews(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[O
     state.learner.stopped = True  # nothing is placed, so no demand matters
     census = CensusTaker(state)
     for _ in _states(state, source, batches, watch=args.watch):
-        found = asyncio.run(overview(state, census, args.waiting))
+        found = asyncio.run(overview(state, census, _MOST if args.namespace else args.waiting))
         yield found, cluster_args.moment(source, state.pods.values(), dump)
 
 
@@ -109,17 +110,31 @@ def _asked(args: argparse.Namespace, stowage: StowageService) -> Overview:
     from extender.explain.answers import Overview
     from extender.untrusted.limits import DECISIONS_LISTED
 
-    found = stowage.get("/debug/overview", [("waiting", str(min(args.waiting, DECISIONS_LISTED)))])
+    most = min(_MOST if args.namespace else args.waiting, DECISIONS_LISTED)
+    found = stowage.get("/debug/overview", [("waiting", str(most))])
     return cluster_args.read_answer(Overview, found, stowage, "overview")
+
+
+def _of_namespace(found: Overview, args: argparse.Namespace) -> Overview:
+    """With the pending pods of ``--namespace``."""
+    if not args.namespace:
+        return found
+    waiting = tuple(one for one in found.waiting if one.pod.startswith(f"{args.namespace}/"))
+    shown = waiting[: args.waiting]
+    return replace(found, waiting=shown, more_waiting=found.more_waiting + len(waiting) - len(shown))
 
 
 def _shown(found: Overview, now: float, args: argparse.Namespace) -> str:
     from pydantic_core import to_json, to_jsonable_python
 
     lines = in_order(found.nodes if args.by == "node" else groups(found.nodes, args.by), args.sort)
-    if args.output == "json":
+    if args.output == "name":
+        names = [f"node/{line.node}" if isinstance(line, NodeLine) else line.name for line in lines]
+        return joined([*names, *(f"pod/{pod.pod}" for pod in found.waiting)])
+    if args.output in ("json", "yaml"):
         shown = to_jsonable_python(found) | {f"{args.by}s": lines}
-        return to_json(shown, indent=None if args.watch else 2).decode()
+        text = to_json(shown, indent=None if args.watch else 2).decode()
+        return cluster_args.structured(text, args.output)
     return render(found, lines, args.by, now, wide=args.output == "wide")
 
 
@@ -219,7 +234,7 @@ def render(
     found: Overview, lines: Sequence[NodeLine | Group], by: By, now: float, *, wide: bool = False
 ) -> str:
     """These lines, a summary, and waiting pods. ``now`` in Unix seconds."""
-    width = 0 if wide else WIDTH
+    width = line_width(wide=wide)
     more = _WIDE_HEAD if wide and by == "node" else ()
     head = ("NODE", *_HEAD, *more) if by == "node" else (by.upper(), "NODES", *_HEAD[1:6], "MIG FREE")
     rows = [_node(line, wide=wide) if isinstance(line, NodeLine) else _group_row(line) for line in lines]

@@ -37,7 +37,7 @@ from extender.explain.pod import asks, explain, explain_each, explain_template
 from extender.explain.start_forecast import StartForecasts
 from extender.k8s.objects import Pod
 from extender.settings import Settings
-from extender.source.workloads import Template, parse_pod, parse_templates
+from extender.source.workloads import Template, parse_pod, parse_templates, pods_named
 from extender.untrusted.limits import EXPLAIN_PODS, KEY, LISTED_NAMES, shorten
 
 _TEAMS_EVERY = 6
@@ -121,9 +121,9 @@ class Inspector:
         listed = sorted((shorten(m.key, KEY), shorten(m.node_name, KEY)) for m in members)
         return asked, describe_gang(self._state, pod), tuple(listed)
 
-    def pods_named(self, name: str) -> list[str]:
-        """Keys of the pods of this name, of at most ``LISTED_NAMES``."""
-        return [key for key in self._state.pods.or_misaligned() if key.endswith(f"/{name}")][:LISTED_NAMES]
+    def pods_named(self, name: str, kind: str) -> list[str]:
+        """Keys of the pods of this name, or of the workload of this kind and name, bounded."""
+        return pods_named(self._state.pods.or_misaligned().values(), name, kind)[:LISTED_NAMES]
 
     def decisions(self, before: datetime | None = None) -> Sequence[tuple[str, Decision]]:
         """The last decisions of this replica with the keys of their pods, newest first."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
 from extender.cluster.totals import Totals
-from extender.untrusted.visible import columns, csv_text, joined
+from extender.untrusted.visible import columns, csv_text, joined, wrapped
 from packing.fleet.stranded import Fragmentation
 
 Progress = Callable[[str, float], None]
 Cell = str | int | float | None
 SHOWN = 40
 """Rows of a table that people read; JSON has all."""
-_WIDTH = 100
 UNKNOWN = (
     "Not known, and ignored: affinity and spread between pods, volumes bound to a node, host ports, quotas. "
     "The move of one member may restart its gang. Check these before you act."
@@ -94,10 +92,9 @@ def as_csv(report: Report) -> str:
     return csv_text(row for table in report.tables[:1] for row in (map(key_of, table.head), *table.rows))
 
 
-def as_text(report: Report, *, wide: bool = False) -> str:
-    """For a terminal; ``wide``: with tables of any width."""
-    width = 0 if wide else _WIDTH
-    lines = [report.title, "", *wrapped(report.sentences)]
+def as_text(report: Report, width: int = 0) -> str:
+    """In lines of this width, 0 for any."""
+    lines = [report.title, "", *_wrapped(report.sentences, width)]
     for table in report.tables:
         if table.rows:
             lines += ["", f"{table.title}:", *aligned([table.head, *table.rows[:SHOWN]], width)]
@@ -109,7 +106,7 @@ def as_text(report: Report, *, wide: bool = False) -> str:
         lines += ["", "The plan, carried out on the engine:", *aligned([head, *rows], width)]
     if report.differences:
         lines += ["", "The replay differs from the plan:", *(f"  {text}" for text in report.differences)]
-    return joined([*lines, *(["", *wrapped(report.notes)] if report.notes else [])])
+    return joined([*lines, *(["", *_wrapped(report.notes, width)] if report.notes else [])])
 
 
 def figure_gains(*figures: Fragmentation) -> list[Gain]:
@@ -123,9 +120,8 @@ def figure_gains(*figures: Fragmentation) -> list[Gain]:
     return [Gain(what, *(getattr(one, name) for one in figures)) for what, name in names.items()]
 
 
-def wrapped(texts: Sequence[str]) -> list[str]:
-    """As lines of a width that people read."""
-    return [line for text in texts for line in textwrap.wrap(text, _WIDTH, break_long_words=False)]
+def _wrapped(texts: Sequence[str], width: int) -> list[str]:
+    return [line for text in texts for line in wrapped(text, width)]
 
 
 def _gain_row(gain: Gain) -> tuple[Cell, ...]:

@@ -203,8 +203,8 @@ class _DebugRoutes:
     async def fragmentation(self) -> Response:
         return _json(await self._inspector().census.take())
 
-    async def pods(self, name: str) -> Response:
-        return _json({"pods": self._inspector().pods_named(name)})
+    async def pods(self, name: str, kind: str = "pod") -> Response:
+        return _json({"pods": self._inspector().pods_named(name, kind)})
 
     async def pod(self, namespace: str, name: str, explained: bool = False) -> Response:
         key = f"{namespace}/{name}"

@@ -241,9 +241,12 @@ def _bind_error(status: int) -> type[BindError]:
     return PodNotFound if status == HTTPStatus.NOT_FOUND else BindError
 
 
-def from_kubeconfig(path: Path | str, timeouts: Timeouts | None = None) -> KubeSource:
-    """The cluster of a kubeconfig's current context. Raises ``Unavailable``."""
-    return KubeSource(RestClient(client_of_kubeconfig(path), timeouts), f"kubeconfig {path}")
+def from_kubeconfig(
+    path: Path | str, timeouts: Timeouts | None = None, context: str | None = None
+) -> KubeSource:
+    """The cluster of this context of a kubeconfig, None for its current one. Raises ``Unavailable``."""
+    name = f"kubeconfig {path}" + (f", context {context}" if context else "")
+    return KubeSource(RestClient(client_of_kubeconfig(path, context), timeouts), name)
 
 
 def in_cluster() -> KubeSource:

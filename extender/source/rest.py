@@ -244,13 +244,13 @@ def time_to_write(
     return within
 
 
-def client_of_kubeconfig(path: Path | str) -> ApiClient:
-    """A client for a kubeconfig's current context; several files as in ``KUBECONFIG``. Raises
-    ``Unavailable``."""
+def client_of_kubeconfig(path: Path | str, context: str | None = None) -> ApiClient:
+    """A client for this context of a kubeconfig, by default its current one; several files as in
+    ``KUBECONFIG``. Raises ``Unavailable``."""
     from kubernetes.config import load_kube_config
 
     def load(configuration: Configuration) -> None:
-        load_kube_config(str(path), client_configuration=configuration, persist_config=False)  # type: ignore[no-untyped-call]
+        load_kube_config(str(path), context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
 
     return _client(f"kubeconfig {path}", load)
 

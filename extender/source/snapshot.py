@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -82,11 +83,11 @@ class Snapshot:
 
 
 def read(paths: Iterable[Path]) -> Snapshot:
-    """The objects of all files. Raises ``Unavailable`` with the file and the problem."""
+    """The objects of all files, ``-`` for standard input. Raises ``Unavailable`` with file and problem."""
     snapshot = Snapshot()
     for path in paths:
         try:
-            text = path.read_bytes()
+            text = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
             if (encoding := json.detect_encoding(text[:4])) != "utf-8":  # ">" of PowerShell writes UTF-16
                 text = text.decode(encoding).encode()
             snapshot.add(text, str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -24,6 +25,10 @@ _RAY_CLUSTERS = ("rayClusterSpec", "rayClusterConfig")
 """Fields of a RayJob and a RayService with a RayCluster's spec."""
 _KUEUE_QUEUE, _KUEUE_GATE = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/admission"
 """Kueue holds what has this label until it is admitted (kubernetes-sigs/kueue, pkg/controller/constants)."""
+
+
+_BETWEEN = {"deployment": "replicaset", "cronjob": "job"}
+"""Kinds whose pods belong to objects between them, with names that begin with theirs."""
 
 
 class Template(NamedTuple):
@@ -68,6 +73,38 @@ def beside_pods(text: str, name: str) -> list[Event]:
     and pods do not count: they are not in the cluster."""
     found = objects_of_manifest(text, name, YAML_NODES)
     return [Upserted(one) for one in found if not (one is None or isinstance(one, Broken | Node | Pod))]
+
+
+def pods_named(pods: Iterable[Pod], name: str, kind: str = "pod") -> list[str]:
+    """Keys of the pods of this name, or of the workload of this kind (in lower case), pending ones first."""
+    if kind == "pod":
+        return [pod.key for pod in pods if pod.name == name]
+    direct = {(kind, name)}
+    if between := _BETWEEN.get(kind):
+        found = {pod.owner for pod in pods if pod.owner and pod.owner.kind.lower() == between}
+        direct = {(between, one.name) for one in found if one.name.rpartition("-")[0] == name}
+    owned = [pod for pod in pods if pod.owner and (pod.owner.kind.lower(), pod.owner.name) in direct]
+    return [pod.key for pod in sorted(owned, key=lambda pod: (bool(pod.node_name), pod.key))]
+
+
+def merged(texts: Iterable[tuple[str, str]], namespace: str | None) -> str:
+    """The objects of several manifests, each with its name, as one; ``namespace`` for those that name none.
+    Raises ``ValueError``."""
+    objects = []
+    for name, text in texts:
+        try:
+            read = documents(text, name, YAML_NODES) if text.strip() else []
+        except Unavailable as error:
+            raise ValueError(str(error)) from None
+        objects += [one for document in read for one in _objects(document)]
+    for one in objects if namespace else ():
+        metadata = one["metadata"] = as_map(one.get("metadata"))
+        metadata["namespace"] = own = metadata.get("namespace") or namespace
+        if own != namespace:
+            raise ValueError(
+                f"{quoted(as_text(metadata.get('name')))} is in namespace {quoted(str(own))}, not {namespace}"
+            )
+    return json.dumps({"kind": "List", "items": objects}, default=str)
 
 
 def _claim_templates(objects: Iterable[dict[str, Any]]) -> Iterator[ResourceClaimTemplate]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -114,6 +115,13 @@ def show_progress(what: str, part: float) -> None:
     """Replace that line by a bar of which this part (0 to 1) is full; 1 clears it."""
     filled = "#" * round(_BAR * part)
     show_line(f"{what:32.32} [{filled:.<{_BAR}}] {part:4.0%}" if part < 1 else "")
+
+
+def line_width(*, wide: bool = False) -> int:
+    """Characters of a line on standard output: ``COLUMNS``, or those of the terminal; 0, for any, without
+    both, or if ``wide``."""
+    bounded = not wide and (sys.stdout.isatty() or os.environ.get("COLUMNS"))
+    return shutil.get_terminal_size().columns if bounded else 0
 
 
 def clear_screen() -> None:

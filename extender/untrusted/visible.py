@@ -45,21 +45,26 @@ def columns(
 ) -> list[str]:
     """The rows as lines with columns of equal width, those in ``right`` flush right. Within ``width``
     characters, 0 for any number: columns are made narrower, first those whose texts then take the fewest
-    lines, and words are broken last."""
+    lines. Words stay whole, so that a name can be found and copied."""
     texts = [[*map(visible, row)] for row in rows]
     longest = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    words = [
-        max(len(word) for text in column for word in text.split(" ")) for column in zip(*texts, strict=True)
+    narrowest = [
+        max(
+            _NARROWEST,
+            *(len(word) + 2 * (i > 0) for text in column for i, word in enumerate(text.split(" "))),
+        )
+        for column in zip(*texts, strict=True)
     ]
     widths, room = [*longest], width - len(indent) - 2 * (len(longest) - 1)
 
-    def loss(i: int) -> tuple[bool, int, int, int]:
+    def loss(i: int) -> tuple[int, int, int]:
         narrower = widths[i] - 1
         several = sum(len(row[i]) > narrower for row in texts)
-        return words[i] > narrower, -(-longest[i] // narrower), several, -narrower
+        return -(-longest[i] // narrower), several, -narrower
 
-    while width and sum(widths) > room and max(widths) > _NARROWEST:
-        wide = [i for i, size in enumerate(widths) if size > _NARROWEST]
+    while width and sum(widths) > room:
+        if not (wide := [i for i, size in enumerate(widths) if size > narrowest[i]]):
+            break
         widths[min(wide, key=loss)] -= 1
     forms = [f"{'>' if i in right else '<'}{size}" for i, size in enumerate(widths)]
     cells = (zip_longest(*map(wrapped, row, widths), fillvalue="") for row in texts)
@@ -72,7 +77,7 @@ def wrapped(text: str, width: int) -> list[str]:
     begin no line."""
     if not 0 < width < len(text):
         return [text]
-    return textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:

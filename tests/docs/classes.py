@@ -9,7 +9,7 @@ from __future__ import annotations
 
 HERE = (
     'python3 train.py --steps 50000000 & sleep 2; kill $!; wait $!; echo "ended with $?"',
-    "stowage explain job.yaml --snapshot cluster.json",
+    "stowage explain -f job.yaml --snapshot cluster.json",
     "stowage explain deploy/examples/first-pod.yaml --example",
     "stowage explain pod.yaml --example",
     "stowage explain pod.yaml --example --node h100-04 --node a100-02",
@@ -132,7 +132,8 @@ IN_E2E = (
     "kubectl stowage explain my-namespace/my-pod",
     "kubectl stowage top",
     "kubectl taint node gpu-1 stowage.dev/gpu-sharing=true:NoSchedule",
-    "stowage explain my-namespace/my-pod",
+    "stowage explain job/train -n my-namespace",
+    "stowage explain my-pod -n my-namespace",
     "stowage top",
     "stowage top --local",
     "stowage top -o json",

@@ -108,7 +108,7 @@ def test_the_usage_beside_the_list_of_pages_names_what_there_is(capsys: pytest.C
         )
 
 
-LONG = ("stowage replay", "stowage explain job.yaml", "stowage explain pod.yaml --example --node")
+LONG = ("stowage replay", "stowage explain -f job.yaml", "stowage explain pod.yaml --example --node")
 """Others of the same kind are run by `make test`, or take minutes."""
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from extender.cli import main as cli
-from extender.cli.explain_text import WIDTH, render, render_nodes
+from extender.cli.explain_text import render, render_nodes
 from extender.explain.pod import explain, explain_each
 from extender.server import run as serve
 from extender.server.app import create_app
@@ -97,7 +97,7 @@ def pod_file(tmp_path: Path) -> str:
 def expected(running: Running, key: str) -> str:
     assert running.service.engine is not None
     state = running.service.engine.state
-    return render(explain(state, state.pods[key]), width=WIDTH)
+    return render(explain(state, state.pods[key]), width=100)
 
 
 def test_plan_and_replay_read_what_the_service_at_a_url_knows(

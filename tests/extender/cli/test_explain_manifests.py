@@ -258,10 +258,6 @@ def test_files_without_an_answer(case: Case, text: bytes, says: str) -> None:
     assert error.count("\n") == 1
 
 
-def test_a_directory_is_no_manifest(case: Case, tmp_path: Path) -> None:
-    assert f"{tmp_path} is a directory" in case.error(str(tmp_path), "--example")
-
-
 def test_what_stands_beside_the_pods_counts(case: Case) -> None:
     group = "kind: PodGroup\napiVersion: scheduling.x-k8s.io/v1alpha1\nmetadata: {name: g, namespace: team}\n"
     member = pod("nvidia.com/gpu: 8", meta=", labels: {scheduling.x-k8s.io/pod-group: g}")

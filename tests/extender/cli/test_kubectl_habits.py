@@ -1,0 +1,192 @@
+"""Command lines as kubectl's users type them, on the bundled example: what comes out, and the exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extender.cli import main as cli
+from extender.data import CLUSTER
+
+POD = """
+kind: Pod
+metadata: {name: %s}
+spec: {schedulerName: stowage, containers: [{name: main, resources: {limits: {nvidia.com/gpu: %s}}}]}
+"""
+OWNERS = {
+    "training/train-16g-p5": ("Job", "train"),
+    "research/sweep-p4": ("ReplicaSet", "sweep-7d9f"),
+    "research/tune-2g-p1": ("ReplicaSet", "sweep-7d9f"),
+    "inference/chat-13b-p2": ("StatefulSet", "chat"),
+    "notebooks/notebook-p3": ("PyTorchJob", "notebook"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With manifests, a folder of them, and the example with owners of its pods."""
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(POD % ("small", 1))
+    Path("large.yaml").write_text(POD % ("large", 16))
+    Path("many").mkdir()
+    Path("many/a.yaml").write_text(POD % ("first", 1))
+    Path("many/b.json").write_text(json.dumps(yaml.safe_load(POD % ("second", 2))))
+    Path("many/README.md").write_text("not a manifest")
+    Path("empty").mkdir()
+    Path("other.yaml").write_text(
+        (POD % ("small", 1)).replace("name: small", "name: small, namespace: other", 1)
+    )
+    cluster = json.loads(CLUSTER.read_text())
+    for item in cluster["items"]:
+        meta = item["metadata"]
+        if owner := OWNERS.get(f"{meta.get('namespace')}/{meta['name']}"):
+            meta["ownerReferences"] = [{"kind": owner[0], "name": owner[1], "uid": "u", "controller": True}]
+    Path("owned.json").write_text(json.dumps(cluster))
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("explain -f small.yaml --example", 0, "default/small asks for"),
+        ("explain --filename=small.yaml --example", 0, "default/small asks for"),
+        ("explain small.yaml --example", 0, "default/small asks for"),
+        ("explain -f small.yaml -f large.yaml --example", 0, "default/large asks for"),
+        ("explain small.yaml large.yaml --example", 0, "default/large asks for"),
+        ("explain -f many --example", 0, "default/second asks for"),
+        ("explain -f many/ --example -o name", 0, "node/"),
+        ("explain -f empty --example", 1, "empty: has no file *.json, *.yaml, *.yml"),
+        ("explain -f missing.yaml --example", 1, "missing.yaml"),
+        ("explain -f - --example", 0, "default/piped asks for"),
+        ("explain - --example", 0, "default/piped asks for"),
+        ("explain -f small.yaml -n team --example", 0, "team/small asks for"),
+        ("explain -n team -f small.yaml --example", 0, "team/small asks for"),
+        ("-n team explain -f small.yaml --example", 0, "team/small asks for"),
+        ("explain -f other.yaml -n team --example", 1, "'small' is in namespace 'other', not team"),
+        ("explain -f small.yaml -A --example", 0, "default/small asks for"),
+        ("explain --snapshot owned.json small.yaml", 0, "default/small asks for"),
+        ("explain training/train-16g-p5 --example", 0, "training/train-16g-p5 asks for"),
+        ("explain train-16g-p5 --example", 0, "training/train-16g-p5 asks for"),
+        ("explain train-16g-p5 -n training --example", 0, "training/train-16g-p5 asks for"),
+        ("explain train-16g-p5 --namespace=research --example", 1, "the cluster has no such pod"),
+        ("explain pod/train-16g-p5 -n training --example", 0, "training/train-16g-p5 asks for"),
+        ("explain pod train-16g-p5 -n training --example", 0, "training/train-16g-p5 asks for"),
+        ("explain po/training/train-16g-p5 --example", 0, "training/train-16g-p5 asks for"),
+        ("explain pods train-16g-p5 sweep-p4 --example", 0, "research/sweep-p4 asks for"),
+        ("explain job/train --snapshot owned.json", 0, "training/train-16g-p5 asks for"),
+        ("explain jobs train -n training --snapshot owned.json", 0, "training/train-16g-p5 asks for"),
+        ("explain job/train -n research --snapshot owned.json", 1, "job/train has no pods in the cluster"),
+        ("explain deploy/sweep --snapshot owned.json", 0, "research/sweep-p4 asks for"),
+        ("explain deployment sweep --snapshot owned.json", 0, "research/sweep-p4 asks for"),
+        (
+            "explain deploy/swee --snapshot owned.json",
+            1,
+            "kubectl get deployment swee -o yaml | stowage explain -f -",
+        ),
+        ("explain sts/chat --snapshot owned.json", 0, "inference/chat-13b-p2 asks for"),
+        ("explain pytorchjob/notebook --snapshot owned.json", 0, "notebooks/notebook-p3 asks for"),
+        ("explain -f small.yaml --example --exit-code", 0, "It fits on "),
+        ("explain -f large.yaml --example --exit-code", 1, "It fits on none of "),
+        ("explain -f small.yaml -f large.yaml --example --exit-code", 1, "It fits on none of "),
+        ("explain -f large.yaml --example", 0, "It fits on none of "),
+        ("explain -f missing.yaml --example --exit-code", 2, "missing.yaml"),
+        ("explain -f small.yaml --example --node h100-01 --exit-code", 1, "fits on none of 1 nodes"),
+        ("explain -f small.yaml --snapshot missing.json --exit-code", 2, "missing.json"),
+        ("explain -f small.yaml --example -oyaml", 0, "pod: default/small"),
+        ("explain -f large.yaml --example -o=name", 0, ""),
+        ("top --example -n training", 0, "training/train-16g-p5"),
+        ("top --example -A", 0, "research/sweep-p4"),
+        ("--namespace training top --example -o name", 0, "pod/training/train-16g-p5"),
+        ("top --example -o name", 0, "node/h100-01\n"),
+        ("top --example -o yaml", 0, "nodes:\n"),
+        ("plan drain --example -o name", 0, "t4-"),
+        ("plan -n team --example", 2, "nodes hold the pods of all namespaces"),
+        ("settings -o yaml", 0, "apiVersion: "),
+    ],
+)
+def test_it_does_what_they_expect(
+    line: str, code: int, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(POD % ("piped", 1)))
+    assert cli.main(line.split()) == code
+    captured = capsys.readouterr()
+    assert said in (captured.out if code == 0 or "--exit-code" in line else "") + captured.err
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("help", 0, "usage: stowage"),
+        ("help explain", 0, "usage: stowage explain"),
+        ("help plan", 0, "usage: stowage plan"),
+        ("explian pod.yaml", 2, "did you mean explain?"),
+        ("tpo", 2, "did you mean top?"),
+        ("plan drian --example", 2, "did you mean drain?"),
+        ("top --exmaple", 2, "did you mean --example?"),
+        ("explain pod.yaml --namespaec=team", 2, "did you mean --namespace?"),
+        ("top -o jsn", 2, "did you mean json?"),
+        ("explain", 2, "nothing to explain: expected -f FILE"),
+        ("top --example --context prod", 2, "--context names a cluster"),
+        ("top -n team -A", 2, "not allowed with argument"),
+    ],
+)
+def test_arguments_are_explained(line: str, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main(line.split())
+    assert exit.value.code == code
+    assert said in "".join(capsys.readouterr())
+
+
+def test_help_fits_a_screen_of_24_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_snapshot_comes_from_standard_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(Path("owned.json").read_bytes())))
+    assert cli.main(["top", "--snapshot", "-"]) == 0
+    assert "36 nodes with 228 GPUs" in capsys.readouterr().out
+
+
+def test_yaml_and_json_are_the_same_value(capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for output in ("json", "yaml"):
+        assert cli.main(["explain", "-f", "many", "--example", "-o", output]) == 0
+        found.append(yaml.safe_load(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert [one["pod"] for one in found[0]] == ["default/first", "default/second"]
+
+
+@pytest.mark.parametrize("columns", ["", "60"])
+def test_a_name_is_whole_in_whatever_width(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "ip-10-0-137-201.eu-central-1.compute.internal.h100-01"
+    Path("long.json").write_text(CLUSTER.read_text().replace('"h100-01"', f'"{name}"'))
+    monkeypatch.setenv("COLUMNS", columns)
+    assert cli.main(["top", "--snapshot", "long.json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith(name) for line in lines)
+    assert any(line.startswith("training/train-16g-p5 ") for line in lines)
+    pods = [line for line in lines if "train-16g-p5" in line]
+    assert len(pods) == 1
+    assert pods[0].endswith("does not help.") is (not columns)  # the whole text where no width is set
+
+
+def test_the_context_of_a_kubeconfig_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("kubeconfig").write_text(
+        "{kind: Config, current-context: '', contexts: [], clusters: [], users: []}"
+    )
+    assert cli.main(["top", "--local", "--kubeconfig", "kubeconfig", "--context", "prod"]) == 1
+    assert "prod" in capsys.readouterr().err

@@ -278,6 +278,8 @@ def _manifest(files: Sequence[str], namespace: str | None) -> tuple[str | None, 
                 text = sys.stdin.read() if name == "-" else one.read_text(encoding="utf-8-sig")
             except UnicodeDecodeError:
                 raise ValueError(f"{one}: is not text") from None
+            except OSError as error:
+                raise ValueError(f"{one}: cannot be read: {error.strerror}") from None
             texts.append(("standard input" if name == "-" else str(one), text))
     if not texts:
         return None, ""

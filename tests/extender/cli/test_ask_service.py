@@ -13,6 +13,7 @@ import pytest
 from extender.cli import main as cli
 from extender.cli.explain_text import render, render_nodes
 from extender.explain.pod import explain, explain_each
+from extender.k8s.objects import Owner
 from extender.server import run as serve
 from extender.server.app import create_app
 from extender.server.service import Service
@@ -30,7 +31,7 @@ OBJECTS = (
     make_node("b", 4),
     make_pod("holds", 2, node_name="b"),
     make_pod("waits", 9),
-    make_pod("asked", 1),
+    make_pod("asked", 1, owner=Owner("Job", "question")),
 )
 MANIFEST = (
     "kind: Pod\nmetadata: {name: new}\nspec: {containers: [{resources: {limits: {nvidia.com/gpu: 6}}}]}\n"
@@ -111,6 +112,15 @@ def test_plan_and_replay_read_what_the_service_at_a_url_knows(
     assert capsys.readouterr().out.startswith("cluster: 2 nodes with 12 GPUs: ")
     assert cli.main(["plan", "--url", f"{running.url}/elsewhere"]) == 2
     assert capsys.readouterr().err.endswith(f"stowage plan: {running.url}/elsewhere answers 404\n")
+
+
+@pytest.mark.parametrize("name", ["job/question", "job/default/question", "pod/asked"])
+def test_a_workload_and_a_kind_are_known_to_the_service(
+    running: Running, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert cli.main(["explain", name, "--url", running.url, "--exit-code"]) == 0
+    assert capsys.readouterr().out.startswith(expected(running, "default/asked"))
+    assert cli.main(["explain", name, "-n", "other", "--url", running.url]) == ("/default/" not in name)
 
 
 def test_a_url_answers_with_the_explanation_and_the_decisions(

@@ -59,7 +59,7 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("explain -f many --example", 0, "default/second asks for"),
         ("explain -f many/ --example -o name", 0, "node/"),
         ("explain -f empty --example", 1, "empty: has no file *.json, *.yaml, *.yml"),
-        ("explain -f missing.yaml --example", 1, "missing.yaml"),
+        ("explain -f missing.yaml --example", 1, "missing.yaml: cannot be read: No such file"),
         ("explain -f - --example", 0, "default/piped asks for"),
         ("explain - --example", 0, "default/piped asks for"),
         ("explain -f small.yaml -n team --example", 0, "team/small asks for"),

@@ -136,6 +136,7 @@ IN_E2E = (
     "stowage explain my-pod -n my-namespace",
     "stowage top",
     "stowage top --local",
+    "stowage top -n my-namespace",
     "stowage top -o json",
     "stowage top -o wide",
     "stowage top --by model",

@@ -98,12 +98,13 @@ class Queue(BaseModel):
     runs before it may be evicted. ``max_duration``: after this time pods of equal priority may evict it, too;
     None for never. ``grace``: what the evictor allows a victim for its checkpoint; None for the pod's own
     ``terminationGracePeriodSeconds``. ``evictions_per_hour``: the most victims of this queue in an hour, None
-    for any number. ``checkpoint_interval``: how often its pods save their work; None where they do not.
+    for any number. ``wait_objective``: how long its pods should wait at most, for the metrics; None for any
+    time. ``checkpoint_interval``: how often its pods save their work; None where they do not.
     ``restartable``: its pods may run on spot nodes, and move for others. ``consolidation``: whether others
-    move for its pods; None: as the setting says. ``plain_gpu``: what its pods
-    get, None: as the settings say. ``self_protection``: its pods may forbid their eviction
-    by labels and annotations of other systems. ``priority_classes``: a pod without a queue label belongs to
-    the queue that names its PriorityClass. ``aliases``: names of this queue in Kueue, Volcano and KAI.
+    move for its pods; None: as the setting says. ``plain_gpu``: what its pods get, None: as the settings say.
+    ``self_protection``: its pods may forbid their eviction by labels and annotations of other systems.
+    ``priority_classes``: a pod without a queue label belongs to the queue that names its PriorityClass.
+    ``aliases``: names of this queue in Kueue, Volcano and KAI.
     """
 
     model_config = ConfigDict(
@@ -118,6 +119,7 @@ class Queue(BaseModel):
     max_duration: _Interval | None = None
     grace: _Grace | None = None
     evictions_per_hour: _Count | None = None
+    wait_objective: _Interval | None = None
     checkpoint_interval: _Interval | None = None
     restartable: bool = False
     consolidation: Mode | None = None

@@ -155,6 +155,11 @@ class Gauges:
             key: disruptions.gpu_seconds.get(key, 0.0) / 3600 for key in itertools.product(queues, REASONS)
         }
         yield counter("preempted_gpu_hours_lost", text, lost, "queue", "reason")
+        objectives = {
+            name: queue.wait_objective or 0 for name, queue in self._state.rights.queues.by_name.items()
+        }
+        text = "How long pods of the queue should wait at most, 0 for any time."
+        yield gauge("queue_wait_objective_seconds", text, objectives, "queue")
         in_use = {name or NO_QUEUE_LABEL: round(gpus, 6) for name, gpus in used.items()}
         yield gauge("queue_gpus", "GPUs that pods with a node have.", in_use, "queue")
 

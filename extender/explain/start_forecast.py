@@ -34,6 +34,8 @@ from packing.plan.starts import PARTS, Running, Start, StartQueue, Stretch
 
 INTERVAL = 15.0
 """Seconds between two forecasts for all that wait."""
+_REST = 20.0
+"""Times as long as a forecast took nothing is forecast after it."""
 FUTURES = 64
 MOST_PODS, MOST_ROWS = 64, 256
 """Waiting pods that are forecast, and nodes that are looked at for each."""
@@ -69,9 +71,10 @@ class StartForecasts:
     async def run(self, is_ready: Callable[[], bool]) -> None:
         """Forecast again and again, until cancelled."""
         while True:
+            began = time.monotonic()
             if is_ready():
                 await self.refresh()
-            await asyncio.sleep(INTERVAL)
+            await asyncio.sleep(max(INTERVAL, _REST * (time.monotonic() - began)))
 
     def of(self, pod: Pod) -> StartForecast | None:
         """The last forecast, None for a pod that has none."""

@@ -28,14 +28,15 @@ demo: setup
 test: setup
 	$(BIN)/pytest -n auto
 
-# The core: placing, bind, preemption, the evictor, gangs, DRA, failover, and what is installed. The nightly run does all.
+# The core: placing, bind, preemption, the evictor, gangs, DRA, failover, and what is installed. The nightly run does all,
+# and more kinds of jobs.
 E2E_CORE := rush bind waiting preemption evictor gangs job_kinds native_gangs dra failover chart install deploy
 E2E := $(BIN)/pytest -o addopts="--strict-markers --strict-config" -x -v
 
 # `make e2e K8S=1.34` takes another release of Kubernetes than the newest.
 e2e: setup
 	$(BIN)/python -m tests.e2e.controlplane.build
-	$(E2E) $(E2E_CORE:%=tests/e2e/test_%.py)
+	$(E2E) -m "not nightly" $(E2E_CORE:%=tests/e2e/test_%.py)
 
 # Every release, one after the other: `make e2e-all`, or one part at a time, such as `make e2e-build-1.34`, then
 # `make e2e-1.34`. Each takes 20 minutes at most on two cores.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import some
 from tests.job_kinds import GPUS, JOBS, WORKERS, Job
 
 from .controlplane.api import COLLECTIONS, NAMESPACE, Api, Object
@@ -95,7 +96,7 @@ def create_in_order(api: Api, pods: Sequence[Object]) -> None:
         api.create(pod)
 
 
-@pytest.mark.parametrize("jobs", JOBS, indirect=True)
+@pytest.mark.parametrize("jobs", some(sorted(JOBS), 4), indirect=True)
 def test_a_job_starts_whole(
     cluster: ControlPlane, api: Api, stowage_with_jobs: Stowage, jobs: list[Job]
 ) -> None:

@@ -98,12 +98,12 @@ class NodeArrays:
 
     def only(self, row: int) -> NodeArrays:
         """A copy of one column."""
-        one = copy(self)
+        column = copy(self)
         for name, array in vars(self).items():
             if isinstance(array, np.ndarray):
-                setattr(one, name, array[..., row : row + 1].copy())
-        one.first_row = self.first_row + row
-        return one
+                setattr(column, name, array[..., row : row + 1].copy())
+        column.first_row = self.first_row + row
+        return column
 
     def reserve_node(self, row: int) -> None:
         """Grow to hold this row."""

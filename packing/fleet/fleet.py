@@ -258,12 +258,12 @@ class Fleet:
         """Take (sign 1) or give back (-1) all these allocations of one node, and write its arrays once."""
         arrays, usage = self.arrays, self.usage[row]
         changed, devices, shares = usage.add(held, sign), False, False
-        for one in held:
-            for gpu, *_ in one.shares:
+        for allocation in held:
+            for gpu, *_ in allocation.shares:
                 arrays.share_slots[gpu, row] -= sign
-            for gpu, more in one.further:
+            for gpu, more in allocation.further:
                 arrays.share_slots[gpu, row] -= sign * more
-            devices, shares = devices or bool(one.devices), shares or bool(one.shares)
+            devices, shares = devices or bool(allocation.devices), shares or bool(allocation.shares)
         for gpu in changed:
             arrays.compute[gpu, row], arrays.memory[gpu, row] = usage.free_on_gpu(gpu)
         arrays.write_cpu_and_memory(row, *usage.free_cpu_and_memory())

@@ -160,11 +160,11 @@ def _parts(fleet: Fleet, row: int, spec: NodeSpec) -> Iterator[_Part]:
     if _makes_instances(spec):
         for gpu, place, _ in fleet.usage[row].slice_holders():
             taken[gpu] = taken.get(gpu, 0) | 1 << place
-    for index, one in enumerate(spec.gpus):
-        if one.instances and one.divisible:
+    for index, gpu_spec in enumerate(spec.gpus):
+        if gpu_spec.instances and gpu_spec.divisible:
             full = fleet.arrays.divisible[index, row] == 0
-            mask = every_slice(one.instances) if full else taken.get(index, 0)
-            yield _on_demand_part(one.instances, mask)
+            mask = every_slice(gpu_spec.instances) if full else taken.get(index, 0)
+            yield _on_demand_part(gpu_spec.instances, mask)
 
 
 def _counted_part(fleet: Fleet, row: int, spec: NodeSpec, counted: Iterable[tuple[Pool, Windows]]) -> _Part:
@@ -183,7 +183,9 @@ def _counted_part(fleet: Fleet, row: int, spec: NodeSpec, counted: Iterable[tupl
 
 @lru_cache(maxsize=4096)
 def _on_demand_part(instances: Instances, taken: int) -> _Part:
-    found = ((one.profile, disjoint(one.windows, taken)) for one in instances if one.windows)
+    found = (
+        (instance.profile, disjoint(instance.windows, taken)) for instance in instances if instance.windows
+    )
     free = every_slice(instances) & ~taken
     return _Part(1, free.bit_count(), tuple(found))
 
@@ -193,7 +195,7 @@ def disjoint(windows: Windows, taken: int) -> int:
     """The most of these windows, each a run of slices, that overlap neither each other nor ``taken``: always
     the one that ends first (interval scheduling)."""
     count = 0
-    for one in sorted(windows, key=int.bit_length):
-        if not one & taken:
-            count, taken = count + 1, taken | one
+    for mask in sorted(windows, key=int.bit_length):
+        if not mask & taken:
+            count, taken = count + 1, taken | mask
     return count

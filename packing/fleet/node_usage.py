@@ -54,10 +54,10 @@ class NodeUsage:
     def add(self, held: Iterable[Allocation], sign: int) -> set[int]:
         """Add allocations (sign 1) or remove them (-1). Returns the GPUs whose free part changes."""
         changed, has_devices = set[int](), False
-        for one in held:
-            self._add_one(one, sign)
-            changed.update([gpu for gpu, *_ in one.shares], [gpu for gpu, _ in one.slices])
-            has_devices = has_devices or bool(one.devices)
+        for allocation in held:
+            self._add_one(allocation, sign)
+            changed.update([gpu for gpu, *_ in allocation.shares], [gpu for gpu, _ in allocation.slices])
+            has_devices = has_devices or bool(allocation.devices)
         if has_devices:
             before, self._from_pools = self._from_pools, self._spread_over_gpus()
             changed |= {g for g, use in self._from_pools.items() if before.get(g, (0, 0)) != use}

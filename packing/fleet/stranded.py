@@ -122,7 +122,9 @@ def fragmentation(
         return Fragmentation(**summed, **most)
 
     by_model = {name: figures(model == i) for i, name in enumerate(names)}
-    return figures(np.ones_like(offered)), {name: one for name, one in by_model.items() if one.nodes}
+    return figures(np.ones_like(offered)), {
+        name: of_model for name, of_model in by_model.items() if of_model.nodes
+    }
 
 
 def _models(fleet: Fleet) -> tuple[list[str], npt.NDArray[np.int64]]:

@@ -91,7 +91,7 @@ class Lifetimes:
     def of(self, *kinds: Hashable) -> Lifetime | None:
         """That of the first of these kinds of which enough have ended; None if there is none."""
         known = filter(None, map(self._kinds.get, kinds))
-        return next((one.lifetime for one in known if one.count >= FEWEST), None)
+        return next((of_kind.lifetime for of_kind in known if of_kind.count >= FEWEST), None)
 
     @property
     def usual(self) -> Lifetime:

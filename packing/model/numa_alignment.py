@@ -29,8 +29,8 @@ def as_arrays(numa: Sequence[NumaNode], names: Sequence[str], size: int) -> Long
     """What these NUMA nodes have free, and in all, of the resources of these names: (2, size, R), -1 of all
     where one lists no such resource."""
     found = np.stack([np.zeros((size, len(names)), np.int64), np.full((size, len(names)), -1)])
-    for k, one in enumerate(numa):
-        for which, amounts in enumerate(one):
+    for k, node in enumerate(numa):
+        for which, amounts in enumerate(node):
             listed = dict(amounts)
             found[which, k] = [min(listed.get(name, -which), _MOST) for name in names]
     return found
@@ -44,14 +44,14 @@ def fit_one_after_the_other(
     is what is left then. ``single``: only sets of one NUMA node. A resource that no NUMA node lists is bound
     to none."""
     kinds: dict[int, tuple[int, Wanted]] = {}  # by id: equal ones are mostly the same
-    queue = [kinds.setdefault(id(one), (len(kinds), one))[0] for pods in queues for one in pods]
+    queue = [kinds.setdefault(id(wanted), (len(kinds), wanted))[0] for pods in queues for wanted in pods]
     containers = [container for _, wanted in kinds.values() for container in wanted]
-    each = [dict(one.amounts) for one in containers]
-    amounts = [[min(one.get(name, 0), _MOST) for name in names] for one in each]
+    each = [dict(container.amounts) for container in containers]
+    amounts = [[min(listed.get(name, 0), _MOST) for name in names] for listed in each]
     fits, (_, size, count) = np.zeros(len(queues), np.bool_), free.shape
     align(
         single, free, total, np.array(amounts, np.int64).reshape(-1, count),
-        np.array([one.stays for one in containers], np.bool_),
+        np.array([container.stays for container in containers], np.bool_),
         _ranges([len(wanted) for _, wanted in kinds.values()]), np.array(queue, np.int64),
         _ranges([len(pods) for pods in queues]), np.empty((size, count), np.int64), np.empty(count, np.int64),
         np.empty((3, size), np.int64), fits,

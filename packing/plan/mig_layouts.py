@@ -51,8 +51,10 @@ def layouts(placements: Mapping[str, Placement]) -> list[dict[str, int]]:
             found[counts] = None
 
     extend(0, (0,) * len(names))
-    best = [one for one in found if not any(_contains(other, one) for other in found)]
-    return [{name: n for name, n in zip(names, one, strict=True) if n} for one in sorted(best, reverse=True)]
+    best = [layout for layout in found if not any(_contains(other, layout) for other in found)]
+    return [
+        {name: n for name, n in zip(names, layout, strict=True) if n} for layout in sorted(best, reverse=True)
+    ]
 
 
 def _contains(larger: tuple[int, ...], counts: tuple[int, ...]) -> bool:

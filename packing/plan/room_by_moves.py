@@ -88,8 +88,8 @@ def cheapest_moves(
     """
     with ExitStack() as changes:
         search = _Search(fleet, movable, costs, most, questions, changes, closed)
-        for one in waiting:
-            if not ((closed is None and search.place(one)) or search.make_room(one)):
+        for pod in waiting:
+            if not ((closed is None and search.place(pod)) or search.make_room(pod)):
                 return None
         return search.moves
 
@@ -107,29 +107,31 @@ class _Search:
     ) -> None:
         self._fleet, self._costs, self._most = fleet, costs, most
         self._questions, self._changes, self._closed = questions, changes, closed
-        self._by_key = {one.key: one for one in movable}
+        self._by_key = {pod.key: pod for pod in movable}
         self._gangs: defaultdict[str, list[Movable]] = defaultdict(list)
         self._on_row: defaultdict[int, list[Movable]] = defaultdict(list)
-        for one in movable:
-            self._on_row[one.held.row].append(one)
-            if one.gang:
-                self._gangs[one.gang].append(one)
+        for pod in movable:
+            self._on_row[pod.held.row].append(pod)
+            if pod.gang:
+                self._gangs[pod.gang].append(pod)
         self._left: set[int] = set()  # the rows that pods leave
         self._nowhere: set[tuple[Hashable, int]] = set()  # kinds, and rows that they cannot leave
         self.moves = Moves()
 
-    def place(self, one: Waiting) -> bool:
+    def place(self, waiting: Waiting) -> bool:
         """Let the pod have the best place that is free."""
-        cost = self._ask(one.key)
+        cost = self._ask(waiting.key)
         if not np.isfinite(cost).any():
             return False
-        self.moves.places[one.key] = self._hold(one.request, _cheapest(self._fleet, cost), self._changes)
+        self.moves.places[waiting.key] = self._hold(
+            waiting.request, _cheapest(self._fleet, cost), self._changes
+        )
         return True
 
-    def make_room(self, one: Waiting) -> bool:
+    def make_room(self, waiting: Waiting) -> bool:
         """Let others move for the pod."""
         search, open_sets = (
-            VictimSearch(self._fleet, one.request),
+            VictimSearch(self._fleet, waiting.request),
             list[tuple[float, int, int, frozenset[str]]](),
         )
         chosen: dict[tuple[int, frozenset[str]], list[Movable]] = {}
@@ -140,13 +142,13 @@ class _Search:
                 cost = sum(pod.cost for pod in found)
                 heapq.heappush(open_sets, (cost, len(found), row, stay))
 
-        for row in np.flatnonzero(one.rows).tolist():
+        for row in np.flatnonzero(waiting.rows).tolist():
             if row in self._on_row:
                 bound(row, frozenset())
         while open_sets and self._questions > 0:
             cost, _, row, stay = heapq.heappop(open_sets)
             pods = chosen[row, stay]
-            tried = self._try(one, row, pods)
+            tried = self._try(waiting, row, pods)
             if not tried:
                 self.moves.cost += cost
                 return True
@@ -188,15 +190,15 @@ class _Search:
     def _with_gang(self, pod: Movable) -> Sequence[Movable]:
         return self._gangs[pod.gang] if pod.gang else [pod]
 
-    def _try(self, one: Waiting, row: int, leaving: Sequence[Movable]) -> Sequence[Movable]:
+    def _try(self, waiting: Waiting, row: int, leaving: Sequence[Movable]) -> Sequence[Movable]:
         """Let these pods move for the pod that waits. Empty if they do; else the fleet is as it was, and one
         of these that are returned must stay."""
         rows = {pod.held.row for pod in leaving}
         with ExitStack() as changes:
             changes.enter_context(self._fleet.without([pod.held for pod in leaving]))
-            if not np.isfinite(self._ask(one.key)[row]):
+            if not np.isfinite(self._ask(waiting.key)[row]):
                 return leaving
-            place, targets = self._place_on(one.request, row), dict[str, Allocation]()
+            place, targets = self._place_on(waiting.request, row), dict[str, Allocation]()
             if self._closed is None:
                 changes.enter_context(self._fleet.holding([place]))
             for number, pod in enumerate(leaving):
@@ -207,7 +209,7 @@ class _Search:
                 targets[pod.key] = self._hold(pod.request, target, changes)
             self._changes.push(changes.pop_all().__exit__)
         self._left |= rows
-        self.moves.places[one.key] = place
+        self.moves.places[waiting.key] = place
         self.moves.targets |= targets
         return ()
 

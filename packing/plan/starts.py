@@ -130,8 +130,10 @@ class StartQueue:
         if start.row < 0 or self._fleet.specs[start.row] is None:
             return
         ahead, needs = self._ahead[start.row], {*start.needs}
-        ended = [one for pod in self._running(start.row) if pod.key in needs for one in pod.held]
-        stays = [one for pod in ahead if pod.key not in needs for one in pod.held]
+        ended = [
+            allocation for pod in self._running(start.row) if pod.key in needs for allocation in pod.held
+        ]
+        stays = [allocation for pod in ahead if pod.key not in needs for allocation in pod.held]
         with self._fleet.without(ended), self._fleet.holding(stays):
             gpus = freest_gpus(self._fleet, start.row, request)
             held = allocation_of(self._fleet, start.row, request, gpus)
@@ -147,7 +149,7 @@ class StartQueue:
             return _OnRow(pods, np.full(self._futures, np.inf), leaving)
         ends = np.array([pod.ends for pod in pods]).reshape(len(pods), self._futures).T
         leaving[:], fits = np.isfinite(ends), np.empty(self._futures, np.bool_)
-        with fleet.holding([one for pod in ahead for one in pod.held]):
+        with fleet.holding([allocation for pod in ahead for allocation in pod.held]):
             holdings = Holdings.of(fleet, row, [pod.held for pod in pods])
             if not holdings.rows.decide or fleet.arrays.overcommitted[row]:
                 fits = self._by_trial(request, row, pods, ends, leaving)
@@ -167,11 +169,11 @@ class StartQueue:
 
         @cache
         def fits(gone: frozenset[int]) -> bool:
-            with self._fleet.without([one for number in gone for one in pods[number].held]):
+            with self._fleet.without([allocation for number in gone for allocation in pods[number].held]):
                 return reason_on_row(self._fleet, request, row) is Reason.FITS
 
         for order, leaves in zip(np.argsort(ends, axis=1, kind="stable"), leaving, strict=True):
             first = [number for number in order.tolist() if leaves[number]]
             least = bisect_left(range(len(first) + 1), x=True, key=lambda n: fits(frozenset(first[:n])))
             leaves[first[least:]] = False
-        return np.array([fits(frozenset(np.flatnonzero(one).tolist())) for one in leaving], np.bool_)
+        return np.array([fits(frozenset(np.flatnonzero(flags).tolist())) for flags in leaving], np.bool_)

@@ -28,7 +28,7 @@ def _fgd(mix: Mix | None = None, *, prior: Mix | None = None, minimum_milli: int
 def _baseline(name: str, mix: object = None, *, prior: object = None, minimum_milli: int = 0) -> Policy:
     from packing.policies.baselines import BestFit, LeastAllocated, MostAllocated
 
-    return {one.name: one for one in (BestFit, MostAllocated, LeastAllocated)}[name]()
+    return {policy.name: policy for policy in (BestFit, MostAllocated, LeastAllocated)}[name]()
 
 
 POLICIES: dict[str, Callable[..., Policy]] = {

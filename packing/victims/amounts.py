@@ -70,7 +70,7 @@ class Holdings:
         rows = NodeRows(fleet, spec)
         amounts = np.zeros((len(allocations), rows.count))
         for freed, held in zip(amounts, allocations, strict=True):
-            _add_amounts(freed, rows, (one for one in held if one.row == row))
+            _add_amounts(freed, rows, (allocation for allocation in held if allocation.row == row))
         parts = np.zeros((len(rows.gpus), len(allocations)))
         if rows.gpus:
             parts[:] = np.add.reduceat(amounts, rows.gpus, axis=1).T > 0
@@ -84,20 +84,20 @@ class Holdings:
 
 def _add_amounts(freed: Doubles, rows: NodeRows, held: Iterable[Allocation]) -> None:
     """Add what a victim frees in each row."""
-    for one in held:
-        freed[CPU_ROW] += one.cpu_milli
-        freed[MEMORY_ROW] += one.memory_bytes
-        for resource, count in one.devices:
+    for allocation in held:
+        freed[CPU_ROW] += allocation.cpu_milli
+        freed[MEMORY_ROW] += allocation.memory_bytes
+        for resource, count in allocation.devices:
             if resource in rows.pools:
                 freed[rows.pools[resource]] += count
-        for gpu, milli, mib in one.shares:
+        for gpu, milli, mib in allocation.shares:
             first = rows.gpus[gpu]
             freed[first] += 1
             if not rows.slices[gpu]:
                 freed[first + 1 : first + 3] += milli, mib
-        for gpu, more in one.further:
+        for gpu, more in allocation.further:
             freed[rows.gpus[gpu]] += more
-        for gpu, mask in one.slices:
+        for gpu, mask in allocation.slices:
             for place in range(min(mask.bit_length(), rows.slices[gpu])):
                 freed[rows.gpus[gpu] + 1 + place] += mask >> place & 1
 
@@ -229,5 +229,7 @@ def _smallest_windows(instances: Instances, compute_milli: int, memory_mib: int)
         if instance.compute_milli >= compute_milli and instance.memory_mib >= memory_mib
         for window in instance.windows
     }
-    smallest = (one for one in windows if not any(other != one and other & ~one == 0 for other in windows))
-    return [[place for place in range(one.bit_length()) if one >> place & 1] for one in smallest]
+    smallest = (
+        window for window in windows if not any(other != window and other & ~window == 0 for other in windows)
+    )
+    return [[place for place in range(window.bit_length()) if window >> place & 1] for window in smallest]

@@ -161,7 +161,9 @@ class Binder:
         """The annotations that assign the pod GPUs of this node; None where it is bound there already."""
         state = self._state
         known = state.pods.by_uid(pod.uid) or pod
-        confirmed = (one.pod.node_name for one in state.assumed_pods.of_pod(pod.uid) if one.confirmed)
+        confirmed = (
+            assumed.pod.node_name for assumed in state.assumed_pods.of_pod(pod.uid) if assumed.confirmed
+        )
         if bound_to := known.node_name or next(confirmed, ""):
             if bound_to != node:
                 raise Refusal("pod is bound to another node")

@@ -136,23 +136,25 @@ def _may_fit(
 ) -> bool:
     """Nominated members may go elsewhere, or stay: the search may miss the way by which they got their
     room."""
-    others = [one for one in state.gangs.members(gang.key) if one.key != asking.pod.key and not one.deleting]
-    bound = [one for one in others if state.pods.is_bound(one.uid)]
-    if any(_wants_gpu(state, one) for one in bound):
+    others = [
+        other for other in state.gangs.members(gang.key) if other.key != asking.pod.key and not other.deleting
+    ]
+    bound = [other for other in others if state.pods.is_bound(other.uid)]
+    if any(_wants_gpu(state, other) for other in bound):
         return True
-    waiting = [one for one in others if not state.pods.is_bound(one.uid)]
+    waiting = [other for other in others if not state.pods.is_bound(other.uid)]
     wanted = gang.to_place - len(bound)  # a launcher without GPUs starts before its workers
-    without_gates = [one for one in waiting if not one.gates]
+    without_gates = [other for other in waiting if not other.gates]
     to_come = max(wanted - 1 - len(waiting), 0)
     if 1 + len(without_gates) + to_come < wanted:
         return False
-    nominated = [one.key for one in without_gates if state.reservations.node_of(one.uid)]
+    nominated = [other.key for other in without_gates if state.reservations.node_of(other.uid)]
     unseen = _unseen(state, gang, [asking.pod, *others]) if to_come else []
     members = _members_to_place(state, gang, asking, without_gates, wanted, unseen)
     fits = _fits(state, members, now, without=nominated, supposed=supposed)
     if fits or not nominated:
         return fits
-    rest = [one for one in without_gates if one.key not in nominated]
+    rest = [other for other in without_gates if other.key not in nominated]
     members = _members_to_place(state, gang, asking, rest, wanted - len(nominated), unseen)
     return _fits(state, members, now, supposed=supposed)
 
@@ -168,14 +170,14 @@ def _unseen(state: State, gang: Gang, known: Sequence[Pod]) -> list[Pod]:
     """The members that the gang's job makes and that do not exist yet, as far as it says: those of its
     templates without as many ``known`` pods that ask for the same."""
     seen = Counter[Request]()
-    for one in waiting_members(known, GANG_READ, state.request_of):
-        seen[one.request] += one.count
+    for member in waiting_members(known, GANG_READ, state.request_of):
+        seen[member.request] += member.count
     unseen: list[Pod] = []
     for template, count in gang.templates:
         pod = replace(state.admission.as_created(template)[0], priority=known[0].priority)
-        for one in waiting_members([pod], 1, state.request_of):
-            unseen += [pod] * min(max(count - seen[one.request], 0), GANG_READ)
-            seen[one.request] = max(seen[one.request] - count, 0)
+        for member in waiting_members([pod], 1, state.request_of):
+            unseen += [pod] * min(max(count - seen[member.request], 0), GANG_READ)
+            seen[member.request] = max(seen[member.request] - count, 0)
     return unseen
 
 
@@ -190,9 +192,9 @@ def _members_to_place(
     """The pod that asks and as many others as must run with it, those first without which the others are
     useless, then the smallest. After them those that are still to be created: ``unseen``, or copies of the
     pod, if that is what they ask for."""
-    needed = [one for one in others if one.key in gang.indispensable]
+    needed = [other for other in others if other.key in gang.indispensable]
     members = [asking, *waiting_members(needed, max(wanted - 1, 0), state.request_of)]
-    for some in ([one for one in others if one not in needed], unseen):
+    for some in ([other for other in others if other not in needed], unseen):
         left = wanted - sum(member.count for member in members)
         members += waiting_members(islice(some, GANG_READ), max(left, 0), state.request_of)
     members = grouped(members)
@@ -219,7 +221,7 @@ def _fits(
     supposed: Supposed | None = None,
 ) -> bool:
     """Whether these members fit. ``without``: keys of nominated pods whose room is not held."""
-    if any(wants_dra(state, one) for one in members):
+    if any(wants_dra(state, member) for member in members):
         return supposed is None  # not known
     pod = members[0].pod
     with state.fleet_view_for(pod, without) as fleet, ExitStack() as gone:
@@ -239,8 +241,8 @@ def _fits(
 def _usable(fleet: Fleet, members: Sequence[WaitingMembers]) -> npt.NDArray[np.bool_]:
     """The rows that have what a member asks for, free or not: (N,)."""
     usable = np.zeros(fleet.arrays.capacity, np.bool_)
-    for one in members:
-        usable |= (gpu_sizes(fleet, one.request) > 0) | (not one.request.wants_gpu)
+    for member in members:
+        usable |= (gpu_sizes(fleet, member.request) > 0) | (not member.request.wants_gpu)
     return usable
 
 
@@ -256,7 +258,7 @@ def _evictable(state: State, pod: Pod, now: float, usable: npt.NDArray[np.bool_]
     holding = ((other, held) for other in possible if (held := _held(state, other, usable)))
     while some := list(islice(holding, GANG_VICTIMS)):
         for (other, held), may_leave in zip(
-            some, rules.may_ever_leave([one for one, _ in some]), strict=True
+            some, rules.may_ever_leave([holder for holder, _ in some]), strict=True
         ):
             if other.deleting or may_leave:
                 yield from held
@@ -264,7 +266,7 @@ def _evictable(state: State, pod: Pod, now: float, usable: npt.NDArray[np.bool_]
 
 def _held(state: State, pod: Pod, usable: npt.NDArray[np.bool_]) -> list[Allocation]:
     """What the pod has of usable rows."""
-    return [one for one in state.pods.allocations_of(pod) if usable[one.row]]
+    return [allocation for allocation in state.pods.allocations_of(pod) if usable[allocation.row]]
 
 
 _COUNTED = (Reason.NO_FREE_GPUS, Reason.NO_FREE_CPU, Reason.NO_FREE_MEMORY)

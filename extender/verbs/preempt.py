@@ -124,7 +124,7 @@ def required_victims(state: State, pod: Pod, node: str, proposed: Sequence[Pod])
         proposed
         if (
             has_unknown_filters(pod)
-            or any(one.has_other_constraints for one in proposed)
+            or any(victim.has_other_constraints for victim in proposed)
             or pod.spec.claims
             or not takes_another_pod(state, node)
         )
@@ -187,7 +187,7 @@ def _room_is_coming(state: State, pod: Pod, now: float, besides: Collection[str]
         state.pods.expects[pod.uid] = since
         return True
     leaving = (state.pods[key] for key in state.pods.leaving)
-    nodes = dict.fromkeys(one.node_name for one in leaving if one.is_about_to_go(now))
+    nodes = dict.fromkeys(other.node_name for other in leaving if other.is_about_to_go(now))
     chosen = [node for node in nodes if node not in besides][:MOST_NODES]
     evicts_nobody = replace(pod, never_preempts=True)
     plans = plan_evictions(state, evicts_nobody, chosen, now)
@@ -227,7 +227,11 @@ class NamedVictims:
         """preempt has answered with these nodes and victims for the pod of this UID. ``now`` in seconds."""
         victims = [candidate.victims for candidate in candidates.values()]
         if victims:
-            self._named.put(uid, (victims, now), sum(64 + len(one) for on_node in victims for one in on_node))
+            self._named.put(
+                uid,
+                (victims, now),
+                sum(64 + len(victim_uid) for on_node in victims for victim_uid in on_node),
+            )
         for victim in victims[0] if len(victims) == 1 else ():  # of several nodes kube-scheduler chooses one
             self._named_for.put(victim, (uid, now), 64 + len(victim) + len(uid))
 

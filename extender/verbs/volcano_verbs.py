@@ -259,16 +259,16 @@ def victims(session: VolcanoSession, pod: Pod, candidates: Sequence[Task]) -> Vo
             uids |= {uid for uid, why in zip(known, reasons, strict=True) if not why}
         else:
             plans += _plans(session, pod, node, known.keys())
-    uids |= {one.uid for plan in plans for one in plan.victims if not session.leaves(one)}
+    uids |= {victim.uid for plan in plans for victim in plan.victims if not session.leaves(victim)}
     return VolcanoVictims(Vote.PERMIT if uids else Vote.REJECT, frozenset(uids), tuple(plans))
 
 
 def _by_node(candidates: Sequence[Task]) -> dict[str, set[str]]:
     """The UIDs of the candidates by node, for the first nodes."""
     by_node: dict[str, set[str]] = {}
-    for one in candidates:
-        if one.NodeName in by_node or len(by_node) < VOLCANO_NODES:
-            by_node.setdefault(one.NodeName, set()).add(one.UID)
+    for candidate in candidates:
+        if candidate.NodeName in by_node or len(by_node) < VOLCANO_NODES:
+            by_node.setdefault(candidate.NodeName, set()).add(candidate.UID)
     return by_node
 
 

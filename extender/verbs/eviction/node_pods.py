@@ -102,12 +102,14 @@ def candidates_on(
     known = [_node_pods(state, node) for node in nodes]
     if not known:
         return []
-    found = rules.verdicts(joined([one.work for one in known]).standings) == Verdict.MAY_LEAVE
+    found = rules.verdicts(joined([on_node.work for on_node in known]).standings) == Verdict.MAY_LEAVE
     if only is not None:
-        found &= np.array([bound.pod.uid in only for one in known for bound in one.running], np.bool_)
-    parts = np.split(found, np.cumsum([len(one.running) for one in known])[:-1])
-    going = [tuple([one for one in pods.leaving if one.pod.is_about_to_go(rules.now)]) for pods in known]
-    return [NodeCandidates(*one) for one in zip(nodes, known, parts, going, strict=True)]
+        found &= np.array([bound.pod.uid in only for on_node in known for bound in on_node.running], np.bool_)
+    parts = np.split(found, np.cumsum([len(on_node.running) for on_node in known])[:-1])
+    going = [
+        tuple([bound for bound in pods.leaving if bound.pod.is_about_to_go(rules.now)]) for pods in known
+    ]
+    return [NodeCandidates(*fields) for fields in zip(nodes, known, parts, going, strict=True)]
 
 
 def _node_pods(state: State, node: str) -> NodePods:
@@ -133,7 +135,7 @@ def _node_pods(state: State, node: str) -> NodePods:
 def bound_of(state: State, pod: Pod, row: int | None = None) -> Bound:
     """A pod with what it holds of one node, or of all."""
     held = state.pods.allocations_of(pod)
-    return Bound(pod, tuple(one for one in held if row is None or one.row == row))
+    return Bound(pod, tuple(allocation for allocation in held if row is None or allocation.row == row))
 
 
 def work_of(state: State, bounds: Sequence[Bound]) -> Work:
@@ -147,13 +149,15 @@ def work_of(state: State, bounds: Sequence[Bound]) -> Work:
 def joined(parts: Sequence[Work]) -> Work:
     """All these pods, in this order."""
     each = [part.standings for part in parts]
-    starts = np.cumsum([0, *(len(one.pods) for one in each)]).tolist()
-    in_gangs = [start + column for start, one in zip(starts, each, strict=False) for column in one.in_gangs]
+    starts = np.cumsum([0, *(len(of_part.pods) for of_part in each)]).tolist()
+    in_gangs = [
+        start + column for start, of_part in zip(starts, each, strict=False) for column in of_part.in_gangs
+    ]
     standings = Standings(
-        [*chain.from_iterable(one.pods for one in each)],
-        np.concatenate([one.numbers for one in each], axis=1),
-        [*chain.from_iterable(one.queues for one in each)],
-        [*chain.from_iterable(one.jobs for one in each)],
+        [*chain.from_iterable(of_part.pods for of_part in each)],
+        np.concatenate([of_part.numbers for of_part in each], axis=1),
+        [*chain.from_iterable(of_part.queues for of_part in each)],
+        [*chain.from_iterable(of_part.jobs for of_part in each)],
         in_gangs,
     )
     return Work(standings, np.concatenate([part.numbers for part in parts], axis=1))
@@ -194,11 +198,11 @@ def gpus_held(fleet: Fleet, held: Iterable[Allocation]) -> float:
     """GPUs of these allocations: the mean of the parts of compute and memory, and for MIG instances that are
     made on demand the part of the GPU's slices."""
     arrays, total = fleet.arrays, 0.0
-    for one in held:
-        row, slices, spec = one.row, dict(one.slices), fleet.specs[one.row]
-        for resource, count in one.devices:
+    for allocation in held:
+        row, slices, spec = allocation.row, dict(allocation.slices), fleet.specs[allocation.row]
+        for resource, count in allocation.devices:
             total += count * float(arrays.device_gpu[resource, row])
-        for gpu, milli, mib in one.shares:
+        for gpu, milli, mib in allocation.shares:
             if spec and gpu in slices:
                 every = every_slice(spec.gpus[gpu].instances)
                 total += (slices[gpu] & every).bit_count() / max(every.bit_count(), 1)

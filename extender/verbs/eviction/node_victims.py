@@ -68,14 +68,14 @@ class VictimChooser:
         self._selecting: dict[str, Selecting] = {}
         self._members: dict[str, list[Pod]] = {}
         self._may_leave_whole: dict[str, bool] = {}
-        work = joined([one.pods.work for one in nodes])
+        work = joined([candidates.pods.work for candidates in nodes])
         # All members of a gang have one priority, so those of the candidates are all.
-        may_leave = np.concatenate([one.may_leave for one in nodes])
+        may_leave = np.concatenate([candidates.may_leave for candidates in nodes])
         priorities = work.standings.numbers[0][may_leave].tolist()
         self._prices = Prices(state.disruptions, rules.now, priorities)
-        ends = np.cumsum([len(one.pods.running) for one in nodes])[:-1]
+        ends = np.cumsum([len(candidates.pods.running) for candidates in nodes])[:-1]
         parts = np.split(self._prices.costs(work), ends)
-        self._costs = {one.node: part for one, part in zip(nodes, parts, strict=True)}
+        self._costs = {candidates.node: part for candidates, part in zip(nodes, parts, strict=True)}
 
     def cheapest(
         self, candidates: NodeCandidates, required: Collection[str], search: Search

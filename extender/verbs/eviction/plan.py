@@ -129,7 +129,7 @@ def _with_conflicts(
     """``required``, and the pods that keep the pod off a node by anti-affinity: they leave, or it is none."""
     conflicts = PodConflicts(state, pod)
     found = {name: conflicts.on(state.nodes[name]) for name in nodes if name in state.nodes}
-    uids = {name: {one.uid for one in pods} for name, pods in found.items() if pods}
+    uids = {name: {other.uid for other in pods} for name, pods in found.items() if pods}
     return {**required, **{name: [*{*required.get(name, ()), *of}] for name, of in uids.items()}}
 
 
@@ -148,10 +148,12 @@ class _Planner:
 
     def plans(self, promising: Sequence[PromisingNode]) -> list[EvictionPlan]:
         """Not sorted."""
-        plans, failed = self._verified(self._search_counted([one for one in promising if not one.by_claims]))
-        failed.sort(key=lambda one: one.cost)
-        rest = [one.node for one in failed[:MOST_NODES_WITH_CLAIMS]]
-        rest += [one.name for one in promising if one.by_claims]
+        plans, failed = self._verified(
+            self._search_counted([node for node in promising if not node.by_claims])
+        )
+        failed.sort(key=lambda victims: victims.cost)
+        rest = [victims.node for victims in failed[:MOST_NODES_WITH_CLAIMS]]
+        rest += [node.name for node in promising if node.by_claims]
         more, _ = self._verified([found for node in rest if (found := self._by_trial(node)) is not None])
         return plans + more
 
@@ -159,18 +161,20 @@ class _Planner:
         """The cheapest victims where the arrays of the fleet decide: on all nodes roughly, and then on those
         where these cost least. Pods that terminate already are out."""
         on_nodes = [self._candidates[node.name] for node in nodes]
-        leaving = [bound for one in on_nodes for bound in one.leaving]
+        leaving = [bound for candidates in on_nodes for bound in candidates.leaving]
         with (
-            self._evicted(leaving, [one.pods.row for one in on_nodes]),
+            self._evicted(leaving, [candidates.pods.row for candidates in on_nodes]),
             self._state.fleet_view_for(self._rules.preemptor) as fleet,
         ):
             forms = {form for node in nodes for form in node.forms}
             searches = {form: VictimSearch(fleet, form) for form in forms}
-            found = [(one, node) for node in nodes if (one := self._on_node(node, searches, roughly=True))]
-            found.sort(key=lambda one: one[0].cost)
-            best = [self._on_node(node, searches) or one for one, node in found[:MOST_THOROUGH]]
-        victims = best + [one for one, _ in found[MOST_THOROUGH:]]
-        return [self._without_useless_leaving(one) for one in victims]
+            found = [
+                (rough, node) for node in nodes if (rough := self._on_node(node, searches, roughly=True))
+            ]
+            found.sort(key=lambda on_node: on_node[0].cost)
+            best = [self._on_node(node, searches) or rough for rough, node in found[:MOST_THOROUGH]]
+        victims = best + [rough for rough, _ in found[MOST_THOROUGH:]]
+        return [self._without_useless_leaving(node_victims) for node_victims in victims]
 
     def _on_node(
         self, node: PromisingNode, searches: Mapping[Request, VictimSearch], *, roughly: bool = False
@@ -183,7 +187,7 @@ class _Planner:
             holdings = pods.holdings_in(self._state.fleet)
             among = partial(searches[form].among, pods.row, holdings, roughly=roughly)
             by_form.append(self._chooser.cheapest(candidates, required, among))
-        return min(filter(None, by_form), key=lambda one: one.cost, default=None)
+        return min(filter(None, by_form), key=lambda victims: victims.cost, default=None)
 
     def _by_trial(self, node: str) -> NodeVictims | None:
         """Victims on a node where only an evaluation says whether the pod fits: for claims, or where a
@@ -191,8 +195,8 @@ class _Planner:
         candidates, required, claims = self._candidates[node], self._required.get(node, ()), self._claims
         users = candidates.may_leave & np.array(
             [
-                claims is not None and (claims.used_by(one.pod) or one.pod.uid in required)
-                for one in candidates.pods.running
+                claims is not None and (claims.used_by(bound.pod) or bound.pod.uid in required)
+                for bound in candidates.pods.running
             ],
             np.bool_,
         )
@@ -218,7 +222,7 @@ class _Planner:
             return found
         required, kept = self._required.get(found.node, ()), list(found.leaving)
         for bound in found.leaving:
-            rest = [one for one in kept if one is not bound]
+            rest = [other for other in kept if other is not bound]
             if bound.pod.uid not in required and self._fits_without(found.node, [*found.chosen, *rest]):
                 kept = rest
         return replace(found, leaving=tuple(kept))
@@ -238,13 +242,13 @@ class _Planner:
         plans, failed = [], []
         if not found:
             return [], []
-        evicted = [bound for one in found for bound in (*one.chosen, *one.leaving)]
-        evaluation = self._evaluate([one.node for one in found], evicted)
-        for one, fits, room in zip(found, evaluation.certain, self._room(evaluation), strict=True):
+        evicted = [bound for victims in found for bound in (*victims.chosen, *victims.leaving)]
+        evaluation = self._evaluate([victims.node for victims in found], evicted)
+        for victims, fits, room in zip(found, evaluation.certain, self._room(evaluation), strict=True):
             if not fits:
-                failed.append(one)
-            elif one.pods and self._within_limits(one):
-                plans.append(_plan(one, room))
+                failed.append(victims)
+            elif victims.pods and self._within_limits(victims):
+                plans.append(_plan(victims, room))
         return plans, failed
 
     def _room(self, evaluation: Evaluation) -> list[float]:
@@ -253,7 +257,7 @@ class _Planner:
         cost = evaluation.cost
         if self._state.policy.name == "inventory":
             cost = cost - (1 - 1 / SIZE) * device_costs(self._state.fleet, self._request)[evaluation.rows]
-        return [float(one) for one in cost]
+        return [float(price) for price in cost]
 
     def _within_limits(self, found: NodeVictims) -> bool:
         """Whether the node may run one more pod afterwards, and no queue loses too many at once."""
@@ -284,7 +288,10 @@ class _FreedClaims:
         self._state, self._users = state, dict[str, frozenset[str]]()
         self._by_user: defaultdict[str, list[str]] = defaultdict(list)
         generated = dict(pod.claims)
-        own = {f"{pod.namespace}/{one.claim or generated.get(one.name, '')}" for one in pod.spec.claims}
+        own = {
+            f"{pod.namespace}/{reference.claim or generated.get(reference.name, '')}"
+            for reference in pod.spec.claims
+        }
         for claim in state.devices.claims.values():
             if not claim.allocation or claim.problem or claim.reserved_for_others or claim.key in own:
                 continue

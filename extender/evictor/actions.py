@@ -93,7 +93,7 @@ class Actions:
                 done.pods.append(victim)  # the watch may show it later
         if not is_needed():
             return Leaving([], 0)
-        for victim in [one for one in victims if one not in done.pods]:
+        for victim in [candidate for candidate in victims if candidate not in done.pods]:
             if is_leaving(self._state, victim):
                 done.pods.append(victim)
                 continue

@@ -199,7 +199,7 @@ class Consolidation:
             self._delays = {key: delay for key, delay in self._delays.items() if key in keys}
         if self._small.lately(now):
             return iter(())
-        return iter([one for one in self._known if all(map(self._planner.waits, one[0].pods))])
+        return iter([known for known in self._known if all(map(self._planner.waits, known[0].pods))])
 
     def _see_small(self, jobs: Sequence[Job], now: float) -> None:
         """Note which small jobs have started since the last look, and for how long they had waited."""
@@ -282,7 +282,7 @@ class Consolidation:
 
     def _hold_room(self, move: Move, ends: float) -> None:
         pod, job = move.pod, job_of(move.pod)
-        others = frozenset(one.uid for one in self._state.pods.values() if job_of(one) == job)
+        others = frozenset(other.uid for other in self._state.pods.values() if job_of(other) == job)
         self._moved[pod.uid] = _Moved(move, others, ends)
         place = Placement(move.target, request_of(pod), priority=pod.priority)
         self._state.reservations.reserve_moved(pod.uid, MovedRoom(job, place))
@@ -298,9 +298,11 @@ class Consolidation:
             if pod is None:  # from now on the time of a nomination counts
                 moved.ends = min(moved.ends, self._clock() + self._settings.nomination_seconds)
             job = job_of(moved.move.pod)
-            new = [one for one in self._state.pods.values() if one.uid not in moved.others]
-            replacements = [one for one in new if job_of(one) == job]
-            if placed := [one for one in replacements if self._state.pods.is_bound(one.uid)]:
+            new = [candidate for candidate in self._state.pods.values() if candidate.uid not in moved.others]
+            replacements = [replacement for replacement in new if job_of(replacement) == job]
+            if placed := [
+                replacement for replacement in replacements if self._state.pods.is_bound(replacement.uid)
+            ]:
                 self._metrics.moved("placed")
                 for other in self._moved.values():
                     if job_of(other.move.pod) == job:  # one pod replaces one

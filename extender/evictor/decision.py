@@ -59,11 +59,13 @@ def adopt(state: State, book: Book, pod: Pod, now: float, seconds: float, wall: 
     evictor before it was restarted. Nothing tells these apart, and nothing has to."""
     node = pod.nominated_node
     if node and pod.uid not in book.holds and book.stale.get(pod.uid) != node:
-        leaving = [one for one in state.pods.on_node(node) if one.deleting and not _is_stuck(one, wall)]
-        with state.fleet.without([held for one in leaving for held in state.pods.allocations_of(one)]):
+        leaving = [
+            other for other in state.pods.on_node(node) if other.deleting and not _is_stuck(other, wall)
+        ]
+        with state.fleet.without([held for other in leaving for held in state.pods.allocations_of(other)]):
             if not fits_on(state, pod, node, _FIT_SOON):
                 leaving = []  # do not wait for their end: somebody died half way, or is about to evict more
-        uids = frozenset(one.uid for one in leaving)
+        uids = frozenset(other.uid for other in leaving)
         ends = now + OWN_GRACE + seconds
         book.holds[pod.uid] = Hold(node, uids, ends, ours=False)
 
@@ -89,7 +91,7 @@ def next_step_of_hold(
         return None  # a binding is under way
     if hold.was_free and not fits_on(state, pod, hold.node, _FIT_SOON):
         return "clear" if pod.nominated_node else "drop"
-    waits_in_vain = any(_is_stuck(state.pods.by_uid(one), wall) for one in hold.leaving)
+    waits_in_vain = any(_is_stuck(state.pods.by_uid(leaving_uid), wall) for leaving_uid in hold.leaving)
     if waits_in_vain or now >= hold.ends or (hold.gone is not None and now - hold.gone >= seconds):
         return "clear" if hold.ours and pod.nominated_node else "drop"
     return "nominate" if hold.ours and not pod.nominated_node and book.may_try(uid, now) else None

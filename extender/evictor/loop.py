@@ -96,7 +96,7 @@ class Evictor:
         began, skipped = self._clock(), Skipped()
         waiting = waiting_pods(self._state, self._asked.schedulers)
         self._book.see({pod.uid for pod in waiting}, began)
-        for pod in [one for one in waiting if self._book.may_try(one.uid, began)]:
+        for pod in [candidate for candidate in waiting if self._book.may_try(candidate.uid, began)]:
             with self._guarded(pod):
                 adopt(self._state, self._book, pod, began, self._settings.nomination_seconds, self._wall())
         await self._keep_holds()
@@ -225,7 +225,7 @@ class Evictor:
 
     async def _recommend(self, pod: Pod, plan: EvictionPlan, victims: Sequence[Pod]) -> str:
         uids = frozenset(victim.uid for victim in victims)
-        others = (one.victims for uid, one in self._book.recommended.items() if uid != pod.uid)
+        others = (earlier.victims for uid, earlier in self._book.recommended.items() if uid != pod.uid)
         new = uids.difference(*others)
         recommendation = Recommendation(pod.uid, plan.node, new)
         if new and self._book.recommended.get(pod.uid) != recommendation:

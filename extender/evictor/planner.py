@@ -73,10 +73,12 @@ async def gang_fits(
     gang = state.gangs.gang_of(pod)
     if gang is None:
         return True
-    members = [one for one in state.gangs.members(gang.key) if one.uid != pod.uid and not one.deleting]
-    waiting = [one for one in members if not _has_room(state, one)]
+    members = [
+        other for other in state.gangs.members(gang.key) if other.uid != pod.uid and not other.deleting
+    ]
+    waiting = [other for other in members if not _has_room(state, other)]
     missing = gang.minimum - gang.succeeded - 1 - (len(members) - len(waiting))
-    waiting = [one for one in waiting if not one.gates]
+    waiting = [other for other in waiting if not other.gates]
     if missing > min(len(waiting), MOST_MEMBERS):
         return False
     done, left = Done(), len(waiting)
@@ -127,8 +129,8 @@ def _may_be_held_for(book: Book, pod: Pod) -> bool:
 def may_take(state: State, pod: Pod, node: str, waiting: Sequence[Pod]) -> bool:
     """Whether free room on a node may be held for the pod: no waiting pod of higher priority fits there, and
     the pod's gang, if it has one, fits as a whole."""
-    above = [one for one in waiting if one.priority > pod.priority and _needs_room(state, one)]
-    if len(above) > _ABOVE or any(_could_use(state, one, node) for one in above):
+    above = [other for other in waiting if other.priority > pod.priority and _needs_room(state, other)]
+    if len(above) > _ABOVE or any(_could_use(state, other, node) for other in above):
         return False
     return gang_may_fit(state, pod, state.request_of(pod))
 
@@ -226,7 +228,7 @@ class Planner:
             found = promising_nodes(
                 self._state, pod, self._state.request_of(pod), self.nodes_of(pod), done.leaving
             )
-        nodes, why = [one.name for one in found], "no_plan"
+        nodes, why = [node.name for node in found], "no_plan"
         while len(nodes) > _AT_ONCE:
             best = list[str]()
             for first in range(0, len(nodes), _AT_ONCE):
@@ -256,13 +258,13 @@ class Planner:
     def _carried_out(self, pod: Pod, recommended: Iterable[Recommendation]) -> Done:
         """These recommendations carried out, but for the pod's own and those of lower priority."""
         pods, reservations, done = self._state.pods, self._state.reservations, Done()
-        for one in recommended:
-            other = pods.by_uid(one.pod)
+        for recommendation in recommended:
+            other = pods.by_uid(recommendation.pod)
             if other is None or other.uid == pod.uid or other.priority < pod.priority:
                 continue
             if other.nominated_node or reservations.has(other.uid, Reserved.EVICTOR):
                 continue
             if len(done.places) >= _RECOMMENDED:
                 break
-            done.add(other.uid, one.node, filter(pods.by_uid, one.victims))
+            done.add(other.uid, recommendation.node, filter(pods.by_uid, recommendation.victims))
         return done

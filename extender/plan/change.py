@@ -199,7 +199,7 @@ def added_nodes(text: str, nodes: Mapping[str, Node], taken: Iterable[str] = ())
         like = _from_catalogue(text, name, details)
     names = (f"added-{like.name}-{number}" for number in range(1, 1 << 20))
     known = {*nodes, *taken}
-    fresh = (one for one in names if one not in known)
+    fresh = (new_name for new_name in names if new_name not in known)
     return [copy_of(like, next(fresh)) for _ in range(count)]
 
 
@@ -241,11 +241,11 @@ def _offer(node: Node) -> tuple[tuple[str, str], ...]:
 
 def _from_catalogue(text: str, name: str, details: str) -> Node:
     """A node that has none like it: GPU model of the catalogue, and GPUs, CPU and memory as described."""
-    model = next((one for one in models() if name.lower() in one.name.lower()), None)
+    model = next((gpu_model for gpu_model in models() if name.lower() in gpu_model.name.lower()), None)
     items = [_ITEM.fullmatch(item) for item in details.split(",")] if details else []
     given = {item[1]: item[2] for item in items if item}
     if model is None:
-        known = ", ".join(one.name for one in models())
+        known = ", ".join(gpu_model.name for gpu_model in models())
         raise BadInput(
             f"--add {quoted(text)}: no node and no GPU is named {quoted(name)}; known GPUs: {known}"
         )

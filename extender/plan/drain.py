@@ -76,7 +76,7 @@ def plan_drain(
     started, waiting = dict[str, str](), dict[str, str]()
     if keep_room:
         started = trial.place_waiting()
-        waiting = {one.key: trial.why_not(one) for one in trial.waiting if one.key not in started}
+        waiting = {pod.key: trial.why_not(pod) for pod in trial.waiting if pod.key not in started}
         waiting |= trial.unplanned
     loads = {row: [item.gpus for item in trial.items_on(row)] for row in trial.gpu_rows}  # by name
     dear = {row: -(prices or {}).get(trial.name(row), 0.0) for row in loads}

@@ -100,7 +100,7 @@ def _pool(trial: Trial, model: str, rows: list[int]) -> MigPool:
         },
         {spec.name: len(spec.gpus) for spec in specs},
         [*layouts(placements), {WHOLE: 1}],
-        {resource: one.size for resource, one in placements.items()} | {WHOLE: slices},
+        {resource: placement.size for resource, placement in placements.items()} | {WHOLE: slices},
         {trial.name(row): why for row in rows if (why := _stuck(trial, row))},
     )
 
@@ -119,9 +119,9 @@ def _placements(model: str, resources: set[str]) -> Iterator[tuple[str, Placemen
 
 def _stuck(trial: Trial, row: int) -> str:
     """Why the node cannot change: the first pod that holds a GPU there and cannot move."""
-    for key, one in sorted(trial.staying_on[row].items()):
-        if one.held and (one.held.devices or one.held.shares):
-            return f"{key}: {one.why}"
+    for key, staying in sorted(trial.staying_on[row].items()):
+        if staying.held and (staying.held.devices or staying.held.shares):
+            return f"{key}: {staying.why}"
     return ""
 
 
@@ -139,7 +139,8 @@ def plan_layouts(trial: Trial, pool: MigPool, most: int, growth: float, taken: s
     members = [sorted(names, key=lambda name: _work(trial, on[name])) for names in groups.values()]
     firsts = [names[0] for names in members]
     with_layout = [
-        [[one.get(r, 0) * pool.gpus[name] for r in resources] for one in pool.possible] for name in firsts
+        [[possible.get(r, 0) * pool.gpus[name] for r in resources] for possible in pool.possible]
+        for name in firsts
     ]
     wanted = {r: math.ceil((running[r] + waiting[r]) * max(growth, 1.0) - 1e-9) for r in resources}
     choice = choose_layouts(
@@ -161,7 +162,10 @@ def plan_layouts(trial: Trial, pool: MigPool, most: int, growth: float, taken: s
     return MigPlan(
         pool,
         layout,
-        {name: Counter({r: n * pool.gpus[name] for r, n in one.items()}) for name, one in layout.items()},
+        {
+            name: Counter({r: n * pool.gpus[name] for r, n in counts.items()})
+            for name, counts in layout.items()
+        },
         {name: [item.key for item in on[name]] for name in layout},
         sum(_work(trial, on[name]) for name in layout),
         running,
@@ -197,7 +201,7 @@ def in_use(trial: Trial, rows: Collection[int] | None = None) -> Amounts:
     """Counted devices that pods hold on these rows (None: all), by resource."""
     names = {number: name for name, number in trial.fleet.names.resources.items()}
     total: Amounts = Counter()
-    staying = (one.held for one in trial.staying.values() if one.held)
+    staying = (pinned.held for pinned in trial.staying.values() if pinned.held)
     for held in (*trial.held.values(), *staying):
         if rows is None or held.row in rows:
             for number, count in held.devices:

@@ -59,14 +59,16 @@ def units_of(trial: Trial, free: Free) -> list[Unit]:
     for row in trial.gpu_rows:
         spec, by_gpu = trial.fleet.specs[row], on_row[row]
         assert spec is not None
-        stuck = {gpu for one in trial.staying_on[row].values() if one.held for gpu in _gpus(one.held)}
+        stuck = {
+            gpu for staying in trial.staying_on[row].values() if staying.held for gpu in _gpus(staying.held)
+        }
         if free == "nodes":
             pods = frozenset[str]().union(*by_gpu.values())
             if pods and not stuck:
                 found.append(Unit(row, -1, pods))
         elif -1 not in stuck:
-            for gpu, one in enumerate(spec.gpus):
-                if one.divisible and by_gpu[gpu] and gpu not in stuck:
+            for gpu, gpu_spec in enumerate(spec.gpus):
+                if gpu_spec.divisible and by_gpu[gpu] and gpu not in stuck:
                     found.append(Unit(row, gpu, frozenset(by_gpu[gpu])))
     return sorted(found, key=lambda unit: sum(trial.movable[pod].gpus for pod in unit.pods))
 
@@ -81,7 +83,7 @@ def plan_moves(trial: Trial, moves: int, free: Free) -> tuple[list[Move], int]:
     today, units, emptied = _whole(trial, free), units_of(trial, free), set[int]()
     said: list[Move] = []
     for _ in range(min(_TRIES, len(units))):
-        moved = {one.pod for one in said}
+        moved = {move.pod for move in said}
         unit = min(units, key=lambda unit: len(unit.pods - moved))
         units.remove(unit)
         items = largest_first(trial.movable[pod] for pod in unit.pods - moved)
@@ -124,7 +126,7 @@ def _place(trial: Trial, item: Item, closed: Collection[int], free: Free) -> boo
 
 def by_unit(moves: Sequence[Move]) -> list[Sequence[Move]]:
     """The moves after which something becomes free, for each GPU or node."""
-    ends = [end for end, one in enumerate(moves, 1) if one.frees]
+    ends = [end for end, move in enumerate(moves, 1) if move.frees]
     return [moves[begin:end] for begin, end in pairwise([0, *ends])]
 
 
@@ -132,8 +134,8 @@ def steps_of(units: Iterable[Sequence[Move]]) -> list[Step]:
     """The pods that are in the way of one GPU or node leave together."""
     steps: list[Step] = []
     for moves in units:
-        steps += [Step("evict", one.pod) for one in moves]
-        steps += [Step("place", one.pod, one.target) for one in moves]
+        steps += [Step("evict", move.pod) for move in moves]
+        steps += [Step("place", move.pod, move.target) for move in moves]
     return steps
 
 
@@ -152,8 +154,8 @@ def moves_report(name: str, trial: Trial, moves: int, free: Free, progress: Prog
     replayed = outcome.figures.whole if free == "gpus" else outcome.free_nodes
     what = "GPU" if free == "gpus" else "node"
     rows = [
-        (n, one.pod, one.origin, one.target, outcome.placed.get(one.pod, "no place"), one.frees)
-        for n, one in enumerate(said, 1)
+        (n, move.pod, move.origin, move.target, outcome.placed.get(move.pod, "no place"), move.frees)
+        for n, move in enumerate(said, 1)
     ]
     return Report(
         f"At most {many(moves, 'move')} for more free {what}s: {name}",
@@ -161,7 +163,7 @@ def moves_report(name: str, trial: Trial, moves: int, free: Free, progress: Prog
         [Table("moves", "Moves", ("move", "pod", "from", "to", "replayed", "frees"), rows)],
         [
             Gain(_FREE[free], today, today + gain, replayed),
-            Gain("pods that moved", 0, len(said), sum(one.pod in outcome.placed for one in said)),
+            Gain("pods that moved", 0, len(said), sum(move.pod in outcome.placed for move in said)),
         ],
         outcome.problems,
         [UNKNOWN],

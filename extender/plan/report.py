@@ -117,7 +117,7 @@ def figure_gains(*figures: Fragmentation) -> list[Gain]:
         "most whole GPUs on one node": "largest_request",
         "largest NVLink island request": "largest_island",
     }
-    return [Gain(what, *(getattr(one, name) for one in figures)) for what, name in names.items()]
+    return [Gain(what, *(getattr(moment, name) for moment in figures)) for what, name in names.items()]
 
 
 def _wrapped(texts: Sequence[str], width: int) -> list[str]:

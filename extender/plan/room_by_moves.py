@@ -108,11 +108,11 @@ def starting_together(state: State, pod: Pod) -> list[Pod]:
     gang = state.gangs.gang_of(pod)
     if gang is None:
         return [pod]
-    members = [one for one in state.gangs.members(gang.key) if not one.deleting]
-    bound = sum(state.pods.is_bound(one.uid) for one in members)
+    members = [member for member in state.gangs.members(gang.key) if not member.deleting]
+    bound = sum(state.pods.is_bound(member.uid) for member in members)
     missing = gang.minimum - bound - gang.succeeded
-    free = [one for one in members if not (one.gates or state.pods.is_bound(one.uid))]
-    free.sort(key=lambda one: (one.created, one.key))
+    free = [member for member in members if not (member.gates or state.pods.is_bound(member.uid))]
+    free.sort(key=lambda member: (member.created, member.key))
     return free[:missing] if 0 < missing <= min(len(free), MOST_MEMBERS) else []
 
 
@@ -163,7 +163,7 @@ class Movers:
         for pod in pods:
             if pod.key not in found and len(found) < _MOST_SEARCHED:
                 found |= {pod.key: None} if pod.key in stay else self._with_gang(pod)
-        return [one for one in found.values() if one]
+        return [movable for movable in found.values() if movable]
 
     def _staying(self, pods: Sequence[Pod]) -> set[str]:
         """The keys of the pods without a gang that may not leave, all of them at once: 0.1 s less for 300."""
@@ -178,7 +178,7 @@ class Movers:
 
     def _rules_for(self, members: Sequence[Pod]) -> EvictionRules:
         """Who may leave for the pod; where nobody waits, for a pod of the same priority as these."""
-        pod = self._pod or replace(_NOBODY, priority=max((one.priority for one in members), default=0))
+        pod = self._pod or replace(_NOBODY, priority=max((member.priority for member in members), default=0))
         if pod.priority not in self._rules:
             state, shield = self._state, self._rule.shield if self._rule else 0.0
             self._rules[pod.priority] = EvictionRules(
@@ -191,12 +191,14 @@ class Movers:
         gang = self._state.gangs.gang_of(pod)
         members = [pod]
         if gang is not None:
-            members = [one for one in self._state.gangs.members(gang.key) if one.node_name]
+            members = [member for member in self._state.gangs.members(gang.key) if member.node_name]
             if not self._rules_for(members).may_leave_whole(members):
-                return dict.fromkeys((one.key for one in members), None)
-        movable = [self._movable(one, gang.key if gang else "") for one in members]
+                return dict.fromkeys((member.key for member in members), None)
+        movable = [self._movable(member, gang.key if gang else "") for member in members]
         together = all(movable) and not any(self._state.budgets.violations(members))
-        return {one.key: found if together else None for one, found in zip(members, movable, strict=True)}
+        return {
+            member.key: found if together else None for member, found in zip(members, movable, strict=True)
+        }
 
     def _movable(self, pod: Pod, gang: str) -> Movable | None:
         state, queue = self._state, self._state.rights.queue_of(pod)
@@ -346,11 +348,11 @@ def _search(
     sources = dict[str, list[str]]()
     for pod, request, names in asked:
         promising = promising_nodes(state, pod, request, names, {})
-        sources[pod.key] = [one.name for one in promising if not one.by_claims]
+        sources[pod.key] = [node.name for node in promising if not node.by_claims]
     movable = movers.movable_on(dict.fromkeys(name for names in sources.values() for name in names))
     if not movable:
         return None
-    largest_first = sorted(asked, key=lambda one: (-one[1].gpus, one[0].key))
+    largest_first = sorted(asked, key=lambda asking: (-asking[1].gpus, asking[0].key))
     waiting = [movers.waiting(pod, request, names, sources[pod.key]) for pod, request, names in largest_first]
     moves = cheapest_moves(
         state.fleet, waiting, movable, movers.costs, most=most, questions=questions, closed=closed

@@ -65,14 +65,14 @@ class SlicePlan:
 
     @property
     def moves(self) -> list[Candidate]:
-        return [one for one in self.candidates if one.target]
+        return [candidate for candidate in self.candidates if candidate.target]
 
 
 def plan_slices(trial: Trial, measured: Mapping[str, Use], margin: float) -> SlicePlan:
     """The pods that would fit a slice with ``margin`` times what they use, largest first. The fleet has
     those that find a free one on it afterwards."""
     plan = SlicePlan([], [], {})
-    slices = sorted(_slices(trial), key=lambda one: (one.memory_mib, one.compute_milli, one.resource))
+    slices = sorted(_slices(trial), key=lambda size: (size.memory_mib, size.compute_milli, size.resource))
     for item in trial.movable.values():
         if not _has_whole_gpu(trial, item):
             continue
@@ -81,10 +81,10 @@ def plan_slices(trial: Trial, measured: Mapping[str, Use], margin: float) -> Sli
             plan.unknown.append(item.key)
         else:
             plan.candidates.append(Candidate(item, trial.name(item.home), use, source))
-    plan.candidates.sort(key=lambda one: (-(one.use.memory_mib or 0), one.item.key))
+    plan.candidates.sort(key=lambda candidate: (-(candidate.use.memory_mib or 0), candidate.item.key))
     plan.candidates = [
-        _placed(trial, one, [size for size in slices if _is_enough(size, one.use, margin)])
-        for one in plan.candidates
+        _placed(trial, candidate, [size for size in slices if _is_enough(size, candidate.use, margin)])
+        for candidate in plan.candidates
     ]
     return plan
 
@@ -94,7 +94,7 @@ def _slices(trial: Trial) -> Iterator[Slice]:
     specs = [spec for row in trial.gpu_rows if (spec := trial.fleet.specs[row])]
     pools = (pool for spec in specs for pool in spec.pools if pool.profile)
     found = {(p.resource, p.compute_milli, p.memory_mib) for p in pools if p.resource.startswith(MIG_PREFIX)}
-    yield from (Slice(*one) for one in sorted(found))
+    yield from (Slice(*figures) for figures in sorted(found))
 
 
 def _has_whole_gpu(trial: Trial, item: Item) -> bool:
@@ -131,23 +131,23 @@ def _declared(pod: Pod) -> Use:
     return Use(None if memory is None else float(mib(memory)), part)
 
 
-def _is_enough(one: Slice, use: Use, margin: float) -> bool:
+def _is_enough(size: Slice, use: Use, margin: float) -> bool:
     assert use.memory_mib is not None
     assert use.active is not None
     memory, compute = margin * use.memory_mib, min(margin * use.active, 1.0) * WHOLE
-    return one.memory_mib >= memory and one.compute_milli >= compute
+    return size.memory_mib >= memory and size.compute_milli >= compute
 
 
-def _placed(trial: Trial, one: Candidate, enough: list[Slice]) -> Candidate:
+def _placed(trial: Trial, candidate: Candidate, enough: list[Slice]) -> Candidate:
     """The candidate on the smallest slice that is free now, if any is; its GPU is then free."""
     now = trial.savepoint()
     for size in enough:
-        pod = _asking_for(one.item, size.resource)
-        trial.leave(one.item)
-        if trial.place(Item(pod.key, request_of(pod), one.item.rows, pod)):
-            return replace(one, slice=size, target=trial.node_of(pod.key))
+        pod = _asking_for(candidate.item, size.resource)
+        trial.leave(candidate.item)
+        if trial.place(Item(pod.key, request_of(pod), candidate.item.rows, pod)):
+            return replace(candidate, slice=size, target=trial.node_of(pod.key))
         trial.undo_to(now)
-    return replace(one, slice=enough[0]) if enough else one
+    return replace(candidate, slice=enough[0]) if enough else candidate
 
 
 def _asking_for(item: Item, resource: str) -> Pod:
@@ -171,7 +171,7 @@ def slices_report(
     progress("slices", 0.0)
     today = trial.figures().whole
     plan = plan_slices(trial, measured, margin)
-    plan, outcome = largest_that_holds(plan, lambda one: _carried_out(source, one.moves), _smaller)
+    plan, outcome = largest_that_holds(plan, lambda proposed: _carried_out(source, proposed.moves), _smaller)
     progress("slices", 1.0)
     moves = len(plan.moves)
     return Report(
@@ -197,15 +197,15 @@ def _smaller(plan: SlicePlan, outcome: Outcome) -> SlicePlan | None:
 def _carried_out(source: ClusterSource, moves: list[Candidate]) -> Outcome:
     """These pods ask for their slice and wait; the scheduler places them."""
     events: list[Event] = []
-    for one in moves:
-        assert one.slice is not None
-        pod = _asking_for(one.item, one.slice.resource)
+    for move in moves:
+        assert move.slice is not None
+        pod = _asking_for(move.item, move.slice.resource)
         events += [Deleted("Pod", pod.key), Upserted(pod)]
-    return carry_out(source.trial(events), [Step("place", one.item.key) for one in moves])
+    return carry_out(source.trial(events), [Step("place", move.item.key) for move in moves])
 
 
 def _sentences(plan: SlicePlan, margin: float) -> list[str]:
-    fit = sum(one.slice is not None for one in plan.candidates)
+    fit = sum(candidate.slice is not None for candidate in plan.candidates)
     said = [
         f"{fit} pods would fit a slice with {margin:g} times what they use; for {len(plan.moves)} of "
         "them one is free today."
@@ -223,16 +223,16 @@ def _sentences(plan: SlicePlan, margin: float) -> list[str]:
 def _table(plan: SlicePlan, outcome: Outcome) -> Table:
     rows = [
         (
-            one.item.key,
-            one.node,
-            round((one.use.memory_mib or 0) / 1024, 1),
-            round(100 * (one.use.active or 0)),
-            one.source,
-            short(one.slice.resource) if one.slice else "none is large enough",
-            one.target or "-",
-            outcome.placed.get(one.item.key, "-"),
+            candidate.item.key,
+            candidate.node,
+            round((candidate.use.memory_mib or 0) / 1024, 1),
+            round(100 * (candidate.use.active or 0)),
+            candidate.source,
+            short(candidate.slice.resource) if candidate.slice else "none is large enough",
+            candidate.target or "-",
+            outcome.placed.get(candidate.item.key, "-"),
         )
-        for one in plan.candidates
+        for candidate in plan.candidates
     ]
     head = ("pod", "node", "memory GiB", "active %", "known", "slice", "free on", "replayed")
     return Table("slices", "Pods with one whole GPU", head, rows)

@@ -51,4 +51,4 @@ class ClusterSource:
 
     def nodes(self) -> Mapping[str, Node]:
         objects = (event.obj for event in self._events if isinstance(event, Upserted))
-        return {one.name: one for one in objects if isinstance(one, Node)}
+        return {obj.name: obj for obj in objects if isinstance(obj, Node)}

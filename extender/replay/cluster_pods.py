@@ -167,7 +167,7 @@ def trial_of(
         else:
             why = why or Stays.UNREADABLE
             trial.staying_on[held.row][pod.key] = Staying(str(why), why in _ENDS_WITH_NODE, held)
-    moving.sort(key=lambda one: (one[0].started or one[0].created, -one[1].gpus, one[0].key))
+    moving.sort(key=lambda moved: (moved[0].started or moved[0].created, -moved[1].gpus, moved[0].key))
     for pod, request, held in moving:
         rows = permitted.rows_that_accept(pod)
         if not rows[held.row]:

@@ -132,10 +132,10 @@ class SnapshotReplay:
         trial, arrays, kept = self.trial, self.trial.fleet.arrays, kept or {}
         whole = whole_gpus(arrays) & self.gpus
         on_node, nodes = whole.sum(axis=0), whole_nodes(arrays, whole)
-        for node_row, one in trial.only_for_claims.items():
-            on_node[node_row], nodes[node_row] = one.free, 0 < one.gpus == one.free
+        for node_row, hidden in trial.only_for_claims.items():
+            on_node[node_row], nodes[node_row] = hidden.free, 0 < hidden.gpus == hidden.free
         free = np.where(self.gpus, trial.fleet.arrays.free_parts(), 0).clip(min=0)
-        pinned = Counter(one.why for one in trial.staying.values())
+        pinned = Counter(staying.why for staying in trial.staying.values())
         return {
             "trace": self._name,
             "policy": policy,
@@ -153,7 +153,7 @@ class SnapshotReplay:
             "held_back": len(trial.held_back) if policy != TODAY else 0,
             "on_parts": sum(map(self._gets_a_part, trial.held)) if on_node.any() else 0,
             "pinned_pods": len(trial.staying),
-            "pinned": dict(sorted(pinned.items(), key=lambda one: (-one[1], one[0]))),
+            "pinned": dict(sorted(pinned.items(), key=lambda counted: (-counted[1], counted[0]))),
             "seconds": 0.0,
         }
 

@@ -163,12 +163,14 @@ class Trial:
     @property
     def staying(self) -> dict[str, Staying]:
         """All pods that stay, by key."""
-        return {key: one for on_row in self.staying_on.values() for key, one in on_row.items()}
+        return {key: staying for on_row in self.staying_on.values() for key, staying in on_row.items()}
 
     def blockers(self, row: int) -> dict[str, str]:
         """The pods that keep a node from going, and why, by key; by its name, whether its owner keeps it."""
         marked = {self.name(row): self.must_stay[row]} if row in self.must_stay else {}
-        return marked or {k: one.why for k, one in self.staying_on[row].items() if not one.ends_with_node}
+        return marked or {
+            k: staying.why for k, staying in self.staying_on[row].items() if not staying.ends_with_node
+        }
 
     def items_on(self, row: int) -> list[Item]:
         """The pods of a node that can leave it, by key."""
@@ -190,7 +192,7 @@ class Trial:
         found = evaluate(self.state, item.pod, item.request, self._names)
         codes[found.rows], cost[found.rows] = found.codes, found.cost
         if found.forecasts:
-            by_claims = np.array([bool(one.devices or one.problem) for one in found.forecasts])
+            by_claims = np.array([bool(forecast.devices or forecast.problem) for forecast in found.forecasts])
             codes[found.rows[by_claims]] = Reason.NO_SUCH_RESOURCE
         return codes, cost
 
@@ -380,13 +382,13 @@ class Trial:
         """Place the pod, with as many others of its gang as must start with it."""
         gang = self.state.gangs.gang_of(item.pod) if self.state.gang_check else None
         members = self.state.gangs.members(gang.key) if gang else []
-        others = [one for one in members if one.key != item.key and not one.deleting]
-        if gang is None or gang.to_place < 2 or any(one.node_name for one in others):
+        others = [member for member in members if member.key != item.key and not member.deleting]
+        if gang is None or gang.to_place < 2 or any(member.node_name for member in others):
             self.place(item)
             return
-        free = [one.key for one in others if not one.gates]
+        free = [member.key for member in others if not member.gates]
         count, before = min(gang.to_place, 1 + len(free)), self.savepoint()
-        smallest = sorted((waiting[key] for key in free if key in waiting), key=lambda one: one.gpus)
+        smallest = sorted((waiting[key] for key in free if key in waiting), key=lambda member: member.gpus)
         chosen = [item, *smallest][:count]
         fits = gang_would_fit(self.state, item.pod, item.request, Supposed(self.state.nodes))
         if fits and len(chosen) == count and all(map(self.place, largest_first(chosen))):

@@ -117,7 +117,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         mistaken = re.search(r"invalid choice: '([^']*)'|unrecognized arguments: (-[^ =]+)", message)
         if mistaken:
-            choices = (str(one) for action in self._actions for one in action.choices or ())
+            choices = (str(choice) for action in self._actions for choice in action.choices or ())
             known = [*self._option_string_actions, *choices]
             message += did_you_mean(mistaken[1] or mistaken[2], known)
         super().error(message)

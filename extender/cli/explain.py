@@ -88,15 +88,15 @@ def run(args: argparse.Namespace) -> int:
     if answers is None:
         answers, warnings = _worked_out(args, text, name, templates, pods, settings)
     if args.output in ("json", "yaml"):
-        values = [one.value for one in answers]
+        values = [answer.value for answer in answers]
         shown = to_json(values[0] if len(values) == 1 else values, indent=2)
         print(cluster_args.structured(shown.decode(), args.output))
     elif args.output == "name":
-        for name in dict.fromkeys(name for one in answers for name in one.nodes):
+        for name in dict.fromkeys(name for answer in answers for name in answer.nodes):
             print(f"node/{name}")
     else:
-        print("\n\n".join([*warnings, *(one.text for one in answers)]))
-    return int(args.exit_code and not all(one.nodes for one in answers))
+        print("\n\n".join([*warnings, *(answer.text for answer in answers)]))
+    return int(args.exit_code and not all(answer.nodes for answer in answers))
 
 
 def _kind(word: str) -> str:
@@ -217,10 +217,10 @@ def _worked_out(
         if any(fits_somewhere(state, template.pod) for template in templates):
             plan_now(state)
         now, answers = cluster_args.moment(source, state.pods.values(), dump), []
-        for one in templates:
-            nodes = None if names is None else tuple(explain_each(state, one.pod, names))
-            found = explain_template(state, one, beside, now=now) if names is None else None
-            answers.append(PodAnswer(one.workload, one.pod.key, found, nodes))
+        for template in templates:
+            nodes = None if names is None else tuple(explain_each(state, template.pod, names))
+            found = explain_template(state, template, beside, now=now) if names is None else None
+            answers.append(PodAnswer(template.workload, template.pod.key, found, nodes))
     return _answers(args, answers), _warnings(state)
 
 
@@ -228,14 +228,16 @@ def _answers(args: argparse.Namespace, answers: Sequence[PodAnswer]) -> list[_An
     from extender.cli.explain_text import render, render_nodes
 
     found = []
-    for one in answers:
-        title = f"{visible(one.workload)}:\n" if one.workload else ""
-        if one.explanation is not None:
-            text, fitting = render(one.explanation, **_look(args)), _fitting(one.explanation)
+    for answer in answers:
+        title = f"{visible(answer.workload)}:\n" if answer.workload else ""
+        if answer.explanation is not None:
+            text, fitting = render(answer.explanation, **_look(args)), _fitting(answer.explanation)
         else:
-            text = render_nodes(one.pod, one.nodes or (), **_look(args))
-            fitting = [node.node for node in one.nodes or () if node.fits]
-        found.append(_Answer(one.explanation if one.nodes is None else one.nodes, title + text, fitting))
+            text = render_nodes(answer.pod, answer.nodes or (), **_look(args))
+            fitting = [node.node for node in answer.nodes or () if node.fits]
+        found.append(
+            _Answer(answer.explanation if answer.nodes is None else answer.nodes, title + text, fitting)
+        )
     return found
 
 
@@ -270,17 +272,21 @@ def _manifest(files: Sequence[str], namespace: str | None) -> tuple[str | None, 
     texts: list[tuple[str, str]] = []
     for name in files:
         path = Path(name)
-        paths = sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES) if path.is_dir() else [path]
+        paths = (
+            sorted(entry for entry in path.iterdir() if entry.suffix in _SUFFIXES)
+            if path.is_dir()
+            else [path]
+        )
         if not paths:
-            raise ValueError(f"{name}: has no file {', '.join('*' + one for one in _SUFFIXES)}")
-        for one in paths:
+            raise ValueError(f"{name}: has no file {', '.join('*' + suffix for suffix in _SUFFIXES)}")
+        for file in paths:
             try:
-                text = sys.stdin.read() if name == "-" else one.read_text(encoding="utf-8-sig")
+                text = sys.stdin.read() if name == "-" else file.read_text(encoding="utf-8-sig")
             except UnicodeDecodeError:
-                raise ValueError(f"{one}: is not text") from None
+                raise ValueError(f"{file}: is not text") from None
             except OSError as error:
-                raise ValueError(f"{one}: cannot be read: {error.strerror}") from None
-            texts.append(("standard input" if name == "-" else str(one), text))
+                raise ValueError(f"{file}: cannot be read: {error.strerror}") from None
+            texts.append(("standard input" if name == "-" else str(file), text))
     if not texts:
         return None, ""
     is_plain = len(texts) == 1 and not namespace

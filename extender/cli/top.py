@@ -119,7 +119,7 @@ def _of_namespace(found: Overview, args: argparse.Namespace) -> Overview:
     """With the pending pods of ``--namespace``."""
     if not args.namespace:
         return found
-    waiting = tuple(one for one in found.waiting if one.pod.startswith(f"{args.namespace}/"))
+    waiting = tuple(line for line in found.waiting if line.pod.startswith(f"{args.namespace}/"))
     shown = waiting[: args.waiting]
     return replace(found, waiting=shown, more_waiting=found.more_waiting + len(waiting) - len(shown))
 

@@ -107,7 +107,7 @@ class Claims:
 
 def container_stages(spec: PodSpec) -> list[int]:
     """The stage of each container (see ``Claim``), init containers first."""
-    inits = [-i if one.sidecar else i for i, one in enumerate(spec.init_containers, 1)]
+    inits = [-i if container.sidecar else i for i, container in enumerate(spec.init_containers, 1)]
     return inits + [0] * len(spec.containers)
 
 

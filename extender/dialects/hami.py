@@ -175,8 +175,8 @@ def _gpu(entry: Mapping[str, object], mode: str, cordoned: set[str]) -> Gpu:
 def _instances(profiles: object) -> Instances:
     """The instances of a GPU, in the order in which HAMi tries them."""
     listed = _PARSER.objects(profiles, MIG_PROFILES)
-    by_slices = [(_PARSER.number(one.get("sliceCount", 0)), _instance(one)) for one in listed]
-    by_slices.sort(key=lambda one: (one[1].memory_mib, one[0]))
+    by_slices = [(_PARSER.number(profile.get("sliceCount", 0)), _instance(profile)) for profile in listed]
+    by_slices.sort(key=lambda sized: (sized[1].memory_mib, sized[0]))
     return _interned(tuple(instance for _, instance in by_slices if instance.windows))
 
 
@@ -188,7 +188,7 @@ def _interned(instances: Instances) -> Instances:
 def _instance(profile: Mapping[str, object]) -> Instance:
     profile_name = _PARSER.text(profile.get("name", ""))
     listed = _PARSER.objects(profile.get("placements") or [], MIG_SLICES)
-    placements = [_placement(one, profile_name) for one in listed]
+    placements = [_placement(placement, profile_name) for placement in listed]
     compute = _PARSER.number(profile.get("core", 0)) * 10
     if compute > WHOLE:
         raise InventoryError(f"{REGISTER}: MIG profile {quoted(profile_name)} has more compute than a GPU")

@@ -103,7 +103,7 @@ class StartForecasts:
         for uid, judged in list(self._judged.items()):
             pod = pods.by_uid(uid)
             started = pod is not None and pods.is_bound(uid)
-            for part in [one for one in judged.open if started or now > judged.by[one]]:
+            for part in [open_part for open_part in judged.open if started or now > judged.by[open_part]]:
                 in_time = started and now <= judged.by[part] + INTERVAL
                 judged.open.discard(part)
                 self.results[judged.queue, part, "held" if in_time else "missed"] += 1
@@ -169,7 +169,7 @@ class _Forecaster:
         state, spec = self._state, self._state.fleet.specs[row]
         found = []
         for pod in state.pods.on_node(spec.name) if spec else ():
-            held = tuple(one for one in state.pods.allocations_of(pod) if one.row == row)
+            held = tuple(allocation for allocation in state.pods.allocations_of(pod) if allocation.row == row)
             ends = state.end_costs.remaining(pod, _part_that_ends_before(pod.uid))
             found.append(Running(pod.key, held, ends))
         return found

@@ -40,10 +40,10 @@ def _kubeflow(spec: _Fields, status: _Fields) -> Size:
     """``runPolicy.schedulingPolicy.minAvailable``, else the elastic minimum, else all. A launcher that waits
     for the workers does not exist before they run."""
     roles = [as_map(value) for key, value in spec.items() if key.endswith("ReplicaSpecs")]
-    replicas = {name: as_map(one) for role in roles for name, one in role.items()}
+    replicas = {name: as_map(replica) for role in roles for name, replica in role.items()}
     if spec.get("launcherCreationPolicy") == "WaitForWorkersReady":
         replicas.pop("Launcher", None)
-    total = sum(_or_one(one.get("replicas")) for one in replicas.values())
+    total = sum(_or_one(replica.get("replicas")) for replica in replicas.values())
     policy = as_map(as_map(spec.get("runPolicy")).get("schedulingPolicy"))
     elastic = as_map(spec.get("elasticPolicy"))
     least = count_of(policy.get("minAvailable")) or count_of(elastic.get("minReplicas"))
@@ -52,7 +52,7 @@ def _kubeflow(spec: _Fields, status: _Fields) -> Size:
 
 def _job_set(spec: _Fields, status: _Fields) -> Size:
     """All pods of all jobs. Those that ``dependsOn`` holds back count: their room is needed, too."""
-    return Size(sum(_pods_of_job(as_map(one)) for one in as_list(spec.get("replicatedJobs"))))
+    return Size(sum(_pods_of_job(as_map(job)) for job in as_list(spec.get("replicatedJobs"))))
 
 
 def _pods_of_job(replicated: _Fields) -> int:
@@ -63,7 +63,7 @@ def _pods_of_job(replicated: _Fields) -> int:
 
 
 def _pod_gang(spec: _Fields, status: _Fields) -> Size:
-    return Size(sum(count_of(as_map(one).get("minReplicas")) for one in as_list(spec.get("podgroups"))))
+    return Size(sum(count_of(as_map(group).get("minReplicas")) for group in as_list(spec.get("podgroups"))))
 
 
 def _leader_worker_set(spec: _Fields, status: _Fields) -> Size:
@@ -75,18 +75,20 @@ def _ray_cluster(spec: _Fields, status: _Fields) -> Size:
     """Ray works with its head and any number of workers, but a head alone is of no use: it starts with the
     ``minReplicas`` of each group, or with one worker. The hosts of a replica are useless without each
     other."""
-    groups = [as_map(one) for one in as_list(spec.get("workerGroupSpecs"))]
-    groups = [one for one in groups if one.get("suspend") is not True]
-    hosts = {as_text(one.get("groupName")): _or_one(one.get("numOfHosts")) for one in groups}
-    workers = sum(count_of(one.get("minReplicas")) * _or_one(one.get("numOfHosts")) for one in groups)
-    wanted = any(count_of(one.get("replicas")) for one in groups)
+    groups = [as_map(group) for group in as_list(spec.get("workerGroupSpecs"))]
+    groups = [group for group in groups if group.get("suspend") is not True]
+    hosts = {as_text(group.get("groupName")): _or_one(group.get("numOfHosts")) for group in groups}
+    workers = sum(count_of(group.get("minReplicas")) * _or_one(group.get("numOfHosts")) for group in groups)
+    wanted = any(count_of(group.get("replicas")) for group in groups)
     return Size(1, min(1 + (workers or wanted), GANG_MEMBERS), hosts)
 
 
 def _kueue(spec: _Fields, status: _Fields) -> Size:
     """The counts of the admission, which may be partial, else those that were asked for."""
     admitted = as_list(as_map(status.get("admission")).get("podSetAssignments"))
-    return Size(sum(count_of(as_map(one).get("count")) for one in admitted or as_list(spec.get("podSets"))))
+    return Size(
+        sum(count_of(as_map(pod_set).get("count")) for pod_set in admitted or as_list(spec.get("podSets")))
+    )
 
 
 JOB_KINDS: Mapping[JobKind, _Row] = {
@@ -122,7 +124,7 @@ class JobManifest(Manifest, frozen=True, gc=False):
 
     def record(self, kind: JobKind | None = None) -> PodGroup:
         """How many of the job's pods run together. ``kind``: unless the job itself names it."""
-        named: list[JobKind] = [one for one in JOB_KINDS if one == self.kind]
+        named: list[JobKind] = [known for known in JOB_KINDS if known == self.kind]
         own = kind or named[0]
         spec, namespace = as_map(self.spec), self.metadata.namespace_or_default
         size = JOB_KINDS[own].size(spec, as_map(self.status))

@@ -189,7 +189,11 @@ def _finished(status: _Status) -> float:
     if status.phase not in ("Succeeded", "Failed"):
         return 0.0
     return max(
-        [unix_seconds(one.lastTransitionTime) for one in status.conditions if one.type == "Ready"],
+        [
+            unix_seconds(condition.lastTransitionTime)
+            for condition in status.conditions
+            if condition.type == "Ready"
+        ],
         default=0.0,
     )
 

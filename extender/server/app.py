@@ -264,8 +264,10 @@ class _DebugRoutes:
         service, engine = self._service, self._engine()
         watches = engine.source.watches()
         around = Surroundings(
-            watches={one.resource: one.problem for one in watches.values() if one.problem},
-            silent={one.resource: one.silent for kind, one in watches.items() if kind in REQUIRED_KINDS},
+            watches={watch.resource: watch.problem for watch in watches.values() if watch.problem},
+            silent={
+                watch.resource: watch.silent for kind, watch in watches.items() if kind in REQUIRED_KINDS
+            },
             lease=service.lease_problem(),
             tokens=service.debug_auth.problem if service.debug_auth else "",
             tasks=service.background.problems(),

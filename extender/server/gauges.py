@@ -27,26 +27,26 @@ if TYPE_CHECKING:  # they load kernels
 
 Values: TypeAlias = float | Mapping[Any, float]
 """Of a metric: one, or one for each value of its label, or for each tuple of values of its labels."""
-_RESOURCES = {kind: one.resource for kind, one in WATCHED_KINDS.items() if kind in REQUIRED_KINDS}
+_RESOURCES = {kind: watched.resource for kind, watched in WATCHED_KINDS.items() if kind in REQUIRED_KINDS}
 _ON_OFFER: dict[str, tuple[str, Callable[[Fragmentation], float]]] = {
-    "gpus_on_offer": ("GPUs of nodes that take pods.", lambda one: one.gpus),
-    "gpus_free": ("Free compute of GPUs on offer, in GPUs.", lambda one: one.free),
-    "gpus_whole": ("GPUs on offer that are free and that pods can get whole.", lambda one: one.whole),
-    "nodes_on_offer": ("Nodes with GPUs that take pods.", lambda one: one.nodes),
-    "nodes_whole": ("Nodes on offer all of whose GPUs are entirely free.", lambda one: one.whole_nodes),
-    "largest_request_gpus": ("The most whole GPUs that a pod can get.", lambda one: one.largest_request),
-    "largest_island_gpus": ("The most of them that are NVLink peers.", lambda one: one.largest_island),
-    "largest_node_gpus": ("The most whole GPUs that an empty node has.", lambda one: one.largest_node),
+    "gpus_on_offer": ("GPUs of nodes that take pods.", lambda model: model.gpus),
+    "gpus_free": ("Free compute of GPUs on offer, in GPUs.", lambda model: model.free),
+    "gpus_whole": ("GPUs on offer that are free and that pods can get whole.", lambda model: model.whole),
+    "nodes_on_offer": ("Nodes with GPUs that take pods.", lambda model: model.nodes),
+    "nodes_whole": ("Nodes on offer all of whose GPUs are entirely free.", lambda model: model.whole_nodes),
+    "largest_request_gpus": ("The most whole GPUs that a pod can get.", lambda model: model.largest_request),
+    "largest_island_gpus": ("The most of them that are NVLink peers.", lambda model: model.largest_island),
+    "largest_node_gpus": ("The most whole GPUs that an empty node has.", lambda model: model.largest_node),
     "stranded_gpu_memory_bytes": (
         "Free memory of shared GPUs that have no compute left.",
-        lambda one: one.stranded_memory_mib * (1 << 20),
+        lambda model: model.stranded_memory_mib * (1 << 20),
     ),
 }
 """By GPU model."""
 _LACKING: dict[str, Callable[[Fragmentation], float]] = {
-    "gpu_memory": lambda one: one.stranded_compute,
-    "cpu": lambda one: one.stranded_by_cpu,
-    "host_memory": lambda one: one.stranded_by_host_memory,
+    "gpu_memory": lambda model: model.stranded_compute,
+    "cpu": lambda model: model.stranded_by_cpu,
+    "host_memory": lambda model: model.stranded_by_host_memory,
 }
 
 
@@ -130,16 +130,18 @@ class Gauges:
         text = "1 after the first complete list of the resource."
         synced = {name: kind in self._state.synced for kind, name in _RESOURCES.items()}
         yield gauge("synced", text, synced, "resource")
-        watches = {one.resource: one for kind, one in self._source.watches().items() if kind in _RESOURCES}
+        watches = {
+            watch.resource: watch for kind, watch in self._source.watches().items() if kind in _RESOURCES
+        }
         text = "Time since the last bytes from the API server."
         yield gauge(
-            "state_age_seconds", text, {name: one.silent for name, one in watches.items()}, "resource"
+            "state_age_seconds", text, {name: watch.silent for name, watch in watches.items()}, "resource"
         )
         text = "Time since the watch was last open, 0 while it is."
-        closed = {name: one.closed for name, one in watches.items()}
+        closed = {name: watch.closed for name, watch in watches.items()}
         yield gauge("watch_closed_seconds", text, closed, "resource")
         text = "Watches and attempts to open one that ended, by how."
-        ends = {(name, how): one.ends.get(how, 0) for name, one in watches.items() for how in WATCH_ENDS}
+        ends = {(name, how): watch.ends.get(how, 0) for name, watch in watches.items() for how in WATCH_ENDS}
         yield counter("watch_restarts", text, ends, "resource", "reason")
 
     def _of_disruptions(self) -> Iterator[Metric]:
@@ -166,7 +168,7 @@ class Gauges:
     def _of_teams(self) -> Iterator[Metric]:
         text = "GPU-seconds that pods with a node have had."
         teams = self._teams.gpu_seconds.items()
-        had = {(one.namespace, one.queue or NO_QUEUE_LABEL, one.model): seconds for one, seconds in teams}
+        had = {(team.namespace, team.queue or NO_QUEUE_LABEL, team.model): seconds for team, seconds in teams}
         yield counter("namespace_gpu_seconds", text, had, "workload_namespace", "queue", "model")
         models = self._found.installed if self._found else ()
         values = {model: self._state.fleet.values.of(model, "") for model in models}
@@ -190,21 +192,21 @@ class Gauges:
 
 
 def _waiting(found: Census) -> Iterator[Metric]:
-    queues, now = {name or NO_QUEUE_LABEL: one for name, one in found.waiting.items()}, time.time()
+    queues, now = {name or NO_QUEUE_LABEL: queue for name, queue in found.waiting.items()}, time.time()
     text = "GPU pods without a node and without scheduling gates."
-    yield gauge("waiting_pods", text, {name: one.pods for name, one in queues.items()}, "queue")
-    gpus = {name: round(one.gpus, 6) for name, one in queues.items()}
+    yield gauge("waiting_pods", text, {name: queue.pods for name, queue in queues.items()}, "queue")
+    gpus = {name: round(queue.gpus, 6) for name, queue in queues.items()}
     yield gauge("waiting_gpus", "GPUs that such pods ask for.", gpus, "queue")
-    ages = {name: max(0.0, now - one.oldest) if one.oldest else 0.0 for name, one in queues.items()}
+    ages = {name: max(0.0, now - queue.oldest) if queue.oldest else 0.0 for name, queue in queues.items()}
     yield gauge("waiting_oldest_seconds", "Age of the oldest of them, 0 if none waits.", ages, "queue")
 
 
 def _fleet(found: Census) -> Iterator[Metric]:
     """GPUs by model, what is on offer, and what is stranded."""
     installed, models = found.installed, found.models
-    gpus = {model: one.gpus for model, one in installed.items()}
+    gpus = {model: usage.gpus for model, usage in installed.items()}
     yield gauge("gpus_installed", "GPUs of all nodes, on offer or not.", gpus, "model")
-    used = {model: one.used for model, one in installed.items()}
+    used = {model: usage.used for model, usage in installed.items()}
     yield gauge("gpus_used", "Compute in use of all GPUs, in GPUs.", used, "model")
     spot = {"installed": found.spot.gpus, "used": found.spot.used}
     yield gauge("spot_gpus", "GPUs of spot nodes: all of them, and those in use.", spot, "state")
@@ -213,17 +215,19 @@ def _fleet(found: Census) -> Iterator[Metric]:
     text = "Nodes with GPUs of which it is not known how many they are."
     yield gauge("nodes_uncounted", text, found.totals.uncounted)
     for name, (text, value_of) in _ON_OFFER.items():
-        yield gauge(name, text, {model: value_of(one) for model, one in models.items()}, "model")
+        yield gauge(name, text, {model: value_of(figures) for model, figures in models.items()}, "model")
     text = "Free compute of GPUs on offer, in GPUs, for which something else is lacking."
-    stranded = {(m, lack): amount(one) for m, one in models.items() for lack, amount in _LACKING.items()}
+    stranded = {
+        (m, lack): amount(figures) for m, figures in models.items() for lack, amount in _LACKING.items()
+    }
     yield gauge("stranded_gpus", text, stranded, "model", "lack")
     text = "Nodes with GPUs that take no pods at present, by reason."
     yield gauge("closed_nodes", text, found.closed_nodes, "reason")
-    free = {model: one.free_slices for model, one in found.mig.items()}
+    free = {model: mig.free_slices for model, mig in found.mig.items()}
     yield gauge("mig_free_slices", "Free memory slices of GPUs in MIG mode.", free, "model")
-    profiles = {(m, name): one for m, mig in found.mig.items() for name, one in mig.profiles.items()}
-    instances = {key: one.instances for key, one in profiles.items()}
+    profiles = {(m, name): profile for m, mig in found.mig.items() for name, profile in mig.profiles.items()}
+    instances = {key: profile.instances for key, profile in profiles.items()}
     yield gauge("mig_free_instances", "MIG instances that pods can get now.", instances, "model", "profile")
     text = "Free memory slices that cannot become an instance of the profile, but could on an empty GPU."
-    stranded = {key: one.stranded for key, one in profiles.items()}
+    stranded = {key: profile.stranded for key, profile in profiles.items()}
     yield gauge("mig_stranded_slices", text, stranded, "model", "profile")

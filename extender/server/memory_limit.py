@@ -23,7 +23,9 @@ def memory_limit(root: Path = Path("/")) -> int | None:
         mounted = root / "sys/fs/cgroup" / ("memory" if is_memory else "")
         if number == "0" or is_memory:
             own = mounted / path.lstrip("/")
-            found += [_limit_of(one) for one in (own, *own.parents) if one.is_relative_to(mounted)]
+            found += [
+                _limit_of(directory) for directory in (own, *own.parents) if directory.is_relative_to(mounted)
+            ]
     return min((limit for limit in found if limit), default=None)
 
 

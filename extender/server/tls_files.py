@@ -113,12 +113,12 @@ def _expiry(server: ssl.SSLContext, certificate: str) -> float:
     client.load_verify_locations(cadata=certificate)
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(_NO_CHECK_TIME)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    one = client.wrap_bio(to_client, to_server)
-    other = server.wrap_bio(to_server, to_client, server_side=True)
-    for end in (one, other) * _ROUNDS:
+    client_end = client.wrap_bio(to_client, to_server)
+    server_end = server.wrap_bio(to_server, to_client, server_side=True)
+    for end in (client_end, server_end) * _ROUNDS:
         with suppress(ssl.SSLWantReadError):
             end.do_handshake()
-    found = one.getpeercert() or {}
+    found = client_end.getpeercert() or {}
     return float(ssl.cert_time_to_seconds(str(found["notAfter"])))
 
 

@@ -58,11 +58,11 @@ def parse_templates(text: str, name: str) -> list[Template]:
         read = documents(text, name, YAML_NODES)
     except Unavailable as error:
         raise ValueError(str(error)) from None
-    objects = [one for document in read for one in _objects(document)]
-    if found := [template for one in objects for template in _of_object(one, name)]:
-        claims = {one.key: one.devices for one in _claim_templates(objects)}
-        return [one._replace(pod=_with_claims(one.pod, claims)) for one in found]
-    kinds = ", ".join(sorted({as_text(one.get("kind")) or "no kind" for one in objects}))
+    objects = [obj for document in read for obj in _objects(document)]
+    if found := [template for obj in objects for template in _of_object(obj, name)]:
+        claims = {claim_template.key: claim_template.devices for claim_template in _claim_templates(objects)}
+        return [template._replace(pod=_with_claims(template.pod, claims)) for template in found]
+    kinds = ", ".join(sorted({as_text(obj.get("kind")) or "no kind" for obj in objects}))
     problem = f"has no pod and no pod template ({kinds or 'no object'})"
     advice = "create it, and explain the pods that it makes by their names" if kinds else "is it empty?"
     raise ValueError(shorten(f"{name}: {problem}: {advice}"))
@@ -72,7 +72,7 @@ def beside_pods(text: str, name: str) -> list[Event]:
     """The other objects of a manifest that matter to its pods, such as a PodGroup or a ResourceClaim. Nodes
     and pods do not count: they are not in the cluster."""
     found = objects_of_manifest(text, name, YAML_NODES)
-    return [Upserted(one) for one in found if not (one is None or isinstance(one, Broken | Node | Pod))]
+    return [Upserted(obj) for obj in found if not (obj is None or isinstance(obj, Broken | Node | Pod))]
 
 
 def pods_named(pods: Iterable[Pod], name: str, kind: str = "pod") -> list[str]:
@@ -82,7 +82,7 @@ def pods_named(pods: Iterable[Pod], name: str, kind: str = "pod") -> list[str]:
     direct = {(kind, name)}
     if between := _BETWEEN.get(kind):
         found = {pod.owner for pod in pods if pod.owner and pod.owner.kind.lower() == between}
-        direct = {(between, one.name) for one in found if one.name.rpartition("-")[0] == name}
+        direct = {(between, owner.name) for owner in found if owner.name.rpartition("-")[0] == name}
     owned = [pod for pod in pods if pod.owner and (pod.owner.kind.lower(), pod.owner.name) in direct]
     return [pod.key for pod in sorted(owned, key=lambda pod: (bool(pod.node_name), pod.key))]
 
@@ -96,9 +96,9 @@ def merged(texts: Iterable[tuple[str, str]], namespace: str | None) -> str:
             read = documents(text, name, YAML_NODES) if text.strip() else []
         except Unavailable as error:
             raise ValueError(str(error)) from None
-        objects += [one for document in read for one in _objects(document)]
-    for one in objects if namespace else ():
-        metadata = one["metadata"] = as_map(one.get("metadata"))
+        objects += [obj for document in read for obj in _objects(document)]
+    for obj in objects if namespace else ():
+        metadata = obj["metadata"] = as_map(obj.get("metadata"))
         metadata["namespace"] = own = metadata.get("namespace") or namespace
         if own != namespace:
             raise ValueError(
@@ -108,16 +108,17 @@ def merged(texts: Iterable[tuple[str, str]], namespace: str | None) -> str:
 
 
 def _claim_templates(objects: Iterable[dict[str, Any]]) -> Iterator[ResourceClaimTemplate]:
-    for one in objects:
-        if as_text(one.get("kind")) == "ResourceClaimTemplate":
+    for obj in objects:
+        if as_text(obj.get("kind")) == "ResourceClaimTemplate":
             with suppress(Unreadable):
-                yield ResourceClaimTemplateManifest.from_value(one).record()
+                yield ResourceClaimTemplateManifest.from_value(obj).record()
 
 
 def _with_claims(pod: Pod, templates: Mapping[str, DeviceClaim]) -> Pod:
     """The pod with what its claims ask for whose templates are known."""
     claims = (
-        replace(one, devices=templates.get(f"{pod.namespace}/{one.template}")) for one in pod.spec.claims
+        replace(claim, devices=templates.get(f"{pod.namespace}/{claim.template}"))
+        for claim in pod.spec.claims
     )
     return replace(pod, spec=replace(pod.spec, claims=tuple(claims))) if templates else pod
 
@@ -127,7 +128,7 @@ def _objects(document: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 (whatev
     items = document
     if isinstance(document, dict):
         items = document.get("items") if as_text(document.get("kind")).endswith("List") else [document]
-    yield from (one for one in items or () if isinstance(one, dict)) if isinstance(items, list) else ()
+    yield from (obj for obj in items or () if isinstance(obj, dict)) if isinstance(items, list) else ()
 
 
 def _of_object(obj: dict[str, Any], file: str) -> Iterator[Template]:
@@ -175,7 +176,7 @@ def _together(obj: dict[str, Any]) -> int:
 
 def _shortened(path: tuple[str, ...]) -> str:
     """What tells a template apart, as short as people say it: ``workerTemplate`` is ``worker``."""
-    return "-".join(re.sub("(Template|GroupSpec|ReplicaSpecs)$", "", one) for one in path)
+    return "-".join(re.sub("(Template|GroupSpec|ReplicaSpecs)$", "", part) for part in path)
 
 
 def _pod(manifest: dict[str, Any], file: str) -> Pod:

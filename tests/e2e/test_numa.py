@@ -76,7 +76,7 @@ def test_a_pod_goes_where_kubelet_can_align_it(cluster: ControlPlane, api: Api, 
         api.create(pod("three", {GPU: 3}))
         assert wait_until_running(api, "three") == "whole"
         api.create(pod("three-more", {GPU: 3}))
-        stays(api, "three-more", f"1 Insufficient {GPU}, 1 kubelet would refuse the pod")
+        stays(api, "three-more", f"1 Insufficient {GPU}, 1 kubelet would reject the pod")
         api.create(pod("two", {GPU: 2}))
         assert wait_until_running(api, "two") == "split"
     why = {"phase": "Failed", "reason": "TopologyAffinityError", "message": "Pod was rejected"}  # as kubelet

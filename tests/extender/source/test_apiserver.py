@@ -169,10 +169,10 @@ def test_which_cluster_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     for name in ("KUBERNETES_SERVICE_HOST", "KUBECONFIG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    args = Namespace(snapshot=None, kubeconfig=None, example=False)
+    args = Namespace(snapshot=None, kubeconfig=None, context=None, example=False)
     with pytest.raises(Unavailable, match="no cluster: pass --kubeconfig FILE, --snapshot FILE"):
         source_of_arguments(args)
-    example = Namespace(snapshot=None, kubeconfig=None, example=True)
+    example = Namespace(snapshot=None, kubeconfig=None, context=None, example=True)
     assert source_of_arguments(example).describe().startswith("the bundled example")
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").write_text(CONFIG % "default")

@@ -166,4 +166,4 @@ class Inspector:
     async def _explain(self, pod: Pod) -> Explanation:
         candidates = await candidates_of(self._state, pod)
         found = explain(self._state, pod, candidates, time(), self._settings)
-        return replace(found, starts=self.starts.of(pod))
+        return found if found.fits else replace(found, starts=self.starts.of(pod))

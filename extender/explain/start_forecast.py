@@ -81,10 +81,11 @@ class StartForecasts:
         return self._forecasts.get(pod.uid)
 
     async def refresh(self) -> None:
-        """Forecast for all that wait now. Other tasks run in between."""
+        """Forecast for those that kube-scheduler found no room for. Other tasks run in between."""
         self._judge()
         self.version += 1
-        waiting = [pod for pod in pods_waiting_for_devices(self._state) if not pod.gates][:MOST_PODS]
+        pending = pods_waiting_for_devices(self._state)
+        waiting = [pod for pod in pending if pod.unscheduled and not pod.gates][:MOST_PODS]
         if not waiting:
             self._forecasts = {}
             return

@@ -125,10 +125,10 @@ class EndCosts:
         return np.minimum(ends, max(pod.deadline - age, 0.0))
 
     def update(self) -> None:
-        """Some of the pods have got older."""
+        """Nodes that are gone are forgotten; for the costs, some of the pods have got older."""
+        if len(self.ends.places) > 2 * len(self._fleet.rows):
+            self.ends.keep(self._fleet.rows)
         if self.enabled:
-            if len(self.ends.places) > 2 * len(self._fleet.rows):
-                self.ends.keep(self._fleet.rows)
             self.ends.update(self._clock(), -(-len(self.ends.places) // _TURN))
 
     def __call__(self, pod: Pod) -> Floats | None:

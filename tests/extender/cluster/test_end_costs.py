@@ -103,3 +103,15 @@ def test_a_node_that_is_kept_busy_for_a_mean_run_time_longer_costs_a_gpu_more() 
     assert costs[rows["a"]] == pytest.approx(1.0 * prolonged[0][ends.places["a"]])
     assert costs[rows["c"]] == pytest.approx(1.0 * prolonged[1])
     assert costs[rows["c"]] > costs[rows["a"]] > 0.5
+
+
+@pytest.mark.parametrize("lifetimes", [True, False])
+def test_nodes_that_are_gone_are_forgotten(lifetimes):
+    cluster = Cluster(lifetimes=lifetimes)
+    for number in range(50):
+        name = f"spot-{number}"
+        cluster.state.apply([Upserted(make_node(name, 8))])
+        pod = cluster.runs(f"on-{number}", name, "nap")
+        cluster.state.apply([Deleted("Pod", pod.key), Deleted("Node", name)])
+        cluster.state.end_costs.update()
+    assert len(cluster.state.end_costs.ends.places) < 10

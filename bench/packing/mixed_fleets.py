@@ -26,13 +26,14 @@ import numpy as np
 from bench.packing.repack_bound import most_whole_gpus_free
 from bench.packing.seeds import seed_range
 from extender.cluster.factory import state_of
+from extender.cluster.permitted_rows import PermittedRows
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.k8s.node_filter import node_requirement
 from extender.k8s.objects import Deleted, Pod, Upserted
 from extender.plan.room_by_moves import Move, RoomByMoves, room_by_moves
 from extender.protocol.node_names import NodeNames
-from extender.replay.cluster_pods import PermittedRows, trial_of
+from extender.replay.cluster_pods import trial_of
 from extender.replay.repack import SnapshotReplay
 from extender.replay.steps import Step, carry_out
 from extender.replay.trial import Item, Trial

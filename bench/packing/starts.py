@@ -14,21 +14,20 @@ from __future__ import annotations
 
 import argparse
 import csv
-import heapq
 import json
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from statistics import NormalDist, fmean
+from statistics import fmean
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from bench.packing.worlds import Arrival, World
+from bench.packing.worlds import Arrival, World, play
 from packing.fleet.arrays import Doubles
 from packing.fleet.node_usage import Allocation
-from packing.model.lifetimes import Lifetimes
+from packing.model.lifetimes import Lifetimes, stratified
 from packing.plan.starts import PARTS, Running, StartQueue, Stretch
 
 FUTURES, ROWS, AHEAD = 64, 64, 10
@@ -51,7 +50,6 @@ class Forecast(NamedTuple):
 class Placed(NamedTuple):
     """A job that runs ``since``, and what it holds."""
 
-    number: int
     since: float
     held: list[Allocation]
 
@@ -62,18 +60,14 @@ class Forecaster:
     def __init__(self, world: World, seed: int) -> None:
         self.world, self.lifetimes, self.stretch = world, Lifetimes(), Stretch()
         self.running: dict[int, Placed] = {}
-        self._rng = np.random.default_rng(seed)
-        self._errors = self._rng.permutation(
-            [NormalDist().inv_cdf((n + 0.5) / FUTURES) for n in range(FUTURES)]
-        )
-        self._limits = self._rng.uniform(*_LIMITS, len(world.arrivals))
+        self._limits = np.random.default_rng(seed).uniform(*_LIMITS, len(world.arrivals))
         self._waits: defaultdict[float, deque[float]] = defaultdict(lambda: deque(maxlen=100))
         self.open: dict[int, dict[str, tuple[float, ...]]] = {}
         self.results: defaultdict[str, list[Forecast]] = defaultdict(list)
 
     def starts(self, number: int, now: float, held: list[Allocation]) -> None:
         job = self.world.arrivals[number]
-        self.running[number] = Placed(number, now, held)
+        self.running[number] = Placed(now, held)
         if (made := self.open.pop(number, None)) is None:
             return
         self._waits[_size(job)].append(now - job.time)
@@ -91,7 +85,7 @@ class Forecaster:
         """A job has to wait behind these."""
         waits = self._waits[_size(self.world.arrivals[number])] or deque([0.0])
         last = tuple(now + float(np.quantile(waits, part)) for part in PARTS)
-        mine = self._by(ahead, number, now, self._learnt, FUTURES)
+        mine = self._by(ahead, number, now, self._learned, FUTURES)
         limits = self._by(ahead, number, now, self._at_limit, 1)
         self.open[number] = {"Stowage": mine, "last": last, "limits": limits}
 
@@ -100,10 +94,10 @@ class Forecaster:
     ) -> tuple[float, ...]:
         on_row: defaultdict[int, list[Running]] = defaultdict(list)
         soon = self.world.state.fleet.arrays.free_parts().sum(axis=0, dtype=np.float64)
-        for one in self.running.values():
-            times = ends(one.number, now - one.since, futures)
-            for allocation in one.held:
-                on_row[allocation.row].append(Running(str(one.number), (allocation,), times))
+        for running, placed in self.running.items():
+            times = ends(running, now - placed.since, futures)
+            for allocation in placed.held:
+                on_row[allocation.row].append(Running(str(running), (allocation,), times))
                 gpus = sum(count for _, count in allocation.devices)
                 soon[allocation.row] += gpus / (1 + float(np.median(times)) / self.world.life)
         queue = StartQueue(self.world.state.fleet, lambda row: on_row[row], futures)
@@ -119,10 +113,9 @@ class Forecaster:
         by = self.stretch.times(whole) if futures > 1 else (float(latest[0]),) * len(PARTS)
         return tuple(now + seconds for seconds in by)
 
-    def _learnt(self, number: int, age: float, futures: int) -> Doubles:
+    def _learned(self, number: int, age: float, futures: int) -> Doubles:
         lifetime = self.lifetimes.of(*_kinds(self.world.arrivals[number])) or self.lifetimes.usual
-        parts = (np.random.default_rng(number).permutation(futures) + 0.5) / futures
-        return lifetime.remaining(age, parts, self._errors if futures > 1 else 0.0)
+        return lifetime.remaining(age, stratified(number, futures))
 
     def _at_limit(self, number: int, age: float, futures: int) -> Doubles:
         limit = self.world.arrivals[number].duration * self._limits[number]
@@ -141,36 +134,7 @@ def _kinds(job: Arrival) -> tuple[object, ...]:
 def run(world: World, seed: int) -> Forecaster:
     """All arrivals of a world, with a queue in the order of arrival in which those that fit go ahead."""
     forecaster = Forecaster(world, seed)
-    ends: list[tuple[float, int]] = []
-    waiting: list[int] = []
-
-    def start(number: int, now: float) -> bool:
-        if (held := world.place(number, now)) is None:
-            return False
-        forecaster.starts(number, now, held)
-        heapq.heappush(ends, (now + world.arrivals[number].duration, number))
-        return True
-
-    def pass_time(until: float) -> None:
-        while ends and ends[0][0] <= until:
-            now, done = heapq.heappop(ends)
-            world.leave(done, forecaster.running[done].held, now)
-            forecaster.ends(done)
-            refused: set[str] = set()
-            for number in [*waiting]:
-                name = world.arrivals[number].template.name
-                if name not in refused and start(number, now):
-                    waiting.remove(number)
-                else:
-                    refused.add(name)
-
-    for number, job in enumerate(world.arrivals):
-        pass_time(job.time)
-        world.learn(job.template)
-        if not start(number, job.time):
-            forecaster.waits(number, waiting, job.time)
-            waiting.append(number)
-    pass_time(np.inf)
+    play(world, forecaster.starts, forecaster.ends, forecaster.waits, queue=True)
     return forecaster
 
 

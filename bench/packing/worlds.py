@@ -19,7 +19,7 @@ import argparse
 import heapq
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -33,11 +33,11 @@ from bench.packing.placer import Placer
 from bench.packing.policies import POLICIES
 from extender.cluster.end_costs import PROLONGED
 from extender.cluster.factory import state_of
+from extender.cluster.permitted_rows import PermittedRows
 from extender.cluster.policy_refresh import choose_node_sets_now
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.k8s.node_filter import node_requirement
-from extender.replay.cluster_pods import PermittedRows
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
 from packing.fleet.feasibility import copies_that_fit, reasons_for
@@ -188,22 +188,40 @@ class World:
 
 def run(world: World, *, queue: bool) -> Result:
     """All arrivals of a world."""
-    ends: list[tuple[float, int, list[Allocation]]] = []
-    waiting: list[int] = []
     waits: dict[int, float] = {}
 
+    def starts(number: int, now: float, held: list[Allocation]) -> None:
+        waits[number] = now - world.arrivals[number].time
+
+    play(world, starts, queue=queue)
+    return _result(world, waits)
+
+
+def play(
+    world: World,
+    starts: Callable[[int, float, list[Allocation]], None],
+    ends: Callable[[int], None] = lambda number: None,
+    waits: Callable[[int, Sequence[int], float], None] = lambda number, ahead, now: None,
+    *,
+    queue: bool,
+) -> None:
+    """All arrivals of a world. It calls ``starts`` with a job's number, the time and what it holds; ``ends``;
+    and in a ``queue`` ``waits`` with those ahead of the job, and the time."""
+    ending: list[tuple[float, int, list[Allocation]]] = []
+    waiting: list[int] = []
+
     def start(number: int, now: float) -> bool:
-        job = world.arrivals[number]
         if (held := world.place(number, now)) is None:
             return False
-        waits[number] = now - job.time
-        heapq.heappush(ends, (now + job.duration, number, held))
+        starts(number, now, held)
+        heapq.heappush(ending, (now + world.arrivals[number].duration, number, held))
         return True
 
     def pass_time(until: float) -> None:
-        while ends and ends[0][0] <= until:
-            now, done, held = heapq.heappop(ends)
+        while ending and ending[0][0] <= until:
+            now, done, held = heapq.heappop(ending)
             world.leave(done, held, now)
+            ends(done)
             refused: set[str] = set()
             for number in [*waiting]:
                 name = world.arrivals[number].template.name
@@ -218,9 +236,9 @@ def run(world: World, *, queue: bool) -> Result:
         pass_time(job.time)
         world.learn(job.template)
         if not start(number, job.time) and queue:
+            waits(number, waiting, job.time)
             waiting.append(number)
     pass_time(np.inf)
-    return _result(world, waits)
 
 
 def _result(world: World, waits: Mapping[int, float]) -> Result:

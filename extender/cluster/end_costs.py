@@ -1,4 +1,4 @@
-"""How long pods run, learnt from those that have ended, and what that says about the nodes.
+"""How long pods run, learned from those that have ended, and what that says about the nodes.
 
 The kind of a pod is its controller without the parts of the name that change from run to run:
 ``train-llm-28391`` and ``train-llm-28402`` run about equally long. Pods of another kind are expected to run
@@ -14,8 +14,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Hashable
-from functools import cache
-from statistics import NormalDist
 
 import numpy as np
 
@@ -37,20 +35,13 @@ _RUN = re.compile(r"(-[a-z0-9]*[0-9][a-z0-9]*)+$")
 _TURN = 300
 """Updates, every 0.1 s, in which the pods of all nodes have got older."""
 _FINISHED = 10_000
-"""Pods that had finished before Stowage saw them run, and that it has learnt from."""
+"""Pods that had finished before Stowage saw them run, and that it has learned from."""
 
 
 def kind_of(pod: Pod) -> tuple[str, str, str] | None:
     """Pods that may run about equally long."""
     owner = pod.owner
     return (pod.namespace, owner.kind, _RUN.sub("", owner.name)) if owner else None
-
-
-@cache
-def _errors(futures: int) -> Doubles:
-    """(futures,) errors of a median in its standard errors, one for each future."""
-    parts = (np.random.default_rng(0).permutation(futures) + 0.5) / futures
-    return np.array([NormalDist().inv_cdf(part) for part in parts])
 
 
 class EndCosts:
@@ -79,7 +70,7 @@ class EndCosts:
                 self._learn_from_finished(pod)
             case Upserted(Pod() as pod):
                 held = self._allocations.allocation_of(pod.key)
-                if held and pod.started and (held.devices or held.shares or held.slices):
+                if held and pod.started and held.has_gpus:
                     was = self.ends.running.get(pod.key)
                     if was is None or (was.node, was.started) != (pod.node_name, pod.started):
                         self.ends.starts(pod.key, Running(pod.node_name, self._kinds(pod), pod.started))
@@ -119,9 +110,7 @@ class EndCosts:
         lifetime = lifetimes.of(*(kind_of(pod),) if pod.is_service else kinds)
         if lifetime is None and lifetimes.any_known and not pod.is_service:
             lifetime = lifetimes.usual
-        ends = np.full_like(outlives, np.inf)
-        if lifetime:  # of all its pods the median is as wrong
-            ends = lifetime.remaining(age, outlives, _errors(outlives.size))
+        ends = lifetime.remaining(age, outlives) if lifetime else np.full_like(outlives, np.inf)
         return np.minimum(ends, max(pod.deadline - age, 0.0))
 
     def update(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from extender.cluster.allocations import Placement
+from extender.cluster.permitted_rows import PermittedRows
 from extender.cluster.reservations import MovedRoom
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
@@ -35,7 +36,6 @@ from extender.plan.room_by_moves import (
     would_make_room,
 )
 from extender.queues.disruptions import job_of
-from extender.replay.cluster_pods import PermittedRows
 from extender.settings import Mode, Settings
 from extender.untrusted.token_bucket import TokenBucket
 from extender.verbs.eviction.plan import EvictionPlan

@@ -13,6 +13,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from extender.cluster.census import NodeCount
+from extender.cluster.permitted_rows import ZONE
 from extender.cluster.state import State
 from extender.cluster.unoffered import Unoffered, missing_gpus
 from extender.dialects.shared_gpus import MIG_PREFIX
@@ -25,7 +26,6 @@ from packing.model.mig_instances import every_slice, window
 from packing.model.node_spec import NodeSpec, Pool
 from packing.model.request import WHOLE
 
-ZONE = "topology.kubernetes.io/zone"
 _OF_MACHINES = re.compile(
     r"^(nvidia\.com|[^/]*feature\.node\.kubernetes\.io|beta\.kubernetes\.io)/"
     r"|^kubernetes\.io/hostname$|(-hash|controller-uid|pod-name|pod-index|completion-index)$"

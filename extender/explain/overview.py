@@ -9,11 +9,12 @@ import numpy as np
 
 from extender.background import with_turns
 from extender.cluster.census import CensusTaker, counts_units, pods_waiting_for_devices
+from extender.cluster.permitted_rows import ZONE
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, not_offered, unoffered
 from extender.explain.answers import NodeLine, Overview, StartForecast, Verdict, WaitingLine, amounts
 from extender.explain.candidates import Candidates, candidates_of
-from extender.explain.fleet_row import ZONE, labels_of
+from extender.explain.fleet_row import labels_of
 from extender.explain.pod import explain
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten

@@ -12,6 +12,7 @@ import numpy as np
 
 from extender.cluster.gang_placement import WaitingMembers, place_together
 from extender.cluster.other_resources import asked_by, lacking_on
+from extender.cluster.permitted_rows import PermittedRows
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError, effective_requests
 from extender.explain.answers import Actor, EvictionOption, Evictions, EvictorMode
@@ -28,7 +29,6 @@ from extender.plan.room_by_moves import (
 )
 from extender.protocol.node_names import NodeNames
 from extender.queues.rights import WhyNot
-from extender.replay.cluster_pods import PermittedRows
 from extender.settings import Mode, Settings
 from extender.untrusted.limits import GANG_PLACED, KEY, LISTED_NAMES, shorten
 from extender.verbs.evaluate import codes_for, dra_resources
@@ -115,7 +115,8 @@ def node_to_uncordon(state: State, pod: Pod, request: Request) -> str:
 def gang_fits_when_empty(state: State, pod: Pod, request: Request) -> bool:
     """Whether the pod's gang would fit if no other pod had a GPU; True where too many have one to try."""
     bound = (other for other in state.pods.values() if other.node_name)
-    held = (a for other in bound for a in state.pods.allocations_of(other) if a.devices or a.shares)
+    every = (held for other in bound for held in state.pods.allocations_of(other))
+    held = (allocation for allocation in every if allocation.has_gpus)
     left = tuple(islice(held, _EMPTIED + 1))
     return len(left) > _EMPTIED or gang_would_fit(state, pod, request, Supposed(state.nodes, left))
 
@@ -141,7 +142,7 @@ def _holders_on(
             other for other in state.pods.on_node(node.name) if other.uid != pod.uid and not other.deleting
         )
         held = [(other, taken) for other in others if (taken := state.allocations.allocation_of(other.key))]
-        with_gpus = [(other, taken) for other, taken in held if taken.devices or taken.shares]
+        with_gpus = [(other, taken) for other, taken in held if taken.has_gpus]
         yield from sorted(with_gpus, key=lambda two: (_size(two[1]), two[0].key))
 
 

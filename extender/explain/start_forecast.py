@@ -1,8 +1,8 @@
-"""When waiting pods will start: a forecast for each of the most urgent, remade while they wait.
+"""When pending pods will start: a forecast for each of the most urgent, remade while they are pending.
 
-Running pods end as those of their kind have ended (``cluster/end_costs.py``). The pods that wait get room in
-kube-scheduler's order, a gang as a whole. Pods that are still to come are not foreseen; what that costs, and
-every other error, is learnt: the first forecast of each pod is compared with what came (``Stretch``).
+Running pods end as earlier pods of their kind did (``cluster/end_costs.py``). Pending pods get room in
+kube-scheduler's order, a gang as a whole. Future pods are unknown. The error of that, and every other error,
+is learned: the first forecast of each pod is compared with its actual start (``Stretch``).
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ import numpy as np
 
 from extender.background import with_turns
 from extender.cluster.census import pods_waiting_for_devices
+from extender.cluster.permitted_rows import PermittedRows
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError
 from extender.explain.answers import StartForecast
 from extender.k8s.objects import Pod
-from extender.replay.cluster_pods import PermittedRows
 from extender.untrusted.limits import KEY, shorten
 from extender.verbs.eviction.node_pods import gpus_held
 from packing.fleet.arrays import Doubles
+from packing.model.lifetimes import stratified
 from packing.model.request import Request
 from packing.plan.starts import PARTS, Running, Start, StartQueue, Stretch
 
 INTERVAL = 15.0
 """Seconds between two forecasts for all that wait."""
 _REST = 20.0
-"""Times as long as a forecast took nothing is forecast after it."""
+"""The pause after a forecast is at least so many times as long as the forecast took."""
 FUTURES = 64
 MOST_PODS, MOST_ROWS = 64, 256
 """Waiting pods that are forecast, and nodes that are looked at for each."""
@@ -132,15 +133,13 @@ class _Forecaster:
                 if pod.spec.claims:
                     continue  # only an evaluation says whether it fits
                 starts[pod.uid] = await self._start(pod, request)
-                gang, rules = (
-                    self._state.gangs.gang_of(pod),
-                    (pod.spec.node_selector, pod.scheduling_constraints),
-                )
-                kinds = gangs[gang.key] if gang else alike[pod.priority, request, rules]
-                kinds.append(pod.uid)
+                rules = pod.spec.node_selector, pod.scheduling_constraints
+                gang = self._state.gangs.gang_of(pod)
+                together = gangs[gang.key] if gang else alike[pod.priority, request, rules]
+                together.append(pod.uid)
         for uids in gangs.values():
-            together = np.max([starts[uid].times for uid in uids], axis=0)
-            starts.update((uid, starts[uid]._replace(times=together)) for uid in uids)
+            times = np.max([starts[uid].times for uid in uids], axis=0)
+            starts.update((uid, starts[uid]._replace(times=times)) for uid in uids)
         for uids in alike.values():
             if len(uids) > 1:
                 starts |= _in_any_order({uid: starts[uid] for uid in uids})
@@ -200,7 +199,5 @@ def _in_any_order(starts: Mapping[str, Start]) -> dict[str, Start]:
 
 
 def _part_that_ends_before(uid: str) -> Doubles:
-    """(FUTURES,) numbers between 0 and 1, the same for a pod in all forecasts: stratified, in a random
-    order."""
-    rng = np.random.default_rng(zlib.crc32(uid.encode()))
-    return (rng.permutation(FUTURES) + 0.5) / FUTURES
+    """(FUTURES,) numbers between 0 and 1, the same for a pod in all forecasts."""
+    return stratified(zlib.crc32(uid.encode()), FUTURES)

@@ -321,8 +321,9 @@ def _ways_when_full(asked: Question, first: Refusal, changes: Sequence[RuleChang
         yield f"wait: {_named(best.leaving)} on {best.node} {alone}, and that is room enough"
     elif best and acts:
         yield f"wait: {_ACTORS[best.acts]} evicts {_pods(best)} for it"
-    cordoned = (g for g in changes if g.fits and [rule.reason for rule in g.rules] == [CORDONED])
-    yield from (_change_text(asked, change) for change in cordoned)
+    for change in changes:
+        if change.fits and [rule.reason for rule in change.rules] == [CORDONED]:
+            yield _change_text(asked, change)
     yield from _others_in_the_way(asked, first, best)
     if best and best.pods and not acts:
         yield f"evict {_pods(best)}{_ON_SEVERAL_NODES if best.other_nodes else ''}"
@@ -342,7 +343,9 @@ def _others_in_the_way(asked: Question, first: Refusal, best: EvictionOption | N
     elif ends:
         home = shorten(ends.node_name, KEY)
         yield f"wait until {shorten(ends.key, KEY)} on {home} ends: its place is enough"
-    elif not (best and best.leaving) and first.lacks and all(n.asked <= n.total for n in first.lacks):
+    elif (
+        not (best and best.leaving) and first.lacks and all(need.asked <= need.total for need in first.lacks)
+    ):
         yield f"wait until pods on {first.nearest} end"
     if others := _others_without_gpus(asked.state, first):
         yield others
@@ -362,7 +365,7 @@ def _others_without_gpus(state: State, first: Refusal) -> str:
         (pod, found)
         for pod in state.pods.on_node(first.nearest)
         if (found := state.allocations.allocation_of(pod.key))
-        and not (found.devices or found.shares or found.slices)
+        and not found.has_gpus
         and not (pod.owner and pod.owner.kind in ("DaemonSet", "Node"))
     ]
     if any(

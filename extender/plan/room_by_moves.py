@@ -20,6 +20,7 @@ import numpy as np
 
 from extender.cluster.demand import gpus_of
 from extender.cluster.other_resources import PODS, asked_by, lacking_on
+from extender.cluster.permitted_rows import PermittedRows
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError
 from extender.inventory.node_state import must_stay
@@ -30,7 +31,7 @@ from extender.protocol.node_names import NodeNames
 from extender.queues.disruptions import lost_seconds
 from extender.queues.queue import is_restartable
 from extender.queues.rights import EvictionRules, declares_movable
-from extender.replay.cluster_pods import PermittedRows, as_new, why_it_stays
+from extender.replay.cluster_pods import as_new, why_it_stays
 from extender.settings import Mode, Settings
 from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import many
@@ -203,7 +204,7 @@ class Movers:
     def _movable(self, pod: Pod, gang: str) -> Movable | None:
         state, queue = self._state, self._state.rights.queue_of(pod)
         held = state.allocations.allocation_of(pod.key)
-        if held is None or not (held.devices or held.shares):
+        if held is None or not held.has_gpus:
             return None
         if pod.depends_on_pods or (pod.has_other_constraints and not declares_movable(pod)):
             return None

@@ -1,8 +1,7 @@
 """The pods of a cluster as a trial sees them: those that may move, those that stay and why, and those
 that wait.
 
-A pod goes where its node selector, its required node affinity and its tolerations allow, with volume claims
-only within its zone, or back to its own node.
+A pod goes where its rules allow (``PermittedRows``), or back to its own node.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
-import numpy as np
-
-from extender.cluster.census import closed_rows, pods_waiting_for_devices
+from extender.cluster.census import pods_waiting_for_devices
+from extender.cluster.permitted_rows import PermittedRows
 from extender.cluster.policy_refresh import choose_node_sets_now, plan_now
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, unoffered
@@ -25,12 +23,9 @@ from extender.k8s.objects import Pod
 from extender.queues.rights import WhyNot, declares_movable, protection_of
 from extender.replay.trial import Item, Staying, Trial
 from extender.source.snapshot import moment_of
-from extender.verbs.evaluate import Flags
 from packing.fleet.node_usage import Allocation
-from packing.model.reasons import Reason
 from packing.model.request import Request
 
-ZONE = "topology.kubernetes.io/zone"
 _BUDGET = "a PodDisruptionBudget allows no eviction now, or it has several budgets"
 
 
@@ -94,35 +89,6 @@ def reserves_only(pod: Pod) -> bool:
     Capacity For A Cluster"), and KAI holds a GPU that it shares with a pod of its own.
     """
     return pod.only_pauses or kai.is_reservation(pod)
-
-
-class PermittedRows:
-    """Where the rules of the pods of a state let them go, among the ``open`` (N,) nodes, which take pods."""
-
-    def __init__(self, state: State) -> None:
-        self._state, blocked = state, state.fleet.arrays.blocked
-        self.open: Flags = (blocked == Reason.FITS) | (blocked == Reason.PLUGIN_BUSY)
-        self.open[closed_rows(state)] = False
-        self._by_rules: dict[object, Flags] = {}
-
-    def rows_that_accept(self, pod: Pod) -> Flags:
-        """(N,) the rows; pods with equal rules share the array."""
-        zone = self._zone(pod.node_name) if pod.volume_claims and pod.node_name else None
-        volumes = tuple(filter(None, self._state.admission.volumes_of(pod)))
-        rules = (pod.spec.node_selector, pod.scheduling_constraints, zone, volumes)
-        permitted = self._by_rules.get(rules)
-        if permitted is None:
-            fleet, node_filter = self._state.fleet, self._state.node_filter(pod)
-            permitted = np.zeros(fleet.arrays.capacity, bool)
-            for node in self._state.nodes.values():
-                fits = not node_filter.rejection(node) and zone in (None, self._zone(node.name))
-                permitted[fleet.rows[node.name]] = fits
-            permitted &= self.open
-            self._by_rules[rules] = permitted
-        return permitted
-
-    def _zone(self, node: str) -> str:
-        return self._state.nodes[node].labels.get(ZONE, "")
 
 
 def trial_of(
@@ -202,7 +168,7 @@ def _request(state: State, pod: Pod) -> Request | None:
 def _has_gpu(pod: Pod, request: Request | None, held: Allocation) -> bool:
     if pod.spec.claims:
         return True
-    return request.wants_gpu if request else bool(held.devices or held.shares or held.slices)
+    return request.wants_gpu if request else held.has_gpus
 
 
 def _add_waiting(trial: Trial, state: State, permitted: PermittedRows) -> None:

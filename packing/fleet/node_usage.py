@@ -30,6 +30,11 @@ class Allocation:
     further: tuple[tuple[int, int], ...] = ()
 
     @property
+    def has_gpus(self) -> bool:
+        """Whether it takes devices, or parts of GPUs."""
+        return bool(self.devices or self.shares or self.slices)
+
+    @property
     def memory_mib(self) -> int:
         """Memory of the node that it holds, in MiB, rounded up."""
         return -(-self.memory_bytes >> 20)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +34,17 @@ HORIZON = np.geomspace(0.02, 20, 20)
 """In mean run times: where the distribution of the last end is kept."""
 
 
+def stratified(seed: int, count: int) -> Doubles:
+    """So many numbers between 0 and 1, one of each of as many equal parts, in a random order: (count,)."""
+    return (np.random.default_rng(seed).permutation(count) + 0.5) / count
+
+
+@cache
+def _errors(futures: int) -> Doubles:
+    """The error of the logarithm of a median in each future, in its standard errors: (futures,)."""
+    return np.array([NormalDist().inv_cdf(part) for part in stratified(0, futures)])
+
+
 class Lifetime(NamedTuple):
     """The distribution of a kind, of which so many pods are ``known``."""
 
@@ -39,10 +52,12 @@ class Lifetime(NamedTuple):
     shape: float
     known: int = 1
 
-    def remaining(self, age: float, outlives: Doubles, errors: float | Doubles = 0.0) -> Doubles:
-        """The seconds that a pod of this age still runs, if it outlives this part (0 to 1) of those of its
-        kind and age. ``errors``: of the logarithm of the median, in its standard errors."""
-        median = self.median * np.exp(errors * _OF_SPREAD / self.shape / math.sqrt(self.known))
+    def remaining(self, age: float, outlives: Doubles) -> Doubles:
+        """The seconds that a pod of this age still runs in each future, if it outlives this part (0 to 1) of
+        those of its kind and age: (S,). In one future the median is as wrong for all pods of the kind."""
+        median = self.median * np.exp(
+            _errors(outlives.size) * _OF_SPREAD / self.shape / math.sqrt(self.known)
+        )
         survives = 1 / (1 + (age / median) ** self.shape)
         end: Doubles = median * (1 / ((1 - outlives) * survives) - 1) ** (1 / self.shape)
         return np.maximum(end - age, 0.0)

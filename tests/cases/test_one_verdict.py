@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from extender.cluster.permitted_rows import PermittedRows
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -23,7 +24,6 @@ from extender.explain.overview import waiting_line
 from extender.explain.pod import explain, explain_each
 from extender.k8s.affinity import Taint
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
-from extender.replay.cluster_pods import PermittedRows
 from extender.replay.trial import Item, Trial
 from extender.settings import Settings
 from extender.source.workloads import parse_templates

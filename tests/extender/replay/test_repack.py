@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from extender.cli import main as cli
+from extender.cluster.permitted_rows import ZONE
 from extender.data import CLUSTER
-from extender.replay.cluster_pods import ZONE, Stays
+from extender.replay.cluster_pods import Stays
 from extender.replay.report import snapshot_table
 from extender.replay.trial import BadInput
 from extender.settings import ExpectedRequest, Settings

@@ -167,9 +167,10 @@ class AssumedPods:
     def overdue(self, now: float) -> list[AssumedPod]:
         """Those whose bindings are all answered or given up, for too long without a word from the watch."""
         return [
-            a
-            for a in self
-            if not a.in_flight and now - a.since >= (SHOWN_WITHIN if a.confirmed else TIME_TO_LIVE)
+            assumed
+            for assumed in self
+            if not assumed.in_flight
+            and now - assumed.since >= (SHOWN_WITHIN if assumed.confirmed else TIME_TO_LIVE)
         ]
 
     def oldest(self, now: float) -> float:

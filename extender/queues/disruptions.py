@@ -178,7 +178,8 @@ class DisruptionLog:
         was created after that. Where a job also grows, this may be true for more pods than were lost."""
         count = 0 if pod.node_name else self._before(pod, now)
         lost = self._by_job[job_of(pod)][:count] if count else ()
-        return any(x.at > now - REPLACEMENT_SECONDS and x.reason not in PREEMPTIONS for x in lost)
+        lately = (disruption for disruption in lost if disruption.at > now - REPLACEMENT_SECONDS)
+        return any(disruption.reason not in PREEMPTIONS for disruption in lately)
 
     def evictions_last_hour(self, queue_name: str, now: float) -> int:
         """How many pods of a queue were preempted within the hour before ``now``, by whomever."""

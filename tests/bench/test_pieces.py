@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from bench.pieces import READ, pieces
-from tests.examples import NIGHTLY
 
 TASKS = {
     "collection of garbage",
@@ -31,7 +30,7 @@ def test_every_task_is_known_and_runs():
     assert "verbs" in measured.longest
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="a minute with 1,000 nodes")
+@pytest.mark.nightly
 def test_no_piece_is_long():
     measured = pieces(nodes=1000, seconds=30)
     long = {name: seconds for name, seconds in measured.longest.items() if seconds > LONGEST}

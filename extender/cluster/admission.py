@@ -2,7 +2,9 @@
 so; and the volumes of pods.
 
 Sources: plugin/pkg/admission of k8s.io/kubernetes: ``limitranger``, ``priority``, ``runtimeclass`` and
-``extendedresourcetoleration``, which GKE and EKS run (docs.aws.amazon.com/eks, platform versions).
+``extendedresourcetoleration``. Who runs that: GKE, EKS (docs.aws.amazon.com/eks, platform versions), AKS
+(Azure/AKS#1449, and "Frequently asked questions" of learn.microsoft.com/azure/aks) and OKE (docs.oracle.com,
+"Supported Admission Controllers").
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ _CLOUDS = {
     "eks.amazonaws.com/compute-type": "EKS",
     "alpha.eksctl.io/cluster-name": "EKS",
     "karpenter.k8s.aws/instance-family": "EKS",
+    "kubernetes.azure.com/cluster": "AKS",
+    "kubernetes.azure.com/agentpool": "AKS",
+    "oke.oraclecloud.com/node.info.private_subnet": "OKE",
+    "oke.oraclecloud.com/pool.name": "OKE",
     "kops.k8s.io/instancegroup": "",  # on machines of these clouds, with an API server of its own
 }
 _PROVIDERS = {"gce": "GKE", "aws": "EKS"}

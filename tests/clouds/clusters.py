@@ -1,4 +1,8 @@
-"""Two clusters of 20 nodes as GKE and EKS label and taint them."""
+"""Clusters of 20 nodes as GKE, EKS, AKS and OKE label and taint them.
+
+On AKS and OKE the vendor's device plugin runs without GPU feature discovery, except where GPUs are
+partitioned. Their labels are those of nodes in public reports: Azure/AKS#1449, kubernetes-sigs/kueue#5039.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,15 @@ from ..extender.builders import make_pod, make_state
 
 GPU = "nvidia.com/gpu"
 GKE, EKS = "cloud.google.com/gke-", "eks.amazonaws.com/"
-TAINT = {"gke": Taint(GPU, "present", "NoSchedule"), "eks": Taint(GPU, "true", "NoSchedule")}
+SPOT = "kubernetes.azure.com/scalesetpriority"
+TAINT = {
+    **{"gke": Taint(GPU, "present", "NoSchedule"), "eks": Taint(GPU, "true", "NoSchedule")},
+    **{"aks": Taint(GPU, "present", "NoSchedule"), "oke": Taint(GPU, "present", "NoSchedule")},
+}
+INSTANCES = {
+    "aks": {"h100": "Standard_ND96isr_H100_v5", "a100": "Standard_ND96asr_v4", "l4": "Standard_NC64as_T4_v3"},
+    "oke": {"h100": "BM.GPU.H100.8", "a100": "BM.GPU4.8", "l4": "BM.GPU.A10.4"},
+}
 Pool: TypeAlias = tuple[str, int, int, str, str, str, str, str, str]
 # (pool, nodes, GPUs, CPUs, memory, accelerator of GKE, instance type, product of GPU feature discovery, MiB)
 POOLS: list[Pool] = [
@@ -43,8 +55,7 @@ def node(cloud: str, pool: Pool, number: int) -> Node:
         )
         labels |= {f"{GKE}spot": "true"} if name == "spot" else {}
     else:
-        labels |= {f"{EKS}nodegroup": name, "node.kubernetes.io/instance-type": instance}
-        labels |= {f"{EKS}capacityType": "SPOT"} if name == "spot" else {}
+        labels |= of_provider(cloud, name, instance)
         of_gpu = {
             f"{GPU}.product": product,
             f"{GPU}.count": str(gpus),
@@ -52,10 +63,25 @@ def node(cloud: str, pool: Pool, number: int) -> Node:
             f"{GPU}.replicas": "1",
         }
         of_gpu |= {"nvidia.com/mig.strategy": "single", f"{GPU}.count": "7"} if name == "mig" else {}
-        labels |= of_gpu if gpus else {}
+        labels |= of_gpu if gpus and (cloud == "eks" or name == "mig") else {}
     taints = [TAINT[cloud]] if gpus else []
     taints += [Taint(f"{GKE}spot", "true", "NoSchedule")] if (cloud, name) == ("gke", "spot") else []
+    taints += [Taint(SPOT, "spot", "NoSchedule")] if (cloud, name) == ("aks", "spot") else []
     allocatable = {"cpu": cpu, "memory": memory, "pods": "110"} | ({GPU: str(gpus)} if gpus else {})
     return Node(
         f"{name}-{number}", f"{name}-{number}", labels=labels, taints=tuple(taints), allocatable=allocatable
     )
+
+
+def of_provider(cloud: str, pool: str, instance: str) -> dict[str, str]:
+    """The labels that tell EKS, AKS and OKE from each other."""
+    if cloud == "eks":
+        own = {f"{EKS}nodegroup": pool} | ({f"{EKS}capacityType": "SPOT"} if pool == "spot" else {})
+    elif cloud == "aks":
+        own = {"kubernetes.azure.com/cluster": "MC_ml_ml_eastus", "kubernetes.azure.com/agentpool": pool}
+        own |= {SPOT: "spot"} if pool == "spot" else {}
+    else:
+        own = {"oke.oraclecloud.com/node.info.private_subnet": "true", "node.info.ds_proxymux_client": "true"}
+    if cloud in INSTANCES:
+        instance = INSTANCES[cloud].get("l4" if pool == "spot" else pool, "")
+    return own | ({"node.kubernetes.io/instance-type": instance} if instance else {})

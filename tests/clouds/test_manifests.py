@@ -1,4 +1,4 @@
-"""What explain says of 26 workloads as their projects write them, on clusters as GKE and EKS have them."""
+"""What explain says of 26 workloads as their projects write them, on clusters as four clouds have them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from extender.explain.pod import explain_template
 from extender.source.workloads import parse_templates
 
 from ..extender.builders import NOW
-from .clusters import cloud
+from .clusters import TAINT, cloud
 
 MANIFESTS = yaml.safe_load((Path(__file__).parent / "manifests.yaml").read_text())
 ADDED = "a toleration of nvidia.com/gpu"
-ANY_GPU = {"gke": 11, "eks": 14}  # spot nodes of EKS have no taint of their own
-WHOLE_NODES = {"gke": 5, "eks": 5}
-WITHOUT_GPU = {"gke": 4, "eks": 4}
-NONE = {"gke": 0, "eks": 0}
+ANY_GPU = {"gke": 11, "eks": 14, "aks": 11, "oke": 14}  # EKS and OKE taint no spot nodes
+WHOLE_NODES = dict.fromkeys(TAINT, 5)
+WITHOUT_GPU = dict.fromkeys(TAINT, 4)
+NONE = dict.fromkeys(TAINT, 0)
 # Of each manifest the pods, on how many nodes each fits, and words of verdict, ways out and notes.
 RIGHT: dict[str, list[tuple[str, dict[str, int], tuple[str, ...]]]] = {
     "vllm-stack": [("vllm-llama3", ANY_GPU, (ADDED, "Of the 2 such pods of its workload 2 fit at once"))],
@@ -55,7 +55,7 @@ RIGHT: dict[str, list[tuple[str, dict[str, int], tuple[str, ...]]]] = {
     "mig-profile": [
         ("mig", NONE, ("No node offers nvidia.com/mig-1g.5gb", "A100 SXM4 40GB could be divided so"))
     ],
-    "spot-only": [("spot", {"gke": 0, "eks": 3}, ())],
+    "spot-only": [("spot", {"gke": 0, "eks": 3, "aks": 0, "oke": 3}, ())],
     "cpu-only": [("preprocessing", WITHOUT_GPU, ())],
     "misspelt": [
         ("typo", NONE, ("Did you mean nvidia.com/gpu?", 'write limits: {nvidia.com/gpu: "1"}; then it fits'))
@@ -63,7 +63,7 @@ RIGHT: dict[str, list[tuple[str, dict[str, int], tuple[str, ...]]]] = {
 }
 
 
-@pytest.mark.parametrize("provider", ["gke", "eks"])
+@pytest.mark.parametrize("provider", TAINT)
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_the_answer_is_right_and_useful(name: str, provider: str):
     state, templates = cloud(provider), parse_templates(MANIFESTS[name], name)

@@ -4,6 +4,7 @@
 product names are those that GFD would write into ``nvidia.com/gpu.product``. Karpenter has well-known labels
 ``instance-gpu-*`` (EKS Auto Mode has the same under ``eks.amazonaws.com``; Azure's provider has
 ``sku-gpu-count``). Without such a label the instance type says it.
+Alibaba Cloud's ACK labels nodes with the product name, the number and the memory of their GPUs.
 ``karpenter.k8s.gcp/instance-gpu-count`` is not read: it is the number of kinds of accelerators, 1 for
 eight GPUs (cloudpilot-ai/karpenter-provider-gcp at 004522cd, pkg/providers/instancetype/types.go).
 """
@@ -17,7 +18,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from extender.data import facts
-from extender.inventory.gfd_labels import number
+from extender.inventory.gfd_labels import number, whole_number
 from extender.untrusted.limits import GPU_MIB, NAME
 
 T = TypeVar("T")
@@ -27,16 +28,20 @@ _PRODUCTS = {
     "cloud.google.com/gke-accelerator": _CLOUDS["google"],
     "karpenter.k8s.gcp/instance-gpu-name": _CLOUDS["google"],
     "gpu.nvidia.com/class": _CLOUDS["coreweave"],
+    "doks.digitalocean.com/gpu-model": _CLOUDS["digitalocean"],
+    "aliyun.accelerator/nvidia_name": None,
     INSTANCE_TYPE: {},
     "karpenter.k8s.aws/instance-gpu-name": _CLOUDS["ec2"],
     "eks.amazonaws.com/instance-gpu-name": _CLOUDS["ec2"],
 }
-"""In the order in which they are believed: EC2 has one name for both A100, and an instance type for each."""
+"""In the order in which they are believed: EC2 has one name for both A100, and an instance type for each. None
+where the label is the product name itself."""
 PRODUCT_LABELS = frozenset(_PRODUCTS)
 _COUNT_LABELS = (
     "karpenter.k8s.aws/instance-gpu-count",
     "eks.amazonaws.com/instance-gpu-count",
     "karpenter.azure.com/sku-gpu-count",
+    "aliyun.accelerator/nvidia_count",
     "cloud.google.com/gke-accelerator-count",
 )
 _TPU = "cloud.google.com/gke-tpu-accelerator"
@@ -45,8 +50,12 @@ _MANUFACTURERS = (
     "eks.amazonaws.com/instance-gpu-manufacturer",
 )
 """EC2 counts the Gaudi of its type dl1 as GPUs, too."""
-_MEMORY_LABELS = ("karpenter.k8s.aws/instance-gpu-memory", "eks.amazonaws.com/instance-gpu-memory")
-"""MiB of one GPU."""
+_MEMORY_LABELS = (
+    "karpenter.k8s.aws/instance-gpu-memory",
+    "eks.amazonaws.com/instance-gpu-memory",
+    "aliyun.accelerator/nvidia_mem",
+)
+"""MiB of one GPU; ACK writes "23028MiB"."""
 
 
 def _by_pattern(table: str, read: Callable[[Any], T]) -> list[tuple[re.Pattern[str], T]]:
@@ -64,7 +73,8 @@ _COUNT_IN_NAME = re.compile(
 def product(labels: Mapping[str, str]) -> tuple[str, str]:
     """The product name of the GPUs, and the label that implies it; ("", "") if there is none."""
     for label, products in _PRODUCTS.items():
-        if name := products.get(labels.get(label, "")):
+        written = labels.get(label, "")
+        if name := written if products is None else products.get(written):
             return name, label
         if label == INSTANCE_TYPE and (name := _of_instance_type(_instance_type(labels))):
             return name, label
@@ -81,8 +91,9 @@ def gpu_count(labels: Mapping[str, str]) -> int:
 
 def memory_mib(labels: Mapping[str, str]) -> int:
     """Memory of one GPU, 0 if no label says so."""
-    found = next(filter(None, (number(labels, name) for name in _MEMORY_LABELS)), 0)
-    return found if found <= GPU_MIB else 0
+    texts = (labels.get(name, "").removesuffix("MiB") for name in _MEMORY_LABELS)
+    mib = next(filter(None, map(whole_number, texts)), 0)
+    return mib if mib <= GPU_MIB else 0
 
 
 def part(labels: Mapping[str, str]) -> Fraction:

@@ -59,7 +59,7 @@ _REQUIRED = {
 _REGISTERS = {hami.REGISTER, vgpu_manager.REGISTER, volcano.REGISTER}
 _REQUIRED_PREFIXES = (
     *("nvidia.com/gpu.", "nvidia.com/mig", "amd.com/gpu.", "cloud.google.com/gke-", nvlink.PREFIX),
-    *("karpenter.", "eks.amazonaws.com/instance-gpu-"),
+    *("karpenter.", "eks.amazonaws.com/instance-gpu-", "aliyun.accelerator/", "doks.digitalocean.com/gpu-"),
 )
 
 

@@ -234,6 +234,12 @@ def test_invalid_labels_are_ignored(labels):
         ({"node.kubernetes.io/instance-type": "BM.GPU.B4.8"}, "A100 SXM4 40GB"),
         ({"node.kubernetes.io/instance-type": "BM.GPU.GB200-v3.4"}, "GB200"),
         ({"node.kubernetes.io/instance-type": "VM.GPU.L40S.1"}, "L40S"),
+        ({"doks.digitalocean.com/gpu-brand": "nvidia", "doks.digitalocean.com/gpu-model": "l40s"}, "L40S"),
+        (
+            {"aliyun.accelerator/nvidia_name": "NVIDIA-A10", "aliyun.accelerator/nvidia_mem": "23028MiB"},
+            "A10",
+        ),
+        ({"aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-32GB"}, "V100 SXM2 32GB"),
         ({"node.kubernetes.io/instance-type": "m7i.large"}, None),
         ({"node.kubernetes.io/instance-type": "p5.48xlarge", "nvidia.com/gpu.product": "Tesla-T4"}, "T4"),
     ],

@@ -34,8 +34,8 @@ _PRODUCTS = {
     "karpenter.k8s.aws/instance-gpu-name": _CLOUDS["ec2"],
     "eks.amazonaws.com/instance-gpu-name": _CLOUDS["ec2"],
 }
-"""In the order in which they are believed: EC2 has one name for both A100, and an instance type for each. None
-where the label is the product name itself."""
+"""In the order in which they are believed: EC2 has one name for both A100, and an instance type for each.
+None where the label is the product name itself."""
 PRODUCT_LABELS = frozenset(_PRODUCTS)
 _COUNT_LABELS = (
     "karpenter.k8s.aws/instance-gpu-count",

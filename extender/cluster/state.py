@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Literal, Protocol, get_args
@@ -28,6 +28,7 @@ from extender.cluster.pod_table import PodTable
 from extender.cluster.reservations import TIME_TO_LIVE, AssumedPod
 from extender.cluster.two_ways import offered_twice
 from extender.dialects.pod_request import as_whole, bound_request, request_of
+from extender.dialects.pod_resources import RequestError
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.admission_objects import AdmissionKind
@@ -168,6 +169,12 @@ class State:
         if wanted == "least" or any(name in self.devices.extended_resources for name, _ in request.devices):
             return request  # of the devices of DRA kube-scheduler chooses
         return as_whole(request)
+
+    def request_or_none(self, pod: Pod) -> Request | None:
+        """As ``request_of``, None where the pod's words cannot be read."""
+        with suppress(RequestError):
+            return self.request_of(pod)
+        return None
 
     def _gpus_of(self, pod: Pod) -> float:
         """How many GPUs a bound pod has; 0 where its node is not known."""

@@ -12,7 +12,6 @@ from itertools import chain, islice
 from extender.cluster.other_resources import OF_SHARING_SYSTEMS, asked_by, wants_devices
 from extender.cluster.state import State
 from extender.dialects import hami, pod_request, stowage
-from extender.dialects.pod_resources import RequestError
 from extender.dialects.shared_gpus import MIG_PREFIX, is_gpu_resource
 from extender.dra.pod_claims import class_resources, to_be_made
 from extender.explain.words import (
@@ -68,10 +67,7 @@ _WITHOUT_PLUGIN = "It needs nodes with such devices and their device plugin. "
 
 def hints(state: State, pod: Pod) -> tuple[Hint, ...]:
     """At most one sentence for each kind of mistake, and for each of a few resources, words and labels."""
-    try:
-        request = state.request_of(pod)
-    except RequestError:
-        request = None
+    request = state.request_or_none(pod)
     return (
         *_unknown_resources(state, pod, request),
         *islice(_amounts(pod), _RESOURCES),

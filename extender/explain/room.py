@@ -154,9 +154,7 @@ def evictions_for(
     state: State, pod: Pod, nodes: Sequence[str], now: float, evictor: EvictorMode = "unknown"
 ) -> Evictions:
     """What would be evicted for a pod that fits on none of these nodes. ``now`` in Unix seconds."""
-    try:
-        request = state.request_of(pod)
-    except RequestError:
+    if (request := state.request_or_none(pod)) is None:
         return Evictions()
     lacking = [node.name for node in promising_nodes(state, pod, request, nodes, {})]
     actor: Actor = "kube-scheduler"

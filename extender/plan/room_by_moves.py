@@ -214,9 +214,7 @@ class Movers:
             return None  # the node takes no such pods now, so its room would be of no use
         if self._rule and not (is_restartable(pod, queue) and 0 < pod.started <= self._now - self._rule.age):
             return None
-        try:
-            request = state.request_of(pod)
-        except RequestError:
+        if (request := state.request_or_none(pod)) is None:
             return None
         kind = request, pod.spec.node_selector, pod.scheduling_constraints, pod.priority
         new = replace(as_new(pod), name=f"{pod.name}.", uid="")  # no pod has this name

@@ -119,7 +119,7 @@ def trial_of(
     now = moment_of(state.pods.values())
     moving: list[tuple[Pod, Request, Allocation]] = []
     for pod in state.pods.values():
-        held, request = state.allocations.allocation_of(pod.key), _request(state, pod)
+        held, request = state.allocations.allocation_of(pod.key), state.request_or_none(pod)
         if held is None or not (real_moves or _has_gpu(pod, request, held)):
             continue
         why: str | None = Stays.CLOSED_NODE
@@ -155,14 +155,6 @@ def _set_apart(trial: Trial, state: State) -> None:
             trial.apart[name] = closed_text(state, name) or (hidden.note if hidden else "")
         if hidden and hidden.claims and trial.open[row]:
             trial.only_for_claims[row] = hidden
-
-
-def _request(state: State, pod: Pod) -> Request | None:
-    """What the pod asks for, None if that cannot be read."""
-    try:
-        return state.request_of(pod)
-    except RequestError:
-        return None
 
 
 def _has_gpu(pod: Pod, request: Request | None, held: Allocation) -> bool:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from extender.cluster.other_resources import takes_another_pod
 from extender.cluster.pod_table import PodTable
 from extender.cluster.state import State
-from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_filter import has_unknown_filters
 from extender.k8s.objects import Pod
 from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
@@ -57,11 +56,8 @@ class Preemption(PreemptResult):
 
 def preempt(state: State, args: PreemptArgs, now: float, *, most: int = 1) -> Preemption:
     """The ``most`` best candidates with their victims. ``now`` in Unix seconds."""
-    try:
-        request = state.request_of(args.pod)
-    except RequestError:
-        return Preemption()
-    if _is_gone(state, args.pod):
+    request = state.request_or_none(args.pod)
+    if request is None or _is_gone(state, args.pod):
         return Preemption()
     proposed = {
         node: victims

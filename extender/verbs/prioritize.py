@@ -11,7 +11,6 @@ import numpy as np
 
 from extender.cluster.other_resources import wants_devices
 from extender.cluster.state import State
-from extender.dialects.pod_resources import RequestError
 from extender.protocol.codec import FilterArgs, FilterResult, encode_priorities, has_names
 from extender.protocol.node_names import Bytes
 from extender.verbs.evaluate import MAX_SCORE, Evaluation, Flags, fitting_scores
@@ -43,11 +42,8 @@ def prioritize(state: State, args: FilterArgs) -> tuple[Bytes, Evaluation | None
     All scores are 0 for a pod that asks for no GPU, for one whose request cannot be read, and for one with
     nothing but claims where no forecast is known.
     """
-    try:
-        request = state.request_of(args.pod)
-    except RequestError:
-        return np.zeros(len(args.names), np.uint8), None
-    if not wants_devices(state, args.pod, request):
+    request = state.request_or_none(args.pod)
+    if request is None or not wants_devices(state, args.pod, request):
         return np.zeros(len(args.names), np.uint8), None
     evaluation = evaluate_in_cycle(state, args.pod, request, args.names)
     return scores_of(evaluation), evaluation

@@ -244,9 +244,7 @@ def victims(session: VolcanoSession, pod: Pod, candidates: Sequence[Task]) -> Vo
     Where the pod fits without evictions, Volcano wants to evict for a reason that Stowage does not know, such
     as the bounds of a queue: then all whose eviction the rules allow. A pod without GPUs: no opinion.
     """
-    try:
-        request = session.state.request_of(pod)
-    except RequestError:
+    if (request := session.state.request_or_none(pod)) is None:
         return VolcanoVictims(Vote.REJECT)
     if not request.wants_gpu:
         return VolcanoVictims(Vote.ABSTAIN)

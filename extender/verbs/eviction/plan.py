@@ -17,7 +17,6 @@ import numpy as np
 from extender.cluster.other_resources import takes_another_pod
 from extender.cluster.pod_conflicts import PodConflicts
 from extender.cluster.state import State
-from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
@@ -104,9 +103,7 @@ def plan_evictions(
     many nodes, those that lack least are searched (``MOST_NODES``), with at most so many ``trials``
     (``MOST_TRIALS_OF_A_PLAN``). ``now`` in Unix seconds.
     """
-    try:
-        request = state.request_of(pod)
-    except RequestError:
+    if (request := state.request_or_none(pod)) is None:
         return []
     required = _with_conflicts(state, pod, nodes, required or {})
     promising = promising_nodes(state, pod, request, nodes, required)

@@ -23,7 +23,7 @@ from extender.source.evictor_api import EvictorApi
 from extender.source.interface import Applied, Apply, Interruption, Source, WatchStatus, next_turn
 from extender.source.leader_election import Lease
 from extender.source.list_watch import ListWatch, ProtocolError
-from extender.source.reflector import Reflector
+from extender.source.reflector import Freshness, Reflector
 from extender.source.rest import (
     NO_ANSWER,
     Refused,
@@ -35,7 +35,6 @@ from extender.source.rest import (
     time_to_write,
 )
 from extender.source.shard import Shard
-from extender.source.watch_connection import Freshness
 from extender.source.watched_kinds import WATCHED_KINDS, WatchedKind, mig_layouts
 
 _log = logging.getLogger(__name__)
@@ -176,10 +175,10 @@ class KubeSource(Source):
 
     async def caught_up(self) -> bool:
         required = self._required
-        if all(reflector.connection.freshness() in _NOTHING_NEWER for reflector in required):
+        if all(reflector.freshness() in _NOTHING_NEWER for reflector in required):
             return True
         started = time.monotonic()
-        while not (freshness := {r.connection.freshness() for r in required}).issubset(_NOTHING_NEWER):
+        while not (freshness := {r.freshness() for r in required}).issubset(_NOTHING_NEWER):
             now = time.monotonic()
             unresponsive = now < self._not_waiting_until and Freshness.BEHIND not in freshness
             if unresponsive or now - started >= self.rest.timeouts.catch_up:
@@ -193,7 +192,7 @@ class KubeSource(Source):
         return True
 
     def interruption(self) -> Interruption | None:
-        return self._reflectors["Pod"].connection.interruption()
+        return self._reflectors["Pod"].interruption()
 
     async def relist(self) -> None:
         """Retries without end."""

@@ -1,6 +1,7 @@
 """Lists and watches one kind of the API server in a thread of its own, and retries after every failure.
 
-``list_watch`` decides which request comes next and what an answer means; this module sends the requests.
+``list_watch`` decides which request comes next and what an answer means; this module sends the requests, and
+knows how current the events are that it has delivered. All times are seconds of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -8,21 +9,22 @@ from __future__ import annotations
 import logging
 import math
 import random
+import select
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
+from enum import Enum, auto
 from http import HTTPStatus
 
 from urllib3 import HTTPResponse
 
 from extender.background import Background
 from extender.k8s.objects import Event, Listed
-from extender.source.interface import Apply, WatchEnd, WatchStatus
+from extender.source.interface import Apply, Interruption, WatchEnd, WatchStatus
 from extender.source.list_watch import ListWatch, ProtocolError, Request
 from extender.source.rest import NO_ANSWER, Refused, Timeouts
-from extender.source.watch_connection import WatchConnection
 from extender.source.watched_kinds import WatchedKind
 
 _log = logging.getLogger(__name__)
@@ -31,15 +33,22 @@ _RELIST = "listing again"
 _ABSENT_PAUSE = 300.0  # seconds at most before the next request for a kind that the cluster does not serve
 _SPOKEN_OF = 2.0  # seconds without a watch after which that is a problem
 _REFUSALS = 3  # in a row before a kind counts as absent: a server that has just started has read no roles yet
+_SETTLING = 0.25  # seconds at most until a reopened watch has delivered missed events
+_FRESH = 0.05  # seconds for which "no answer" is still valid
+_HANGS_UP = getattr(select, "POLLRDHUP", 0)  # Linux; elsewhere poll tells of a closed connection, too late
 
 
-class _Stopped(Exception):
-    """``stop`` was called."""
+class Freshness(Enum):
+    """How current the delivered events are, as far as we can tell without a request."""
+
+    CURRENT = auto()  # the watch has been open long enough to deliver missed events
+    BEHIND = auto()  # the watch is not open, and the server answers: there may be newer events
+    UNREACHABLE = auto()  # the server did not answer a moment ago: no client can get newer events
+    UNKNOWN = auto()  # the watch broke, and we do not know yet whether the server answers
 
 
 class Backoff:
-    """Pauses before the next request: 0.5 to 30 s, doubling with every failure, with jitter. All times are
-    seconds of a monotonic clock."""
+    """Pauses before the next request: 0.5 to 30 s, doubling with every failure, with jitter."""
 
     SHORTEST, LONGEST = 0.5, 30.0  # seconds
     HEALTHY = 60.0  # seconds with answers after which earlier failures no longer count
@@ -80,42 +89,73 @@ class Backoff:
 
 
 class Reflector:
-    """Follows one kind. ``send`` returns an answer unread; it raises ``Refused`` and ``NO_ANSWER``."""
+    """Follows one kind. ``send`` returns an answer unread; it raises ``Refused`` and ``NO_ANSWER``.
+
+    Its thread writes the fields; any thread may call the public methods.
+    """
 
     def __init__(
         self, watched: WatchedKind, send: Callable[[Request], HTTPResponse], timeouts: Timeouts | None = None
     ) -> None:
         self.kind = watched.kind
-        self.connection = WatchConnection()
-        self._problem = ""  # why the last attempt failed
         self._watched, self._send, self._timeouts = watched, send, timeouts or Timeouts()
-        self._list_began = -math.inf
-        self._late_at, self._late = math.inf, ""  # when a read takes too long, and which one did
         self._protocol = ListWatch(watched)
         # Jitter of its own: a thread leaves the generator of the others alone.
         self._backoff = Backoff(random.SystemRandom().random)
-        self._stopping = threading.Event()
-        self._waking = threading.Event()
+        self._stopping, self._waking = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._relists_wanted = self._relists_begun = self._relists_done = 0  # calls of relist
+        self._ended: Counter[WatchEnd] = Counter()  # watches and attempts since the start, by how
+        self._problem = ""  # why the last attempt failed
+        self._late_at, self._late = math.inf, ""  # when a read takes too long, and which one did
         self._absent = False  # whether the cluster does not serve this kind
         self._absences = 0  # attempts in a row that found it so
         # Whether it did: a server that has just started refuses requests until it has read roles and CRDs.
         self._served = False
-        self._relists_wanted = self._relists_begun = self._relists_done = 0  # calls of relist
-        self._thread: threading.Thread | None = None
-        self._ended: Counter[WatchEnd] = Counter()  # watches and attempts since the start, by how
+        self._answered = False  # whether the current attempt, or else the last one, got an answer
+        self._refused = False  # whether the last answer was a refusal: then the server is reachable
+        self._stream: HTTPResponse | None = None  # what is being read
+        self._list_began = self._received_at = -math.inf  # the last bytes
+        self._settled_at: float | None = None  # when an open watch has delivered missed events
+        self._closed_at = self._attempt_ended_at = -math.inf
+        self._unanswered_at = -math.inf  # the end of the last attempt without any answer
+        self._interruption: Interruption | None = None
 
     @property
     def resource(self) -> str:
         """The plural in the path of the API."""
         return self._watched.resource
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the watch is open, as far as the thread has noticed."""
+        return self._settled_at is not None
+
     def status(self) -> WatchStatus:
-        now = time.monotonic()
-        closed, problem = self.connection.closed_for(now), self._problem
+        now, problem, closed = time.monotonic(), self._problem, 0.0
+        if not self.is_open and self._closed_at > -math.inf:
+            closed = max(now - self._closed_at, 0.0)
         if self._served and not problem and closed >= _SPOKEN_OF:
             problem = f"not open for {closed:.0f} s"
-        silent = now - self.connection.received_at
+        silent = now - self._received_at
         return WatchStatus(self._watched.full_resource, silent, closed, problem, dict(self._ended))
+
+    def freshness(self) -> Freshness:
+        """How current the delivered events are now."""
+        now, settled_at = time.monotonic(), self._settled_at
+        if settled_at is not None and self._is_closed_by_server():
+            return Freshness.UNKNOWN
+        if settled_at is not None:
+            return Freshness.CURRENT if now >= settled_at else Freshness.BEHIND
+        if self._answered or self._refused:
+            return Freshness.BEHIND
+        return Freshness.UNREACHABLE if now - self._unanswered_at < _FRESH else Freshness.UNKNOWN
+
+    def interruption(self) -> Interruption | None:
+        """The last interruption. A watch that ends without an error and is reopened at once has none."""
+        if not self.is_open and self._closed_at > -math.inf:
+            return Interruption(self._closed_at, None)
+        return self._interruption
 
     def list_once(self) -> list[Event]:
         """All objects, by the calling thread, in one attempt. Raises ``Refused``, ``NO_ANSWER`` and
@@ -135,13 +175,12 @@ class Reflector:
     def start(self, apply: Apply, background: Background) -> None:
         """Start the thread, which delivers events to ``apply``. Once it runs, that does nothing."""
         if self._thread is None:
-            self._thread = background.thread(f"watch of {self._watched.resource}", lambda: self._run(apply))
+            self._thread = background.thread(f"watch of {self.resource}", lambda: self._run(apply))
 
     def stop(self) -> None:
         """Make the thread end, also during a read. Does not wait for it."""
         self._stopping.set()
-        self._waking.set()
-        self.connection.shut_down()
+        self._interrupt()
 
     def join(self, timeout: float) -> None:
         """Wait for the end of the thread, at most ``timeout`` seconds."""
@@ -151,8 +190,7 @@ class Reflector:
     def relist(self) -> int:
         """Start a new list at once, also during a read. Returns the argument for ``has_listed``."""
         self._relists_wanted += 1
-        self._waking.set()
-        self.connection.shut_down()
+        self._interrupt()
         return self._relists_wanted
 
     def has_listed(self, call: int) -> bool:
@@ -163,22 +201,44 @@ class Reflector:
         """End a read that takes too long. For another thread, about once a second."""
         if time.monotonic() >= self._late_at:
             self._late = "the answer came too slowly"
-            self.connection.shut_down()
+            self._shut_down()
 
     def retry_now(self) -> None:
         """Skip the pause before the next attempt, unless the watch is open or an attempt ended just now."""
-        if self.connection.may_retry():
+        if not self.is_open and time.monotonic() - self._attempt_ended_at >= _FRESH:
             self._waking.set()
+
+    def _interrupt(self) -> None:
+        """End a pause, and a read."""
+        self._waking.set()
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        if (stream := self._stream) is not None:
+            with suppress(OSError, ValueError, RuntimeError):  # it may end by itself at this moment
+                stream.shutdown()
+
+    def _is_closed_by_server(self) -> bool:
+        """Whether the server has closed the connection, which the thread may not have noticed."""
+        stream, poll = self._stream, select.poll()
+        try:
+            if stream is not None:
+                poll.register(stream.fileno(), _HANGS_UP)
+        except (AttributeError, OSError, ValueError):  # the thread closes it at this moment
+            return True
+        return bool(poll.poll(0))
+
+    # What follows is for the thread.
 
     def _run(self, apply: Apply) -> None:
         next_try = -math.inf
         while not self._stopping.is_set():
             is_early = time.monotonic() < next_try
-            problem, ended_at = self._attempt(apply)
+            problem = self._attempt(apply)
             if self._stopping.is_set():
                 return
             if not (is_early and problem):  # a failed early retry changes neither the pauses nor the log
-                next_try = ended_at + self._pause(problem)
+                next_try = self._attempt_ended_at + self._pause(problem)
             self._waking.wait(max(next_try - time.monotonic(), 0.0))
             if not self._stopping.is_set():
                 self._waking.clear()
@@ -195,81 +255,62 @@ class Reflector:
             level = logging.INFO if relists or self._absent else logging.WARNING
             if self._absent and self._absences > 1:
                 level = logging.DEBUG  # it was said
-            _log.log(level, "%s: %s, next try in %.1f s", self._watched.resource, problem, pause)
+            _log.log(level, "%s: %s, next try in %.1f s", self.resource, problem, pause)
         return pause
 
-    def _attempt(self, apply: Apply) -> tuple[str, float]:
-        """Follow until the watch ends. Returns the problem ("" if the server ended the watch in time, or
-        ``relist`` did), and when the watch ended."""
-        self._absent, self._late = False, ""
-        self.connection.answered = False
-        problem = self._follow(apply)
+    def _attempt(self, apply: Apply) -> str:
+        """Follow until the watch ends. Returns the problem, "" if the server ended the watch in time, or
+        ``relist`` did."""
+        self._absent, self._late, self._answered = False, "", False
+        problem = self._deliver_all(apply)
         self._absences = self._absences + 1 if self._absent else 0
-        ended_at = self.connection.attempt_ended()
+        now = self._attempt_ended_at = time.monotonic()
+        if self._settled_at is not None:
+            self._closed_at, self._settled_at = now, None
+        if not self._answered:
+            self._unanswered_at = now
         if not (self._stopping.is_set() or self._absent):
             self._ended["relist" if problem == _RELIST else "error" if problem else "in_time"] += 1
-        return problem if self._relists_begun == self._relists_wanted else "", ended_at
+        return problem if self._relists_begun == self._relists_wanted else ""
 
-    def _follow(self, apply: Apply) -> str:
+    def _deliver_all(self, apply: Apply) -> str:
+        """Deliver what the server sends. Returns why that has ended, "" if the server ended it in time."""
         try:
-            while self._must_list():
-                self._list(apply)
-            self._relists_done = self._relists_begun
-            self._watch(apply)
+            with closing(self._events()) as batches:
+                for events in batches:
+                    if self._stopping.is_set():
+                        return ""
+                    self._received_at = time.monotonic()
+                    if events:
+                        apply(events)
             return "" if self._protocol.watching else _RELIST
         except Refused as refused:
-            self.connection.refused()
+            self._answered = self._refused = True
             self._absent = self._watched.is_absent(refused.status) and not self._served
             is_unknown_kind = self._absent and refused.status == HTTPStatus.NOT_FOUND
             self._problem = "" if is_unknown_kind else str(refused)
             return _RELIST if self._protocol.rejected(refused.status) else str(refused)
         except (*NO_ANSWER, ProtocolError) as error:
-            self.connection.failed()
+            self._refused = False
             self._problem = self._late or f"{type(error).__name__}: {error}"
             return self._problem
-        except _Stopped:
-            return ""
         except Exception:  # the state may have missed events, so all of them must come again
-            _log.exception("%s: unexpected error", self._watched.resource)
+            _log.exception("%s: unexpected error", self.resource)
             self._protocol.relist()
             return _RELIST
         finally:
             self._late_at = math.inf
 
-    def _must_list(self) -> bool:
-        if self._relists_begun < self._relists_wanted:
-            self._relists_begun = self._relists_wanted
-            self._protocol.relist()
-        return not self._protocol.watching
-
-    def _list(self, apply: Apply) -> None:
-        request = self._protocol.next_request()
-        if "continue" not in request.query:  # all pages show the cluster as it is for the first one
-            self._list_began = time.monotonic()
-        try:
-            answer = self._send(request)
-        except Refused as refused:
-            said_often = refused.status == HTTPStatus.NOT_FOUND or self._absences + 1 >= _REFUSALS
-            listed_before = self.connection.received_at > -math.inf
-            if self._watched.is_absent(refused.status) and said_often and not listed_before:
-                self._deliver([Listed(self.kind, frozenset(), absent=True)], apply)
-            raise
-        with closing(answer) as page:
-            self.connection.answered = self._served = True
-            self.connection.reading(page)
-            self._late_at = time.monotonic() + self._timeouts.whole_page
-            body = page.read()
-            self._late_at = math.inf
-        self._backoff.answered(time.monotonic())
-        self._deliver(self._protocol.page(body, self._list_began), apply)
-
-    def _watch(self, apply: Apply) -> None:
+    def _events(self) -> Generator[list[Event]]:
+        """The pages of a list where one is due, and then the changes, as they come."""
+        while self._must_list():
+            yield from self._page()
+        self._relists_done = self._relists_begun
         with closing(self._send(self._protocol.next_request())) as stream:
-            self.connection.opening(stream)
+            self._stream, self._answered, self._refused = stream, True, False
             self._backoff.answered(time.monotonic())
-            self._deliver([], apply)
-            self.connection.opened()
-            self._problem = ""
+            yield []
+            self._opened()
             # From here on ``relist`` ends the read. The condition notices a call that came before.
             while self._relists_begun == self._relists_wanted and self._protocol.watching:
                 if not (data := stream.read1(_CHUNK)):
@@ -278,13 +319,40 @@ class Reflector:
                 if events or self._late_at == math.inf or not self._protocol.in_line:
                     in_time = time.monotonic() + self._timeouts.line
                     self._late_at = in_time if self._protocol.in_line else math.inf
-                self._deliver(events, apply)
+                yield events
             if self._late:
                 raise TimeoutError
 
-    def _deliver(self, events: list[Event], apply: Apply) -> None:
-        if self._stopping.is_set():
-            raise _Stopped
-        self.connection.received_at = time.monotonic()
-        if events:
-            apply(events)
+    def _must_list(self) -> bool:
+        if self._relists_begun < self._relists_wanted:
+            self._relists_begun = self._relists_wanted
+            self._protocol.relist()
+        return not self._protocol.watching
+
+    def _page(self) -> Iterator[list[Event]]:
+        """The next page of the list; of a kind that the cluster does not serve, that there are no objects."""
+        request = self._protocol.next_request()
+        if "continue" not in request.query:  # all pages show the cluster as it is for the first one
+            self._list_began = time.monotonic()
+        try:
+            answer = self._send(request)
+        except Refused as refused:
+            said_often = refused.status == HTTPStatus.NOT_FOUND or self._absences + 1 >= _REFUSALS
+            if self._watched.is_absent(refused.status) and said_often and self._received_at == -math.inf:
+                yield [Listed(self.kind, frozenset(), absent=True)]
+            raise
+        with closing(answer) as page:
+            self._stream, self._answered, self._served = page, True, True
+            self._late_at = time.monotonic() + self._timeouts.whole_page
+            body = page.read()
+            self._late_at = math.inf
+        self._backoff.answered(time.monotonic())
+        yield self._protocol.page(body, self._list_began)
+
+    def _opened(self) -> None:
+        """Changes are delivered from now on."""
+        now = time.monotonic()
+        if _SETTLING < now - self._closed_at < math.inf:
+            self._interruption = Interruption(self._closed_at, now)
+        self._settled_at = now + min(now - self._closed_at, _SETTLING)
+        self._problem = ""

@@ -18,9 +18,8 @@ from extender.k8s.objects import Event, Upserted
 from extender.source import apiserver as kube
 from extender.source.apiserver import KubeSource
 from extender.source.list_watch import Request
-from extender.source.reflector import Backoff, Reflector
+from extender.source.reflector import Backoff, Freshness, Reflector
 from extender.source.rest import Refused
-from extender.source.watch_connection import Freshness
 from extender.source.watched_kinds import WATCHED_KINDS
 from tests.extender.apiserver import PATIENT, ApiServer, pod, source_of
 
@@ -139,11 +138,11 @@ def test_a_server_that_has_refused_counts_as_reachable_during_the_retry() -> Non
     reflector = Reflector(WATCHED_KINDS["Pod"], ask)
     reflector.start(lambda events: None, Background())
     assert asked_again.wait(20)
-    assert reflector.connection.freshness() is Freshness.BEHIND
+    assert reflector.freshness() is Freshness.BEHIND
     reflector.stop()
     ended.set()
     reflector.join(20)
-    assert reflector.connection.freshness() is not Freshness.BEHIND
+    assert reflector.freshness() is not Freshness.BEHIND
 
 
 async def test_only_the_first_call_waits_for_a_silent_server(
@@ -177,5 +176,5 @@ async def test_early_retries_are_few_and_not_logged(
 async def broken(source: KubeSource) -> None:
     """Wait until all reflectors have noticed."""
     for reflector in source._required:
-        while reflector.connection.is_open:
+        while reflector.is_open:
             await asyncio.sleep(0.001)

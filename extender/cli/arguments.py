@@ -83,6 +83,7 @@ _MODULES = {
     ),
     "settings": ("extender.cli.show_settings", "print the effective settings and their sources"),
     "replay": ("extender.cli.replay", "compare policies on the pods of a cluster"),
+    "completion": ("extender.cli.completion", "print a completion script for bash, zsh or fish"),
     "demo": ("extender.demo.run", "place pods on an example cluster, with and without Stowage"),
 }
 """Subcommands in modules of their own: each module has ``add_parser(subparsers)`` and ``run(args)``."""
@@ -139,6 +140,15 @@ def _parser(command: str) -> argparse.ArgumentParser:
     commands.add_parser("version", help="print the version").set_defaults(run=_print_version)
     commands.add_parser("help", help="show the options of a command: help COMMAND")
     return parser
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """The parser of each command, complete."""
+    named: dict[str, argparse.ArgumentParser] = {}
+    for name in ("serve", *_MODULES, "version", "help"):
+        actions = _parser(name)._actions
+        named[name] = next(a.choices[name] for a in actions if isinstance(a, argparse._SubParsersAction))
+    return named
 
 
 def _run_module(command: str, run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,7 +15,7 @@ from urllib.parse import quote
 from extender.cli import cluster_args
 from extender.cli.cluster_args import did_you_mean
 from extender.untrusted.terminal import line_width
-from extender.untrusted.visible import visible
+from extender.untrusted.visible import many, visible
 
 if TYPE_CHECKING:
     from extender.cluster.state import State
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
 
 _SHORT = {"po": "pod", "deploy": "deployment", "rs": "replicaset", "sts": "statefulset", "cj": "cronjob"}
 """What kubectl calls kinds for short."""
+_NAMED = 8
 _SUFFIXES = (".json", ".yaml", ".yml")
+_NO_GPU = "It requests no GPU."
+_PLAIN_HINT = re.compile(
+    rf"{_NO_GPU}|Its schedulerName is default-scheduler|Of the (\d+) such pods of its workload \1 fit at once"
+)
+"""Hints that are no problem of a pod without GPUs."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -95,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         for name in dict.fromkeys(name for answer in answers for name in answer.nodes):
             print(f"node/{name}")
     else:
-        print("\n\n".join([*warnings, *(answer.text for answer in answers)]))
+        print("\n\n".join([*warnings, *filter(None, (answer.text for answer in answers))]))
     return int(args.exit_code and not all(answer.nodes for answer in answers))
 
 
@@ -225,20 +232,36 @@ def _worked_out(
 
 
 def _answers(args: argparse.Namespace, answers: Sequence[PodAnswer]) -> list[_Answer]:
+    """Pods without GPUs that fit share a line, unless ``--verbose`` is set or it is about one pod."""
     from extender.cli.explain_text import render, render_nodes
 
-    found = []
+    found: list[_Answer] = []
+    plain: list[int] = []
     for answer in answers:
         title = f"{visible(answer.workload)}:\n" if answer.workload else ""
-        if answer.explanation is not None:
-            text, fitting = render(answer.explanation, **_look(args)), _fitting(answer.explanation)
-        else:
-            text = render_nodes(answer.pod, answer.nodes or (), **_look(args))
+        if answer.explanation is None:
+            text = title + render_nodes(answer.pod, answer.nodes or (), **_look(args))
             fitting = [node.node for node in answer.nodes or () if node.fits]
-        found.append(
-            _Answer(answer.explanation if answer.nodes is None else answer.nodes, title + text, fitting)
-        )
+            found.append(_Answer(answer.nodes, text, fitting))
+            continue
+        text, fitting = "", _fitting(answer.explanation)
+        if len(answers) > 1 and not args.verbose and _is_plain(answer.explanation):
+            plain.append(len(found))
+        else:
+            text = title + render(answer.explanation, **_look(args))
+        found.append(_Answer(answer.explanation, text, fitting))
+    if plain:
+        fit = f"{many(len(plain), 'pod')} without GPUs {'fits' if len(plain) == 1 else 'fit'} (details: -v): "
+        named = ", ".join(visible(answers[i].pod) for i in plain[:_NAMED]) + " ..." * (len(plain) > _NAMED)
+        found[plain[-1]] = found[plain[-1]]._replace(text=fit + named)
     return found
+
+
+def _is_plain(found: Explanation) -> bool:
+    """Whether all is well with a pod without GPUs."""
+    if not found.fits or found.held or found.gang or _NO_GPU not in found.hints:
+        return False
+    return all(map(_PLAIN_HINT.match, found.hints))
 
 
 def _look(args: argparse.Namespace) -> dict[str, Any]:
@@ -268,12 +291,15 @@ def _manifest(files: Sequence[str], namespace: str | None) -> tuple[str | None, 
     """The text of files, folders and of standard input (``-``), None without any, and its name. Raises
     ``ValueError``."""
     from extender.source.workloads import merged
+    from extender.untrusted.gzipped import unpacked
 
     texts: list[tuple[str, str]] = []
     for name in files:
+        if "://" in name:
+            raise ValueError(f"{name} is a URL. Download it: curl -L {name} | stowage explain -f -")
         path = Path(name)
         paths = (
-            sorted(entry for entry in path.iterdir() if entry.suffix in _SUFFIXES)
+            sorted(entry for entry in path.iterdir() if entry.name.removesuffix(".gz").endswith(_SUFFIXES))
             if path.is_dir()
             else [path]
         )
@@ -281,7 +307,7 @@ def _manifest(files: Sequence[str], namespace: str | None) -> tuple[str | None, 
             raise ValueError(f"{name}: has no file {', '.join('*' + suffix for suffix in _SUFFIXES)}")
         for file in paths:
             try:
-                text = sys.stdin.read() if name == "-" else file.read_text(encoding="utf-8-sig")
+                text = sys.stdin.read() if name == "-" else unpacked(file.read_bytes()).decode("utf-8-sig")
             except UnicodeDecodeError:
                 raise ValueError(f"{file}: is not text") from None
             except OSError as error:

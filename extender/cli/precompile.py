@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -144,6 +145,7 @@ def _child(modules: Sequence[str], *, start_new_session: bool = False) -> subpro
         stderr=nothing,
         env=environment,
         start_new_session=start_new_session,
+        preexec_fn=partial(os.nice, 19) if start_new_session else None,  # the command itself comes first
     )
 
 

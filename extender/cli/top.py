@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     for found, now in _overviews(args, settings):
         if args.watch and args.output in ("table", "wide"):
             clear_screen()
-        print(_shown(_of_namespace(found, args), now, args), flush=True)
+        print(_shown(found, now, args), flush=True)
     return 0
 
 
@@ -102,7 +102,7 @@ def _overviews(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[O
     state.learner.stopped = True  # nothing is placed, so no demand matters
     census = CensusTaker(state)
     for _ in _states(state, source, batches, watch=args.watch):
-        found = asyncio.run(overview(state, census, _MOST if args.namespace else args.waiting))
+        found = asyncio.run(overview(state, census, args.waiting, args.namespace))
         yield found, cluster_args.moment(source, state.pods.values(), dump)
 
 
@@ -110,18 +110,9 @@ def _asked(args: argparse.Namespace, stowage: StowageService) -> Overview:
     from extender.explain.answers import Overview
     from extender.untrusted.limits import DECISIONS_LISTED
 
-    most = min(_MOST if args.namespace else args.waiting, DECISIONS_LISTED)
-    found = stowage.get("/debug/overview", [("waiting", str(most))])
+    asked = [("waiting", str(min(args.waiting, DECISIONS_LISTED))), ("namespace", args.namespace or "")]
+    found = stowage.get("/debug/overview", asked)
     return cluster_args.read_answer(Overview, found, stowage, "overview")
-
-
-def _of_namespace(found: Overview, args: argparse.Namespace) -> Overview:
-    """With the pending pods of ``--namespace``."""
-    if not args.namespace:
-        return found
-    waiting = tuple(line for line in found.waiting if line.pod.startswith(f"{args.namespace}/"))
-    shown = waiting[: args.waiting]
-    return replace(found, waiting=shown, more_waiting=found.more_waiting + len(waiting) - len(shown))
 
 
 def _shown(found: Overview, now: float, args: argparse.Namespace) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from statistics import median
@@ -25,7 +26,7 @@ from extender.demo.pods import Manifest
 _SETTINGS = {"STOWAGE_BIND": "true", "STOWAGE_LOG_LEVEL": "warning", "STOWAGE_DRAIN_SECONDS": "0"}
 _JSON = {"Content-Type": "application/json"}
 _START_SECONDS = 120
-_STOP_SECONDS = 10
+_STOP_SECONDS = 0.5
 _CONNECT_TO = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
@@ -89,13 +90,14 @@ class ChildService:
         raise DemoError(f"the service exited (exit code {self._process.returncode})")
 
     def stop(self) -> None:
+        """End the service and its processes at once, also while kernels are compiled."""
         self._pool.close()
         self._process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        with suppress(ProcessLookupError):  # nothing is left of its group
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def _call(self, verb: str, arguments: dict[str, object]) -> Any:  # noqa: ANN401 (a reply)
         started = time.perf_counter()

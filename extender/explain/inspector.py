@@ -129,8 +129,8 @@ class Inspector:
         """The last decisions of this replica with the keys of their pods, newest first."""
         return self._decisions.latest(before)
 
-    async def overview(self, most_waiting: int) -> Overview:
-        return await overview(self._state, self.census, most_waiting, self.starts.of)
+    async def overview(self, most_waiting: int, namespace: str = "") -> Overview:
+        return await overview(self._state, self.census, most_waiting, namespace, self.starts.of)
 
     async def explain(self, manifest: str) -> Explanation:
         """A pod that need not exist. Raises ``ValueError`` where the manifest is not that of one pod."""

@@ -27,14 +27,18 @@ _LINES_AT_ONCE = 50
 
 
 async def overview(
-    state: State, census: CensusTaker, most_waiting: int, starts: Starts = lambda pod: None
+    state: State,
+    census: CensusTaker,
+    most_waiting: int,
+    namespace: str | None = None,
+    starts: Starts = lambda pod: None,
 ) -> Overview:
-    """All nodes with GPUs by name, and at most so many waiting pods, the most urgent first. Each line is as
-    things were when it was made: other tasks run in between."""
+    """All nodes with GPUs by name, and at most so many waiting pods, the most urgent first, of all namespaces
+    or one. Each line is as things were when it was made: other tasks run in between."""
     totals = (await census.take()).totals
     lines = node_lines(state, census, sorted(state.fleet.rows))
     nodes = [line async for line in with_turns(lines, _LINES_AT_ONCE)]
-    waiting = pods_waiting_for_devices(state)
+    waiting = [pod for pod in pods_waiting_for_devices(state) if namespace in (None, "", pod.namespace)]
     shown = [
         waiting_line(state, pod, await candidates_of(state, pod), starts(pod))
         for pod in waiting[:most_waiting]

@@ -247,10 +247,10 @@ class _DebugRoutes:
         head = to_json({"replica": inspector.replica(), "next": following})
         return _listed(head[:-1] + b",", "decisions", rendered, b"}\n")
 
-    async def overview(self, waiting: Listed = 20) -> Response:
-        """Nodes with GPUs, and waiting pods."""
+    async def overview(self, waiting: Listed = 20, namespace: str = "") -> Response:
+        """Nodes with GPUs, and waiting pods, of one namespace or all."""
         inspector = self._inspector()
-        found = await inspector.overview(waiting)
+        found = await inspector.overview(waiting, namespace)
         nodes = [to_json(line) async for line in with_turns(found.nodes, _LINES)]
         rest = asdict(replace(found, nodes=()))
         del rest["nodes"]

@@ -94,6 +94,14 @@ async def test_the_overview_is_that_of_top(start: Start) -> None:
     assert (len(expected["waiting"]), expected["more_waiting"]) == (1, 1)
 
 
+async def test_the_pending_pods_of_a_namespace_are_listed_however_many_others_there_are(start: Start) -> None:
+    others = [make_pod(f"p{number}", 9) for number in range(DECISIONS_LISTED)]
+    mine = replace(make_pod("mine", 9, priority=-1), namespace="team")
+    stowage = await start(*CLUSTER, *others, mine)
+    answer = (await get(stowage, "/debug/overview?waiting=1&namespace=team"))["overview"]
+    assert ([line["pod"] for line in answer["waiting"]], answer["more_waiting"]) == (["team/mine"], 0)
+
+
 async def test_all_pods_of_a_manifest(start: Start) -> None:
     stowage = await start(*CLUSTER)
     both = POD % "one" + POD % "two"

@@ -59,7 +59,7 @@ KUBECTL_GLOBAL = {"--namespace", "-n", "--kubeconfig", "--context"}
 OTHER_PROGRAMS = {"cat", "cosign", "curl", "docker", "git", "go", "mkdir", "openssl", "pipx", "promtool"}
 OTHER_PROGRAMS |= {"python3", "sed", "tar", "uv"}
 """Programs whose arguments nobody checks here."""
-STOWAGE = {"demo", "explain", "plan", "replay", "serve", "settings", "top", "version"}
+STOWAGE = {"completion", "demo", "explain", "plan", "replay", "serve", "settings", "top", "version"}
 _OURS = re.compile(r"(?<![\w/.:-])((?:deploy|docs|scheduler-config|tests)/[\w./-]*\w)")
 _SHELL = re.compile(r"[|;&<$(`]")
 

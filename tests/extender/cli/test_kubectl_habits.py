@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,10 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("many/a.yaml").write_text(POD % ("first", 1))
     Path("many/b.json").write_text(json.dumps(yaml.safe_load(POD % ("second", 2))))
     Path("many/README.md").write_text("not a manifest")
+    Path("packed").mkdir()
+    Path("packed/small.yaml.gz").write_bytes(gzip.compress(Path("small.yaml").read_bytes()))
+    Path("packed.json.gz").write_bytes(gzip.compress(CLUSTER.read_bytes()))
+    Path("cut.yaml.gz").write_bytes(Path("packed/small.yaml.gz").read_bytes()[:-9])
     Path("empty").mkdir()
     Path("other.yaml").write_text(
         (POD % ("small", 1)).replace("name: small", "name: small, namespace: other", 1)
@@ -60,6 +66,14 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("explain -f many/ --example -o name", 0, "node/"),
         ("explain -f empty --example", 1, "empty: has no file *.json, *.yaml, *.yml"),
         ("explain -f missing.yaml --example", 1, "missing.yaml: cannot be read: No such file"),
+        ("explain -f packed/small.yaml.gz --example", 0, "default/small asks for"),
+        ("explain -f packed --snapshot packed.json.gz", 0, "It fits on 26 of 36 nodes"),
+        ("explain -f cut.yaml.gz --example", 1, "cut.yaml.gz: cannot be read: gzip: Compressed file ended"),
+        (
+            "explain -f https://example.com/pod.yaml --example",
+            1,
+            "curl -L https://example.com/pod.yaml | stowage explain -f -",
+        ),
         ("explain -f - --example", 0, "default/piped asks for"),
         ("explain - --example", 0, "default/piped asks for"),
         ("explain -f small.yaml -n team --example", 0, "team/small asks for"),
@@ -138,6 +152,20 @@ def test_arguments_are_explained(line: str, code: int, said: str, capsys: pytest
         cli.main(line.split())
     assert exit.value.code == code
     assert said in "".join(capsys.readouterr())
+
+
+def test_pods_without_gpus_that_fit_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    web = (POD % ("web", 1)).replace("nvidia.com/gpu", "cpu")
+    huge = web.replace("web", "huge").replace("cpu: 1", "cpu: 9000")
+    Path("app.yaml").write_text("---".join([web, POD % ("small", 1), huge, web.replace("web", "db")]))
+    assert cli.main(["explain", "-f", "app.yaml", "--example"]) == 0
+    shown = capsys.readouterr().out
+    assert re.findall("^(.*) asks for", shown, re.MULTILINE) == ["default/small", "default/huge"]
+    assert shown.splitlines()[-1] == "2 pods without GPUs fit (details: -v): default/web, default/db"
+    assert cli.main(["explain", "-f", "app.yaml", "--example", "-v"]) == 0
+    assert capsys.readouterr().out.count(" asks for") == 4
+    assert cli.main(["explain", "-f", "app.yaml", "--example", "-o", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 4
 
 
 def test_help_fits_a_screen_of_24_lines(

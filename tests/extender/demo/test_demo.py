@@ -270,6 +270,24 @@ class TestCommand:
         with pytest.raises(ConnectionRefusedError):
             get(url, "/readyz")
 
+    def test_ctrl_c_ends_it_within_a_second_while_it_compiles(self, tmp_path):
+        with subprocess.Popen(
+            [sys.executable, "-m", "extender.cli.main", "demo", "--port", "0"],
+            stdout=subprocess.PIPE,
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        ) as running:
+            end = time.monotonic() + 60
+            while not any(tmp_path.glob("*/*.nbi")) and time.monotonic() < end:
+                time.sleep(0.05)
+            pressed = time.monotonic()
+            os.killpg(running.pid, signal.SIGINT)
+            assert running.stdout is not None
+            running.stdout.read()  # until its children have closed it, too
+            assert running.wait(60) == 130
+            assert time.monotonic() - pressed < 5  # on a busy machine
+
     def test_a_service_that_cannot_start_is_one_line(self):
         done = subprocess.run(
             [*COMMAND, "--exit", "--port", "0"],

@@ -1,0 +1,61 @@
+"""What a shell offers once it has read the script of ``stowage completion``."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from extender.cli import main as cli
+
+CASES = [
+    ("stowage e", {"explain"}),
+    ("stowage top --so", {"--sort"}),
+    ("stowage top -o ", {"table", "wide", "json", "yaml", "name"}),
+    ("stowage top --output js", {"json"}),
+    ("stowage plan dr", {"drain"}),
+    ("stowage replay -o cs", {"csv"}),
+    ("stowage completion f", {"fish"}),
+    ("stowage explain -f po", {"pod.yaml"}),
+]
+BASH = """
+{script}
+COMP_WORDS=({line}{empty}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
+_stowage
+[ ${{#COMPREPLY[@]}} = 0 ] && COMPREPLY=($(compgen -f -- "${{COMP_WORDS[COMP_CWORD]}}")) # -o default
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert cli.main(["completion", shell]) == 0
+    return capsys.readouterr().out
+
+
+def said(command: list[str], text: str, directory: Path) -> set[str]:
+    (directory / "pod.yaml").touch()
+    done = subprocess.run(
+        [*command, text], capture_output=True, text=True, check=True, timeout=30, cwd=directory
+    )
+    return {line.partition("\t")[0] for line in done.stdout.splitlines()}
+
+
+@pytest.mark.parametrize(("line", "words"), CASES)
+def test_bash(line: str, words: set[str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = BASH.format(script=script("bash", capsys), line=line, empty=" ''" * line.endswith(" "))
+    assert said(["bash", "--norc", "-c"], text, tmp_path) == words
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="needs fish")
+@pytest.mark.parametrize(("line", "words"), CASES)
+def test_fish(line: str, words: set[str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = f"{script('fish', capsys)}\ncomplete -C '{line}'"
+    assert said(["fish", "--no-config", "-c"], text, tmp_path) == words
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
+def test_zsh_reads_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = f"{script('zsh', capsys)}\nprint $_comps[stowage]"
+    assert said(["zsh", "-f", "-c"], text, tmp_path) == {"_bash_complete -o default -F _stowage"}

@@ -1,9 +1,12 @@
-"""Makes the state of the cluster from settings: the policy in force, and the demand mix that it expects."""
+"""Makes the state of the cluster from settings: the policy in force, and the demand mix that it expects. A
+dump of a state has what makes it again."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,7 +23,8 @@ from extender.queues.disruptions import DisruptionLog
 from extender.queues.queue import Queues
 from extender.queues.rights import Rights
 from extender.settings import ExpectedRequest, Settings, SettingsError
-from extender.source.state_dump import Header
+from extender.source.state_dump import Header, Learnt, end_line, header_line, record_line
+from extender.untrusted.limits import STATE_DUMP
 from packing.cost.demand import Mix
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import reasons_for
@@ -32,6 +36,11 @@ from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.policies.interface import Due, Policy, Solve
 from packing.policies.registry import POLICIES
+
+_DUMPED = 20
+"""Records of a dump that are rendered before other tasks run: about a millisecond."""
+_SECRET = {"debug_token_file", "debug_token_review"}
+"""Settings that say how the service is protected. No answer depends on them."""
 
 
 class GuardedPolicy:
@@ -159,3 +168,32 @@ def _request(place: int, expected: ExpectedRequest) -> Request:
     if not request.wants_gpu:
         raise SettingsError(f"demand.{place}: asks for no GPU")
     return replace(request, node_set=node_requirement(pod))
+
+
+async def state_lines(state: State, settings: Settings, version: str, replica: str) -> AsyncIterator[bytes]:
+    """All that a replica knows at one moment, some lines at a time (``source.state_dump``): requests come in
+    between. Ends without the last line beyond ``STATE_DUMP`` bytes."""
+    records = state.records()  # they never change
+    counts = state.learner.monitor.demand.counts()
+    head = header_line(
+        Header(
+            version=version,
+            replica=replica,
+            at=time.time(),
+            settings=settings.model_dump(mode="json", exclude_defaults=True, exclude=_SECRET),
+            learnt=tuple(Learnt(request, weight) for request, weight in counts.items()),
+            disruptions=state.disruptions.dump(),
+            succeeded=state.gangs.succeeded(),
+            eviction_helps_extenders=state.eviction_helps_extenders,
+        )
+    )
+    size = len(head)
+    yield head
+    for start in range(0, len(records), _DUMPED):
+        lines = b"".join(map(record_line, records[start : start + _DUMPED]))
+        size += len(lines)
+        if size > STATE_DUMP:
+            return
+        yield lines
+        await asyncio.sleep(0)
+    yield end_line(len(records))

@@ -33,7 +33,8 @@ from extender.server.metrics import CONTENT_TYPE
 from extender.server.page_files import page_files
 from extender.server.service import PROBES, Service
 from extender.server.verb_route import VerbEndpoint, VerbRoute
-from extender.settings import API, Settings
+from extender.settings import API
+from extender.source.state_dump import prepare
 from extender.untrusted.limits import (
     DECISIONS_LISTED,
     DECISIONS_SIZE,
@@ -46,7 +47,6 @@ from extender.untrusted.limits import (
 )
 
 if TYPE_CHECKING:  # they load kernels
-    from extender.cluster.state import State
     from extender.explain.inspector import Inspector
     from extender.server.engine import Engine
 
@@ -277,9 +277,10 @@ class _DebugRoutes:
         return _json({"replica": service.replica(), **asdict(found)})
 
     async def state(self) -> Response:
-        service, engine = self._service, self._engine()
+        from extender.cluster.factory import state_lines
 
-        state_lines = await asyncio.to_thread(_state_lines)
+        service, engine = self._service, self._engine()
+        await asyncio.to_thread(prepare)
         if self._dumping.locked():
             raise HTTPException(503, "another dump of the state is being read")
 
@@ -349,15 +350,6 @@ class _DebugRoutes:
             return await self._bodies.take(request, declared, most)
         except BodyRefused as refused:
             raise HTTPException(refused.status, str(refused), {"connection": "close"}) from None
-
-
-def _state_lines() -> Callable[[State, Settings, str, str], AsyncIterator[bytes]]:
-    """The function, loaded and prepared: in a thread, because that takes a while."""
-    from extender.server.state_dump import state_lines
-    from extender.source.state_dump import prepare
-
-    prepare()
-    return state_lines
 
 
 def _json(value: object) -> Response:

@@ -33,7 +33,6 @@ from extender.logs import DECISION, log_decision
 from extender.protocol import codec
 from extender.protocol.messages import bind_error, filter_error
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
-from extender.server.assumed_pod_expiry import expire_forever
 from extender.server.between_answers import AfterAnswer
 from extender.server.gauges import Gauges
 from extender.server.metrics import Metrics
@@ -45,7 +44,7 @@ from extender.source.interface import Source
 from extender.source.watched_kinds import AWAITED_KINDS, WATCHED_KINDS
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import KEPT_PODS, LARGE_BODY, shorten
-from extender.verbs.bind import Binder
+from extender.verbs.bind import Binder, expire_forever
 from extender.verbs.evaluate import Evaluation
 from extender.verbs.filter import filter_nodes
 from extender.verbs.gang_fit import starting_gang

@@ -15,8 +15,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from extender.server.tls_files import Loaded, TlsError, TlsFiles, load
-from extender.server.tls_handshake import Context, Failures
+from extender.server.tls_files import Context, Failures, Loaded, TlsError, TlsFiles, load
 from extender.untrusted.limits import quoted, shorten
 
 CHECK_SECONDS = 10.0

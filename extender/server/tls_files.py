@@ -1,21 +1,27 @@
-"""The files of a certificate, its key and the client CA, as contexts to listen with."""
+"""The files of a certificate, its key and the client CA, as contexts to listen with; and handshakes that
+fail: the client is told why, and they are counted."""
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from extender.server.tls_handshake import Context, Handshake
-from extender.untrusted.limits import TLS_FILE
+from prometheus_client import CollectorRegistry, Counter
+
+from extender.untrusted.limits import TLS_FILE, shorten
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2: those with forward secrecy and authenticated encryption. All of TLS 1.3 have both."""
 _NO_CHECK_TIME = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME (openssl/openssl, include/openssl/x509_vfy.h.in)."""
 _ROUNDS = 4  # a handshake of TLS 1.3 has two
+_REASONS = ("client_certificate", "refused_by_client", "no_tls", "other")
+_NO_ANSWER = ("refused_by_client", "no_tls")
+_log = logging.getLogger(__name__)
 
 
 class TlsError(Exception):
@@ -41,6 +47,70 @@ class TlsFiles:
             raise TlsError(f"cannot read {error.filename}: {error.strerror}") from None
         # A mounted Secret changes by a symbolic link: another inode.
         return [(stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats]
+
+
+class Failures:
+    """Handshakes that failed, in a counter with the series of all reasons: rate() does not see the first
+    value of a new one."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        text = "TLS handshakes that failed, such as those of clients without a valid certificate."
+        self._counter = Counter("stowage_tls_handshake_failures", text, ["reason"], registry=registry)
+        for reason in _REASONS:
+            self._counter.labels(reason)
+        self._logged: set[str] = set()
+
+    def note(self, reason: str, error: ssl.SSLError) -> None:
+        """Count a failure, and log the first of each kind."""
+        self._counter.labels(reason).inc()
+        if reason not in self._logged and reason != "other":
+            self._logged.add(reason)
+            text = "TLS handshake failed (%s): %s; more such failures are only counted"
+            _log.warning(text, reason, shorten(str(error)))
+
+
+class Context(ssl.SSLContext):
+    """A context that may be retired: no connection whose handshake began with it is taken any more."""
+
+    retired = False
+    failures: Failures | None = None
+
+
+class Handshake(ssl.SSLObject):
+    """Tells the client why its handshake failed.
+
+    asyncio and uvloop end a connection whose handshake fails before they have sent OpenSSL's alert. So the
+    first error is reported as the wish for more data, before which they send what is there. The connection
+    ends when the client closes it, or after the time for a handshake.
+    """
+
+    error: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        """Called again until the handshake has ended."""
+        if self.error is not None:
+            raise self.error
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            reason = _kind_of(error)
+            if isinstance(self.context, Context) and self.context.failures is not None:
+                self.context.failures.note(reason, error)
+            if reason in _NO_ANSWER:
+                raise
+            self.error = ssl.SSLError(*error.args)  # without the traceback, which would refer to this object
+            raise ssl.SSLWantReadError from None
+
+
+def _kind_of(error: ssl.SSLError) -> str:
+    """One of ``_REASONS``. OpenSSL names alerts of the other side SSLV3_ALERT_... and TLSV1_ALERT_..."""
+    if isinstance(error, ssl.SSLCertVerificationError) or error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return "client_certificate"
+    if error.reason == "HTTP_REQUEST":
+        return "no_tls"
+    return "refused_by_client" if "_ALERT_" in (error.reason or "") else "other"
 
 
 @dataclass(frozen=True, slots=True)

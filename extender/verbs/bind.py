@@ -49,6 +49,8 @@ _OFF = "binding is off in Stowage (setting bind): remove bindVerb from the sched
 _NOT_LISTED = (
     "the API server did not list the node's pods in time, and another replica may have bound some there"
 )
+_CHECKS = 5.0
+"""Seconds between two looks at assumed pods that are overdue."""
 _QUEUED = "other pods are being bound to the node"
 
 
@@ -241,3 +243,25 @@ def assign(state: State, pod: Pod, node: str) -> dict[str, str]:
         ):
             raise Refusal(Reason.FRAGMENTED.text)
     return assignment
+
+
+async def expire_forever(state: State, source: Source) -> None:
+    """Call ``expire_assumed`` every 5 s, until cancelled. Ends other reservations whose time is over, too.
+
+    The watch confirms almost every assumed pod within milliseconds. A pod stays assumed if its binding was
+    never answered and did not happen, or if the watch had shown its end before Stowage learnt of its binding.
+    """
+    while True:
+        await asyncio.sleep(_CHECKS)
+        state.reservations.expire()
+        await expire_assumed(state, source, time.monotonic())
+
+
+async def expire_assumed(state: State, source: Source, now: float) -> None:
+    """Look up every pod whose assumption is overdue at ``now`` (monotonic seconds), and reconcile it."""
+    for assumed in state.assumed_pods.overdue(now):
+        try:
+            current = await source.look_up(assumed.pod)
+        except Unreachable:
+            return  # the next round tries again; the pods stay assumed
+        state.reconcile(assumed.pod, current, max(now, time.monotonic()))

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from extender.cli import main as cli
+from extender.cluster import factory
 from extender.cluster.policy_refresh import plan_now
 from extender.data import CLUSTER
 from extender.k8s.objects import Node, Pod, Upserted
-from extender.server import state_dump
 from extender.source.errors import Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource, read
 from tests.contract.conftest import GPU, Start, Stowage, manifest
@@ -121,7 +121,7 @@ async def test_a_dump_lets_other_tasks_run(start: Start) -> None:
     while not dumping.done():
         await asyncio.sleep(0)
         turns += 1
-    assert turns >= 500 // state_dump._BATCH
+    assert turns >= 500 // factory._DUMPED
     assert len((await dumping).content.splitlines()) == 502
 
 
@@ -157,7 +157,7 @@ async def test_a_dump_beyond_the_limit_is_refused_by_its_reader(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stowage = await start(*(make_node(f"n{number:04}") for number in range(100)))
-    monkeypatch.setattr(state_dump, "STATE_DUMP", 20_000)
+    monkeypatch.setattr(factory, "STATE_DUMP", 20_000)
     file = await dumped(stowage, tmp_path / "state.json")
     assert len(file.read_bytes()) <= 20_000
     with pytest.raises(Unavailable, match=r"state\.json: is incomplete: the dump ended after \d+ records"):

@@ -12,10 +12,10 @@ import pytest
 from extender import background
 from extender.background import Background
 from extender.cluster.reservations import AssumedPods
-from extender.server import assumed_pod_expiry
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
+from extender.verbs import bind
 from tests.extender.builders import make_node
 
 
@@ -70,7 +70,7 @@ async def test_an_error_in_a_task_of_the_service_ends_neither_it_nor_the_others(
 ) -> None:
     going_on = asyncio.Event()
     expiry = Failing(KeyError("a gang"), going_on.set)
-    monkeypatch.setattr(assumed_pod_expiry, "_INTERVAL", 0.0)
+    monkeypatch.setattr(bind, "_CHECKS", 0.0)
     monkeypatch.setattr(AssumedPods, "overdue", lambda table, now: expiry() or [])
     service = Service(Settings(), SnapshotSource(Snapshot({"a": make_node("a")}, {}), "test"), "0")
     service.background = Background(pause=0.0)

@@ -26,10 +26,9 @@ from extender.cluster.reservations import TIME_TO_LIVE
 from extender.cluster.state import State
 from extender.k8s.objects import Container, Deleted, Event, Pod, PodSpec, Upserted
 from extender.protocol.codec import BindArgs
-from extender.server.assumed_pod_expiry import expire_assumed
 from extender.settings import Settings
 from extender.source.errors import BindError, Unreachable
-from extender.verbs.bind import Binder
+from extender.verbs.bind import Binder, expire_assumed
 from packing.policies.registry import POLICIES
 from tests.examples import examples
 from tests.extender.cluster.simulated_api import GPUS, NODES, Binding, Truth, make_node

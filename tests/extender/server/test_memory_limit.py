@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.server.memory_limit import memory_limit
+from extender.server.body import memory_limit
 
 
 @pytest.mark.parametrize(

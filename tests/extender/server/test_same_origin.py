@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.server.same_origin import SameOrigin
+from extender.server.guard import SameOrigin
 from extender.untrusted.limits import KNOWN_HOSTS
 
 

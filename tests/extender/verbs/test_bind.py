@@ -12,11 +12,11 @@ import pytest
 
 from extender.cluster.reservations import SHOWN_WITHIN, TIME_TO_LIVE
 from extender.k8s.objects import Deleted, Listed, Upserted
-from extender.server.assumed_pod_expiry import expire_assumed
 from extender.server.engine import Engine
 from extender.server.metrics import Metrics
 from extender.settings import Settings
 from extender.source.errors import BindConflict, BindError, PodNotFound, Unreachable
+from extender.verbs.bind import expire_assumed
 from packing.model.reasons import Reason
 from tests.extender.builders import make_node, make_pod, why
 from tests.extender.dialects.test_dialect_manifests import node as node_of

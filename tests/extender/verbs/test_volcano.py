@@ -8,9 +8,9 @@ from extender.cluster.reservations import TIME_TO_LIVE
 from extender.cluster.state import State
 from extender.k8s.objects import Deleted, Node, Pod, Upserted
 from extender.protocol.volcano import Code, Task, TaskStatus, Vote
-from extender.server.assumed_pod_expiry import expire_assumed
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.untrusted.limits import VOLCANO_NODES
+from extender.verbs.bind import expire_assumed
 from extender.verbs.volcano_verbs import (
     POINTS,
     VolcanoSession,

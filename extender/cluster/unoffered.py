@@ -18,6 +18,7 @@ from extender.dra.node_devices import GPU_DRIVER, NodeDevices
 from extender.inventory.gpu_labels import read_gpu_labels
 from extender.inventory.node_inventory import is_for_machines
 from extender.untrusted.limits import KEY, quoted, shorten
+from extender.untrusted.visible import listed
 from packing.fleet.stranded import closed_reason
 from packing.model.gpu_catalogue import find_model
 from packing.model.reasons import Reason
@@ -103,6 +104,12 @@ def not_offered(state: State, name: str) -> str:
     return f"offers {len(spec.gpus)} of its {len(spec.gpus) + missing} GPUs"
 
 
+def unoffered_note(state: State, name: str) -> str:
+    """What is the matter with GPUs that the node does not offer, "" for nothing."""
+    hidden = unoffered(state, name)
+    return hidden.note if hidden else not_offered(state, name)
+
+
 def unoffered_counts(state: State) -> dict[str, int]:
     """How many GPUs each node has and does not offer, not to claims either; 0 is not known."""
     labels_of, on_node = state.nodes.labels_of, state.devices.on_node
@@ -119,9 +126,10 @@ def unoffered_text(state: State) -> str:
     counts = sorted(unoffered_counts(state).items(), key=lambda entry: (-entry[1], entry[0]))
     if not counts:
         return ""
-    named = ", ".join(f"{shorten(name, KEY)} ({count or 'unknown'})" for name, count in counts[:_NAMED])
-    more = f" and {len(counts) - _NAMED} more nodes" if len(counts) > _NAMED else ""
-    return f"Nodes have GPUs that they do not offer now: {named}{more}. See stowage top and /debug/problems."
+    named = listed(
+        [f"{shorten(name, KEY)} ({count or 'unknown'})" for name, count in counts], _NAMED, " nodes"
+    )
+    return f"Nodes have GPUs that they do not offer now: {named}. See stowage top and /debug/problems."
 
 
 def device_problem(state: State, on_node: NodeDevices, index: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from extender.cluster.state import State
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
-from extender.untrusted.visible import many
+from extender.untrusted.visible import listed
 from extender.verbs.assignment import assignment_problem
 from packing.fleet.fleet import Fleet
 from packing.model.numa import REFUSING
@@ -67,6 +67,16 @@ ADVICE: Mapping[Reason, str] = {
     Reason.ON_SPOT: "wait for other nodes, or declare the pod restartable; only with spot: require",
 }
 """By reason, for all but ``FITS``."""
+ABOUT_SIZE = frozenset(
+    {
+        Reason.GPUS_TOO_SMALL.text,
+        *(Reason.TOO_FEW_GPUS.text, Reason.ISLAND_TOO_SMALL.text, Reason.NO_FREE_GPUS.text),
+        *(Reason.FRAGMENTED.text, Reason.NO_FREE_CPU.text, Reason.NO_FREE_MEMORY.text),
+        *(Reason.TOO_MANY_REPLICAS.text, Reason.PARTS_OF_ONE_GPU.text, Reason.BELOW_MINIMUM.text),
+        Reason.SMALL_DEVICES.text,
+    }
+)
+"""Reasons that are about how much the pod asks for."""
 _NAMED = 3
 """Nodes, and reasons, that are named."""
 
@@ -93,9 +103,8 @@ def doubts(state: State, pod: Pod, nodes: Iterable[str]) -> Iterator[str]:
         if doubt := state.numa.doubt(pod, node):
             found.setdefault(doubt, []).append(node)
     for doubt, of in islice(found.items(), _NAMED):
-        named = ", ".join(shorten(node, KEY) for node in of[:_NAMED])
-        more = f" and {many(len(of) - _NAMED, 'more node')}" if len(of) > _NAMED else ""
-        yield f"NUMA is not known on {named}{more}, where kubelet may refuse the pod: {shorten(doubt)}."
+        named = listed([shorten(node, KEY) for node in of], _NAMED, f" node{'s' * (len(of) > _NAMED + 1)}")
+        yield f"NUMA is not known on {named}, where kubelet may refuse the pod: {shorten(doubt)}."
 
 
 def refused_text(state: State, pod: Pod) -> str:

@@ -130,8 +130,16 @@ def uncordoned(node: Node) -> Node:
     return replace(node, unschedulable=False, taints=taints)
 
 
+def all_candidates(state: State, pod: Pod) -> Candidates:
+    """Those among all nodes."""
+    candidates = Candidates(state, pod)
+    for node in state.nodes.values():
+        candidates.add(node)
+    return candidates
+
+
 async def candidates_of(state: State, pod: Pod) -> Candidates:
-    """Those among all nodes. The pod's rules may be long, so other tasks get their turn in between."""
+    """The same. The pod's rules may be long, so other tasks get their turn in between."""
     candidates = Candidates(state, pod)
     async for node in with_turns(list(state.nodes.values()), _AT_ONCE):
         candidates.add(node)

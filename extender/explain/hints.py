@@ -33,6 +33,7 @@ from extender.k8s.quantity import QuantityError, exact
 from extender.k8s.resource_claims import DeviceSubRequest
 from extender.source.workloads import SUSPENDED
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
+from extender.untrusted.visible import listed
 from packing.model.gpu_catalogue import Model, Profile, named_model, parse_profile, placement_of
 from packing.model.request import Request
 
@@ -105,15 +106,14 @@ def claims_asked(state: State, pod: Pod) -> dict[str, str]:
     """What its claims ask for, as far as they are known: numbers, classes, and the first selector of each."""
     made = dict(pod.claims)
     texts = []
-    for entry in pod.spec.claims[:_NAMED]:
+    for entry in pod.spec.claims:
         claim = state.devices.claims.get(f"{pod.namespace}/{entry.claim or made.get(entry.name, '')}")
         template = state.devices.templates.get(f"{pod.namespace}/{entry.template}")
         devices = claim.devices if claim else template.devices if template else entry.devices
         requests = devices.requests[:_NAMED] if devices else ()
         asked = ", ".join(" or ".join(map(_devices, request.subrequests[:_NAMED])) for request in requests)
         texts.append(shorten(entry.name, KEY) + (f" ({asked})" if asked else ""))
-    more = f" and {len(pod.spec.claims) - _NAMED} more" if len(pod.spec.claims) > _NAMED else ""
-    return {"claims": shorten(", ".join(texts) + more)} if texts else {}
+    return {"claims": shorten(listed(texts, _NAMED))} if texts else {}
 
 
 def _devices(asked: DeviceSubRequest) -> str:
@@ -366,9 +366,7 @@ def _models(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
 
 def _listed(counts: Counter[str], most: int = _NAMED) -> str:
     """The most frequent names, with numbers of nodes."""
-    shown = ", ".join(f"{shorten(name, KEY)} ({nodes})" for name, nodes in counts.most_common(most))
-    more = len(counts) - most
-    return shown + (f" and {more} more" if more > 0 else "")
+    return listed([f"{shorten(name, KEY)} ({nodes})" for name, nodes in counts.most_common()], most)
 
 
 def gates_text(pod: Pod) -> str:
@@ -378,10 +376,9 @@ def gates_text(pod: Pod) -> str:
         return ""
     if pod.gates == (SUSPENDED,):
         return f"its workload is suspended ({SUSPENDED})"
-    meanings = ((gate, _GATES.get(gate)) for gate in pod.gates[:_NAMED_GATES])
-    named = ", ".join(shorten(gate, KEY) + f" ({text})" * bool(text) for gate, text in meanings)
-    more = f" and {len(pod.gates) - _NAMED_GATES} more" if len(pod.gates) > _NAMED_GATES else ""
-    return f"held by the scheduling gate{'s' * (len(pod.gates) > 1)} {named}{more}"
+    meanings = ((gate, _GATES.get(gate)) for gate in pod.gates)
+    named = [shorten(gate, KEY) + f" ({text})" * bool(text) for gate, text in meanings]
+    return f"held by the scheduling gate{'s' * (len(named) > 1)} {listed(named, _NAMED_GATES)}"
 
 
 def describe_gang(state: State, pod: Pod) -> str:

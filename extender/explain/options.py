@@ -47,27 +47,24 @@ _NOTHING = 0.005
 
 def option_on(state: State, evaluation: Evaluation, index: int, name: str, score: int | None) -> Option:
     """The node at ``index`` of the evaluation, which fits."""
-    row, request = int(evaluation.rows[index]), evaluation.request
-    forecast = evaluation.forecasts[index] if evaluation.forecasts else Forecast()
-    request = form_on(state.fleet, row, request)
-    terms = state.policy.terms(state.fleet, request, row)
+    at = evaluation.rows[index : index + 1]
+    row, forecast = int(at[0]), evaluation.forecasts[index] if evaluation.forecasts else Forecast()
+    pod, request = evaluation.pod, form_on(state.fleet, row, evaluation.request)
+    terms = dict(state.policy.terms(state.fleet, request, row))
     if state.fleet.spot_rows:
-        at = evaluation.rows[index : index + 1]
-        terms = terms | {"spot": float(spot_costs(state, evaluation.pod, request, at)[0])}
+        terms["spot"] = float(spot_costs(state, pod, request, at)[0])
     if state.numa:
-        at = evaluation.rows[index : index + 1]
-        terms = terms | {"NUMA": float(misalignment_costs(state, evaluation.pod, at)[0])}
-    if (later := state.end_costs(evaluation.pod)) is not None:
-        terms = terms | {"end": float(later[row])}
-    if (far := state.gang_costs(evaluation.pod, request)) is not None:
-        terms = terms | {"gang": float(far[row])}
+        terms["NUMA"] = float(misalignment_costs(state, pod, at)[0])
+    if (later := state.end_costs(pod)) is not None:
+        terms["end"] = float(later[row])
+    if (far := state.gang_costs(pod, request)) is not None:
+        terms["gang"] = float(far[row])
     if request.together > 1:
-        at = evaluation.rows[index : index + 1]
-        terms = terms | {"parts of one GPU": float(separation_costs(state.fleet, request, at)[0])}
+        terms["parts of one GPU"] = float(separation_costs(state.fleet, request, at)[0])
     if forecast.devices:
-        terms = terms | {"claims": forecast.cost}
+        terms["claims"] = forecast.cost
     if forecast.first_available_penalty:
-        terms = terms | {"less wanted": forecast.first_available_penalty}
+        terms["less wanted"] = forecast.first_available_penalty
     return Option(
         node=name,
         score=score,
@@ -121,29 +118,21 @@ def compared(fleet: Fleet, found: Sequence[Placement], fitting: npt.NDArray[np.i
     best, *others = found
     if not others:
         return [replace(best.option, why="the only node that takes it")]
-    texts = ["; ".join(_kept(fleet, best, others[0], fitting)) or _dearer(best.option, others[0].option)]
+    texts = ["; ".join(_kept(fleet, best, others[0], fitting)) or _by_costs(best, others[0], of_best=True)]
     for rival in others:
-        costs = "; ".join(_costs(fleet, rival.row, best.row)) or _cheaper(rival.option, best.option)
+        costs = "; ".join(_costs(fleet, rival.row, best.row)) or _by_costs(best, rival, of_best=False)
         texts.append("" if _largest(rival.option.terms) in _NOT_ROOM else costs)
     return [replace(p.option, why=text or p.option.why) for p, text in zip(found, texts, strict=True)]
 
 
-def _dearer(best: Option, other: Option) -> str:
-    """The best against the next by their costs, where nothing else tells them apart."""
-    name, more = shorten(other.node, NAME), other.cost - best.cost
+def _by_costs(best: Placement, rival: Placement, *, of_best: bool) -> str:
+    """What their costs say of the best against another node, or of that against the best."""
+    more = rival.option.cost - best.option.cost
+    name = shorten((rival if of_best else best).option.node, NAME)
     if more <= _NOTHING:
         return f"as good as {name}"
-    return f"leaves {more:.2g} more GPUs for expected pods than {name}"
-
-
-def _cheaper(other: Option, best: Option) -> str:
-    """Another node against the best by their costs."""
-    name, more = shorten(best.node, NAME), other.cost - best.cost
-    return (
-        f"as good as {name}"
-        if more <= _NOTHING
-        else f"leaves {more:.2g} GPUs less for expected pods than {name}"
-    )
+    gpus = f"{more:.2g} more GPUs" if of_best else f"{more:.2g} GPUs less"
+    return f"leaves {gpus} for expected pods than {name}"
 
 
 def _kept(fleet: Fleet, best: Placement, other: Placement, fitting: npt.NDArray[np.int64]) -> Iterator[str]:

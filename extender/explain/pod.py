@@ -19,15 +19,15 @@ import numpy.typing as npt
 from extender.cluster.gang_placement import WaitingMembers
 from extender.cluster.other_resources import Lack, asked_by, lacking_on
 from extender.cluster.state import State
-from extender.cluster.unoffered import not_offered, unoffered, unoffered_text
+from extender.cluster.unoffered import unoffered_note, unoffered_text
 from extender.dialects import gpushare
 from extender.dialects.pod_request import WHOLE_GPU, as_whole
 from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import ELSEWHERE, Forecast
 from extender.dra.node_search import NOTHING_FITS
-from extender.explain.advice import advice_on, doubts, refused_text
+from extender.explain.advice import ABOUT_SIZE, advice_on, doubts, refused_text
 from extender.explain.answers import EvictorMode, Explanation, NodeAnswer, Refusal, Verdict
-from extender.explain.candidates import Candidates
+from extender.explain.candidates import Candidates, all_candidates
 from extender.explain.hints import (
     claims_asked,
     describe_gang,
@@ -40,7 +40,7 @@ from extender.explain.needs import NO_DEVICES, missing_needs
 from extender.explain.options import Placement, compared, option_on
 from extender.explain.room import evictions_for, fit_at_once
 from extender.explain.rule_changes import lacking
-from extender.explain.verdict import ABOUT_SIZE, TOO_LARGE, Question, and_then, decide, of_hint
+from extender.explain.verdict import TOO_LARGE, Question, and_then, decide, of_hint
 from extender.explain.words import Hint, Kind, admission_problem, is_manifest, written_as
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import Bytes, NodeNames
@@ -142,44 +142,18 @@ def _explain(
 ) -> Explanation:
     """``mends``: so many wrong words are mended, one after the other, to say what comes next."""
     node = "" if is_manifest(pod) or pod.misaligned else pod.node_name
-    if node:  # what is free beside it counts for a copy
-        pod = replace(pod, uid=f"{pod.uid}-copy", node_name="", claims=())
-    pod, added = state.admission.as_created(pod)
-    refused = refused_text(state, pod)
-    pod = replace(pod, node_name="", phase="Pending") if refused else pod
+    pod, notes = _as_new(state, pod, node)
     found_hints = hints(state, pod)
-    if candidates is None:
-        candidates = Candidates(state, pod)
-        for known in state.nodes.values():
-            candidates.add(known)
-    try:
-        request = state.request_of(pod)
-        problem = admission_problem(pod) if is_manifest(pod) else ""
-    except RequestError as error:
-        problem = str(error)
-    if problem:
-        error_text = shorten(problem)
-        return Explanation(
-            shorten(pod.key, KEY),
-            error=error_text,
-            hints=tuple(hint.text for hint in found_hints),
-            verdict=Verdict(error_text),
-        )
-    names = NodeNames.of(candidates.names)
+    if problem := _request_problem(state, pod):
+        texts = tuple(hint.text for hint in found_hints)
+        return Explanation(shorten(pod.key, KEY), error=problem, hints=texts, verdict=Verdict(problem))
+    request, candidates = state.request_of(pod), candidates or all_candidates(state, pod)
+    names, evaluation, used_up = _evaluated(state, pod, request, candidates)
     passed_over = Counter({rule.text: len(nodes) for rule, nodes in candidates.passed_over.items()})
-    evaluation = with_gang_check(state, evaluate(state, pod, request, names))
-    fit = zip(names, evaluation.codes == Reason.FITS, strict=True) if candidates.used_up else ()
-    lacks = {name: (is_fit, candidates.used_up[name]) for name, is_fit in fit if name in candidates.used_up}
-    used_up = {name for name, (is_fit, lack) in lacks.items() if is_fit or lack.asked > lack.total}
-    if used_up:
-        names = NodeNames.of([name for name in names if name not in used_up])
-        passed_over += Counter(candidates.used_up[name].reason for name in used_up)
-        evaluation = with_gang_check(state, evaluate(state, pod, request, names))
+    passed_over += Counter(candidates.used_up[name].reason for name in used_up)
     fits, *_ = _by_forecast(evaluation)
     scores = fitting_scores(np.where(fits, Reason.FITS, -1).astype(np.int8), evaluation.cost, evaluation.keys)
     explanation = explain_evaluation(state, names, evaluation, scores, _counted(passed_over))
-    others = uncounted_resources(pod) | of_classes(pod) | claims_asked(state, pod)
-    uncounted: dict[str, int | str] = {shorten(name, KEY): text for name, text in others.items()}
     unchecked = not_checked(state, pod)
     evictions, verdict = None, _verdict_if_any_fits(explanation, found_hints, unchecked)
     if verdict is None:
@@ -190,20 +164,61 @@ def _explain(
         asked = Question(state, pod, request, candidates, refusals, evictions, now, settings)
         verdict = _with_next(asked, decide(asked, found_hints), found_hints, mends)
         evictions = None if verdict.why == TOO_LARGE else evictions
-    texts = [*filter(None, [added, refused]), *(h.text for h in found_hints if h.text != verdict.why)]
-    texts += _part_instead(state, pod, request, candidates, explanation)
-    texts += doubts(state, pod, (name for name, fit in zip(names, fits, strict=True) if fit))
+    notes += [hint.text for hint in found_hints if hint.text != verdict.why]
+    notes += _part_instead(state, pod, request, candidates, explanation)
+    notes += doubts(state, pod, (name for name, fit in zip(names, fits, strict=True) if fit))
     if request.wants_gpu and any(word in verdict.lacks.lower() for word in ("gpu", "mig-")):
-        texts += filter(None, [unoffered_text(state)])
+        notes += filter(None, [unoffered_text(state)])
     return replace(
         explanation,
-        asks=explanation.asks | uncounted,
+        asks=explanation.asks | _asked_of_others(state, pod),
         node=node,
         unchecked=unchecked,
-        hints=tuple(texts),
+        hints=tuple(notes),
         evictions=evictions,
         verdict=verdict,
     )
+
+
+def _as_new(state: State, pod: Pod, node: str) -> tuple[Pod, list[str]]:
+    """The pod as one that waits, or of one that runs on the ``node`` a copy, which gets what is free beside
+    it; and what admission adds, or why kubelet has refused it."""
+    if node:
+        pod = replace(pod, uid=f"{pod.uid}-copy", node_name="", claims=())
+    pod, added = state.admission.as_created(pod)
+    refused = refused_text(state, pod)
+    pod = replace(pod, node_name="", phase="Pending") if refused else pod
+    return pod, [*filter(None, [added, refused])]
+
+
+def _request_problem(state: State, pod: Pod) -> str:
+    """Why the pod fits nowhere whatever the nodes have, "" for no reason."""
+    try:
+        state.request_of(pod)
+    except RequestError as error:
+        return shorten(str(error))
+    return shorten(admission_problem(pod)) if is_manifest(pod) else ""
+
+
+def _evaluated(
+    state: State, pod: Pod, request: Request, candidates: Candidates
+) -> tuple[NodeNames, Evaluation, set[str]]:
+    """The evaluation of the candidates without those that have nothing against the pod but too little of what
+    Stowage does not place by, or too little of it even without pods; and the names of these."""
+    names = NodeNames.of(candidates.names)
+    evaluation = with_gang_check(state, evaluate(state, pod, request, names))
+    fit = dict(zip(names, evaluation.codes == Reason.FITS, strict=True)) if candidates.used_up else {}
+    used_up = {name for name, lack in candidates.used_up.items() if fit[name] or lack.asked > lack.total}
+    if used_up:
+        names = NodeNames.of([name for name in names if name not in used_up])
+        evaluation = with_gang_check(state, evaluate(state, pod, request, names))
+    return names, evaluation, used_up
+
+
+def _asked_of_others(state: State, pod: Pod) -> dict[str, int | str]:
+    """What the pod asks for and Stowage does not place by."""
+    asked = uncounted_resources(pod) | of_classes(pod) | claims_asked(state, pod)
+    return {shorten(name, KEY): text for name, text in asked.items()}
 
 
 def _part_instead(
@@ -417,8 +432,8 @@ def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
             if node is not None and (rejection := candidates.rejection(node)):
                 yield NodeAnswer(name, fits=False, reason=rejection.text)
             elif reason is not Reason.FITS:
-                needs = (need.text for need in missing_needs(fleet, row, request))
-                lacks = *needs, *_unoffered(state, name)
+                needs = [need.text for need in missing_needs(fleet, row, request)]
+                lacks = *needs, *filter(None, [shorten(unoffered_note(state, name))])
                 advice = advice_on(state, fleet, pod, request, name, reason)
                 yield NodeAnswer(name, fits=False, reason=reason.text, lacks=lacks, advice=advice)
             elif forecast and (forecast.problem or forecast.refused):
@@ -432,10 +447,3 @@ def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
                 doubt = shorten(state.numa.doubt(pod, name))
                 known = f"NUMA is not known: {doubt}" if doubt else ""
                 yield NodeAnswer(name, True, reason.text, (), known, option.cost, option.terms)
-
-
-def _unoffered(state: State, name: str) -> Iterator[str]:
-    """What is the matter with GPUs that the node does not offer."""
-    found = unoffered(state, name)
-    if text := found.note if found else not_offered(state, name):
-        yield shorten(text)

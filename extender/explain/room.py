@@ -15,7 +15,7 @@ from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.permitted_rows import PermittedRows
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError, effective_requests
-from extender.explain.answers import Actor, EvictionOption, Evictions, EvictorMode
+from extender.explain.answers import Actor, EvictionOption, Evictions, EvictorMode, Refusal
 from extender.explain.candidates import uncordoned
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, milli, whole
@@ -31,6 +31,7 @@ from extender.protocol.node_names import NodeNames
 from extender.queues.rights import WhyNot
 from extender.settings import Mode, Settings
 from extender.untrusted.limits import GANG_PLACED, KEY, LISTED_NAMES, shorten
+from extender.untrusted.visible import listed
 from extender.verbs.evaluate import codes_for, dra_resources
 from extender.verbs.eviction.plan import EvictionPlan, gpu_hours, losses, plan_evictions, rules_for
 from extender.verbs.eviction.promising import promising_nodes
@@ -48,6 +49,7 @@ _WHO = {
 }
 _EMPTIED = 2000
 """Pods that are taken away to see whether a gang would fit without them."""
+_NAMED = 3
 BEST = 3
 """Nodes that are shown of those where evictions help."""
 NOT_ENOUGH = "evicting all that may be evicted there is not enough"
@@ -95,12 +97,36 @@ def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:
 
 def whose_end(state: State, pod: Pod, request: Request, names: Sequence[str]) -> Pod | None:
     """The first pod that is found on these nodes whose place is enough for the pod."""
-    for other, held in islice(_holders_on(state, pod, request, names), _TRIED):
-        with state.fleet_view_for(pod) as fleet, fleet.without([held]):
-            code = int(codes_for(state, fleet, pod, request, np.array([held.row]))[0])
-        if code == Reason.FITS:
-            return other
-    return None
+    tried = islice(_holders_on(state, pod, request, names), _TRIED)
+    return next((other for other, held in tried if _fits_without(state, pod, request, [held])), None)
+
+
+def others_without_gpus(state: State, pod: Pod, request: Request, refusal: Refusal) -> str:
+    """The pods without GPUs that hold the CPU or memory that is lacking on the nearest node, "" if their
+    leaving would not be enough. Pods of DaemonSets and static pods stay."""
+    lacking = next((need.what for need in refusal.lacks if need.what in ("cpu (milli)", "memory (MiB)")), "")
+    held = [
+        (other, taken)
+        for other in (state.pods.on_node(refusal.nearest) if lacking else ())
+        if (taken := state.allocations.allocation_of(other.key))
+        and not taken.has_gpus
+        and not (other.owner and other.owner.kind in ("DaemonSet", "Node"))
+    ]
+    if not held or not _fits_without(state, pod, request, [taken for _, taken in held]):
+        return ""
+    is_cpu = lacking == "cpu (milli)"
+    sizes = {other.key: taken.cpu_milli if is_cpu else taken.memory_mib for other, taken in held}
+    total = sum(sizes.values())
+    holds = f"{total / 1000:g} CPUs" if is_cpu else f"{total >> 10} GiB of memory"
+    largest = sorted(sizes, key=lambda key: (-sizes[key], key))
+    named = listed([shorten(key, KEY) for key in largest], _NAMED)
+    return f"move pods without GPUs off {refusal.nearest}, where they hold {holds}: {named}"
+
+
+def _fits_without(state: State, pod: Pod, request: Request, held: Sequence[Allocation]) -> bool:
+    """Whether the pod fits on the node of these once they have left it."""
+    with state.fleet_view_for(pod) as fleet, fleet.without(held):
+        return int(codes_for(state, fleet, pod, request, np.array([held[0].row]))[0]) == Reason.FITS
 
 
 def node_to_uncordon(state: State, pod: Pod, request: Request) -> str:

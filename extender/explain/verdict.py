@@ -8,7 +8,7 @@ misspelt name, then a taint, a label or a model; last that all nodes it may use 
 from __future__ import annotations
 
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,11 +17,17 @@ from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
 from extender.dialects.pod_request import DEVICE_MEMORY
 from extender.dialects.shared_gpus import is_gpu_resource
-from extender.explain.advice import ADVICE
+from extender.explain.advice import ABOUT_SIZE, ADVICE
 from extender.explain.answers import EvictionOption, Evictions, Need, Refusal, Verdict
 from extender.explain.candidates import Candidates, Rejection, uncordoned
 from extender.explain.needs import EACH_GPU, GPU_MEMORY, NO_DEVICES, reduced, replicas_given
-from extender.explain.room import gang_fits_when_empty, node_to_uncordon, room_by_others, whose_end
+from extender.explain.room import (
+    gang_fits_when_empty,
+    node_to_uncordon,
+    others_without_gpus,
+    room_by_others,
+    whose_end,
+)
 from extender.explain.rule_changes import RuleChange, StillRefused, changes_for, try_rule_changes
 from extender.explain.words import Hint, Kind, asking_instead
 from extender.k8s.node_filter import CORDONED
@@ -30,26 +36,15 @@ from extender.plan.change import copy_of
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import KEY, shorten
-from extender.untrusted.visible import many
+from extender.untrusted.visible import listed, many
 from extender.verbs.evaluate import evaluate, reason_on
 from extender.verbs.gang_fit import Supposed, gang_would_fit
 from packing.fleet.feasibility import eviction_may_help, fits_when_empty, reason_on_row
-from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
 TOO_LARGE = "No node is large enough for it, even without other pods: waiting does not help."
 _GANG = Reason.GANG_DOES_NOT_FIT.text
-ABOUT_SIZE = frozenset(
-    {
-        Reason.GPUS_TOO_SMALL.text,
-        *(Reason.TOO_FEW_GPUS.text, Reason.ISLAND_TOO_SMALL.text, Reason.NO_FREE_GPUS.text),
-        *(Reason.FRAGMENTED.text, Reason.NO_FREE_CPU.text, Reason.NO_FREE_MEMORY.text),
-        *(Reason.TOO_MANY_REPLICAS.text, Reason.PARTS_OF_ONE_GPU.text, Reason.BELOW_MINIMUM.text),
-        Reason.SMALL_DEVICES.text,
-    }
-)
-"""Reasons that are about how much the pod asks for."""
 _ON_SEVERAL_NODES = ", or set evictor: on: kube-scheduler evicts no gang that runs on several nodes"
 _NAMED = 3
 _WAYS = 4
@@ -318,7 +313,7 @@ def _ways_when_full(asked: Question, first: Refusal, changes: Sequence[RuleChang
     acts = best is not None and (best.acts == "kube-scheduler" or found.evictor == "on")
     if best and not best.pods:
         alone = "ends by itself" if len(best.leaving) == 1 else "end by themselves"
-        yield f"wait: {_named(best.leaving)} on {best.node} {alone}, and that is room enough"
+        yield f"wait: {listed(best.leaving, _NAMED)} on {best.node} {alone}, and that is room enough"
     elif best and acts:
         yield f"wait: {_ACTORS[best.acts]} evicts {_pods(best)} for it"
     for change in changes:
@@ -347,37 +342,8 @@ def _others_in_the_way(asked: Question, first: Refusal, best: EvictionOption | N
         not (best and best.leaving) and first.lacks and all(need.asked <= need.total for need in first.lacks)
     ):
         yield f"wait until pods on {first.nearest} end"
-    if others := _others_without_gpus(asked.state, first):
+    if others := others_without_gpus(asked.state, asked.pod, asked.request, first):
         yield others
-
-
-def _others_without_gpus(state: State, first: Refusal) -> str:
-    """Pods without GPUs that hold the CPU or memory that is lacking on the nearest node, "" if their leaving
-    would not be enough. Pods of DaemonSets and static pods stay."""
-    amounts: dict[str, Callable[[Allocation], int]] = {
-        "cpu (milli)": lambda held: held.cpu_milli,
-        "memory (MiB)": lambda held: held.memory_mib,
-    }
-    lacking = [(need, amounts[need.what]) for need in first.lacks if need.what in amounts]
-    if not lacking or len(lacking) < len(first.lacks):
-        return ""
-    held = [
-        (pod, found)
-        for pod in state.pods.on_node(first.nearest)
-        if (found := state.allocations.allocation_of(pod.key))
-        and not found.has_gpus
-        and not (pod.owner and pod.owner.kind in ("DaemonSet", "Node"))
-    ]
-    if any(
-        need.free + sum(amount(allocation) for _, allocation in held) < need.asked for need, amount in lacking
-    ):
-        return ""
-    need, amount = lacking[0]
-    held.sort(key=lambda pair: (-amount(pair[1]), pair[0].key))
-    size = sum(amount(allocation) for _, allocation in held)
-    holds = f"{size / 1000:g} CPUs" if need.what == "cpu (milli)" else f"{size >> 10} GiB of memory"
-    named = _named([shorten(pod.key, KEY) for pod, _ in held])
-    return f"move pods without GPUs off {first.nearest}, where they hold {holds}: {named}"
 
 
 def _ways_for_gang(asked: Question) -> Iterator[str]:
@@ -402,11 +368,6 @@ def _would_take_it_empty(asked: Question, name: str) -> bool:
 
 
 def _pods(option: EvictionOption) -> str:
-    text = f"{_named(option.victims)} on {option.node}" if option.victims else ""
-    elsewhere = _named(option.other_nodes)
+    text = f"{listed(option.victims, _NAMED)} on {option.node}" if option.victims else ""
+    elsewhere = listed(option.other_nodes, _NAMED)
     return " and ".join(filter(None, (text, elsewhere)))
-
-
-def _named(pods: Sequence[str]) -> str:
-    more = f" and {len(pods) - _NAMED} more" if len(pods) > _NAMED else ""
-    return ", ".join(pods[:_NAMED]) + more

@@ -34,7 +34,7 @@ from extender.queues.rights import EvictionRules, declares_movable
 from extender.replay.cluster_pods import as_new, why_it_stays
 from extender.settings import Mode, Settings
 from extender.untrusted.limits import KEY, shorten
-from extender.untrusted.visible import many
+from extender.untrusted.visible import listed, many
 from extender.verbs.evaluate import evaluate
 from extender.verbs.eviction.node_pods import gpus_held
 from extender.verbs.eviction.promising import promising_nodes
@@ -131,9 +131,8 @@ def asked_together(state: State, pods: Sequence[Pod]) -> list[Request]:
 def would_make_room(room: RoomByMoves) -> str:
     """Who would move where, for whom, and what that loses. Short enough for an Event."""
     moves = [f"{shorten(move.pod.key, KEY)} to {shorten(move.target, KEY)}" for move in room.moves]
-    more = f" and {len(moves) - _SHOWN} more" if len(moves) > _SHOWN else ""
     nodes = ", ".join(sorted({shorten(node, KEY) for _, node in room.nodes})[:_SHOWN])
-    text = f"{many(len(moves), 'move')} would make room on {nodes}: {', '.join(moves[:_SHOWN])}{more}"
+    text = f"{many(len(moves), 'move')} would make room on {nodes}: {listed(moves, _SHOWN)}"
     return f"{shorten(text, _LONGEST_TEXT)}; lost work: {room.lost / 3600:.2g} GPU-hours"
 
 

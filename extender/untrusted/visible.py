@@ -35,6 +35,12 @@ def visible_lines(text: str) -> str:
     return _HIDDEN.sub(lambda found: "\n" if found[0] == "\n" else _escaped(found), text)
 
 
+def listed(names: Sequence[str], most: int, more: str = "") -> str:
+    """The first names, and how many there are beside them: ``a, b and 3 more``, with what these are."""
+    beside = f" and {len(names) - most} more{more}" if len(names) > most else ""
+    return ", ".join(names[:most]) + beside
+
+
 def joined(lines: Iterable[str]) -> str:
     """A text of just these lines."""
     return "\n".join(map(visible, lines))

@@ -22,7 +22,7 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.queues.rights import EvictionRules
 from extender.untrusted.limits import KEY, shorten
-from extender.untrusted.visible import many
+from extender.untrusted.visible import listed, many
 from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.eviction.node_pods import Bound, NodeCandidates, candidates_on, work_lost
 from extender.verbs.eviction.node_victims import NodeVictims, VictimChooser
@@ -336,9 +336,7 @@ def gpu_hours(state: State, plan: EvictionPlan, now: float) -> float:
 
 def named(pods: Iterable[Pod]) -> str:
     """The keys of the first of these pods, and how many there are beside them."""
-    keys = [shorten(pod.key, KEY) for pod in pods]
-    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-    return ", ".join(keys[:_SHOWN]) + more
+    return listed([shorten(pod.key, KEY) for pod in pods], _SHOWN)
 
 
 def in_one_line(state: State, plan: EvictionPlan, now: float) -> str:

@@ -16,7 +16,7 @@ import argparse
 import csv
 import json
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from bench.packing.worlds import Arrival, World, play
+from extender.cluster.end_costs import EVERY
 from packing.fleet.arrays import Doubles
 from packing.fleet.node_usage import Allocation
 from packing.model.lifetimes import Lifetimes, stratified
@@ -63,6 +64,7 @@ class Forecaster:
         self._limits = np.random.default_rng(seed).uniform(*_LIMITS, len(world.arrivals))
         self._waits: defaultdict[float, deque[float]] = defaultdict(lambda: deque(maxlen=100))
         self.open: dict[int, dict[str, tuple[float, ...]]] = {}
+        self._undecided: dict[int, list[int]] = {}
         self.results: defaultdict[str, list[Forecast]] = defaultdict(list)
 
     def starts(self, number: int, now: float, held: list[Allocation]) -> None:
@@ -74,8 +76,17 @@ class Forecaster:
         for way, by in made.items():
             if number >= self.world.warm:
                 self.results[way].append(Forecast(by, now))
-        for part, at in zip(PARTS, made["Stowage"], strict=True):
-            self.stretch.learn(part, in_time=now <= at)
+        self._judge(number, made, now, started=True)
+        del self._undecided[number]
+
+    def _judge(
+        self, number: int, made: Mapping[str, tuple[float, ...]], now: float, *, started: bool
+    ) -> None:
+        """Learn from what has started, and from what has not in time."""
+        for place in [*self._undecided[number]]:
+            if started or now > made["Stowage"][place]:
+                self._undecided[number].remove(place)
+                self.stretch.learn(PARTS[place], in_time=now <= made["Stowage"][place])
 
     def ends(self, number: int) -> None:
         self.lifetimes.ended(_kinds(self.world.arrivals[number]), self.world.arrivals[number].duration)
@@ -83,11 +94,22 @@ class Forecaster:
 
     def waits(self, number: int, ahead: Sequence[int], now: float) -> None:
         """A job has to wait behind these."""
+        self._count_running(now)
+        for other, made in self.open.items():
+            self._judge(other, made, now, started=False)
         waits = self._waits[_size(self.world.arrivals[number])] or deque([0.0])
         last = tuple(now + float(np.quantile(waits, part)) for part in PARTS)
         mine = self._by(ahead, number, now, self._learned, FUTURES)
         limits = self._by(ahead, number, now, self._at_limit, 1)
         self.open[number] = {"Stowage": mine, "last": last, "limits": limits}
+        self._undecided[number] = [*range(len(PARTS))]
+
+    def _count_running(self, now: float) -> None:
+        ages = defaultdict[Hashable, list[float]](list)
+        for running, placed in self.running.items():
+            for kind in _kinds(self.world.arrivals[running]):
+                ages[kind].append(now - placed.since)
+        self.lifetimes.count_running(ages)
 
     def _by(
         self, ahead: Sequence[int], number: int, now: float, ends: Ends, futures: int
@@ -126,9 +148,9 @@ def _size(job: Arrival) -> float:
     return job.template.gpus * job.template.gang
 
 
-def _kinds(job: Arrival) -> tuple[object, ...]:
-    size = ("size", _size(job))
-    return (size,) if job.owner is None else (("owner", job.owner), size)
+def _kinds(job: Arrival) -> tuple[Hashable, ...]:
+    like = ("size", _size(job)), EVERY
+    return like if job.owner is None else (("owner", job.owner), *like)
 
 
 def run(world: World, seed: int) -> Forecaster:

@@ -11,6 +11,7 @@ same everywhere.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Hashable
@@ -32,6 +33,8 @@ PROLONGED = 1.0
 (bench/packing/worlds.py): it decides between nodes whose slots cost about the same."""
 _RUN = re.compile(r"(-[a-z0-9]*[0-9][a-z0-9]*)+$")
 """What of a controller's name changes with each run: dates, numbers and hashes."""
+EVERY = "every pod"
+"""The kind of all pods but those of services."""
 _TURN = 300
 """Updates, every 0.1 s, in which the pods of all nodes have got older."""
 _FINISHED = 10_000
@@ -52,11 +55,14 @@ class EndCosts:
         fleet: Fleet,
         allocations: Allocations,
         queue_of: Callable[[Pod], str] = lambda pod: "",
+        longest_run: Callable[[Pod], float] = lambda pod: math.inf,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``queue_of``: the name of a pod's queue. ``clock``: Unix seconds."""
+        """``queue_of``: the name of a pod's queue. ``longest_run``: the seconds that its job lets it run at
+        most. ``clock``: Unix seconds."""
         self.enabled = False
         self.ends, self._clock, self._queue_of = LastEnds(), clock, queue_of
+        self._longest_run = longest_run
         self._fleet, self._allocations = fleet, allocations
         self._finished: BoundedMap[str, bool] = BoundedMap(_FINISHED)
 
@@ -88,15 +94,22 @@ class EndCosts:
             self.ends.lifetimes.ended(kinds, pod.finished - pod.started)
 
     def _kinds(self, pod: Pod) -> tuple[Hashable, ...]:
-        """The kinds of a pod with GPUs, the narrowest first; none of another."""
+        """The kinds of a pod with GPUs, the narrowest first; none of another. A service is of its own kind
+        only."""
         try:
             request = request_of(pod)
         except RequestError:
             return ()
         if not request.wants_gpu:
             return ()
+        if pod.is_service:
+            return tuple(filter(None, (kind_of(pod),)))
         like = self._queue_of(pod), size_of(gpus_of(self._fleet, request))
-        return tuple(filter(None, (kind_of(pod), like)))
+        return tuple(filter(None, (kind_of(pod), like, EVERY)))
+
+    def count_running(self) -> None:
+        """From now on, what is known of lifetimes counts the pods that run now."""
+        self.ends.count_running(self._clock())
 
     def remaining(self, pod: Pod, outlives: Doubles) -> Doubles:
         """Seconds from now until the pod ends, infinite where nothing is known of that: (S,). ``outlives``
@@ -106,12 +119,9 @@ class EndCosts:
         if pod.is_about_to_go(now):
             return np.full_like(outlives, max(pod.ends - now, 0.0))
         age = max(now - running.started, 0.0) if running else 0.0
-        lifetimes, kinds = self.ends.lifetimes, running.kinds if running else self._kinds(pod)
-        lifetime = lifetimes.of(*(kind_of(pod),) if pod.is_service else kinds)
-        if lifetime is None and lifetimes.any_known and not pod.is_service:
-            lifetime = lifetimes.usual
+        lifetime = self.ends.lifetimes.of(*(running.kinds if running else self._kinds(pod)))
         ends = lifetime.remaining(age, outlives) if lifetime else np.full_like(outlives, np.inf)
-        return np.minimum(ends, max(pod.deadline - age, 0.0))
+        return np.minimum(ends, max(min(pod.deadline, self._longest_run(pod)) - age, 0.0))
 
     def update(self) -> None:
         """Nodes that are gone are forgotten; for the costs, some of the pods have got older."""

@@ -107,7 +107,9 @@ class State:
         self.pods = PodTable(self.allocations)
         self.reservations, self.assumed_pods = self.pods.reservations, self.pods.assumed
         self.gang_costs = GangCosts(self.gangs, self.pods, self.fleet, self.nodes.network)
-        self.end_costs = EndCosts(self.fleet, self.allocations, self.rights.queue_name)
+        self.end_costs = EndCosts(
+            self.fleet, self.allocations, self.rights.queue_name, self.gangs.longest_run
+        )
         self.numa = NumaTable(self.pods)
         self.admission = Admission(self.pods, self.nodes, self.rights.queues.classes)
         self.devices = devices = DeviceCache()
@@ -156,7 +158,7 @@ class State:
                     self.learner.start(self.pods)
                 if self.synced >= REQUIRED_KINDS and self.allocations.settle():
                     self.sync_nodes(self.nodes)
-        if self.gangs.has_changed and self.synced >= REQUIRED_KINDS:
+        if (self.gangs.has_changed or self.gang_holds.lacks_room) and self.synced >= REQUIRED_KINDS:
             self.gang_holds.update()
 
     def request_of(self, pod: Pod) -> Request:

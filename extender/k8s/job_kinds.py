@@ -7,6 +7,7 @@ NVIDIA's Dynamo a PodGang or a LeaderWorkerSet, a RayJob and a RayService a RayC
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -136,7 +137,16 @@ class JobManifest(Manifest, frozen=True, gc=False):
             together=size.together,
             by_role=dict(islice(size.by_role.items(), GANG_TEMPLATES)),
             templates=tuple(_templates(spec, namespace)),
+            longest=_longest(spec),
         )
+
+
+def _longest(spec: _Fields) -> float:
+    """Seconds from the job's start, of Kubeflow, or from Kueue's admission: a pod starts later, so it does
+    not run for longer."""
+    of_job = as_map(spec.get("runPolicy")).get("activeDeadlineSeconds")
+    limits = spec.get("maximumExecutionTimeSeconds"), of_job
+    return min((float(limit) for limit in limits if type(limit) is int and limit >= 0), default=math.inf)
 
 
 def _templates(spec: _Fields, namespace: str) -> list[tuple[Pod, int]]:

@@ -327,7 +327,8 @@ class PodGroup(Namespaced):
     all at once or not at all, where that is another number. ``by_role``: the same for pods of one role that
     are a gang by themselves. ``whole``: its pods are of different sorts or say so themselves, so only all of
     them may be evicted, or none. ``templates``: pods that it makes, and how many of each. ``in_composite``:
-    it is part of a CompositePodGroup. ``problem``: what of it cannot be read, "" for nothing.
+    it is part of a CompositePodGroup. ``problem``: what of it cannot be read, "" for nothing. ``longest``:
+    the seconds that its pods run at most.
     """
 
     kind: PodGroupKind
@@ -340,6 +341,7 @@ class PodGroup(Namespaced):
     together: int | None = None
     by_role: Mapping[str, int] = field(default_factory=dict)
     templates: tuple[tuple[Pod, int], ...] = ()
+    longest: float = math.inf
 
 
 def is_pod_group(kind: str) -> TypeGuard[PodGroupKind]:

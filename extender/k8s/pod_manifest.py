@@ -112,7 +112,7 @@ class PodManifest(Manifest, frozen=True, gc=False):
             created=unix_seconds(metadata.creationTimestamp),
             started=unix_seconds(status.startTime),
             finished=_finished(status),
-            deadline=float(inf if (limit := spec.activeDeadlineSeconds) is None else max(limit, 0)),
+            deadline=_deadline(spec.activeDeadlineSeconds, labels.get(_KUEUE_LONGEST, "")),
             is_service=spec.restartPolicy == "Always",
             annotations=annotations,
             labels=labels,
@@ -182,6 +182,16 @@ def _reason(conditions: Iterable[_Condition], kind: str, status: str) -> tuple[s
             reason = sys.intern(condition.reason[: limits.KEY] or "unknown")
             return reason, unix_seconds(condition.lastTransitionTime)
     return "", 0.0
+
+
+_KUEUE_LONGEST = "kueue.x-k8s.io/max-exec-time-seconds"
+
+
+def _deadline(limit: int | None, longest: str) -> float:
+    """``longest``: of a pod that Kueue admits by itself (kubernetes-sigs/kueue, MaxExecTimeSecondsLabel in
+    ``pkg/controller/constants/constants.go``)."""
+    seconds = inf if limit is None else float(max(limit, 0))
+    return min(seconds, float(longest)) if longest.isdecimal() and longest.isascii() else seconds
 
 
 def _finished(status: _Status) -> float:

@@ -7,6 +7,7 @@ crosses a namespace, and a name that is no object name (too long) is ignored.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections import Counter
@@ -168,11 +169,14 @@ def _kubeflow(pod: Pod) -> GangWords | None:
     return GangWords("MPIJob", name, pod_groups=("MPIJob", "OldMPIJob"))
 
 
+_KUEUE_WORKLOAD = "kueue.x-k8s.io/workload"
+
+
 def _kueue_workload(pod: Pod) -> GangWords | None:
     """kubernetes-sigs/kueue, ``apis/kueue/v1beta2/topology_types.go`` (WorkloadAnnotation, set by default
     from 0.14 on). A Job that is not Indexed is a queue of tasks. Slices of an elastic job replace each
     other."""
-    name = pod.annotations.get("kueue.x-k8s.io/workload")
+    name = pod.annotations.get(_KUEUE_WORKLOAD)
     indexed = "batch.kubernetes.io/job-completion-index" in pod.labels
     elastic = "kueue.x-k8s.io/workload-slice-name" in pod.annotations
     if not name or elastic or not (indexed or (pod.owner and pod.owner.kind != "Job")):
@@ -226,7 +230,7 @@ _NAMES = frozenset({
     *("pod-group.scheduling.sigs.k8s.io", "pod-group.scheduling.sigs.k8s.io/name"),
     *("gang.scheduling.koordinator.sh/name", "jobset.sigs.k8s.io/jobset-name"),
     *("leaderworkerset.sigs.k8s.io/name", "ray.io/cluster", "grove.io/podgang"),
-    *("training.kubeflow.org/job-name", "kueue.x-k8s.io/workload"),
+    *("training.kubeflow.org/job-name", _KUEUE_WORKLOAD),
 })  # fmt: skip
 """Labels and annotations with the name of a gang: without any of them a pod names no gang."""
 
@@ -261,6 +265,21 @@ class Gang:
     def to_place(self) -> int:
         """How many members are still to run, or to be placed, of those that must be placed together."""
         return max(self.together - self.succeeded, 0)
+
+    @property
+    def to_run(self) -> int:
+        """How many members must run, of those that have not succeeded."""
+        return max(self.minimum - self.succeeded, 0)
+
+
+class StillToStart(NamedTuple):
+    """Of the members of a gang that nothing deletes: those that have ``room``, those that wait for it without
+    gates (``free``) or with them, and how many more than have room need it, negative for too many."""
+
+    room: Sequence[Pod]
+    free: Sequence[Pod]
+    gated: Sequence[Pod]
+    missing: int
 
 
 class _Member(NamedTuple):
@@ -350,6 +369,14 @@ class GangTable:
             return ""
         return gang.uncounted if 0 <= now - pod.created < _COMES_WITHIN else ""
 
+    def longest_run(self, pod: Pod) -> float:
+        """The seconds that the pod runs at most, as its job or its Workload of Kueue says."""
+        words = words_of(pod) or NO_WORDS
+        named = [(kind, words.object or words.name) for kind in words.pod_groups]
+        named.append(("KueueWorkload", pod.annotations.get(_KUEUE_WORKLOAD, "")))
+        groups = (self._pod_groups.get((kind, f"{pod.namespace}/{name}")) for kind, name in named)
+        return min((group.longest for group in groups if group), default=math.inf)
+
     def cycle_of(self, pod: Pod) -> str:
         """The key of the pods that kube-scheduler asks about in one cycle, before it binds any of them: those
         of a PodGroup of Kubernetes' own, or those of all CompositePodGroups of the namespace, of which it
@@ -387,6 +414,17 @@ class GangTable:
         """The known members of a gang that have not ended, waiting ones included."""
         members = self._gangs.get(key)
         return tuple(members.pods.values()) if members else ()
+
+    def still_to_start(
+        self, gang: Gang, needed: int, has_room: Callable[[str], bool], *, but: str = ""
+    ) -> StillToStart:
+        """Who of a gang must still start, so that as many as ``needed`` have room. ``has_room``: whether the
+        pod of this UID does. ``but``: the key of a member that is not counted."""
+        room, free, gated = list[Pod](), list[Pod](), list[Pod]()
+        for member in self.members(gang.key):
+            if member.key != but and not member.deleting:
+                (room if has_room(member.uid) else gated if member.gates else free).append(member)
+        return StillToStart(room, free, gated, needed - len(room))
 
     def succeeded(self) -> dict[str, int]:
         """How many members have succeeded, by the key of their gang."""

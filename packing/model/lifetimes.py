@@ -2,14 +2,16 @@
 
 The run times of a kind are taken as log-logistic: S(x) = 1 / (1 + (x / median)^shape) is the part of its pods
 that run for longer than x. Of the pods of age a, S(a + x) / S(a) run for x more. The longer one has outlived
-its kind, the longer it is expected to go on, so a misprediction heals. Everything is a function of the events
-that are told, and of the time that is told with them.
+its kind, the longer it is expected to go on, so a misprediction heals. Those that still run count as censored
+(``LastEnds.count_running``): the first to end are the shortest. Everything is a function of the events that
+are told, and of the time that is told with them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Hashable, Iterable
+from collections import defaultdict
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -18,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import log_ndtr
 
 Doubles = npt.NDArray[np.float64]
 
@@ -30,6 +33,8 @@ _SPREAD = 1.0
 """The standard deviation of the logarithm that counts as one pod's before any is known."""
 _OF_SPREAD = math.pi / math.sqrt(3)
 """The standard deviation of the logistic distribution."""
+_ROUNDS, _MOST_AGES = 10, 512
+"""Steps of the estimate with those that still run, and about how many of them it looks at."""
 HORIZON = np.geomspace(0.02, 20, 20)
 """In mean run times: where the distribution of the last end is kept."""
 
@@ -65,24 +70,46 @@ class Lifetime(NamedTuple):
 
 @dataclass(slots=True)
 class _Ended:
-    """Moments of the logarithm of run times."""
+    """Moments of the logarithm of run times. ``total``: all that ended, of which ``count`` are remembered."""
 
     count: int = 0
+    total: int = 0
     mean: float = 0.0
     variance: float = 0.0
     seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
+        self.total += 1
         self.count = min(self.count + 1, _FORGETS)
         step, off = 1 / self.count, math.log(seconds) - self.mean
         self.mean += step * off
         self.variance = (1 - step) * (self.variance + step * off * off)
         self.seconds += step * (seconds - self.seconds)
 
-    @property
-    def lifetime(self) -> Lifetime:
-        spread = math.sqrt((self.variance * self.count + _SPREAD**2) / (self.count + 1))
-        return Lifetime(math.exp(self.mean), _OF_SPREAD / spread, max(self.count, 1))
+    def lifetime(self, ages: Sequence[float] = ()) -> Lifetime:
+        """``ages``: of those that still run, in seconds."""
+        mean, variance = self.mean, (self.variance * self.count + _SPREAD**2) / (self.count + 1)
+        if ages:
+            mean, variance = self._with_running(mean, variance, ages)
+        return Lifetime(math.exp(mean), _OF_SPREAD / math.sqrt(variance), max(self.count, 1))
+
+    def _with_running(self, mean: float, variance: float, ages: Sequence[float]) -> tuple[float, float]:
+        """Mean and variance with those that still run: expectation maximization for a censored normal
+        distribution (Dempster, Laird and Rubin, 1977). They weigh against those that are remembered as they
+        do against all that ended."""
+        step = -(-len(ages) // _MOST_AGES)
+        least, weight = np.log(np.maximum(ages[::step], 1.0)), step * self.count / self.total
+        count = self.count + weight * least.size
+        for _ in range(_ROUNDS):
+            spread = math.sqrt(variance)
+            off = (least - mean) / spread
+            hazard = np.exp(-(off**2) / 2 - math.log(2 * math.pi) / 2 - log_ndtr(-off))
+            expected, around = mean + spread * hazard, variance * (1 + (off - hazard) * hazard)
+            mean = (self.count * self.mean + weight * float(expected.sum())) / count
+            squares = self.count * (self.variance + (self.mean - mean) ** 2)
+            squares += weight * float((around + (expected - mean) ** 2).sum())
+            variance = (squares + _SPREAD**2) / (count + 1)
+        return mean, variance
 
 
 class Lifetimes:
@@ -91,6 +118,8 @@ class Lifetimes:
     def __init__(self) -> None:
         self._kinds: dict[Hashable, _Ended] = {}
         self._all = _Ended()
+        self._ages: Mapping[Hashable, Sequence[float]] = {}
+        self._known: dict[Hashable, Lifetime] = {}
 
     def ended(self, kinds: Iterable[Hashable], seconds: float) -> None:
         """A pod of these kinds has run for so long, and is done."""
@@ -101,22 +130,27 @@ class Lifetimes:
             if len(self._kinds) > MOST_KINDS:
                 del self._kinds[next(iter(self._kinds))]
             of_kind.add(seconds)
+            self._known.pop(kind, None)
         self._all.add(seconds)
+
+    def count_running(self, ages: Mapping[Hashable, Sequence[float]]) -> None:
+        """The pods that run now, by kind: for how many seconds each has run."""
+        self._ages, self._known = ages, {}
 
     def of(self, *kinds: Hashable) -> Lifetime | None:
         """That of the first of these kinds of which enough have ended; None if there is none."""
-        known = filter(None, map(self._kinds.get, kinds))
-        return next((of_kind.lifetime for of_kind in known if of_kind.count >= FEWEST), None)
+        for kind in kinds:
+            of_kind = self._kinds.get(kind)
+            if of_kind is not None and of_kind.count >= FEWEST:
+                if kind not in self._known:
+                    self._known[kind] = of_kind.lifetime(self._ages.get(kind, ()))
+                return self._known[kind]
+        return None
 
     @property
     def usual(self) -> Lifetime:
-        """Of a pod of any kind."""
-        return self._all.lifetime
-
-    @property
-    def any_known(self) -> bool:
-        """Whether enough pods have ended, of any kind."""
-        return self._all.count >= FEWEST
+        """Of a pod of any kind, by those that ended."""
+        return self._all.lifetime()
 
     @property
     def mean(self) -> float:
@@ -162,6 +196,14 @@ class LastEnds:
             self.lifetimes.ended(was.kinds, done - was.started)
         self._on[was.node].discard(pod)
         self._stale[was.node] = None
+
+    def count_running(self, now: float) -> None:
+        """From now on, lifetimes count these pods as running still."""
+        ages = defaultdict[Hashable, list[float]](list)
+        for running in self.running.values():
+            for kind in running.kinds:
+                ages[kind].append(max(now - running.started, 0.0))
+        self.lifetimes.count_running(ages)
 
     def keep(self, nodes: Container[str]) -> None:
         """Other nodes than these are gone. Their places go to others."""

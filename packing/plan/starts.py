@@ -31,7 +31,7 @@ from packing.victims.rights import Flags
 
 PARTS = (0.5, 0.9)
 """The probabilities with which a request starts by the times that are forecast."""
-_FIRST_STEP, _STEP, _MOST_STRETCH = 0.5, 0.1, 5.0
+_FIRST_STEP, _STEP, _MOST_STRETCH = 1.0, 0.15, 5.0
 """How far the first start stretches the times, one of many at least, and all together at most; as
 logarithms."""
 

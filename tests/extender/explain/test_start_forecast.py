@@ -11,7 +11,9 @@ from extender.cluster.end_costs import EndCosts
 from extender.cluster.factory import state_of
 from extender.explain.answers import StartForecast
 from extender.explain.start_forecast import INTERVAL, StartForecasts
+from extender.k8s.job_kinds import JobManifest
 from extender.k8s.objects import Deleted, Listed, Owner, Pod, Upserted
+from extender.k8s.pod_manifest import PodManifest
 from tests.extender.builders import make_node, make_pod, make_settings
 
 HOUR = 3600.0
@@ -23,7 +25,8 @@ class Cluster:
     def __init__(self, *, history: int = 20) -> None:
         self.now = 1e9
         self.state = state_of(make_settings())
-        costs = EndCosts(self.state.fleet, self.state.allocations, self.state.rights.queue_name, self.clock)
+        asked = self.state.rights.queue_name, self.state.gangs.longest_run
+        costs = EndCosts(self.state.fleet, self.state.allocations, *asked, self.clock)
         self.state.end_costs = costs
         self.starts = StartForecasts(self.state, self.clock)
         self.state.apply([Upserted(make_node("a", 8)), Listed("Node", frozenset("a"))])
@@ -40,8 +43,8 @@ class Cluster:
         return replace(pod, started=self.now - 2 * HOUR, finished=self.now - 2 * HOUR + seconds)
 
     def runs(self, name: str, gpus: int = 8, **more: object) -> Pod:
-        pod = replace(make_pod(name, gpus), node_name="a", phase="Running", started=self.now)
-        pod = replace(pod, owner=Owner("Job", name), **more)
+        running = {"node_name": "a", "phase": "Running", "started": self.now, "owner": Owner("Job", name)}
+        pod = replace(make_pod(name, gpus), **running | more)
         self.state.apply([Upserted(pod)])
         return pod
 
@@ -81,6 +84,47 @@ def test_a_deadline_bounds_what_is_not_known():
     cluster.runs("batch", deadline=600.0)
     found = cluster.forecast(cluster.waits("next"))
     assert found.most == cluster.now + 600.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "words"),
+    [
+        ("Workload", {"maximumExecutionTimeSeconds": 600}, {"annotations": {"kueue.x-k8s.io/workload": "w"}}),
+        (
+            "PyTorchJob",
+            {"runPolicy": {"activeDeadlineSeconds": 600}},
+            {"labels": {"training.kubeflow.org/job-name": "w"}, "owner": Owner("PyTorchJob", "w")},
+        ),
+    ],
+)
+def test_the_limit_of_a_job_bounds_what_is_not_known(kind, spec, words):
+    cluster = Cluster(history=0)
+    metadata = {"name": "w", "namespace": "default"}
+    manifest = JobManifest.from_value({"kind": kind, "metadata": metadata, "spec": spec})
+    cluster.state.apply([Upserted(manifest.record("KueueWorkload" if kind == "Workload" else None))])
+    cluster.state.apply([Upserted(replace(cluster.runs("batch"), **words))])
+    assert cluster.forecast(cluster.waits("next")).most == cluster.now + 600.0
+
+
+def test_the_limit_of_a_pod_that_kueue_admits_counts():
+    label = {"kueue.x-k8s.io/max-exec-time-seconds": "600"}
+    manifest = {"metadata": {"name": "p", "labels": label}, "spec": {"activeDeadlineSeconds": 900}}
+    assert PodManifest.from_value(manifest).record().deadline == 600.0
+    label["kueue.x-k8s.io/max-exec-time-seconds"] = "10m"
+    assert PodManifest.from_value(manifest).record().deadline == 900.0
+
+
+def test_pods_that_still_run_tell_that_their_kind_runs_longer():
+    alone, beside = Cluster(), Cluster()
+    beside.state.apply([Upserted(replace(make_node("closed", 96), unschedulable=True))])
+    for number in range(12):
+        beside.runs(f"train-{100 + number}", node_name="closed", started=beside.now - 3 * HOUR)
+    for cluster in (alone, beside):
+        cluster.runs("train-77")
+    first, second = (cluster.forecast(cluster.waits("next")) for cluster in (alone, beside))
+    assert first.most is not None
+    assert second.most is not None
+    assert second.most - beside.now > first.most - alone.now
 
 
 @pytest.mark.parametrize("service", [True, False])

@@ -99,6 +99,45 @@ def test_median_and_spread_are_learnt(median, sigma, seed):
     assert known.shape == pytest.approx(math.pi / math.sqrt(3) / sigma, rel=0.7)
 
 
+@given(st.floats(100, 1e5), st.integers(0, 99))
+@settings(max_examples=examples(20))
+def test_while_the_longest_still_run_the_median_is_no_less_true(median, seed):
+    rng, lifetimes = random.Random(seed), Lifetimes()
+    runs = [median * math.exp(rng.gauss(0, 0.5)) for _ in range(40)]
+    for seconds in runs:
+        if seconds <= median:
+            lifetimes.ended(("k",), seconds)
+    too_early = lifetimes.of("k").median
+    lifetimes.count_running({"k": [median] * sum(seconds > median for seconds in runs)})
+    counted = lifetimes.of("k").median
+    assert too_early < 0.85 * median
+    assert abs(math.log(counted / median)) < 0.3
+
+
+@given(st.lists(st.floats(10, 1e5), min_size=FEWEST, max_size=30), st.lists(st.floats(0, 1e6), max_size=30))
+@settings(max_examples=examples(40))
+def test_pods_that_run_only_lengthen_what_is_expected(ended, ages):
+    lifetimes = taught(k=ended).lifetimes
+    before = lifetimes.of("k")
+    lifetimes.count_running({"k": ages, "other": [1e9]})
+    after = lifetimes.of("k")
+    assert after.median >= before.median * (1 - 1e-9)
+    assert math.isfinite(after.median)
+    assert 0 < after.shape < math.inf
+    lifetimes.count_running({})
+    assert lifetimes.of("k") == before
+
+
+def test_pods_that_run_are_counted_by_each_of_their_kinds():
+    ends = taught(k=SHORT, all=SHORT)
+    before = ends.lifetimes.of("k")
+    for number in range(10):
+        ends.starts(str(number), Running("n", ("k", "all"), 0.0))
+    ends.count_running(1_000.0)
+    assert ends.lifetimes.of("k") == ends.lifetimes.of("all")
+    assert ends.lifetimes.of("k").median > before.median
+
+
 def test_kinds_and_nodes_are_bounded():
     ends = LastEnds()
     for number in range(MOST_KINDS + 10):

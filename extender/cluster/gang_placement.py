@@ -7,8 +7,9 @@ containers of a pod that share GPUs.
 
 kube-scheduler places pod after pod, so other pods could take what the rest of a gang needs. From the moment
 at which the watch shows the first member bound, other pods do not see the room of the members that are
-missing: for a limited time, until the minimum is bound. Only members that exist and fit together get room.
-Pods of higher priority see it.
+missing: for a limited time, until the minimum is bound. Only members that exist and fit together get room;
+where they do not fit yet, as after the loss of a node, they get it, and the time begins, once they do. Pods
+of higher priority see it.
 
 Members prefer few nodes that are near each other. Once members are bound, a node costs less the more of them
 are on it, in its NVLink domain, or below the same switch. Before that, a domain is best if the whole gang
@@ -218,20 +219,31 @@ class GangHolds:
         self._is_bound, self._place = is_bound, place
 
     def update(self) -> None:
-        """Begin, renew and end the room of the gangs that have changed."""
+        """Begin, renew and end the room of the gangs that have changed, and look again for what one lacks."""
         self._reservations.expire()
-        for key in self._gangs.take_changed():
-            rooms, gang = self._reservations.gangs, self._gangs.gang(key)
+        rooms = self._reservations.gangs
+        for key in {*self._gangs.take_changed(), *self._searched_again()}:
+            gang = self._gangs.gang(key)
             self._reservations.changes += 1
             if gang is None or not self.seconds or not 0 < self._gangs.running(key) < gang.to_place:
                 rooms.pop(key, None)
                 continue
-            if (room := rooms.get(key)) is None:
-                expires = self._reservations.expires_in(self.seconds)
-                room = rooms[key] = GangRoom(self.seconds, expires)
-            members = self._gangs.members(key)
-            if not room.is_over and len(members) <= GANG_READ:
-                self._renew(room, gang, members)
+            room = rooms.setdefault(key, GangRoom(self.seconds))
+            if not room.is_over and len(self._gangs.members(key)) <= GANG_READ:
+                self._renew(room, gang)
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether ``update`` would look again for room that a gang lacks."""
+        return bool(self._searched_again())
+
+    def _searched_again(self) -> list[str]:
+        """The gang to look again for room for: of those that lack it the one that has waited longest."""
+        now, rooms = self._reservations.clock(), self._reservations.gangs
+        lacking = {key: room.searched for key, room in rooms.items() if room.lacks}
+        if not lacking or now - max(lacking.values()) < _PAUSE:
+            return []
+        return [min(lacking, key=lambda key: lacking[key])]
 
     def describe(self, key: str) -> str:
         """What is held for a gang, in words; "" if no member is bound, or all that must be."""
@@ -246,12 +258,12 @@ class GangHolds:
         left = math.ceil(room.expires - self._reservations.clock())
         return f"room for {len(room.places)} more is held for {left} s"
 
-    def _renew(self, room: GangRoom, gang: Gang, members: Sequence[Pod]) -> None:
+    def _renew(self, room: GangRoom, gang: Gang) -> None:
         """Release places that no waiting member needs any more, and search for those that are missing."""
-        bound = {pod.key: pod.node_name for pod in members if self._is_bound(pod.uid)}
-        waiting = [pod for pod in members if pod.key not in bound and not pod.deleting]
+        members = self._gangs.still_to_start(gang, gang.to_place, self._is_bound)
+        waiting, bound = [*members.free, *members.gated], {pod.key: pod.node_name for pod in members.room}
         unpromised = [pod for pod in waiting if not pod.nominated_node]  # the others have room already
-        missing = gang.to_place - len(bound) - (len(waiting) - len(unpromised))
+        missing = members.missing - (len(waiting) - len(unpromised))
         wanted = waiting_members(unpromised, max(missing, 0))
         counts: Counter[Request] = Counter()
         for member in wanted:
@@ -259,14 +271,15 @@ class GangHolds:
         room.places = _kept(room.places, counts, [bound[key] for key in bound.keys() - room.bound])
         room.bound = frozenset(bound)
         lacking = _without(wanted, Counter(place.request for place in room.places))
-        now = self._reservations.clock()
+        now, room.lacks = self._reservations.clock(), room.lacks and bool(lacking)
         if not lacking or now - room.searched < _PAUSE:
             return
-        room.searched = now
+        found, room.searched = self._place(lacking, room.places), now
+        room.lacks = found is None
         held = sum(len(gang.places) for gang in self._reservations.gangs.values())
-        total = held + sum(member.count for member in lacking)
-        found = self._place(lacking, room.places) if total <= GANG_HELD else None
-        room.places = [] if found is None else [*room.places, *found]
+        room.places = [] if found is None else [*room.places, *found[: max(GANG_HELD - held, 0)]]
+        if room.places and not math.isfinite(room.expires):
+            room.expires = self._reservations.expires_in(self.seconds)
 
 
 def _kept(places: Sequence[Placement], counts: Counter[Request], nodes: list[str]) -> list[Placement]:

@@ -44,6 +44,11 @@ _CYCLE = 5.0
 """Seconds from an answer to the end of the cycle in which kube-scheduler asks about a gang's members."""
 _STARTS = 2.0
 """Seconds from an answer about one member of a gang to that about the next."""
+_FRUITLESS, _CLAIMS_AGAIN = 10.0, 60.0
+"""Seconds in which other gangs wait for one of which no further member is bound, and from the first of these
+answers to the next for which they wait again."""
+_CLAIMS = 256
+"""Gangs whose answers are remembered for that."""
 
 _log = logging.getLogger(__name__)
 
@@ -69,14 +74,15 @@ class _Place(NamedTuple):
 class GangRoom:
     """Room for the members of a gang that are missing (``GangHolds``), which is held for ``seconds``.
 
-    ``expires`` and ``searched`` in seconds of the clock. ``is_over``: the time has passed, so nothing is held
-    until the gang starts again. ``bound``: the members that were bound when the places were chosen, or
-    released last."""
+    ``expires`` and ``searched`` in seconds of the clock; it never expires before there is any. ``lacks``: at
+    the last search there was none. ``is_over``: the time has passed, so nothing is held until the gang starts
+    again. ``bound``: the members that were bound when the places were chosen, or released last."""
 
     seconds: float
-    expires: float
+    expires: float = math.inf
     places: list[Placement] = field(default_factory=list)
     searched: float = -math.inf
+    lacks: bool = False
     is_over: bool = False
     bound: frozenset[str] = frozenset()
 
@@ -198,6 +204,7 @@ class Reservations:
         self._answers: BoundedMap[str, tuple[Pod, str, float]] = BoundedMap(_ANSWERS_KEPT, KEPT_PODS)
         self._next_expiry = math.inf
         self._starting = "", -math.inf
+        self._claims: BoundedMap[str, tuple[int, float]] = BoundedMap(_CLAIMS)
 
     def reserve(self, uid: str, reason: Reserved, node: str) -> None:
         """Keep a place for a pod that is known and waits; of another one this does nothing."""
@@ -359,7 +366,7 @@ class Reservations:
                 self.release(uid, reason)
         for key, room in self.gangs.items():
             if not room.is_over and now >= room.expires:
-                room.is_over, room.places = True, []
+                room.is_over, room.lacks, room.places = True, False, []
                 self.changes += 1
                 text = "%s: not complete after %g s, its room is no longer held"
                 _log.warning(text, key, room.seconds)
@@ -377,12 +384,12 @@ class Reservations:
         gang, until = self._starting
         return gang if self.clock() < until else ""
 
-    def answered(self, pod: Pod, node: str, cycle: str = "", gang: str = "") -> None:
+    def answered(self, pod: Pod, node: str, cycle: str = "", gang: str = "", running: int = 0) -> None:
         """kube-scheduler will most likely bind the pod to this node. ``cycle``: the key of the cycle in which
         it asks about the pod, "" for none. Only the other pods of the cycle see this place as taken.
-        ``gang``: the key of its gang, if that is starting."""
+        ``gang``: the key of its gang, if that is starting, with so many members ``running``."""
         if gang:
-            self._starting = gang, self.clock() + _STARTS
+            self._claim(gang, running)
         size = min(pod.size + len(node), KEPT_PODS // 16)
         self._answers.put(pod.uid, (pod, node, self.clock()), size)
         if cycle and not (bound := bound_request(pod)).problem:
@@ -390,6 +397,16 @@ class Reservations:
             members.places[pod.uid] = Placement(node, bound.request, priority=pod.priority)
             members.expires = self.expires_in(_CYCLE)
             self.changes += 1
+
+    def _claim(self, gang: str, running: int) -> None:
+        """Other gangs wait for this one, unless it has long been answered and none of it was bound."""
+        now = self.clock()
+        known, since = self._claims.get(gang) or (-1, -math.inf)
+        if known != running or now - since >= _CLAIMS_AGAIN:
+            since = now
+            self._claims.put(gang, (running, since), len(gang))
+        if now - since < _FRUITLESS:
+            self._starting = gang, now + _STARTS
 
     def possibly_bound(self) -> dict[str, tuple[Pod, str]]:
         """By UID, pods that kube-scheduler may have bound while the API server was away, and the nodes.

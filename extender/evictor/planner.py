@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
@@ -73,12 +74,8 @@ async def gang_fits(
     gang = state.gangs.gang_of(pod)
     if gang is None:
         return True
-    members = [
-        other for other in state.gangs.members(gang.key) if other.uid != pod.uid and not other.deleting
-    ]
-    waiting = [other for other in members if not _has_room(state, other)]
-    missing = gang.minimum - gang.succeeded - 1 - (len(members) - len(waiting))
-    waiting = [other for other in waiting if not other.gates]
+    others = state.gangs.still_to_start(gang, gang.to_run, partial(_has_room, state), but=pod.key)
+    missing, waiting = others.missing - 1, others.free
     if missing > min(len(waiting), MOST_MEMBERS):
         return False
     done, left = Done(), len(waiting)
@@ -94,9 +91,10 @@ async def gang_fits(
     return missing <= 0
 
 
-def _has_room(state: State, pod: Pod) -> bool:
-    reserved = bool(pod.nominated_node) or state.reservations.has(pod.uid, Reserved.EVICTOR)
-    return reserved or state.pods.is_bound(pod.uid)
+def _has_room(state: State, uid: str) -> bool:
+    pod = state.pods.by_uid(uid)
+    nominated = bool(pod and pod.nominated_node) or state.reservations.has(uid, Reserved.EVICTOR)
+    return nominated or state.pods.is_bound(uid)
 
 
 def replacements(state: State, waiting: Iterable[Pod], wall: float) -> frozenset[str]:

@@ -109,11 +109,9 @@ def starting_together(state: State, pod: Pod) -> list[Pod]:
     gang = state.gangs.gang_of(pod)
     if gang is None:
         return [pod]
-    members = [member for member in state.gangs.members(gang.key) if not member.deleting]
-    bound = sum(state.pods.is_bound(member.uid) for member in members)
-    missing = gang.minimum - bound - gang.succeeded
-    free = [member for member in members if not (member.gates or state.pods.is_bound(member.uid))]
-    free.sort(key=lambda member: (member.created, member.key))
+    members = state.gangs.still_to_start(gang, gang.to_run, state.pods.is_bound)
+    free = sorted(members.free, key=lambda member: (member.created, member.key))
+    missing = members.missing
     return free[:missing] if 0 < missing <= min(len(free), MOST_MEMBERS) else []
 
 

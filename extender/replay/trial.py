@@ -381,12 +381,15 @@ class Trial:
     def _start(self, item: Item, waiting: Mapping[str, Item]) -> None:
         """Place the pod, with as many others of its gang as must start with it."""
         gang = self.state.gangs.gang_of(item.pod) if self.state.gang_check else None
-        members = self.state.gangs.members(gang.key) if gang else []
-        others = [member for member in members if member.key != item.key and not member.deleting]
-        if gang is None or gang.to_place < 2 or any(member.node_name for member in others):
+        if gang is None or gang.to_place < 2:
             self.place(item)
             return
-        free = [member.key for member in others if not member.gates]
+        gangs, pods = self.state.gangs, self.state.pods
+        others = gangs.still_to_start(gang, gang.to_place, pods.is_bound, but=item.key)
+        if others.room:
+            self.place(item)
+            return
+        free = [member.key for member in others.free]
         count, before = min(gang.to_place, 1 + len(free)), self.savepoint()
         smallest = sorted((waiting[key] for key in free if key in waiting), key=lambda member: member.gpus)
         chosen = [item, *smallest][:count]

@@ -223,7 +223,7 @@ class Engine:
     def _answered(self, pod: Pod, node: str) -> None:
         """kube-scheduler will most likely take this node."""
         cycle, gang = self.state.gangs.cycle_of(pod), starting_gang(self.state, pod)
-        self.state.reservations.answered(pod, node, cycle, gang)
+        self.state.reservations.answered(pod, node, cycle, gang, self.state.gangs.running(gang))
 
     def _filtered(
         self,

@@ -136,25 +136,21 @@ def _may_fit(
 ) -> bool:
     """Nominated members may go elsewhere, or stay: the search may miss the way by which they got their
     room."""
-    others = [
-        other for other in state.gangs.members(gang.key) if other.key != asking.pod.key and not other.deleting
-    ]
-    bound = [other for other in others if state.pods.is_bound(other.uid)]
-    if any(_wants_gpu(state, other) for other in bound):
+    others = state.gangs.still_to_start(gang, gang.to_place, state.pods.is_bound, but=asking.pod.key)
+    if any(_wants_gpu(state, other) for other in others.room):
         return True
-    waiting = [other for other in others if not state.pods.is_bound(other.uid)]
-    wanted = gang.to_place - len(bound)  # a launcher without GPUs starts before its workers
-    without_gates = [other for other in waiting if not other.gates]
-    to_come = max(wanted - 1 - len(waiting), 0)
-    if 1 + len(without_gates) + to_come < wanted:
+    wanted = others.missing  # a launcher without GPUs starts before its workers
+    to_come = max(wanted - 1 - len(others.free) - len(others.gated), 0)
+    if 1 + len(others.free) + to_come < wanted:
         return False
-    nominated = [other.key for other in without_gates if state.reservations.node_of(other.uid)]
-    unseen = _unseen(state, gang, [asking.pod, *others]) if to_come else []
-    members = _members_to_place(state, gang, asking, without_gates, wanted, unseen)
+    nominated = [other.key for other in others.free if state.reservations.node_of(other.uid)]
+    known = [asking.pod, *others.room, *others.free, *others.gated]
+    unseen = _unseen(state, gang, known) if to_come else []
+    members = _members_to_place(state, gang, asking, others.free, wanted, unseen)
     fits = _fits(state, members, now, without=nominated, supposed=supposed)
     if fits or not nominated:
         return fits
-    rest = [other for other in without_gates if other.key not in nominated]
+    rest = [other for other in others.free if other.key not in nominated]
     members = _members_to_place(state, gang, asking, rest, wanted - len(nominated), unseen)
     return _fits(state, members, now, supposed=supposed)
 

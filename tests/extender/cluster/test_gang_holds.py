@@ -151,14 +151,33 @@ def test_nothing_is_held_for_members_that_do_not_fit_or_do_not_exist() -> None:
 def test_all_gangs_together_hold_a_limited_number_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gang_placement, "GANG_HELD", 2)
     pods = gang(4, gpus=1)
-    state, _ = holding_state(*NODES, *pods)
+    state, clock = holding_state(*NODES, *pods)
     bind(state, pods[0], "a")
-    assert state.reservations.gang_places(0, "") == []
-    bind(state, pods[1], "a")  # now only two are missing, but the next search is not due
-    assert state.reservations.gang_places(0, "") == []
-    state, _ = holding_state(*NODES, *(replace(pod, labels=gang(3)[0].labels) for pod in pods[:3]))
-    bind(state, replace(pods[0], labels=gang(3)[0].labels), "a")
+    assert len(state.reservations.gang_places(0, "")) == 2  # of three
+    second = [replace(pod, name=f"v{pod.name}", uid=pod.name) for pod in gang(2, gpus=1, priority=1)]
+    state.apply([Upserted(pod) for pod in second])
+    bind(state, second[0], "b")
     assert len(state.reservations.gang_places(0, "")) == 2
+    clock.now += 1
+    bind(state, pods[1], "a")
+    bind(state, pods[2], "a")
+    assert len(state.reservations.gang_places(0, "")) == 1
+
+
+def test_the_time_of_a_lost_member_begins_when_there_is_room_again() -> None:
+    pods, busy = gang(3), make_pod("busy", 8, node_name="d")
+    state, clock = holding_state(*NODES, make_node("d"), busy, *pods)
+    for pod, node in zip(pods, "abc", strict=True):
+        bind(state, pod, node)
+    state.apply([Deleted("Node", "c"), Deleted("Pod", pods[2].key), Upserted(pods[2])])
+    clock.now += 10 * SECONDS
+    assert state.reservations.gang_places(0, "") == []
+    state.apply([Deleted("Pod", busy.key)])
+    assert free_for(state) == []  # no other pod takes what has become free
+    clock.now += SECONDS - 1
+    assert free_for(state) == []
+    clock.now += 1
+    assert free_for(state) == ["d"]
 
 
 def test_a_nominated_member_has_its_room_already() -> None:

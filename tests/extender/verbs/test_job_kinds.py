@@ -126,6 +126,24 @@ def test_of_two_jobs_at_once_one_starts_whole(kind: str) -> None:
     assert sorted(map(scheduler.started, jobs)) == [0, WORKERS]
 
 
+async def test_a_gang_that_is_answered_and_never_bound_delays_others_for_ten_seconds() -> None:
+    scheduler, jobs = Scheduler(2 * WORKERS), [JOBS["PyTorchJob"](name) for name in ("a", "b")]
+    for job in jobs:
+        show_job(scheduler, "PyTorchJob", job)
+        for pod in job.pods:
+            scheduler.show("Pod", pod)
+    stuck, other = (job.pods[-1] for job in jobs)
+    delayed = []
+    for _ in range(60):
+        await scheduler._node_for(stuck)
+        delayed.append((await scheduler._ask("filter", other, scheduler.nodes))["Error"])
+        scheduler.now += 1
+    assert delayed[:10] == ["another gang is starting"] * 10
+    assert set(delayed[12:]) == {""}
+    await scheduler._node_for(stuck)
+    assert (await scheduler._ask("filter", other, scheduler.nodes))["Error"]
+
+
 def created(job: Job, seconds_ago: float) -> Job:
     at = datetime.fromtimestamp(time.time() - seconds_ago, UTC).isoformat()
     for pod in job.pods:

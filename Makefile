@@ -106,10 +106,10 @@ lock: | $(UV)
 manifests: setup
 	$(BIN)/python deploy/render.py
 
-# Wheel, source archive, chart, image and bill of materials, without a container engine (deploy/image/README.md).
+# Wheel, source archive, chart, plugin for krew, image and bill of materials, without a container engine (deploy/image/README.md).
 release: setup
 	rm -rf dist
-	$(BIN)/python -m tests.e2e.controlplane.build
+	$(BIN)/python -m tests.e2e.controlplane.build helm
 	$(BIN)/python -m deploy.release dist
 	STOWAGE_RELEASE=dist $(E2E) tests/e2e/test_image.py
 

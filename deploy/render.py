@@ -61,7 +61,9 @@ def template(*arguments: str) -> list[dict[str, Any]]:
 def versioned() -> dict[Path, str]:
     """The files that name the version of a release, with that of `pyproject.toml`."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    before = r"example\.com/stowage:|kube_stowage-|stowage-(?:chart-|image-)?|newTag: |^(?:v|appV)ersion: "
+    before = (
+        r"example\.com/stowage:|kube_stowage-|stowage-(?:chart-|image-|krew-)?|newTag: |^(?:v|appV)ersion: "
+    )
     return {
         file: re.sub(rf"({before})\d+\.\d+\.\d+", rf"\g<1>{version}", file.read_text(), flags=re.MULTILINE)
         for pattern in VERSIONED

@@ -1,6 +1,7 @@
 """Builds all files of a release: `make release`, or `python -m deploy.release DIRECTORY`.
 
-It needs helm (`python -m tests.e2e.controlplane.build`), uv, and for the image root rights and debootstrap.
+It needs helm (`python -m tests.e2e.controlplane.build helm`), uv, and for the image root rights and
+debootstrap.
 The version is that of `pyproject.toml`; a tag of the commit must agree with it.
 """
 
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import yaml
 
-from deploy.release import image, oci, sbom
+from deploy.release import image, krew, oci, sbom
 from tests.e2e.controlplane.build import COMPONENTS, binary
 from tests.e2e.image import root as image_root
 
@@ -34,11 +35,18 @@ def version() -> str:
     return project["version"]
 
 
+def source() -> str:
+    """Where the sources are."""
+    project: dict[str, dict[str, str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return project["urls"]["Source"]
+
+
 def build(directory: Path) -> None:
     """Write all files into the directory. Raises CalledProcessError; stderr has what the program wrote."""
     directory.mkdir(parents=True, exist_ok=True)
     _packages(directory)
     _chart(directory)
+    krew.write(directory, version(), source(), f"{source()}/releases/download/v{version()}")
     _image(directory)
     sums = [f"{oci.digest(file)}  {file.name}\n" for file in sorted(directory.iterdir())]
     (directory / "SHA256SUMS").write_text("".join(sums))

@@ -32,6 +32,7 @@ KUBECTL = {
     "exec": "--namespace -n --container -c",
     "drain": "--ignore-daemonsets --delete-emptydir-data",
     "get": "--namespace -n -A --output -o --field-selector --selector -l --label-columns -L --watch -w",
+    "krew": "--manifest",
     "label": "--overwrite --namespace -n --selector -l --all",
     "logs": "--follow -f --namespace -n --container -c --selector -l",
     "patch": "--namespace -n --type --patch -p --patch-file",

@@ -1,7 +1,8 @@
 """Builds etcd, kwok and the programs of Kubernetes from their published Go modules, once.
 
-Run it as `python -m tests.e2e.controlplane.build`. The environment variable K8S chooses a release of
-Kubernetes, such as 1.34, of those in `modules`; the newest is the default. The binaries are kept under
+Run it as `python -m tests.e2e.controlplane.build`, with the names of programs if not all are needed.
+The environment variable K8S chooses a release of Kubernetes,
+such as 1.34, of those in `modules`; the newest is the default. The binaries are kept under
 `${XDG_CACHE_HOME:-~/.cache}/stowage/`, in a directory named by a hash of everything that determines
 their content, so a later run finds them without Go.
 """
@@ -99,8 +100,10 @@ def binary(component: Component) -> Path:
     return cache / "stowage" / f"{component.directory.name}-{digest.hexdigest()[:12]}" / component.name
 
 
-def missing() -> list[Component]:
-    return [component for component in COMPONENTS if not binary(component).exists()]
+def missing(*names: str) -> list[Component]:
+    """Of these programs, or of all."""
+    wanted = [component for component in COMPONENTS if not names or component.name in names]
+    return [component for component in wanted if not binary(component).exists()]
 
 
 def require_go() -> None:
@@ -170,10 +173,10 @@ def clock(started: float) -> str:
     return f"{seconds // 60}:{seconds % 60:02}"
 
 
-def main() -> int:
+def main(*programs: str) -> int:
     started = time.monotonic()
     try:
-        todo = missing()
+        todo = missing(*programs)
         if not todo:
             return 0
         require_go()
@@ -188,9 +191,9 @@ def main() -> int:
     except (BuildError, KeyboardInterrupt) as problem:
         print(str(problem) or "interrupted", file=sys.stderr)
         return 1
-    print(f"The control plane is built ({clock(started)}).")
+    print(f"Built ({clock(started)}).")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

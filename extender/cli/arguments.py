@@ -147,13 +147,10 @@ def _parser(command: str) -> argparse.ArgumentParser:
     return parser
 
 
-def parsers() -> dict[str, argparse.ArgumentParser]:
-    """The parser of each command, complete."""
-    named: dict[str, argparse.ArgumentParser] = {}
-    for name in ("serve", *_MODULES, "version", "help"):
-        actions = _parser(name)._actions
-        named[name] = next(a.choices[name] for a in actions if isinstance(a, argparse._SubParsersAction))
-    return named
+def commands(command: str) -> dict[str, argparse.ArgumentParser]:
+    """The parsers of all commands; only that of ``command`` is complete."""
+    actions = _parser(command)._actions
+    return next(action.choices for action in actions if isinstance(action, argparse._SubParsersAction))
 
 
 def _run_module(command: str, run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,8 @@ CASES = [
     ("stowage plan dr", {"drain"}),
     ("stowage replay -o cs", {"csv"}),
     ("stowage completion f", {"fish"}),
+    ("stowage settings --ou", {"--output"}),
+    ("stowage explain po", {"pod.yaml"}),
     ("stowage explain -f po", {"pod.yaml"}),
 ]
 BASH = """
@@ -36,8 +40,15 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 def said(command: list[str], text: str, directory: Path) -> set[str]:
     (directory / "pod.yaml").touch()
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
-        [*command, text], capture_output=True, text=True, check=True, timeout=30, cwd=directory
+        [*command, text],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        cwd=directory,
+        env=environment,
     )
     return {line.partition("\t")[0] for line in done.stdout.splitlines()}
 

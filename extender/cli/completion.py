@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _BASH = """_stowage() {
-  local offered=$(stowage completion words "${COMP_WORDS[@]:1:COMP_CWORD-1}")
+  local offered=$(stowage completion words "${COMP_WORDS[@]:1:$((COMP_CWORD - 1))}")
   COMPREPLY=($(compgen -W "$offered" -- "${COMP_WORDS[COMP_CWORD]}"))
 }
 complete -o default -F _stowage stowage kubectl-stowage"""
@@ -31,8 +31,8 @@ complete -c stowage -f -a '(__stowage)'""",
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add ``completion`` to the command line."""
-    text = "Print a script for a shell. In ~/.bashrc or ~/.zshrc: source <(stowage completion bash), or zsh. In "
-    text += "config.fish: stowage completion fish | source."
+    text = "Print a script for a shell. In ~/.bashrc or ~/.zshrc: source <(stowage completion bash), or zsh. "
+    text += "In config.fish: stowage completion fish | source."
     parser = subparsers.add_parser("completion", usage="%(prog)s bash|zsh|fish", description=text)
     parser.add_argument("shell", choices=(*_SCRIPTS, "words"), metavar="SHELL", help=", ".join(_SCRIPTS))
     parser.add_argument("line", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

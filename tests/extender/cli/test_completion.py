@@ -67,6 +67,12 @@ def test_fish(line: str, words: set[str], capsys: pytest.CaptureFixture[str], tm
 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
-def test_zsh_reads_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    text = f"{script('zsh', capsys)}\nprint $_comps[stowage]"
-    assert said(["zsh", "-f", "-c"], text, tmp_path) == {"_bash_complete -o default -F _stowage"}
+def test_zsh(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The function, called as zsh's bashcompinit calls it, and what it has been told."""
+    text = f"""{script("zsh", capsys)}
+compgen() {{ print -r -- "$2" >&2 }}
+COMP_WORDS=(stowage top -o '') COMP_CWORD=3
+emulate sh -c _stowage 2>&1
+print $_comps[stowage]"""
+    words = {"table", "wide", "json", "yaml", "name", "_bash_complete -o default -F _stowage"}
+    assert said(["zsh", "-f", "-c"], text, tmp_path) == words

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import repeat
-from typing import TypeAlias
-from weakref import ref
+from typing import NamedTuple
 
 from extender.dra.cel.program import BudgetExhausted, EvaluationFailed, MatchUnknown, Meter
 from extender.dra.device_cache import DeviceCache, Labels
@@ -16,7 +15,6 @@ from extender.dra.node_search import HOLDINGS_UNKNOWN, POOL_INCOMPLETE, NodeSear
 from extender.dra.pod_claims import AllocationRefused, DeviceClaims, allocated_on, unallocated_claims
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError
-from extender.k8s.resource_claims import DeviceClaim
 from extender.k8s.resource_slices import DeviceId
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import DEVICE_STEPS, FORECAST_STEPS, MOST_STEPS, NODE_STEPS, shorten
@@ -25,8 +23,8 @@ FIRST_AVAILABLE_PENALTY = 100.0
 """GPUs: the order of ``firstAvailable`` outweighs all else, as in kube-scheduler's own score, which ours
 outweighs (``computeScore`` of its plugin ``dynamicresources``, v1.36.3)."""
 ELSEWHERE = "the devices of a claim of the pod are on other nodes"
-_MAX_TEMPLATES = 128  # different (sets of) claims with cached results: a cluster has few templates
-_MAX_BYTES = 32 << 20  # of all cached results, about
+_MAX_RESULTS = 1 << 17  # of the claims of one pod on one node each; a cluster has few templates of claims
+_MAX_BYTES, _ENTRY = 64 << 20, 400  # of all of these, about, if they shared nothing; of one without devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,63 +61,12 @@ class _Budget:
         self.meter.left += steps
 
 
-@dataclass(slots=True)
-class _ClaimResults:
-    """The results for equal claims, by node, each with the version of what it depends on. ``exhausted`` has
-    the versions for which the budget of a forecast was too small. ``size`` is in bytes, about."""
+class _Known(NamedTuple):
+    """What is known of claims on a node, as long as what it depends on has this version. ``result``: None
+    after the budget of one forecast was too small."""
 
-    exhausted: dict[str, Hashable] = field(default_factory=dict)
-    size: int = 0
-    is_cached: bool = True
-    by_node: dict[str, tuple[Hashable, SearchResult]] = field(default_factory=dict)
-    lost_slots: dict[LostSlots, LostSlots] = field(default_factory=dict)  # one object for nodes alike
-
-    def get(self, node: str, version: Hashable) -> SearchResult | None:
-        """The result for a node, if it is of this version."""
-        known_version, result = self.by_node.get(node, (None, None))
-        return result if known_version == version else None
-
-
-_Key: TypeAlias = tuple[ref[DeviceClaim], ...]
-
-
-class _SearchCache:
-    """The results for the claims that were asked about last, as long as these claims exist."""
-
-    def __init__(self) -> None:
-        self._results: OrderedDict[_Key, _ClaimResults] = OrderedDict()
-        self._size = 0
-
-    def results_for(self, claims: DeviceClaims) -> _ClaimResults:
-        key = tuple(ref(claim, self._drop_claim) for claim in claims)
-        results = self._results.setdefault(key, _ClaimResults())
-        self._results.move_to_end(key)
-        if len(self._results) > _MAX_TEMPLATES:
-            self._drop(next(iter(self._results)))
-        return results
-
-    def put(self, results: _ClaimResults, node: str, version: Hashable, result: SearchResult) -> None:
-        """Store a result, and drop the oldest ones if the cache gets too large."""
-        if not results.is_cached:
-            return
-        size = 400 + 100 * len(result.devices)
-        if result.lost_slots not in results.lost_slots:
-            size += 150 * len(result.lost_slots)
-        shared = results.lost_slots.setdefault(result.lost_slots, result.lost_slots)
-        results.by_node[node] = version, replace(result, lost_slots=shared)
-        results.size += size
-        self._size += size
-        while self._size > _MAX_BYTES and self._results:
-            self._drop(next(iter(self._results)))
-
-    def _drop_claim(self, claim: ref[DeviceClaim]) -> None:
-        for key in [key for key in self._results if any(known is claim for known in key)]:
-            self._drop(key)
-
-    def _drop(self, key: _Key) -> None:
-        results = self._results.pop(key)
-        self._size -= results.size
-        results.is_cached = False
+    version: Hashable
+    result: SearchResult | None
 
 
 class AllocationSimulator:
@@ -128,9 +75,7 @@ class AllocationSimulator:
 
     def __init__(self, cache: DeviceCache) -> None:
         self._cache = cache
-        self._results = _SearchCache()
-        # Claims for extended resources exist nowhere else; results are dropped with their claims.
-        self._generated: BoundedMap[DeviceClaim, None] = BoundedMap(_MAX_TEMPLATES)
+        self._known: BoundedMap[tuple[DeviceClaims, str], _Known] = BoundedMap(_MAX_RESULTS, _MAX_BYTES)
 
     def forecasts(
         self,
@@ -144,7 +89,7 @@ class AllocationSimulator:
         """
         budget = _Budget()
         prices = slot_prices(self._cache.total_slots)
-        searches: dict[tuple[str, ...], tuple[NodeSearch, _ClaimResults] | Forecast] = {}
+        searches: dict[tuple[str, ...], NodeSearch | Forecast] = {}
         scopes = allocated_on(self._cache, pod)
         forecasts = []
         for (name, labels), resources in zip(nodes, resources_on_nodes, strict=False):
@@ -157,37 +102,34 @@ class AllocationSimulator:
             if isinstance(search, Forecast):
                 forecasts.append(search)
                 continue
-            found = self._result(*search, budget, name, labels)
+            found = self._result(search, budget, name, labels)
             cost = sum((prices.get(slot, 0.0) * count for slot, count in found.lost_slots), 0.0)
             forecasts.append(Forecast(found.devices, cost, found.rank, found.problem, found.refused))
         return forecasts
 
-    def _search_for(
-        self, pod: Pod, resources: Sequence[str], budget: _Budget
-    ) -> tuple[NodeSearch, _ClaimResults] | Forecast:
-        """The search for a pod's claims with its known results, or the forecast if no search is needed."""
+    def _search_for(self, pod: Pod, resources: Sequence[str], budget: _Budget) -> NodeSearch | Forecast:
+        """The search for a pod's claims, or the forecast if no search is needed."""
         try:
             claims = unallocated_claims(self._cache, pod, resources)
         except (MatchUnknown, QuantityError, AllocationRefused) as error:
             refused = isinstance(error, EvaluationFailed | AllocationRefused)
             return Forecast(problem=shorten(str(error)), refused=refused)
-        if resources:
-            self._generated.put(claims[-1], None, size=1)
         if not claims:
             return Forecast()
         if self._cache.any_device_may_be_held:
             return Forecast(problem=HOLDINGS_UNKNOWN)
         if any(claim.wants_all for claim in claims) and self._cache.blocks_allocation_mode_all:
             return Forecast(problem=POOL_INCOMPLETE)
-        return NodeSearch(claims, self._cache, budget.meter), self._results.results_for(claims)
+        return NodeSearch(claims, self._cache, budget.meter)
 
-    def _result(
-        self, search: NodeSearch, results: _ClaimResults, budget: _Budget, node: str, labels: Labels
-    ) -> SearchResult:
+    def _result(self, search: NodeSearch, budget: _Budget, node: str, labels: Labels) -> SearchResult:
         node_devices = self._cache.on_node(node, labels)
         version = (node_devices.version, self._cache.rules_version)
-        if (known := results.get(node, version)) is not None:
-            return known
+        known = self._known.get(key := (search.claims, node))
+        if known is not None and known.version != version:
+            known = None
+        if known is not None and known.result is not None:
+            return known.result
         budget.grant(NODE_STEPS + DEVICE_STEPS * len(node_devices.devices))
         try:
             result = search.on_node(node_devices)
@@ -195,9 +137,15 @@ class AllocationSimulator:
             result = SearchResult(problem=str(error))
             # A second try may succeed, because matches of selectors are cached then. After that the node is
             # known to need too many steps, unless there were too many nodes for one forecast.
-            tried_before = results.exhausted.get(node) == version
-            results.exhausted[node] = version
-            if not tried_before or budget.granted >= MOST_STEPS:
+            if known is None or budget.granted >= MOST_STEPS:
+                self._known.put(key, _Known(version, None), _ENTRY)
                 return result
-        self._results.put(results, node, version, result)
+        size = _ENTRY + 100 * len(result.devices) + 150 * len(result.lost_slots)
+        self._known.put(key, _Known(version, replace(result, lost_slots=_shared(result.lost_slots))), size)
         return result
+
+
+@lru_cache(maxsize=256)
+def _shared(lost: LostSlots) -> LostSlots:
+    """One object for nodes alike."""
+    return lost

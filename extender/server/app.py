@@ -24,15 +24,13 @@ from pydantic_core import to_json
 from extender.background import with_turns
 from extender.k8s.objects import REQUIRED_KINDS
 from extender.logs import level_of, set_level
-from extender.protocol.messages import Verb
 from extender.protocol.shapes import SHAPES
-from extender.protocol.volcano import VolcanoVerb
 from extender.server.body import BodyBudget, BodyRefused
 from extender.server.guard import Guard
 from extender.server.metrics import CONTENT_TYPE
 from extender.server.page_files import page_files
 from extender.server.service import PROBES, Service
-from extender.server.verb_route import VerbEndpoint, VerbRoute
+from extender.server.verb_route import VerbEndpoint
 from extender.settings import API
 from extender.source.state_dump import prepare
 from extender.untrusted.limits import (
@@ -89,10 +87,10 @@ def create_app(
     options["telemetry"] = {"tracing": False, "metrics": False, "logs": False}
     app = _App(title="Stowage", version=service.version, **options)
     bodies = BodyBudget(service.settings.body_limit_mib << 20)
-    for verb in service.verbs if verbs else ():
-        _add_verb(app, verb, VerbEndpoint(service, bodies, clients, verb))
-    routes = {route.path: route.app for route in app.routes if isinstance(route, VerbRoute)}
-    app.add_middleware(Guard, service=service, verbs=routes, debug=debug)
+    endpoints = [VerbEndpoint(service, bodies, clients, verb) for verb in (service.verbs if verbs else ())]
+    app.add_middleware(
+        Guard, service=service, verbs={_add_verb(app, verb): verb for verb in endpoints}, debug=debug
+    )
 
     async def version(request: Request) -> Response:
         return _compact({"version": service.version, "source": service.source.describe()})
@@ -121,16 +119,16 @@ def create_app(
     return app
 
 
-def _add_verb(app: FastAPI, verb: Verb | VolcanoVerb, endpoint: VerbEndpoint) -> None:
-    path, shapes = (f"/scheduler/{verb}", SHAPES[verb]) if verb in SHAPES else (f"/{verb}", None)
-    more: dict[str, Any] = {}
+def _add_verb(app: FastAPI, endpoint: VerbEndpoint) -> str:
+    """Add the route of a verb. Returns its path."""
+    verb, shapes = endpoint.verb, SHAPES.get(endpoint.verb)
+    path, more = f"/scheduler/{verb}" if shapes else f"/{verb}", dict[str, Any]()
     if shapes is not None:
         schema = {"$ref": f"#/components/schemas/{shapes[0].__name__}"}
         body = {"required": True, "content": {"application/json": {"schema": schema}}}
         more = {"openapi_extra": {"requestBody": body}, "responses": {200: {"model": shapes[1]}}}
-    app.router.add_api_route(
-        path, endpoint, methods=["POST"], name=verb, route_class_override=VerbRoute, **more
-    )
+    app.add_api_route(path, endpoint, methods=["POST"], name=verb, **more)
+    return path
 
 
 def _status(service: Service, paths: str) -> str:

@@ -11,11 +11,13 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from pydantic_core import to_json
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from extender.protocol.messages import TEXT, Reply
 from extender.server.debug_auth import is_guarded
 from extender.server.service import PROBES, Service
+from extender.server.verb_route import VerbEndpoint
 from extender.untrusted.limits import KNOWN_HOSTS, NAME, quoted
 
 CLOSE = (b"connection", b"close")
@@ -26,11 +28,14 @@ _log = logging.getLogger(__name__)
 class Guard:
     """Answers probes, and refuses requests for another host or, with a setting, without a token.
 
-    ``verbs`` are the routes of POST requests by their path: the application would find them, too, but only
-    by trying one pattern after the other, below its exit stack and its handling of exceptions.
+    ``verbs`` answer POST requests, by their path: the application has these routes, too, but finds them by
+    trying one pattern after the other, below its exit stacks, dependencies and handling of exceptions, which
+    would be an eighth of an answer.
     """
 
-    def __init__(self, app: ASGIApp, service: Service, verbs: Mapping[str, ASGIApp], debug: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, service: Service, verbs: Mapping[str, VerbEndpoint], debug: bool
+    ) -> None:
         self._app, self._service, self._verbs, self._debug = app, service, verbs, debug
         self._same_origin = SameOrigin(service.settings.allowed_hosts)
 
@@ -42,7 +47,8 @@ class Guard:
         elif problem := self._same_origin.problem(headers):
             await _send(send, Reply(f"{problem}\n".encode(), 421, TEXT))
         elif method == "POST" and (verb := self._verbs.get(path)) is not None:
-            await verb(scope, receive, send)
+            response = await verb(Request(scope, receive))
+            await response(scope, receive, send)
         elif not (self._debug and is_guarded(path) and await self._is_refused(scope, send)):
             await self._app(scope, receive, send)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from fastapi import Request, Response
-from fastapi.routing import APIRoute
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive
 
 from extender.protocol.messages import Reply, Verb
 from extender.protocol.volcano import WITHOUT_BODY, NamesOnly, VolcanoVerb
@@ -22,33 +21,17 @@ _JSON = "application/json"
 _CLOSE = {"connection": "close"}
 
 
-class VerbRoute(APIRoute):
-    """A route of FastAPI whose endpoint takes the request and returns the response.
-
-    FastAPI would add its dependencies, exit stacks and handling of exceptions: an eighth of an answer.
-    """
-
-    def __init__(self, path: str, endpoint: Callable[[Request], Awaitable[Response]], **options: Any) -> None:  # noqa: ANN401
-        super().__init__(path, endpoint, **options)
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            response = await endpoint(Request(scope, receive))
-            await response(scope, receive, send)
-
-        self.app = app
-
-
 class VerbEndpoint:
     """Answers one verb. ``clients``: the names in TLS certificates that may call it; empty for all."""
 
     def __init__(
         self, service: Service, bodies: BodyBudget, clients: frozenset[str], verb: Verb | VolcanoVerb
     ) -> None:
-        self._service, self._bodies, self._clients, self._verb = service, bodies, clients, verb
+        self._service, self._bodies, self._clients, self.verb = service, bodies, clients, verb
 
     async def __call__(self, request: Request) -> Response:
         """The reply of the verb, or a refusal in its form."""
-        service, verb = self._service, self._verb
+        service, verb = self._service, self.verb
         if self._clients and (text := why_not(request.state.client_names, self._clients)):
             return _response(service.refuse(verb, "forbidden", text, 403), _CLOSE)
         try:
@@ -70,7 +53,7 @@ class VerbEndpoint:
     async def _body(self, request: Request) -> bytes:
         """What is kept of the body, to be released. What is not kept of it has no limit of size. Raises
         ``BodyRefused``."""
-        bodies, verb = self._bodies, self._verb
+        bodies, verb = self._bodies, self.verb
         kind, declared = _content(request.scope["headers"])
         if kind != _JSON:
             problem = f"content type {shorten(kind, QUOTED) or 'missing'}, expected {_JSON}"

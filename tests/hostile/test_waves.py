@@ -87,6 +87,7 @@ async def test_the_memory_of_connections_is_given_back(start: Start, sort: str) 
     assert await asyncio.to_thread(process.exit_code) == 0
 
 
+@pytest.mark.nightly
 async def test_the_memory_of_tls_is_given_back(start: Start, tmp_path: Path) -> None:
     ca, secret = Authority(), Secret(tmp_path)
     secret.certify(ca.server(), ca.pem)

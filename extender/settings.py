@@ -320,6 +320,17 @@ class Settings(BaseModel):
         default=0.5, ge=0, le=100, description="a number from 0 to 100: what all moves may lose in an hour, "
         "in per cent of the GPU-hours of the fleet, or 2 GPU-hours if that is more",
     )  # fmt: skip
+    mig_layouts: Mode = Field(
+        default="off",
+        validate_default=True,
+        description="off, recommend or on: whether nodes get another MIG layout so that pods start that fit "
+        "nowhere. recommend and on need evictor",
+    )
+    mig_layout_seconds: _Seconds = _seconds(
+        300.0, 1, 7200, "that a node takes at most to get another MIG layout"
+    )
+    mig_layouts_at_once: int = _whole(1, 1, 1000, "the most nodes whose MIG layout changes at a time")
+    mig_layouts_per_hour: int = _whole(4, 1, 1000, "the most MIG layouts that change in an hour")
     shield_configmap: str | None = _object("a ConfigMap, or null: where to keep which jobs lost pods lately")
     mig_manager: str | None = Field(
         default=None,
@@ -369,7 +380,7 @@ class Settings(BaseModel):
         default="info", description="debug, decision, info, warning or error"
     )
 
-    @field_validator("consolidation", "consolidation_background")
+    @field_validator("consolidation", "consolidation_background", "mig_layouts")
     @classmethod
     def _needs_evictor(cls, value: Mode, info: ValidationInfo) -> Mode:
         queues = info.data.get("queues", {}).values()

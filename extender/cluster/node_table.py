@@ -24,6 +24,7 @@ from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL, applied_layout
 from extender.inventory.node_inventory import Sources, inventory_of, known_gpus
 from extender.inventory.node_state import closed_because
 from extender.inventory.nvlink import domains_of
+from extender.k8s.mig_change import mig_change_of
 from extender.k8s.objects import KoordinatorDevice, MigLayout, MigLayouts, Node, Pod
 from extender.k8s.quantity import QuantityError
 from packing.fleet.fleet import Fleet
@@ -212,9 +213,13 @@ class NodeTable(Mapping[str, Node]):
         return self._read_inventories(changed)
 
     def _waits_for_layout(self, node: Node) -> bool:
-        """Whether the node takes no pods because the MIG manager has not begun there. That ends with time."""
+        """Whether the node takes no pods because its MIG layout is about to change, or because the MIG
+        manager has not begun there. That ends with time."""
         spec = self._fleet.spec_of(node.name)
-        return bool(spec and spec.blocked is Reason.REPARTITIONING and STATE_LABEL not in node.labels)
+        if spec is None:
+            return False
+        not_begun = spec.blocked is Reason.REPARTITIONING and STATE_LABEL not in node.labels
+        return not_begun or spec.blocked is Reason.LAYOUT_CHANGES
 
     def _layout(self, node: Node) -> tuple[str, bool, MigLayout | None] | None:
         """What a node's inventory depends on in its MIG layouts."""
@@ -234,10 +239,15 @@ class NodeTable(Mapping[str, Node]):
             self._too_many.pop(name, None)
             try:
                 devices, layouts = self._koordinator_devices.get(name), self.layouts.on(name)
-                created = self._nodes[name].created
-                is_new = not created or time.time() < created + _STARTS_FOR
+                node, now = self._nodes[name], time.time()
+                change = mig_change_of(node.annotations)
                 inventory = inventory_of(
-                    self._nodes[name], devices, layouts, is_new=is_new, spot_marks=self.spot_marks
+                    node,
+                    devices,
+                    layouts,
+                    is_new=not node.created or now < node.created + _STARTS_FOR,
+                    layout_changes=change is not None and change.closes(now),
+                    spot_marks=self.spot_marks,
                 )
                 self.sources[name] = inventory.sources
                 self.unhealthy[name] = inventory.unhealthy

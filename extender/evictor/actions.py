@@ -17,9 +17,11 @@ from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
 from extender.evictor.decision import grace_of, why_evicted
 from extender.evictor.metrics import EvictorMetrics
-from extender.k8s.objects import Pod
+from extender.inventory.devices import LAYOUT_LABEL
+from extender.k8s.mig_change import ANNOTATION, MigChange
+from extender.k8s.objects import Node, Pod
 from extender.source.errors import NOT_LEADER, WriteError, WriteUnanswered
-from extender.source.evictor_api import EvictorApi, PodEvent
+from extender.source.evictor_api import EvictorApi, ObjectEvent
 from extender.untrusted.visible import many
 from extender.verbs.eviction.plan import EvictionPlan, named
 
@@ -106,7 +108,7 @@ class Actions:
                 await self._tell_victim(pod, plan, victim)
         if done.evictions and pod:
             text = f"Evicting {many(done.evictions, 'pod')} to make room on node {plan.node} ({_cost(plan)})"
-            await self._write_event(PodEvent(pod, "Preempting", "Preempting", text))
+            await self._write_event(ObjectEvent(pod, "Preempting", "Preempting", text))
         return done
 
     async def recommend(self, pod: Pod, plan: EvictionPlan, victims: Sequence[Pod]) -> None:
@@ -114,19 +116,40 @@ class Actions:
         _log.info("%s would get room on %s without %s (%s)", pod.key, plan.node, named(victims), _cost(plan))
         self._metrics.recommended()
         text = f"Evicting {many(len(victims), 'pod')} would make room on node {plan.node} ({_cost(plan)})"
-        await self._write_event(PodEvent(pod, "EvictionRecommended", "Recommending", text))
+        await self._write_event(ObjectEvent(pod, "EvictionRecommended", "Recommending", text))
 
     async def recommend_moves(self, pod: Pod | None, text: str) -> None:
         """Say on the pod which others would move for it, and move nobody."""
         _log.info("%s: %s", pod.key if pod else "nobody waits", text)
         self._metrics.moved("recommended")
         if pod:
-            await self._write_event(PodEvent(pod, "MoveRecommended", "Recommending", text))
+            await self._write_event(ObjectEvent(pod, "MoveRecommended", "Recommending", text))
+
+    async def write_layout(self, node: Node, change: MigChange | None, label: str = "") -> bool:
+        """Write how far the change of the node's MIG layout is (None: there is none any more), and the label
+        that the MIG manager follows ("": it stays); whether that succeeded."""
+        labels = {LAYOUT_LABEL: label} if label else {}
+        text = change.text() if change else None
+        error = await self._write(
+            lambda: self._api.annotate_node(node, ANNOTATION, text, labels), f"node {node.name}: MIG layout"
+        )
+        return error is None
+
+    async def say_layout(self, node: Node, result: str, text: str, pod: Pod | None = None) -> None:
+        """Say on the node what becomes of its MIG layout, and on the pod for which it changes."""
+        reason = "MigLayout" + "".join(map(str.capitalize, result.split("_")))
+        for about in (node, pod) if pod else (node,):
+            await self._write_event(ObjectEvent(about, reason, "ChangingMigLayout", text))
+
+    async def recommend_layout(self, pod: Pod, text: str) -> None:
+        """Say on the pod which node should get another MIG layout for it, and change none."""
+        _log.info("%s: %s", pod.key, text)
+        await self._write_event(ObjectEvent(pod, "MigLayoutRecommended", "Recommending", text))
 
     async def say_not_placed(self, pod: Pod, node: str) -> None:
         """Say on the replacement of a moved pod that it has not started although room was held."""
         text = f"Room was held on node {node}, and the pod was not placed in time: it is held no longer"
-        await self._write_event(PodEvent(pod, "MoveFailed", "Moving", text))
+        await self._write_event(ObjectEvent(pod, "MoveFailed", "Moving", text))
 
     async def _try(self, victim: Pod, *, dry_run: bool) -> str:
         """Evict a pod, or only ask whether that is allowed. Returns one of ``RESULTS``."""
@@ -150,10 +173,10 @@ class Actions:
         word, action = ("Moved", "Moving") if victim.uid in plan.moves_to else ("Preempted", "Preempting")
         whom = f"{'for' if plan.moves_to else 'by'} pod {pod.uid}" if pod else "before a job waits, for room"
         text = f"{word} {whom} on node {plan.node}: {why}"
-        await self._write_event(PodEvent(victim, word, action, text, pod))
+        await self._write_event(ObjectEvent(victim, word, action, text, pod))
 
-    async def _write_event(self, event: PodEvent) -> None:
-        await self._write(lambda: self._api.write_event(event), f"{event.pod.key}: Event")
+    async def _write_event(self, event: ObjectEvent) -> None:
+        await self._write(lambda: self._api.write_event(event), f"{event.about.name}: Event")
 
     async def _write(
         self, call: Callable[[], Awaitable[None]], what: str, expected: Sequence[int] = ()

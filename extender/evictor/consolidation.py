@@ -28,7 +28,9 @@ from extender.plan.room_by_moves import (
     Move,
     RoomByMoves,
     asked_together,
+    holders,
     mode_for,
+    moves_off,
     room_by_moves,
     room_in_advance,
     rule_of,
@@ -155,6 +157,17 @@ class Consolidation:
             return
         if not (self._large_waits or self._moved):
             await self._make_room_in_advance(book)
+
+    async def empty(self, node: str, book: Book) -> None:
+        """Move the pods with GPUs off a node whose MIG layout changes, if they are not on their way."""
+        under_way = any(pod.uid in self._moved for pod in holders(self._state, node))
+        if under_way or self._is_delayed(_NOBODY):
+            return
+        room = moves_off(self._state, node, self._wall(), self._rule)
+        if room and room.moves and self._affordable(room):
+            await self._move(_NOBODY, room, book)
+        else:
+            self._delay(_NOBODY.key)
 
     async def _make_room_in_advance(self, book: Book) -> None:
         """No large job waits."""

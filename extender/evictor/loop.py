@@ -22,6 +22,7 @@ from extender.evictor.decision import (
     next_step_of_hold,
     waiting_pods,
 )
+from extender.evictor.layout_changes import LayoutChanges
 from extender.evictor.metrics import EvictorMetrics
 from extender.evictor.planner import Asked, Planner, replacements, to_check
 from extender.k8s.objects import REQUIRED_KINDS, Pod
@@ -75,6 +76,9 @@ class Evictor:
         self._moves = Consolidation(
             state, settings, self._planner, self._actions, metrics, self._bucket, clock, wall
         )
+        self._layouts = LayoutChanges(
+            state, settings, self._planner, self._actions, metrics, self._moves, clock, wall
+        )
 
     async def run(self) -> None:
         """Rounds until cancelled. No error ends it."""
@@ -106,12 +110,15 @@ class Evictor:
         await self._make_room(candidates(self._book, waiting, began, skipped, replacing), skipped)
         with self._guarded(None):
             await self._moves.round(waiting, self._book, self._waits_for_scale_up)
+        with self._guarded(None):
+            await self._layouts.round(waiting, self._book)
         self._metrics.round_ended(self._clock() - began, skipped)
 
     def _forget_everything(self) -> None:
         for uid in self._state.reservations.by_reason(Reserved.EVICTOR):
             self._state.reservations.release(uid, Reserved.EVICTOR)
         self._moves.forget()
+        self._layouts.forget()
         self._book = Book()
 
     @contextmanager

@@ -16,6 +16,10 @@ MOVES = ("recommended", "moved", "placed", "not_placed")
 """What became of pods that move: their eviction, and then that of their replacements."""
 
 
+LAYOUTS = ("recommended", "begun", "done", "taken_over", "given_up", "reverted", "failed")
+"""What became of MIG layouts: the begin of a change, and its end."""
+
+
 class EvictorMetrics:
     """Counters since the start, and gauges of the last round."""
 
@@ -30,6 +34,8 @@ class EvictorMetrics:
         self._moves = Counter("stowage_evictor_moves", text, ["result"], registry=registry)
         text = "GPU-seconds that pods lost by moves."
         self._moves_lost = Counter("stowage_evictor_moves_lost_gpu_seconds", text, registry=registry)
+        text = "MIG layouts of nodes that were changed, by result."
+        self._layouts = Counter("stowage_evictor_mig_layouts", text, ["result"], registry=registry)
         text = "Errors of a round that were caught."
         self._errors = Counter("stowage_evictor_errors", text, registry=registry)
         text = "Duration of the last round."
@@ -42,6 +48,8 @@ class EvictorMetrics:
             self._skipped.labels(reason)
         for result in MOVES:
             self._moves.labels(result)
+        for result in LAYOUTS:
+            self._layouts.labels(result)
 
     def evicted(self, result: str) -> None:
         """``result``: one of ``RESULTS``."""
@@ -57,6 +65,10 @@ class EvictorMetrics:
         """``result``: one of ``MOVES``; ``lost``: in GPU-seconds."""
         self._moves.labels(result).inc()
         self._moves_lost.inc(lost)
+
+    def layout_changed(self, result: str) -> None:
+        """``result``: one of ``LAYOUTS``."""
+        self._layouts.labels(result).inc()
 
     def failed(self) -> None:
         self._errors.inc()

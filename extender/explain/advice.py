@@ -25,6 +25,7 @@ ADVICE: Mapping[Reason, str] = {
     ),
     Reason.UNREADABLE: "see problems in GET /debug/nodes/{name} and the log",
     Reason.REPARTITIONING: "wait: the MIG manager is at work (nvidia.com/mig.config.state)",
+    Reason.LAYOUT_CHANGES: "wait: Stowage changes it (annotation stowage.dev/mig-change, docs/mig.md)",
     Reason.INVALID_LAYOUT: (
         "repair the node's MIG configuration (nvidia.com/gpu.product ends in -MIG-INVALID)"
     ),

@@ -318,6 +318,13 @@ def _groups_by_model(layout: MigLayout) -> Iterator[MigLayout]:
     yield from dict.fromkeys(of_model)
 
 
+def instances_by_gpu(layout: MigLayout, gpus: int) -> Iterator[tuple[Mapping[Profile | None, int], ...]]:
+    """The instances on each of so many GPUs, for each GPU model that a node may have; one of None is the
+    whole GPU."""
+    for groups in _groups_by_model(layout):
+        yield tuple(_instances_on_gpu(groups, index) for index in range(gpus))
+
+
 def _expand(groups: MigLayout, devices: Mapping[str, CountedDevices], count: int) -> DevicesByGpu:
     """The devices on each of ``count`` GPUs (0: as many as needed), () if they are not ``devices``."""
     left = {name: counted.count for name, counted in devices.items()}

@@ -98,10 +98,12 @@ def inventory_of(
     layouts: MigLayouts | None = None,
     *,
     is_new: bool = True,
+    layout_changes: bool = False,
     spot_marks: Collection[str] = (),
 ) -> NodeInventory:
     """Read a node, together with its Koordinator Device and its MIG layouts. ``is_new``: the MIG manager may
-    still be about to start there. ``spot_marks``: see ``is_spot``.
+    still be about to start there. ``layout_changes``: Stowage is about to give the node another MIG layout.
+    ``spot_marks``: see ``is_spot``.
 
     Raises QuantityError or InventoryError if something that it advertises cannot be read.
     """
@@ -123,6 +125,8 @@ def inventory_of(
     reason, blocked_by = _blocked(node, labels, shared, devices)
     if reason is Reason.FITS and is_new and layout_is_due(node, layouts, devices):
         reason = Reason.REPARTITIONING
+    if reason is Reason.FITS and layout_changes:
+        reason = Reason.LAYOUT_CHANGES
     whole_gpus = all(pool.compute_milli == WHOLE for pool in gpus.pools) and bool(gpus.pools or shared)
     peers = nvlink.nvlink_islands(node.labels, len(gpus.gpus), model if whole_gpus else None)
     spec = NodeSpec(

@@ -45,7 +45,14 @@ from packing.fleet.stranded import idle_nodes
 from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE, Request, Shares
 from packing.plan.move_rule import MoveRule
-from packing.plan.room_by_moves import MOST_QUESTIONS, Flags, Movable, Waiting, cheapest_moves
+from packing.plan.room_by_moves import (
+    MOST_QUESTIONS,
+    Flags,
+    Movable,
+    Waiting,
+    cheapest_moves,
+    places_elsewhere,
+)
 from packing.victims.rights import gpu_seconds
 
 MOST_MEMBERS = 16
@@ -144,10 +151,12 @@ class _Places(NamedTuple):
 class Movers:
     """Which running pods may move for one pod at one moment (``now`` in Unix seconds), and where they and the
     pods that wait fit. ``pod``: None for room that nobody waits for. ``rule``: None to ask only whether they
-    could."""
+    could. ``closed``: the room is of no use to such pods, as their nodes take none."""
 
-    def __init__(self, state: State, pod: Pod | None, now: float, rule: MoveRule | None) -> None:
-        self._state, self._pod, self._now, self._rule = state, pod, now, rule
+    def __init__(
+        self, state: State, pod: Pod | None, now: float, rule: MoveRule | None, *, closed: bool = False
+    ) -> None:
+        self._state, self._pod, self._now, self._rule, self._closed = state, pod, now, rule, closed
         self._rules: dict[int, EvictionRules] = {}
         self._permitted = PermittedRows(state)
         self._places: dict[Hashable, _Places] = {}
@@ -207,7 +216,8 @@ class Movers:
             return None
         if why_it_stays(pod, self._now, must_be_created_again=True) or must_stay(state.nodes[pod.node_name]):
             return None
-        if self._pod is None and not self._permitted.rows_that_accept(pod)[held.row]:
+        wanted = self._pod is not None or self._closed
+        if not (wanted or self._permitted.rows_that_accept(pod)[held.row]):
             return None  # the node takes no such pods now, so its room would be of no use
         if self._rule and not (is_restartable(pod, queue) and 0 < pod.started <= self._now - self._rule.age):
             return None
@@ -298,6 +308,35 @@ def room_in_advance(state: State, now: float, rule: MoveRule, number: int) -> tu
     room = _search(state, movers, [(pod, request, names)], rule.moves, _IN_ADVANCE, closed)
     enough = room and room.lost <= rule.may_lose(gpus_of(state.fleet, request), rule.after)
     return room if enough else None, True
+
+
+def moves_off(state: State, node: str, now: float, rule: MoveRule) -> RoomByMoves | None:
+    """Moves after which no pod has a GPU of the node, apart from those that terminate; None if somebody may
+    not move or has no other place."""
+    movers = Movers(state, None, now, rule, closed=True)
+    staying = {pod.key for pod in holders(state, node) if not pod.deleting}
+    movable = movers.movable_on([node]) if staying else []
+    leaving = [state.pods[pod.key] for pod in movable]
+    if staying - {pod.key for pod in leaving} or len(leaving) > rule.moves:
+        return None
+    if any(state.budgets.violations(leaving)) or movers.exceeds_hourly_bound(leaving):
+        return None
+    if (targets := places_elsewhere(state.fleet, movable, movers.costs)) is None:
+        return None
+    name_of = {row: name for name, row in state.fleet.rows.items()}
+    moves = (Move(state.pods[key], name_of[held.row], held) for key, held in targets.items())
+    return RoomByMoves(((_NOBODY, node),), tuple(moves), sum(pod.cost for pod in movable))
+
+
+def holders(state: State, node: str) -> list[Pod]:
+    """The pods that hold GPUs of the node, bound or assumed to be."""
+
+    def holds(key: str) -> bool:
+        held = state.allocations.allocation_of(key)
+        return held is not None and held.has_gpus
+
+    assumed = (bound for bound in state.assumed_pods if bound.pod.node_name == node and holds(bound.key))
+    return [pod for pod in state.pods.on_node(node) if holds(pod.key)] + [bound.pod for bound in assumed]
 
 
 def _worth_having(state: State, rule: MoveRule) -> Iterator[tuple[Pod, Request, Flags | None]]:

@@ -28,12 +28,12 @@ class ClusterSource:
         allow_downgrade: bool = False,
     ) -> None:
         self.name, self.bare_pods = name, bare_pods
-        self._events, self._settings, self._allow_downgrade = events, settings, allow_downgrade
+        self._events, self.settings, self._allow_downgrade = events, settings, allow_downgrade
 
     def state(self, changes: Iterable[Event] = ()) -> State:
         """A state of its own, whose policy has not planned yet."""
-        state = state_of(self._settings)
-        state.binds = self._settings.bind
+        state = state_of(self.settings)
+        state.binds = self.settings.bind
         state.apply(self._events)
         state.apply([*changes])
         return state

@@ -1,4 +1,4 @@
-"""The writes of the evictor: nominations, evictions, Events and one ConfigMap.
+"""The writes of the evictor: nominations, evictions, MIG layouts, Events and one ConfigMap.
 
 Facts are from kubernetes/kubernetes v1.36.3. On an eviction (``pkg/registry/core/pod/storage/eviction.go``)
 the API server checks the PodDisruptionBudget (status 429), sets the condition ``DisruptionTarget`` and
@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from extender.k8s.manifest import micro_time, unix_seconds
-from extender.k8s.objects import Pod
+from extender.k8s.objects import Node, Pod
 from extender.source.errors import WriteError, WriteUnanswered
 from extender.source.rest import NO_ANSWER, Refused, RestClient, pod_path, time_to_write
 from extender.untrusted.limits import EVENTS_READ, EVENTS_SIZE, PROBLEM, shorten
@@ -26,15 +26,15 @@ from extender.untrusted.visible import visible
 _REPORTER = "stowage.dev/evictor"
 _NOTE = 1000
 """Characters of a note. The API server allows 1,024 (``pkg/apis/core/validation/events.go``)."""
-_JSON_PATCH = "application/json-patch+json"
+_JSON_PATCH, _MERGE_PATCH = "application/json-patch+json", "application/merge-patch+json"
 _NOMINATED_NODE = "/status/nominatedNodeName"
 
 
 @dataclass(frozen=True, slots=True)
-class PodEvent:
-    """An Event about a pod. ``related`` is the other pod of the story, ``note`` its text."""
+class ObjectEvent:
+    """An Event about a pod or a node. ``related`` is the other pod of the story, ``note`` its text."""
 
-    pod: Pod
+    about: Pod | Node
     reason: str
     action: str
     note: str
@@ -88,24 +88,44 @@ class EvictorApi:
         if answer.get("kind") == "Status" and answer.get("status") == "Failure":
             raise WriteError(shorten(str(answer.get("message")), PROBLEM), int(answer.get("code") or 500))
 
-    async def write_event(self, event: PodEvent) -> None:
-        """Create an Event in the pod's namespace."""
-        pod = event.pod
+    async def annotate_node(self, node: Node, name: str, text: str | None, labels: Mapping[str, str]) -> None:
+        """Give the node of this UID an annotation (None: take it away), and labels that it has already. If it
+        has the annotation, neither that nor the labels may have changed since."""
+        path, known = f"/api/v1/nodes/{quote(node.name, safe='')}", node.annotations.get(name)
+        if known is None and not labels:  # also where the node has no annotations at all
+            metadata = {"uid": node.uid, "annotations": {name: text}}
+            await self._write("PATCH", path, {"metadata": metadata}, content_type=_MERGE_PATCH)
+            return
+        at = f"/metadata/annotations/{_pointer(name)}"
+        patch: list[dict[str, object]] = [{"op": "test", "path": "/metadata/uid", "value": node.uid}]
+        patch.append({"op": "test", "path": at, "value": known})
+        patch.append(
+            {"op": "remove", "path": at} if text is None else {"op": "add", "path": at, "value": text}
+        )
+        for label, value in labels.items():
+            at = f"/metadata/labels/{_pointer(label)}"
+            patch.append({"op": "test", "path": at, "value": node.labels.get(label)})
+            patch.append({"op": "replace", "path": at, "value": value})
+        await self._write("PATCH", path, patch, content_type=_JSON_PATCH)
+
+    async def write_event(self, event: ObjectEvent) -> None:
+        """Create an Event in the pod's namespace, or in ``default`` about a node."""
+        about = event.about
         related = {"related": _reference(event.related)} if event.related else {}
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"generateName": f"{pod.name}-", "namespace": pod.namespace},
+            "metadata": {"generateName": f"{about.name}-", "namespace": _namespace(about)},
             "eventTime": micro_time(),
             "type": "Normal",
             "reason": event.reason,
             "action": event.action,
             "note": shorten(visible(event.note), _NOTE),
-            "regarding": _reference(pod),
+            "regarding": _reference(about),
             "reportingController": _REPORTER,
             "reportingInstance": socket.gethostname()[:128] or "stowage",
         }
-        await self._write("POST", _events_path(pod), body | related)
+        await self._write("POST", _events_path(about), body | related)
 
     async def events_about(self, pod: Pod) -> Sequence[Announcement]:
         """The Events about the pod of this UID, at most ``EVENTS_READ``."""
@@ -173,13 +193,22 @@ def _announcement(item: Mapping[str, Any]) -> Announcement:
     )
 
 
-def _reference(pod: Pod) -> dict[str, str]:
-    named = {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
-    return {"apiVersion": "v1", "kind": "Pod", **named}
+def _reference(about: Pod | Node) -> dict[str, str]:
+    named = {"apiVersion": "v1", "kind": about.kind, "name": about.name, "uid": about.uid}
+    return named | ({"namespace": about.namespace} if isinstance(about, Pod) else {})
 
 
-def _events_path(pod: Pod) -> str:
-    return f"/apis/events.k8s.io/v1/namespaces/{quote(pod.namespace, safe='')}/events"
+def _namespace(about: Pod | Node) -> str:
+    return about.namespace if isinstance(about, Pod) else "default"
+
+
+def _events_path(about: Pod | Node) -> str:
+    return f"/apis/events.k8s.io/v1/namespaces/{quote(_namespace(about), safe='')}/events"
+
+
+def _pointer(key: str) -> str:
+    """A key as a part of a path (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
 
 
 def _config_map_path(namespace: str, name: str) -> str:

@@ -54,3 +54,4 @@ class Reason(IntEnum):
     GPUS_TOO_SMALL = 32, "GPUs of the node are smaller than the share that the pod requests"
     PART_OF_A_GPU = 33, "node offers fractions of GPUs, and the pod requires whole ones"
     SMALL_DEVICES = 34, "no GPU or fraction on the node is known to have the memory that the pod needs"
+    LAYOUT_CHANGES = 35, "MIG layout of the node is about to change"

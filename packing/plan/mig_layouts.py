@@ -1,30 +1,31 @@
-"""Which MIG layouts serve a demand best: how a GPU can be divided, and which nodes to divide how.
+"""Which MIG layouts there can be, what one would serve, and when a node should get another.
 
 A layout of a GPU is a set of instances whose windows of memory slices do not overlap
-(``packing.model.gpu_catalogue.Geometry``). The choice for the nodes of a pool is a mixed-integer program:
+(``packing.model.gpu_catalogue.Geometry``).
 
-    max  sum_r v_r (served_r), and of equal choices  min  sum_gp ((N + 1) pods_g + 1) z_gp
-    served_r <= d_r,   served_r >= running_r,   served_r <= sum_gp z_gp c_gpr,   sum_p z_gp = n_g,
-    z_gp <= N use_p,   sum_p use_p <= K
+A change takes a node out of service, and ends the pods that must leave it. It is right when the GPU-seconds
+that this loses are at most
 
-z_gp: how many of the N nodes, those of group g (equal today), get layout p; c_gpr: instances of resource r on
-such a node; pods_g: pods that restart for it. So a node changes only if that serves more; of equal gains the
-fewest pods restart, and then the fewest nodes change.
+    price x sum over the pods that would start (GPUs x seconds that each has waited while as many were free)
+
+A node that has changed lately pays for both changes. Nothing is taken from a demand that comes back: a node
+gives up instances, or whole GPUs, only if the others have as many as were in use or asked for at the peak of
+the last hour.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
-from packing.fleet.arrays import Doubles, Longs
 from packing.model.gpu_catalogue import Placement
 from packing.model.mig_instances import window
 
 MOST_LAYOUTS = 512
 """Layouts of one GPU that are looked at. The six profiles of an H100 have about a hundred."""
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
 
 
 def layouts(placements: Mapping[str, Placement]) -> list[dict[str, int]]:
@@ -61,85 +62,76 @@ def _contains(larger: tuple[int, ...], counts: tuple[int, ...]) -> bool:
     return larger != counts and all(a >= b for a, b in zip(larger, counts, strict=True))
 
 
-class Pool(NamedTuple):
-    """Groups of nodes that are equal today: how many (``nodes``, (G,)), what one has today (``today``,
-    (G, R)) and with each layout (``with_layout``, (G, P, R)), whether it may change (``free``, (G,)), and how
-    many pods restart then (``pods``, (G,))."""
+class Wanted(NamedTuple):
+    """Pods that wait and ask for the same: the devices of one by resource, the GPUs that one takes, and how
+    many pods."""
 
-    nodes: Longs
-    today: Longs
-    with_layout: Longs
-    free: Sequence[bool]
-    pods: Longs
+    devices: tuple[tuple[str, int], ...]
+    gpus: float
+    pods: int
 
 
-class Demand(NamedTuple):
-    """Instances by resource, (R,) each: those of pods that ``run``, those ``wanted`` in all, and what one is
-    worth (``value``, a whole number of slices)."""
-
-    run: Longs
-    wanted: Longs
-    value: Longs
-
-
-class Choice(NamedTuple):
-    """``changed`` (G, P): nodes of a group that get a layout; ``served`` (R,) instances; ``is_best``: it is
-    proven that no choice serves more, or as much with fewer restarts."""
-
-    changed: Longs
-    served: Longs
-    is_best: bool
+def served(devices: Mapping[str, int], wanted: Iterable[Wanted]) -> float:
+    """The GPUs of the pods that find their devices on an empty node with these, the largest pods first: the
+    most that the node can serve, as devices are all that is looked at."""
+    left, gpus = dict(devices), 0.0
+    for shape in sorted(wanted, key=lambda shape: -shape.gpus):
+        count = min([shape.pods, *(left.get(name, 0) // amount for name, amount in shape.devices)])
+        left |= {name: left[name] - amount * count for name, amount in shape.devices if count}
+        gpus += shape.gpus * count
+    return gpus
 
 
-def choose_layouts(pool: Pool, demand: Demand, most_layouts: int, seconds: float = 10.0) -> Choice:
-    """The best choice of at most so many new layouts that is found within ``seconds``."""
-    from scipy.optimize import Bounds, LinearConstraint, milp
+@dataclass(frozen=True, slots=True)
+class ChangeRule:
+    """``seconds``: that a change takes a node out of service. ``price``: see above. ``after``: seconds that a
+    pod must have waited. ``nodes``, ``per_hour``: the most that change at a time and in an hour. ``keep``:
+    seconds for which a node keeps a layout that it was given."""
 
-    groups, kinds, resources = pool.with_layout.shape
-    changes, used = groups * kinds, groups * kinds + kinds
-    limit = np.where(np.array(pool.free, bool), pool.nodes, 0)
-    matrix, most = _constraints(pool, limit, most_layouts)
-    value = np.concatenate([np.zeros(used), demand.value.astype(float)])
-    price = np.repeat((int(pool.nodes.sum()) + 1) * pool.pods + 1, kinds).astype(float)
-    low = np.concatenate([np.zeros(used), np.minimum(demand.run, demand.wanted)])
-    high = np.concatenate([np.repeat(limit, kinds), np.ones(kinds), demand.wanted])
-    rules = LinearConstraint(matrix, -np.inf, most)
+    seconds: float = 300.0
+    price: float = 1.0
+    after: float = 300.0
+    nodes: int = 1
+    per_hour: int = 4
+    keep: float = _HOUR
 
-    def best(cost: Doubles, *more: LinearConstraint) -> tuple[Longs | None, bool]:
-        found = milp(
-            cost,
-            integrality=np.ones(cost.size, np.int64),
-            bounds=Bounds(low, high),
-            constraints=[rules, *more],
-            options={"time_limit": seconds / 2, "mip_rel_gap": 0.0},
+    def lost(self, gpus: float, restarts: float, since_last: float) -> float:
+        """GPU-seconds that a change of a node of so many GPUs loses. ``restarts``: GPU-seconds that the pods
+        lose which leave it. ``since_last``: seconds since it was changed before."""
+        return restarts + gpus * self.seconds * (2 if since_last < _DAY else 1)
+
+    def is_worth(self, lost: float, starting: Iterable[tuple[float, float]]) -> bool:
+        """``starting``: the GPUs of each pod that would start, and the seconds that it has waited."""
+        return lost <= self.price * sum(gpus * waited for gpus, waited in starting if waited >= self.after)
+
+    def may_begin(self, begun: Sequence[float], changing: int, now: float) -> bool:
+        """Whether one more node may change. ``begun``: when changes began; ``changing``: nodes that do."""
+        return changing < self.nodes and sum(at > now - _HOUR for at in begun) < self.per_hour
+
+
+class Peaks:
+    """The most that was in use or asked for of each resource within the last hour, minute by minute. Times in
+    seconds of any one clock."""
+
+    def __init__(self) -> None:
+        self._minutes: deque[tuple[float, dict[str, int]]] = deque()
+
+    def see(self, amounts: Mapping[str, int], now: float) -> None:
+        """What is in use or asked for now."""
+        if not self._minutes or now - self._minutes[-1][0] >= _MINUTE:
+            self._minutes.append((now, {}))
+        last = self._minutes[-1][1]
+        last.update({name: max(n, last.get(name, 0)) for name, n in amounts.items()})
+        while now - self._minutes[0][0] > _HOUR:
+            self._minutes.popleft()
+
+    def leaves_enough(
+        self, total: Mapping[str, int], today: Mapping[str, int], then: Mapping[str, int]
+    ) -> bool:
+        """Whether a node may have ``then`` what it has ``today``: of ``total`` in all enough is left."""
+        return all(
+            total.get(name, 0) - count + then.get(name, 0)
+            >= max((minute.get(name, 0) for _, minute in self._minutes), default=0)
+            for name, count in today.items()
+            if then.get(name, 0) < count
         )
-        return None if found.x is None else np.rint(found.x).astype(np.int64), found.status == 0
-
-    values, is_best = best(-value)
-    if values is None:  # not even what runs fits, by these counts: nothing changes
-        served = np.minimum(demand.wanted, pool.nodes @ pool.today)
-        return Choice(np.zeros((groups, kinds), np.int64), served, is_best=False)
-    as_much = LinearConstraint(value[None, :], value @ values, np.inf)
-    cheapest, is_cheapest = best(np.concatenate([price, np.zeros(kinds + resources)]), as_much)
-    values = values if cheapest is None else cheapest
-    return Choice(values[:changes].reshape(groups, kinds), values[used:], is_best and is_cheapest)
-
-
-def _constraints(pool: Pool, limit: Longs, most_layouts: int) -> tuple[Doubles, Doubles]:
-    """Rows of the program, and the most that each may be. Columns: changed nodes by group and layout, layouts
-    in use, served by resource."""
-    groups, kinds, resources = pool.with_layout.shape
-    changes, used = groups * kinds, groups * kinds + kinds
-    matrix = np.zeros((groups + kinds + 1 + resources, used + resources))
-    for g in range(groups):
-        matrix[g, g * kinds : (g + 1) * kinds] = 1
-    for p in range(kinds):
-        matrix[groups + p, p:changes:kinds] = 1
-        matrix[groups + p, changes + p] = -float(pool.nodes.sum())
-    matrix[groups + kinds, changes:used] = 1
-    for r in range(resources):
-        row = matrix[groups + kinds + 1 + r]
-        row[used + r] = 1
-        row[:changes] = (pool.today[:, None, r] - pool.with_layout[:, :, r]).ravel()
-    most = np.concatenate([limit, np.zeros(kinds), np.array([most_layouts]), pool.nodes @ pool.today])
-    return matrix, most.astype(np.float64)

@@ -94,6 +94,19 @@ def cheapest_moves(
         return search.moves
 
 
+def places_elsewhere(fleet: Fleet, leaving: Sequence[Movable], costs: Costs) -> dict[str, Allocation] | None:
+    """What each of these pods takes elsewhere if all of them leave their nodes, by key; None if one finds no
+    place that is free before anybody leaves. The fleet is as before afterwards."""
+    with ExitStack() as changes:
+        search = _Search(fleet, leaving, costs, len(leaving), MOST_QUESTIONS, changes, None)
+        rows, targets = {pod.held.row for pod in leaving}, dict[str, Allocation]()
+        for pod in sorted(leaving, key=lambda pod: (-_size(pod), pod.key)):
+            if (target := search.target(pod, rows)) is None:
+                return None
+            targets[pod.key] = search.hold(pod.request, target, changes)
+        return targets
+
+
 class _Search:
     def __init__(
         self,
@@ -123,7 +136,7 @@ class _Search:
         cost = self._ask(waiting.key)
         if not np.isfinite(cost).any():
             return False
-        self.moves.places[waiting.key] = self._hold(
+        self.moves.places[waiting.key] = self.hold(
             waiting.request, _cheapest(self._fleet, cost), self._changes
         )
         return True
@@ -202,18 +215,18 @@ class _Search:
             if self._closed is None:
                 changes.enter_context(self._fleet.holding([place]))
             for number, pod in enumerate(leaving):
-                if (target := self._target(pod, rows | self._left)) is None:
+                if (target := self.target(pod, rows | self._left)) is None:
                     if not number:
                         self._nowhere.add((pod.kind or pod.key, pod.held.row))
                     return leaving[: number + 1]
-                targets[pod.key] = self._hold(pod.request, target, changes)
+                targets[pod.key] = self.hold(pod.request, target, changes)
             self._changes.push(changes.pop_all().__exit__)
         self._left |= rows
         self.moves.places[waiting.key] = place
         self.moves.targets |= targets
         return ()
 
-    def _target(self, pod: Movable, left: Collection[int]) -> int | None:
+    def target(self, pod: Movable, left: Collection[int]) -> int | None:
         """The row of the best place for a pod that moves; ``left``: rows that pods leave."""
         cost = self._ask(pod.key).copy()
         if self._closed is None:
@@ -226,7 +239,7 @@ class _Search:
         self._questions -= 1
         return self._costs(key)
 
-    def _hold(self, request: Request, row: int, changes: ExitStack) -> Allocation:
+    def hold(self, request: Request, row: int, changes: ExitStack) -> Allocation:
         held = self._place_on(request, row)
         changes.enter_context(self._fleet.holding([held]))
         return held

@@ -254,8 +254,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._lease(lambda: self.api.leases.replace(body))
 
     def do_PATCH(self) -> None:
-        assert self.headers["Content-Type"] == "application/json-patch+json"
-        self._evictions("PATCH", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        kind = "merge" if isinstance(body, dict) else "json"
+        assert self.headers["Content-Type"] == f"application/{kind}-patch+json"
+        self._evictions("PATCH", body)
 
     def _evictions(self, method: str, body: Any) -> None:
         url = urlsplit(self.path)

@@ -1,4 +1,5 @@
-"""The part of the API server that the evictor writes to: evictions, nominations, Events and ConfigMaps."""
+"""The part of the API server that the evictor writes to: evictions, nominations, nodes, Events and
+ConfigMaps."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from tests.extender.apistore import Manifest, Store
 if TYPE_CHECKING:
     from tests.extender.apiserver import ApiServer
 
+NODES = "/api/v1/nodes/"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/"
 Answer = tuple[int, Manifest]
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
@@ -41,7 +43,11 @@ class Evictions:
         self.before: Callable[[str], None] = lambda action: None
 
     def handles(self, path: str) -> bool:
-        return path.startswith(EVENTS) or "/configmaps/" in path or path.endswith(("/eviction", "/status"))
+        return (
+            path.startswith((EVENTS, NODES))
+            or "/configmaps/" in path
+            or path.endswith(("/eviction", "/status"))
+        )
 
     def handle(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[Answer, str]:
         """The answer, and the fault "hangup" or "lost" that replaces it."""
@@ -63,6 +69,8 @@ class Evictions:
             if method == "GET":
                 return "events", lambda: self._list_events(query)
             return "event", lambda: self._create_event(parts[5], body)
+        if path.startswith(NODES):
+            return "layout", lambda: self._patch_node(parts[4], body)
         if "/configmaps/" in path:
             if method == "GET":
                 return "read", lambda: self._read(f"{parts[4]}/{parts[6]}")
@@ -87,13 +95,44 @@ class Evictions:
     def _create_event(self, namespace: str, event: Manifest) -> Answer:
         """With the checks of ``ValidateEventCreate`` that a client may fail."""
         regarding = event["regarding"]
-        wrong = event["metadata"]["namespace"] != namespace or regarding["namespace"] != namespace
+        wrong = (
+            event["metadata"]["namespace"] != namespace or regarding.get("namespace", "default") != namespace
+        )
         needed = ("eventTime", "reportingController", "reportingInstance", "action", "reason", "type")
         if wrong or not all(event.get(name) for name in needed) or len(event["note"]) > 1024:
             return 422, {"message": "Event is invalid"}
         self.events.append(event)
         self.log.append(("event", f"{namespace}/{regarding['name']}", event["reason"]))
         return 201, event
+
+    def _patch_node(self, name: str, patch: Any) -> Answer:
+        """A merge patch of the metadata, or a JSON patch of it whose tests must hold."""
+        node = copy.deepcopy(self._api.nodes.objects.get(name))
+        if node is None:
+            return 404, {"message": "not found"}
+        metadata = node["metadata"]
+        if isinstance(patch, dict):
+            assert patch["metadata"].keys() == {"uid", "annotations"}
+            if patch["metadata"]["uid"] != metadata["uid"]:
+                return 422, {"message": "field is immutable"}
+            metadata["annotations"] = metadata.get("annotations", {}) | patch["metadata"]["annotations"]
+        for operation in patch if isinstance(patch, list) else ():
+            *path, key = [
+                part.replace("~1", "/").replace("~0", "~") for part in operation["path"][1:].split("/")
+            ]
+            assert path[0] == "metadata"
+            within = metadata if len(path) == 1 else metadata.setdefault(path[1], {})
+            if operation["op"] == "remove":
+                del within[key]
+            elif operation["op"] != "test":
+                within[key] = operation["value"]
+            elif within.get(key) != operation["value"]:
+                return 422, {"message": "the test failed"}
+        changed = {key: text for key, text in metadata.get("annotations", {}).items() if text is not None}
+        node["metadata"]["annotations"] = changed
+        self.log.append(("layout", name, changed.get("stowage.dev/mig-change")))
+        self._api.put(node)
+        return 200, node
 
     def _evict(self, key: str, eviction: Manifest, dry: bool) -> Answer:
         pod, options = self._api.pods.objects.get(key), eviction["deleteOptions"]

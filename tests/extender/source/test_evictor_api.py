@@ -9,7 +9,7 @@ import pytest
 
 from extender.k8s.objects import Pod
 from extender.source.errors import WriteError, WriteUnanswered
-from extender.source.evictor_api import Announcement, EvictorApi, PodEvent
+from extender.source.evictor_api import Announcement, EvictorApi, ObjectEvent
 from extender.untrusted.limits import EVENTS_READ, EVENTS_SIZE
 from tests.extender.apiserver import ApiServer, pod, source_of
 from tests.extender.evictor.replica import UNHURRIED
@@ -86,7 +86,7 @@ async def test_a_write_without_an_answer_may_have_happened(
 
 async def test_nothing_is_written_after_the_lead_is_lost(api: ApiServer, tmp_path: Path) -> None:
     writes = source_of(api, tmp_path).evictor_api(lambda: 0.0)
-    event = PodEvent(VICTIM, "Preempted", "Preempting", "why", WAITING)
+    event = ObjectEvent(VICTIM, "Preempted", "Preempting", "why", WAITING)
     for write in (
         writes.nominate(WAITING, "n1"),
         writes.clear_nomination(WAITING, "n1"),
@@ -101,7 +101,7 @@ async def test_nothing_is_written_after_the_lead_is_lost(api: ApiServer, tmp_pat
 
 
 async def test_an_event_says_who_preempts_whom(api: ApiServer, writes: EvictorApi) -> None:
-    await writes.write_event(PodEvent(VICTIM, "Preempted", "Preempting", "x" * 2000, WAITING))
+    await writes.write_event(ObjectEvent(VICTIM, "Preempted", "Preempting", "x" * 2000, WAITING))
     (event,) = api.evictions.events
     assert event["metadata"]["generateName"] == "v0-"  # the API server refuses a dot at the end
     assert (event["regarding"]["name"], event["related"]["name"]) == ("v0", "p0")

@@ -1,0 +1,318 @@
+"""Gives nodes another MIG layout so that pods start that fit nowhere, when waiting has cost more than that.
+
+The order is: mark the node, so that it takes no new pods; move its pods, as for a large job; set the label
+that the MIG manager follows; wait until the node shows what the layout promises; release the node. All that
+is known of a change is an annotation of the node (``extender.k8s.mig_change``), so a crash at any point loses
+nothing, and a mark that nobody goes on with ends by itself. What somebody else labels or cordons meanwhile
+is theirs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from extender.background import with_turns
+from extender.cluster.state import State
+from extender.evictor.actions import Actions
+from extender.evictor.book import Book, Hold
+from extender.evictor.consolidation import Consolidation
+from extender.evictor.decision import longest_grace
+from extender.evictor.metrics import EvictorMetrics
+from extender.evictor.planner import Planner
+from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL
+from extender.inventory.mig_layouts import can_change, named_layouts, shows
+from extender.inventory.node_state import must_stay
+from extender.k8s.mig_change import ANNOTATION, MigChange, NodeLayout, mig_change_of
+from extender.k8s.objects import Node, Pod
+from extender.plan.mig_search import (
+    Candidate,
+    Change,
+    asking,
+    candidate,
+    gpus_asked,
+    possible_changes,
+    same,
+    shapes,
+    would_change,
+)
+from extender.plan.room_by_moves import holders, moves_off, rule_of
+from extender.settings import Settings
+from packing.model.node_spec import NodeSpec
+from packing.model.reasons import Reason
+from packing.plan.mig_layouts import ChangeRule, Peaks, served
+from packing.plan.move_rule import WaitClock
+
+_LOOK, _AGAIN = 5.0, 60.0
+"""Seconds between two looks at what waits, and after one that led to nothing, or a write that failed."""
+_SETTLE = 10.0
+"""Seconds from the mark to the label: a pod that kube-scheduler was told to fit may be bound until then."""
+_LONGEST_GRACE = 3600.0
+"""Seconds for which pods that leave are waited for at most, beside those of the change."""
+_LEFT_ALONE = 86_400.0
+"""Seconds for which a node is left alone after a change that failed."""
+
+_log = logging.getLogger(__name__)
+
+
+class Write(NamedTuple):
+    """What a node gets next: the annotation (None: it goes), the label ("": it stays), what came of the
+    change (one of ``LAYOUTS`` of the metrics, "" for nothing yet), and how it is said."""
+
+    change: MigChange | None
+    label: str = ""
+    result: str = ""
+    said: str = ""
+
+
+def rule_for(settings: Settings) -> ChangeRule:
+    """The rule with what the settings say."""
+    return ChangeRule(
+        seconds=settings.mig_layout_seconds,
+        price=settings.consolidation_price,
+        after=settings.consolidation_after_seconds,
+        nodes=settings.mig_layouts_at_once,
+        per_hour=settings.mig_layouts_per_hour,
+    )
+
+
+def next_write(node: Node, change: MigChange, rule: ChangeRule, now: float, *, is_free: bool) -> Write | None:
+    """The next step of a change; None to wait. ``is_free``: no pod holds a GPU of the node. ``now`` in Unix
+    seconds."""
+    before, after = change.before.name, change.after.name
+    if not change.is_active:
+        return None if now < change.until or change.step == "done" else Write(None)
+    label, wanted = node.labels.get(LAYOUT_LABEL), after if change.step == "apply" else before
+    if label != wanted or node.unschedulable:
+        why = "it was cordoned" if label == wanted else f"its label says {label}"
+        return Write(None, result="taken_over", said=f"{why}, so its layout is left to whoever did that")
+    is_late = now >= change.until
+    match change.step:
+        case "drain" if is_free and not is_late and now >= change.since + _SETTLE:
+            return Write(replace(change, step="apply", until=now + rule.seconds), after)
+        case "drain" if is_late:
+            return Write(None, "", "given_up", "its pods have not left in time, so it keeps its layout")
+        case "apply" if shows(node, change.after):
+            done = replace(change, step="done", until=now + rule.keep)
+            return Write(done, "", "done", f"it has layout {after}")
+        case "apply" if is_late or node.labels.get(STATE_LABEL) == "failed":
+            return Write(replace(change, step="revert", until=now + rule.seconds), before)
+        case "revert" if shows(node, change.before) or is_late:
+            result = "failed" if is_late and not shows(node, change.before) else "reverted"
+            back = f"it has layout {before} again" if result == "reverted" else f"nor is it back at {before}"
+            said = (
+                f"the MIG manager has not applied {after}, and {back}; Stowage changes no layout for a day, "
+            )
+            said += f"or until the annotation {ANNOTATION} of the node is removed"
+            return Write(replace(change, step="failed", until=now + _LEFT_ALONE), "", result, said)
+    return None
+
+
+class LayoutChanges:
+    """What the evictor knows of layouts beside the nodes. ``clock``: monotonic seconds, ``wall``: Unix
+    seconds."""
+
+    def __init__(
+        self,
+        state: State,
+        settings: Settings,
+        planner: Planner,
+        actions: Actions,
+        metrics: EvictorMetrics,
+        moves: Consolidation,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._state, self._settings, self._planner = state, settings, planner
+        self._actions, self._metrics, self._moves = actions, metrics, moves
+        self._clock, self._wall = clock, wall
+        self._rule = rule_for(settings)
+        self.forget()
+
+    def forget(self) -> None:
+        """This replica does not lead."""
+        self._waited, self._peaks = WaitClock(), Peaks()
+        self._seconds: dict[str, float] = {}  # that each pod has waited, by UID
+        self._looked, self._next = -_LOOK, -math.inf
+        self._delays: dict[str, float] = {}  # of nodes whose write failed
+        self._recommended: tuple[str, str] = "", ""
+
+    async def round(self, waiting: Sequence[Pod], book: Book) -> None:
+        """Go on with each change that has begun, and begin one if it is worth it."""
+        nodes = [node for node in self._state.nodes.values() if ANNOTATION in node.annotations]
+        marked = [(node, change) for node in nodes if (change := mig_change_of(node.annotations))]
+        for node, change in marked if self._settings.evictor == "on" else ():
+            if self._clock() >= self._delays.get(node.name, -math.inf):
+                await self._go_on(node, change, book)
+        if self._settings.mig_layouts != "off" and self._clock() - self._looked >= _LOOK:
+            self._looked = self._clock()
+            await self._look(waiting, [change for _, change in marked])
+
+    async def _go_on(self, node: Node, change: MigChange, book: Book) -> None:
+        is_free = not holders(self._state, node.name)
+        write = next_write(node, change, self._rule, self._wall(), is_free=is_free)
+        if write is None:
+            if change.step == "drain" and not is_free:
+                await self._moves.empty(node.name, book)
+            return
+        if not await self._actions.write_layout(node, write.change, write.label):
+            self._delays[node.name] = self._clock() + _LOOK
+            return
+        text = f"MIG layout of node {node.name}, from {change.before.name} to {change.after.name}: "
+        text += write.said or (write.change.step if write.change else "its time is over")
+        _log.info("%s", text)
+        if write.result:
+            self._metrics.layout_changed(write.result)
+            await self._actions.say_layout(node, write.result, text)
+        pod = self._state.pods.get(change.pod)
+        waits = write.result == "done" and pod is not None and self._planner.waits(pod)
+        if waits and pod and await self._actions.nominate(pod, node.name, "replacement"):
+            ends = self._clock() + self._settings.nomination_seconds
+            book.holds[pod.uid] = Hold(node.name, frozenset(), ends, ours=True, was_free=True)
+
+    async def _look(self, waiting: Sequence[Pod], changes: Sequence[MigChange]) -> None:
+        now, capable = self._clock(), list(self._capable())
+        pods = [pod for pod, _ in asking(self._state, [pod for pod in waiting if not pod.gates])]
+        self._peaks.see(self._demand(capable, pods), now)
+        if not pods:
+            self._waited.keep(())
+            return
+        total = _sum(capable)
+        candidates = [found for node, _ in capable if (found := self._candidate(node, total))]
+        self._count_waits(pods, candidates, now)
+        may_begin = self._rule.may_begin(
+            [change.since for change in changes], sum(change.is_active for change in changes), self._wall()
+        )
+        failed = any(change.step == "failed" for change in changes)
+        if may_begin and not failed and candidates and now >= self._next:
+            await self._begin(candidates, pods)
+
+    def _capable(self) -> Iterator[tuple[Node, NodeSpec]]:
+        """The nodes whose layout a MIG manager follows."""
+        for node in self._state.nodes.values():
+            spec = self._state.fleet.spec_of(node.name) if LAYOUT_LABEL in node.labels else None
+            if spec and can_change(node, spec):
+                yield node, spec
+
+    def _demand(self, capable: Iterable[tuple[Node, NodeSpec]], pods: Sequence[Pod]) -> Counter[str]:
+        """What is in use on these nodes, and what waits, by model and resource."""
+        fleet, demand = self._state.fleet, Counter[str]()
+        for node, spec in capable:
+            for pool in spec.pools:
+                number, row = fleet.names.resources[pool.resource], fleet.rows[node.name]
+                demand[f"{spec.model} {pool.resource}"] += pool.total - int(
+                    fleet.arrays.free_devices[number, row]
+                )
+        models = {spec.model for _, spec in capable}
+        for _, request in asking(self._state, pods):
+            for name, count in request.devices:
+                demand.update({f"{model} {name}": count for model in models})
+        return demand
+
+    def _candidate(self, node: Node, total: Counter[str]) -> Candidate | None:
+        """The node, if it may change now, with the layouts that leave enough for what comes back."""
+        state, wall = self._state, self._wall()
+        change, spec = mig_change_of(node.annotations), state.fleet.spec_of(node.name)
+        if spec is None or spec.blocked is not Reason.FITS or node.name in state.nodes.closed:
+            return None
+        if must_stay(node) or (change and (change.is_active or wall < change.until)):
+            return None
+        found = candidate(
+            state, node, lambda at, spec: named_layouts(at, spec, state.nodes.layouts.on(at.name))
+        )
+        if found is None or node.labels.get(STATE_LABEL) != "success" or not _has_its_layout(state, found):
+            return None
+        enough = [layout for layout in found.others if self._leaves_enough(found, layout, total)]
+        return dataclasses.replace(found, others=tuple(enough)) if enough else None
+
+    def _leaves_enough(self, found: Candidate, layout: NodeLayout, total: Counter[str]) -> bool:
+        today, then = (_named(found.spec, devices) for devices in (found.today.devices, layout.devices))
+        return self._peaks.leaves_enough(total, today, then)
+
+    def _count_waits(self, pods: Sequence[Pod], candidates: Sequence[Candidate], now: float) -> None:
+        """For how long each pod has waited while a node could have served it, and as many GPUs were free."""
+        state = self._state
+        parts = state.fleet.arrays.free_parts().sum(axis=0)
+        free = sum(float(parts[state.fleet.rows[found.node.name]]) for found in candidates)
+        layouts = {id(layout): layout for found in candidates for layout in found.others}.values()
+        self._seconds = {}
+        for pod, request in asking(state, pods):
+            wanted = shapes([(pod, request)])
+            enough = gpus_asked(request) <= free and any(served(layout.devices, wanted) for layout in layouts)
+            self._seconds[pod.uid] = self._waited.look(pod.uid, now, enough=enough)
+        self._waited.keep(self._seconds.keys())
+
+    async def _begin(self, candidates: Sequence[Candidate], pods: Sequence[Pod]) -> None:
+        """Begin the change that costs least for what it serves, if it is worth it."""
+        self._next = self._clock() + _AGAIN
+        late = [
+            pod
+            for pod in pods
+            if self._seconds[pod.uid] >= self._rule.after and self._planner.needs_room(pod)
+        ]
+        if not self._is_worth(min(found.gpus for found in candidates) * self._rule.seconds, late):
+            self._next = self._clock()
+            return
+        changes = possible_changes(self._state, self._settings, candidates, late, self._lost)
+        worth = [
+            change async for change in with_turns(changes, 1) if self._is_worth(change.lost, change.pods)
+        ]
+        best = min(worth, key=lambda change: (change.price, change.name), default=None)
+        if best is None or not self._still(best):
+            return
+        if "recommend" in (self._settings.mig_layouts, self._settings.evictor):
+            if self._recommended != (best.name, best.layout.name):
+                self._recommended = best.name, best.layout.name
+                self._metrics.layout_changed("recommended")
+                await self._actions.recommend_layout(best.pods[0], would_change(best))
+            return
+        room = moves_off(self._state, best.name, self._wall(), rule_of(self._settings))
+        grace = longest_grace(self._state, [move.pod for move in room.moves]) if room and room.moves else 0.0
+        now, has = self._wall(), best.candidate.today
+        until = now + self._rule.seconds + min(grace, _LONGEST_GRACE)
+        change = MigChange(has, best.layout, "drain", now, until, best.pods[0].key)
+        if await self._actions.write_layout(best.candidate.node, change):
+            self._metrics.layout_changed("begun")
+            await self._actions.say_layout(best.candidate.node, "begun", would_change(best), best.pods[0])
+
+    def _is_worth(self, lost: float, pods: Iterable[Pod]) -> bool:
+        starting = [(gpus_asked(self._state.request_of(pod)), self._seconds[pod.uid]) for pod in pods]
+        return self._rule.is_worth(lost, starting)
+
+    def _lost(self, found: Candidate) -> float | None:
+        """See ``possible_changes``."""
+        room = moves_off(self._state, found.node.name, self._wall(), rule_of(self._settings))
+        if room is None:
+            return None
+        last = mig_change_of(found.node.annotations)
+        return self._rule.lost(found.gpus, room.lost, self._wall() - last.since if last else math.inf)
+
+    def _still(self, change: Change) -> bool:
+        """Whether the change is still right: others had their turn since it was looked for."""
+        node = self._state.nodes.get(change.name)
+        if node != change.candidate.node or self._lost(change.candidate) != change.lost:
+            return False
+        return any(map(self._planner.needs_room, change.pods))
+
+
+def _has_its_layout(state: State, found: Candidate) -> bool:
+    """Whether the node offers what the layout of its label promises: then that is the way back."""
+    named = named_layouts(found.node, found.spec, state.nodes.layouts.on(found.node.name))
+    return any(layout.name == found.today.name and same(layout, found.today) for layout in named)
+
+
+def _named(spec: NodeSpec, devices: dict[str, int]) -> Counter[str]:
+    return Counter({f"{spec.model} {name}": count for name, count in devices.items()})
+
+
+def _sum(capable: Iterable[tuple[Node, NodeSpec]]) -> Counter[str]:
+    total = Counter[str]()
+    for _, spec in capable:
+        total.update(_named(spec, {pool.resource: pool.total for pool in spec.pools}))
+    return total

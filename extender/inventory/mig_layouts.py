@@ -1,0 +1,177 @@
+"""What a node offers with another MIG layout: as the MIG manager's ConfigMap says, else with those layouts
+that every version of it has (NVIDIA/mig-parted, deployments/gpu-operator): ``all-disabled``, and ``all-``
+with each profile of the GPU.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+from extender.dialects.shared_gpus import MIG_PREFIX
+from extender.inventory import gfd_labels
+from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL, instances_by_gpu
+from extender.k8s.mig_change import ANNOTATION, NodeLayout
+from extender.k8s.objects import MigLayout, MigLayouts, Node
+from packing.model.gpu_catalogue import (
+    Model,
+    Placement,
+    Profile,
+    named_model,
+    parse_product,
+    parse_profile,
+    placement_of,
+    profile_names,
+)
+from packing.model.node_spec import NodeSpec
+from packing.plan.mig_layouts import layouts
+
+WHOLE = "nvidia.com/gpu"
+DISABLED = "all-disabled"
+_STRATEGY, _CAPABLE = "nvidia.com/mig.strategy", "nvidia.com/mig.capable"
+_NEAR = 0.1
+"""By how much the memory in a profile's name may differ from its slices, in GPUs: names are rounded, and
+profiles of other models differ by more."""
+
+
+def can_change(node: Node, spec: NodeSpec) -> bool:
+    """Whether a MIG manager could divide the GPUs of the node in another way: they are behind NVIDIA's device
+    plugin as whole GPUs or MIG instances, of a model that can be divided, and nobody shares them."""
+    model = named_model(spec.model)
+    if not (model and model.geometry and spec.pools) or spec.sharing_resource:
+        return False
+    if not all(pool.profile or (pool.resource == WHOLE and pool.is_whole) for pool in spec.pools):
+        return False
+    return (
+        any(pool.profile for pool in spec.pools)
+        or LAYOUT_LABEL in node.labels
+        or node.labels.get(_CAPABLE) == "true"
+    ) and node.labels.get(_STRATEGY) != "none"
+
+
+def today(node: Node, spec: NodeSpec) -> NodeLayout:
+    """What the node offers as it is."""
+    single = next((pool.profile for pool in spec.pools if pool.resource == WHOLE), "")
+    devices = {pool.resource: pool.total for pool in spec.pools if pool.total}
+    return NodeLayout(node.labels.get(LAYOUT_LABEL, ""), devices, single)
+
+
+def named_layouts(node: Node, spec: NodeSpec, known: MigLayouts | None) -> list[NodeLayout]:
+    """The layouts that the MIG manager of the node has a name for. Those whose result is not certain are left
+    out: an entry of a ConfigMap may apply to GPUs of some PCI ids, which no label names."""
+    name, gpus = spec.model or "", len(spec.gpus)
+    if known and known.layouts:
+        found = [(of, _of_configmap(layout, name, gpus)) for of, layout in known.layouts.items()]
+    else:
+        found = [(of, instances * gpus) for of, instances in _standard(name)]
+    shown = (_shown(of, instances, node, spec) for of, instances in found if instances)
+    return [layout for layout in shown if layout]
+
+
+def all_layouts(spec: NodeSpec, resources: Collection[str]) -> list[NodeLayout]:
+    """Every layout for these resources, the same on all GPUs, and whole GPUs; without names."""
+    model = named_model(spec.model)
+    placements = dict(_placements(model, resources)) if model else {}
+    of_gpu = [*layouts(placements), {WHOLE: 1}]
+    return [NodeLayout("", {name: n * len(spec.gpus) for name, n in layout.items()}) for layout in of_gpu]
+
+
+def _placements(model: Model, resources: Collection[str]) -> Iterator[tuple[str, Placement]]:
+    """Where the instances of these resources may start, for those that a GPU of the model can have."""
+    for resource in sorted(resources):
+        profile = parse_profile(resource.removeprefix(MIG_PREFIX))
+        if profile and (placement := _placement(model, profile)):
+            yield resource, placement
+
+
+def _placement(model: Model, profile: Profile) -> Placement | None:
+    if model.geometry is None or not (found := placement_of(model.geometry, profile, model.memory_mib)):
+        return None
+    part = profile.memory_gb * 1024 / model.memory_mib
+    return found if abs(part - found.size / model.geometry.memory_slices) < _NEAR else None
+
+
+_Instances = tuple[Mapping[Profile | None, int], ...]
+"""For each GPU the number of its instances by profile; one of None is the whole GPU."""
+
+
+@lru_cache(maxsize=64)
+def _standard(name: str) -> list[tuple[str, _Instances]]:
+    """The layouts that are the same on each GPU of this model, with that of one GPU."""
+    model = named_model(name)
+    if model is None or model.geometry is None:
+        return []
+    of_model = profile_names(model.geometry, -(-model.memory_mib // 1024))
+    uniform = [(parse_profile(of), layouts({of: placement})[0][of]) for of, placement in of_model.items()]
+    plain = [(profile, count) for profile, count in uniform if profile and not profile.attribute]
+    found: list[tuple[str, _Instances]] = [(DISABLED, ({None: 1},))]
+    return found + [(f"all-{profile}", ({profile: count},)) for profile, count in plain]
+
+
+@lru_cache(maxsize=1024)
+def _of_configmap(layout: MigLayout, name: str, gpus: int) -> _Instances:
+    """The instances on each GPU; () where GPUs of the model cannot have them, or it is not certain."""
+    model = named_model(name)
+    found = list(instances_by_gpu(layout, gpus)) if model else []
+    able = [on_gpus for on_gpus in found if model and all(_is_able(model, on_gpu) for on_gpu in on_gpus)]
+    return able[0] if able and all(on_gpus == able[0] for on_gpus in able) else ()
+
+
+def _is_able(model: Model, instances: Mapping[Profile | None, int]) -> bool:
+    """Whether one GPU can have all these instances, and has at least one."""
+    placements = {profile: _placement(model, profile) for profile in instances if profile}
+    if not instances or None in placements.values():
+        return False
+    names = {str(profile): found for profile, found in placements.items() if found}
+    asked = {str(profile): n for profile, n in instances.items() if profile}
+    return not asked or any(all(got.get(name, 0) >= n for name, n in asked.items()) for got in layouts(names))
+
+
+def _shown(name: str, instances: _Instances, node: Node, spec: NodeSpec) -> NodeLayout | None:
+    """The layout as the device plugin advertises it; None where its strategy forbids it."""
+    counts: Counter[Profile | None] = Counter()
+    for on_gpu in instances:
+        counts.update(on_gpu)
+    single = node.labels.get(_STRATEGY) == "single" or bool(today(node, spec).profile)
+    if not single:
+        return NodeLayout(name, {_resource(profile): n for profile, n in counts.items()})
+    (profile, number), *others = counts.items()
+    return None if others else NodeLayout(name, {WHOLE: number}, str(profile) if profile else "")
+
+
+def _resource(profile: Profile | None) -> str:
+    return f"{MIG_PREFIX}{profile}" if profile else WHOLE
+
+
+def with_layout(node: Node, layout: NodeLayout) -> Node:
+    """The node as the MIG manager and the device plugin leave it."""
+    product = parse_product(node.labels.get(gfd_labels.PRODUCT, ""))
+    of_instances = (f"{WHOLE}.count", f"{WHOLE}.memory") if product.profile or layout.profile else ()
+    old = (LAYOUT_LABEL, f"{gfd_labels.PREFIX}mig-", *of_instances)
+    labels = {key: text for key, text in node.labels.items() if not key.startswith(old)}
+    if layout.name:
+        labels |= {LAYOUT_LABEL: layout.name, STATE_LABEL: "success"}
+    if product.base:
+        labels[gfd_labels.PRODUCT] = product.base + (f"-MIG-{layout.profile}" if layout.profile else "")
+    kept = {name: text for name, text in node.allocatable.items() if not _is_of_mig(name)}
+    devices = {name: str(count) for name, count in layout.devices.items()}
+    annotations = {key: text for key, text in node.annotations.items() if key != ANNOTATION}
+    allocatable = {**kept, WHOLE: "0", **devices}
+    return replace(node, labels=labels, annotations=annotations, allocatable=allocatable, capacity={})
+
+
+def _is_of_mig(resource: str) -> bool:
+    return resource == WHOLE or resource.startswith(MIG_PREFIX)
+
+
+def shows(node: Node, layout: NodeLayout) -> bool:
+    """Whether the MIG manager is done, and kubelet and GPU feature discovery show this layout. Devices that
+    are there and not healthy count in ``capacity`` only."""
+    product = parse_product(node.labels.get(gfd_labels.PRODUCT, ""))
+    if node.labels.get(STATE_LABEL) != "success" or (product.profile or "") != layout.profile:
+        return False
+    names = {name for name in (*node.allocatable, *layout.devices) if _is_of_mig(name)}
+    has = {name: node.allocatable.get(name, "0") for name in names}
+    return all(str(layout.devices.get(name, 0)) in (has[name], node.capacity.get(name)) for name in names)

@@ -1,0 +1,182 @@
+"""Which node should get which MIG layout so that pods start that fit nowhere: ``stowage plan mig``,
+``explain`` and the evictor ask here.
+
+What starts on a node with another layout is tried on that node alone, as ``filter`` answers: every other node
+has refused the pods. A node without pods on its GPUs comes first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from extender.cluster.factory import state_of
+from extender.cluster.state import State
+from extender.dialects.pod_resources import RequestError
+from extender.dialects.shared_gpus import MIG_PREFIX
+from extender.inventory.mig_layouts import WHOLE, can_change, today, with_layout
+from extender.k8s.mig_change import NodeLayout
+from extender.k8s.objects import Event, Listed, Node, Pod, Upserted
+from extender.plan.room_by_moves import holders
+from extender.replay.cluster_pods import trial_of
+from extender.settings import Settings
+from extender.untrusted.limits import KEY, shorten
+from extender.untrusted.visible import many
+from packing.model.gpu_catalogue import named_model, parse_profile
+from packing.model.node_spec import NodeSpec
+from packing.model.request import Request
+from packing.plan.mig_layouts import Wanted, served
+
+_TRIED, _OF_A_KIND = 12, 3
+"""Nodes with a layout that are tried in one search, and of those that promise the same."""
+_MOST_PODS = 256
+"""Waiting pods that are looked at, the most urgent first."""
+_SLICES = 7
+"""Compute slices of a GPU whose model is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node that could have one of the ``others`` instead of its layout of ``today``. ``is_idle``: no pod
+    has any of its GPUs."""
+
+    node: Node
+    spec: NodeSpec
+    today: NodeLayout
+    others: tuple[NodeLayout, ...]
+    is_idle: bool
+
+    @property
+    def gpus(self) -> int:
+        return len(self.spec.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A node, the layout that it would get, the waiting pods that would start there, in their order, and the
+    GPU-seconds that the change loses."""
+
+    candidate: Candidate
+    layout: NodeLayout
+    pods: tuple[Pod, ...]
+    gpus: float
+    lost: float
+
+    @property
+    def name(self) -> str:
+        return self.candidate.node.name
+
+    @property
+    def price(self) -> float:
+        """GPU-seconds that are lost for each GPU that starts to be used."""
+        return self.lost / self.gpus
+
+
+def candidate(
+    state: State, node: Node, layouts: Callable[[Node, NodeSpec], Sequence[NodeLayout]]
+) -> Candidate | None:
+    """The node, if it can change. ``layouts``: what it could have."""
+    spec = state.fleet.spec_of(node.name)
+    if spec is None or node.name in state.devices.two_ways or not can_change(node, spec):
+        return None
+    has = today(node, spec)
+    others = [layout for layout in layouts(node, spec) if layout.devices and not same(layout, has)]
+    return Candidate(node, spec, has, tuple(others), not holders(state, node.name))
+
+
+def same(one: NodeLayout, other: NodeLayout) -> bool:
+    """Whether a node offers the same with both."""
+    return (one.devices, one.profile) == (other.devices, other.profile)
+
+
+def gpus_asked(request: Request, model: str | None = None) -> float:
+    """The GPUs that a request for GPUs or MIG instances takes, 0 if it asks for anything else."""
+    known, gpus = named_model(model), 0.0
+    slices = known.geometry.compute_slices if known and known.geometry else _SLICES
+    for name, count in request.devices:
+        profile = parse_profile(name.removeprefix(MIG_PREFIX))
+        if name != WHOLE and profile is None:
+            return 0.0
+        gpus += count * (profile.compute / slices if profile else 1.0)
+    return gpus
+
+
+def asking(state: State, pods: Sequence[Pod]) -> list[tuple[Pod, Request]]:
+    """Those of these pods for which a layout could change, with what they ask for."""
+    found = []
+    for pod in pods[:_MOST_PODS]:
+        try:
+            request = state.request_of(pod)
+        except RequestError:
+            continue
+        if not pod.spec.claims and gpus_asked(request):
+            found.append((pod, request))
+    return found
+
+
+def shapes(asked: Sequence[tuple[Pod, Request]]) -> list[Wanted]:
+    """What these pods want, equal requests as one."""
+    counts = Counter(request.devices for _, request in asked)
+    return [Wanted(devices, gpus_asked(Request(devices=devices)), n) for devices, n in counts.items()]
+
+
+def possible_changes(
+    state: State,
+    settings: Settings,
+    candidates: Sequence[Candidate],
+    pods: Sequence[Pod],
+    lost: Callable[[Candidate], float | None],
+) -> Iterator[Change]:
+    """Changes after which some of these ``pods`` start, which fit nowhere as it is, the most promising first.
+    ``lost``: GPU-seconds that a change of this node loses; None if it must not change. Each step takes some
+    milliseconds."""
+    asked = asking(state, pods)
+    requests = {pod.key: request for pod, request in asked}
+    wanted, ranked = shapes(asked), list[tuple[tuple[float | bool | str, ...], Candidate, NodeLayout]]()
+    for found in candidates:
+        for layout in found.others:
+            if gpus := served(layout.devices, wanted):
+                order = not found.is_idle, found.gpus / gpus, found.node.name, layout.name
+                ranked.append((order, found, layout))
+    tried, kinds = 0, Counter[object]()
+    for _, found, layout in sorted(ranked, key=lambda entry: entry[0]):
+        kind = found.spec.model, found.gpus, frozenset(layout.devices.items()), found.is_idle
+        if kinds[kind] >= _OF_A_KIND or (loses := lost(found)) is None:
+            continue
+        starting = starts_on(state, settings, with_layout(found.node, layout), [pod for pod, _ in asked])
+        if starting:
+            kinds[kind] += 1
+            gpus = sum(gpus_asked(requests[pod.key], found.spec.model) for pod in starting)
+            yield Change(found, layout, tuple(starting), gpus, loses)
+        if (tried := tried + 1) >= _TRIED:
+            return
+
+
+def starts_on(state: State, settings: Settings, node: Node, waiting: Sequence[Pod]) -> list[Pod]:
+    """The waiting pods that start if this node, with its pods that have no GPU, is all that there is."""
+    busy = {pod.uid for pod in holders(state, node.name)}
+    stays = [pod for pod in state.pods.on_node(node.name) if pod.uid not in busy]
+    accepted = [pod for pod in waiting if not state.node_filter(pod).rejection(node)]
+    if not accepted:
+        return []
+    pods = [*stays, *accepted]
+    events: list[Event] = [Upserted(node), Listed("Node", frozenset([node.name]))]
+    events += map(Upserted, state.gangs.pod_groups())
+    events += [*map(Upserted, pods), Listed("Pod", frozenset(pod.key for pod in pods))]
+    world = state_of(settings)
+    world.apply(events)
+    trial = trial_of(world, real_moves=True)
+    started = trial.place_waiting()
+    return [pod for pod in accepted if pod.key in started]
+
+
+def would_change(change: Change) -> str:
+    """What would change, for whom, and what that loses. Short enough for an Event."""
+    first, more = shorten(change.pods[0].key, KEY), len(change.pods) - 1
+    whom = f"{first} and {many(more, 'more pod')}" if more else first
+    before, after = change.candidate.today.name, change.layout.name
+    return (
+        f"MIG layout {after} instead of {before} on node {shorten(change.name, KEY)} makes room for {whom}; "
+        f"it loses {change.lost / 3600:.2g} GPU-hours"
+    )

@@ -27,25 +27,22 @@ from extender.evictor.decision import longest_grace
 from extender.evictor.metrics import EvictorMetrics
 from extender.evictor.planner import Planner
 from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL
-from extender.inventory.mig_layouts import can_change, named_layouts, shows
-from extender.inventory.node_state import must_stay
+from extender.inventory.mig_layouts import can_change, shows
 from extender.k8s.mig_change import ANNOTATION, MigChange, NodeLayout, mig_change_of
 from extender.k8s.objects import Node, Pod
 from extender.plan.mig_search import (
     Candidate,
     Change,
     asking,
-    candidate,
     gpus_asked,
+    open_candidate,
     possible_changes,
-    same,
     shapes,
     would_change,
 )
 from extender.plan.room_by_moves import holders, moves_off, rule_of
 from extender.settings import Settings
 from packing.model.node_spec import NodeSpec
-from packing.model.reasons import Reason
 from packing.plan.mig_layouts import ChangeRule, Peaks, served
 from packing.plan.move_rule import WaitClock
 
@@ -217,19 +214,10 @@ class LayoutChanges:
 
     def _candidate(self, node: Node, total: Counter[str]) -> Candidate | None:
         """The node, if it may change now, with the layouts that leave enough for what comes back."""
-        state, wall = self._state, self._wall()
-        change, spec = mig_change_of(node.annotations), state.fleet.spec_of(node.name)
-        if spec is None or spec.blocked is not Reason.FITS or node.name in state.nodes.closed:
-            return None
-        if must_stay(node) or (change and (change.is_active or wall < change.until)):
-            return None
-        found = candidate(
-            state, node, lambda at, spec: named_layouts(at, spec, state.nodes.layouts.on(at.name))
-        )
-        if found is None or node.labels.get(STATE_LABEL) != "success" or not _has_its_layout(state, found):
-            return None
-        enough = [layout for layout in found.others if self._leaves_enough(found, layout, total)]
-        return dataclasses.replace(found, others=tuple(enough)) if enough else None
+        found = open_candidate(self._state, node, self._wall())
+        layouts = found.others if found else ()
+        enough = [layout for layout in layouts if found and self._leaves_enough(found, layout, total)]
+        return dataclasses.replace(found, others=tuple(enough)) if found and enough else None
 
     def _leaves_enough(self, found: Candidate, layout: NodeLayout, total: Counter[str]) -> bool:
         today, then = (_named(found.spec, devices) for devices in (found.today.devices, layout.devices))
@@ -299,12 +287,6 @@ class LayoutChanges:
         if node != change.candidate.node or self._lost(change.candidate) != change.lost:
             return False
         return any(map(self._planner.needs_room, change.pods))
-
-
-def _has_its_layout(state: State, found: Candidate) -> bool:
-    """Whether the node offers what the layout of its label promises: then that is the way back."""
-    named = named_layouts(found.node, found.spec, state.nodes.layouts.on(found.node.name))
-    return any(layout.name == found.today.name and same(layout, found.today) for layout in named)
 
 
 def _named(spec: NodeSpec, devices: dict[str, int]) -> Counter[str]:

@@ -11,7 +11,9 @@ from extender.dialects.dialect import Claims
 from extender.dialects.pod_request import claims_of
 from extender.explain.needs import kind_of
 from extender.inventory.node_inventory import Sources
+from extender.k8s.mig_change import mig_change_of
 from extender.k8s.resource_slices import Device
+from extender.untrusted.limits import shorten
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.model.mig_instances import every_slice
@@ -124,7 +126,7 @@ class NodeView:
     has which devices (``layout``; empty where that is guessed), and what the NVLink ``islands`` were read
     from (empty where they are not known). ``network``: the labels that say to which nodes it is near.
     ``unoffered``: its GPUs where pods get none of them but by claims; ``not_offered``: which of them are
-    missing where it offers some.
+    missing where it offers some. ``layout_change``: how Stowage changes its MIG layout, or has changed it.
     """
 
     name: str
@@ -143,6 +145,7 @@ class NodeView:
     devices: tuple[DeviceView, ...]
     unoffered: Unoffered | None = None
     not_offered: str = ""
+    layout_change: str = ""
 
 
 def view_node(state: State, name: str, now: float) -> NodeView | None:
@@ -150,7 +153,7 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
     fleet, spec = state.fleet, state.fleet.spec_of(name)
     if spec is None:
         return None
-    row = fleet.rows[name]
+    row, change = fleet.rows[name], mig_change_of(state.nodes[name].annotations)
     return NodeView(
         name=name,
         model=spec.model or spec.product,
@@ -168,6 +171,7 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
         devices=tuple(_devices(state, name)),
         unoffered=unoffered(state, name),
         not_offered=not_offered(state, name),
+        layout_change=shorten(change.described()) if change else "",
     )
 
 

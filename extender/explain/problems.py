@@ -14,6 +14,8 @@ from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, not_offered, unoffered, unoffered_counts
 from extender.dialects import stowage
 from extender.explain.advice import ADVICE
+from extender.k8s.mig_change import ANNOTATION, mig_change_of
+from extender.k8s.objects import Node
 from extender.settings import DEFAULT_QUEUES, Queue, Settings
 from extender.untrusted.limits import KEY, shorten
 from packing.fleet.feasibility import could_host
@@ -35,6 +37,7 @@ _NODE_CLOSED = "correct the named label, annotation or resource: until then the 
 _NODE = "correct what is named; it is ignored until then, and the node takes pods"
 _UNOFFERED = "check the device plugin and the driver of the node; until then its GPUs take no pods"
 _LAYOUTS = "create or correct the MIG manager's ConfigMap, or the setting mig_manager"
+_LAYOUT_CHANGE = f"see the log of the node's MIG manager, then remove the annotation {ANNOTATION} of the node"
 _POD = "correct its request and recreate it; a pending pod is not placed, a running one counts as the larger"
 _CONTRADICTION = (
     "the larger use counts until the pod ends; deploy/keep-assignments.yaml stops others from editing "
@@ -139,12 +142,27 @@ def _of_nodes(state: State) -> Iterator[Problem]:
         yield Problem("node", shorten(name, KEY), shorten(text), _NODE)
     for name, text in sorted(state.nodes.layouts.problems(state.nodes)):
         yield Problem("node", shorten(name, KEY), shorten(text), _LAYOUTS)
+    for name, node in sorted(state.nodes.items()):
+        if ANNOTATION in node.annotations and (text := _layout_problem(node)):
+            yield Problem("node", shorten(name, KEY), text, _LAYOUT_CHANGE)
     for name in sorted(unoffered_counts(state).keys() - state.nodes.problems.keys()):
         if text := not_offered(state, name):
             yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
         elif (found := unoffered(state, name)) and not closed_text(state, name):
             text = f"{found.note}; its pods hold {found.used}" if found.used else found.note
             yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
+
+
+def _layout_problem(node: Node) -> str:
+    """What went wrong with a change of the node's MIG layout."""
+    change = mig_change_of(node.annotations)
+    if change is None:
+        return f"the annotation {ANNOTATION} cannot be read, and is ignored"
+    if change.step != "failed":
+        return ""
+    return shorten(
+        f"the MIG manager has not applied layout {change.after.name}; no layout is changed for a day"
+    )
 
 
 def _of_pods_and_objects(state: State) -> Iterator[Problem]:

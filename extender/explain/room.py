@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import ChainMap, Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
@@ -17,8 +18,10 @@ from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError, effective_requests
 from extender.explain.answers import Actor, EvictionOption, Evictions, EvictorMode, Refusal
 from extender.explain.candidates import uncordoned
+from extender.inventory.devices import LAYOUT_LABEL
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, milli, whole
+from extender.plan.mig_search import gpus_asked, open_candidate, possible_changes, would_change
 from extender.plan.room_by_moves import (
     asked_together,
     mode_for,
@@ -41,8 +44,8 @@ from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.plan.move_rule import MoveRule
 
-_CORDONED, _TRIED = 16, 24
-"""How many cordoned nodes are tried, and pods on others."""
+_CORDONED, _TRIED, _LAYOUTS = 16, 24, 256
+"""How many cordoned nodes are tried, and pods on others, and nodes for another MIG layout."""
 _WHO = {
     "on": "wait: the evictor moves others once it has waited for long enough: ",
     "recommend": "let the evictor move others (evictor: on, consolidation: on): ",
@@ -73,6 +76,28 @@ def room_by_others(state: State, pod: Pod, settings: Settings | None, now: float
         if room:
             return f"{_WHO[mode] if rule else ''}{would_make_room(room)}"
     return ""
+
+
+def layout_change_for(state: State, pod: Pod, settings: Settings | None, now: float) -> str:
+    """Which node that nobody uses could get another MIG layout so that the pod fits, and who does it; "" for
+    none. ``settings`` of the evictor, None if they are not known; ``now`` in Unix seconds."""
+    with suppress(RequestError):
+        if not gpus_asked(state.request_of(pod)):
+            return ""
+    given = settings or Settings()
+    found = (open_candidate(state, node, now) for node in state.nodes.values() if LAYOUT_LABEL in node.labels)
+    idle = [node for node in islice(filter(None, found), _LAYOUTS) if node.is_idle]
+    seconds = given.mig_layout_seconds
+    changes = possible_changes(state, given, idle, [pod], lambda node: node.gpus * seconds)
+    if (change := next(changes, None)) is None:
+        return ""
+    if given.mig_layouts == "on":
+        return f"wait: the evictor changes MIG layouts once waiting has cost as much: {would_change(change)}"
+    name, layout = shorten(change.name, KEY), shorten(change.layout.name, KEY)
+    paste = f"kubectl label node {name} {LAYOUT_LABEL}={layout} --overwrite"
+    return (
+        f"give {name}, which nobody uses, MIG layout {layout}: {paste} (or let the evictor: mig_layouts: on)"
+    )
 
 
 def fit_at_once(state: State, pod: Pod, request: Request, count: int) -> int:

@@ -23,6 +23,7 @@ from extender.explain.candidates import Candidates, Rejection, uncordoned
 from extender.explain.needs import EACH_GPU, GPU_MEMORY, NO_DEVICES, reduced, replicas_given
 from extender.explain.room import (
     gang_fits_when_empty,
+    layout_change_for,
     node_to_uncordon,
     others_without_gpus,
     room_by_others,
@@ -78,6 +79,15 @@ class Question:
 
 def decide(asked: Question, hints: Sequence[Hint]) -> Verdict:
     """The verdict on a pod that fits nowhere."""
+    found = _decide(asked, hints)
+    if asked.now is None or asked.pod.spec.claims:
+        return found
+    way = layout_change_for(asked.state, asked.pod, asked.settings, asked.now)
+    after = int(any(hint.mended for hint in hints))  # what comes then is said of the first
+    return replace(found, ways=(*found.ways[:after], way, *found.ways[after:])) if way else found
+
+
+def _decide(asked: Question, hints: Sequence[Hint]) -> Verdict:
     if not asked.every:
         return Verdict("there is no node")
     changes, others = try_rule_changes(asked.state, asked.pod, asked.request, asked.candidates)

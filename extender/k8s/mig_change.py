@@ -9,7 +9,6 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct, field
 
-from extender.k8s.objects import Node
 from extender.untrusted.limits import DEVICES_PER_NODE, KEY, MIG_PROFILES, NAME
 
 ANNOTATION = "stowage.dev/mig-change"
@@ -53,7 +52,14 @@ class MigChange(Struct, frozen=True, omit_defaults=True):
         """Whether the node takes no new pods. That ends also if nobody goes on with the change."""
         return self.is_active and self.since - _SKEW <= now < min(self.until, self.since + _LONGEST)
 
+    def described(self) -> str:
+        """For people: what changes, for whom, how far it is, and what stops it."""
+        whom = f" for {self.pod}" if self.pod else ""
+        text = f"MIG layout {self.before.name} to {self.after.name}{whom}: {self.step}"
+        return f"{text}; to stop it, remove the annotation {ANNOTATION}" if self.is_active else text
+
     def text(self) -> str:
+        """The annotation."""
         return msgspec.json.encode(self).decode()
 
 
@@ -66,8 +72,3 @@ def mig_change_of(annotations: Mapping[str, str]) -> MigChange | None:
         return msgspec.json.decode(text, type=MigChange)
     except (msgspec.DecodeError, RecursionError):
         return None
-
-
-def unreadable_change(node: Node) -> bool:
-    """Whether the annotation is there and cannot be read. It is ignored then: it closes no node."""
-    return bool(node.annotations.get(ANNOTATION)) and mig_change_of(node.annotations) is None

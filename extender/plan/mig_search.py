@@ -15,8 +15,10 @@ from extender.cluster.factory import state_of
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.shared_gpus import MIG_PREFIX
-from extender.inventory.mig_layouts import WHOLE, can_change, today, with_layout
-from extender.k8s.mig_change import NodeLayout
+from extender.inventory.devices import STATE_LABEL
+from extender.inventory.mig_layouts import WHOLE, can_change, named_layouts, today, with_layout
+from extender.inventory.node_state import must_stay
+from extender.k8s.mig_change import NodeLayout, mig_change_of
 from extender.k8s.objects import Event, Listed, Node, Pod, Upserted
 from extender.plan.room_by_moves import holders
 from extender.replay.cluster_pods import trial_of
@@ -25,6 +27,7 @@ from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import many
 from packing.model.gpu_catalogue import named_model, parse_profile
 from packing.model.node_spec import NodeSpec
+from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.plan.mig_layouts import Wanted, served
 
@@ -83,6 +86,20 @@ def candidate(
     has = today(node, spec)
     others = [layout for layout in layouts(node, spec) if layout.devices and not same(layout, has)]
     return Candidate(node, spec, has, tuple(others), not holders(state, node.name))
+
+
+def open_candidate(state: State, node: Node, now: float) -> Candidate | None:
+    """The node, if its MIG manager could give it another layout now, and could go back to today's. ``now`` in
+    Unix seconds."""
+    spec, change = state.fleet.spec_of(node.name), mig_change_of(node.annotations)
+    if spec is None or spec.blocked is not Reason.FITS or node.name in state.nodes.closed or must_stay(node):
+        return None
+    if (change and (change.is_active or now < change.until)) or node.labels.get(STATE_LABEL) != "success":
+        return None
+    known = named_layouts(node, spec, state.nodes.layouts.on(node.name))
+    found = candidate(state, node, lambda at, of: known)
+    back = (layout for layout in known if found and layout.name == found.today.name)
+    return found if found and any(same(layout, found.today) for layout in back) else None
 
 
 def same(one: NodeLayout, other: NodeLayout) -> bool:

@@ -48,6 +48,8 @@ from packing.plan.move_rule import WaitClock
 
 _LOOK, _AGAIN = 5.0, 60.0
 """Seconds between two looks at what waits, and after one that led to nothing, or a write that failed."""
+_AT_ONCE = 25
+"""Nodes that are looked at before other tasks run: about a millisecond."""
 _SETTLE = 10.0
 """Seconds from the mark to the label: a pod that kube-scheduler was told to fit may be bound until then."""
 _LONGEST_GRACE = 3600.0
@@ -181,7 +183,8 @@ class LayoutChanges:
             self._waited.keep(())
             return
         total = _sum(capable)
-        candidates = [found for node, _ in capable if (found := self._candidate(node, total))]
+        each = [self._candidate(node, total) async for node, _ in with_turns(capable, _AT_ONCE)]
+        candidates = [found for found in each if found]
         self._count_waits(pods, candidates, now)
         may_begin = self._rule.may_begin(
             [change.since for change in changes], sum(change.is_active for change in changes), self._wall()
@@ -283,10 +286,10 @@ class LayoutChanges:
 
     def _still(self, change: Change) -> bool:
         """Whether the change is still right: others had their turn since it was looked for."""
-        node = self._state.nodes.get(change.name)
-        if node != change.candidate.node or self._lost(change.candidate) != change.lost:
+        if self._state.nodes.get(change.name) != change.candidate.node:
             return False
-        return any(map(self._planner.needs_room, change.pods))
+        lost, waiting = self._lost(change.candidate), list(filter(self._planner.needs_room, change.pods))
+        return lost is not None and self._is_worth(lost, waiting)
 
 
 def _named(spec: NodeSpec, devices: dict[str, int]) -> Counter[str]:

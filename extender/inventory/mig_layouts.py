@@ -59,15 +59,20 @@ def today(node: Node, spec: NodeSpec) -> NodeLayout:
 
 
 def named_layouts(node: Node, spec: NodeSpec, known: MigLayouts | None) -> list[NodeLayout]:
-    """The layouts that the MIG manager of the node has a name for. Those whose result is not certain are left
-    out: an entry of a ConfigMap may apply to GPUs of some PCI ids, which no label names."""
-    name, gpus = spec.model or "", len(spec.gpus)
-    if known and known.layouts:
-        found = [(of, _of_configmap(layout, name, gpus)) for of, layout in known.layouts.items()]
-    else:
-        found = [(of, instances * gpus) for of, instances in _standard(name)]
-    shown = (_shown(of, instances, node, spec) for of, instances in found if instances)
-    return [layout for layout in shown if layout]
+    """The layouts that the MIG manager of the node has a name for, the same objects for nodes of one kind.
+    Those whose result is not certain are left out: an entry of a ConfigMap may apply to GPUs of some PCI ids,
+    which no label names."""
+    kind = spec.model or "", len(spec.gpus), is_single(node, spec)
+    if not (known and known.layouts):
+        return _standard(*kind)
+    found = (_of_configmap(name, layout, *kind) for name, layout in known.layouts.items())
+    return [layout for layout in found if layout]
+
+
+def is_single(node: Node, spec: NodeSpec) -> bool:
+    """Whether the node shows, or would show, its instances as ``nvidia.com/gpu``."""
+    whole = (pool for pool in spec.pools if pool.resource == WHOLE)
+    return node.labels.get(_STRATEGY) == "single" or any(pool.profile for pool in whole)
 
 
 def all_layouts(spec: NodeSpec, resources: Collection[str]) -> list[NodeLayout]:
@@ -97,26 +102,28 @@ _Instances = tuple[Mapping[Profile | None, int], ...]
 """For each GPU the number of its instances by profile; one of None is the whole GPU."""
 
 
-@lru_cache(maxsize=64)
-def _standard(name: str) -> list[tuple[str, _Instances]]:
-    """The layouts that are the same on each GPU of this model, with that of one GPU."""
+@lru_cache(maxsize=256)
+def _standard(name: str, gpus: int, single: bool) -> list[NodeLayout]:
+    """The layouts that are the same on each of so many GPUs of this model."""
     model = named_model(name)
     if model is None or model.geometry is None:
         return []
     of_model = profile_names(model.geometry, -(-model.memory_mib // 1024))
     uniform = [(parse_profile(of), layouts({of: placement})[0][of]) for of, placement in of_model.items()]
-    plain = [(profile, count) for profile, count in uniform if profile and not profile.attribute]
-    found: list[tuple[str, _Instances]] = [(DISABLED, ({None: 1},))]
-    return found + [(f"all-{profile}", ({profile: count},)) for profile, count in plain]
+    named: dict[str, Mapping[Profile | None, int]] = {DISABLED: {None: 1}}
+    named |= {f"all-{profile}": {profile: n} for profile, n in uniform if profile and not profile.attribute}
+    shown = (_shown(of, (on_gpu,) * gpus, single) for of, on_gpu in named.items())
+    return [layout for layout in shown if layout]
 
 
-@lru_cache(maxsize=1024)
-def _of_configmap(layout: MigLayout, name: str, gpus: int) -> _Instances:
-    """The instances on each GPU; () where GPUs of the model cannot have them, or it is not certain."""
+@lru_cache(maxsize=4096)
+def _of_configmap(of: str, layout: MigLayout, name: str, gpus: int, single: bool) -> NodeLayout | None:
+    """A layout of a ConfigMap; None where GPUs of the model cannot have it, or its result is not certain."""
     model = named_model(name)
     found = list(instances_by_gpu(layout, gpus)) if model else []
     able = [on_gpus for on_gpus in found if model and all(_is_able(model, on_gpu) for on_gpu in on_gpus)]
-    return able[0] if able and all(on_gpus == able[0] for on_gpus in able) else ()
+    certain = bool(able) and all(on_gpus == able[0] for on_gpus in able)
+    return _shown(of, able[0], single) if certain else None
 
 
 def _is_able(model: Model, instances: Mapping[Profile | None, int]) -> bool:
@@ -129,13 +136,12 @@ def _is_able(model: Model, instances: Mapping[Profile | None, int]) -> bool:
     return not asked or any(all(got.get(name, 0) >= n for name, n in asked.items()) for got in layouts(names))
 
 
-def _shown(name: str, instances: _Instances, node: Node, spec: NodeSpec) -> NodeLayout | None:
+def _shown(name: str, instances: _Instances, single: bool) -> NodeLayout | None:
     """The layout as the device plugin advertises it; None where its strategy forbids it."""
     counts: Counter[Profile | None] = Counter()
     for on_gpu in instances:
         counts.update(on_gpu)
-    single = node.labels.get(_STRATEGY) == "single" or bool(today(node, spec).profile)
-    if not single:
+    if not (single and counts):
         return NodeLayout(name, {_resource(profile): n for profile, n in counts.items()})
     (profile, number), *others = counts.items()
     return None if others else NodeLayout(name, {WHOLE: number}, str(profile) if profile else "")

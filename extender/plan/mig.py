@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from extender.dialects.shared_gpus import MIG_PREFIX
-from extender.inventory.mig_layouts import WHOLE, all_layouts, named_layouts, with_layout
+from extender.inventory.mig_layouts import WHOLE, all_layouts, is_single, named_layouts, with_layout
 from extender.k8s.mig_change import NodeLayout
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
 from extender.plan.mig_search import Candidate, Change, candidate, possible_changes
@@ -82,7 +82,8 @@ def _candidates(trial: Trial) -> dict[str, Candidate]:
 
     def layouts(node: Node, spec: NodeSpec) -> list[NodeLayout]:
         known = nodes.layouts.on(node.name)
-        return named_layouts(node, spec, known) if known else all_layouts(spec, resources)
+        has_names = known or is_single(node, spec)
+        return named_layouts(node, spec, known) if has_names else all_layouts(spec, resources)
 
     found = (candidate(state, nodes[trial.name(row)], layouts) for row in trial.gpu_rows)
     return {known.node.name: known for known in found if known}

@@ -1,15 +1,15 @@
-"""Layouts of a GPU against all sets of windows, and the choice for the nodes against all choices."""
+"""Layouts of a GPU against all sets of windows, what one serves, and when a node should get another."""
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import combinations, product
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packing.model.gpu_catalogue import find_model, parse_profile, placement_of
-from packing.plan.mig_layouts import Demand, Pool, choose_layouts, layouts
+from packing.plan.mig_layouts import ChangeRule, Peaks, Wanted, layouts, served
 from tests.examples import examples
 
 H100 = find_model("NVIDIA-H100-80GB-HBM3")
@@ -55,51 +55,88 @@ def test_known_layouts_are_among_them():
     assert {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1} in layouts(PROFILES)
 
 
-AMOUNTS = st.lists(st.integers(0, 3), min_size=2, max_size=2)
+SHAPES = st.builds(
+    Wanted,
+    st.dictionaries(st.sampled_from("abc"), st.integers(1, 4), min_size=1, max_size=1).map(
+        lambda devices: tuple(devices.items())
+    ),
+    st.sampled_from([0.5, 1.0, 2.0]),
+    st.integers(1, 3),
+)
+DEVICES = st.dictionaries(st.sampled_from("abc"), st.integers(0, 6))
 
 
-def exhaustive(pool: Pool, demand: Demand, most: int) -> tuple[float, int, int] | None:
-    """The best over all choices of a layout (or today's) for each node: what it serves is worth, pods that
-    restart, and nodes that change, both negative; None if none fits what runs."""
-    best = None
-    nodes = [g for g, count in enumerate(pool.nodes.tolist()) for _ in range(count)]
-    kinds = pool.with_layout.shape[1]
-    for choice in product(*(range(-1, kinds if pool.free[g] else 0) for g in nodes)):
-        if len(set(choice) - {-1}) > most:
-            continue
-        pairs = list(zip(nodes, choice, strict=True))
-        has = np.sum([pool.today[g] if p < 0 else pool.with_layout[g, p] for g, p in pairs], axis=0)
-        served = np.minimum(has, demand.wanted)
-        if (served < demand.run).any():
-            continue
-        changed = [g for g, p in pairs if p >= 0]
-        worth = float(demand.value @ served), -sum(int(pool.pods[g]) for g in changed), -len(changed)
-        best = worth if best is None else max(best, worth)
+def most_served(devices: dict[str, int], wanted: list[Wanted]) -> float:
+    """The best of all numbers of pods of each shape."""
+    best = 0.0
+    for counts in product(*(range(shape.pods + 1) for shape in wanted)):
+        taken = Counter[str]()
+        for count, shape in zip(counts, wanted, strict=True):
+            taken.update({name: amount * count for name, amount in shape.devices})
+        if all(devices.get(name, 0) >= amount for name, amount in taken.items()):
+            best = max(best, sum(count * shape.gpus for count, shape in zip(counts, wanted, strict=True)))
     return best
 
 
+@given(DEVICES, st.lists(SHAPES, max_size=3))
+@settings(max_examples=examples(100))
+def test_what_is_served_finds_its_devices(devices, wanted):
+    found, best = served(devices, wanted), most_served(devices, wanted)
+    assert found <= best
+    assert (found > 0) == (best > 0)
+
+
+@given(DEVICES, st.lists(SHAPES, max_size=3), st.sampled_from("abc"))
+@settings(max_examples=examples(50))
+def test_the_pods_of_one_shape_are_all_served_that_find_their_devices(devices, wanted, name):
+    alone = [shape for shape in wanted if shape.devices[0][0] == name][:1]
+    assert served(devices, alone) == most_served(devices, alone)
+
+
+RULE = ChangeRule(seconds=100, price=2, after=60, nodes=2, per_hour=3)
+
+
+def test_a_change_is_worth_what_waiting_has_cost():
+    lost = RULE.lost(8, restarts=0, since_last=1e9)
+    assert lost == 800
+    assert not RULE.is_worth(lost, [(8, 49), (8, 40)])  # they have not waited for long enough
+    assert not RULE.is_worth(lost, [(4, 99)])
+    assert RULE.is_worth(lost, [(4, 100)])
+    assert RULE.is_worth(lost, [(2, 100), (2, 100)])
+
+
+def test_restarts_and_a_change_within_a_day_count():
+    assert RULE.lost(8, restarts=50, since_last=1e9) == 850
+    assert RULE.lost(8, restarts=50, since_last=3600) == 1650
+
+
+def test_only_so_many_nodes_change_at_a_time_and_in_an_hour():
+    assert RULE.may_begin([], 1, 0)
+    assert not RULE.may_begin([], 2, 0)
+    assert not RULE.may_begin([0, 10, 20], 0, 3000)
+    assert RULE.may_begin([0, 10, 20], 0, 3601)
+
+
 @given(
-    st.lists(st.tuples(st.integers(1, 2), AMOUNTS, st.booleans(), st.integers(0, 3)), min_size=1, max_size=2),
-    st.lists(AMOUNTS, min_size=1, max_size=3),
-    AMOUNTS,
-    AMOUNTS,
-    st.integers(1, 2),
+    st.lists(st.tuples(st.integers(0, 7200), st.sampled_from("ab"), st.integers(0, 9)), max_size=20),
+    st.integers(0, 20),
+    st.integers(0, 9),
 )
-@settings(max_examples=examples(60))
-def test_no_choice_serves_more(groups, kinds, run, more, most):
-    pool = Pool(
-        np.array([n for n, *_ in groups]),
-        np.array([today for _, today, *_ in groups]),
-        np.array([kinds for _ in groups]),
-        [free for *_, free, _ in groups],
-        np.array([pods for *_, pods in groups]),
-    )
-    demand = Demand(np.array(run), np.array(run) + np.array(more), np.array([1, 4]))
-    best = exhaustive(pool, demand, most)
-    found = choose_layouts(pool, demand, most)
-    if best is None:
-        assert not found.changed.any()
-        return
-    restarted, changed = int(found.changed.sum(axis=1) @ pool.pods), int(found.changed.sum())
-    assert (float(demand.value @ found.served), -restarted, -changed) == best
-    assert (found.changed.sum(axis=1) <= pool.nodes).all()
+@settings(max_examples=examples(100))
+def test_a_node_gives_up_nothing_that_was_asked_for_within_the_last_hour(seen, total, has):
+    peaks, now = Peaks(), 7200.0
+    for at, name, amount in sorted(seen):
+        peaks.see({name: amount}, at)
+    peaks.see({}, now)
+    lately = [amount for at, name, amount in seen if name == "a" and at >= now - 3600]
+    if peaks.leaves_enough({"a": total}, {"a": has}, {}) and has:
+        assert all(total - has >= amount for amount in lately)
+    if total >= has and all(total - has >= amount for _, name, amount in seen if name == "a"):
+        assert peaks.leaves_enough({"a": total}, {"a": has}, {})
+
+
+def test_a_node_keeps_what_the_new_layout_has_too():
+    peaks = Peaks()
+    peaks.see({"a": 8}, 0)
+    assert peaks.leaves_enough({"a": 8}, {"a": 4}, {"a": 4, "b": 2})
+    assert not peaks.leaves_enough({"a": 8}, {"a": 4}, {"a": 3, "b": 2})

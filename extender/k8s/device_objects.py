@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct, ValidationError, convert, field
 
-from extender.k8s.manifest import Manifest, Texts, Unreadable, decoding_problem
+from extender.k8s.manifest import Int, Manifest, Texts, Unreadable, decoding_problem
 from extender.k8s.objects import KoordinatorDevice, KoordinatorGpu, MigGroup, MigLayout, MigLayouts
 from extender.untrusted import limits
 from extender.untrusted.bounded_cache import bounded_cache
@@ -31,7 +31,7 @@ PER_NODE_SELECTOR = f"app.kubernetes.io/component=nvidia-mig-manager,{NODE_LABEL
 class _Device(Struct, frozen=True, gc=False):
     type: str = ""
     id: str = ""
-    minor: int | None = None
+    minor: Int | None = None
     health: bool = False
     resources: Texts = {}
 

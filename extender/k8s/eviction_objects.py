@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from msgspec import Struct
 
 from extender.k8s.affinity import LabelSelectorManifest, NodeSelectorRequirement
-from extender.k8s.manifest import Labels, Manifest, Metadata, Named, Namespaced
+from extender.k8s.manifest import Int, Labels, Manifest, Metadata, Named, Namespaced
 from extender.untrusted.limits import DISRUPTED_PODS, KEY, quoted
 
 QUEUE_LABEL = "stowage.dev/queue"
@@ -111,7 +111,7 @@ def _integer(annotations: Labels, name: str, bits: int, default: int) -> int:
 
 
 class _BudgetMetadata(Metadata, frozen=True, gc=False):
-    generation: int = 0
+    generation: Int = 0
 
 
 class _BudgetSpec(Struct, frozen=True, gc=False):
@@ -120,10 +120,10 @@ class _BudgetSpec(Struct, frozen=True, gc=False):
 
 
 class _BudgetStatus(Struct, frozen=True, gc=False):
-    disruptionsAllowed: int = 0
-    observedGeneration: int = 0
-    currentHealthy: int = 0
-    desiredHealthy: int = 0
+    disruptionsAllowed: Int = 0
+    observedGeneration: Int = 0
+    currentHealthy: Int = 0
+    desiredHealthy: Int = 0
     disruptedPods: dict[str, Any] = {}
 
 

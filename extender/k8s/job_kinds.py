@@ -146,7 +146,8 @@ def _longest(spec: _Fields) -> float:
     not run for longer."""
     of_job = as_map(spec.get("runPolicy")).get("activeDeadlineSeconds")
     limits = spec.get("maximumExecutionTimeSeconds"), of_job
-    return min((float(limit) for limit in limits if type(limit) is int and limit >= 0), default=math.inf)
+    known = (float(limit) for limit in limits if type(limit) is int and 0 <= limit < 2**63)
+    return min(known, default=math.inf)
 
 
 def _templates(spec: _Fields, namespace: str) -> list[tuple[Pod, int]]:

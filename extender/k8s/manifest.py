@@ -53,6 +53,8 @@ Texts: TypeAlias = dict[str, str]
 """A map in which an entry that is null does not count, such as one of quantities."""
 Labels: TypeAlias = Annotated[Texts, Meta(extra={"null": ""})]
 """A map in which null is an empty text."""
+Int: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""A number as the API server has it; JSON has longer ones, which no float can hold."""
 Name: TypeAlias = Annotated[str, Meta(max_length=KEY)]
 """The name of an object. The API server allows 253 characters, so it serves no object with a longer one."""
 
@@ -78,7 +80,7 @@ class Metadata(Struct, frozen=True, gc=False):
     annotations: Labels = {}
     creationTimestamp: str | None = None
     deletionTimestamp: str | None = None
-    deletionGracePeriodSeconds: int | None = None
+    deletionGracePeriodSeconds: Int | None = None
     resourceVersion: str = ""
     ownerReferences: tuple[OwnerManifest, ...] = ()
 

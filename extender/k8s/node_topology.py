@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from msgspec import Meta, Struct
 
-from extender.k8s.manifest import Manifest, Name, Named
+from extender.k8s.manifest import Int, Manifest, Name, Named
 from extender.k8s.quantity import QuantityError, milli, whole
 from extender.untrusted.limits import NUMA_RESOURCES, NUMA_ZONES, quoted, shorten
 from packing.model.numa import NumaNode, Policy
@@ -59,9 +59,9 @@ class _Resource(Struct, frozen=True, gc=False):
     """The CRD takes its amounts as numbers, too."""
 
     name: Name = ""
-    capacity: str | int = "0"
-    allocatable: str | int | None = None
-    available: str | int = "0"
+    capacity: str | Int = "0"
+    allocatable: str | Int | None = None
+    available: str | Int = "0"
 
 
 class _Zone(Struct, frozen=True, gc=False):

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from extender.k8s.manifest import Manifest
+from extender.k8s.manifest import Int, Manifest
 from extender.k8s.objects import PodGroup, PodGroupKind
 
 APIS: dict[str, PodGroupKind] = {
@@ -30,7 +30,7 @@ _MOST = (1 << 31) - 1  # all these fields are int32
 
 
 class _Gang(Struct, frozen=True, gc=False):
-    minCount: int | None = None
+    minCount: Int | None = None
 
 
 class _Policy(Struct, frozen=True, gc=False):
@@ -42,8 +42,8 @@ class _Spec(Struct, frozen=True, gc=False):
     parentCompositePodGroupName: str | None = None
     schedulingPolicy: _Policy = _Policy()
     disruptionMode: Any = None
-    minMember: int | None = None
-    minTaskMember: dict[str, int] = {}
+    minMember: Int | None = None
+    minTaskMember: dict[str, Int] = {}
     subGroups: tuple[Any, ...] = ()
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from extender.k8s.affinity import AffinityManifest, Toleration
-from extender.k8s.manifest import Name, Pairs, Texts, is_relevant
+from extender.k8s.manifest import Int, Name, Pairs, Texts, is_relevant
 from extender.k8s.objects import Container, PodClaim, PodSpec
 from extender.k8s.quantity import QuantityError, milli, whole
 from extender.untrusted.bounded_cache import BoundedMap
@@ -37,7 +37,7 @@ class ResourcesManifest(Struct, frozen=True, gc=False):
 
 
 class _Port(Struct, frozen=True, gc=False):
-    hostPort: int = 0
+    hostPort: Int = 0
 
 
 class ContainerManifest(Struct, frozen=True, gc=False):
@@ -86,12 +86,12 @@ class PodSpecManifest(Struct, frozen=True, gc=False):
     resourceClaims: tuple[ClaimManifest, ...] = ()
     nodeName: Name = ""
     schedulerName: str = "default-scheduler"
-    priority: int = 0
+    priority: Int = 0
     priorityClassName: Name = ""
     runtimeClassName: Name = ""
     preemptionPolicy: str = ""
     restartPolicy: str = ""
-    activeDeadlineSeconds: int | None = None
+    activeDeadlineSeconds: Int | None = None
     schedulingGroup: _SchedulingGroup = _SchedulingGroup()
     schedulingGates: tuple[_SchedulingGate, ...] = ()
     affinity: AffinityManifest = AffinityManifest()

@@ -1,0 +1,67 @@
+"""No number of an object is larger than the API server has them: no float holds some that JSON can write."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+from collections.abc import Iterator
+
+import pytest
+from msgspec import Struct, inspect
+
+import extender.k8s
+from extender.k8s.job_kinds import JobManifest
+from extender.k8s.pod_manifest import PodManifest
+
+BOUNDED_WHERE_READ = {
+    *("_Attribute.int", "_Pool.generation", "_Pool.resourceSliceCount"),
+    "PriorityClassManifest.value",
+}
+"""Such a number is not known, and hides nothing beside it."""
+
+
+def unbounded(kind: inspect.Type, where: str) -> Iterator[str]:
+    """The places of numbers without a bound in a type."""
+    if isinstance(kind, inspect.IntType) and (kind.ge is None or kind.le is kind.lt):
+        yield where
+    for name in ("item_type", "key_type", "value_type", "types", "item_types", "type"):
+        part = getattr(kind, name, ())
+        for inner in part if isinstance(part, tuple) else [part]:
+            if isinstance(inner, inspect.Type):
+                yield from unbounded(inner, where)
+
+
+def test_every_field_that_is_decoded_has_a_bound():
+    for module in pkgutil.iter_modules(extender.k8s.__path__, "extender.k8s."):
+        importlib.import_module(module.name)
+    kinds = [Struct]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    read = [kind for kind in kinds if kind.__module__.startswith("extender.k8s")]
+    types = [info for kind in read if isinstance(info := inspect.type_info(kind), inspect.StructType)]
+    assert len(types) > 40
+    places = {
+        place
+        for info in types
+        for field in info.fields
+        for place in unbounded(field.type, f"{info.cls.__name__}.{field.encode_name}")
+    }
+    assert places == BOUNDED_WHERE_READ
+
+
+@pytest.mark.parametrize("field", ["priority", "activeDeadlineSeconds"])
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_a_number_that_is_too_long_is_left_out(field: str, sign: str):
+    text = f'{{"metadata": {{"name": "p"}}, "spec": {{"containers": [], "{field}": {sign}1{"0" * 400}}}}}'
+    manifest, _, left_out = PodManifest.salvaged(text.encode())
+    pod = manifest.record()
+    assert left_out == (f".spec.{field}",)
+    assert (pod.priority, pod.deadline) == (0, float("inf"))
+
+
+def test_a_limit_of_a_job_that_is_too_long_is_none():
+    job = {"kind": "PyTorchJob", "metadata": {"name": "j"}}
+    spec = {"runPolicy": {"activeDeadlineSeconds": 10**400}}
+    manifest = JobManifest.from_json(json.dumps(job | {"spec": spec}).encode())
+    assert manifest.record().longest == float("inf")

@@ -101,7 +101,7 @@ PARTS = {GPU: "2", "nvidia.com/gpumem": "4000"}
 """A pod's request in HAMi's dialect."""
 
 
-@pytest.mark.parametrize("text", some(TEXTS))
+@pytest.mark.parametrize("text", some(TEXTS, 2))
 def test_one_long_annotation(runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, text: str) -> None:
     pods = {
         key: usual_pod("hostile", PARTS if "/vgpu" in key else {}, annotations={key: TEXTS[text]})
@@ -139,7 +139,7 @@ ASKED = [GPU, "cpu", "memory", "nvidia.com/gpumem", "nvidia.com/gpucores", "nvid
 ASKED += ["aliyun.com/gpu-mem", "aliyun.com/gpu-count", "koordinator.sh/gpu-core", "volcano.sh/vgpu-memory"]
 
 
-@pytest.mark.parametrize("resource", some(ASKED))
+@pytest.mark.parametrize("resource", some(ASKED, 2))
 def test_quantities_of_every_grammar(
     runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, resource: str
 ) -> None:
@@ -215,7 +215,7 @@ def reported(count: int) -> Manifest:
     return {"phase": "Running", "containerStatuses": [status]}
 
 
-@pytest.mark.parametrize("spec", some(SPECS))
+@pytest.mark.parametrize("spec", some(SPECS, 2))
 def test_specs_of_every_shape(runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, spec: str) -> None:
     problems = list(run_cases(runner, caplog, {spec: SPECS[spec]()}))
     assert not problems, "\n".join(problems)

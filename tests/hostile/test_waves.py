@@ -77,7 +77,7 @@ async def grows_by(process: Process, port: int, send: Callable[[], Awaitable[Non
     return grown
 
 
-@pytest.mark.parametrize("sort", some(SORTS, 2))
+@pytest.mark.parametrize("sort", some(SORTS, 1))
 async def test_the_memory_of_connections_is_given_back(start: Start, sort: str) -> None:
     process = start("--snapshot", str(CLUSTER))
     await asyncio.to_thread(process.wait_until_ready)

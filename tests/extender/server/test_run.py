@@ -56,7 +56,7 @@ class Process:
         self._process.send_signal(number)
 
     def exit_code(self) -> int:
-        return self._process.wait(30)
+        return self._process.wait(READY_SECONDS)
 
     def log(self) -> list[dict[str, Any]]:
         """Its log lines; call it after the end of the process."""

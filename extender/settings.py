@@ -206,7 +206,7 @@ class Settings(BaseModel):
     )
     # ``cluster.factory`` checks the name, because the policies load kernels.
     policy: str = Field(default="inventory", min_length=1, description="the name of a packing policy")
-    minimum_slice_milli: int = _whole(0, 0, 1000, "the smallest useful part of a GPU, in thousandths")
+    minimum_slice_milli: int = _whole(0, 0, 1000, "the smallest useful fraction of a GPU, in thousandths")
     demand: list[ExpectedRequest] = Field(
         default=[],
         description="a list of expected requests, such as "
@@ -229,10 +229,10 @@ class Settings(BaseModel):
         default=[],
         max_length=100,
         description="a list of labels or taints such as [capacity-type=spot, team.example/spot]: nodes that "
-        "have one are spot nodes, too, beside those of the providers that Stowage knows",
+        "have one are spot nodes, too, in addition to those of known providers",
     )
     lifetimes: bool = _flag(
-        False, "whether pods prefer nodes that they keep busy no longer, by how long pods of their kind ran"
+        False, "whether pods prefer nodes whose other pods end no earlier, by how long pods of their kind ran"
     )
     gpu_values: dict[str, _Relative] = Field(
         default={},
@@ -274,12 +274,12 @@ class Settings(BaseModel):
     )
     evictor: Mode = Field(
         default="off",
-        description="off, recommend or on: whether to evict pods for pods that wait. recommend and on need "
-        "evictor_lease or leader_election",
+        description="off, recommend or on: whether to evict pods to make room for pending ones. recommend "
+        "and on need evictor_lease or leader_election",
     )
     evictor_schedulers: list[str] = Field(
         default=["stowage"],
-        description="a list of schedulerNames whose pods the evictor serves beside those seen in requests",
+        description="a list of schedulerNames whose pods the evictor serves besides those seen in requests",
     )
     evictions_per_minute: int = _whole(10, 1, 6000, "the most evictions in a minute")
     nomination_seconds: _Seconds = _seconds(120.0, 1, 3600, "for which freed room is held for a pod")
@@ -292,46 +292,51 @@ class Settings(BaseModel):
     consolidation: Mode = Field(
         default="off",
         validate_default=True,
-        description="off, recommend or on: whether running pods move elsewhere to make room for large jobs "
-        "that wait. recommend and on need evictor",
+        description="off, recommend or on: whether running pods move elsewhere to make room for large "
+        "pending jobs. recommend and on need evictor",
     )
     consolidation_background: Mode = Field(
         default="off",
         validate_default=True,
-        description="off, recommend or on: whether pods also move before a job waits, for large jobs that "
-        "are expected and to empty nodes. recommend and on need evictor",
+        description="off, recommend or on: whether pods also move before a job is pending, for expected "
+        "large jobs and to empty nodes. recommend and on need evictor",
     )
-    consolidation_gpus: int = _whole(4, 1, 100_000, "the fewest GPUs of a job that others move for")
+    consolidation_gpus: int = _whole(4, 1, 100_000, "the fewest GPUs of a job for which other pods move")
     consolidation_after_seconds: _Seconds = _seconds(
-        300.0, 0, 1e9, "that a job waits beside enough free GPUs before others move for it"
+        300.0,
+        0,
+        1e9,
+        "for which a job is pending although enough GPUs are free, before other pods move for it",
     )
     consolidation_small_wait_seconds: _Wait | None = Field(
         default=None,
-        description="null, a number from 0, or a duration such as 5m: seconds that a smaller job waits, so "
-        "that nobody moves for an hour after its start",
+        description="null, a number from 0, or a duration such as 5m: seconds for which a smaller job is "
+        "pending, so that no pod moves for an hour after it starts",
     )
     consolidation_price: _Relative = Field(
         default=1.0,
         description="a number from 0.000001 to 1000000000: GPU-seconds that moves may lose for each "
-        "GPU-second that the job has waited",
+        "GPU-second for which the job has been pending",
     )
     consolidation_moves: int = _whole(4, 1, 64, "the most pods that move for one job")
     consolidation_lost_percent: float = Field(
-        default=0.5, ge=0, le=100, description="a number from 0 to 100: what all moves may lose in an hour, "
-        "in per cent of the GPU-hours of the fleet, or 2 GPU-hours if that is more",
+        default=0.5, ge=0, le=100, description="a number from 0 to 100: what all moves may lose per hour, "
+        "in percent of the GPU-hours of the fleet, or 2 GPU-hours if that is more",
     )  # fmt: skip
     mig_layouts: Mode = Field(
         default="off",
         validate_default=True,
-        description="off, recommend or on: whether nodes get another MIG layout so that pods start that fit "
-        "nowhere. recommend and on need evictor",
+        description="off, recommend or on: whether nodes get another MIG layout so that pods that fit "
+        "nowhere can start. recommend and on need evictor",
     )
     mig_layout_seconds: _Seconds = _seconds(
         300.0, 1, 7200, "that a node takes at most to get another MIG layout"
     )
     mig_layouts_at_once: int = _whole(1, 1, 1000, "the most nodes whose MIG layout changes at a time")
     mig_layouts_per_hour: int = _whole(4, 1, 1000, "the most MIG layouts that change in an hour")
-    shield_configmap: str | None = _object("a ConfigMap, or null: where to keep which jobs lost pods lately")
+    shield_configmap: str | None = _object(
+        "a ConfigMap, or null: where to record which jobs recently lost pods"
+    )
     mig_manager: str | None = Field(
         default=None,
         pattern=rf"^{_NAMESPACE}(/{_OBJECT})?$",
@@ -359,18 +364,17 @@ class Settings(BaseModel):
     debug_token_file: str | None = Field(
         default=None,
         min_length=1,
-        description="the path of a file with a token, or null: who sends it may read /debug and /metrics",
+        description="the path of a file with a token, or null: requests with it may read /debug and /metrics",
     )
     debug_token_review: bool = _flag(
         False,
-        "whether only those may read /debug and /metrics whose token the API server accepts, and who have "
-        "the right to",
+        "whether /debug and /metrics require a token that the API server accepts, and the right to read them",
     )
     allowed_hosts: list[Annotated[str, Field(pattern=rf"^{_HOST_PART}(\.{_HOST_PART})*$")]] = Field(
         default=[],
         max_length=64,
-        description="a list of at most 64 host names, such as [stowage.example.com]: under which callers "
-        "may ask, beside addresses, localhost, names without a dot and Services",
+        description="a list of at most 64 host names, such as [stowage.example.com]: that callers "
+        "may use, in addition to addresses, localhost, names without a dot and Services",
     )
     body_limit_mib: int = _whole(64, 1, 1024, "the largest request body in MiB")
     decisions_kept: int = _whole(1000, 0, 1_000_000, "the number of pods whose last decisions are kept")

@@ -123,7 +123,7 @@ def _kind(word: str) -> str:
 def _asked(
     args: argparse.Namespace, manifest: str | None, pods: Sequence[str], stowage: StowageService
 ) -> list[_Answer]:
-    """The answers of the running Stowage, with its learnt demand and its last decisions: of the pods of a
+    """The answers of the running Stowage, with its learned demand and its last decisions: of the pods of a
     manifest, and of pods by name. Raises ``NotAsked``, and ``ValueError`` if Stowage refuses the question."""
     nodes, answers = [("node", name) for name in args.node or ()], []
     if manifest is not None:

@@ -1,4 +1,4 @@
-"""``stowage settings``: the settings that are in force, and where each value comes from."""
+"""``stowage settings``: the effective settings, and where each value comes from."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _WAITING = 20
-"""Waiting pods that are shown."""
+"""Pending pods that are shown."""
 _MOST = 1_000_000
 _POLICY = "best-fit"
 """What a place costs is not shown, and this one needs no tables."""
@@ -224,7 +224,7 @@ def _sort_key(line: NodeLine | Group, sort: Sort) -> str | float:
 def render(
     found: Overview, lines: Sequence[NodeLine | Group], by: By, now: float, *, wide: bool = False
 ) -> str:
-    """These lines, a summary, and waiting pods. ``now`` in Unix seconds."""
+    """These lines, a summary, and pending pods. ``now`` in Unix seconds."""
     width = line_width(wide=wide)
     more = _WIDE_HEAD if wide and by == "node" else ()
     head = ("NODE", *_HEAD, *more) if by == "node" else (by.upper(), "NODES", *_HEAD[1:6], "MIG FREE")

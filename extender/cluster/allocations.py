@@ -159,7 +159,7 @@ class Allocations:
         return list(self._on_node.get(node, ()))
 
     def allocation_if_bound(self, placement: Placement) -> Allocation:
-        """What a pod that waits would have of its node, which must be known, if it were bound now."""
+        """What a pending pod would have of its node, which must be known, if it were bound now."""
         row = self._fleet.rows[placement.node]
         gpus = freest_gpus(self._fleet, row, placement.request)
         return allocation_of(self._fleet, row, placement.request, gpus)

@@ -34,7 +34,7 @@ from packing.model.gpu_catalogue import named_model
 from packing.model.request import WHOLE
 
 UNKNOWN = "unknown"
-"""The model of GPUs that the catalogue does not have."""
+"""The model of GPUs that the catalog does not have."""
 _TEAMS = 1000
 """Counted apart. Users choose namespaces, so the number of series is bounded."""
 _OFFERS_NONE = "node offers none of its GPUs"
@@ -113,7 +113,7 @@ def waits_for_devices(state: State, pod: Pod) -> bool:
 
 
 def pods_waiting_for_devices(state: State) -> list[Pod]:
-    """The pods that wait, the most urgent first."""
+    """The pending pods, the most urgent first."""
     found = [pod for key in state.pods.waiting if waits_for_devices(state, pod := state.pods[key])]
     return sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
 

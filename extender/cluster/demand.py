@@ -34,7 +34,7 @@ _MOST_REQUESTS = 1000
 class DemandLearner:
     """Shows each pod to the policy once: when the watch first shows it without scheduling gates, or, where no
     node could host it then, when it is bound. Before the nodes are known, pods wait for ``start``. ``learnt``
-    counts the pods that the policy has learnt from; ``monitor`` has their requests, and figures of them.
+    counts the pods that the policy has learned from; ``monitor`` has their requests, and figures of them.
     ``stopped``: it learns nothing more.
     """
 

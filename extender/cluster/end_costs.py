@@ -113,7 +113,7 @@ class EndCosts:
 
     def remaining(self, pod: Pod, outlives: Doubles) -> Doubles:
         """Seconds from now until the pod ends, infinite where nothing is known of that: (S,). ``outlives``
-        (S,): the part (0 to 1) of the pods of its kind and age that end before it does. For a pod that waits:
+        (S,): the part (0 to 1) of the pods of its kind and age that end before it does. For a pending pod:
         from its start."""
         now, running = self._clock(), self.ends.running.get(pod.key)
         if pod.is_about_to_go(now):

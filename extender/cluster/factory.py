@@ -1,4 +1,4 @@
-"""Makes the state of the cluster from settings: the policy in force, and the demand mix that it expects. A
+"""Makes the state of the cluster from settings: the chosen policy, and the demand mix that it expects. A
 dump of a state has what makes it again."""
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class GuardedPolicy:
 def state_of(settings: Settings, dump: Header | None = None) -> State:
     """A state without nodes or pods, under these settings. Raises ``SettingsError``.
 
-    ``dump``: what a service has learnt and remembers. Then pods that come teach nothing: it knew them.
+    ``dump``: what a service has learned and remembers. Then pods that come teach nothing: it knew them.
     """
     prior = _learnt(dump) if dump else prior_of(settings.demand)
     check_policy(settings.policy)

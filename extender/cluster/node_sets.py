@@ -58,7 +58,7 @@ class NodeSets:
         self._masks.pop(name, None)
 
     def choose(self, nodes: Mapping[str, Node]) -> Callable[[], Numbers]:
-        """A function that chooses the sets for what was learnt. It uses no shared state, so it may run in a
+        """A function that chooses the sets for what was learned. It uses no shared state, so it may run in a
         thread."""
         counts = self._demand.counts()
         gpus = self._fleet.arrays.compute_capacity[0].tolist()

@@ -34,7 +34,7 @@ class PodTable(Mapping[str, Pod]):
     ``waiting`` are the keys of those without a node, ``leaving`` of those with a node that terminate,
     ``anti_affine`` of those with a required anti-affinity to other pods.
     ``misaligned``: the last that kubelet refused for its NUMA policy, which have ended and still exist.
-    ``expects``: since when a waiting pod, by its UID, is told to wait for the room of pods that have just
+    ``expects``: since when a pending pod, by its UID, is told to wait for the room of pods that have just
     ended. ``obscure``: the nodes of pods that may hold more than can be read, by key. ``on_bound`` is called
     when a pod that waited gets a node, ``on_end`` when one with a node is gone. ``now``: Unix seconds.
     """

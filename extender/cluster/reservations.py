@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reserved(IntEnum):
-    """Why a waiting pod has a place, the strongest first."""
+    """Why a pending pod has a place, the strongest first."""
 
     SUPPOSED = 1
     # Up to 1.37 kube-scheduler clears a nomination whenever it tries the pod before the victims have gone: it
@@ -236,7 +236,7 @@ class Reservations:
                 del self._cycles[key]
 
     def update(self, before: Pod | None, pod: Pod) -> None:
-        """The watch shows a waiting pod, and has shown it as ``before``.
+        """The watch shows a pending pod, and has shown it as ``before``.
 
         When an attempt fails, as all do while an extender does not answer, kube-scheduler clears the pod's
         nomination (``handleSchedulingFailure`` in its schedule_one.go), also if victims have left for the pod
@@ -273,7 +273,7 @@ class Reservations:
         self._moved.clear()
 
     def node_of(self, uid: str) -> str:
-        """Where a waiting pod has a place, "" for nowhere."""
+        """Where a pending pod has a place, "" for nowhere."""
         self.expire()
         return self._strongest(uid)
 

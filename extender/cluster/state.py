@@ -316,7 +316,7 @@ class State:
             gang, cycle = self.gangs.gang_of(pod), self.gangs.cycle_of(pod)
             hidden = self.reservations.hidden_from(pod, gang.key if gang else "", cycle, without)
             placements = [place for place in hidden if place.node in self.fleet.rows]
-        if not own and not placements:  # as for most pods that wait
+        if not own and not placements:  # as for most pending pods
             yield self.fleet
             return
         blocked = {held.row: self._blocked_because(held.row, ignored_uid=pod.uid) for held in own}

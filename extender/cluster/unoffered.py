@@ -75,7 +75,7 @@ def unoffered(state: State, name: str) -> Unoffered | None:
 
 
 def _model(product: str) -> str:
-    """The name in the catalogue, or what the product is called. Labels write dashes for spaces."""
+    """The name in the catalog, or what the product is called. Labels write dashes for spaces."""
     model = find_model(product.replace(" ", "-"))
     return model.name if model else product
 

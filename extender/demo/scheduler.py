@@ -48,7 +48,7 @@ class PodInfo:
 
 
 class Scheduler:
-    """A scheduler with its cache, its placed and its waiting pods; the default one without ``stowage``."""
+    """A scheduler with its cache, its placed and its pending pods; the default one without ``stowage``."""
 
     def __init__(self, nodes: Sequence[NodeInfo], seed: int, stowage: ChildService | None = None) -> None:
         self.nodes = {node.name: node for node in nodes}

@@ -24,7 +24,7 @@ class Dialect(Protocol):
     RESOURCE: str
     """The extended resource that counts the shares. A node shares its GPUs under this name."""
     REQUEST_ANNOTATIONS: frozenset[str]
-    """Annotations of a waiting pod that change its request."""
+    """Annotations of a pending pod that change its request."""
     GIVING: frozenset[str]
     """Extended resources that give a GPU to a bound pod which requests any of them, whatever contradicts
     that; none where only ``bind`` gives GPUs."""

@@ -126,7 +126,7 @@ def _parsed_request(spec: PodSpec, pairs: Pairs) -> Request:
     devices = requested_devices(resources)
     if shares and devices:
         names = ", ".join(name for name, _ in devices)
-        raise RequestError(f"requests parts of GPUs (by {shares.resource}) and {names}: use one of them")
+        raise RequestError(f"requests fractions of GPUs (by {shares.resource}) and {names}: use one of them")
     uuids = _uuids(metadata)
     if uuids is not ANY and devices:
         raise RequestError("names GPUs by UUID, but requests devices that the device plugin chooses")
@@ -170,7 +170,7 @@ def _requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, 
         except ValueError as error:  # from Shares: more of a GPU than one has, or nothing of it
             raise RequestError(f"{dialect.RESOURCE}: {error}") from error
         if shares and requested:
-            raise RequestError(f"requests parts of GPUs by {requested.resource} and by {shares.resource}")
+            raise RequestError(f"requests fractions of GPUs by {requested.resource} and by {shares.resource}")
         requested = requested or shares
     return requested
 
@@ -306,7 +306,7 @@ def _sizes(
         raise RequestError(f"{DEVICE_MEMORY}: {error}") from error
     part = shares.resource if shares and shares.memory_milli < WHOLE else ""
     if text == "true" and (named := part or next((name for name, _ in devices if _is_part(name)), "")):
-        raise RequestError(f"{WHOLE_GPU}: the pod asks for a part of a GPU by {named}")
+        raise RequestError(f"{WHOLE_GPU}: the pod asks for a fraction of a GPU by {named}")
     if shares and not shares.memory_milli and shares.memory_mib < size:
         raise RequestError(f"{DEVICE_MEMORY}: the pod asks for less of each GPU by {shares.resource}")
     return size, None if text is None else text == "true"

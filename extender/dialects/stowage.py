@@ -1,7 +1,7 @@
 """Stowage's own annotations, for nodes without a device plugin that shares GPUs.
 
-- ``stowage.dev/gpu-compute``: part of a GPU, as a quantity (``300m``, ``0.3``) or in per cent (``30%``)
-- ``stowage.dev/gpu-memory``: memory as a quantity in bytes (``8Gi``), or in per cent of the GPU's memory
+- ``stowage.dev/gpu-compute``: part of a GPU, as a quantity (``300m``, ``0.3``) or in percent (``30%``)
+- ``stowage.dev/gpu-memory``: memory as a quantity in bytes (``8Gi``), or in percent of the GPU's memory
 - ``stowage.dev/gpus``: on how many different GPUs, by default 1
 
 Compute without memory requests the same part of the memory. Memory without compute requests no compute.

@@ -3,7 +3,7 @@
 Partitions of a GPU share counters: memory slices, which exist once each, and amounts such as multiprocessors.
 A node's slots of a kind are the devices of that kind that it could still give if nothing else were requested.
 The price of a slot is that of the inventory score (bench/README.md) with a = b = 1 and equal weights of all
-kinds: weights from the true mix gave the same but for noise (``bench/claims.py``), and weights learnt from
+kinds: weights from the true mix gave the same but for noise (``bench/claims.py``), and weights learned from
 the allocations of claims 0.4 points less (standard error 0.2): they protect groups of GPUs less, and count a
 claim that any device suits as one for the device that it got.
 """

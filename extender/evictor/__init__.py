@@ -1,1 +1,1 @@
-"""The evictor: makes room for waiting pods through the eviction API. Off by default."""
+"""The evictor: makes room for pending pods through the eviction API. Off by default."""

@@ -84,7 +84,7 @@ class Actions:
         self._metrics.nominated("failed" if error else "cleared")
 
     async def evict(self, pod: Pod | None, plan: EvictionPlan, is_needed: Callable[[], bool]) -> Leaving:
-        """Evict all victims of a plan for the pod that is nominated there (None: nobody waits), if
+        """Evict all victims of a plan for the pod that is nominated there (None: no pod is pending), if
         ``is_needed`` still says so."""
         victims, done = plan.to_evict, Leaving([], 0)
         for victim in victims:
@@ -120,7 +120,7 @@ class Actions:
 
     async def recommend_moves(self, pod: Pod | None, text: str) -> None:
         """Say on the pod which others would move for it, and move nobody."""
-        _log.info("%s: %s", pod.key if pod else "nobody waits", text)
+        _log.info("%s: %s", pod.key if pod else "no pending pod", text)
         self._metrics.moved("recommended")
         if pod:
             await self._write_event(ObjectEvent(pod, "MoveRecommended", "Recommending", text))
@@ -167,7 +167,7 @@ class Actions:
         return result
 
     async def _tell_victim(self, pod: Pod | None, plan: EvictionPlan, victim: Pod) -> None:
-        why, whom = why_evicted(self._state, plan, victim, pod or victim), pod.key if pod else "nobody yet"
+        why, whom = why_evicted(self._state, plan, victim, pod or victim), pod.key if pod else "no pod yet"
         _log.info("evicted %s from %s for %s: %s (%s)", victim.key, victim.node_name, whom, why, _cost(plan))
         # As in kube-scheduler's Event, the text has the preemptor's UID, and ``related`` names it.
         word, action = ("Moved", "Moving") if victim.uid in plan.moves_to else ("Preempted", "Preempting")

@@ -19,7 +19,7 @@ _SHORTEST, _LONGEST = 5.0, 300.0  # of a back-off
 
 @dataclass(slots=True)
 class Hold:
-    """Room on a node that is held for a waiting pod until it is bound there.
+    """Room on a node that is held for a pending pod until it is bound there.
 
     ``leaving``: UIDs of the pods whose end makes the room. ``ends``: the latest end of the hold, also if they
     do not go. ``ours``: the evictor has nominated the pod; else it found the nomination. ``partial``: not all
@@ -38,7 +38,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """That these victims on this node should go for a waiting pod. Pods by UID."""
+    """That these victims on this node should go for a pending pod. Pods by UID."""
 
     pod: str
     node: str
@@ -68,7 +68,7 @@ class _Delay:
 
 
 class Book:
-    """Waiting pods by UID: since when they wait, the room that is held for them, and when to try again.
+    """Pending pods by UID: since when they wait, the room that is held for them, and when to try again.
 
     ``recommended``: the last recommendation. ``stale``: the node of a nomination that led to nothing, which
     counts no longer. ``attempts``: how often free room was to be held for the pod. ``checked``: when it was

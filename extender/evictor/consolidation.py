@@ -1,7 +1,7 @@
 """Moves running pods elsewhere so that a large job, which fits nowhere, gets their room, or has it when it
 comes.
 
-The order is: hold room for each pod that moves, nominate the waiting pods, evict, and wait for the
+The order is: hold room for each pod that moves, nominate the pending pods, evict, and wait for the
 replacements. A crash loses the held room and the clocks: the next leader finds the nominations, and counts
 how long the job waits anew.
 """
@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Pods that wait and start together: one, or as many members of a gang as are missing. The first one
+    """Pending pods and start together: one, or as many members of a gang as are missing. The first one
     speaks for all. ``gpus``: what they ask for together, and ``request``: the largest of them."""
 
     key: str
@@ -335,7 +335,7 @@ def _has_room(book: Book, job: Job) -> bool:
 
 
 def eviction_plan(room: RoomByMoves) -> EvictionPlan:
-    """All moves as the evictions of one plan, for the first of the waiting pods."""
+    """All moves as the evictions of one plan, for the first of the pending pods."""
     moves_to = {move.pod.uid: move.target for move in room.moves}
     homes = {move.pod.node_name for move in room.moves}
     node = next(node for _, node in room.nodes if node in homes)

@@ -36,7 +36,7 @@ SKIPPED = (
     "gated", "nominated", "settling", "backing_off", "unreadable", "no_gpu", "fits",
     "no_plan", "budget", "rate", "scale_up", "room_is_coming", "refused", "gang",
 )  # fmt: skip
-"""Why a waiting pod gets no room by eviction in a round."""
+"""Why a pending pod gets no room by eviction in a round."""
 Skipped: TypeAlias = Counter[str]
 Step: TypeAlias = Literal["drop", "clear", "nominate"]
 
@@ -55,7 +55,7 @@ def waiting_pods(state: State, schedulers: Schedulers) -> list[Pod]:
 
 
 def adopt(state: State, book: Book, pod: Pod, now: float, seconds: float, wall: float = 0.0) -> None:
-    """If the waiting pod is nominated already, wait for the room: kube-scheduler did it, or others, or the
+    """If the pending pod is nominated already, wait for the room: kube-scheduler did it, or others, or the
     evictor before it was restarted. Nothing tells these apart, and nothing has to."""
     node = pod.nominated_node
     if node and pod.uid not in book.holds and book.stale.get(pod.uid) != node:

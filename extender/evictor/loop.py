@@ -1,4 +1,4 @@
-"""The evictor's loop: rounds in which it makes room for the most urgent waiting pods, as the leader only."""
+"""The evictor's loop: rounds in which it makes room for the most urgent pending pods, as the leader only."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 class Evictor:
-    """Makes room for waiting pods, or in the mode ``recommend`` says how."""
+    """Makes room for pending pods, or in the mode ``recommend`` says how."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Evictor:
             self._state.reservations.release(pod.uid, Reserved.EVICTOR)
 
     async def _hold_free_room(self, replacing: Collection[str], waiting: Sequence[Pod]) -> None:
-        """Nominate waiting pods that replace interrupted ones to nodes where they fit as they are."""
+        """Nominate pending pods that replace interrupted ones to nodes where they fit as they are."""
         for pod in to_check(self._state, self._book, replacing, waiting):
             with self._guarded(pod):
                 if not (node := self._planner.free_node(pod, waiting)):

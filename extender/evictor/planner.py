@@ -1,4 +1,4 @@
-"""Plans for one waiting pod at a time, from the state as it is now, in pieces that delay no request.
+"""Plans for one pending pod at a time, from the state as it is now, in pieces that delay no request.
 
 Before anybody is evicted for a member of a gang, the rest of the gang must get room, too. Pods that replace
 interrupted ones get free room held: kube-scheduler's queue cannot be reordered, but a nominated pod keeps its
@@ -29,7 +29,7 @@ MOST_HELD = 32
 _CHECKED = 10
 """Pods that a round looks for free room for. Requests wait meanwhile."""
 _ABOVE = 64
-"""Waiting pods of higher priority that are asked whether they need the room. If there are more, none is
+"""Pending pods of higher priority that are asked whether they need the room. If there are more, none is
 held."""
 _AT_ONCE, _TRIALS = 4, 30
 """Nodes that are searched at once, and evaluations for them where victims are found by trial: some
@@ -98,7 +98,7 @@ def _has_room(state: State, uid: str) -> bool:
 
 
 def replacements(state: State, waiting: Iterable[Pod], wall: float) -> frozenset[str]:
-    """UIDs of the waiting pods that replace interrupted ones. ``wall`` in Unix seconds."""
+    """UIDs of the pending pods that replace interrupted ones. ``wall`` in Unix seconds."""
     replaces = state.disruptions.replaces_interrupted
     return frozenset(pod.uid for pod in waiting if replaces(pod, wall))
 
@@ -125,7 +125,7 @@ def _may_be_held_for(book: Book, pod: Pod) -> bool:
 
 
 def may_take(state: State, pod: Pod, node: str, waiting: Sequence[Pod]) -> bool:
-    """Whether free room on a node may be held for the pod: no waiting pod of higher priority fits there, and
+    """Whether free room on a node may be held for the pod: no pending pod of higher priority fits there, and
     the pod's gang, if it has one, fits as a whole."""
     above = [other for other in waiting if other.priority > pod.priority and _needs_room(state, other)]
     if len(above) > _ABOVE or any(_could_use(state, other, node) for other in above):

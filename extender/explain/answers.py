@@ -156,7 +156,7 @@ class Explanation:
     the rest is as if it were released. ``gang``: the gang of the pod, and whether room is held for it.
     ``node``: where the pod runs; then the rest is about a copy of it. ``hints``: what is probably wrong with
     the request as such, without what the ``verdict`` says already. ``unchecked``: what else
-    kube-scheduler filters by for its sake. ``starts``: when a pod that waits will start.
+    kube-scheduler filters by for its sake. ``starts``: when a pending pod will start.
     """
 
     pod: str
@@ -310,7 +310,7 @@ class WaitingLine:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """``waiting`` has the most urgent of the pods that wait. ``unread``: pods with a node, and objects such
+    """``waiting`` has the most urgent of the pending pods. ``unread``: pods with a node, and objects such
     as claims, of which something cannot be read."""
 
     totals: Totals

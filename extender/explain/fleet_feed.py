@@ -85,7 +85,7 @@ class _Kept:
 
 
 class FleetFeed:
-    """The rows of all nodes and the waiting pods, as JSON, with a version."""
+    """The rows of all nodes and the pending pods, as JSON, with a version."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class FleetFeed:
         return not same
 
     async def _explain_waiting(self, now: float) -> bool:
-        """Explain the waiting pods again where it is time; whether something changed."""
+        """Explain the pending pods again where it is time; whether something changed."""
         kept = self._kept
         if now - kept.waiting_at < _WAITING:
             return False

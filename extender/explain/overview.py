@@ -20,7 +20,7 @@ from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
 
 Starts: TypeAlias = Callable[[Pod], StartForecast | None]
-"""When a pod that waits will start, as far as that is forecast."""
+"""When a pending pod will start, as far as that is forecast."""
 _UNREAD = 10
 """Pods and objects that cannot be read and are named."""
 _LINES_AT_ONCE = 50
@@ -33,7 +33,7 @@ async def overview(
     namespace: str | None = None,
     starts: Starts = lambda pod: None,
 ) -> Overview:
-    """All nodes with GPUs by name, and at most so many waiting pods, the most urgent first, of all namespaces
+    """All nodes with GPUs by name, and at most so many pending pods, the most urgent first, of all namespaces
     or one. Each line is as things were when it was made: other tasks run in between."""
     totals = (await census.take()).totals
     lines = node_lines(state, census, sorted(state.fleet.rows))

@@ -39,7 +39,7 @@ _REST = 20.0
 """The pause after a forecast is at least so many times as long as the forecast took."""
 FUTURES = 64
 MOST_PODS, MOST_ROWS = 64, 256
-"""Waiting pods that are forecast, and nodes that are looked at for each."""
+"""Pending pods that are forecast, and nodes that are looked at for each."""
 MOST_JUDGED = 4096
 """Pods whose first forecast is remembered until they start."""
 _NAMED = 3
@@ -48,7 +48,7 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """The first forecast of a pod that waits: ``by`` are Unix seconds; ``open`` are the parts not decided
+    """The first forecast of a pending pod: ``by`` are Unix seconds; ``open`` are the parts not decided
     yet."""
 
     queue: str

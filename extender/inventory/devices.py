@@ -1,6 +1,6 @@
 """Counted GPU devices: how many a node has of each extended resource, and what one of them is.
 
-``allocatable`` says how many there are (never ``capacity``, never a label that counts). Labels, the catalogue
+``allocatable`` says how many there are (never ``capacity``, never a label that counts). Labels, the catalog
 and the name of the resource say what one is: a GPU, a MIG instance, or a replica of either.
 
 The layout that NVIDIA's MIG manager applied says which GPU has which MIG instances. Facts (NVIDIA/mig-parted
@@ -159,7 +159,7 @@ def _intel_shared(node: Node, count: int) -> int:
 
 
 def _instances(profile_name: str, count: int, memory_mib: int, model: Model | None) -> CountedDevices:
-    """MIG instances with the labelled memory, 0 if not labelled.
+    """MIG instances with the labeled memory, 0 if not labeled.
 
     A GPU without known geometry counts with seven compute slices. Raises InventoryError.
     """
@@ -182,7 +182,7 @@ def _instances(profile_name: str, count: int, memory_mib: int, model: Model | No
 
 
 def _replicated(devices: CountedDevices, replicas: int, shared: bool, per_container: int) -> CountedDevices:
-    """The devices as time-slicing or MPS replicas; shared devices without a labelled number count as two."""
+    """The devices as time-slicing or MPS replicas; shared devices without a labeled number count as two."""
     if not shared and replicas < 2:
         return devices
     replicas = max(replicas, 2)

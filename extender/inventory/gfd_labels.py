@@ -27,7 +27,7 @@ _RECONFIGURING = frozenset({"pending", "rebooting"})
 
 @dataclass(frozen=True, slots=True)
 class DeviceLabels:
-    """Labels of one kind of device. ``memory_mib`` and ``replicas`` (of one device) are 0 if not labelled."""
+    """Labels of one kind of device. ``memory_mib`` and ``replicas`` (of one device) are 0 if not labeled."""
 
     product: Product | None
     memory_mib: int
@@ -51,7 +51,7 @@ def reconfiguring(labels: Mapping[str, str]) -> bool:
 
 
 def cuda_version(labels: Mapping[str, str]) -> int:
-    """The CUDA version that the driver supports: 12004 for 12.4; 0 if not labelled.
+    """The CUDA version that the driver supports: 12004 for 12.4; 0 if not labeled.
 
     vgpu-manager has a label of its own (coldzerofear/vgpu-manager at 3d7f66d, pkg/util/consts.go).
     """

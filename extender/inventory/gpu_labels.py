@@ -1,7 +1,7 @@
 """What a node's labels say about its GPUs: those of GPU feature discovery (GFD), of a cloud, and of AMD.
 
 GFD has looked at the GPUs, so it is believed before a cloud's label, that before the instance type, and that
-before the catalogue of models. ``docs/dialects.md`` has the table.
+before the catalog of models. ``docs/dialects.md`` has the table.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class GpuLabels:
     """``product`` names the GPUs as GFD does, and ``product_label`` is the label that says so ("" for none).
 
     ``device`` describes the device behind ``nvidia.com/gpu``: under the single strategy a MIG instance, else
-    a GPU. ``gpu_count`` counts the node's GPUs (single strategy: its instances), 0 if not labelled;
+    a GPU. ``gpu_count`` counts the node's GPUs (single strategy: its instances), 0 if not labeled;
     ``counted_by_gfd`` if GFD says so. ``cloud_mib`` is the memory of one by a cloud's label, 0 if not
-    labelled; ``part``: which part of a GPU each is, by the instance type. ``cloud_count`` is the number of
+    labeled; ``part``: which part of a GPU each is, by the instance type. ``cloud_count`` is the number of
     GPUs of the instance, 0 if no cloud says it.
     """
 

@@ -69,7 +69,7 @@ class Sources:
 
     ``truth`` is ``placement`` if annotations of pods say which GPU a pod has, ``counts`` if only the device
     plugin knows. ``layout`` says which GPU has which devices; "" if that is a guess. ``islands`` are the
-    NVLink islands: a label, or the catalogue of GPU models.
+    NVLink islands: a label, or the catalog of GPU models.
     """
 
     devices: str

@@ -1,4 +1,4 @@
-"""NVLink islands of a node, from the first of these that is known: topology labels, catalogue, clique label;
+"""NVLink islands of a node, from the first of these that is known: topology labels, catalog, clique label;
 and the domains of the network between nodes that it is in.
 
 No tool publishes NVLink topology as node labels, so the labels are Stowage's own, in a namespace that Node
@@ -23,7 +23,7 @@ LABEL = PREFIX + "islands"
 CLIQUE = gfd_labels.PREFIX + "gpu.clique"
 _DIRECT = frozenset({"bridge", "mesh"})
 _MOST_DIRECT = 4
-"""GPUs of an island in the catalogue that can have direct links to each other; larger ones have a switch."""
+"""GPUs of an island in the catalog that can have direct links to each other; larger ones have a switch."""
 LEVELS: list[list[str]] = facts("network")["levels"]
 """From the nearest domain to the farthest: NVLink between nodes, then switches. Of each the first label that
 a node has counts."""
@@ -31,7 +31,7 @@ a node has counts."""
 
 @dataclass(frozen=True, slots=True)
 class NvlinkIslands:
-    """Groups of GPUs that are NVLink peers, and ``source``: the label, or the catalogue; "" if not known.
+    """Groups of GPUs that are NVLink peers, and ``source``: the label, or the catalog; "" if not known.
 
     ``plugin_keeps``: the device plugin gives a pod GPUs of one island where it can. NVIDIA's counts NVLinks
     only between GPUs, not to a switch (NVIDIA/go-gpuallocator, internal/links/device.go), so that on a switch

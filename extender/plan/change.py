@@ -34,7 +34,7 @@ _EXPECTED = "expected COUNTxTYPE, such as 4xH100, 2xNODE, or 2xB200:gpus=8,cpu=1
 
 @dataclass(slots=True)
 class Change:
-    """``starts``: waiting pods that fit after the change, with their node, and ``started``: those that fit
+    """``starts``: pending pods that fit after the change, with their node, and ``started``: those that fit
     without it. ``waits``: those that fit nowhere afterwards, and why. ``moved``: where the pods of lost nodes
     go, ``homeless``: those that find no place, and why. ``before`` and ``after``: what is free once all pods
     that fit have started."""
@@ -109,7 +109,7 @@ def change_report(
     costs: NodeCosts,
     progress: Progress,
 ) -> Report:
-    """What these nodes would change, waiting pods included. ``costs``: with those of the added ones. Raises
+    """What these nodes would change, pending pods included. ``costs``: with those of the added ones. Raises
     ``BadInput``."""
     progress("placing the pods", 0.0)
     events, lost, ends = _losing(source, removed)
@@ -187,7 +187,7 @@ def _moved(change: Change, outcome: Outcome) -> Table:
 
 def added_nodes(text: str, nodes: Mapping[str, Node], taken: Iterable[str] = ()) -> list[Node]:
     """The nodes that ``4xH100`` means: like the named node; else like the most frequent kind of node whose
-    GPU product or instance type contains the name; else a GPU of the catalogue, whose node the text must
+    GPU product or instance type contains the name; else a GPU of the catalog, whose node the text must
     describe. Raises ``BadInput``."""
     match = _ADDED.fullmatch(text)
     count = int(match[1]) if match else 0
@@ -240,7 +240,7 @@ def _offer(node: Node) -> tuple[tuple[str, str], ...]:
 
 
 def _from_catalogue(text: str, name: str, details: str) -> Node:
-    """A node that has none like it: GPU model of the catalogue, and GPUs, CPU and memory as described."""
+    """A node that has none like it: GPU model of the catalog, and GPUs, CPU and memory as described."""
     model = next((gpu_model for gpu_model in models() if name.lower() in gpu_model.name.lower()), None)
     items = [_ITEM.fullmatch(item) for item in details.split(",")] if details else []
     given = {item[1]: item[2] for item in items if item}

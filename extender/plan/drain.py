@@ -32,7 +32,7 @@ class Drain:
     """``goes``: the nodes in order of drain, with the pods that leave each; ``target``: where each moved pod
     ends, ``origin``: where it runs today. ``stays``: why each of the other nodes that take pods stays;
     ``apart``: nodes with GPUs that take none, or none from here, and why.
-    ``started``: waiting pods that found a place first, ``waiting``: those that found none, and why.
+    ``started``: pending pods that found a place first, ``waiting``: those that found none, and why.
     ``orders``: those in which the drain was replayed before."""
 
     goes: dict[str, list[str]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Drain:
         return len(self.goes) + self.kept
 
     def steps(self) -> list[Step]:
-        """What somebody would do: let the waiting pods start, cordon all nodes that go, and drain them one
+        """What somebody would do: let the pending pods start, cordon all nodes that go, and drain them one
         after the other. Where the pods go is left to the scheduler."""
         found = [Step("place", pod, node) for pod, node in self.started.items()]
         found += [Step("cordon", node=node) for node in self.goes]

@@ -53,7 +53,7 @@ class MigPlan:
 
 def plan_changes(source: ClusterSource, trial: Trial, most: int, growth: float, seconds: float) -> MigPlan:
     """Changes for ``growth`` times the demand, with at most ``most`` different layouts. The trial is as after
-    the moves then, with the waiting pods that start without any change."""
+    the moves then, with the pending pods that start without any change."""
     plan = MigPlan(_candidates(trial))
     plan.running, plan.waiting = in_use(trial), _devices(trial.waiting)
     more = list(_growth(trial, plan, growth))
@@ -253,7 +253,7 @@ def _on_each_gpu(change: Change) -> str:
 
 
 def _gains(plan: MigPlan, after: Amounts) -> list[Gain]:
-    """By profile, devices in use once the waiting pods that fit have started."""
+    """By profile, devices in use once the pending pods that fit have started."""
     names = sorted(plan.promised.keys() | after.keys())
     return [
         Gain(f"{short(name)} in use", plan.running[name], plan.promised[name], after[name])

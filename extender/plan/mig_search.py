@@ -34,7 +34,7 @@ from packing.plan.mig_layouts import Wanted, served
 _TRIED, _OF_A_KIND = 12, 3
 """Nodes with a layout that are tried in one search, and of those that promise the same."""
 _MOST_PODS = 256
-"""Waiting pods that are looked at, the most urgent first."""
+"""Pending pods that are looked at, the most urgent first."""
 _SLICES = 7
 """Compute slices of a GPU whose model is not known."""
 
@@ -57,7 +57,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A node, the layout that it would get, the waiting pods that would start there, in their order, and the
+    """A node, the layout that it would get, the pending pods that would start there, in their order, and the
     GPU-seconds that the change loses."""
 
     candidate: Candidate
@@ -171,7 +171,7 @@ def possible_changes(
 
 
 def starts_on(state: State, settings: Settings, node: Node, waiting: Sequence[Pod]) -> list[Pod]:
-    """The waiting pods that start if this node, with its pods that have no GPU, is all that there is."""
+    """The pending pods that start if this node, with its pods that have no GPU, is all that there is."""
     busy = {pod.uid for pod in holders(state, node.name)}
     stays = [pod for pod in state.pods.on_node(node.name) if pod.uid not in busy]
     accepted = [pod for pod in waiting if not state.node_filter(pod).rejection(node)]

@@ -1,4 +1,4 @@
-"""Which running pods could move elsewhere so that a waiting pod, or its whole gang, fits, or so that room is
+"""Which running pods could move elsewhere so that a pending pod, or its whole gang, fits, or so that room is
 there before somebody waits: the search of ``packing.plan.room_by_moves`` on the cluster as it is.
 
 A pod may move if it is restartable (by annotation or queue), a controller creates it again, nothing protects
@@ -82,7 +82,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class RoomByMoves:
-    """The node that each waiting pod gets once all these pods have moved, and the GPU-seconds that they
+    """The node that each pending pod gets once all these pods have moved, and the GPU-seconds that they
     lose."""
 
     nodes: tuple[tuple[Pod, str], ...]
@@ -150,7 +150,7 @@ class _Places(NamedTuple):
 
 class Movers:
     """Which running pods may move for one pod at one moment (``now`` in Unix seconds), and where they and the
-    pods that wait fit. ``pod``: None for room that nobody waits for. ``rule``: None to ask only whether they
+    pending pods fit. ``pod``: None for room that nobody waits for. ``rule``: None to ask only whether they
     could. ``closed``: the room is of no use to such pods, as their nodes take none."""
 
     def __init__(
@@ -290,7 +290,7 @@ def room_by_moves(
 
 
 def room_in_advance(state: State, now: float, rule: MoveRule, number: int) -> tuple[RoomByMoves | None, bool]:
-    """Moves after which there is room that nobody waits for yet: for a request of the learnt mix that is
+    """Moves after which there is room that nobody waits for yet: for a request of the learned mix that is
     large enough for the rule and fits nowhere, the most frequent first, then nodes without pods on their
     GPUs. Requests wait meanwhile, so only the one of this ``number`` (from 0) is looked at; and whether there
     is such a number. They lose no more than they might for a job of the size that has waited as

@@ -47,7 +47,7 @@ def look_up(text, starts, lengths, known, known_starts, known_lengths, weights, 
     """The value of each name that is in the ``table`` of the ``known`` names; -1 for all others.
 
     ``after``: for each known name the one that is likely to follow it in a request. It is compared first,
-    which costs less than a look-up, and learnt from requests that have at least half of the names.
+    which costs less than a look-up, and learned from requests that have at least half of the names.
     """
     mask = _U(table.size - 1)
     learns, likely, previous = 2 * starts.size >= after.size, I8(0 if after.size else -1), I8(-1)

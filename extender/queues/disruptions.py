@@ -49,7 +49,7 @@ OWNERS = ("Job", "ReplicaSet", "StatefulSet", "DaemonSet", "none", "other")
 NO_QUEUE_LABEL = "none"
 """The label of metrics for pods without a queue."""
 REPLACEMENT_SECONDS = 3600.0
-"""How long after an interruption a waiting pod of the same job counts as the replacement."""
+"""How long after an interruption a pending pod of the same job counts as the replacement."""
 _LEFT_OUT = 10.0, 300.0
 """Seconds for which a pod whose eviction was refused is left out of plans, at first and at most."""
 _K = TypeVar("_K")
@@ -174,7 +174,7 @@ class DisruptionLog:
         return self._by_job[job_of(pod)][count - 1].at + shield if count else -math.inf
 
     def replaces_interrupted(self, pod: Pod, now: float) -> bool:
-        """Whether a pod that waits replaces one of the same job that was interrupted up to an hour ago: it
+        """Whether a pending pod replaces one of the same job that was interrupted up to an hour ago: it
         was created after that. Where a job also grows, this may be true for more pods than were lost."""
         count = 0 if pod.node_name else self._before(pod, now)
         lost = self._by_job[job_of(pod)][:count] if count else ()

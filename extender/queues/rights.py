@@ -75,7 +75,7 @@ class WhyNot(StrEnum):
     UNREADABLE = "its labels and annotations cannot be read completely"
     SHIELDED = "its job lost a pod a short time ago"
     HOURLY_BOUND = "its queue has lost as many pods within an hour as it may"
-    STUCK = "it terminates, nobody knows when, so its room does not count as coming"
+    STUCK = "it is terminating but overdue, so its room is not counted on"
     REFUSED = "the API server refused its eviction a moment ago"
 
 
@@ -95,7 +95,7 @@ class _PodRights(NamedTuple):
 
 @dataclass(slots=True)
 class Rights:
-    """The rules in force. ``evict_kueue_pods``: also pods that Kueue manages may be evicted."""
+    """The effective rules. ``evict_kueue_pods``: also pods that Kueue manages may be evicted."""
 
     queues: Queues = field(default_factory=Queues)
     evict_kueue_pods: bool = False

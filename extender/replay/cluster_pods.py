@@ -39,7 +39,7 @@ class Stays(StrEnum):
     CLAIMS = "it has ResourceClaims"
     LOCAL_DATA = "it has data on its node (hostPath)"
     UNREADABLE = "its request cannot be read"
-    NO_CONTROLLER = "no controller would create it again"
+    NO_CONTROLLER = "no controller would recreate it"
 
 
 _ENDS_WITH_NODE = {Stays.PINNED, Stays.TERMINATING}
@@ -164,7 +164,7 @@ def _has_gpu(pod: Pod, request: Request | None, held: Allocation) -> bool:
 
 
 def _add_waiting(trial: Trial, state: State, permitted: PermittedRows) -> None:
-    """The pods that wait."""
+    """The pending pods."""
     for pod in pods_waiting_for_devices(state):
         try:
             request = state.request_of(pod)

@@ -59,7 +59,7 @@ def _meaning(today: Row, packed: Sequence[Row]) -> Iterator[str]:
             pods = f"{held} pods" if held > 1 else "1 pod"
             said.append(f"{pods} would get a weaker device and do not (--allow-downgrade)")
         if row["on_parts"]:
-            on_parts = f"{many(row['on_parts'], 'pod')} on parts of GPUs while whole ones are free"
+            on_parts = f"{many(row['on_parts'], 'pod')} on fractions of GPUs while whole ones are free"
             said.append(f"{on_parts} (stowage.dev/whole-gpu, plain_gpu)")
         yield f"{row['policy']}: {'; '.join(said)}."
 

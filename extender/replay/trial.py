@@ -103,7 +103,7 @@ class Trial:
     """Changes its ``state``, which nobody else uses; the policy learns nothing from that. ``open`` (N,):
     nodes that take pods.
 
-    ``held``: what each movable or placed pod holds now. ``unplanned``: waiting pods that no plan places, and
+    ``held``: what each movable or placed pod holds now. ``unplanned``: pending pods that no plan places, and
     why; ``apart``: nodes with GPUs that take no pods, or none from here, and why; ``only_for_claims``: those
     of them on offer, by row. ``must_stay``: the nodes that their owners keep, by row, and why.
     ``staying_on``: pods that stay, by row and key. ``learn`` lets the policy learn from the pods before it is
@@ -368,7 +368,7 @@ class Trial:
         return _most_frequent(codes[allowed & (codes != Reason.FITS)])
 
     def place_waiting(self) -> dict[str, str]:
-        """Place the waiting pods in kube-scheduler's order; returns the node of each that fits: of a gang as
+        """Place the pending pods in kube-scheduler's order; returns the node of each that fits: of a gang as
         many members as must start together, or none. Those placed can move like the others."""
         waiting = {item.key: item for item in self.waiting}
         for item in self.waiting:

@@ -246,7 +246,7 @@ class _DebugRoutes:
         return _listed(head[:-1] + b",", "decisions", rendered, b"}\n")
 
     async def overview(self, waiting: Listed = 20, namespace: str = "") -> Response:
-        """Nodes with GPUs, and waiting pods, of one namespace or all."""
+        """Nodes with GPUs, and pending pods, of one namespace or all."""
         inspector = self._inspector()
         found = await inspector.overview(waiting, namespace)
         nodes = [to_json(line) async for line in with_turns(found.nodes, _LINES)]

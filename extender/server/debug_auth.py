@@ -47,7 +47,7 @@ class Refusal:
 
 _NO_TOKEN = Refusal(401, "a bearer token is needed, and this one is not valid or there is none")
 _FORBIDDEN = Refusal(403, "the owner of this token may not read this path")
-_BUSY = Refusal(503, "too many tokens are being reviewed, try again")
+_BUSY = Refusal(503, "too many tokens are being reviewed, retry later")
 
 
 class TokenFile:

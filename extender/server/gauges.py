@@ -33,7 +33,10 @@ _ON_OFFER: dict[str, tuple[str, Callable[[Fragmentation], float]]] = {
     "gpus_free": ("Free compute of GPUs on offer, in GPUs.", lambda model: model.free),
     "gpus_whole": ("GPUs on offer that are free and that pods can get whole.", lambda model: model.whole),
     "nodes_on_offer": ("Nodes with GPUs that take pods.", lambda model: model.nodes),
-    "nodes_whole": ("Nodes on offer all of whose GPUs are entirely free.", lambda model: model.whole_nodes),
+    "nodes_whole": (
+        "Nodes that take pods and whose GPUs are all entirely free.",
+        lambda model: model.whole_nodes,
+    ),
     "largest_request_gpus": ("The most whole GPUs that a pod can get.", lambda model: model.largest_request),
     "largest_island_gpus": ("The most of them that are NVLink peers.", lambda model: model.largest_island),
     "largest_node_gpus": ("The most whole GPUs that an empty node has.", lambda model: model.largest_node),
@@ -177,7 +180,7 @@ class Gauges:
     def _of_demand(self) -> Iterator[Metric]:
         learner = self._state.learner
         monitor, beside = learner.monitor, learner.monitor.beside()
-        yield counter("demand_pods", "GPU pods that the demand mix was learnt from.", learner.learnt)
+        yield counter("demand_pods", "GPU pods that the demand mix was learned from.", learner.learnt)
         text = "Part of the demand mix, by the GPUs that a pod asks for."
         yield gauge("demand_ratio", text, monitor.by_size(), "gpus")
         moved = {"plan": monitor.moved_since_plan}
@@ -185,9 +188,9 @@ class Gauges:
             moved["settings"] = monitor.moved_since_settings
         text = "How far the mix has moved since the last plan, or from the demand of the settings: 0 to 1."
         yield gauge("demand_drift_ratio", text, moved, "since")
-        text = "CPUs that pods ask for beside one GPU."
+        text = "CPUs that pods request per GPU."
         yield gauge("demand_cpus_per_gpu", text, beside.cpu_milli / 1000)
-        text = "Host memory that pods ask for beside one GPU."
+        text = "Host memory that pods request per GPU."
         yield gauge("demand_memory_bytes_per_gpu", text, beside.memory_mib * (1 << 20))
 
 

@@ -51,7 +51,7 @@ class Metrics:
         self._nodes = self._counter("filtered_nodes", text, "reason")
         text = "Time from the creation of a GPU pod until the watch shows its node, by queue."
         self._waits = self._histogram("pod_wait_seconds", text, "queue", _WAIT_SECONDS)
-        text = "Victims that preempt proposed, by their queue and that of the pod that waits."
+        text = "Victims that preempt proposed, by their queue and that of the pending pod."
         self._preemptions = self._counter("preemptions", text, "queue", "preemptor")
         # Created at the start: rate() does not see the first failure of a series that begins with it.
         for verb, result in itertools.product(verbs, REFUSALS):

@@ -165,4 +165,4 @@ class SnapshotSource(Source):
 
     def describe(self) -> str:
         """The name and the numbers of nodes and pods."""
-        return f"{self._name} ({len(self._snapshot.nodes)} nodes, {len(self._snapshot.pods)} pods)"
+        return f"{self._name} ({len(self._snapshot.nodes):,} nodes, {len(self._snapshot.pods):,} pods)"

@@ -79,7 +79,7 @@ are held for members of all gangs together."""
 PAGE_PARTS = 1024
 """Parts of GPUs of one node that the page shows. A node of eight GPUs in seven MIG instances each has 56."""
 PAGE_LABELS = 12  # labels of a node or pod that the page filters by
-PAGE_WAITING = 40  # waiting pods that the page explains, the most urgent ones
+PAGE_WAITING = 40  # pending pods that the page explains, the most urgent ones
 
 # The evictor.
 EVENTS_READ = 32  # events about one pod that are read
@@ -171,7 +171,7 @@ REVIEW_SECONDS = 5  # seconds for the reviews of one request
 
 EXPLAIN_PODS = 16  # pods and pod templates in one manifest of a request
 DECISIONS_LISTED = 200
-"""Decisions in one answer of ``/debug/decisions``, and waiting pods in one of ``/debug/overview``."""
+"""Decisions in one answer of ``/debug/decisions``, and pending pods in one of ``/debug/overview``."""
 DECISIONS_SIZE = 1 << 20  # bytes of one answer of ``/debug/decisions``. One decision has up to 5 KiB
 
 SERVICE_ANSWER = 64 << 20

@@ -249,7 +249,7 @@ async def expire_forever(state: State, source: Source) -> None:
     """Call ``expire_assumed`` every 5 s, until cancelled. Ends other reservations whose time is over, too.
 
     The watch confirms almost every assumed pod within milliseconds. A pod stays assumed if its binding was
-    never answered and did not happen, or if the watch had shown its end before Stowage learnt of its binding.
+    never answered and did not happen, or if the watch had shown its end before Stowage knew of its binding.
     """
     while True:
         await asyncio.sleep(_CHECKS)

@@ -123,7 +123,7 @@ def evaluate(
     *,
     simulator: AllocationSimulator | None = None,
 ) -> Evaluation:
-    """Evaluate every named node with the policy in force. Whether a node fits does not depend on its cost:
+    """Evaluate every named node with the chosen policy. Whether a node fits does not depend on its cost:
     where costs or forecasts fail, nodes that fit are equal. ``simulator`` replaces the state's own."""
     rows = state.rows(names)
     counted = _evaluate_counted(state, pod, request, (), rows)

@@ -1,4 +1,4 @@
-"""The demand mix: which requests come, and how often. It is known beforehand or learnt from arrivals.
+"""The demand mix: which requests come, and how often. It is known beforehand or learned from arrivals.
 
 The slots of ``slots.py`` and the pattern LP of ``fill_tables.py`` are weighted with it.
 """
@@ -158,7 +158,7 @@ class Demand:
         measures: Sequence[Measure] = MEASURES,
         known_set: Callable[[Hashable | None], Hashable | None] = lambda node_set: node_set,
     ) -> Mix:
-        """The mix learnt so far; without a prior it is empty before the first request."""
+        """The mix learned so far; without a prior it is empty before the first request."""
         return Mix.of(self._counts, measures, known_set)
 
     def _rescale(self) -> None:

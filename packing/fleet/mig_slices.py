@@ -7,7 +7,7 @@ an empty GPU: on a GPU (behind a device plugin: on a node)
 
 Behind a device plugin a profile can use the free instances that exist; more would need a new partition. Where
 instances are made on demand it can use the free windows, as many as do not overlap. A GPU of a model whose
-geometry is not in the catalogue has no known slices behind a device plugin, and does not count.
+geometry is not in the catalog has no known slices behind a device plugin, and does not count.
 """
 
 from __future__ import annotations

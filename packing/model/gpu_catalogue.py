@@ -1,6 +1,6 @@
 """GPU models and MIG geometry, read from ``data/gpus.json`` (each entry names its sources).
 
-The catalogue provides what a node's labels leave out. A label overrides it. For an unknown model the answer
+The catalog provides what a node's labels leave out. A label overrides it. For an unknown model the answer
 is ``None``, never an error. It also says what a GPU is worth beside others, an A100 with 80 GB being 1
 (``GpuValues``).
 """
@@ -127,7 +127,7 @@ def profile_names(geometry: Geometry, gib: int) -> dict[str, Placement]:
 
 @lru_cache(maxsize=1024)
 def unknown_model(memory_mib: int, profiles: frozenset[str]) -> Model | None:
-    """A model that the catalogue does not have, with the first geometry that has all these profiles on a GPU
+    """A model that the catalog does not have, with the first geometry that has all these profiles on a GPU
     of this size; None where the size is 0 or there are no profiles."""
     able = (m.geometry for m in models() if m.geometry)
     geometry = next((g for g in able if profiles <= profile_names(g, -(-memory_mib // 1024)).keys()), None)
@@ -148,7 +148,7 @@ def named_model(name: str | None) -> Model | None:
 
 @cache
 def models() -> tuple[Model, ...]:
-    """All models of the catalogue, in file order."""
+    """All models of the catalog, in file order."""
     data = json.loads(resources.files("packing").joinpath("data/gpus.json").read_text())
     geometries = {name: _geometry(entry) for name, entry in data["geometries"].items()}
     return tuple(
@@ -199,13 +199,13 @@ def _words(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class GpuValues:
-    """``given`` numbers by name, such as prices (above 0), in any unit; the catalogue's for other models."""
+    """``given`` numbers by name, such as prices (above 0), in any unit; the catalog's for other models."""
 
     given: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, model: str | None, product: str) -> float:
         """The value of one GPU, above 0, an A100 with 80 GB being about 1; ``UNKNOWN_VALUE`` where neither
-        the given names nor the catalogue know the model."""
+        the given names nor the catalog know the model."""
         if (number := number_for(self.given, model, product)) is not None:
             return number / _unit(tuple(self.given.items()))
         known = named_model(model)
@@ -214,7 +214,7 @@ class GpuValues:
 
 @lru_cache(maxsize=16)
 def _unit(given: tuple[tuple[str, float], ...]) -> float:
-    """The given number that is worth 1: the mean ratio to the catalogue's values, so that models without a
+    """The given number that is worth 1: the mean ratio to the catalog's values, so that models without a
     given number keep their relation to those with one."""
     named = [(number_for(dict(given), model.name, ""), catalogue_value(model)) for model in models()]
     ratios = [number / value for number, value in named if number is not None]

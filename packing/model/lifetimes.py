@@ -1,4 +1,4 @@
-"""How long pods run: learnt by kind from those that ended, and when the last pod of a node will have ended.
+"""How long pods run: learned by kind from those that ended, and when the last pod of a node will have ended.
 
 The run times of a kind are taken as log-logistic: S(x) = 1 / (1 + (x / median)^shape) is the part of its pods
 that run for longer than x. Of the pods of age a, S(a + x) / S(a) run for x more. The longer one has outlived
@@ -113,7 +113,7 @@ class _Ended:
 
 
 class Lifetimes:
-    """What was learnt by kind. Kinds that were not seen for long are forgotten."""
+    """What was learned by kind. Kinds that were not seen for long are forgotten."""
 
     def __init__(self) -> None:
         self._kinds: dict[Hashable, _Ended] = {}

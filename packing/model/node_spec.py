@@ -93,7 +93,7 @@ class Pool:
 class NodeSpec:
     """An empty node. ``blocked`` is the reason why it takes nothing at all, ``FITS`` for none.
 
-    ``model`` is the catalogue's name of the GPUs, and ``product`` the name that the node reports. ``cuda`` is
+    ``model`` is the catalog's name of the GPUs, and ``product`` the name that the node reports. ``cuda`` is
     the CUDA version that the driver supports (12.4 is 12004, 0 is unknown). ``sharing_resource`` is the
     extended resource that counts the shares of its divisible GPUs, and ``mode`` how shares are isolated, ""
     if there is only one way. ``islands`` are groups of NVLink peers (GPU indices), a GPU in one at most;

@@ -60,7 +60,7 @@ class Movable:
 
 @dataclass(slots=True)
 class Moves:
-    """What each waiting pod, and each pod that moves, takes on its new node, by key, and what the moves
+    """What each pending pod, and each pod that moves, takes on its new node, by key, and what the moves
     cost."""
 
     places: dict[str, Allocation] = field(default_factory=dict)
@@ -204,7 +204,7 @@ class _Search:
         return self._gangs[pod.gang] if pod.gang else [pod]
 
     def _try(self, waiting: Waiting, row: int, leaving: Sequence[Movable]) -> Sequence[Movable]:
-        """Let these pods move for the pod that waits. Empty if they do; else the fleet is as it was, and one
+        """Let these pods move for the pending pod. Empty if they do; else the fleet is as it was, and one
         of these that are returned must stay."""
         rows = {pod.held.row for pod in leaving}
         with ExitStack() as changes:

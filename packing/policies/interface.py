@@ -12,11 +12,11 @@ from packing.model.request import Request
 
 Solve = Callable[[], Callable[[], None]]
 """The long part of an update, which uses no shared state, so that it may run in a thread. It returns the last
-part, which puts in force what was computed."""
+part, which applies what was computed."""
 
 
 class Due(Enum):
-    """What a policy needs now: new prices for the fleet as it is, or new tables for what was learnt."""
+    """What a policy needs now: new prices for the fleet as it is, or new tables for what was learned."""
 
     PRICES = auto()
     TABLES = auto()

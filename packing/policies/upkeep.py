@@ -13,7 +13,7 @@ from packing.model.request import Request
 from packing.policies.interface import Due, Policy, update_now
 
 NEW_PODS = 500
-"""New pods after which the tables are planned again. Before that: as soon as the learnt pods have doubled."""
+"""New pods after which the tables are planned again; before that, once the learned pods have doubled."""
 CHANGES_PER_GPU = 0.0804
 """Node changes per GPU of the fleet after which the prices are updated.
 

@@ -5,7 +5,7 @@ first component first. Members of a *gang* may leave one by one as long as enoug
 beyond that the whole gang leaves, at the gang's cost.
 
 The search is greedy: everybody leaves, and then as many stay as can, one after the other. The order decides
-which set is left, so a few orders are tried, and then the neighbours of the best set. From no set that is
+which set is left, so a few orders are tried, and then the neighbors of the best set. From no set that is
 found a unit could be left out. Whether the request fits is counted by amounts, or asked by trial where they
 do not decide.
 """
@@ -35,7 +35,7 @@ Fits: TypeAlias = Callable[[frozenset[int]], bool]
 """Whether the request fits without these victims. If it does, it also fits without these and more."""
 
 _MOST_STEPS = 2
-"""From a set to a cheaper neighbour."""
+"""From a set to a cheaper neighbor."""
 _MOST_TRIALS = 400
 """Questions to the fleet where amounts do not decide. One takes about 0.1 ms."""
 
@@ -122,7 +122,7 @@ class _Search:
         self.try_sets(np.zeros((0, 0), np.int64), sets)
 
     def try_neighbours(self) -> None:
-        """Go to the cheapest neighbour of the best set, as long as it is cheaper."""
+        """Go to the cheapest neighbor of the best set, as long as it is cheaper."""
         for _ in range(_MOST_STEPS):
             before = self.best
             if before is None or not before.any():

@@ -14,7 +14,7 @@ from packing.victims.rights import Flags
 Cost = tuple[float, ...]
 
 _MOST_NEIGHBOURS = 8
-"""Units of a set that stay in a neighbour of it, the dearest ones."""
+"""Units of a set that stay in a neighbor of it, the dearest ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,15 @@ _ROW = re.compile(r"^\| .+ \| (.+) \|$", re.MULTILINE)
 _GLOSSARY = (ROOT / "CONTRIBUTING.md").read_text().partition("### Glossary")[2].partition("\n## ")[0]
 AVOIDED = [word for row in _ROW.findall(_GLOSSARY)[1:] for word in row.split(", ")]
 FOUND = re.compile(rf"\b({'|'.join(map(re.escape, AVOIDED))})\b", re.IGNORECASE)
+BRITISH = re.compile(rf"\b({'|'.join(AVOIDED[-9:])})s?\b")
+_PROSE = re.compile(r'(?s:""".*?""")|# .*$', re.MULTILINE)
+_IN_CODE = re.compile(r"`[^`]+`|[\w/.-]*/[\w/.-]+")
 _CODE = re.compile(r"^```.*?^```|`[^`\n]+`|\]\([^)]+\)|^    .*$", re.MULTILINE | re.DOTALL)
 _LITERAL = re.compile(r'"([^"\n]*)"|`([^`]*)`')
 _PLACE = re.compile(r"\$\{[^}]*\}|<[^>]*>")
 _COMMENT = re.compile(r"/\*.*?\*/|^ *//.*$|  //.*$", re.MULTILINE | re.DOTALL)
 
-FOLDERS = ("cli", "demo", "evictor", "explain", "plan")
-PROGRAMS = [ROOT / "packing/model/reasons.py"]
-PROGRAMS += [file for folder in FOLDERS for file in (ROOT / "extender" / folder).glob("*.py")]
+PROGRAMS = [file for folder in ("extender", "packing") for file in (ROOT / folder).rglob("*.py")]
 WEB = [*(ROOT / "extender/data/page").glob("*.js"), ROOT / "extender/data/page/index.html"]
 
 
@@ -46,7 +47,13 @@ def test_a_page_uses_the_words_of_the_glossary(page: Path) -> None:
 
 @pytest.mark.parametrize("file", PROGRAMS, ids=lambda file: str(file.relative_to(ROOT)))
 def test_a_program_says_the_words_of_the_glossary(file: Path) -> None:
-    assert [text for text in strings(file) if FOUND.search(text)] == []
+    assert [text for text in strings(file) if " " in text and FOUND.search(text)] == []
+
+
+@pytest.mark.parametrize("file", PROGRAMS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_docstrings_and_comments_have_the_american_spelling(file: Path) -> None:
+    text = "\n".join(_PROSE.findall(_IN_CODE.sub("", file.read_text())))
+    assert BRITISH.findall(text) == []
 
 
 @pytest.mark.parametrize("file", WEB, ids=lambda file: file.name)

@@ -79,7 +79,7 @@ export class Panel {
       const title = name ? el("button", { class: "link", type: "button", onclick: () => search(word) }, name) : "none";
       return el("tr", {}, el("td", {}, title), [number(gpus, 1), ...past(name), number(pods), number(waiting)].map((one) => el("td", { class: "number" }, one)));
     });
-    const head = ["team", "GPUs", ...(had ? ["GPU-hours", "value"] : []), "pods", fleet.moreWaiting ? `of ${fleet.waiting.length} pending` : "pending"];
+    const head = [by, "GPUs", ...(had ? ["GPU-hours", "value"] : []), "pods", fleet.moreWaiting ? `of ${fleet.waiting.length} pending` : "pending"];
     return rows.length ? [
       el("div", { class: "head" }, el("h3", {}, el("label", { class: "pick" }, "Totals by ", pick)), csvButton("totals", head, found.map((team) =>
         [team.name, team.gpus, ...(had ? (had[team.name] ?? [0, 0]) : []), team.pods, team.waiting]))),

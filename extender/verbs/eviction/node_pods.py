@@ -1,6 +1,6 @@
 """The pods of a node: who of them may be evicted, and what that costs. docs/preemption.md has the formula.
 
-A plan looks at thousands of pods. So what depends neither on the moment nor on the pod that waits is found
+A plan looks at thousands of pods. So what depends neither on the moment nor on the pending pod is found
 once as numbers, and kept until the pods of the node change.
 
 A cost is a vector: how many PodDisruptionBudgets are violated, then GPU-seconds for each priority level, the

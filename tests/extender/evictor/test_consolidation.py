@@ -339,5 +339,5 @@ async def test_moves_before_anybody_waits_can_be_recommended(
     with caplog.at_level("INFO"):
         await replica.rounds(60)
     assert log(api) == []
-    assert "nobody waits: 2 moves would make room on n1: ml/a to n2, ml/b to n2" in caplog.text
+    assert "no pending pod: 2 moves would make room on n1: ml/a to n2, ml/b to n2" in caplog.text
     assert replica.metric("moves_total", result="recommended") == 1

@@ -40,7 +40,7 @@ def test_pods_of_a_lost_node_go_elsewhere_or_not():
     assert list(moved.rows) == [("ml/y", "-", "-", "not enough free GPUs")]
     assert dict(ends.rows) == {
         "ml/agent": "it is a static pod or belongs to a DaemonSet",
-        "ml/bare": "no controller would create it again",
+        "ml/bare": "no controller would recreate it",
     }
     report = report_of(source_of(*items), add=["1xH100"], remove=["b"])
     assert figures(report)["pods of lost nodes that run"] == (1, 1, 1)

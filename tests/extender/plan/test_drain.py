@@ -31,7 +31,7 @@ def test_empty_nodes_go_first_then_those_with_the_least_work():
 @pytest.mark.parametrize(
     ("stays", "why"),
     [
-        ({"owner": ""}, "no controller would create it again"),
+        ({"owner": ""}, "no controller would recreate it"),
         ({"labels": {"app": "x"}}, "a PodDisruptionBudget allows no eviction now"),
         (
             {"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}},

@@ -45,7 +45,7 @@ def test_a_node_whose_pods_cannot_move_keeps_its_layout():
             item["metadata"]["ownerReferences"] = []
     report = report_of(*items)
     stuck = {row[0]: row[4] for row in report.tables[0].rows if row[4]}
-    assert stuck == {f"mig-{n}": f"ml/small-{n - 1}: no controller would create it again" for n in (1, 2, 3)}
+    assert stuck == {f"mig-{n}": f"ml/small-{n - 1}: no controller would recreate it" for n in (1, 2, 3)}
     assert gains(report)["3g.40gb in use"] == (0, 4, 4)
     assert report.agrees
 
@@ -139,5 +139,5 @@ def test_a_pod_of_eight_waits_while_every_node_has_a_pod_that_cannot_move():
     report = report_of(*nodes, *running, pod("large", gpus=8))
     assert not layouts_then(report)
     assert {row[4] for row in report.tables[0].rows} == {
-        f"ml/small-{n}: no controller would create it again" for n in range(2)
+        f"ml/small-{n}: no controller would recreate it" for n in range(2)
     }

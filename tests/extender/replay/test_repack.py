@@ -334,7 +334,7 @@ def test_pods_on_parts_are_counted_while_whole_gpus_are_free(replayed, tmp_path:
 
     today, row = packed(NO_SETTINGS)
     assert (today["on_parts"], row["on_parts"]) == (0, 2)
-    assert "2 pods on parts of GPUs while whole ones are free (stowage.dev/whole-gpu, plain_gpu)" in (
+    assert "2 pods on fractions of GPUs while whole ones are free (stowage.dev/whole-gpu, plain_gpu)" in (
         snapshot_table([today, row])
     )
     _, row = packed(NO_SETTINGS.model_copy(update={"plain_gpu": "whole"}))

@@ -1,4 +1,8 @@
-"""Which pods ask for a whole GPU and would fit a slice of it: a MIG instance that is free today.
+"""Which pods ask for a whole GPU and would fit a part of one that is free today, or a smaller one: a MIG
+instance, a time slice, a share, or a whole GPU of less value.
+
+What a pod uses of its GPU is converted to another model by the FP16 rates of the catalogue; where a rate is
+not known, only GPUs of the same product count.
 
 By measured use, or by what the pod declares: annotations ``stowage.dev/peak-gpu-memory`` (a quantity in
 bytes) and ``stowage.dev/peak-gpu-compute`` (per cent of a GPU). Nothing is guessed from the request: a pod
@@ -7,11 +11,16 @@ whose memory or activity is not known is only counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 
-from extender.dialects.pod_request import request_of
+import numpy as np
+
+from extender.dialects import hami, stowage
 from extender.dialects.shared_gpus import MIG_PREFIX
+from extender.inventory.gfd_labels import PRODUCT
 from extender.k8s.manifest import Pairs
 from extender.k8s.objects import Container, Deleted, Event, Pod, Upserted
 from extender.k8s.quantity import QuantityError, mib, milli
@@ -21,7 +30,10 @@ from extender.plan.source import ClusterSource
 from extender.replay.steps import Outcome, Step, carry_out, largest_that_holds
 from extender.replay.trial import Item, Trial
 from extender.source.prometheus import Use
+from extender.verbs.evaluate import Flags
 from packing.fleet.arrays import ALMOST_WHOLE
+from packing.model.gpu_catalogue import named_model
+from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE
 
 GPU = "nvidia.com/gpu"
@@ -34,17 +46,36 @@ PEAK_MEMORY, PEAK_COMPUTE = "stowage.dev/peak-gpu-memory", "stowage.dev/peak-gpu
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A kind of MIG instance that nodes have: its resource, compute (milli) and memory (MiB)."""
+    """A kind of device that nodes have: its resource, compute (milli) and memory (MiB), the product of its
+    GPU with the FP16 rate (0: unknown), and the value of one device. ``is_shared``: a GPU of which pods may
+    ask for any part."""
 
     resource: str
     compute_milli: int
     memory_mib: int
+    product: str
+    tflops: int
+    value: float
+    is_shared: bool = False
+
+    @property
+    def text(self) -> str:
+        """The kind in a few words: "1g.10gb", "1/4 of A10G", "share of L40S", "L4"."""
+        if self.resource.startswith(MIG_PREFIX):
+            return short(self.resource)
+        part = "share of " if self.is_shared else f"1/{round(WHOLE / self.compute_milli)} of "
+        return ("" if self.is_whole and not self.is_shared else part) + self.product
+
+    @property
+    def is_whole(self) -> bool:
+        return self.compute_milli > ALMOST_WHOLE * WHOLE
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pod that has one whole GPU: what it uses and how that is known, the smallest slice that is large
-    enough (None: none is), and the node where one is free ("": nowhere)."""
+    """A pod that has one whole GPU: what it uses and how that is known, the least valuable slice that is
+    large enough (None: none is), and the node where one is free ("": nowhere). ``asking``: the pod as it asks
+    for it; ``frees``: how many more GPUs are entirely free then."""
 
     item: Item
     node: str
@@ -52,6 +83,8 @@ class Candidate:
     source: str
     slice: Slice | None = None
     target: str = ""
+    asking: Pod | None = None
+    frees: int = 0
 
 
 @dataclass(slots=True)
@@ -72,7 +105,6 @@ def plan_slices(trial: Trial, measured: Mapping[str, Use], margin: float) -> Sli
     """The pods that would fit a slice with ``margin`` times what they use, largest first. The fleet has
     those that find a free one on it afterwards."""
     plan = SlicePlan([], [], {})
-    slices = sorted(_slices(trial), key=lambda size: (size.memory_mib, size.compute_milli, size.resource))
     for item in trial.movable.values():
         if not _has_whole_gpu(trial, item):
             continue
@@ -82,19 +114,36 @@ def plan_slices(trial: Trial, measured: Mapping[str, Use], margin: float) -> Sli
         else:
             plan.candidates.append(Candidate(item, trial.name(item.home), use, source))
     plan.candidates.sort(key=lambda candidate: (-(candidate.use.memory_mib or 0), candidate.item.key))
-    plan.candidates = [
-        _placed(trial, candidate, [size for size in slices if _is_enough(size, candidate.use, margin)])
-        for candidate in plan.candidates
-    ]
+    slices = _slices(trial)
+    plan.candidates = [_placed(trial, candidate, slices, margin) for candidate in plan.candidates]
     return plan
 
 
-def _slices(trial: Trial) -> Iterator[Slice]:
-    """The kinds of MIG instances of nodes that take pods."""
-    specs = [spec for row in trial.gpu_rows if (spec := trial.fleet.specs[row])]
-    pools = (pool for spec in specs for pool in spec.pools if pool.profile)
-    found = {(p.resource, p.compute_milli, p.memory_mib) for p in pools if p.resource.startswith(MIG_PREFIX)}
-    yield from (Slice(*figures) for figures in sorted(found))
+def _slices(trial: Trial) -> dict[Slice, Flags]:
+    """The kinds of devices of nodes that take pods, and the nodes that have them, (N,)."""
+    found = defaultdict[Slice, Flags](lambda: np.zeros(trial.open.size, np.bool_))
+    for row in trial.gpu_rows:
+        if spec := trial.fleet.specs[row]:
+            for size in _devices_of(spec, float(trial.fleet.arrays.gpu_value[row])):
+                found[size][row] = True
+    return found
+
+
+def _devices_of(spec: NodeSpec, value: float) -> Iterator[Slice]:
+    product, tflops = _model_of(spec)
+    for pool in spec.pools:
+        if pool.resource == GPU or (pool.profile and pool.resource.startswith(MIG_PREFIX)):
+            worth = value * pool.compute_milli / WHOLE
+            yield Slice(pool.resource, pool.compute_milli, pool.memory_mib, product, tflops, worth)
+    if spec.sharing_resource in _ASKING_FOR_A_SHARE:
+        memory = max((gpu.memory_mib for gpu in spec.gpus if gpu.divisible), default=0)
+        yield Slice(spec.sharing_resource, WHOLE, memory, product, tflops, value, is_shared=True)
+
+
+def _model_of(spec: NodeSpec) -> tuple[str, int]:
+    """The name of a node's GPUs, and their FP16 rate, 0 where the catalogue does not know them."""
+    model = named_model(spec.model)
+    return (model.name, model.fp16_tflops) if model else (spec.product, 0)
 
 
 def _has_whole_gpu(trial: Trial, item: Item) -> bool:
@@ -131,56 +180,89 @@ def _declared(pod: Pod) -> Use:
     return Use(None if memory is None else float(mib(memory)), part)
 
 
-def _is_enough(size: Slice, use: Use, margin: float) -> bool:
+def _placed(trial: Trial, candidate: Candidate, slices: Mapping[Slice, Flags], margin: float) -> Candidate:
+    """The candidate on the least valuable slice that is free now, if any is; its GPU is then free."""
+    now, before, item = trial.savepoint(), trial.figures().whole, candidate.item
+    home, own = trial.fleet.specs[item.home], float(trial.fleet.arrays.gpu_value[item.home])
+    assert home is not None
+    enough = list[tuple[float, Slice, tuple[float, float]]]()
+    for size in slices:
+        if (part := _part_of(size, candidate.use, home, margin)) is not None:
+            enough.append((size.value * (max(part) if size.is_shared else 1.0), size, part))
+    enough = sorted((fit for fit in enough if fit[0] < own), key=lambda fit: (fit[0], fit[1].memory_mib))
+    for _, size, part in enough:
+        asking = _asking_for(item.pod, size, part)
+        trial.leave(item)
+        if trial.place(Item(item.key, trial.state.request_of(asking), item.rows & slices[size], asking)):
+            frees = trial.figures().whole - before
+            return replace(candidate, slice=size, target=trial.node_of(item.key), asking=asking, frees=frees)
+        trial.undo_to(now)
+    return replace(candidate, slice=enough[0][1]) if enough else candidate
+
+
+def _part_of(size: Slice, use: Use, home: NodeSpec, margin: float) -> tuple[float, float] | None:
+    """What the pod needs of such a GPU, 0 to 1: compute and memory. None if a device has less, or if the
+    models cannot be compared."""
     assert use.memory_mib is not None
     assert use.active is not None
-    memory, compute = margin * use.memory_mib, min(margin * use.active, 1.0) * WHOLE
-    return size.memory_mib >= memory and size.compute_milli >= compute
+    product, tflops = _model_of(home)
+    if product != size.product and not (tflops and size.tflops):
+        return None
+    faster = tflops / size.tflops if product != size.product else 1.0
+    compute, memory = min(margin * use.active, 1.0) * faster, margin * use.memory_mib
+    if compute * WHOLE > size.compute_milli or memory > size.memory_mib:
+        return None
+    return compute, memory / size.memory_mib
 
 
-def _placed(trial: Trial, candidate: Candidate, enough: list[Slice]) -> Candidate:
-    """The candidate on the smallest slice that is free now, if any is; its GPU is then free."""
-    now = trial.savepoint()
-    for size in enough:
-        pod = _asking_for(candidate.item, size.resource)
-        trial.leave(candidate.item)
-        if trial.place(Item(pod.key, request_of(pod), candidate.item.rows, pod)):
-            return replace(candidate, slice=size, target=trial.node_of(pod.key))
-        trial.undo_to(now)
-    return replace(candidate, slice=enough[0]) if enough else candidate
+_ASKING_FOR_A_SHARE: Mapping[str, Callable[[int, int], tuple[Pairs, Pairs]]] = {
+    stowage.RESOURCE: lambda part, mib: ((), ((stowage.COMPUTE, f"{part}m"), (stowage.MEMORY, f"{mib}Mi"))),
+    hami.RESOURCE: lambda part, mib: (
+        ((GPU, "1"), ("nvidia.com/gpumem", str(mib)), ("nvidia.com/gpucores", str(-(-part // 10)))),
+        (),
+    ),
+}
+"""The resources and annotations with which a pod asks for so many thousandths of a GPU's compute and so much
+of its memory (MiB), by the resource that counts shares."""
 
 
-def _asking_for(item: Item, resource: str) -> Pod:
-    """The pod with this resource in the place of whole GPUs."""
-    spec = item.pod.spec
+def _asking_for(pod: Pod, size: Slice, part: tuple[float, float]) -> Pod:
+    """The pod with this slice in the place of its whole GPU; of a shared GPU with this part of it."""
+    resources: Pairs = ((size.resource, "1"),)
+    annotations: Pairs = ()
+    if size.is_shared:
+        compute, memory = max(ceil(part[0] * WHOLE), 1), max(ceil(part[1] * size.memory_mib), 1)
+        resources, annotations = _ASKING_FOR_A_SHARE[size.resource](compute, memory)
 
     def swapped(pairs: Pairs) -> Pairs:
-        return tuple(sorted((resource if name == GPU else name, text) for name, text in pairs))
+        others = [pair for pair in pairs if pair[0] != GPU]
+        return tuple(sorted([*others, *resources])) if len(others) < len(pairs) else pairs
 
     def containers(all_of_them: tuple[Container, ...]) -> tuple[Container, ...]:
         return tuple(replace(c, requests=swapped(c.requests), limits=swapped(c.limits)) for c in all_of_them)
 
-    init = containers(spec.init_containers)
-    return replace(item.pod, spec=replace(spec, containers=containers(spec.containers), init_containers=init))
+    init = containers(pod.spec.init_containers)
+    spec = replace(pod.spec, containers=containers(pod.spec.containers), init_containers=init)
+    return replace(pod, spec=spec, annotations={**pod.annotations, **dict(annotations)})
 
 
 def slices_report(
     source: ClusterSource, trial: Trial, measured: Mapping[str, Use], margin: float, progress: Progress
 ) -> Report:
-    """Which pods with a whole GPU would fit a slice. ``trial`` is used up."""
+    """Which pods with a whole GPU would fit a part of one, or a smaller GPU. ``trial`` is used up."""
     progress("slices", 0.0)
     today = trial.figures().whole
     plan = plan_slices(trial, measured, margin)
     plan, outcome = largest_that_holds(plan, lambda proposed: _carried_out(source, proposed.moves), _smaller)
     progress("slices", 1.0)
-    moves = len(plan.moves)
+    moves, freed = len(plan.moves), sum(move.frees for move in plan.moves)
     return Report(
-        f"Pods with a whole GPU that would fit a slice: {source.name}",
+        f"Pods with a whole GPU that would fit a slice or a smaller GPU: {source.name}",
         _sentences(plan, margin),
         [_table(plan, outcome)],
         [
-            Gain("GPUs entirely free", today, today + moves, outcome.figures.whole),
-            Gain("pods on a slice", 0, moves, len(outcome.placed)),
+            Gain("GPUs entirely free", today, today + freed, outcome.figures.whole),
+            Gain("pods on a slice or a smaller GPU", 0, moves, len(outcome.placed)),
         ],
         outcome.problems,
         [_BUSY, UNKNOWN],
@@ -195,23 +277,28 @@ def _smaller(plan: SlicePlan, outcome: Outcome) -> SlicePlan | None:
 
 
 def _carried_out(source: ClusterSource, moves: list[Candidate]) -> Outcome:
-    """These pods ask for their slice and wait; the scheduler places them."""
+    """These pods ask for their slice and wait; the scheduler places them. Of devices with the name of whole
+    GPUs a pod needs a node selector, so it may only get its own node."""
     events: list[Event] = []
+    steps: list[Step] = []
     for move in moves:
         assert move.slice is not None
-        pod = _asking_for(move.item, move.slice.resource)
-        events += [Deleted("Pod", pod.key), Upserted(pod)]
-    return carry_out(source.trial(events), [Step("place", move.item.key) for move in moves])
+        assert move.asking is not None
+        events += [Deleted("Pod", move.item.key), Upserted(move.asking)]
+        steps.append(Step("place", move.item.key, "" if move.slice.resource != GPU else move.target))
+    return carry_out(source.trial(events), steps)
 
 
 def _sentences(plan: SlicePlan, margin: float) -> list[str]:
     fit = sum(candidate.slice is not None for candidate in plan.candidates)
     said = [
-        f"{fit} pods would fit a slice with {margin:g} times what they use; for {len(plan.moves)} of "
-        "them one is free today."
+        f"{fit} pods would fit a slice or a smaller GPU with {margin:g} times what they use; for "
+        f"{len(plan.moves)} of them one is free today."
     ]
     if large := len(plan.candidates) - fit:
-        said.append(f"{large} pods use more than the largest slice that any node has.")
+        said.append(f"{large} pods use more than any slice or smaller GPU that a node has.")
+    if any(move.slice and move.slice.resource == GPU for move in plan.moves):
+        said.append(f"Time slices and smaller GPUs are {GPU}, too: select their nodes, such as by {PRODUCT}.")
     if plan.unknown:
         said.append(
             f"Of {len(plan.unknown)} pods with one whole GPU the use is not known: no --prometheus, no "
@@ -228,7 +315,7 @@ def _table(plan: SlicePlan, outcome: Outcome) -> Table:
             round((candidate.use.memory_mib or 0) / 1024, 1),
             round(100 * (candidate.use.active or 0)),
             candidate.source,
-            short(candidate.slice.resource) if candidate.slice else "none is large enough",
+            candidate.slice.text if candidate.slice else "none is large enough",
             candidate.target or "-",
             outcome.placed.get(candidate.item.key, "-"),
         )

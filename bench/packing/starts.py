@@ -86,7 +86,8 @@ class Forecaster:
         for place in [*self._undecided[number]]:
             if started or now > made["Stowage"][place]:
                 self._undecided[number].remove(place)
-                self.stretch.learn(PARTS[place], in_time=now <= made["Stowage"][place])
+                by = made["Stowage"][place]
+                self.stretch.learn(PARTS[place], by, in_time=now <= by)
 
     def ends(self, number: int) -> None:
         self.lifetimes.ended(_kinds(self.world.arrivals[number]), self.world.arrivals[number].duration)
@@ -132,7 +133,7 @@ class Forecaster:
                 latest = np.maximum(latest, start.times)
                 queue.take(str(other), job.template.request, start, ends(other, 0.0, futures))
         whole = start._replace(times=latest)
-        by = self.stretch.times(whole) if futures > 1 else (float(latest[0]),) * len(PARTS)
+        by = self.stretch.times(whole, now) if futures > 1 else (float(latest[0]),) * len(PARTS)
         return tuple(now + seconds for seconds in by)
 
     def _learned(self, number: int, age: float, futures: int) -> Doubles:

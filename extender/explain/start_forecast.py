@@ -110,7 +110,7 @@ class StartForecasts:
                 in_time = started and now <= judged.by[part] + INTERVAL
                 judged.open.discard(part)
                 self.results[judged.queue, part, "held" if in_time else "missed"] += 1
-                self._stretch.learn(part, in_time=in_time)
+                self._stretch.learn(part, judged.by[part], in_time=in_time)
             if pod is None or started:
                 del self._judged[uid]
 
@@ -134,17 +134,38 @@ class _Forecaster:
                 if pod.spec.claims:
                     continue  # only an evaluation says whether it fits
                 starts[pod.uid] = await self._start(pod, request)
-                rules = pod.spec.node_selector, pod.scheduling_constraints
                 gang = self._state.gangs.gang_of(pod)
-                together = gangs[gang.key] if gang else alike[pod.priority, request, rules]
+                together = gangs[gang.key] if gang else alike[_kind_of(pod, request)]
                 together.append(pod.uid)
         for uids in gangs.values():
             times = np.max([starts[uid].times for uid in uids], axis=0)
             starts.update((uid, starts[uid]._replace(times=times)) for uid in uids)
-        for uids in alike.values():
+        arrivals = self._arrivals(alike, starts)
+        for kind, uids in alike.items():
             if len(uids) > 1:
-                starts |= _in_any_order({uid: starts[uid] for uid in uids})
+                starts |= _in_any_order({uid: starts[uid] for uid in uids}, arrivals[kind])
         return {uid: self._forecast(start) for uid, start in starts.items()}
+
+    def _arrivals(
+        self, alike: Mapping[Hashable, Sequence[str]], starts: Mapping[str, Start]
+    ) -> dict[Hashable, float]:
+        """How many pods of each of these kinds will come per second: as many as came of late, in a time as
+        long as until all that wait have started. Those of one second count as one: they are of one batch."""
+        now, pods, lasts = self._now, self._state.pods, dict[Hashable, float]()
+        for kind, uids in alike.items():
+            last = float(np.median(np.max([starts[uid].times for uid in uids], axis=0)))
+            lasts[kind] = last if math.isfinite(last) else 0.0
+        since = now - max(lasts.values(), default=0.0)
+        running = self._state.end_costs.ends.running.items()
+        recent = [pods.get(key) for key, run in running if run.started > since]
+        recent += [pods.by_uid(uid) for uids in alike.values() for uid in uids]
+        seconds = defaultdict[Hashable, set[int]](set)
+        for pod in filter(None, recent):
+            request = self._state.request_or_none(pod)
+            kind = _kind_of(pod, request)
+            if request and pod.created > now - lasts.get(kind, 0.0):
+                seconds[kind].add(int(pod.created))
+        return {kind: len(seconds[kind]) / last if last else 0.0 for kind, last in lasts.items()}
 
     async def _start(self, pod: Pod, request: Request) -> Start:
         """When the next in the queue starts."""
@@ -159,7 +180,7 @@ class _Forecaster:
 
     def _forecast(self, start: Start) -> StartForecast:
         spec = self._state.fleet.specs[start.row] if start.row >= 0 else None
-        half, most = map(self._known, self._stretch.times(start))
+        half, most = map(self._known, self._stretch.times(start, self._now))
         needs = tuple(shorten(key, KEY) for key in start.needs[:_NAMED])
         return StartForecast(half, most, shorten(spec.name, KEY) if spec else "", needs, len(start.needs))
 
@@ -190,13 +211,27 @@ class _Forecaster:
         return soon
 
 
-def _in_any_order(starts: Mapping[str, Start]) -> dict[str, Start]:
-    """Pods of the same priority that ask for the same start in any order: after each attempt kube-scheduler
-    queues a pod by the time of that attempt (``AddUnschedulableIfNotPresent`` in
-    pkg/scheduler/backend/queue/scheduling_queue.go of v1.37.2)."""
-    times = np.array([start.times for start in starts.values()])
-    shuffled = np.random.default_rng(len(times)).permuted(times, axis=0)
-    return {uid: Start(row, -1, ()) for uid, row in zip(starts, shuffled, strict=True)}
+def _kind_of(pod: Pod, request: Request | None) -> Hashable:
+    """Of pods that get the same room."""
+    return pod.priority, request, pod.spec.node_selector, pod.scheduling_constraints
+
+
+def _in_any_order(starts: Mapping[str, Start], arrivals: float) -> dict[str, Start]:
+    """Pods of the same priority that ask for the same start in any order, and those that come meanwhile, so
+    many per second, may start before them: after each attempt kube-scheduler queues a pod by the time of that
+    attempt (``AddUnschedulableIfNotPresent`` in pkg/scheduler/backend/queue/scheduling_queue.go of v1.37.2).
+    Of those that wait when there is room for the next, each is as likely to get it."""
+    known = np.sort([start.times for start in starts.values()], axis=0)
+    count, futures = known.shape
+    later = known[-1] * (1 + np.arange(1, 3 * count + 1)[:, None] / count)
+    times = np.concatenate([known, later])
+    come = arrivals * np.where(np.isfinite(times), times, 0.0)
+    left = np.cumprod(1 - 1 / np.maximum(count - np.arange(len(times))[:, None] + come, 1), axis=0)
+    found = {}
+    for uid, start in starts.items():
+        place = (left > _part_that_ends_before(uid)).sum(axis=0).clip(max=len(times) - 1)
+        found[uid] = Start(times[place, np.arange(futures)], start.row, ())
+    return found
 
 
 def _part_that_ends_before(uid: str) -> Doubles:

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from heapq import heappop, heappush
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -31,28 +32,37 @@ from packing.victims.rights import Flags
 
 PARTS = (0.5, 0.9)
 """The probabilities with which a request starts by the times that are forecast."""
-_FIRST_STEP, _STEP, _MOST_STRETCH = 1.0, 0.15, 5.0
+_FIRST_STEP, _STEP, _MOST_STRETCH = 0.7, 0.1, 5.0
 """How far the first start stretches the times, one of many at least, and all together at most; as
 logarithms."""
+_MOST_DUE = 8192
+"""Results that wait for their time."""
 
 
 class Stretch:
     """Learns by which factor the forecast times have to be stretched, so that as many requests start in time
-    as was said (Gibbs and Candes, "Adaptive conformal inference under distribution shift", 2021)."""
+    as was said (Gibbs and Candes, "Adaptive conformal inference under distribution shift", 2021). Times
+    are in the seconds of some clock."""
 
     def __init__(self) -> None:
         self._logarithm, self._learned = dict.fromkeys(PARTS, 0.0), dict.fromkeys(PARTS, 0)
+        self._due: list[tuple[float, float, bool]] = []
 
-    def learn(self, part: float, *, in_time: bool) -> None:
-        """A request whose first forecast was of this part has started in time, or has not."""
-        self._learned[part] += 1
-        step = max(_STEP, _FIRST_STEP / math.sqrt(self._learned[part]))
-        known = self._logarithm[part] + step * (part - in_time)
-        self._logarithm[part] = min(max(known, -_MOST_STRETCH), _MOST_STRETCH)
+    def learn(self, part: float, by: float, *, in_time: bool) -> None:
+        """A request that was to start ``by`` this time with this probability has started in time, or has not.
+        It counts from that time on: what starts early must not be learned before what starts late."""
+        if len(self._due) < _MOST_DUE:
+            heappush(self._due, (by, part, in_time))
 
-    def times(self, start: Start) -> tuple[float, ...]:
+    def times(self, start: Start, now: float) -> tuple[float, ...]:
         """The seconds by which a request starts with a probability of each of ``PARTS``, infinite for
         never."""
+        while self._due and self._due[0][0] <= now:
+            _, part, in_time = heappop(self._due)
+            self._learned[part] += 1
+            step = max(_STEP, _FIRST_STEP / math.sqrt(self._learned[part]))
+            known = self._logarithm[part] + step * (part - in_time)
+            self._logarithm[part] = min(max(known, -_MOST_STRETCH), _MOST_STRETCH)
         times = [float(np.quantile(start.times, part, method="higher")) for part in PARTS]
         stretched = (time * math.exp(self._logarithm[part]) for time, part in zip(times, PARTS, strict=True))
         return tuple(accumulate(stretched, max))

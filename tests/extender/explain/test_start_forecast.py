@@ -192,6 +192,17 @@ def test_forecasts_that_are_missed_stretch_the_next():
     assert after.half - cluster.now > 1.04 * (without.half - fresh.now)
 
 
+def test_pods_that_keep_coming_may_start_before_those_that_wait():
+    """Of two clusters with four pods in the queue, in one another comes every ten minutes."""
+    quiet, busy = Cluster(), Cluster()
+    made = []
+    for cluster, apart in ((quiet, 0.0), (busy, 600.0)):
+        cluster.runs("train-77")
+        pods = [cluster.waits(f"train-{n}", created=cluster.now - n * apart) for n in range(4)]
+        made.append([cluster.forecast(pod).most for pod in pods])
+    assert max(made[1]) > max(made[0]) + HOUR
+
+
 def test_pods_that_are_alike_may_start_in_any_order():
     cluster = Cluster()
     cluster.runs("train-77")

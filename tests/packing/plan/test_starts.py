@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from packing.fleet.placement import allocation_of
 from packing.model.request import Request
-from packing.plan.starts import Running, StartQueue
+from packing.plan.starts import PARTS, Running, Start, StartQueue, Stretch
 from tests.examples import examples
 
 from ..fleet.builders import GPU, counted_node, fleet_of
@@ -98,3 +98,32 @@ def test_the_rows_that_are_free_soonest_are_looked_at(most):
     soon[:3] = 1.0, 3.0, 2.0
     rows = nodes.queue.candidates(asks(8), np.ones(soon.size, bool), soon, most)
     assert rows == [1, 2][:most]
+
+
+NOMINAL = Start(np.linspace(0, 100, 64), 0, ())
+
+
+def test_what_starts_early_counts_no_sooner_than_what_starts_late():
+    stretch = Stretch()
+    before = stretch.times(NOMINAL, 0.0)
+    for _ in range(50):
+        stretch.learn(0.9, 100.0, in_time=True)
+    assert stretch.times(NOMINAL, 99.0) == before
+    assert stretch.times(NOMINAL, 100.0)[1] < before[1]
+
+
+@settings(max_examples=examples(20))
+@given(st.floats(0.1, 10), st.integers(0, 99))
+def test_as_many_start_in_time_as_was_said_however_wrong_the_futures_are(factor, seed):
+    stretch, rng, held, waiting = Stretch(), np.random.default_rng(seed), [0, 0], []
+    for now in range(0, 20_000, 10):
+        times = stretch.times(NOMINAL, now)
+        starts = now + factor * rng.choice(NOMINAL.times)
+        for place, part in enumerate(PARTS):
+            waiting.append((starts, part, now + times[place]))
+            held[place] += starts <= now + times[place]
+        for start, part, by in waiting:
+            if start <= now or by < now:
+                stretch.learn(part, by, in_time=start <= by)
+        waiting = [one for one in waiting if one[0] > now and one[2] >= now]
+    assert [count / 2000 for count in held] == pytest.approx(PARTS, abs=0.06)

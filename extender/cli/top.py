@@ -230,7 +230,7 @@ def render(
     head = ("NODE", *_HEAD, *more) if by == "node" else (by.upper(), "NODES", *_HEAD[1:6], "MIG FREE")
     rows = [_node(line, wide=wide) if isinstance(line, NodeLine) else _group_row(line) for line in lines]
     texts = columns([head, *rows], width=width)
-    sentences = [found.totals.text, *_mig(found.nodes), *_problems(found), *found.unread]
+    sentences = [found.totals.text, *_late(found, now), *_mig(found.nodes), *_problems(found), *found.unread]
     texts += ["", *(line for text in sentences for line in wrapped(visible(text), width))]
     if found.waiting:
         waiting = [_waiting_row(line, now) for line in found.waiting]
@@ -240,6 +240,14 @@ def render(
     if found.more_waiting:
         texts.append(f"and {found.more_waiting} more pending")
     return joined(texts)
+
+
+def _late(found: Overview, now: float) -> Iterator[str]:
+    """The queues of which a pod has waited for longer than it should."""
+    for name, (oldest, objective) in found.totals.objectives.items():
+        if now - oldest > objective:
+            waited, allowed = _age(now - oldest), _age(objective)
+            yield f"queue {name}: a pod has been pending for {waited}, longer than {allowed}"
 
 
 def _node(line: NodeLine, *, wide: bool) -> tuple[str, ...]:

@@ -230,6 +230,7 @@ class CensusTaker:
             if columns.on_offer[self._rows[name]]:
                 model = _label(node)
                 fleet, models[model] = with_node(fleet, node), with_node(models.get(model, NOTHING), node)
+        objectives = {name: queue.wait_objective for name, queue in state.rights.queues.by_name.items()}
         closed, spot = columns.counted & ~columns.on_offer, state.fleet.arrays.spot > 0
         closed_specs = (state.fleet.specs[row] for row in np.flatnonzero(closed).tolist())
         return Census(
@@ -246,6 +247,11 @@ class CensusTaker:
                 missing=int(columns.not_offered[columns.on_offer].sum()),
                 uncounted=int((columns.counted & (columns.gpus == 0)).sum()),
                 waiting=sum(of_queue.pods for of_queue in waiting.values()),
+                objectives={
+                    name: (of_queue.oldest, objective)
+                    for name, of_queue in waiting.items()
+                    if of_queue.oldest and (objective := objectives.get(name))
+                },
             ),
             fleet,
             models,

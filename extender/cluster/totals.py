@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from extender.untrusted.visible import many
 
@@ -11,7 +12,9 @@ from extender.untrusted.visible import many
 class Totals:
     """All nodes with GPUs. ``closed_nodes`` take no pods, and ``closed_gpus`` are theirs. ``not_offered``:
     GPUs that nobody can get, ``missing`` those of them on nodes on offer. ``uncounted`` nodes have GPUs, and
-    it is not known how many. ``free``, ``whole`` and ``whole_nodes`` are those on offer; ``waiting`` pods."""
+    it is not known how many. ``free``, ``whole`` and ``whole_nodes`` are those on offer; ``waiting`` pods.
+    ``objectives``: by queue with a wait objective, when the oldest pending pod was created (Unix seconds),
+    and the objective in seconds."""
 
     nodes: int
     gpus: int
@@ -25,6 +28,7 @@ class Totals:
     missing: int = 0
     uncounted: int = 0
     waiting: int = 0
+    objectives: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def text(self) -> str:

@@ -16,8 +16,10 @@ from extender.explain.answers import NodeLine, Overview, StartForecast, Verdict,
 from extender.explain.candidates import Candidates, candidates_of
 from extender.explain.fleet_row import labels_of
 from extender.explain.pod import explain
+from extender.explain.room import held_without_gpus
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
+from extender.untrusted.visible import many
 
 Starts: TypeAlias = Callable[[Pod], StartForecast | None]
 """When a pending pod will start, as far as that is forecast."""
@@ -62,6 +64,7 @@ def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Itera
         row, arrays, gpus = state.fleet.rows[name], state.fleet.arrays, len(spec.gpus)
         hidden = unoffered(state, name)
         missing = hidden.note if hidden else not_offered(state, name)
+        others = _held_by_others(state, name) if count.on_offer and count.whole else ""
         yield NodeLine(
             node=name,
             model=shorten(hidden.model if hidden else spec.model or spec.product, KEY),
@@ -80,12 +83,32 @@ def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Itera
             pods=len(state.allocations.pods_on(name)),
             used_percent=_used_percent(state, row, gpus),
             islands=tuple(len(island) for island in spec.islands),
-            note="; ".join(filter(None, ("spot" * spec.spot, closed_text(state, name), missing))),
+            note="; ".join(filter(None, ("spot" * spec.spot, closed_text(state, name), missing, others))),
             problem=shorten(state.nodes.problems.get(name, "")),
             zone=shorten(state.nodes.labels_of(name).get(ZONE, ""), KEY),
             mig=census.mig_on(name),
             in_units=counts_units(state, name),
         )
+
+
+_LITTLE, _MUCH = 0.1, 0.5
+"""Of a node's CPU or memory: what is free is little, and what pods without GPUs hold is much."""
+
+
+def _held_by_others(state: State, name: str) -> str:
+    """What pods without GPUs hold of a node that has little CPU or memory left beside its free GPUs."""
+    row, arrays, spec = state.fleet.rows[name], state.fleet.arrays, state.fleet.spec_of(name)
+    scarce_cpu = spec is not None and arrays.free_cpu[row] < _LITTLE * spec.cpu_milli
+    scarce_memory = spec is not None and arrays.free_memory[row] < _LITTLE * spec.memory_bytes
+    if spec is None or not (scarce_cpu or scarce_memory):
+        return ""
+    held = [taken for _, taken in held_without_gpus(state, name)]
+    cpu, memory = sum(taken.cpu_milli for taken in held), sum(taken.memory_mib for taken in held)
+    if scarce_cpu and cpu > _MUCH * spec.cpu_milli:
+        return f"{many(len(held), 'pod')} without GPUs hold {cpu / 1000:g} of {spec.cpu_milli / 1000:g} CPUs"
+    if scarce_memory and memory > _MUCH * spec.memory_mib:
+        return f"{many(len(held), 'pod')} without GPUs hold {memory >> 10} of {spec.memory_mib >> 10} GiB"
+    return ""
 
 
 def _used_percent(state: State, row: int, gpus: int) -> tuple[int, ...]:

@@ -130,13 +130,7 @@ def others_without_gpus(state: State, pod: Pod, request: Request, refusal: Refus
     """The pods without GPUs that hold the CPU or memory that is lacking on the nearest node, "" if their
     leaving would not be enough. Pods of DaemonSets and static pods stay."""
     lacking = next((need.what for need in refusal.lacks if need.what in ("cpu (milli)", "memory (MiB)")), "")
-    held = [
-        (other, taken)
-        for other in (state.pods.on_node(refusal.nearest) if lacking else ())
-        if (taken := state.allocations.allocation_of(other.key))
-        and not taken.has_gpus
-        and not (other.owner and other.owner.kind in ("DaemonSet", "Node"))
-    ]
+    held = held_without_gpus(state, refusal.nearest) if lacking else []
     if not held or not _fits_without(state, pod, request, [taken for _, taken in held]):
         return ""
     is_cpu = lacking == "cpu (milli)"
@@ -146,6 +140,17 @@ def others_without_gpus(state: State, pod: Pod, request: Request, refusal: Refus
     largest = sorted(sizes, key=lambda key: (-sizes[key], key))
     named = listed([shorten(key, KEY) for key in largest], _NAMED)
     return f"move pods without GPUs off {refusal.nearest}, where they hold {holds}: {named}"
+
+
+def held_without_gpus(state: State, node: str) -> list[tuple[Pod, Allocation]]:
+    """The pods without GPUs of a node that may leave it, and what they hold."""
+    return [
+        (pod, taken)
+        for pod in state.pods.on_node(node)
+        if (taken := state.allocations.allocation_of(pod.key))
+        and not taken.has_gpus
+        and not (pod.owner and pod.owner.kind in ("DaemonSet", "Node"))
+    ]
 
 
 def _fits_without(state: State, pod: Pod, request: Request, held: Sequence[Allocation]) -> bool:

@@ -12,7 +12,7 @@ const FIGURES = [
   { field: "whole_nodes", live: true, label: "Nodes entirely free" },
   { field: "largest_island", label: "Largest NVLink request", of: (row) => `of ${row.largest_request} free on one node` },
   { field: "stranded", label: "GPUs stranded", of: stranded, places: 1 },
-  { field: "waiting", live: true, label: "Pending pods", opens: true },
+  { field: "waiting", live: true, label: "Pending pods", opens: true, of: late },
 ];
 
 /** Which part of what is stranded has which cause. */
@@ -20,6 +20,13 @@ function stranded(row) {
   const causes = [["CPU", row.stranded_by_cpu], ["host memory", row.stranded_by_host_memory], ["GPU memory", row.stranded_compute]];
   const found = causes.filter(([, gpus]) => gpus > 0.05).sort((a, b) => b[1] - a[1]);
   return found.map(([cause, gpus]) => `${number(gpus, 1)} ${cause}`).join(", ");
+}
+
+/** The queues of which a pod has waited for longer than its objective. */
+function late(row) {
+  const now = Date.now() / 1000;
+  const queues = Object.entries(row.objectives ?? {}).filter(([, [oldest, objective]]) => now - oldest > objective);
+  return queues.length ? `longer than the objective: ${queues.map(([queue]) => queue).join(", ")}` : "";
 }
 
 function percent(value, all) {

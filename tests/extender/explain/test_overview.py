@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
+from extender.cli.top import render
 from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
 from extender.explain.answers import NodeLine, Overview
 from extender.explain.overview import overview
 from extender.explain.verdict import TOO_LARGE
-from extender.k8s.objects import Pod
+from extender.k8s.objects import Container, Pod, PodSpec, Upserted
+from extender.queues.queue import Queues
+from extender.queues.rights import Rights
+from extender.settings import Queue
 from tests.extender.builders import make_node, make_pod, make_state
 
 
@@ -38,6 +44,34 @@ def test_a_node_that_takes_nothing_says_why() -> None:
     assert "a" not in notes or notes["a"].note == "MIG reconfiguration in progress"
     state = make_state(make_node("b", 2), make_pod("p", 2, node_name="b"), make_pod("q", 1, node_name="b"))
     assert overview_of(state, 1).nodes[0].note == "node is over-committed"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory", "gpus", "note"),
+    [
+        ("30", "1Gi", 4, "2 pods without GPUs hold 60 of 64 CPUs"),
+        ("1", "240Gi", 4, "2 pods without GPUs hold 480 of 512 GiB"),
+        ("20", "1Gi", 4, ""),
+        ("30", "1Gi", 8, ""),  # no whole GPU is free
+    ],
+)
+def test_pods_without_gpus_that_hold_what_free_gpus_need_are_in_the_note(cpu, memory, gpus, note) -> None:
+    spec = PodSpec((Container("main", (("cpu", cpu), ("memory", memory))),))
+    holders = [make_pod(name, 0, spec=spec, node_name="a") for name in ("logs", "cache")]
+    state = make_state(make_node("a", 8), make_pod("train", gpus, node_name="a", cpu="0"), *holders)
+    assert overview_of(state, 1).nodes[0].note == note
+
+
+@pytest.mark.parametrize(("age", "is_late"), [(3500, False), (3700, True)])
+def test_a_queue_whose_pods_wait_for_too_long_is_named(age: float, is_late: bool) -> None:
+    state = make_state(make_node("a", 1), make_pod("p", 8, created=1e9))
+    state.rights = Rights(Queues({"batch": Queue(wait_objective=3600), "other": Queue(wait_objective=60)}))
+    pod = make_pod("q", 8, created=1e9, labels={"stowage.dev/queue": "batch"})
+    state.apply([Upserted(pod)])
+    found = overview_of(state, 1)
+    assert found.totals.objectives == {"batch": (1e9, 3600)}
+    text = "queue batch: a pod has been pending for 61m, longer than 60m"
+    assert (text in render(found, found.nodes, "node", 1e9 + age)) is is_late
 
 
 def waiting(*pods: Pod, most: int = 10) -> list[tuple[str, str]]:

@@ -106,8 +106,9 @@ class StartForecasts:
         for uid, judged in list(self._judged.items()):
             pod = pods.by_uid(uid)
             started = pod is not None and pods.is_bound(uid)
+            at = (pod.started if pod and started else 0.0) or now
             for part in [open_part for open_part in judged.open if started or now > judged.by[open_part]]:
-                in_time = started and now <= judged.by[part] + INTERVAL
+                in_time = started and at <= judged.by[part]
                 judged.open.discard(part)
                 self.results[judged.queue, part, "held" if in_time else "missed"] += 1
                 self._stretch.learn(part, judged.by[part], in_time=in_time)

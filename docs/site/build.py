@@ -2,18 +2,21 @@
 
 The pages are the files of the repository in the same tree, so links between them work in both places. Files
 that they link to are copied beside them, and a linked directory becomes a list of its files. Every warning is
-an error.
+an error. The site of each version has a directory, and its pages a menu of all versions whose directories are
+there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import posixpath
 import re
 import shutil
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 from mkdocs.commands.build import build
@@ -87,22 +90,33 @@ def navigation(index: Path) -> list[dict[str, object]]:
     return groups
 
 
+def list_versions(out: Path) -> None:
+    """Writes what the menu shows, the newest first, and a page that leads to the newest."""
+    found = [page.parent.name for page in out.glob("*/index.html")]
+    found.sort(key=lambda name: [int(number) for number in name.split(".")], reverse=True)
+    (out / "versions.json").write_text(
+        json.dumps([{"version": name, "title": name, "aliases": []} for name in found])
+    )
+    (out / "index.html").write_text(
+        f'<!doctype html><meta http-equiv="refresh" content="0; url={found[0]}/">'
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument(
         "--out", type=Path, default=ROOT / ".cache" / "site", help="where the site goes (.cache/site)"
     )
     args = parser.parse_args()
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    site = args.out.resolve() / version
     logging.basicConfig(level=logging.WARNING, format="site: %(message)s")
     with tempfile.TemporaryDirectory() as directory:
         try:
             stage(Path(directory))
             nav = navigation(ROOT / "docs" / "README.md")
-            build(
-                load_config(
-                    str(CONFIG), docs_dir=directory, site_dir=str(args.out.resolve()), nav=nav, strict=True
-                )
-            )
+            build(load_config(str(CONFIG), docs_dir=directory, site_dir=str(site), nav=nav, strict=True))
+            list_versions(site.parent)
         except (Abort, ValueError) as error:
             print(f"site: {error}", file=sys.stderr)
             return 1

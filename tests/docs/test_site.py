@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -51,9 +52,13 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
     out = tmp_path_factory.mktemp("site")
+    (out / "0.0.9").mkdir()
+    (out / "0.0.9/index.html").write_text("<p>An older version.</p>")
     done = subprocess.run([*BUILD, str(out)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return {str(file.relative_to(out)): Page(file) for file in out.rglob("*.html")}
+    assert json.loads((out / "versions.json").read_text())[1]["version"] == "0.0.9"
+    (newest,) = re.findall("url=(.*)/", (out / "index.html").read_text())
+    return {str(file.relative_to(out / newest)): Page(file) for file in (out / newest).rglob("*.html")}
 
 
 def test_every_page_is_there(site: dict[str, Page]) -> None:
@@ -85,6 +90,7 @@ def test_a_dead_link_fails(tmp_path: Path) -> None:
     (tmp_path / "docs" / "site").mkdir(parents=True)
     for name in ("here.md", "README.md"):
         (tmp_path / "docs" / name).write_text("# Here\n")
+    (tmp_path / "pyproject.toml").write_text("[project]\nversion = '1.0.0'\n")
     for name in ("build.py", "mkdocs.yml"):
         (tmp_path / "docs" / "site" / name).write_text((ROOT / "docs" / "site" / name).read_text())
     done = subprocess.run([*BUILD, "out"], cwd=tmp_path, capture_output=True, text=True, check=False)

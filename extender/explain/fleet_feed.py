@@ -17,14 +17,13 @@ from time import monotonic, time
 from pydantic_core import to_json
 
 from extender.background import with_turns
-from extender.cluster.census import Census, CensusTaker, NodeCount, pods_waiting_for_devices
+from extender.cluster.census import Census, CensusTaker, pods_waiting_for_devices
 from extender.cluster.state import State
 from extender.cluster.totals import Totals
 from extender.explain.candidates import candidates_of
 from extender.explain.fleet_row import fleet_row
 from extender.explain.overview import waiting_line
 from extender.explain.start_forecast import StartForecasts
-from extender.k8s.objects import Node
 from extender.untrusted.limits import PAGE_WAITING
 
 _REFRESH = 1.0
@@ -61,9 +60,7 @@ class _Row:
 
     body: bytes
     version: int
-    node: Node | None
-    generation: int
-    count: NodeCount | None
+    source: object
 
 
 @dataclass(slots=True)
@@ -142,32 +139,31 @@ class FleetFeed:
         """Render the rows of the nodes that changed; whether any did."""
         everything = now - self._kept.rendered_all >= _ALL
         looked = with_turns(list(self._state.fleet.rows), _LOOKS)
-        stale = [name async for name in looked if everything or self._is_stale(name)]
+        kept = self._kept.rows
+        stale = [
+            name
+            async for name in looked
+            if everything or name not in kept or kept[name].source != self._source(name)
+        ]
         changed = [self._render(name) async for name in with_turns(stale, _ROWS)]
         if everything:
             self._kept.rendered_all = now
         return any(changed)
 
-    def _is_stale(self, name: str) -> bool:
-        kept, row = self._kept.rows.get(name), self._state.fleet.rows.get(name)
-        if kept is None or row is None:
-            return row is not None
-        generation = int(self._state.fleet.arrays.generation[row])
-        now = generation, self._census.node(name)
-        return (kept.generation, kept.count) != now or kept.node is not self._state.nodes.get(name)
+    def _source(self, name: str) -> object:
+        """What the row of the node is rendered from."""
+        row, fleet = self._state.fleet.rows.get(name, -1), self._state.fleet
+        return int(fleet.arrays.generation[row]), self._census.node(name), self._state.nodes.get(name)
 
     def _render(self, name: str) -> bool:
         """Whether the row is another one than before."""
-        count = self._census.node(name)
-        row = fleet_row(self._state, name, count, monotonic())
+        row = fleet_row(self._state, name, self._census.node(name), monotonic())
         if row is None:  # removed meanwhile
             return False
-        generation = int(self._state.fleet.arrays.generation[self._state.fleet.rows[name]])
-        body, node = to_json(row), self._state.nodes.get(name)
-        kept = self._kept.rows.get(name)
+        body, kept = to_json(row), self._kept.rows.get(name)
         same = kept is not None and kept.body == body
         version = kept.version if kept and same else self._kept.version
-        self._kept.rows[name] = _Row(body, version, node, generation, count)
+        self._kept.rows[name] = _Row(body, version, self._source(name))
         return not same
 
     async def _explain_waiting(self, now: float) -> bool:

@@ -48,8 +48,8 @@ from packing.plan.move_rule import WaitClock
 
 _LOOK, _AGAIN = 5.0, 60.0
 """Seconds between two looks at what waits, and after one that led to nothing, or a write that failed."""
-_AT_ONCE = 25
-"""Nodes that are looked at before other tasks run: about a millisecond."""
+_AT_ONCE, _ASKED = 25, 2
+"""Nodes that are looked at, and pods that are asked about, before other tasks run: about a millisecond."""
 _SETTLE = 10.0
 """Seconds from the mark to the label: a pod that kube-scheduler was told to fit may be bound until then."""
 _LONGEST_GRACE = 3600.0
@@ -91,12 +91,13 @@ def next_write(node: Node, change: MigChange, rule: ChangeRule, now: float, *, i
     if label != wanted or node.unschedulable:
         why = "it was cordoned" if label == wanted else f"its label says {label}"
         return Write(None, result="taken_over", said=f"{why}, so its layout is left to whoever did that")
-    is_late = now >= change.until
+    is_late = not change.closes(now)
     match change.step:
         case "drain" if is_free and not is_late and now >= change.since + _SETTLE:
             return Write(replace(change, step="apply", until=now + rule.seconds), after)
         case "drain" if is_late:
-            return Write(None, "", "given_up", "its pods have not left in time, so it keeps its layout")
+            kept = replace(change, step="given_up", until=now + rule.keep)
+            return Write(kept, "", "given_up", "its pods have not left in time, so it keeps its layout")
         case "apply" if shows(node, change.after):
             done = replace(change, step="done", until=now + rule.keep)
             return Write(done, "", "done", f"it has layout {after}")
@@ -241,19 +242,14 @@ class LayoutChanges:
 
     async def _begin(self, candidates: Sequence[Candidate], pods: Sequence[Pod]) -> None:
         """Begin the change that costs least for what it serves, if it is worth it."""
-        self._next = self._clock() + _AGAIN
-        late = [
-            pod
-            for pod in pods
-            if self._seconds[pod.uid] >= self._rule.after and self._planner.needs_room(pod)
-        ]
-        if not self._is_worth(min(found.gpus for found in candidates) * self._rule.seconds, late):
-            self._next = self._clock()
+        if not self._is_worth(min(found.gpus for found in candidates) * self._rule.seconds, pods):
             return
-        changes = possible_changes(self._state, self._settings, candidates, late, self._lost)
-        worth = [
-            change async for change in with_turns(changes, 1) if self._is_worth(change.lost, change.pods)
-        ]
+        self._next = self._clock() + _AGAIN
+        late = [pod for pod in pods if self._seconds[pod.uid] >= self._rule.after]
+        late = [pod async for pod in with_turns(late, _ASKED) if self._planner.needs_room(pod)]
+        steps = possible_changes(self._state, self._settings, candidates, late, self._lost)
+        changes = [change async for change in with_turns(steps, 1) if change]
+        worth = (change for change in changes if self._is_worth(change.lost, change.pods))
         best = min(worth, key=lambda change: (change.price, change.name), default=None)
         if best is None or not self._still(best):
             return

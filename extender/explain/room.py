@@ -89,7 +89,7 @@ def layout_change_for(state: State, pod: Pod, settings: Settings | None, now: fl
     idle = [node for node in islice(filter(None, found), _LAYOUTS) if node.is_idle]
     seconds = given.mig_layout_seconds
     changes = possible_changes(state, given, idle, [pod], lambda node: node.gpus * seconds)
-    if (change := next(changes, None)) is None:
+    if (change := next(filter(None, changes), None)) is None:
         return ""
     if given.mig_layouts == "on":
         return f"wait: the evictor changes MIG layouts once waiting has cost as much: {would_change(change)}"

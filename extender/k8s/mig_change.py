@@ -17,7 +17,7 @@ _LONGEST = 48 * 3600.0
 _SKEW = 300.0
 """Seconds by which clocks may differ."""
 _SIZE = 8192
-Step: TypeAlias = Literal["drain", "apply", "revert", "done", "failed"]
+Step: TypeAlias = Literal["drain", "apply", "revert", "done", "given_up", "failed"]
 _Name: TypeAlias = Annotated[str, Meta(max_length=NAME)]
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=DEVICES_PER_NODE)]
 
@@ -33,9 +33,8 @@ class NodeLayout(Struct, frozen=True, omit_defaults=True):
 
 
 class MigChange(Struct, frozen=True, omit_defaults=True):
-    """``since``: when the change began, and ``until`` the time at which this step ends: of ``done`` and
-    ``failed`` for how long the node is left alone. Unix seconds. ``pod``: the key of the first pod that waits
-    for it."""
+    """``since``: when the change began, and ``until`` the time at which this step ends: after the last one
+    for how long the node is left alone. Unix seconds. ``pod``: the key of the first pod that waits for it."""
 
     before: NodeLayout = field(name="from")
     after: NodeLayout = field(name="to")

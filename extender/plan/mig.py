@@ -134,7 +134,7 @@ def _best(
     def order(change: Change) -> tuple[float, bool, str]:
         return change.price, _per_gpu(change.candidate, change.layout) not in used, change.name
 
-    return min(changes, key=order, default=None)
+    return min(filter(None, changes), key=order, default=None)
 
 
 def _per_gpu(found: Candidate, layout: NodeLayout) -> frozenset[tuple[str, float]]:

@@ -8,7 +8,7 @@ has refused the pods. A node without pods on its GPUs comes first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from extender.cluster.factory import state_of
@@ -31,8 +31,9 @@ from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.plan.mig_layouts import Wanted, served
 
-_TRIED, _OF_A_KIND = 12, 3
-"""Nodes with a layout that are tried in one search, and of those that promise the same."""
+_PRICED, _TRIED, _OF_A_KIND = 64, 12, 3
+"""Nodes whose price is asked for in one search, with a layout that are tried, and of those that promise the
+same."""
 _MOST_PODS = 256
 """Pending pods that are looked at, the most urgent first."""
 _SLICES = 7
@@ -144,33 +145,37 @@ def possible_changes(
     candidates: Sequence[Candidate],
     pods: Sequence[Pod],
     lost: Callable[[Candidate], float | None],
-) -> Iterator[Change]:
+) -> Iterator[Change | None]:
     """Changes after which some of these ``pods`` start, which fit nowhere as it is, the most promising first.
-    ``lost``: GPU-seconds that a change of this node loses; None if it must not change. Each step takes some
-    milliseconds."""
+    ``lost``: GPU-seconds that a change of this node loses; None if it must not change. Steps that found none
+    yet are None; each takes a few milliseconds at most."""
     asked = asking(state, pods)
     requests = {pod.key: request for pod, request in asked}
-    wanted, ranked = shapes(asked), list[tuple[tuple[float | bool | str, ...], Candidate, NodeLayout]]()
-    for found in candidates:
-        for layout in found.others:
-            if gpus := served(layout.devices, wanted):
-                order = not found.is_idle, found.gpus / gpus, found.node.name, layout.name
-                ranked.append((order, found, layout))
-    tried, kinds = 0, Counter[object]()
-    for _, found, layout in sorted(ranked, key=lambda entry: entry[0]):
-        kind = found.spec.model, found.gpus, frozenset(layout.devices.items()), found.is_idle
-        if kinds[kind] >= _OF_A_KIND or (loses := lost(found)) is None:
+    wanted, waiting = shapes(asked), [pod for pod, _ in asked]
+    layouts = {id(layout): layout for node in candidates for layout in node.others}
+    serves = {key: served(layout.devices, wanted) for key, layout in layouts.items()}
+    pairs = [(node, layout) for node in candidates for layout in node.others if serves[id(layout)]]
+    pairs.sort(key=lambda pair: (not pair[0].is_idle, pair[0].gpus / serves[id(pair[1])], pair[0].node.name))
+    tried, kinds, prices = 0, Counter[object](), dict[str, float | None]()
+    for node, layout in pairs:
+        kind = node.spec.model, node.gpus, frozenset(layout.devices.items()), node.is_idle
+        if node.node.name not in prices and len(prices) < _PRICED:
+            prices[node.node.name] = lost(node)
+            yield None
+        if kinds[kind] >= _OF_A_KIND or (loses := prices.get(node.node.name)) is None:
             continue
-        starting = starts_on(state, settings, with_layout(found.node, layout), [pod for pod, _ in asked])
+        starting = yield from starts_on(state, settings, with_layout(node.node, layout), waiting)
         if starting:
             kinds[kind] += 1
-            gpus = sum(gpus_asked(requests[pod.key], found.spec.model) for pod in starting)
-            yield Change(found, layout, tuple(starting), gpus, loses)
+            gpus = sum(gpus_asked(requests[pod.key], node.spec.model) for pod in starting)
+            yield Change(node, layout, tuple(starting), gpus, loses)
         if (tried := tried + 1) >= _TRIED:
             return
 
 
-def starts_on(state: State, settings: Settings, node: Node, waiting: Sequence[Pod]) -> list[Pod]:
+def starts_on(
+    state: State, settings: Settings, node: Node, waiting: Sequence[Pod]
+) -> Generator[None, None, list[Pod]]:
     """The pending pods that start if this node, with its pods that have no GPU, is all that there is."""
     busy = {pod.uid for pod in holders(state, node.name)}
     stays = [pod for pod in state.pods.on_node(node.name) if pod.uid not in busy]
@@ -184,8 +189,8 @@ def starts_on(state: State, settings: Settings, node: Node, waiting: Sequence[Po
     world = state_of(settings)
     world.apply(events)
     trial = trial_of(world, real_moves=True)
-    started = trial.place_waiting()
-    return [pod for pod in accepted if pod.key in started]
+    yield from trial.starting()
+    return [pod for pod in accepted if pod.key in trial.held]
 
 
 def would_change(change: Change) -> str:

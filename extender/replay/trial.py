@@ -9,7 +9,7 @@ tried can be undone.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
@@ -370,13 +370,23 @@ class Trial:
     def place_waiting(self) -> dict[str, str]:
         """Place the pending pods in kube-scheduler's order; returns the node of each that fits: of a gang as
         many members as must start together, or none. Those placed can move like the others."""
-        waiting = {item.key: item for item in self.waiting}
-        for item in self.waiting:
-            if item.key not in self.held:
-                self._start(item, waiting)
+        for _ in self.starting():
+            pass
         placed = [item for item in self.waiting if item.key in self.held]
         self.movable |= {item.key: item for item in placed}
         return {item.key: self.node_of(item.key) for item in placed}
+
+    def starting(self) -> Iterator[None]:
+        """Place the waiting pods, one with each step. One like another that found no place is not tried."""
+        waiting, nowhere = {item.key: item for item in self.waiting}, set[object]()
+        for item in self.waiting:
+            kind = item.request, item.pod.spec, id(item.rows)
+            if item.key in self.held or kind in nowhere:
+                continue
+            self._start(item, waiting)
+            if item.key not in self.held and self.state.gangs.gang_of(item.pod) is None:
+                nowhere.add(kind)
+            yield
 
     def _start(self, item: Item, waiting: Mapping[str, Item]) -> None:
         """Place the pod, with as many others of its gang as must start with it."""

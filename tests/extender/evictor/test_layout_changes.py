@@ -323,3 +323,42 @@ async def test_an_annotation_that_cannot_be_read_closes_no_node(
     await rounds(replica, manager, 2)
     assert fits_small(replica)
     assert not log(api)
+
+
+async def test_a_node_whose_pods_do_not_leave_in_time_keeps_its_layout(
+    api: ApiServer, start: Start, manager: MigManager
+) -> None:
+    """A pod of another scheduler has come."""
+    api.put(mig_node("n1"))
+    api.put(large("p"))
+    replica = begin(start)
+    while not step_of(api, "n1"):
+        await rounds(replica, manager, 1)
+    api.put(small("other", "n1"))
+    await rounds(replica, manager, 15)
+    assert (step_of(api, "n1"), labels(api, "n1")[CONFIG]) == ("given_up", "all-1g.10gb")
+    assert fits_small(replica)
+    assert not log(api, "evict")
+    assert replica.metric("mig_layouts_total", result="given_up") == 1
+    api.delete("ml/other")
+    await rounds(replica, manager, 30)
+    assert replica.metric("mig_layouts_total", result="begun") == 1  # it is left alone for an hour
+    await rounds(replica, manager, 1, seconds=3600)
+    await rounds(replica, manager, 15)
+    assert step_of(api, "n1") == "done"
+
+
+async def test_time_passes_while_a_change_is_looked_for(
+    api: ApiServer, start: Start, manager: MigManager
+) -> None:
+    """What pods lose by moving grows meanwhile."""
+    for name in ("n1", "n2"):
+        api.put(mig_node(name))
+    api.put(movable("a", "n1"))
+    api.put(small("b", "n2"))
+    api.put(large("p"))
+    replica = begin(start)
+    ticking = replica.evictor._layouts
+    ticking._wall = lambda: replica.now + time.monotonic() % 1
+    await rounds(replica, manager, 8)
+    assert step_of(api, "n1") == "drain"

@@ -1,7 +1,8 @@
 """Lists and watches one kind of the API server in a thread of its own, and retries after every failure.
 
 ``list_watch`` decides which request comes next and what an answer means; this module sends the requests, and
-knows how current the events are that it has delivered. All times are seconds of the monotonic clock.
+knows how current the events are that it has delivered. All times are seconds of the monotonic clock. Threads,
+because the event loop would answer nobody while it decodes a page: 30 ms. An idle thread takes 15 KiB.
 """
 
 from __future__ import annotations

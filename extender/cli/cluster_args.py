@@ -249,7 +249,7 @@ def read_answer(kind: type[T], found: object, stowage: StowageService, key: str 
     try:
         return TypeAdapter(kind).validate_python(found)
     except ValidationError:
-        raise NotAsked(f"{stowage.name} is of another version, and its answer cannot be read") from None
+        raise NotAsked(f"{stowage.name} runs another version, and its answer cannot be read") from None
 
 
 def _settings_of(dump: Header) -> Settings:

@@ -30,7 +30,7 @@ ADVICE: Mapping[Reason, str] = {
         "repair the node's MIG configuration (nvidia.com/gpu.product ends in -MIG-INVALID)"
     ),
     Reason.OVERCOMMITTED: (
-        "the node's allocatable shrank under running pods: it takes nothing until enough of them end"
+        "the node's allocatable shrank under running pods: it takes no pods until enough of them end"
     ),
     Reason.NO_SUCH_RESOURCE: "nothing: the node does not advertise that resource",
     Reason.GPUS_TOO_SMALL: "ask for less of a GPU, or for nodes with larger ones",

@@ -246,9 +246,7 @@ def _from_catalogue(text: str, name: str, details: str) -> Node:
     given = {item[1]: item[2] for item in items if item}
     if model is None:
         known = ", ".join(gpu_model.name for gpu_model in models())
-        raise BadInput(
-            f"--add {quoted(text)}: no node and no GPU is named {quoted(name)}; known GPUs: {known}"
-        )
+        raise BadInput(f"--add {quoted(text)}: no node or GPU is named {quoted(name)}; known GPUs: {known}")
     if len(given) != 3 or None in items or not given["gpus"].isdecimal():
         needs = f"there is no node with {model.name} here: say what one has, {name}:gpus=8,cpu=192,memory=2Ti"
         raise BadInput(f"--add {quoted(text)}: {needs}")

@@ -1,7 +1,7 @@
 """Which pods ask for a whole GPU and would fit a part of one that is free today, or a smaller one: a MIG
 instance, a time slice, a share, or a whole GPU of less value.
 
-What a pod uses of its GPU is converted to another model by the FP16 rates of the catalogue; where a rate is
+What a pod uses of its GPU is converted to another model by the FP16 rates of the catalog; where a rate is
 not known, only GPUs of the same product count.
 
 By measured use, or by what the pod declares: annotations ``stowage.dev/peak-gpu-memory`` (a quantity in
@@ -141,7 +141,7 @@ def _devices_of(spec: NodeSpec, value: float) -> Iterator[Slice]:
 
 
 def _model_of(spec: NodeSpec) -> tuple[str, int]:
-    """The name of a node's GPUs, and their FP16 rate, 0 where the catalogue does not know them."""
+    """The name of a node's GPUs, and their FP16 rate, 0 where the catalog does not know them."""
     model = named_model(spec.model)
     return (model.name, model.fp16_tflops) if model else (spec.product, 0)
 

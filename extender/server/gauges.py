@@ -215,7 +215,7 @@ def _fleet(found: Census) -> Iterator[Metric]:
     yield gauge("spot_gpus", "GPUs of spot nodes: all of them, and those in use.", spot, "state")
     text = "Those that nodes do not offer: no device plugin, unhealthy, or not readable."
     yield gauge("gpus_not_offered", text, found.totals.not_offered)
-    text = "Nodes with GPUs of which it is not known how many they are."
+    text = "Nodes whose number of GPUs is unknown."
     yield gauge("nodes_uncounted", text, found.totals.uncounted)
     for name, (text, value_of) in _ON_OFFER.items():
         yield gauge(name, text, {model: value_of(figures) for model, figures in models.items()}, "model")

@@ -42,7 +42,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(namespace="stowage", registry=self.registry)
         self.registry.register(_Families(collect))
-        text = "Time from the received body to the reply."
+        text = "Time from the end of the request to the reply."
         self._seconds = self._histogram("verb_seconds", text, "verb", _SECONDS)
         self._results = self._counter("verb_results", "Requests by verb and result.", "verb", "result")
         text = "Filter requests for which no node fits, counted once for each reason."

@@ -14,6 +14,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -70,17 +71,6 @@ class Write(NamedTuple):
     said: str = ""
 
 
-def rule_for(settings: Settings) -> ChangeRule:
-    """The rule with what the settings say."""
-    return ChangeRule(
-        seconds=settings.mig_layout_seconds,
-        price=settings.consolidation_price,
-        after=settings.consolidation_after_seconds,
-        nodes=settings.mig_layouts_at_once,
-        per_hour=settings.mig_layouts_per_hour,
-    )
-
-
 def next_write(node: Node, change: MigChange, rule: ChangeRule, now: float, *, is_free: bool) -> Write | None:
     """The next step of a change; None to wait. ``is_free``: no pod holds a GPU of the node. ``now`` in Unix
     seconds."""
@@ -106,10 +96,8 @@ def next_write(node: Node, change: MigChange, rule: ChangeRule, now: float, *, i
         case "revert" if shows(node, change.before) or is_late:
             result = "failed" if is_late and not shows(node, change.before) else "reverted"
             back = f"it has layout {before} again" if result == "reverted" else f"nor is it back at {before}"
-            said = (
-                f"the MIG manager has not applied {after}, and {back}; Stowage changes no layout for a day, "
-            )
-            said += f"or until the annotation {ANNOTATION} of the node is removed"
+            said = f"the MIG manager has not applied {after}, and {back}; Stowage changes no layout "
+            said += f"for a day, or until the annotation {ANNOTATION} of the node is removed"
             return Write(replace(change, step="failed", until=now + _LEFT_ALONE), "", result, said)
     return None
 
@@ -132,7 +120,13 @@ class LayoutChanges:
         self._state, self._settings, self._planner = state, settings, planner
         self._actions, self._metrics, self._moves = actions, metrics, moves
         self._clock, self._wall = clock, wall
-        self._rule = rule_for(settings)
+        self._rule = ChangeRule(
+            seconds=settings.mig_layout_seconds,
+            price=settings.consolidation_price,
+            after=settings.consolidation_after_seconds,
+            nodes=settings.mig_layouts_at_once,
+            per_hour=settings.mig_layouts_per_hour,
+        )
         self.forget()
 
     def forget(self) -> None:
@@ -179,11 +173,11 @@ class LayoutChanges:
     async def _look(self, waiting: Sequence[Pod], changes: Sequence[MigChange]) -> None:
         now, capable = self._clock(), list(self._capable())
         pods = [pod for pod, _ in asking(self._state, [pod for pod in waiting if not pod.gates])]
-        self._peaks.see(self._demand(capable, pods), now)
+        total, demand = self._census(capable, pods)
+        self._peaks.see(demand, now)
         if not pods:
             self._waited.keep(())
             return
-        total = _sum(capable)
         each = [self._candidate(node, total) async for node, _ in with_turns(capable, _AT_ONCE)]
         candidates = [found for found in each if found]
         self._count_waits(pods, candidates, now)
@@ -201,31 +195,34 @@ class LayoutChanges:
             if spec and can_change(node, spec):
                 yield node, spec
 
-    def _demand(self, capable: Iterable[tuple[Node, NodeSpec]], pods: Sequence[Pod]) -> Counter[str]:
-        """What is in use on these nodes, and what waits, by model and resource."""
-        fleet, demand = self._state.fleet, Counter[str]()
+    def _census(
+        self, capable: Iterable[tuple[Node, NodeSpec]], pods: Sequence[Pod]
+    ) -> tuple[Counter[str], Counter[str]]:
+        """What these nodes have, and what of that is in use or asked for, by model and resource."""
+        fleet, total, demand, asked = self._state.fleet, Counter[str](), Counter[str](), Counter[str]()
         for node, spec in capable:
+            free = fleet.arrays.free_devices[:, fleet.rows[node.name]]
             for pool in spec.pools:
-                number, row = fleet.names.resources[pool.resource], fleet.rows[node.name]
-                demand[f"{spec.model} {pool.resource}"] += pool.total - int(
-                    fleet.arrays.free_devices[number, row]
-                )
-        models = {spec.model for _, spec in capable}
+                name = f"{spec.model} {pool.resource}"
+                total[name] += pool.total
+                demand[name] += pool.total - int(free[fleet.names.resources[pool.resource]])
         for _, request in asking(self._state, pods):
-            for name, count in request.devices:
-                demand.update({f"{model} {name}": count for model in models})
-        return demand
+            asked.update(dict(request.devices))
+        for model in {spec.model for _, spec in capable}:
+            demand.update({f"{model} {name}": count for name, count in asked.items()})
+        return total, demand
 
     def _candidate(self, node: Node, total: Counter[str]) -> Candidate | None:
         """The node, if it may change now, with the layouts that leave enough for what comes back."""
-        found = open_candidate(self._state, node, self._wall())
-        layouts = found.others if found else ()
-        enough = [layout for layout in layouts if found and self._leaves_enough(found, layout, total)]
-        return dataclasses.replace(found, others=tuple(enough)) if found and enough else None
+        if (candidate := open_candidate(self._state, node, self._wall())) is None:
+            return None
 
-    def _leaves_enough(self, found: Candidate, layout: NodeLayout, total: Counter[str]) -> bool:
-        today, then = (_named(found.spec, devices) for devices in (found.today.devices, layout.devices))
-        return self._peaks.leaves_enough(total, today, then)
+        def named(layout: NodeLayout) -> dict[str, int]:
+            return {f"{candidate.spec.model} {name}": count for name, count in layout.devices.items()}
+
+        enough = partial(self._peaks.leaves_enough, total, named(candidate.today))
+        others = tuple(layout for layout in candidate.others if enough(named(layout)))
+        return dataclasses.replace(candidate, others=others) if others else None
 
     def _count_waits(self, pods: Sequence[Pod], candidates: Sequence[Candidate], now: float) -> None:
         """For how long each pod has waited while a node could have served it, and as many GPUs were free."""
@@ -261,12 +258,12 @@ class LayoutChanges:
             return
         room = moves_off(self._state, best.name, self._wall(), rule_of(self._settings))
         grace = longest_grace(self._state, [move.pod for move in room.moves]) if room and room.moves else 0.0
-        now, has = self._wall(), best.candidate.today
+        now, first = self._wall(), best.pods[0]
         until = now + self._rule.seconds + min(grace, _LONGEST_GRACE)
-        change = MigChange(has, best.layout, "drain", now, until, best.pods[0].key)
+        change = MigChange(best.candidate.today, best.layout, "drain", now, until, first.key)
         if await self._actions.write_layout(best.candidate.node, change):
             self._metrics.layout_changed("begun")
-            await self._actions.say_layout(best.candidate.node, "begun", would_change(best), best.pods[0])
+            await self._actions.say_layout(best.candidate.node, "begun", would_change(best), first)
 
     def _is_worth(self, lost: float, pods: Iterable[Pod]) -> bool:
         starting = [(gpus_asked(self._state.request_of(pod)), self._seconds[pod.uid]) for pod in pods]
@@ -286,14 +283,3 @@ class LayoutChanges:
             return False
         lost, waiting = self._lost(change.candidate), list(filter(self._planner.needs_room, change.pods))
         return lost is not None and self._is_worth(lost, waiting)
-
-
-def _named(spec: NodeSpec, devices: dict[str, int]) -> Counter[str]:
-    return Counter({f"{spec.model} {name}": count for name, count in devices.items()})
-
-
-def _sum(capable: Iterable[tuple[Node, NodeSpec]]) -> Counter[str]:
-    total = Counter[str]()
-    for _, spec in capable:
-        total.update(_named(spec, {pool.resource: pool.total for pool in spec.pools}))
-    return total

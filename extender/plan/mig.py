@@ -230,10 +230,8 @@ def _sentences(plan: MigPlan, seconds: float) -> Iterator[str]:
         nodes = many(len(plan.candidates), "node")
         yield f"{nodes}: with no other layout would more of the demand be served."
         return
-    kinds = Counter((change.candidate.spec.model, _on_each_gpu(change)) for change in plan.changes)
-    said = ", ".join(
-        f"{many(count, 'node')} ({model}) to {layout}" for (model, layout), count in kinds.items()
-    )
+    kinds = Counter(f"({change.candidate.spec.model}) to {_on_each_gpu(change)}" for change in plan.changes)
+    said = ", ".join(f"{many(count, 'node')} {kind}" for kind, count in kinds.items())
     pods, minutes = sum(map(len, plan.moves.values())), len(plan.changes) * seconds / 60
     lost = sum(change.lost for change in plan.changes)
     yield f"Change {said}."
@@ -245,10 +243,9 @@ def _sentences(plan: MigPlan, seconds: float) -> Iterator[str]:
 
 def _on_each_gpu(change: Change) -> str:
     gpus, devices = change.candidate.gpus, change.layout.devices
-    if all(count % gpus == 0 for count in devices.values()):
-        text = f"{shown({name: count // gpus for name, count in devices.items()})} on each GPU"
-    else:
-        text = shown(devices)
+    alike = all(count % gpus == 0 for count in devices.values())
+    each = {name: count // gpus for name, count in devices.items()}
+    text = f"{shown(each)} on each GPU" if alike else shown(devices)
     return f"{change.layout.name} ({text})" if change.layout.name else text
 
 
@@ -275,22 +272,17 @@ def _nodes(plan: MigPlan) -> Table:
 
 
 def _profiles(plan: MigPlan) -> Table:
-    has, then, models = Counter[str](), Counter[str](), dict[str, set[str]]()
+    has, then = Counter[str](), Counter[str]()
     changed = {change.name: change.layout for change in plan.changes}
-    for name, found in plan.candidates.items():
-        has.update(found.today.devices)
-        then.update(changed.get(name, found.today).devices)
-        for resource in {*found.today.devices, *changed.get(name, found.today).devices}:
-            models.setdefault(resource, set()).add(found.spec.model or "")
+    for name, node in plan.candidates.items():
+        has.update(node.today.devices)
+        then.update(changed.get(name, node.today).devices)
+    figures = plan.running, plan.waiting, plan.wanted, has, then, plan.served
     rows: list[tuple[Cell, ...]] = [
-        (
-            ", ".join(sorted(models.get(r, ()))),
-            short(r),
-            *(plan.running[r], plan.waiting[r], plan.wanted[r], has[r], then[r], plan.served[r]),
-        )
+        (short(r), *(amounts[r] for amounts in figures))
         for r in sorted(has.keys() | then.keys() | plan.waiting.keys())
     ]
-    head = ("model", "profile", "run", "wait", "planned for", "instances today", "then", "served")
+    head = ("profile", "run", "wait", "planned for", "instances today", "then", "served")
     return Table("profiles", "Instances", head, rows)
 
 

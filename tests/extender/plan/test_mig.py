@@ -33,7 +33,7 @@ def test_a_bad_layout_is_replaced_and_gains_what_it_promised():
 
 def test_growth_plans_for_more_and_promises_what_is_asked_for_now():
     report = report_of(*bad_mig_layout(), growth=1.2)
-    rows = {row[1]: dict(zip(report.tables[1].head, row, strict=True)) for row in report.tables[1].rows}
+    rows = {row[0]: dict(zip(report.tables[1].head, row, strict=True)) for row in report.tables[1].rows}
     assert (rows["3g.40gb"]["planned for"], rows["3g.40gb"]["served"]) == (12, 12)
     assert gains(report)["3g.40gb in use"] == (0, 10, 10)
 

@@ -107,10 +107,6 @@ class EndCosts:
         like = self._queue_of(pod), size_of(gpus_of(self._fleet, request))
         return tuple(filter(None, (kind_of(pod), like, EVERY)))
 
-    def count_running(self) -> None:
-        """From now on, what is known of lifetimes counts the pods that run now."""
-        self.ends.count_running(self._clock())
-
     def remaining(self, pod: Pod, outlives: Doubles) -> Doubles:
         """Seconds from now until the pod ends, infinite where nothing is known of that: (S,). ``outlives``
         (S,): the part (0 to 1) of the pods of its kind and age that end before it does. For a pending pod:

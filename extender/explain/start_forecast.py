@@ -90,7 +90,7 @@ class StartForecasts:
         if not waiting:
             self._forecasts = {}
             return
-        self._state.end_costs.count_running()
+        self._state.end_costs.ends.count_running(self._clock())
         self._forecasts = await _Forecaster(self._state, self._clock(), self._stretch).forecasts(waiting)
         for pod in waiting:
             made = self._forecasts.get(pod.uid)

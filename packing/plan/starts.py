@@ -35,6 +35,8 @@ PARTS = (0.5, 0.9)
 _FIRST_STEP, _STEP, _MOST_STRETCH = 0.7, 0.1, 5.0
 """How far the first start stretches the times, one of many at least, and all together at most; as
 logarithms."""
+_MOST_PLACES = 8
+"""Nodes on which a request is placed, each in other futures."""
 _MOST_DUE = 8192
 """Results that wait for their time."""
 
@@ -80,11 +82,12 @@ class Running(NamedTuple):
 class Start(NamedTuple):
     """The seconds until a request starts in each future (S,), infinite for never. ``row``: where it starts
     most often, -1 for nowhere; ``needs``: the keys of the pods that end first there, in the median of these
-    futures."""
+    futures. ``elsewhere``: other rows with such keys, and the futures in which it starts there, (S,)."""
 
     times: Doubles
     row: int
     needs: tuple[str, ...]
+    elsewhere: tuple[tuple[int, tuple[str, ...], Flags], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,27 +132,37 @@ class StartQueue:
         starts = np.flatnonzero(np.isfinite(earliest))
         if not starts.size:
             return never
-        row = rows[Counter(first[starts].tolist()).most_common(1)[0][0]]
+        (place, _), *others = Counter(first[starts].tolist()).most_common(_MOST_PLACES)
+        elsewhere = (
+            (rows[other], self._needed(request, rows[other]), np.isfinite(earliest) & (first == other))
+            for other, _ in others
+        )
+        return Start(earliest, rows[place], self._needed(request, rows[place]), tuple(elsewhere))
+
+    def _needed(self, request: Request, row: int) -> tuple[str, ...]:
+        """The keys of the pods that end before the request starts there, in the median future."""
         there = self._known[request][row]
         median = np.argsort(there.times, kind="stable")[np.isfinite(there.times).sum() // 2]
-        needs = [pod.key for pod, ends in zip(there.pods, there.leaving[median], strict=True) if ends]
-        return Start(earliest, row, tuple(needs))
+        return tuple(pod.key for pod, ends in zip(there.pods, there.leaving[median], strict=True) if ends)
 
     def take(self, key: str, request: Request, start: Start, lasts: Doubles) -> None:
-        """The request keeps the room of this start for so many seconds, (S,)."""
-        if start.row < 0 or self._fleet.specs[start.row] is None:
-            return
-        ahead, needs = self._ahead[start.row], {*start.needs}
-        ended = [
-            allocation for pod in self._running(start.row) if pod.key in needs for allocation in pod.held
-        ]
+        """The request keeps the room of this start for so many seconds, (S,): in each future on its node."""
+        ends = start.times + lasts
+        rest = ~np.any([np.zeros(self._futures, np.bool_), *(here for *_, here in start.elsewhere)], axis=0)
+        for row, needs, here in ((start.row, start.needs, rest), *start.elsewhere):
+            if row >= 0 and self._fleet.specs[row] is not None:
+                self._take_on(row, {*needs}, key, request, np.where(here, ends, 0.0))
+
+    def _take_on(self, row: int, needs: set[str], key: str, request: Request, ends: Doubles) -> None:
+        """Where the request does not start there it ends at once."""
+        ahead = self._ahead[row]
+        ended = [allocation for pod in self._running(row) if pod.key in needs for allocation in pod.held]
         stays = [allocation for pod in ahead if pod.key not in needs for allocation in pod.held]
         with self._fleet.without(ended), self._fleet.holding(stays):
-            gpus = freest_gpus(self._fleet, start.row, request)
-            held = allocation_of(self._fleet, start.row, request, gpus)
-        ahead.append(Running(key, (held,), start.times + lasts))
+            held = allocation_of(self._fleet, row, request, freest_gpus(self._fleet, row, request))
+        ahead.append(Running(key, (held,), ends))
         for known in self._known.values():
-            known.pop(start.row, None)
+            known.pop(row, None)
 
     def _on_row(self, request: Request, row: int) -> _OnRow:
         fleet, ahead = self._fleet, self._ahead[row]

@@ -100,6 +100,25 @@ def test_the_rows_that_are_free_soonest_are_looked_at(most):
     assert rows == [1, 2][:most]
 
 
+def test_each_of_many_gets_room_that_becomes_free_once_in_each_future():
+    """As many start by a time as pods have ended by then, on whichever node each of them ran."""
+    fleet = fleet_of(*(counted_node(f"n{number}", 1) for number in range(4)))
+    rng = np.random.default_rng(1)
+    request, waiting = Request(devices=((GPU, 1),)), 8
+    ends = {fleet.rows[f"n{number}"]: rng.uniform(1, 2, FUTURES) for number in range(4)}
+    held = {row: allocation_of(fleet, row, request, (0,)) for row in ends}
+    for allocation in held.values():
+        fleet.take(allocation)
+    queue = StartQueue(fleet, lambda row: [Running(str(row), (held[row],), ends[row])], FUTURES)
+    made = []
+    for number in range(waiting):
+        start = queue.start(request, [*ends])
+        queue.take(str(number), request, start, np.full(FUTURES, 10.0))
+        made.append(start.times)
+    first = np.sort([*ends.values()], axis=0)
+    assert np.sort(made, axis=0) == pytest.approx(np.concatenate([first, first + 10]))
+
+
 NOMINAL = Start(np.linspace(0, 100, 64), 0, ())
 
 

@@ -1,13 +1,12 @@
-"""50 jobs end by themselves on 8 nodes, and are told when they start.
+"""50 jobs at once end by themselves on 8 nodes, and those that wait are told when they start.
 
-Of the 90 % times most hold, not nine of ten: the first are learned from the five shortest of eight jobs, and
-kube-scheduler waits up to 10 s before it tries a pod again, a third of a run here.
+Nine of ten starts should come within the 90 % time; the test asks for three of four. No jobs arrive later:
+kube-scheduler waits up to 10 s before it tries a pod again, a third of a run here, so they would go first.
 """
 
 from __future__ import annotations
 
 import random
-import time
 
 from .controlplane.api import Api
 from .controlplane.cluster import ControlPlane
@@ -17,7 +16,7 @@ from .stowage import Stowage, scheduler_configuration
 from .workload import job, node, pod
 
 NODES, JOBS = 8, 50
-ENOUGH = 0.5
+ENOUGH = 0.75
 
 
 def test_jobs_start_when_it_was_forecast(cluster: ControlPlane, api: Api, new_stowage: Stowage) -> None:
@@ -31,7 +30,6 @@ def test_jobs_start_when_it_was_forecast(cluster: ControlPlane, api: Api, new_st
         for number in range(JOBS):
             seconds = round(30 * rng.lognormvariate(0, 0.4))
             api.create(job(f"train-{number}", pod("", {GPU: 8}, runs_for=f"{seconds}s")))
-            time.sleep(0 if number < 2 * NODES else 30 / NODES)
         eventually(lambda: _started(api) == JOBS, within_s=600, what="all jobs start", every_s=1)
         eventually(lambda: _are_judged(new_stowage), within_s=60, what="forecasts are judged", every_s=1)
     held, missed = _judged(new_stowage, "0.9")

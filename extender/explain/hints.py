@@ -26,6 +26,7 @@ from extender.explain.words import (
     word_hints,
     written_as,
 )
+from extender.inventory.mig_layouts import placement_on
 from extender.inventory.node_inventory import STOWAGE_SHARING
 from extender.k8s.manifest import is_extended
 from extender.k8s.objects import Node, Pod
@@ -34,7 +35,7 @@ from extender.k8s.resource_claims import DeviceSubRequest
 from extender.source.workloads import SUSPENDED
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
 from extender.untrusted.visible import listed
-from packing.model.gpu_catalogue import Model, Profile, named_model, parse_profile, placement_of
+from packing.model.gpu_catalogue import Profile, named_model, parse_profile
 from packing.model.request import Request
 
 _IN_MIB = frozenset({"nvidia.com/gpumem", "nvidia.com/vgpu-memory", "volcano.sh/vgpu-memory"})
@@ -195,18 +196,10 @@ def _divided_so(state: State, profile: Profile) -> str:
     """Whether a GPU of the cluster has this profile."""
     names = Counter(spec.model for spec in state.fleet.specs if spec and spec.gpus)
     models = [model for name, _ in names.most_common() if (model := named_model(name))]
-    able = [model.name for model in models if _has_profile(model, profile)]
+    able = [model.name for model in models if placement_on(model, profile)]
     if not able:
         return "No GPU model of the nodes has this MIG profile."
     return f"{', '.join(able[:_NAMED])} could be divided so: see stowage plan mig."
-
-
-def _has_profile(model: Model, profile: Profile) -> bool:
-    geometry = model.geometry
-    if geometry is None or (found := placement_of(geometry, profile, model.memory_mib)) is None:
-        return False
-    slices = profile.memory_gb * 1024 * geometry.memory_slices / model.memory_mib
-    return abs(found.size - slices) < found.size / 5
 
 
 def _is_offered(state: State, name: str) -> bool:

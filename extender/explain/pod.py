@@ -40,7 +40,7 @@ from extender.explain.needs import NO_DEVICES, missing_needs
 from extender.explain.options import Placement, compared, option_on
 from extender.explain.room import evictions_for, fit_at_once
 from extender.explain.rule_changes import lacking
-from extender.explain.verdict import TOO_LARGE, Question, and_then, decide, of_hint
+from extender.explain.verdict import TOO_LARGE, Question, and_then, decide, of_hint, with_layout_change
 from extender.explain.words import Hint, Kind, admission_problem, is_manifest, written_as
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import Bytes, NodeNames
@@ -163,6 +163,7 @@ def _explain(
         refusals = *explanation.refusals, *_used_up(candidates, used_up)
         asked = Question(state, pod, request, candidates, refusals, evictions, now, settings)
         verdict = _with_next(asked, decide(asked, found_hints), found_hints, mends)
+        verdict = with_layout_change(asked, verdict)
         evictions = None if verdict.why == TOO_LARGE else evictions
     notes += [hint.text for hint in found_hints if hint.text != verdict.why]
     notes += _part_instead(state, pod, request, candidates, explanation)

@@ -77,17 +77,16 @@ class Question:
         return len(self.candidates.names) + sum(map(len, self.candidates.passed_over.values()))
 
 
+def with_layout_change(asked: Question, verdict: Verdict) -> Verdict:
+    """The verdict, with a node that another MIG layout would make fit as the first way."""
+    if asked.now is None or asked.pod.spec.claims:
+        return verdict
+    way = layout_change_for(asked.state, asked.pod, asked.settings, asked.now)
+    return replace(verdict, ways=(way, *verdict.ways)) if way else verdict
+
+
 def decide(asked: Question, hints: Sequence[Hint]) -> Verdict:
     """The verdict on a pod that fits nowhere."""
-    found = _decide(asked, hints)
-    if asked.now is None or asked.pod.spec.claims:
-        return found
-    way = layout_change_for(asked.state, asked.pod, asked.settings, asked.now)
-    after = int(any(hint.mended for hint in hints))  # what comes then is said of the first
-    return replace(found, ways=(*found.ways[:after], way, *found.ways[after:])) if way else found
-
-
-def _decide(asked: Question, hints: Sequence[Hint]) -> Verdict:
     if not asked.every:
         return Verdict("there is no node")
     changes, others = try_rule_changes(asked.state, asked.pod, asked.request, asked.candidates)

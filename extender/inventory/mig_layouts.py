@@ -31,9 +31,6 @@ from packing.plan.mig_layouts import layouts
 WHOLE = "nvidia.com/gpu"
 DISABLED = "all-disabled"
 _STRATEGY, _CAPABLE = "nvidia.com/mig.strategy", "nvidia.com/mig.capable"
-_NEAR = 0.1
-"""By how much the memory in a profile's name may differ from its slices, in GPUs: names are rounded, and
-profiles of other models differ by more."""
 
 
 def can_change(node: Node, spec: NodeSpec) -> bool:
@@ -87,15 +84,18 @@ def _placements(model: Model, resources: Collection[str]) -> Iterator[tuple[str,
     """Where the instances of these resources may start, for those that a GPU of the model can have."""
     for resource in sorted(resources):
         profile = parse_profile(resource.removeprefix(MIG_PREFIX))
-        if profile and (placement := _placement(model, profile)):
+        if profile and (placement := placement_on(model, profile)):
             yield resource, placement
 
 
-def _placement(model: Model, profile: Profile) -> Placement | None:
-    if model.geometry is None or not (found := placement_of(model.geometry, profile, model.memory_mib)):
+def placement_on(model: Model, profile: Profile) -> Placement | None:
+    """Where instances of this profile may start on a GPU of the model; None if it has no such profile. The
+    memory in a name is rounded, and profiles of other models differ by more."""
+    geometry = model.geometry
+    if geometry is None or (placement := placement_of(geometry, profile, model.memory_mib)) is None:
         return None
-    part = profile.memory_gb * 1024 / model.memory_mib
-    return found if abs(part - found.size / model.geometry.memory_slices) < _NEAR else None
+    slices = profile.memory_gb * 1024 * geometry.memory_slices / model.memory_mib
+    return placement if abs(placement.size - slices) < placement.size / 5 else None
 
 
 _Instances = tuple[Mapping[Profile | None, int], ...]
@@ -122,13 +122,15 @@ def _of_configmap(of: str, layout: MigLayout, name: str, gpus: int, single: bool
     model = named_model(name)
     found = list(instances_by_gpu(layout, gpus)) if model else []
     able = [on_gpus for on_gpus in found if model and all(_is_able(model, on_gpu) for on_gpu in on_gpus)]
+    # A layout that names models leaves all others whole, but nobody would give it to those.
+    able = [on_gpus for on_gpus in able if any(map(any, on_gpus))] or able
     certain = bool(able) and all(on_gpus == able[0] for on_gpus in able)
     return _shown(of, able[0], single) if certain else None
 
 
 def _is_able(model: Model, instances: Mapping[Profile | None, int]) -> bool:
     """Whether one GPU can have all these instances, and has at least one."""
-    placements = {profile: _placement(model, profile) for profile in instances if profile}
+    placements = {profile: placement_on(model, profile) for profile in instances if profile}
     if not instances or None in placements.values():
         return False
     names = {str(profile): found for profile, found in placements.items() if found}

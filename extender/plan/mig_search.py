@@ -85,7 +85,8 @@ def candidate(
     if spec is None or node.name in state.devices.two_ways or not can_change(node, spec):
         return None
     has = today(node, spec)
-    others = [layout for layout in layouts(node, spec) if layout.devices and not same(layout, has)]
+    # A pod that asks for nvidia.com/gpu does not say that an instance is enough (strategy single).
+    others = [layout for layout in layouts(node, spec) if not (layout.profile or same(layout, has))]
     return Candidate(node, spec, has, tuple(others), not holders(state, node.name))
 
 

@@ -141,3 +141,9 @@ def test_a_pod_of_eight_waits_while_every_node_has_a_pod_that_cannot_move():
     assert {row[4] for row in report.tables[0].rows} == {
         f"ml/small-{n}: no controller would recreate it" for n in range(2)
     }
+
+
+def test_with_the_strategy_single_no_node_is_divided_for_pods_that_ask_for_gpus():
+    labels = CAPABLE | {"nvidia.com/mig.strategy": "single", "nvidia.com/mig.config": "all-disabled"}
+    report = report_of(node("n0", 8, labels=labels), *(pod(f"w{n}", gpus=8) for n in range(2)))
+    assert not layouts_then(report)

@@ -11,6 +11,7 @@ in the order in which they came.
     python -m bench.packing.worlds DIR [--way queue] [--load 0.85] [--policies inventory,best-fit]
 
 ``--owners``: run times are drawn anew, by owner. ``--lifetimes``: the policy learns them from what has ended.
+``--wrong 3``: what it learns of an owner is 3 times too long or too short, as chance has it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from extender.dialects.pod_request import request_of
 from extender.k8s.node_filter import node_requirement
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
+from extender.verbs.evaluate import separation_costs
 from packing.fleet.feasibility import copies_that_fit, reasons_for
 from packing.fleet.node_usage import Allocation
 from packing.model.lifetimes import LastEnds, Running
@@ -105,18 +107,22 @@ class World:
         ]
         self._seen = 0
         self.ends: LastEnds | None = None
+        self.wrong = dict[int | None, float]()
+        """By owner: what is learnt as a run time, over what it was."""
 
     def use(self, policy: Policy) -> None:
         """Place pods by this policy."""
         self.placer = Placer(self.state.fleet, policy, NodePicker(self._order))
 
-    def give_owners(self, seed: int, owners: int = 40) -> None:
-        """Jobs get one of so many owners, whose run times are lognormal: means and runs with a sigma of 1."""
+    def give_owners(self, seed: int, wrong: float = 1.0, owners: int = 40) -> None:
+        """Jobs get one of so many owners, whose run times are lognormal: means and runs with a sigma of 1.
+        They are learnt ``wrong`` times too long or too short."""
         rng = np.random.default_rng([seed, 99])
         mean = rng.normal(0, 1, owners)
         kinds = rng.integers(owners, size=len(self.arrivals))
         durations = np.exp(mean[kinds] + rng.normal(0, 1, len(kinds)))
         durations *= self.life / durations.mean()
+        self.wrong = dict(enumerate((wrong ** rng.choice([-1, 1], owners)).tolist()))
         self.arrivals = [
             job._replace(duration=float(duration), owner=int(owner))
             for job, duration, owner in zip(self.arrivals, durations, kinds, strict=True)
@@ -134,13 +140,14 @@ class World:
     def place(self, number: int, now: float) -> list[Allocation] | None:
         """Places for all pods of a job, or none."""
         job, owner = self.arrivals[number].template, self.arrivals[number].owner
-        self._later = np.zeros(self.state.fleet.arrays.capacity, np.float32)
+        self._more = separation_costs(self.state.fleet, job.request, np.arange(self._order.size))
         if self.ends:
             self.ends.update(now, len(self.state.fleet.rows))
             if prolonged := self.ends.prolonged(owner):
-                self._later[:] = PROLONGED * prolonged[1]
+                later = np.full(self._more.size, PROLONGED * prolonged[1], np.float32)
                 rows = [self.state.fleet.rows[node] for node in self.ends.places]
-                self._later[rows] = PROLONGED * prolonged[0]
+                later[rows] = PROLONGED * prolonged[0]
+                self._more += later
         if (reasons_for(self.state.fleet, job.request)[job.rows] != 0).all():
             return None
         ways = [self._place_on(job, rows) for rows in self._places(job)]
@@ -170,9 +177,9 @@ class World:
         """The cost and the places of all pods of a job on these rows; they are not taken."""
         fleet, held, total = self.state.fleet, list[Allocation](), 0.0
         for _ in range(job.gang):
-            cost = self.placer.price(job.request) + self._later
+            cost = self.placer.price(job.request) + self._more
             total += float(cost[rows].min())
-            if (allocation := self.placer.place(job.request, rows, self._later)) is None:
+            if (allocation := self.placer.place(job.request, rows, self._more)) is None:
                 break
             held.append(allocation)
         for allocation in reversed(held):
@@ -182,7 +189,9 @@ class World:
     def leave(self, number: int, held: Sequence[Allocation], now: float) -> None:
         for place, allocation in enumerate(held):
             if self.ends:
-                self.ends.leaves(f"{number}/{place}", now)
+                pod, owner = f"{number}/{place}", self.arrivals[number].owner
+                ran = now - self.ends.running[pod].started
+                self.ends.leaves(pod, now + (self.wrong.get(owner, 1.0) - 1) * ran)
             self.state.fleet.give_back(allocation)
 
 
@@ -265,7 +274,7 @@ def world_of(text: Mapping[str, Any], policy: str, args: argparse.Namespace) -> 
     """The world as the arguments say."""
     world = World(text, policy, args.load)
     if args.owners:
-        world.give_owners(text["seed"])
+        world.give_owners(text["seed"], args.wrong)
     if args.lifetimes:
         world.ends = LastEnds()
     return world
@@ -297,6 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--way", choices=("drop", "queue"), default="drop")
     parser.add_argument("--load", type=float, help="GPUs asked for, as a part of all (default: the world's)")
     parser.add_argument("--owners", action="store_true", help="draw run times by owner")
+    parser.add_argument("--wrong", type=float, default=1.0, help="factor by which learnt run times are wrong")
     parser.add_argument("--lifetimes", action="store_true", help="learn how long pods run")
     parser.add_argument("--policies", type=lambda text: text.split(","), default=["inventory", *RIVALS])
     args = parser.parse_args(arguments)

@@ -94,7 +94,7 @@ class RequestArgs(NamedTuple):
 
 class MixTypes(NamedTuple):
     """The request types of a mix: ``amounts`` (10, T) with a tiny number for 0 where it is a divisor, counted
-    ``devices`` (R, T), those of them that are to be ``separate`` GPUs (R, T) 1, GPU models ``allowed`` (M, T)
+    ``devices`` (R, T), those of them that must be ``separate`` GPUs (R, T) 1, GPU models ``allowed`` (M, T)
     0 or 1, and the indices of the resources that any type ``asked`` for."""
 
     amounts: Float32Array2D
@@ -187,8 +187,8 @@ def mix_types(fleet: Fleet, requests: Sequence[Request], width: int = 0) -> MixT
     parts = np.array([r.shares is not None and r.shares.compute_milli < WHOLE for r in requests], np.bool_)
     amounts[PEERS, parts | (amounts[PEERS] > fleet.arrays.max_island.max(initial=0))] = 0
     asked = np.flatnonzero(devices.any(axis=1)).astype(np.int32)
-    several = np.array([separation(fleet, request) != "ignore" for request in requests], np.bool_)
-    separate = ((devices > 1) & several).astype(np.float32)
+    required = np.array([separation(fleet, request) == "require" for request in requests], np.bool_)
+    separate = ((devices > 1) & required).astype(np.float32)
     more = [(0, 0), (0, max(0, width - len(requests)))]
     amounts, devices = (np.pad(part, more, constant_values=1) for part in (amounts, devices))
     return checked(MixTypes(amounts, devices, np.pad(separate, more), np.pad(allowed, more), asked))

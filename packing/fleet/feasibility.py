@@ -348,10 +348,10 @@ def missing_gpus(fleet: Fleet, request: Request, rows: npt.NDArray[np.int64]) ->
 
 def gives_separate(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
     """(N,) where a node without pods gives as many different GPUs as the request asks for of each resource;
-    everywhere, if that does not count for the request."""
+    everywhere, if the request does not require that."""
     arrays = fleet.arrays
     gives = np.ones(arrays.capacity, np.bool_)
-    if separation(fleet, request) != "ignore":
+    if separation(fleet, request) == "require":
         for name, count in request.devices:
             if count > 1 and (number := fleet.names.resources.get(name)) is not None:
                 gives &= arrays.total_devices[number] - arrays.surplus_devices[number] >= count

@@ -90,7 +90,7 @@ class InventoryPolicy:
     def _price(self, fleet: Fleet) -> None:
         """Make the prices those of the fleet as it is now."""
         if self._priced is not None and self._priced.has_nodes_of(fleet):
-            self._priced.price(fleet)
+            self._priced.price(fleet, self._demand.seen)
             self._cache.forget()
         elif self._priced is not None:
             self._adopt(fleet, self.tables)
@@ -102,7 +102,9 @@ class InventoryPolicy:
         if self._priced is not None and same_nodes and tables.restocks(self.tables):
             self._priced.use_fill(tables.fill)
         else:
-            self._priced = _PricedSlots(fleet, tables, self._sizes)  # if this raises, the old ones stay
+            priced = _PricedSlots(fleet, tables, self._sizes)
+            priced.price(fleet, self._demand.seen)
+            self._priced = priced  # if anything raised, the old ones stay
         self.tables = tables
         self._cache.forget()
 
@@ -149,11 +151,12 @@ class _PricedSlots:
         self.slots = slots = Slots(fleet, tables.slotted, sizes)
         prices = np.zeros_like(slots.counts.totals, np.float32)
         memory_mib = np.array(tables.memory_mib, np.float32)
-        rho = tables.mix.cpu_per_gpu(dict(zip(slots.requests, slots.gpus.tolist(), strict=True)))
+        gpus = dict(zip(slots.requests, slots.gpus.tolist(), strict=True))
+        self._gpu_per_pod = tables.mix.gpu_per_pod(gpus)
+        rho = tables.mix.cpu_per_gpu(gpus)
         per_gpu = STRAND_MARGIN * rho if rho > 0 else _NO_CPU_COUNTS
         stranding = STRANDING if rho > 0 else 0.0
         self.values = checked(ValueTables(prices, tables.fill, memory_mib, FILL, stranding, per_gpu))
-        self.price(fleet)
 
     def has_nodes_of(self, fleet: Fleet) -> bool:
         """Whether the fleet still has the nodes that this was made for; what is free on them may differ."""
@@ -163,7 +166,10 @@ class _PricedSlots:
         """Replace the fill tables by others of the same mix."""
         self.values = checked(self.values._replace(fill=fill))
 
-    def price(self, fleet: Fleet) -> None:
-        """Count the slots again and price them."""
+    def price(self, fleet: Fleet, arrived: int) -> None:
+        """Count the slots again and price them; so many pods have arrived."""
         self.slots.recount(self._nodes)
-        self.values.prices[:] = self.slots.prices(fleet.arrays.free_gpu())
+        free, has_arrived = fleet.arrays.free_gpu(), arrived * self._gpu_per_pod
+        used = float(fleet.arrays.whole_parts().sum()) - free
+        turnover = max(0.0, 1 - used / has_arrived) if has_arrived else 0.0
+        self.values.prices[:] = self.slots.prices(free, turnover)

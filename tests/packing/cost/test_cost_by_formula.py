@@ -26,7 +26,7 @@ from tests.packing.fleet.builders import GIB, GPU, MIG
 
 MIB = 40_960
 FILL, STRANDING, MARGIN = 8, 1.1, 0.77
-SCARCITY, NEARLY = 1.9, 0.3
+SCARCITY, NEARLY, FEWEST = 1.9, 0.3, 0.3
 SIZE, VALUE = 0.5, 0.2
 APART, PEER_SLOTS = 0.11, 0.4
 STEP = 0.055
@@ -35,7 +35,7 @@ STEP = 0.055
 @dataclass(frozen=True)
 class Node:
     """What is free on a node: CPU milli, MiB, (compute milli, MiB) of each GPU, devices by resource, and how
-    many of these are sure to be NVLink peers."""
+    many of these are sure to be NVLink peers; and whether several devices must be different GPUs."""
 
     spec: NodeSpec
     value: float
@@ -44,6 +44,7 @@ class Node:
     gpus: tuple[tuple[float, float], ...]
     devices: dict[str, int]
     peers: dict[str, int]
+    separate: bool
 
     @property
     def free(self) -> float:
@@ -79,7 +80,9 @@ def node_of(fleet: Fleet, row: int) -> Node:
     devices = {name: int(arrays.free_devices[number, row]) for name, number in numbers.items()}
     peers = {name: int(arrays.free_peers[number, row]) for name, number in numbers.items()}
     free = float(arrays.cpu[row]), float(arrays.node_memory[row])
-    return Node(spec, float(arrays.gpu_value[row]), *free, tuple(gpus), devices, peers)
+    return Node(
+        spec, float(arrays.gpu_value[row]), *free, tuple(gpus), devices, peers, fleet.separate == "require"
+    )
 
 
 def expected(room: float) -> float:
@@ -115,7 +118,8 @@ def slots(node: Node, request: Request) -> float:
     for name, count in request.devices:
         if (pool := pool_of(spec, name)) is None:
             return 0
-        separate = pool.total if pool.separate is None or request.together < 2 or count < 2 else pool.separate
+        doubtful = node.separate and request.together > 1 and count > 1
+        separate = pool.separate if doubtful and pool.separate is not None else pool.total
         unsure = pool.total - separate
         room = max(node.devices[name] - unsure, 0) / count
         found = min(found, expected(room), max(pool.total - unsure, 0) // count)
@@ -137,41 +141,50 @@ def size_on(spec: NodeSpec, request: Request) -> float:
 
 
 def size_of(nodes: Sequence[Node], request: Request) -> float:
-    """The mean over the nodes that could take it; over those that give different GPUs, if any do."""
+    """The mean over the nodes that could take it."""
     able = [
-        node.spec
+        node
         for node in nodes
         if size_on(node.spec, request) and (request.models is None or node.spec.model in request.models)
     ]
 
-    def gives(spec: NodeSpec) -> bool:
+    def gives(node: Node) -> bool:
+        spec = node.spec
         pools = [(pool_of(spec, name), count) for name, count in request.devices if count > 1]
-        return request.together < 2 or all(
-            pool is None or (pool.total if pool.separate is None else pool.separate) >= count
-            for pool, count in pools
+        return (
+            not node.separate
+            or request.together < 2
+            or all(
+                pool is None or (pool.total if pool.separate is None else pool.separate) >= count
+                for pool, count in pools
+            )
         )
 
-    able = [spec for spec in able if gives(spec)] or able
-    return sum(size_on(spec, request) for spec in able) / len(able) if able else 0
+    sizes = [size_on(node.spec, request) for node in able if gives(node)]
+    return sum(sizes) / len(sizes) if sizes else 0
 
 
 class Formula:
-    """The cost of placements on these nodes, with the mix and the fill tables of a policy."""
+    """The cost of placements on these nodes once so many pods have arrived, with the mix and the fill tables
+    of a policy."""
 
-    def __init__(self, nodes: Sequence[Node], policy: InventoryPolicy) -> None:
+    def __init__(self, nodes: Sequence[Node], policy: InventoryPolicy, arrived: int) -> None:
         self.nodes, self.tables = nodes, policy.tables
         slotted = zip(self.tables.slotted.requests, self.tables.slotted.frequency, strict=True)
         self.types = [(request, x) for request, x in slotted if request.wants_gpu]
-        raw, worth = [], 0.0
-        for request, x in self.types:
-            gpus, in_all = size_of(nodes, request), sum(slots(node, request) for node in nodes)
-            raw.append(x * gpus / (gpus * max(in_all, 1)) ** SCARCITY if gpus else 0)
-            worth += raw[-1] * in_all
-        scale = sum(node.free for node in nodes) / worth if worth else 0
-        self.prices = [scale * price for price in raw]
         known = zip(self.tables.mix.requests, self.tables.mix.frequency, strict=True)
         mix = [(request, x) for request, x in known if request.wants_gpu]
         gpus = sum(x * size_of(nodes, request) for request, x in mix)
+        used = sum(len(node.gpus) - node.free for node in nodes)
+        turnover = max(1 - used / (arrived * gpus), 0) if arrived * gpus else 0
+        raw, worth = [], 0.0
+        for request, x in self.types:
+            size, in_all = size_of(nodes, request), sum(slots(node, request) for node in nodes)
+            filled = size * max(in_all, FEWEST)
+            raw.append(x * size ** (1 + turnover) / filled**SCARCITY if size else 0)
+            worth += raw[-1] * in_all
+        scale = sum(node.free for node in nodes) / worth if worth else 0
+        self.prices = [scale * price for price in raw]
         self.per_gpu = MARGIN * sum(x * request.cpu_milli for request, x in mix) / gpus if gpus else 0
         self.most_peers = max(max(map(len, node.spec.peers), default=0) for node in nodes)
 
@@ -362,13 +375,16 @@ def place(fleet: Fleet, policy: InventoryPolicy, request: Request, row: int) -> 
 @given(seed=st.integers(0, 1 << 32))
 def test_costs_are_those_of_the_formula(seed: int) -> None:
     draw = random.Random(seed)
-    fleet = Fleet(nodes=6, gpus=4)
+    fleet, arrived = Fleet(nodes=6, gpus=4), draw.choice([0, 10, 60])
+    fleet.separate = draw.choice(["prefer", "require"])
     for number in range(6):
         fleet.put(random_node(draw, f"n{number}"))
         if draw.random() < 0.5:
             fleet.network.put(f"n{number}", (f"rack {number // 2}", "", draw.choice(["", "spine"]), ""))
     weights = {request: draw.randint(1, 9) for request in draw.sample(KINDS, 6)}
     policy = InventoryPolicy(Mix.of(weights))
+    for _ in range(arrived):
+        policy.observe(KINDS[0])
     update_now(policy, fleet)
     for _ in range(draw.randint(0, 14)):
         request, row = draw.choice(KINDS), draw.randrange(6)
@@ -376,7 +392,7 @@ def test_costs_are_those_of_the_formula(seed: int) -> None:
             place(fleet, policy, request, row)
     update_now(policy, fleet)
     nodes = [node_of(fleet, row) for row in range(6)]
-    formula = Formula(nodes, policy)
+    formula = Formula(nodes, policy, arrived)
     for request in KINDS:
         cost = policy.cost(fleet, request).tolist()
         for row in range(6):

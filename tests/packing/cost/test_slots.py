@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bench.packing.filling import build_fleet
 from packing.cost.demand import Mix
 from packing.cost.kernel_args import nodes_of
-from packing.cost.slots import SCARCITY, Slots
+from packing.cost.slots import FEWEST, SCARCITY, Slots
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import WHOLE, Request, Shares
@@ -39,22 +39,22 @@ def mix_of(kinds: list[tuple[int, int, int]]) -> Mix:
     return Mix(requests, tuple(weight / total for *_, weight in kinds))
 
 
-def priced(fleet: Fleet, mix: Mix) -> tuple[list[float], list[float]]:
+def priced(fleet: Fleet, mix: Mix, turnover: float = 0.0) -> tuple[list[float], list[float]]:
     """Prices and slots of each type of the mix."""
     slots = Slots(fleet, mix)
     slots.recount(nodes_of(fleet))
-    prices = slots.prices(fleet.arrays.free_gpu())
+    prices = slots.prices(fleet.arrays.free_gpu(), turnover)
     return prices[: len(mix.requests)].tolist(), slots.counts.totals[: len(mix.requests)].tolist()
 
 
-@given(widths=WIDTHS, kinds=KINDS)
-def test_prices_are_those_of_the_formula_and_the_slots_are_worth_the_free_gpu(widths, kinds):
+@given(widths=WIDTHS, kinds=KINDS, turnover=st.floats(0, 1))
+def test_prices_are_those_of_the_formula_and_the_slots_are_worth_the_free_gpu(widths, kinds, turnover):
     fleet, mix = empty_fleet(widths), mix_of(kinds)
-    prices, slots = priced(fleet, mix)
+    prices, slots = priced(fleet, mix, turnover)
     raw = []
     for (milli, count, _), frequency, free in zip(kinds, mix.frequency, slots, strict=True):
         gpus = count * milli / WHOLE
-        raw.append(frequency * gpus / (gpus * max(free, 1.0)) ** SCARCITY)
+        raw.append(frequency * gpus ** (1 + turnover) / (gpus * max(free, FEWEST)) ** SCARCITY)
     worth = math.fsum(price * free for price, free in zip(raw, slots, strict=True))
     scale = sum(widths) / worth if worth else 0.0
     assert prices == pytest.approx([scale * price for price in raw], rel=1e-4)
@@ -77,16 +77,18 @@ def test_a_type_that_is_split_into_two_equal_ones_costs_the_same(widths, kinds, 
     assert rest == pytest.approx([price for t, price in enumerate(before) if t != at], rel=1e-4)
 
 
-@given(kinds=KINDS, width=st.integers(1, 8))
-def test_where_slots_fill_as_much_gpu_the_worth_of_a_type_goes_by_its_frequency(kinds, width):
-    """Not by its size: sizes that divide the node leave no rest, so their slots fill it alike."""
+@given(kinds=KINDS, width=st.integers(1, 8), turnover=st.sampled_from([0, 0.5, 1]))
+def test_where_slots_fill_as_much_gpu_a_type_is_worth_its_frequency_or_the_gpus_it_loses(
+    kinds, width, turnover
+):
+    """Sizes that divide the node leave no rest, so their slots fill it alike."""
     kinds = [(milli, count, x) for milli, count, x in kinds if 1000 % milli == 0 and width % count == 0]
     if not kinds:
         return
     mix = mix_of(kinds)
-    prices, slots = priced(empty_fleet([width] * 3), mix)
+    prices, slots = priced(empty_fleet([width] * 3), mix, turnover)
     even = [
-        (price * free, frequency)
+        (price * free, frequency * (milli * count / WHOLE) ** turnover)
         for (milli, count, _), price, free, frequency in zip(kinds, prices, slots, mix.frequency, strict=True)
         if free * milli * count == pytest.approx(3 * width * WHOLE)
     ]

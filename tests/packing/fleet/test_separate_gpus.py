@@ -145,10 +145,10 @@ def one_by_one(fleet: Fleet, request: Request) -> int:
         return copies
 
 
-def test_replicas_are_no_room_for_several_gpus_in_the_mix() -> None:
+def test_replicas_are_room_in_the_mix_for_all_that_do_not_require_several_gpus() -> None:
     sliced = [replicas(f"sliced{i}") for i in range(20)]
     fleet = fleet_of(counted_node("a"), counted_node("b"), *sliced)
-    types = (asks(2, None), asks(2, "ignore"), asks(1, None))
+    types = (asks(2, "require"), asks(2, None), asks(1, None))
     slots = Slots(fleet, Mix(types, (0.4, 0.3, 0.3)))
     slots.recount(nodes_of(fleet))
     assert slots.counts.totals[:3].tolist() == [8, 48, 96]

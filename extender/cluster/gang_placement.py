@@ -271,7 +271,7 @@ class GangHolds:
         room.places = _kept(room.places, counts, [bound[key] for key in bound.keys() - room.bound])
         room.bound = frozenset(bound)
         lacking = _without(wanted, Counter(place.request for place in room.places))
-        now, room.lacks = self._reservations.clock(), room.lacks and bool(lacking)
+        now, room.lacks = self._reservations.clock(), bool(lacking)
         if not lacking or now - room.searched < _PAUSE:
             return
         found, room.searched = self._place(lacking, room.places), now

@@ -74,8 +74,8 @@ class _Place(NamedTuple):
 class GangRoom:
     """Room for the members of a gang that are missing (``GangHolds``), which is held for ``seconds``.
 
-    ``expires`` and ``searched`` in seconds of the clock; it never expires before there is any. ``lacks``: at
-    the last search there was none. ``is_over``: the time has passed, so nothing is held until the gang starts
+    ``expires`` and ``searched`` in seconds of the clock; it never expires before there is any. ``lacks``: it
+    is to be searched for again. ``is_over``: the time has passed, so nothing is held until the gang starts
     again. ``bound``: the members that were bound when the places were chosen, or released last."""
 
     seconds: float
@@ -402,7 +402,7 @@ class Reservations:
         """Other gangs wait for this one, unless it has long been answered and none of it was bound."""
         now = self.clock()
         known, since = self._claims.get(gang) or (-1, -math.inf)
-        if known != running or now - since >= _CLAIMS_AGAIN:
+        if running > known or now - since >= _CLAIMS_AGAIN:
             since = now
             self._claims.put(gang, (running, since), len(gang))
         if now - since < _FRUITLESS:

@@ -180,6 +180,26 @@ def test_the_time_of_a_lost_member_begins_when_there_is_room_again() -> None:
     assert free_for(state) == ["d"]
 
 
+def test_a_member_that_comes_right_after_a_search_gets_room_a_second_later() -> None:
+    pods = gang(3)
+    state, clock = holding_state(*NODES, *pods[:2])
+    bind(state, pods[0], "a")
+    state.apply([Upserted(pods[2])])
+    clock.now += 1
+    state.apply([])
+    assert free_for(state) == []
+
+
+def test_a_gang_whose_members_come_and_go_delays_others_no_longer_than_one_that_is_stuck() -> None:
+    state, clock = holding_state(*NODES)
+    delayed = 0
+    for second in range(60):
+        state.reservations.answered(OTHER, "a", gang="g", running=second // 9 % 2)
+        delayed += state.reservations.starting_gang == "g"
+        clock.now += 1
+    assert delayed < 25
+
+
 def test_a_nominated_member_has_its_room_already() -> None:
     pods = gang(2)
     state, _ = holding_state(*NODES, pods[0], replace(pods[1], nominated_node="b"))

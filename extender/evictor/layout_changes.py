@@ -76,7 +76,7 @@ def next_write(node: Node, change: MigChange, rule: ChangeRule, now: float, *, i
     seconds."""
     before, after = change.before.name, change.after.name
     if not change.is_active:
-        return None if now < change.until or change.step == "done" else Write(None)
+        return None if change.lasts(now) or change.step == "done" else Write(None)
     label, wanted = node.labels.get(LAYOUT_LABEL), after if change.step == "apply" else before
     if label != wanted or node.unschedulable:
         why = "it was cordoned" if label == wanted else f"its label says {label}"
@@ -172,7 +172,8 @@ class LayoutChanges:
 
     async def _look(self, waiting: Sequence[Pod], changes: Sequence[MigChange]) -> None:
         now, capable = self._clock(), list(self._capable())
-        pods = [pod for pod, _ in asking(self._state, [pod for pod in waiting if not pod.gates])]
+        most = max((len(spec.gpus) for _, spec in capable), default=0)
+        pods = [pod for pod, _ in asking(self._state, (pod for pod in waiting if not pod.gates), most)]
         total, demand = self._census(capable, pods)
         self._peaks.see(demand, now)
         if not pods:

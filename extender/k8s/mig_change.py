@@ -13,7 +13,7 @@ from extender.untrusted.limits import DEVICES_PER_NODE, KEY, MIG_PROFILES, NAME
 
 ANNOTATION = "stowage.dev/mig-change"
 _LONGEST = 48 * 3600.0
-"""Seconds from the beginning of a change for which it may close a node."""
+"""Seconds from the beginning of a change for which it may close a node, or keep it from another one."""
 _SKEW = 300.0
 """Seconds by which clocks may differ."""
 _SIZE = 8192
@@ -47,9 +47,13 @@ class MigChange(Struct, frozen=True, omit_defaults=True):
     def is_active(self) -> bool:
         return self.step in ("drain", "apply", "revert")
 
+    def lasts(self, now: float) -> bool:
+        """Whether the time of this step is not over. It is, too, where no Stowage can have written it."""
+        return self.since - _SKEW <= now < min(self.until, self.since + _LONGEST)
+
     def closes(self, now: float) -> bool:
         """Whether the node takes no new pods. That ends also if nobody goes on with the change."""
-        return self.is_active and self.since - _SKEW <= now < min(self.until, self.since + _LONGEST)
+        return self.is_active and self.lasts(now)
 
     def described(self) -> str:
         """For people: what changes, for whom, how far it is, and what stops it."""

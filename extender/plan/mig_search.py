@@ -7,13 +7,14 @@ has refused the pods. A node without pods on its GPUs comes first.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from extender.cluster.factory import state_of
 from extender.cluster.state import State
-from extender.dialects.pod_resources import RequestError
 from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.inventory.devices import STATE_LABEL
 from extender.inventory.mig_layouts import WHOLE, can_change, named_layouts, today, with_layout
@@ -36,6 +37,8 @@ _PRICED, _TRIED, _OF_A_KIND = 64, 12, 3
 same."""
 _MOST_PODS = 256
 """Pending pods that are looked at, the most urgent first."""
+_AT_ONCE = 64
+"""Events of a tried node between two steps: a few milliseconds."""
 _SLICES = 7
 """Compute slices of a GPU whose model is not known."""
 
@@ -96,7 +99,7 @@ def open_candidate(state: State, node: Node, now: float) -> Candidate | None:
     spec, change = state.fleet.spec_of(node.name), mig_change_of(node.annotations)
     if spec is None or spec.blocked is not Reason.FITS or node.name in state.nodes.closed or must_stay(node):
         return None
-    if (change and (change.is_active or now < change.until)) or node.labels.get(STATE_LABEL) != "success":
+    if (change and (change.is_active or change.lasts(now))) or node.labels.get(STATE_LABEL) != "success":
         return None
     known = named_layouts(node, spec, state.nodes.layouts.on(node.name))
     found = candidate(state, node, lambda at, of: known)
@@ -121,17 +124,12 @@ def gpus_asked(request: Request, model: str | None = None) -> float:
     return gpus
 
 
-def asking(state: State, pods: Sequence[Pod]) -> list[tuple[Pod, Request]]:
-    """Those of these pods for which a layout could change, with what they ask for."""
-    found = []
-    for pod in pods[:_MOST_PODS]:
-        try:
-            request = state.request_of(pod)
-        except RequestError:
-            continue
-        if not pod.spec.claims and gpus_asked(request):
-            found.append((pod, request))
-    return found
+def asking(state: State, pods: Iterable[Pod], most: float = math.inf) -> list[tuple[Pod, Request]]:
+    """The most urgent of these pods for which a layout could change, with what they ask for: no more than
+    ``most`` GPUs."""
+    asked = ((pod, state.request_or_none(pod)) for pod in pods if not pod.spec.claims)
+    able = ((pod, request) for pod, request in asked if request and 0 < gpus_asked(request) <= most)
+    return nsmallest(_MOST_PODS, able, key=lambda asks: (-asks[0].priority, asks[0].created, asks[0].key))
 
 
 def shapes(asked: Sequence[tuple[Pod, Request]]) -> list[Wanted]:
@@ -152,20 +150,25 @@ def possible_changes(
     yet are None; each takes a few milliseconds at most."""
     asked = asking(state, pods)
     requests = {pod.key: request for pod, request in asked}
-    wanted, waiting = shapes(asked), [pod for pod, _ in asked]
+    wanted, waiting = shapes(asked), [(pod, state.node_filter(pod)) for pod, _ in asked]
     layouts = {id(layout): layout for node in candidates for layout in node.others}
     serves = {key: served(layout.devices, wanted) for key, layout in layouts.items()}
     pairs = [(node, layout) for node in candidates for layout in node.others if serves[id(layout)]]
     pairs.sort(key=lambda pair: (not pair[0].is_idle, pair[0].gpus / serves[id(pair[1])], pair[0].node.name))
     tried, kinds, prices = 0, Counter[object](), dict[str, float | None]()
     for node, layout in pairs:
+        changed = with_layout(node.node, layout)
+        accepted = [pod for pod, rules in waiting if not rules.rejection(changed)]
+        yield None
+        if not accepted:
+            continue
         kind = node.spec.model, node.gpus, frozenset(layout.devices.items()), node.is_idle
         if node.node.name not in prices and len(prices) < _PRICED:
             prices[node.node.name] = lost(node)
             yield None
         if kinds[kind] >= _OF_A_KIND or (loses := prices.get(node.node.name)) is None:
             continue
-        starting = yield from starts_on(state, settings, with_layout(node.node, layout), waiting)
+        starting = yield from starts_on(state, settings, changed, accepted)
         if starting:
             kinds[kind] += 1
             gpus = sum(gpus_asked(requests[pod.key], node.spec.model) for pod in starting)
@@ -175,21 +178,22 @@ def possible_changes(
 
 
 def starts_on(
-    state: State, settings: Settings, node: Node, waiting: Sequence[Pod]
+    state: State, settings: Settings, node: Node, accepted: Sequence[Pod]
 ) -> Generator[None, None, list[Pod]]:
-    """The pending pods that start if this node, with its pods that have no GPU, is all that there is."""
+    """Those of these pending pods, which the node accepts, that start if it, with its pods that have no GPU,
+    is all that there is."""
     busy = {pod.uid for pod in holders(state, node.name)}
     stays = [pod for pod in state.pods.on_node(node.name) if pod.uid not in busy]
-    accepted = [pod for pod in waiting if not state.node_filter(pod).rejection(node)]
-    if not accepted:
-        return []
     pods = [*stays, *accepted]
     events: list[Event] = [Upserted(node), Listed("Node", frozenset([node.name]))]
     events += map(Upserted, state.gangs.pod_groups())
     events += [*map(Upserted, pods), Listed("Pod", frozenset(pod.key for pod in pods))]
     world = state_of(settings)
-    world.apply(events)
+    for at in range(0, len(events), _AT_ONCE):
+        world.apply(events[at : at + _AT_ONCE])
+        yield None
     trial = trial_of(world, real_moves=True)
+    yield None
     yield from trial.starting()
     return [pod for pod in accepted if pod.key in trial.held]
 

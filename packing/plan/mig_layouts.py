@@ -106,7 +106,7 @@ class ChangeRule:
 
     def may_begin(self, begun: Sequence[float], changing: int, now: float) -> bool:
         """Whether one more node may change. ``begun``: when changes began; ``changing``: nodes that do."""
-        return changing < self.nodes and sum(at > now - _HOUR for at in begun) < self.per_hour
+        return changing < self.nodes and sum(abs(now - at) < _HOUR for at in begun) < self.per_hour
 
 
 class Peaks:

@@ -1,0 +1,82 @@
+"""Pods and nodes of others do not keep a node from the MIG layout that a pending pod needs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.extender.apiserver import ApiServer
+from tests.extender.apistore import Manifest
+from tests.extender.evictor.mig_nodes import CHANGE, GPU, SMALL, MigManager, large, mig_node, small
+from tests.extender.evictor.replica import Start
+from tests.extender.evictor.test_layout_changes import begin, layouts, rounds
+
+
+@pytest.fixture
+def manager(api: ApiServer) -> MigManager:
+    return MigManager(api)
+
+
+def asking_for(name: str, resource: str, count: int) -> Manifest:
+    manifest = small(name)
+    requests = {"cpu": "1", resource: str(count)}
+    manifest["spec"]["containers"][0]["resources"] = {"requests": requests, "limits": requests}
+    return manifest
+
+
+@pytest.mark.parametrize("step", ["failed", "given_up", "done"])
+async def test_times_that_nobody_can_have_written_delay_no_other_node(
+    api: ApiServer, start: Start, manager: MigManager, step: str
+) -> None:
+    """A kubelet may annotate its own node."""
+    api.put(mig_node("n1"))
+    change = {"step": step, "since": 1e15, "until": 1e16}
+    change |= {"from": {"name": "all-1g.10gb", "devices": {SMALL: 56}}}
+    change |= {"to": {"name": "all-disabled", "devices": {GPU: 8}}}
+    for number in range(4):
+        node = mig_node(f"other{number}", unschedulable=True)
+        node["metadata"]["annotations"] = {CHANGE: json.dumps(change)}
+        api.put(node)
+    api.put(large("p"))
+    await rounds(begin(start), manager, 15)
+    assert layouts(api)["n1"] == "all-disabled"
+
+
+async def test_more_than_a_node_can_have_is_no_demand(
+    api: ApiServer, start: Start, manager: MigManager
+) -> None:
+    for name in ("n1", "n2"):
+        api.put(mig_node(name))
+    api.put(large("p"))
+    api.put(asking_for("impossible", SMALL, 100_000))
+    await rounds(begin(start), manager, 15)
+    assert "all-disabled" in layouts(api).values()
+
+
+@pytest.mark.parametrize(("gpus", "priority"), [(64, 0), (8, 1000)])
+async def test_many_pods_that_came_before_hide_no_pod(
+    api: ApiServer, start: Start, manager: MigManager, gpus: int, priority: int
+) -> None:
+    """They ask for more than a node has, or are less urgent."""
+    api.put(mig_node("n1"))
+    for number in range(256):
+        hopeless = asking_for(f"a{number}", GPU, gpus)
+        hopeless["spec"]["nodeSelector"] = {"is": "nowhere"}
+        api.put(hopeless)
+    pod = large("p")
+    pod["spec"]["priority"] = priority
+    api.put(pod)
+    await rounds(begin(start), manager, 15)
+    assert layouts(api) == {"n1": "all-disabled"}
+
+
+async def test_nodes_that_accept_no_pending_pod_use_up_no_attempt(
+    api: ApiServer, start: Start, manager: MigManager
+) -> None:
+    for number in range(12):
+        api.put(mig_node(f"a{number}", taints=[{"key": "team", "value": "x", "effect": "NoSchedule"}]))
+    api.put(mig_node("z"))
+    api.put(large("p"))
+    await rounds(begin(start), manager, 15)
+    assert layouts(api)["z"] == "all-disabled"

@@ -298,11 +298,12 @@ def _manifest(files: Sequence[str], namespace: str | None) -> tuple[str | None, 
         if "://" in name:
             raise ValueError(f"{name} is a URL. Download it: curl -L {name} | stowage explain -f -")
         path = Path(name)
-        paths = (
-            sorted(entry for entry in path.iterdir() if entry.name.removesuffix(".gz").endswith(_SUFFIXES))
-            if path.is_dir()
-            else [path]
-        )
+        try:
+            entries = sorted(path.iterdir()) if path.is_dir() else []
+        except OSError as error:
+            raise ValueError(f"{name}: cannot be read: {error.strerror}") from None
+        manifests = [entry for entry in entries if entry.name.removesuffix(".gz").endswith(_SUFFIXES)]
+        paths = [entry for entry in manifests if not entry.is_dir()] if path.is_dir() else [path]
         if not paths:
             raise ValueError(f"{name}: has no file {', '.join('*' + suffix for suffix in _SUFFIXES)}")
         for file in paths:

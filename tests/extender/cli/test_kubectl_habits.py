@@ -38,6 +38,7 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("many/a.yaml").write_text(POD % ("first", 1))
     Path("many/b.json").write_text(json.dumps(yaml.safe_load(POD % ("second", 2))))
     Path("many/README.md").write_text("not a manifest")
+    Path("many/old.yaml").mkdir()
     Path("packed").mkdir()
     Path("packed/small.yaml.gz").write_bytes(gzip.compress(Path("small.yaml").read_bytes()))
     Path("packed.json.gz").write_bytes(gzip.compress(CLUSTER.read_bytes()))

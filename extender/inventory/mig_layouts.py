@@ -5,6 +5,7 @@ with each profile of the GPU.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ from extender.inventory import gfd_labels
 from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL, instances_by_gpu
 from extender.k8s.mig_change import ANNOTATION, NodeLayout
 from extender.k8s.objects import MigLayout, MigLayouts, Node
+from extender.untrusted.limits import LABEL
 from packing.model.gpu_catalogue import (
     Model,
     Placement,
@@ -118,7 +120,10 @@ def _standard(name: str, gpus: int, single: bool) -> list[NodeLayout]:
 
 @lru_cache(maxsize=4096)
 def _of_configmap(of: str, layout: MigLayout, name: str, gpus: int, single: bool) -> NodeLayout | None:
-    """A layout of a ConfigMap; None where GPUs of the model cannot have it, or its result is not certain."""
+    """A layout of a ConfigMap; None where GPUs of the model cannot have it, its result is not certain, or its
+    name cannot be the value of a label."""
+    if not re.fullmatch(LABEL, of):
+        return None
     model = named_model(name)
     found = list(instances_by_gpu(layout, gpus)) if model else []
     able = [on_gpus for on_gpus in found if model and all(_is_able(model, on_gpu) for on_gpu in on_gpus)]

@@ -58,7 +58,7 @@ def group(instances: dict[str, int] | None, indices: tuple[int, ...] | None = No
 
 
 def test_the_layouts_of_a_configmap() -> None:
-    """Those of other models, that are not certain, or have no devices are left out."""
+    """Those of other models, that are not certain, have no devices, or cannot be set are left out."""
     layouts = {
         "two": (group(None), group({"1g.10gb": 7}, (0, 1))),
         "filtered": (group({"3g.40gb": 2}, None, "0x2330"), group({"3g.20gb": 2}, None, "0x20b0")),
@@ -66,6 +66,8 @@ def test_the_layouts_of_a_configmap() -> None:
         "too-much": (group({"3g.40gb": 3}),),
         "either": (group({"1g.10gb": 7}, None, "0x2330"), group({"3g.40gb": 2}, None, "0x2331")),
         "all-enabled": (group({}),),
+        "no value of a label": (group({"3g.40gb": 2}),),
+        "x" * 64: (group({"3g.40gb": 2}),),
     }
     found = named_layouts(*of(), MigLayouts("ns/config", layouts=layouts))
     assert {layout.name: dict(layout.devices) for layout in found} == {

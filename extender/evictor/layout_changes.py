@@ -149,6 +149,8 @@ class LayoutChanges:
             await self._look(waiting, [change for _, change in marked])
 
     async def _go_on(self, node: Node, change: MigChange, book: Book) -> None:
+        if change.step == "drain" and self._settings.mig_layouts != "on":
+            return  # nobody leaves for a mark of others, and it ends by itself
         is_free = not holders(self._state, node.name)
         write = next_write(node, change, self._rule, self._wall(), is_free=is_free)
         if write is None:

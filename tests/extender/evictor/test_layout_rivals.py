@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
 from tests.extender.apiserver import ApiServer
 from tests.extender.apistore import Manifest
 from tests.extender.evictor.mig_nodes import CHANGE, GPU, SMALL, MigManager, large, mig_node, small
-from tests.extender.evictor.replica import Start
-from tests.extender.evictor.test_layout_changes import begin, layouts, rounds
+from tests.extender.evictor.replica import Start, log
+from tests.extender.evictor.test_layout_changes import begin, layouts, movable, rounds
 
 
 @pytest.fixture
@@ -80,3 +81,18 @@ async def test_nodes_that_accept_no_pending_pod_use_up_no_attempt(
     api.put(large("p"))
     await rounds(begin(start), manager, 15)
     assert layouts(api)["z"] == "all-disabled"
+
+
+async def test_a_mark_of_others_moves_no_pod_where_layouts_do_not_change(
+    api: ApiServer, start: Start, manager: MigManager
+) -> None:
+    change = {"step": "drain", "since": time.time(), "until": time.time() + 3000}
+    change |= {"from": {"name": "all-1g.10gb", "devices": {SMALL: 56}}}
+    change |= {"to": {"name": "all-disabled", "devices": {GPU: 8}}}
+    marked = mig_node("n1")
+    marked["metadata"]["annotations"] = {CHANGE: json.dumps(change)}
+    api.put(marked)
+    api.put(mig_node("n2"))
+    api.put(movable("a", "n1"))
+    await rounds(begin(start, mig_layouts="off"), manager, 5)
+    assert not log(api)

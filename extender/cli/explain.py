@@ -292,6 +292,7 @@ def _manifest(files: Sequence[str], namespace: str | None) -> tuple[str | None, 
     ``ValueError``."""
     from extender.source.workloads import merged
     from extender.untrusted.gzipped import unpacked
+    from extender.untrusted.limits import SNAPSHOT_YAML
 
     texts: list[tuple[str, str]] = []
     for name in files:
@@ -308,7 +309,8 @@ def _manifest(files: Sequence[str], namespace: str | None) -> tuple[str | None, 
             raise ValueError(f"{name}: has no file {', '.join('*' + suffix for suffix in _SUFFIXES)}")
         for file in paths:
             try:
-                text = sys.stdin.read() if name == "-" else unpacked(file.read_bytes()).decode("utf-8-sig")
+                data = b"" if name == "-" else unpacked(file.read_bytes(), SNAPSHOT_YAML)
+                text = sys.stdin.read() if name == "-" else data.decode("utf-8-sig")
             except UnicodeDecodeError:
                 raise ValueError(f"{file}: is not text") from None
             except OSError as error:

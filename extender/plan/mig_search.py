@@ -46,17 +46,22 @@ _SLICES = 7
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A node that could have one of the ``others`` instead of its layout of ``today``. ``is_idle``: no pod
-    has any of its GPUs."""
+    has any of its GPUs. ``free``: the CPU milli and memory bytes that there are once those pods have left."""
 
     node: Node
     spec: NodeSpec
     today: NodeLayout
     others: tuple[NodeLayout, ...]
     is_idle: bool
+    free: tuple[float, float]
 
     @property
     def gpus(self) -> int:
         return len(self.spec.gpus)
+
+    def has_room(self, request: Request) -> bool:
+        """Whether there is CPU and memory enough for the request."""
+        return request.cpu_milli <= self.free[0] and request.memory_bytes <= self.free[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,11 @@ def candidate(
     has = today(node, spec)
     # A pod that asks for nvidia.com/gpu does not say that an instance is enough (strategy single).
     others = [layout for layout in layouts(node, spec) if not (layout.profile or same(layout, has))]
-    return Candidate(node, spec, has, tuple(others), not holders(state, node.name))
+    row, pods = state.fleet.rows[node.name], holders(state, node.name)
+    held = [part for pod in pods for part in state.pods.allocations_of(pod) if part.row == row]
+    cpu = float(state.fleet.arrays.free_cpu[row]) + sum(part.cpu_milli for part in held)
+    memory = float(state.fleet.arrays.free_memory[row]) + sum(part.memory_bytes for part in held)
+    return Candidate(node, spec, has, tuple(others), not pods, (cpu, memory))
 
 
 def open_candidate(state: State, node: Node, now: float) -> Candidate | None:
@@ -158,7 +167,9 @@ def possible_changes(
     tried, kinds, prices = 0, Counter[object](), dict[str, float | None]()
     for node, layout in pairs:
         changed = with_layout(node.node, layout)
-        accepted = [pod for pod, rules in waiting if not rules.rejection(changed)]
+        accepted = [
+            pod for pod, rules in waiting if node.has_room(requests[pod.key]) and not rules.rejection(changed)
+        ]
         yield None
         if not accepted:
             continue

@@ -17,6 +17,7 @@ from extender.source.object_texts import Broken, Item, objects_of
 from extender.source.state_dump import Header, is_dump, parse_dump
 from extender.source.watched_kinds import AWAITED_KINDS
 from extender.untrusted.gzipped import unpacked
+from extender.untrusted.limits import STATE_DUMP
 
 _log = logging.getLogger(__name__)
 _LOGGED_PROBLEMS = 20
@@ -89,7 +90,7 @@ def read(paths: Iterable[Path]) -> Snapshot:
     for path in paths:
         try:
             text = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-            text = unpacked(text)
+            text = unpacked(text, STATE_DUMP)
             if (encoding := json.detect_encoding(text[:4])) != "utf-8":  # ">" of PowerShell writes UTF-16
                 text = text.decode(encoding).encode()
             snapshot.add(text, str(path))

@@ -42,6 +42,7 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("packed").mkdir()
     Path("packed/small.yaml.gz").write_bytes(gzip.compress(Path("small.yaml").read_bytes()))
     Path("packed.json.gz").write_bytes(gzip.compress(CLUSTER.read_bytes()))
+    Path("bomb.yaml.gz").write_bytes(gzip.compress(b"#" * (33 << 20)))
     Path("cut.yaml.gz").write_bytes(Path("packed/small.yaml.gz").read_bytes()[:-9])
     Path("empty").mkdir()
     Path("other.yaml").write_text(
@@ -69,6 +70,11 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("explain -f missing.yaml --example", 1, "missing.yaml: cannot be read: No such file"),
         ("explain -f packed/small.yaml.gz --example", 0, "default/small asks for"),
         ("explain -f packed --snapshot packed.json.gz", 0, "It fits on 26 of 36 nodes"),
+        (
+            "explain -f bomb.yaml.gz --example",
+            1,
+            "bomb.yaml.gz: cannot be read: it unpacks to more than 32 MiB",
+        ),
         ("explain -f cut.yaml.gz --example", 1, "cut.yaml.gz: cannot be read: gzip: Compressed file ended"),
         (
             "explain -f https://example.com/pod.yaml --example",

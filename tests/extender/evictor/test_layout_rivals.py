@@ -72,11 +72,15 @@ async def test_many_pods_that_came_before_hide_no_pod(
     assert layouts(api) == {"n1": "all-disabled"}
 
 
+@pytest.mark.parametrize("lacks", ["toleration", "CPU"])
 async def test_nodes_that_accept_no_pending_pod_use_up_no_attempt(
-    api: ApiServer, start: Start, manager: MigManager
+    api: ApiServer, start: Start, manager: MigManager, lacks: str
 ) -> None:
     for number in range(12):
-        api.put(mig_node(f"a{number}", taints=[{"key": "team", "value": "x", "effect": "NoSchedule"}]))
+        node = mig_node(f"a{number}", taints=[{"key": "team", "value": "x", "effect": "NoSchedule"}])
+        if lacks == "CPU":
+            node["spec"]["taints"], node["status"]["allocatable"]["cpu"] = [], "500m"
+        api.put(node)
     api.put(mig_node("z"))
     api.put(large("p"))
     await rounds(begin(start), manager, 15)

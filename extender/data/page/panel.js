@@ -83,7 +83,7 @@ export class Panel {
     return rows.length ? [
       el("div", { class: "head" }, el("h3", {}, el("label", { class: "pick" }, "Totals by ", pick)), csvButton("totals", head, found.map((team) =>
         [team.name, team.gpus, ...(had ? (had[team.name] ?? [0, 0]) : []), team.pods, team.waiting]))),
-      el("table", { class: "costs", id: "teams" }, el("tr", {}, head.map((one, i) => el("th", { class: i ? "number" : null }, one))), rows),
+      el("table", { class: "costs", id: "teams" }, el("tr", {}, ["name", ...head.slice(1)].map((one, i) => el("th", { class: i ? "number" : null }, one))), rows),
       had ? el("p", { class: "muted" }, "GPU-hours since Stowage started, and their value in hours of an A100 with 80 GB") : "",
     ] : [];
   }

@@ -109,7 +109,8 @@ def state_of(settings: Settings, dump: Header | None = None) -> State:
     """
     prior = _learnt(dump) if dump else prior_of(settings.demand)
     check_policy(settings.policy)
-    chosen = POLICIES[settings.policy](prior=prior, minimum_milli=settings.minimum_slice_milli)
+    minimum, arrived = settings.minimum_slice_milli, dump.arrived if dump else 0
+    chosen = POLICIES[settings.policy](prior=prior, arrived=arrived, minimum_milli=minimum)
     policy = GuardedPolicy(chosen, fallback=POLICIES["best-fit"]())
     rights = Rights(Queues(settings.queues), settings.evict_kueue_pods)
     state = State(policy, rights, DisruptionLog(settings.shield_seconds))
@@ -174,14 +175,15 @@ async def state_lines(state: State, settings: Settings, version: str, replica: s
     """All that a replica knows at one moment, some lines at a time (``source.state_dump``): requests come in
     between. Ends without the last line beyond ``STATE_DUMP`` bytes."""
     records = state.records()  # they never change
-    counts = state.learner.monitor.demand.counts()
+    demand = state.learner.monitor.demand
     head = header_line(
         Header(
             version=version,
             replica=replica,
             at=time.time(),
             settings=settings.model_dump(mode="json", exclude_defaults=True, exclude=_SECRET),
-            learnt=tuple(Learnt(request, weight) for request, weight in counts.items()),
+            learnt=tuple(Learnt(request, weight) for request, weight in demand.counts().items()),
+            arrived=demand.seen,
             disruptions=state.disruptions.dump(),
             succeeded=state.gangs.succeeded(),
             eviction_helps_extenders=state.eviction_helps_extenders,

@@ -44,7 +44,8 @@ class Learnt:
 class Header:
     """What a service knows beside the objects of the cluster.
 
-    ``at``: Unix seconds. ``settings``: those that are not the defaults. ``learnt``: the demand.
+    ``at``: Unix seconds. ``settings``: those that are not the defaults. ``learnt``: the demand,
+    of so many pods that ``arrived``.
     ``disruptions``: as ``DisruptionLog.dump`` has it; ``succeeded``: as ``GangTable.succeeded``.
     ``eviction_helps_extenders``: see ``State``.
     """
@@ -54,6 +55,7 @@ class Header:
     at: float
     settings: dict[str, Any] = field(default_factory=dict)
     learnt: tuple[Learnt, ...] = ()
+    arrived: Annotated[int, Field(ge=0, le=2**53)] = 0
     disruptions: dict[str, Any] = field(default_factory=dict)
     succeeded: dict[str, int] = field(default_factory=dict)
     eviction_helps_extenders: bool = False

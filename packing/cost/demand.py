@@ -133,13 +133,13 @@ class Demand:
     """A histogram of arrivals in which a request counts half after ``half_life`` further ones.
 
     A ``prior`` counts like ``prior_weight`` requests before the first one. With more than ``MOST_TYPES``
-    different requests, the rarest are dropped.
+    different requests, the rarest are dropped. ``seen``: how many arrived, so many of them before the first.
     """
 
     def __init__(
-        self, *, half_life: float = 20_000, prior: Mix | None = None, prior_weight: float = 200
+        self, *, half_life: float = 20_000, prior: Mix | None = None, prior_weight: float = 200, seen: int = 0
     ) -> None:
-        self.seen = 0
+        self.seen = seen
         self._growth = 2 ** (1 / half_life)
         self._weight = 1.0
         known = zip(prior.requests, prior.frequency, strict=True) if prior else ()

@@ -11,21 +11,27 @@ if TYPE_CHECKING:
     from packing.policies.interface import Policy
 
 
-def _inventory(mix: Mix | None = None, *, prior: Mix | None = None, minimum_milli: int = 0) -> Policy:
+def _inventory(
+    mix: Mix | None = None, *, prior: Mix | None = None, arrived: int = 0, minimum_milli: int = 0
+) -> Policy:
     from packing.cost.demand import Demand
     from packing.policies.inventory import InventoryPolicy
 
-    return InventoryPolicy(mix, Demand(prior=prior), minimum_milli=minimum_milli)
+    return InventoryPolicy(mix, Demand(prior=prior, seen=arrived), minimum_milli=minimum_milli)
 
 
-def _fgd(mix: Mix | None = None, *, prior: Mix | None = None, minimum_milli: int = 0) -> Policy:
+def _fgd(
+    mix: Mix | None = None, *, prior: Mix | None = None, arrived: int = 0, minimum_milli: int = 0
+) -> Policy:
     from packing.cost.demand import Demand
     from packing.policies.fgd import Fgd
 
     return Fgd(mix, Demand(prior=prior))
 
 
-def _baseline(name: str, mix: object = None, *, prior: object = None, minimum_milli: int = 0) -> Policy:
+def _baseline(
+    name: str, mix: object = None, *, prior: object = None, arrived: int = 0, minimum_milli: int = 0
+) -> Policy:
     from packing.policies.baselines import BestFit, LeastAllocated, MostAllocated
 
     return {policy.name: policy for policy in (BestFit, MostAllocated, LeastAllocated)}[name]()
@@ -39,5 +45,6 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 """Name in the settings and on the command line -> function that makes the policy; the first is the default.
 
 Its arguments, which policies without a demand mix ignore: a known ``mix`` (None: learn it), the ``prior`` to
-learn from, and ``minimum_milli``: a remainder of a GPU below it counts as waste.
+learn from, how many pods have ``arrived`` before, and ``minimum_milli``: a remainder of a GPU below it counts as
+waste.
 """

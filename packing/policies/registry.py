@@ -45,6 +45,6 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 """Name in the settings and on the command line -> function that makes the policy; the first is the default.
 
 Its arguments, which policies without a demand mix ignore: a known ``mix`` (None: learn it), the ``prior`` to
-learn from, how many pods have ``arrived`` before, and ``minimum_milli``: a remainder of a GPU below it counts as
-waste.
+learn from, how many pods have ``arrived`` before, and ``minimum_milli``: a remainder of a GPU below it counts
+as waste.
 """

@@ -41,8 +41,7 @@ SCARCITY = 1.9
 (default, gpushare60, cpu250, gpuspec33, multigpu40, gpushare100) with separate seeds. More costs points on
 gpuspec33: 2.2 costs 0.2, 2.5 costs 0.6, and 3 costs 1.0."""
 FEWEST = 0.3
-"""Slots below which the price rises no further: where there is none, one that is nearly there costs most. 1
-instead of 0.3 drops 3 % more of the large jobs where these are rare."""
+"""Slots below which the price rises no further: where there is none, one that is nearly there costs most."""
 
 
 _MOST_SIZES = 2_048

@@ -39,7 +39,7 @@ def by_size(request: Request) -> float:
 MEASURES = by_pods, by_size
 """Counted only by pods, a job for a whole node that comes once in five hundred pods is not in the mix, and no
 node is kept whole for it: on trace default 1 % of the GPU was dropped when 89.7 % had arrived, not 97.2 %.
-Counted by GPUs, jobs for 8 GPUs that have 2.6 % of all GPUs were left out (rare8 of bench/packing/worlds.py)."""
+Counted by GPUs, jobs for 8 GPUs that have 2.6 % of all were left out (rare8 of bench/packing/worlds.py)."""
 
 
 @dataclass(frozen=True, slots=True)

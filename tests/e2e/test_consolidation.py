@@ -86,7 +86,7 @@ def test_a_node_is_emptied_before_anybody_waits(
 ) -> None:
     create_classes(api)
     api.create_all([node(f"n{n}", {GPU: 8}, labels=H100) for n in range(3)])
-    homes = {"a": ("n0", 2), "b": ("n1", 3), "c": ("n1", 3), "d": ("n2", 3), "e": ("n2", 3), "f": ("n2", 1)}
+    homes = {"a": ("n0", 2), "b": ("n1", 3), "c": ("n1", 3), "d": ("n2", 4), "e": ("n2", 2), "f": ("n2", 1)}
     with cluster.controller_manager(["job-controller"]):
         for name, (home, gpus) in homes.items():
             start_job(api, name, home, gpus)

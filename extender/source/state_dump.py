@@ -55,10 +55,10 @@ class Header:
     at: float
     settings: dict[str, Any] = field(default_factory=dict)
     learnt: tuple[Learnt, ...] = ()
-    arrived: Annotated[int, Field(ge=0, le=2**53)] = 0
     disruptions: dict[str, Any] = field(default_factory=dict)
     succeeded: dict[str, int] = field(default_factory=dict)
     eviction_helps_extenders: bool = False
+    arrived: Annotated[int, Field(ge=0, le=2**53)] = 0
 
 
 def prepare() -> None:

@@ -113,7 +113,7 @@ def test_a_flood_of_one_kind_is_counted(monkeypatch: pytest.MonkeyPatch) -> None
     log.configure("info", stream)
     for number in range(100):
         flooded.warning("refused %s", f"caller {number}")
-        logging.getLogger("uvicorn.error").warning(f"Invalid request {number}")
+        logging.getLogger("some.library").warning(f"Invalid request {number}")
     flooded.info("stopping after %s", "SIGTERM")
     said = messages(stream)
     assert said[-1] == "stopping after SIGTERM"

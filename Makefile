@@ -100,7 +100,7 @@ IMAGE := deploy/image
 # requirements.txt has everything; the image has the same versions of what it needs to run and to be built.
 lock: | $(UV)
 	$(UV) pip compile $(LOCK) --extra dev --upgrade --output-file requirements.txt pyproject.toml
-	$(UV) pip compile $(LOCK) --extra service --extra tracing --constraints requirements.txt --output-file $(IMAGE)/requirements.txt pyproject.toml
+	$(UV) pip compile $(LOCK) --extra tracing --constraints requirements.txt --output-file $(IMAGE)/requirements.txt pyproject.toml
 	$(UV) pip compile $(LOCK) --upgrade --output-file $(IMAGE)/build-requirements.txt $(IMAGE)/build-requirements.in
 
 manifests: setup

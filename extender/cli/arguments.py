@@ -35,12 +35,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if problem := _conflict(args):
         parser.error(problem)
-    try:
-        return int(args.run(args))
-    except ModuleNotFoundError as missing:
-        said = f"stowage: {missing.name} is not installed: pip install 'kube-stowage[service]'"
-        print(said, file=sys.stderr)
-        return 2
+    return int(args.run(args))
 
 
 _EVERYWHERE = ("-n", "--namespace", "--context", "--kubeconfig")
@@ -162,8 +157,6 @@ def _run_module(command: str, run: Callable[[argparse.Namespace], int], args: ar
         if command in ("plan", "replay") and args.namespace:
             raise UsageError("nodes hold the pods of all namespaces: leave out --namespace")
         return run(args)
-    except ModuleNotFoundError:
-        raise
     except Exception as error:
         from extender.settings import SettingsError
         from extender.source.errors import SourceError

@@ -67,9 +67,6 @@ def loading_kernels(*more: str) -> Iterator[None]:
     """Load the kernels that commands need, and these modules of others. A terminal shows ``Loading ...``
     until the block ends, and what must be compiled shows how far it is."""
     modules, directory = _of_commands(*more), _cache()
-    if find_spec("numba") is None:
-        text = "numba is not installed, so this takes longer: pip install 'kube-stowage[service]'"
-        print(text, file=sys.stderr)
     if directory is not None and (missing := not_compiled(directory, modules)):
         _compile(directory, missing)
     with _saying_so():
@@ -82,7 +79,7 @@ def kernels_for_question(objects: int) -> Iterator[None]:
     Python if these are few or nothing is compiled yet. Then a child compiles them for later commands, if they
     are many."""
     if "numba" not in sys.modules:
-        directory = choose_cache(lasting=True) if objects > _FEW and _may_compile() else None
+        directory = choose_cache(lasting=True) if objects > _FEW else None
         missing = not_compiled(directory, _of_commands()) if directory else []
         if directory is None or missing:
             os.environ[_INTERPRET] = "1"
@@ -105,13 +102,6 @@ def _of_commands(*more: str) -> list[str]:
     return [name for name in kernel_modules() if name not in _OF_SERVICE or name in more]
 
 
-def _may_compile() -> bool:
-    """Whether numba is there and is not to be left out. Without it the kernels are plain Python."""
-    if find_spec("numba") is None:
-        os.environ[_INTERPRET] = "1"
-    return os.environ.get(_INTERPRET) != "1"
-
-
 def _compile_for_later(directory: Path, modules: list[str]) -> None:
     lock = directory / "compiling"
     if not lock.exists() or time.time() - lock.stat().st_mtime > _LONG:
@@ -124,7 +114,7 @@ def _compile_for_later(directory: Path, modules: list[str]) -> None:
 def _cache() -> Path | None:
     """Where to compile to; None if numba has been imported or is not to compile, or if nothing can be
     written."""
-    if "numba" in sys.modules or not _may_compile():
+    if "numba" in sys.modules or os.environ.get(_INTERPRET) == "1":
         return None
     directory = choose_cache()
     if directory is None:

@@ -1,4 +1,4 @@
-"""``stowage`` comes onto the PATH as README says, from a clone, without the packages of the service."""
+"""``stowage`` comes onto the PATH as README says, from a clone, with everything that it needs."""
 
 import os
 import shutil
@@ -67,28 +67,6 @@ def test_it_has_its_data(path: Path, clone: Path) -> None:
     said = run(path, clone, "stowage explain deploy/examples/first-pod.yaml --example")
     assert "It fits on " in said
     assert "nvidia.com/gpu" in said
-
-
-@pytest.mark.parametrize("command", ["top", "plan drain", "plan mig", "replay"])
-def test_commands_do_not_need_the_packages_of_the_service(path: Path, tmp_path: Path, command: str) -> None:
-    ours = subprocess.run(
-        [sys.executable, "-m", "extender.cli.main", *command.split(), "--example"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    assert run(path, tmp_path, f"stowage {command} --example") == ours.stdout
-
-
-def test_the_service_says_which_packages_it_needs(path: Path) -> None:
-    done = subprocess.run(
-        [path / "stowage", "serve", "--example"], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (
-        2,
-        "stowage: uvloop is not installed: pip install 'kube-stowage[service]'",
-    )
 
 
 def test_it_has_no_tools_of_the_developers(path: Path) -> None:

@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Pending pods and start together: one, or as many members of a gang as are missing. The first one
+    """Pending pods that start together: one, or as many members of a gang as are missing. The first one
     speaks for all. ``gpus``: what they ask for together, and ``request``: the largest of them."""
 
     key: str

@@ -116,9 +116,9 @@ def open_candidate(state: State, node: Node, now: float) -> Candidate | None:
     return found if found and any(same(layout, found.today) for layout in back) else None
 
 
-def same(one: NodeLayout, other: NodeLayout) -> bool:
+def same(layout: NodeLayout, other: NodeLayout) -> bool:
     """Whether a node offers the same with both."""
-    return (one.devices, one.profile) == (other.devices, other.profile)
+    return (layout.devices, layout.profile) == (other.devices, other.profile)
 
 
 def gpus_asked(request: Request, model: str | None = None) -> float:

@@ -19,8 +19,9 @@ of a type cost most, and a type that is split into two equal ones costs the same
 r is the turnover: the part of the GPU that ever arrived which has left again. A cluster that only fills up
 (r = 0) uses a slot once: of two types whose slots would fill as much GPU, those of the more frequent one are
 worth more in all, whatever the sizes. Where pods come and go (r near 1), a slot that is missing is missing
-for every job that comes, and each loses its GPUs: the worth goes with x_t g_t. Frequency alone gave the room
-for rare large jobs away (bench/packing/worlds.py, rare8).
+for every job that comes, and each loses its GPUs: the worth goes with x_t g_t. Prices with r = 0 place 1.5
+points fewer GPU-hours on HAMi shares, 1.0 fewer where teams own nodes, and 1.1 more on racks of NVL72 (four
+worlds of each of bench/packing/worlds.py).
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def _contains(larger: tuple[int, ...], counts: tuple[int, ...]) -> bool:
 
 
 class Wanted(NamedTuple):
-    """Pending pods and ask for the same: the devices of one by resource, the GPUs that one takes, and how
+    """Pending pods that ask for the same: the devices of one by resource, the GPUs that one takes, and how
     many pods."""
 
     devices: tuple[tuple[str, int], ...]

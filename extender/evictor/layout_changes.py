@@ -44,6 +44,7 @@ from extender.plan.mig_search import (
 from extender.plan.room_by_moves import holders, moves_off, rule_of
 from extender.settings import Settings
 from packing.model.node_spec import NodeSpec
+from packing.model.request import Request
 from packing.plan.mig_layouts import ChangeRule, Peaks, served
 from packing.plan.move_rule import WaitClock
 
@@ -175,21 +176,21 @@ class LayoutChanges:
     async def _look(self, waiting: Sequence[Pod], changes: Sequence[MigChange]) -> None:
         now, capable = self._clock(), list(self._capable())
         most = max((len(spec.gpus) for _, spec in capable), default=0)
-        pods = [pod for pod, _ in asking(self._state, (pod for pod in waiting if not pod.gates), most)]
-        total, demand = self._census(capable, pods)
+        asked = asking(self._state, (pod for pod in waiting if not pod.gates), most)
+        total, demand = self._census(capable, asked)
         self._peaks.see(demand, now)
-        if not pods:
+        if not asked:
             self._waited.keep(())
             return
         each = [self._candidate(node, total) async for node, _ in with_turns(capable, _AT_ONCE)]
         candidates = [found for found in each if found]
-        self._count_waits(pods, candidates, now)
+        self._count_waits(asked, candidates, now)
         may_begin = self._rule.may_begin(
             [change.since for change in changes], sum(change.is_active for change in changes), self._wall()
         )
         failed = any(change.step == "failed" for change in changes)
         if may_begin and not failed and candidates and now >= self._next:
-            await self._begin(candidates, pods)
+            await self._begin(candidates, [pod for pod, _ in asked])
 
     def _capable(self) -> Iterator[tuple[Node, NodeSpec]]:
         """The nodes whose layout a MIG manager follows."""
@@ -199,20 +200,20 @@ class LayoutChanges:
                 yield node, spec
 
     def _census(
-        self, capable: Iterable[tuple[Node, NodeSpec]], pods: Sequence[Pod]
+        self, capable: Iterable[tuple[Node, NodeSpec]], asked: Sequence[tuple[Pod, Request]]
     ) -> tuple[Counter[str], Counter[str]]:
         """What these nodes have, and what of that is in use or asked for, by model and resource."""
-        fleet, total, demand, asked = self._state.fleet, Counter[str](), Counter[str](), Counter[str]()
+        fleet, total, demand, pending = self._state.fleet, Counter[str](), Counter[str](), Counter[str]()
         for node, spec in capable:
             free = fleet.arrays.free_devices[:, fleet.rows[node.name]]
             for pool in spec.pools:
                 name = f"{spec.model} {pool.resource}"
                 total[name] += pool.total
                 demand[name] += pool.total - int(free[fleet.names.resources[pool.resource]])
-        for _, request in asking(self._state, pods):
-            asked.update(dict(request.devices))
+        for _, request in asked:
+            pending.update(dict(request.devices))
         for model in {spec.model for _, spec in capable}:
-            demand.update({f"{model} {name}": count for name, count in asked.items()})
+            demand.update({f"{model} {name}": count for name, count in pending.items()})
         return total, demand
 
     def _candidate(self, node: Node, total: Counter[str]) -> Candidate | None:
@@ -227,14 +228,15 @@ class LayoutChanges:
         others = tuple(layout for layout in candidate.others if enough(named(layout)))
         return dataclasses.replace(candidate, others=others) if others else None
 
-    def _count_waits(self, pods: Sequence[Pod], candidates: Sequence[Candidate], now: float) -> None:
+    def _count_waits(
+        self, asked: Sequence[tuple[Pod, Request]], candidates: Sequence[Candidate], now: float
+    ) -> None:
         """For how long each pod has waited while a node could have served it, and as many GPUs were free."""
-        state = self._state
-        parts = state.fleet.arrays.free_parts().sum(axis=0)
-        free = sum(float(parts[state.fleet.rows[found.node.name]]) for found in candidates)
+        parts = self._state.fleet.arrays.free_parts().sum(axis=0)
+        free = sum(float(parts[self._state.fleet.rows[found.node.name]]) for found in candidates)
         layouts = {id(layout): layout for found in candidates for layout in found.others}.values()
         self._seconds = {}
-        for pod, request in asking(state, pods):
+        for pod, request in asked:
             wanted = shapes([(pod, request)])
             enough = gpus_asked(request) <= free and any(served(layout.devices, wanted) for layout in layouts)
             self._seconds[pod.uid] = self._waited.look(pod.uid, now, enough=enough)

@@ -18,7 +18,7 @@ from extender.cli import cluster_args
 from extender.cli.cluster_args import whole_number
 from extender.explain.answers import NodeLine, Overview, WaitingLine, amounts
 from extender.untrusted.terminal import clear_screen, line_width
-from extender.untrusted.visible import columns, joined, visible, wrapped
+from extender.untrusted.visible import columns, joined, listed, visible, wrapped
 
 if TYPE_CHECKING:
     from extender.cluster.state import State
@@ -296,8 +296,7 @@ def _problems(found: Overview) -> Iterator[str]:
         if line.problem and line.problem not in line.note:
             nodes.setdefault(line.problem, []).append(line.node)
     for problem, names in islice(nodes.items(), _PROBLEMS):
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        yield f"{', '.join(names[:_NAMED])}{more}: {problem}"
+        yield f"{listed(names, _NAMED)}: {problem}"
     if len(nodes) > _PROBLEMS:
         yield f"and {len(nodes) - _PROBLEMS} more problems of nodes"
 

@@ -11,7 +11,6 @@ from typing import Literal, TypeAlias
 
 from extender.cluster.other_resources import asked_by, totals_of, wants_devices
 from extender.cluster.state import State
-from extender.dialects.pod_resources import RequestError
 from extender.evictor.book import Book, Hold, Schedulers
 from extender.k8s.node_filter import other_resources
 from extender.k8s.objects import Pod
@@ -145,10 +144,9 @@ def best_node(state: State, pod: Pod, nodes: Sequence[str], closed: Collection[s
     """The best node by the policy among those where the pod fits as it is, "" if there is none. ``closed``:
     nodes not to consider."""
     names = NodeNames.of([node for node in nodes if node not in closed])
-    try:
-        evaluation = evaluate(state, pod, state.request_of(pod), names)
-    except RequestError:
+    if (request := state.request_or_none(pod)) is None:
         return ""
+    evaluation = evaluate(state, pod, request, names)
     fits = evaluation.certain.nonzero()[0]
     return names[int(fits[evaluation.keys[fits].argmin()])] if fits.size else ""
 
@@ -160,17 +158,13 @@ def fits_on(
     reasons: Collection[Reason] = (Reason.FITS,),
 ) -> bool:
     """Whether the pod fits on a node as it is, or is refused for one of these reasons."""
-    try:
-        return reason_on(state, pod, state.request_of(pod), node) in reasons
-    except RequestError:
-        return False
+    request = state.request_or_none(pod)
+    return request is not None and reason_on(state, pod, request, node) in reasons
 
 
 def needs_no_plan(state: State, pod: Pod, nodes: Sequence[str]) -> str:
     """Why evictions cannot help the pod or are not needed, "" if they might."""
-    try:
-        request = state.request_of(pod)
-    except RequestError:
+    if (request := state.request_or_none(pod)) is None:
         return "unreadable"
     if not wants_devices(state, pod, request):
         return "no_gpu"

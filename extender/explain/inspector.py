@@ -16,7 +16,6 @@ from extender.background import with_turns
 from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
 from extender.cluster.team_use import TeamUse
-from extender.dialects.pod_resources import RequestError
 from extender.explain.answers import (
     Decision,
     Explanation,
@@ -112,10 +111,8 @@ class Inspector:
 
     def _request(self, pod: Pod) -> tuple[str, str, tuple[tuple[str, str], ...]]:
         """What the pod asks for, its gang, and the members of that with their nodes."""
-        try:
-            asked = amounts(asks(self._state.request_of(pod)))
-        except RequestError:  # ``now.error`` says so
-            asked = ""
+        request = self._state.request_or_none(pod)
+        asked = amounts(asks(request)) if request else ""  # ``now.error`` says why it is not known
         gang = self._state.gangs.gang_of(pod)
         members = self._state.gangs.members(gang.key)[:LISTED_NAMES] if gang else ()
         listed = sorted((shorten(m.key, KEY), shorten(m.node_name, KEY)) for m in members)

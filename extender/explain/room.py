@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import ChainMap, Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
@@ -81,9 +80,9 @@ def room_by_others(state: State, pod: Pod, settings: Settings | None, now: float
 def layout_change_for(state: State, pod: Pod, settings: Settings | None, now: float) -> str:
     """Which node that nobody uses could get another MIG layout so that the pod fits, and who does it; "" for
     none. ``settings`` of the evictor, None if they are not known; ``now`` in Unix seconds."""
-    with suppress(RequestError):
-        if not gpus_asked(state.request_of(pod)):
-            return ""
+    request = state.request_or_none(pod)
+    if request is None or not gpus_asked(request):
+        return ""
     given = settings or Settings()
     found = (open_candidate(state, node, now) for node in state.nodes.values() if LAYOUT_LABEL in node.labels)
     idle = [node for node in islice(filter(None, found), _LAYOUTS) if node.is_idle]

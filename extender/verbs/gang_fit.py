@@ -33,7 +33,6 @@ import numpy.typing as npt
 from extender.cluster.gang_placement import WaitingMembers, grouped, place_together, waiting_members
 from extender.cluster.other_resources import asked_by
 from extender.cluster.state import State
-from extender.dialects.pod_resources import RequestError
 from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import NodeNames
@@ -156,10 +155,8 @@ def _may_fit(
 
 
 def _wants_gpu(state: State, pod: Pod) -> bool:
-    try:
-        return state.request_of(pod).wants_gpu
-    except RequestError:
-        return True
+    request = state.request_or_none(pod)
+    return request is None or request.wants_gpu
 
 
 def _unseen(state: State, gang: Gang, known: Sequence[Pod]) -> list[Pod]:

@@ -1,11 +1,9 @@
 """A script in the place of NVIDIA's MIG manager, its device plugin and kubelet: a label comes in, and a state
 and other devices come out after some seconds."""
 
-import threading
 import time
-from types import TracebackType
-from typing import Self
 
+from .background import InThread
 from .controlplane.api import Api, Object
 from .rush import GPU, LABEL_SETS, SMALL
 from .workload import node
@@ -20,34 +18,23 @@ def mig_node(name: str, layout: str) -> Object:
     return node(name, DEVICES[layout], labels=LABEL_SETS["h100-sxm-8-whole"] | labels)
 
 
-class MigManager:
+class MigManager(InThread):
     """Works during its `with` block. `applied`: the nodes and layouts that it has seen the label change to.
     `silent`: it does nothing."""
 
     def __init__(self, api: Api, *, seconds: float = 2.0, silent: bool = False) -> None:
+        super().__init__("MIG manager")
         self.applied: list[tuple[str, str]] = []
         self._api, self._seconds, self._silent = api, seconds, silent
         self._has = {one["metadata"]["name"]: one["metadata"]["labels"][CONFIG] for one in self._nodes()}
         self._due: dict[str, tuple[float, str]] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _nodes(self) -> list[Object]:
         found: list[Object] = self._api.list("Node")["items"]
         return found
 
     def _run(self) -> None:
-        while not self._stop.wait(0.3):
+        while not self._over.wait(0.3):
             for one in () if self._silent else self._nodes():
                 self._follow(one["metadata"]["name"], one["metadata"]["labels"][CONFIG])
 

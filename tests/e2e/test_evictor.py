@@ -1,7 +1,7 @@
 """The evictor makes room where kube-scheduler does not ask for it: on devices, and among equals."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -39,10 +39,16 @@ SHARED |= {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.me
 
 @contextmanager
 def evicting(
-    cluster: ControlPlane, kubeconfig: Path, *, file: str = "shared-gpus.yaml", mode: str = "on", **more: str
+    cluster: ControlPlane,
+    kubeconfig: Path,
+    *,
+    file: str = "shared-gpus.yaml",
+    mode: str = "on",
+    rights: Sequence[str] = (),
+    **more: str,
 ) -> Iterator[Stowage]:
-    """A Stowage that binds and evicts, with the rights for both, and a kube-scheduler that uses it. ``more``:
-    further settings."""
+    """A Stowage that binds and evicts, with the rights for both, and a kube-scheduler that uses it.
+    ``rights``: further ones, and ``more``: further settings."""
     settings = {
         "BIND": "true",
         "EVICTOR": mode,
@@ -50,8 +56,8 @@ def evicting(
         "EVICTOR_SCHEDULERS": '["stowage"]',
     } | more
     with ExitStack() as stack:
-        for rights in ("rbac-bind.yaml", "rbac-evictor.yaml"):
-            stack.enter_context(applied(cluster.api, rights))
+        for manifest in ("rbac-bind.yaml", "rbac-evictor.yaml", *rights):
+            stack.enter_context(applied(cluster.api, manifest))
         stowage = stack.enter_context(Stowage(cluster, kubeconfig, name="stowage-evictor", **settings))
         stack.enter_context(cluster.scheduler(scheduler_configuration(stowage.url, file)))
         yield stowage

@@ -4,7 +4,7 @@ import json
 import random
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from .controlplane.api import Api, Object
@@ -13,7 +13,8 @@ from .controlplane.process import eventually
 from .mig_manager import CONFIG, STATE, MigManager, mig_node
 from .queue_cases import HOUR, create_classes, run, set_started
 from .rush import GPU, SMALL
-from .stowage import Stowage, applied, scheduler_configuration
+from .stowage import Stowage
+from .test_evictor import evicting
 from .workload import job, pod
 
 CHANGE = "stowage.dev/mig-change"
@@ -24,8 +25,6 @@ NOTES = {"stowage.dev/restartable": "true", "stowage.dev/checkpoint-interval": "
 def changing(cluster: ControlPlane, kubeconfig: Path, **more: str) -> Iterator[Stowage]:
     """A Stowage that changes layouts, with the rights for that, and a kube-scheduler that uses it."""
     settings = {
-        "EVICTOR": "on",
-        "EVICTOR_LEASE": "stowage-system/stowage-evictor",
         "LEASE_SECONDS": "3",
         "MIG_LAYOUTS": "on",
         "MIG_LAYOUT_SECONDS": "60",
@@ -33,11 +32,8 @@ def changing(cluster: ControlPlane, kubeconfig: Path, **more: str) -> Iterator[S
         "CONSOLIDATION_PRICE": "1000",  # so that seconds are enough
         "EVICTIONS_PER_MINUTE": "60",
     } | more
-    with ExitStack() as stack:
-        for rights in ("rbac-evictor.yaml", "rbac-mig-layouts.yaml"):
-            stack.enter_context(applied(cluster.api, rights))
-        stowage = stack.enter_context(Stowage(cluster, kubeconfig, name="stowage-layouts", **settings))
-        stack.enter_context(cluster.scheduler(scheduler_configuration(stowage.url)))
+    rights = ["rbac-mig-layouts.yaml"]
+    with evicting(cluster, kubeconfig, file="second-scheduler.yaml", rights=rights, **settings) as stowage:
         yield stowage
 
 

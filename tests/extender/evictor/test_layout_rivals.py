@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 
@@ -26,19 +27,24 @@ def asking_for(name: str, resource: str, count: int) -> Manifest:
     return manifest
 
 
+def marked(name: str, step: str, since: float, until: float, **spec: Any) -> Manifest:
+    """A node that says its layout changes."""
+    change = {"step": step, "since": since, "until": until}
+    change |= {"from": {"name": "all-1g.10gb", "devices": {SMALL: 56}}}
+    change |= {"to": {"name": "all-disabled", "devices": {GPU: 8}}}
+    node = mig_node(name, **spec)
+    node["metadata"]["annotations"] = {CHANGE: json.dumps(change)}
+    return node
+
+
 @pytest.mark.parametrize("step", ["failed", "given_up", "done"])
 async def test_times_that_nobody_can_have_written_delay_no_other_node(
     api: ApiServer, start: Start, manager: MigManager, step: str
 ) -> None:
     """A kubelet may annotate its own node."""
     api.put(mig_node("n1"))
-    change = {"step": step, "since": 1e15, "until": 1e16}
-    change |= {"from": {"name": "all-1g.10gb", "devices": {SMALL: 56}}}
-    change |= {"to": {"name": "all-disabled", "devices": {GPU: 8}}}
     for number in range(4):
-        node = mig_node(f"other{number}", unschedulable=True)
-        node["metadata"]["annotations"] = {CHANGE: json.dumps(change)}
-        api.put(node)
+        api.put(marked(f"other{number}", step, 1e15, 1e16, unschedulable=True))
     api.put(large("p"))
     await rounds(begin(start), manager, 15)
     assert layouts(api)["n1"] == "all-disabled"
@@ -90,12 +96,7 @@ async def test_nodes_that_accept_no_pending_pod_use_up_no_attempt(
 async def test_a_mark_of_others_moves_no_pod_where_layouts_do_not_change(
     api: ApiServer, start: Start, manager: MigManager
 ) -> None:
-    change = {"step": "drain", "since": time.time(), "until": time.time() + 3000}
-    change |= {"from": {"name": "all-1g.10gb", "devices": {SMALL: 56}}}
-    change |= {"to": {"name": "all-disabled", "devices": {GPU: 8}}}
-    marked = mig_node("n1")
-    marked["metadata"]["annotations"] = {CHANGE: json.dumps(change)}
-    api.put(marked)
+    api.put(marked("n1", "drain", time.time(), time.time() + 3000))
     api.put(mig_node("n2"))
     api.put(movable("a", "n1"))
     await rounds(begin(start, mig_layouts="off"), manager, 5)

@@ -1,1 +1,1 @@
-"""What a placement costs: how much less the fleet can take of the requests that are expected."""
+"""The cost of a placement: how much less of the expected demand the fleet can then accept."""

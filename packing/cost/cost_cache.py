@@ -1,7 +1,7 @@
-"""What a policy keeps per request: its cost on all nodes, computed again only for nodes that changed.
+"""Cached costs of requests on all nodes, recomputed only for nodes that changed.
 
-Requests repeat and a placement changes one node, so most of what was computed for the last pod with the same
-request is still right for the next one.
+Requests repeat and a placement changes one node, so most of the costs computed for one pod are still valid
+for the next pod with the same request.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from packing.jit import checked
 from packing.model.request import Request
 
 _MOST_CELLS = 2_000_000
-"""Requests x nodes kept at most, about 60 MB."""
+"""Maximum of requests x nodes in the cache, about 60 MB."""
 _MOST_REQUESTS = 1_000
-"""Requests kept at most on a small fleet: each may contain many names."""
+"""Maximum number of cached requests on a small fleet, because each may contain many names."""
 
 
 class CostCache:
-    """The costs of the last few hundred different requests on one fleet, and the count of replaced nodes for
-    which their ``device`` is up to date."""
+    """The costs of the last few hundred distinct requests on one fleet, each with the value of
+    ``Fleet.replaced`` at which its ``device`` was last updated."""
 
     def __init__(self) -> None:
         self._costs: dict[Request, tuple[CachedCost, RequestArgs, int]] = {}
@@ -31,13 +31,15 @@ class CostCache:
         self._last: tuple[Request | None, int, CachedCost | None] = None, -1, None
 
     def current(self, fleet: Fleet, request: Request) -> CachedCost | None:
-        """What ``outdated`` returned last, for the same object while no node has changed: a choice and the
-        terms of a cost follow the cost. Saves 5 % of filter."""
+        """The cost that ``outdated`` returned last if it is of the same request object and no node has
+        changed since, else None. Choosing a node and listing the terms of a cost follow its computation; this
+        saves 5 % of ``filter``."""
         last, changes, cached = self._last
         return cached if last is request and changes == fleet.changes else None
 
     def outdated(self, fleet: Fleet, request: Request) -> tuple[CachedCost, Nodes, RequestArgs]:
-        """The cost of this request, which the caller brings up to date, and what it needs for that."""
+        """The cached cost of this request, which the caller brings up to date, and the kernel arguments for
+        that."""
         layout = fleet.layout
         if layout != self._layout or self._nodes is None:
             self._costs.clear()
@@ -55,7 +57,7 @@ class CostCache:
         return cached, self._nodes, args
 
     def forget(self) -> None:
-        """Compute every cost again: prices or tables changed."""
+        """Mark all costs as outdated, because prices or tables changed."""
         for cached, *_ in self._costs.values():
             cached.seen.fill(-1)
         self._last = None, -1, None
@@ -75,7 +77,8 @@ def _unknown_cost(nodes: int) -> CachedCost:
 
 
 def _update_devices(cached: CachedCost, fleet: Fleet, request: Request) -> None:
-    """Nodes came or went: what the devices of the others cost depends on the least that any node gives."""
+    """Update the device costs after nodes were added or removed: they depend on the cheapest device of any
+    node."""
     device = device_costs(fleet, request)
     if not np.array_equal(device, cached.device):
         cached.device[:] = device

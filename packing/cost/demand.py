@@ -1,4 +1,4 @@
-"""The demand mix: which requests come, and how often. It is known beforehand or learned from arrivals.
+"""The demand mix: the requests that arrive and their frequency, known in advance or learned from arrivals.
 
 The slots of ``slots.py`` and the pattern LP of ``fill_tables.py`` are weighted with it.
 """
@@ -15,36 +15,39 @@ from itertools import groupby, product
 from packing.model.request import Request
 
 COVERAGE = 0.95
-"""A mix consists of the most frequent request types up to this part of all requests (as FGD, ATC 2023). It
-does so for each set of nodes that requests insist on: counted together, a set that one pod in twenty insists
-on may not be in the mix, and pods that could go anywhere fill its nodes."""
+"""A mix consists of the most frequent request types that together make up this fraction of all requests (as
+in FGD, ATC 2023). The fraction applies to each set of nodes that requests are restricted to: if all requests
+were counted together, a set that one pod in twenty requires might not be in the mix, and pods that can run
+anywhere would fill its nodes."""
 
 MOST_TYPES = 2_048
-"""Different requests that the demand counts; real clusters have a few hundred."""
+"""Maximum number of distinct requests in the demand; real clusters have a few hundred."""
 
 Measure = Callable[[Request], float]
-"""How much a request counts in the search for the most frequent ones."""
+"""The weight of a request in the search for the most frequent ones."""
 
 
 def by_pods(request: Request) -> float:
-    """Every pod counts the same."""
+    """Every pod has the same weight."""
     return 1.0
 
 
 def by_size(request: Request) -> float:
-    """A pod counts by the square of its GPUs, as its slots do where pods come and go (``slots.py``)."""
+    """A pod is weighted by the square of its GPUs, as its slots are in a fleet with turnover
+    (``slots.py``)."""
     return request.gpus**2
 
 
 MEASURES = by_pods, by_size
-"""Counted only by pods, a job for a whole node that comes once in five hundred pods is not in the mix, and no
-node is kept whole for it: on trace default 1 % of the GPU was dropped when 89.7 % had arrived, not 97.2 %.
-Counted by GPUs, jobs for 8 GPUs that have 2.6 % of all were left out (rare8 of bench/packing/worlds.py)."""
+"""If only pods were counted, a job for a whole node that arrives once in five hundred pods would not be in
+the mix, and no node would be kept whole for it: on trace default 1 % of the GPU demand was dropped by the
+time 89.7 % had arrived, instead of 97.2 %. If requests were weighted by GPUs, jobs for 8 GPUs with 2.6 % of
+the demand would be left out (rare8 of bench/packing/worlds.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Request types, most frequent first, and their frequency; frequencies add up to 1."""
+    """Request types in descending order of frequency, and their frequencies, which add up to 1."""
 
     requests: tuple[Request, ...]
     frequency: tuple[float, ...]
@@ -56,12 +59,12 @@ class Mix:
         measures: Sequence[Measure] = MEASURES,
         known_set: Callable[[Hashable | None], Hashable | None] = lambda node_set: node_set,
     ) -> Mix:
-        """The mix of these weighted requests: for each set of nodes, the types that are most frequent by any
-        of the measures.
+        """Build the mix of these weighted requests: for each set of nodes, the most frequent types by any
+        measure.
 
-        Requests that differ only in the node's memory are one type with their mean memory: memory rarely
-        decides, and would split every type into many. ``known_set`` gives the set of nodes that counts for a
-        request, None for all nodes.
+        Requests that differ only in host memory are one type with their mean memory: memory rarely decides,
+        and would split every type into many. ``known_set`` maps a request's set of nodes to the one to use,
+        None for all nodes.
         """
         weights: defaultdict[Request, float] = defaultdict(float)
         memory: defaultdict[Request, float] = defaultdict(float)
@@ -83,11 +86,11 @@ class Mix:
         )
 
     def gpu_per_pod(self, gpus: Mapping[Request, float]) -> float:
-        """Mean GPUs over all requests, with the sizes ``gpus`` of those for GPU."""
+        """Mean GPUs per request; ``gpus`` maps GPU requests to their sizes."""
         return sum(x * gpus.get(r, 0.0) for r, x in zip(self.requests, self.frequency, strict=True))
 
     def cpu_per_gpu(self, gpus: Mapping[Request, float]) -> float:
-        """CPU milli per GPU over the requests for GPU, with their sizes ``gpus``; 0 without any."""
+        """CPU milli per GPU over the GPU requests, whose sizes are ``gpus``; 0 if there are none."""
         total = self.gpu_per_pod(gpus)
         cpu = sum(x * r.cpu_milli for r, x in zip(self.requests, self.frequency, strict=True) if r in gpus)
         return cpu / total if total else 0.0
@@ -95,12 +98,12 @@ class Mix:
 
 @lru_cache(maxsize=MOST_TYPES)
 def _kind(request: Request) -> Request:
-    """The request without the node's memory."""
+    """The request without its host memory."""
     return replace(request, memory_bytes=0)
 
 
 def _ranked(weights: Mapping[Request, float]) -> list[Request]:
-    """The kinds, the most frequent first; by their names where they are equally frequent."""
+    """The types in descending order of frequency; equally frequent ones by name."""
     ranked: list[Request] = []
     for _, group in groupby(sorted(weights, key=lambda kind: -weights[kind]), key=weights.__getitem__):
         equal = list(group)
@@ -109,7 +112,7 @@ def _ranked(weights: Mapping[Request, float]) -> list[Request]:
 
 
 def _by_node_set(kinds: Iterable[Request]) -> Iterable[Sequence[Request]]:
-    """The kinds in the same order, those that insist on the same nodes together."""
+    """The types grouped by their required set of nodes, in the same order."""
     groups: defaultdict[Hashable, list[Request]] = defaultdict(list)
     for kind in kinds:
         groups[kind.node_set].append(kind)
@@ -117,7 +120,7 @@ def _by_node_set(kinds: Iterable[Request]) -> Iterable[Sequence[Request]]:
 
 
 def _covering(asked: Mapping[Request, float]) -> set[Request]:
-    """The kinds that are asked for most, up to ``COVERAGE`` of all."""
+    """The types with the highest demand, up to ``COVERAGE`` of the total."""
     kept: set[Request] = set()
     missing = COVERAGE * sum(asked.values())
     for kind in sorted(asked, key=lambda kind: -asked[kind]):
@@ -129,10 +132,11 @@ def _covering(asked: Mapping[Request, float]) -> set[Request]:
 
 
 class Demand:
-    """A histogram of arrivals in which a request counts half after ``half_life`` further ones.
+    """A histogram of arrivals in which the weight of a request halves with every ``half_life`` later ones.
 
-    A ``prior`` counts like ``prior_weight`` requests before the first one. With more than ``MOST_TYPES``
-    different requests, the rarest are dropped. ``seen``: how many arrived, so many of them before the first.
+    A ``prior`` counts as ``prior_weight`` earlier requests. Beyond ``MOST_TYPES`` distinct requests, the
+    rarest are dropped. ``seen`` counts arrivals; its initial value is the number before the first one
+    observed here.
     """
 
     def __init__(
@@ -145,7 +149,8 @@ class Demand:
         self._counts = {request: prior_weight * frequency for request, frequency in known}
 
     def observe(self, request: Request) -> None:
-        """Count one more arrival. It weighs more than the earlier ones, instead of these less: O(1)."""
+        """Count one more arrival. Instead of reducing the weight of earlier ones, its own weight is higher:
+        O(1)."""
         self.seen += 1
         self._weight *= self._growth
         self._counts[request] = self._counts.get(request, 0.0) + self._weight
@@ -155,7 +160,7 @@ class Demand:
             self._counts = dict(nlargest(MOST_TYPES, self._counts.items(), key=lambda item: item[1]))
 
     def counts(self) -> dict[Request, float]:
-        """How often each request came, in a unit that grows with time."""
+        """The weight of each request, in a unit that grows with time."""
         return dict(self._counts)
 
     def mix(

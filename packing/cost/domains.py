@@ -1,4 +1,5 @@
-"""Which domains of the network a placement breaks: NVLink domains, and the nodes below one leaf or spine."""
+"""Network domains that a placement breaks up: NVLink domains, and the nodes below one leaf or spine
+switch."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from packing.fleet.stranded import idle_nodes
 
 
 def idle_parts(fleet: Fleet) -> Floats | None:
-    """The part of the nodes of its domain of which nothing is taken, (N,) mean over the levels of domains
-    that there are; None if no node is in a domain."""
+    """(N,) the fraction of the nodes in the same domain that are idle, averaged over the levels of domains in
+    the fleet; None if no node is in a domain."""
     levels = fleet.network.levels(fleet)
     if not len(levels):
         return None

@@ -1,18 +1,19 @@
-"""The fill tables of a mix for a fleet: how much can still be made of the free part of a GPU.
+"""The fill tables of a mix for a fleet: the value of the free part of a GPU.
 
-The pattern LP (``pattern_lp.py``) for a mix that arrives at ``OVERLOAD`` times the capacity says what each
-request type is worth as a filler, w_t. A GPU with s free has the value of the best pattern that fits in s:
+The pattern LP (``pattern_lp.py``) for a mix that arrives at ``OVERLOAD`` times the capacity yields the worth
+w_t of each request type as a filler. The value of a GPU with s free is that of the best pattern that fits in
+s:
 
     phi(s) = max over patterns p that fit in s of sum_t p_t w_t
 
-Half of a table is for GPUs that are cut ideally, half for the GPUs as they are. Fill for ideal cuts prices a
-fleet that is cut by the best patterns, whatever is in stock. Fill for the stock alone takes the demand that
-would fill what is free for what will come. Half of each loses nothing anywhere.
+A table is the mean of the values for ideally cut GPUs and for the GPUs in their present state. Fill for ideal
+cuts prices a fleet that is cut by the best patterns, regardless of the stock. Fill for the stock alone
+assumes that the future demand is just what fills the free space. The mean of both loses nothing on any trace.
 
-Solving again and again for the state as it is has a regret that does not grow with the number of arrivals:
-Jasin and Kumar, "A Re-solving Heuristic with Bounded Revenue Loss for Network Revenue Management", 2012; Vera
-and Banerjee, "The Bayesian Prophet", 2019; Bumpensanti and Wang, "A Re-solving Heuristic with Uniformly
-Bounded Loss for Network Revenue Management", 2020.
+Re-solving repeatedly for the present state has a regret that does not grow with the number of arrivals: Jasin
+and Kumar, "A Re-solving Heuristic with Bounded Revenue Loss for Network Revenue Management", 2012; Vera and
+Banerjee, "The Bayesian Prophet", 2019; Bumpensanti and Wang, "A Re-solving Heuristic with Uniformly Bounded
+Loss for Network Revenue Management", 2020.
 """
 
 from __future__ import annotations
@@ -32,21 +33,22 @@ from packing.fleet.fleet import Fleet
 from packing.model.request import WHOLE, Request, Shares
 
 OVERLOAD = 1.01
-"""Arrivals in the LP as a multiple of capacity: slightly more than fits, so that the LP has to choose. With
-more it counts on the best requests only, but the others come too. On the two-dimensional mixes 1.03 is 0.1
-points worse, 1.5 is 0.7 worse, and 0.95 is 0.3 worse. Of the openb traces only multigpu40 and multigpu50
-depend on it, and gain up to 0.1 over 1.1."""
+"""Arrivals in the LP as a multiple of capacity: slightly more than fits, so that the LP has to choose. With a
+larger value it plans for the best requests only, although the others arrive too. On the two-dimensional mixes
+1.03 is 0.1 points worse, 1.5 is 0.7 worse, and 0.95 is 0.3 worse. Of the openb traces only multigpu40 and
+multigpu50 are sensitive to it, and gain up to 0.1 over 1.1."""
 _FINEST = 128
 _MOST_STATES = 256
-"""States of GPUs in the LP; the others, which have the least free GPU in all, are left out."""
+"""Maximum number of GPU states in the LP; those with the least free GPU in total are left out."""
 
 Stock = Longs
-"""How many GPUs have how much free, (B + 1, B + 1) over bins of compute and memory."""
+"""Number of GPUs by free amount, (B + 1, B + 1) over bins of compute and memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a request takes of one GPU: thousandths of its compute and memory, and how many such parts."""
+    """The part of one GPU that a request takes: thousandths of its compute and memory, and the number of such
+    parts."""
 
     compute_milli: float
     memory_milli: float
@@ -59,15 +61,15 @@ class Part:
 
 
 def grid(parts: Sequence[Part]) -> int:
-    """Bins per axis: exact where all sizes share a unit of at least 1/128 GPU, else 100."""
+    """Bins per axis: exact if all sizes share a unit of at least 1/128 GPU, else 100."""
     sizes = [round(size) for part in parts for size in (part.compute_milli, part.memory_milli)]
     unit = math.gcd(1000, *sizes)
     return 1000 // unit if 1000 // unit <= _FINEST else 100
 
 
 class FillDemand:
-    """The shares of a mix on GPUs of one memory size, which ask for ``parts`` of one GPU. ``frequency`` is
-    that of the requests; a request of k parts brings k of them. A remainder of a GPU with less than
+    """The shares of a mix on GPUs of one memory size; ``parts`` are their amounts of one GPU. ``frequency``
+    is that of the requests; a request of k parts contributes k of them. The rest of a GPU with less than
     ``minimum_milli`` of compute or memory has no value."""
 
     def __init__(
@@ -79,15 +81,15 @@ class FillDemand:
         self._least = math.ceil(minimum_milli * bins / 1000)
 
     def on_empty_gpus(self) -> tuple[Doubles, list[tuple[Part, float]]]:
-        """phi as a table (bins + 1, bins + 1) over free compute and memory, in GPUs, if GPUs are cut ideally;
-        and the combinations of two parts or more that the LP cuts, with their frequency."""
+        """phi for ideally cut GPUs as a table (bins + 1, bins + 1) over free compute and memory, in GPUs; and
+        the combinations of two or more parts in the optimal patterns, with their frequency."""
         if not self._sizes.size:
             return self._no_value(), []
         found = self._fill(np.full((1, 2), self.bins), np.ones(1))
         return self._usable(found.table), self._combinations(found)
 
     def on_stock(self, stock: Stock) -> Doubles:
-        """phi for GPUs that are in these states now. The demand is what would fill what is free."""
+        """phi for GPUs in these states. The demand is the amount that would fill the free space."""
         states = np.argwhere(stock)
         numbers = stock[tuple(states.T)].astype(np.float64)
         if len(states) > _MOST_STATES:
@@ -119,7 +121,7 @@ class FillDemand:
 
 
 def _by_size(parts: Sequence[Part], frequency: Sequence[float], bins: int) -> tuple[Longs, Doubles, Doubles]:
-    """Distinct sizes in bins (at least one), their values in GPUs, and how often they come."""
+    """Distinct sizes in bins (at least one), their values in GPUs, and their frequency."""
     arrivals: defaultdict[tuple[int, int], float] = defaultdict(float)
     weighed: defaultdict[tuple[int, int], float] = defaultdict(float)
     for part, x in zip(parts, frequency, strict=True):
@@ -138,12 +140,12 @@ def _bins(milli: float, bins: int) -> int:
 
 
 STOCK = 0.5
-"""Weight of the fill for the GPUs as they are."""
+"""Weight of the fill for the GPUs in their present state."""
 
 
 class FreeGpus(NamedTuple):
-    """The divisible GPUs of open nodes: free compute milli, free and total MiB of memory, each (F,); and all
-    the sizes of memory that GPUs of the fleet have, ascending."""
+    """The divisible GPUs of open nodes: free compute milli, free and total MiB of memory, each (F,); and the
+    distinct memory sizes of the fleet's GPUs, ascending."""
 
     compute: Floats
     memory: Floats
@@ -152,7 +154,7 @@ class FreeGpus(NamedTuple):
 
     @classmethod
     def of(cls, fleet: Fleet) -> FreeGpus:
-        """Those of the fleet as it is now, copied."""
+        """A copy of the fleet's present state."""
         arrays = fleet.arrays
         used = (arrays.divisible > 0) & (arrays.blocked == 0) & (arrays.overcommitted == 0)
         sizes = sorted({int(mib) for mib in np.unique(arrays.memory_capacity[0]) if mib > 0})
@@ -161,7 +163,7 @@ class FreeGpus(NamedTuple):
         )
 
     def by_state(self, memory_mib: tuple[int, ...], bins: int) -> Longs:
-        """How many GPUs are in each state, (K, B + 1, B + 1) for K sizes of memory."""
+        """Number of GPUs in each state, (K, B + 1, B + 1) for K memory sizes."""
         i = (self.compute * bins / WHOLE + 0.5).astype(np.int64).clip(0, bins)
         j = (self.memory * bins / np.maximum(self.capacity, 1) + 0.5).astype(np.int64).clip(0, bins)
         k = (np.searchsorted(memory_mib, self.capacity, "right") - 1).clip(0)
@@ -177,12 +179,12 @@ NO_GPUS = FreeGpus(_NONE, _NONE, _NONE, (0,))
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The fill tables of a mix (K, B + 1, B + 1), one per size of GPU memory in ``memory_mib`` (K,), and what
-    they come from: the ``demands`` (K,), the tables for ``ideal`` cuts, and the ``stock`` of GPUs.
+    """The fill tables of a mix (K, B + 1, B + 1), one per GPU memory size in ``memory_mib`` (K,), and their
+    inputs: the ``demands`` (K,), the tables for ``ideal`` cuts, and the ``stock`` of GPUs.
 
-    ``slotted`` are the requests that have slots: those of the mix, and the combinations that the ideal cuts
-    consist of. Without combinations, small requests would break the GPUs that two large ones need together,
-    because each of the two still fits beside them.
+    ``slotted`` are the requests that have slots: those of the mix, and the combinations in the ideal cuts.
+    Without combinations, small requests would fragment the GPUs that two large ones could share, because each
+    of the large ones alone still fits next to them.
     """
 
     mix: Mix
@@ -194,17 +196,17 @@ class Tables:
     fill: Floats
 
     def moved(self, gpus: FreeGpus) -> float:
-        """The part of these GPUs that are in another state than those for which the tables were made."""
+        """The fraction of these GPUs whose state differs from the one for which the tables were built."""
         now = self._stock_of(gpus)
         return float(np.abs(now - self.stock).sum()) / max(1, 2 * int(now.sum()))
 
     def restocked(self, gpus: FreeGpus) -> Tables:
-        """The tables of the same mix for the GPUs as they are now. Pure; takes some milliseconds."""
+        """The tables of the same mix for the present state of the GPUs. Pure; takes a few milliseconds."""
         stock = self._stock_of(gpus)
         return replace(self, stock=stock, fill=_blended(self.demands, self.ideal, stock))
 
     def restocks(self, other: Tables) -> bool:
-        """Whether these are tables of the same plan, for another stock."""
+        """Whether these tables belong to the same plan, for another stock."""
         return self.slotted is other.slotted
 
     def _stock_of(self, gpus: FreeGpus) -> Longs:
@@ -212,7 +214,7 @@ class Tables:
 
 
 def build_tables(mix: Mix, gpus: FreeGpus, minimum_milli: int = 0) -> Tables:
-    """Solve the pattern LPs of a mix for every size of GPU memory. Pure; takes some ten milliseconds."""
+    """Solve the pattern LPs of a mix for every GPU memory size. Pure; takes tens of milliseconds."""
     sized = [(r.shares, x) for r, x in zip(mix.requests, mix.frequency, strict=True) if r.shares]
     frequency = [x for _, x in sized]
     memory_mib = gpus.sizes if any(shares.memory_mib for shares, _ in sized) else (0,)
@@ -241,6 +243,6 @@ def _part(shares: Shares, memory_mib: int) -> Part:
 
 
 def _combination(part: Part, resource: str) -> Request:
-    """Room for requests that are together on one GPU. It asks for no CPU."""
+    """A request for the combined size of several requests on one GPU. It requests no CPU."""
     compute, memory = round(part.compute_milli), round(part.memory_milli)
     return Request(shares=Shares(1, compute, memory_milli=memory, resource=resource))

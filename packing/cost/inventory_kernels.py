@@ -1,7 +1,7 @@
 """The cost of a request on each node under the inventory policy, for nodes that changed since the last call.
 
-A placement changes one node, so a policy keeps the cost per request and node, and the kernel computes it only
-where the node's generation changed. It branches per node and vectorises over request types.
+A placement changes one node, so a policy caches the cost per request and node, and the kernel recomputes it
+only where the node's generation changed. It branches per node and vectorizes over request types.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ from packing.jit import inlined, record_kernel
 
 @inlined
 def _fill_value(compute, memory, capacity, k, tables):
-    """The value in table ``k`` of a GPU with this much free, at the nearest grid point."""
+    """The value from table ``k`` of a GPU with this much free, at the nearest grid point."""
     bins = tables.shape[1] - 1
     i = np.int64(compute * bins / np.float32(1000) + np.float32(0.5))
     j = np.int64(memory * bins / max(capacity, np.float32(1)) + np.float32(0.5))
@@ -50,7 +50,7 @@ def _fill_value(compute, memory, capacity, k, tables):
 
 @inlined
 def _fill_gained(chosen, gpu, share, values):
-    """Rise of the fill value if ``share`` milli of each of the ``chosen`` GPUs is taken."""
+    """Increase of the fill value if ``share`` milli of each of the ``chosen`` GPUs is taken."""
     gained = 0.0
     for g in range(gpu.shape[1]):
         if (chosen >> g) & 1:
@@ -65,8 +65,8 @@ def _fill_gained(chosen, gpu, share, values):
 
 @inlined
 def _count_lost(chosen, gpu, share, amounts, needs, lost):
-    """Set ``lost`` (T,): shares of each type that the ``chosen`` GPUs can no longer take once ``share`` milli
-    of each is taken."""
+    """Set ``lost`` (T,) to the number of shares of each type that no longer fit on the ``chosen`` GPUs once
+    ``share`` milli of each is taken."""
     lost[:] = 0
     capacity = np.float32(-1)
     for g in range(gpu.shape[1]):
@@ -81,11 +81,11 @@ def _count_lost(chosen, gpu, share, amounts, needs, lost):
 
 @inlined
 def _price_of_lost(n, counts, amounts, prices, limits, lost):
-    """The price of the slots of node ``n`` that go with the ``lost`` shares and the new ``limits``.
+    """The price of the slots of node ``n`` that are lost with the ``lost`` shares and the new ``limits``.
     Overwrites ``lost``.
 
-    The sum is apart from the loop that vectorises, and always in the same order. Four partial sums, because
-    one would wait for every addition.
+    The sum is separate from the vectorized loop, and always in the same order. There are four partial sums,
+    because a single one would serialize the additions.
     """
     for t in range(lost.size):
         after = min(slots_of_units(counts.units[n, t] - lost[t], amounts[COUNT, t]), limits[t])
@@ -98,8 +98,8 @@ def _price_of_lost(n, counts, amounts, prices, limits, lost):
 
 @inlined
 def _take(n, chosen, gpu, share, nodes, asked, devices):
-    """The GPU that shares and the ``asked`` devices (R,) take, in GPUs; sets ``devices`` (R,), which go from
-    each pool.
+    """The GPU that shares and the ``asked`` devices (R,) take, in GPUs. Sets ``devices`` (R,) to the number
+    taken from each pool.
 
     A pool of divisible GPUs counts whole ones, so it loses a GPU as soon as any part of it is taken.
     """
@@ -120,8 +120,8 @@ def _take(n, chosen, gpu, share, nodes, asked, devices):
 @record_kernel(CachedCost, Nodes, RequestArgs, MixTypes, SlotCounts, ValueTables, Scratch)
 def inventory_cost(cached, nodes, request, types, counts, values, scratch):
     """Bring ``cached`` up to date: the cost in GPUs, infinite where the request does not fit, and the terms
-    slots, fill, stranding, islands and device, which add up to the cost before rounding. ``counts`` must be
-    up to date."""
+    slots, fill, stranding, islands and device, which add up to the unrounded cost. ``counts`` must be up to
+    date."""
     asked, gpu, devices, limits = request.amounts, scratch.gpu, scratch.devices, scratch.limits
     for n in range(cached.seen.size):
         if cached.seen[n] == nodes.generation[n]:

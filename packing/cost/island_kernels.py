@@ -1,8 +1,9 @@
-"""NVLink islands in the cost of a placement: which GPUs it takes, whether they are peers, and what it splits.
+"""NVLink islands in the cost of a placement: its GPUs, whether they are peers, and the islands that it
+splits.
 
-Slots count k GPUs of a node as if any k would do. On a node with islands, requests for k GPUs lose only what
-the islands can no longer hold: ``_correction`` replaces the one by the other. Compiled into the kernel of
-``inventory_kernels``, so clear the cache of that after an edit here.
+Slots count any k GPUs of a node. On a node with islands, requests for k GPUs lose only the slots that the
+islands can no longer hold: ``_correction`` replaces the first count with the second. These functions are
+compiled into the kernel of ``inventory_kernels``; after an edit here, clear its cache.
 """
 
 import numpy as np
@@ -17,13 +18,14 @@ _WHOLE = np.float32(0.999)
 
 @inlined
 def has_islands(n, nodes):
-    """Whether node ``n`` has islands, and not all its GPUs in one."""
+    """Whether node ``n`` has several NVLink islands."""
     return nodes.nvlink[n] >= SEVERAL_GROUPS and nodes.max_island[n] > 1
 
 
 @inlined
 def load_islands(n, nodes, gpu):
-    """Fill the rows GROUP, UNTOUCHED and ELIGIBLE of ``gpu``: zeros on a node without several islands."""
+    """Fill the rows GROUP, UNTOUCHED and ELIGIBLE of ``gpu``; GROUP and UNTOUCHED are zero on a node without
+    several islands."""
     several = has_islands(n, nodes)
     for g in range(gpu.shape[1]):
         gpu[GROUP, g] = nodes.island[g, n] if several else 0
@@ -39,7 +41,7 @@ def load_islands(n, nodes, gpu):
 
 @inlined
 def _group_to_take(gpu, count):
-    """The group that has ``count`` eligible GPUs, but no more than needed; else that with the most."""
+    """The smallest group with at least ``count`` eligible GPUs; if there is none, the largest group."""
     chosen, size = -1, 0
     for first in range(gpu.shape[1]):
         eligible = 0
@@ -54,8 +56,8 @@ def _group_to_take(gpu, count):
 
 @inlined
 def gpus_of_few_islands(gpu, count):
-    """``count`` eligible GPUs of as few islands as possible, as a bit mask: of one that holds them all but
-    has no more than needed; in it the tightest. Clears ELIGIBLE of those that it takes."""
+    """``count`` eligible GPUs of as few islands as possible, as a bit mask: of the smallest island that holds
+    them all, and the fullest GPUs within it. Clears ELIGIBLE of the GPUs it takes."""
     taken = np.int64(0)
     left = count
     for _ in range(gpu.shape[1]):
@@ -77,7 +79,7 @@ def gpus_of_few_islands(gpu, count):
 
 @inlined
 def choose_gpus(n, nodes, count, peers, gpu):
-    """Several GPUs for shares that should be on peers (``peers`` above 1), or need not, as a bit mask."""
+    """The GPUs for ``count`` shares as a bit mask: peers where possible if ``peers`` is above 1."""
     if peers > 1 and has_islands(n, nodes):
         return gpus_of_few_islands(gpu, count)
     return tightest_gpus(gpu, count)
@@ -85,7 +87,8 @@ def choose_gpus(n, nodes, count, peers, gpu):
 
 @inlined
 def next_gpus(gpu, count):
-    """The GPUs on which the fleet will show so many more devices of a device plugin, as a bit mask."""
+    """The GPUs to which the fleet will attribute the next ``count`` devices of a device plugin, as a bit
+    mask."""
     taken = np.int64(0)
     for g in range(gpu.shape[1]):
         if count > 0 and gpu[FREE, g] > _WHOLE:
@@ -96,7 +99,7 @@ def next_gpus(gpu, count):
 
 @inlined
 def _whole_devices(n, nodes, request):
-    """How many whole GPUs node ``n`` gives to the request through its device plugin."""
+    """The number of whole GPUs that the device plugin of node ``n`` would allocate to the request."""
     count = 0
     for r in range(request.devices.size):
         if nodes.divisible_pool[r, n] == 0 and nodes.device_gpu[r, n] > _WHOLE:
@@ -107,8 +110,9 @@ def _whole_devices(n, nodes, request):
 @inlined
 def _apart(n, nodes, chosen, whole, request, gpu):
     """-1 if the request's GPUs are peers: those ``chosen``, or ``whole`` ones of a device plugin; 1 if they
-    are not; -0.5 if the plugin probably finds peers. ``free_peers``: devices of a resource on a node that are
-    peers whichever its plugin picks; ``UNTOUCHED``: wholly free GPUs in the island of a GPU."""
+    are not; -0.5 if the plugin will probably allocate peers. ``free_peers``: devices of a resource on a node
+    that are peers whichever of them the plugin allocates; ``UNTOUCHED``: unused GPUs in the island of a
+    GPU."""
     if nodes.nvlink[n] == ONE_ISLAND:
         return -1.0
     if chosen == 0:
@@ -131,7 +135,8 @@ def _apart(n, nodes, chosen, whole, request, gpu):
 
 @inlined
 def _held(gpu, taken, size):
-    """How many times ``size`` untouched GPUs the islands have, without those ``taken``; and the node."""
+    """How many sets of ``size`` unused GPUs the islands hold without those ``taken``, and how many the node
+    holds."""
     islands, in_all = 0, 0
     for first in range(gpu.shape[1]):
         untouched = 0
@@ -144,7 +149,8 @@ def _held(gpu, taken, size):
 
 @inlined
 def _correction(n, taken, types, counts, prices, limits, gpu):
-    """What the islands of node ``n`` lose of the slots for several GPUs, less what the slots count."""
+    """The slots for several GPUs that the islands of node ``n`` lose, minus the loss that the slots already
+    count."""
     lost, last, b, a, after = 0.0, 0, 0, 0, 0
     for t in range(limits.size):
         size = int(types.amounts[PEERS, t])
@@ -162,7 +168,8 @@ def _correction(n, taken, types, counts, prices, limits, gpu):
 
 @inlined
 def _split(n, nodes, chosen, request, gpu):
-    """How many GPUs that nobody uses are in the island of which the request takes such a GPU; 0 for none."""
+    """The number of unused GPUs in the largest island from which the request takes one; 0 if there is
+    none."""
     if nodes.max_island[n] < 2:
         return np.float32(0)
     taken = chosen if chosen != 0 else next_gpus(gpu, _whole_devices(n, nodes, request))
@@ -179,8 +186,8 @@ def _split(n, nodes, chosen, request, gpu):
 
 @inlined
 def tie_break(n, nodes, chosen, rest, request, gpu):
-    """0 to 1: among nodes that cost the same, those with the least ``rest`` free come first; where islands
-    are known, that with the smallest unused part of the island that the request splits counts as much."""
+    """0 to 1: among nodes of equal cost, those with the least ``rest`` free are preferred; where islands are
+    known, the size of the unused part of the island that the request splits counts equally."""
     tie = rest / (1 + rest)
     if nodes.nvlink[n] == NVLINK_UNKNOWN:
         return tie
@@ -189,7 +196,8 @@ def tie_break(n, nodes, chosen, rest, request, gpu):
 
 @inlined
 def islands_cost(n, nodes, chosen, request, types, counts, prices, limits, gpu):
-    """What the placement costs more or less because of islands, in GPUs. 0 where they are not known."""
+    """Additional cost of the placement due to islands, in GPUs, possibly negative. 0 where islands are
+    unknown."""
     if nodes.nvlink[n] == NVLINK_UNKNOWN:
         return 0.0
     peers, cost = request.amounts[PEERS], 0.0
@@ -203,7 +211,8 @@ def islands_cost(n, nodes, chosen, request, types, counts, prices, limits, gpu):
 
 
 def compile_ahead() -> None:
-    """Compile these parts of ``inventory_kernels`` into the cache, for a process that compiles the rest."""
+    """Compile these functions of ``inventory_kernels`` into the cache, for a process that compiles the
+    rest."""
     nodes, request, types, counts = map(record_type, (Nodes, RequestArgs, MixTypes, SlotCounts))
     by_type, gpu = write(F4, 1), write(F4, 2)
     costs = I8, nodes, I8, request, types, counts, by_type, by_type, gpu

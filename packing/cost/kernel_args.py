@@ -1,6 +1,6 @@
 """The arguments of the cost kernels as records of arrays: nodes, a request, a mix, slots, values, scratch.
 
-A field has the same name in a kernel and in Python. Shapes: N nodes, G GPUs a node, R resources, M GPU
+Fields have the same names in kernels and in Python. Shapes: N nodes, G GPUs per node, R resources, M GPU
 models, T request types of the mix.
 """
 
@@ -35,28 +35,29 @@ if TYPE_CHECKING:
 
 AMOUNTS = 10
 CPU, MEMORY, COUNT, COMPUTE, SHARE_MIB, SHARE_MILLI, ISLAND, SHARING, MAX_PER_GPU, PEERS = range(AMOUNTS)
-"""Rows of ``amounts``: CPU milli, MiB of the node, number of shares, then compute milli, MiB and thousandths
-of memory of each share, GPUs that must be NVLink peers, the index of the sharing resource (-1: no node offers
-it), how many shares of this type count on one GPU, and GPUs that should be NVLink peers, if more than one."""
+"""Rows of ``amounts``: CPU milli, host memory in MiB, number of shares, then compute milli, MiB and
+thousandths of memory per share, GPUs that must be NVLink peers, the index of the sharing resource (-1:
+offered by no node), maximum number of shares of this type to count per GPU, and GPUs that should be NVLink
+peers, if more than one."""
 LANES = 16
-"""The number of types of a mix is padded to a multiple of this, so that loops over types vectorise fully."""
+"""The number of types of a mix is padded to a multiple of this, so that loops over types vectorize fully."""
 STEP = 0.055
-"""The cost is rounded up to multiples of it, in GPUs. Found together with ``slots.SCARCITY`` and the weights
-of the terms, on the same six traces. The optimum is flat: no rounding costs 0.1 points. Only cpu250 is
-sensitive: 0.1 costs it 0.4, no rounding 0.7."""
+"""The cost is rounded up to multiples of this, in GPUs. Found together with ``slots.SCARCITY`` and the
+weights of the terms, on the same six traces. The optimum is flat: no rounding costs 0.1 points. Only cpu250
+is sensitive: 0.1 costs it 0.4, no rounding 0.7."""
 PEER_SLOTS, APART = 0.4, 2 * STEP
-"""Of islands: how much that which islands hold counts for slots of several GPUs, 0 to 1; and what a GPU costs
-apart from its peers, a multiple of STEP, so that it changes no rounding where all nodes are alike.
-Found with bench/packing/islands.py, seeds 1-4: 4 x STEP gives 1 % more jobs peers, and costs 0.3 points of
-allocation more where a device plugin chooses; PEER_SLOTS 0 or 0.25 costs up to 0.1. Above 0.44,
-on a fleet of two nodes, a job for eight peers went to the degraded switch to spare the sound one."""
+"""For islands: the weight, 0 to 1, of the islands' own count in slots for several GPUs; and the cost of a GPU
+apart from its peers, a multiple of STEP, so that it changes no rounding where all nodes are alike. Found with
+bench/packing/islands.py, seeds 1-4: 4 x STEP gives 1 % more jobs peers, and costs 0.3 points more of
+allocation where a device plugin chooses; PEER_SLOTS 0 or 0.25 costs up to 0.1. Above 0.44, on a fleet of two
+nodes, a job for eight peers was placed on the degraded switch to spare the intact one."""
 GPU_ROWS = 8
-"""Rows of ``gpu`` in the kernels, the GPUs of one node (see ``node_kernels``)."""
+"""Number of rows of ``gpu`` in the kernels, the GPUs of one node (see ``node_kernels``)."""
 _MANY, _TINY = 1e9, 1e-3
 
 
 class Nodes(NamedTuple):
-    """Those arrays of a fleet that the cost depends on (see ``NodeArrays``)."""
+    """The arrays of a fleet on which the cost depends (see ``NodeArrays``)."""
 
     generation: Int64Array
     cpu: Float32Array
@@ -83,8 +84,8 @@ class Nodes(NamedTuple):
 
 
 class RequestArgs(NamedTuple):
-    """A request against a fleet: CPU milli and memory bytes ``exact`` (2,), ``amounts`` (10,), GPU models
-    ``allowed`` (M,) 0 or 1, counted ``devices`` (R,)."""
+    """A request resolved against a fleet: CPU milli and memory bytes ``exact`` (2,), ``amounts`` (10,), GPU
+    models ``allowed`` (M,) 0 or 1, counted ``devices`` (R,)."""
 
     exact: Int64Array
     amounts: Float32Array
@@ -94,8 +95,8 @@ class RequestArgs(NamedTuple):
 
 class MixTypes(NamedTuple):
     """The request types of a mix: ``amounts`` (10, T) with a tiny number for 0 where it is a divisor, counted
-    ``devices`` (R, T), those of them that must be ``separate`` GPUs (R, T) 1, GPU models ``allowed`` (M, T)
-    0 or 1, and the indices of the resources that any type ``asked`` for."""
+    ``devices`` (R, T), ``separate`` (R, T) 1 where these must be on separate GPUs, GPU models ``allowed`` (M,
+    T) 0 or 1, and ``asked``, the indices of the resources that any type requests."""
 
     amounts: Float32Array2D
     devices: Float32Array2D
@@ -105,8 +106,9 @@ class MixTypes(NamedTuple):
 
 
 class SlotCounts(NamedTuple):
-    """How many requests of each type the nodes can still take: ``slots`` (N, T), and their sum ``totals``
-    (T,); ``units`` (N, T) shares that the GPUs can take, and the generation ``counted`` (N,) of the node."""
+    """The number of further requests of each type that the nodes can accept: ``slots`` (N, T), and their sum
+    ``totals`` (T,); ``units`` (N, T) shares that the GPUs can hold, and the generation ``counted`` (N,) of
+    the node."""
 
     counted: Int64Array
     units: Float32Array2D
@@ -115,9 +117,9 @@ class SlotCounts(NamedTuple):
 
 
 class ValueTables(NamedTuple):
-    """Values in GPUs: ``prices`` (T,) of one slot, and ``fill`` (K, B + 1, B + 1) of the free compute and
-    memory of a GPU with at least ``memory_mib`` (K,), ascending. Then the weights of two terms of the cost,
-    and the CPU milli without which a free GPU is stranded."""
+    """Values in GPUs: ``prices`` (T,) per slot, and ``fill`` (K, B + 1, B + 1) of the free compute and memory
+    of a GPU with at least ``memory_mib`` (K,), ascending. Then the weights of two terms of the cost, and the
+    CPU milli per free GPU below which it is stranded."""
 
     prices: Float32Array
     fill: Float32Array3D
@@ -128,7 +130,7 @@ class ValueTables(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory of a kernel: three of (T,), ``gpu`` (GPU_ROWS, G) and ``devices`` (R,)."""
+    """Working memory of a kernel: three arrays (T,), ``gpu`` (GPU_ROWS, G) and ``devices`` (R,)."""
 
     limits: Float32Array
     needs: Float32Array
@@ -138,9 +140,9 @@ class Scratch(NamedTuple):
 
 
 class CachedCost(NamedTuple):
-    """What a policy knows of one request on each node: ``cost`` (N,), the GPUs that it takes as bit masks
-    ``gpus`` (N,), the parts of the cost ``terms`` (5, N), and the generation ``seen`` (N,) of the node.
-    ``device`` (N,) is the part of the cost that depends on the kind of node alone."""
+    """Costs of one request on each node: ``cost`` (N,), its GPUs as bit masks ``gpus`` (N,), the parts of the
+    cost ``terms`` (5, N), and the generation ``seen`` (N,) of the node. ``device`` (N,) is the part of the
+    cost that depends only on the kind of node."""
 
     seen: Int64Array
     cost: Float32Array
@@ -155,7 +157,7 @@ def nodes_of(fleet: Fleet) -> Nodes:
 
 
 def scratch_for(fleet: Fleet, types: int) -> Scratch:
-    """Working memory for kernels over this fleet and so many types."""
+    """Working memory for kernels over this fleet and this many types."""
     limits, needs, lost = np.zeros((3, types), np.float32)
     gpu = np.zeros((GPU_ROWS, len(fleet.arrays.compute)), np.float32)
     devices = np.zeros(len(fleet.arrays.free_devices), np.int32)
@@ -163,7 +165,7 @@ def scratch_for(fleet: Fleet, types: int) -> Scratch:
 
 
 def request_args(fleet: Fleet, request: Request) -> RequestArgs:
-    """A request against the models and resources of this fleet."""
+    """A request resolved against the models and resources of this fleet."""
     devices, known = _devices_of(fleet, request)
     allowed = fleet.names.allowed(request) if known else np.zeros(len(fleet.names.kinds), np.uint8)
     exact = np.array([request.cpu_milli, request.memory_bytes], np.int64)
@@ -171,8 +173,8 @@ def request_args(fleet: Fleet, request: Request) -> RequestArgs:
 
 
 def mix_types(fleet: Fleet, requests: Sequence[Request], width: int = 0) -> MixTypes:
-    """Request types against the models, resources and sharing resources of a fleet, and further types up to
-    ``width``, which no model is allowed to take."""
+    """Request types resolved against the models, resources and sharing resources of a fleet, padded to
+    ``width`` with types that no model allows."""
     from packing.fleet.feasibility import separation  # has kernels, and others wait for those of the cost
 
     amounts = _amounts_of(fleet, requests)
@@ -195,7 +197,7 @@ def mix_types(fleet: Fleet, requests: Sequence[Request], width: int = 0) -> MixT
 
 
 def _devices_of(fleet: Fleet, request: Request) -> tuple[npt.NDArray[np.int32], bool]:
-    """Counted devices of each resource (R,), and whether the fleet has all the resources."""
+    """Counted devices of each resource (R,), and whether the fleet has all of them."""
     devices = np.zeros(len(fleet.arrays.free_devices), np.int32)
     for name, count in request.devices:
         if name not in fleet.names.resources:

@@ -5,11 +5,11 @@ from packing.jit import F8, I8, kernel, read, write
 
 @kernel(read(I8, 2), read(F8, 1), write(F8, 2), write(I8, 2))
 def knapsack(sizes, values, table, pick):
-    """Best value of any multiset of items within each (compute, memory) of the grid.
+    """Compute the best value of any multiset of items within each (compute, memory) of the grid.
 
     ``sizes`` (T, 2) in bins, ``values`` (T,); out: ``table`` and the last item taken ``pick`` (-1: none),
-    both (B + 1, B + 1). Items without value are never taken: the caller sets a value below 0 to 0, and a
-    pattern with such an item would be a column of the LP that does not improve it.
+    both (B + 1, B + 1). Items without value are never taken: the caller clips negative values to 0, and a
+    pattern with such an item would be an LP column that improves nothing.
     """
     for i in range(table.shape[0]):
         for j in range(table.shape[1]):

@@ -1,6 +1,6 @@
-"""Parts of the cost kernels: the state of one node's GPUs, and whether and where a request fits there.
+"""Functions of the cost kernels: the state of one node's GPUs, and whether and where a request fits there.
 
-They are compiled into the kernels of other files, so clear the cache of those after an edit here.
+They are compiled into the kernels of other files; after an edit here, clear the caches of those.
 """
 
 import numpy as np
@@ -10,18 +10,18 @@ from packing.fleet.feasibility_kernels import enough, share_fits, share_mib
 from packing.jit import inlined
 
 FREE_COMPUTE, FREE_MEMORY, CAPACITY, TAKES, FREE, GROUP, UNTOUCHED, ELIGIBLE = range(GPU_ROWS)
-"""Rows of ``gpu`` (GPU_ROWS, G), the GPUs of one node: free milli, free MiB, MiB in all, MiB that a share
-takes (-1: it does not fit), and the free part of the GPU, the mean of compute and memory. Then, on a node
-with several NVLink islands, the first GPU of the GPU's island, how many GPUs of the island nobody uses, and
-whether it may be chosen."""
+"""Rows of ``gpu`` (GPU_ROWS, G), the GPUs of one node: free milli, free MiB, total MiB, MiB that a share
+takes (-1: it does not fit), and the free fraction of the GPU, the mean of compute and memory. Then, on a node
+with several NVLink islands, the first GPU of the GPU's island, the number of unused GPUs in the island, and
+whether the GPU may be chosen."""
 
 
 @inlined
 def load_gpus(n, nodes, count, share, mib, milli, island_size, gpu):
-    """Fill ``gpu`` with the GPUs of node ``n`` and return how many of them can take one of ``count`` shares.
+    """Fill ``gpu`` with the GPUs of node ``n`` and return how many of them can hold one of ``count`` shares.
 
-    A share has ``share`` milli of compute, and ``mib`` MiB with ``milli`` thousandths of memory. If the GPUs
-    must be NVLink peers (``island_size`` above 0), only those of one island can.
+    A share has ``share`` milli of compute, and ``mib`` MiB plus ``milli`` thousandths of memory. If the GPUs
+    must be NVLink peers (``island_size`` above 0), only those of one island count.
     """
     fitting = 0
     capacity, takes, per_mib = np.float32(-1), np.float32(0), np.float32(0)
@@ -43,8 +43,8 @@ def load_gpus(n, nodes, count, share, mib, milli, island_size, gpu):
 
 @inlined
 def _keep_one_island(n, island, count, gpu):
-    """Let only the GPUs of one island fit: of the islands where ``count`` fit, the one where fewest do.
-    Returns how many that are, 0 without such an island."""
+    """Restrict the fitting GPUs to one island: of the islands where ``count`` fit, the one where the fewest
+    do. Returns their number, 0 without such an island."""
     chosen, fewest = -1, gpu.shape[1] + 1
     for first in range(gpu.shape[1]):
         fitting = 0
@@ -71,7 +71,7 @@ def same_as_earlier_gpu(g, gpu):
 
 @inlined
 def node_fits(n, nodes, request):
-    """Whether node ``n`` can take the request, apart from its shares."""
+    """Whether node ``n`` has everything the request needs except its shares."""
     if nodes.blocked[n] != 0 or nodes.overcommitted[n] != 0:
         return False
     if not (enough(nodes.free_cpu[n], request.exact[0]) and enough(nodes.free_memory[n], request.exact[1])):
@@ -89,7 +89,8 @@ def node_fits(n, nodes, request):
 
 @inlined
 def tightest_gpus(gpu, count):
-    """The ``count`` fitting GPUs with the least free, of islands that are least whole, as a bit mask."""
+    """The ``count`` fitting GPUs with the least free, preferring islands with the fewest unused GPUs, as a
+    bit mask."""
     chosen = np.int64(0)
     for _ in range(count):
         best, least = -1, np.float32(2)
@@ -106,8 +107,8 @@ def tightest_gpus(gpu, count):
 
 @inlined
 def shares_on_node(n, request, divisible_pool):
-    """The request's shares on node ``n``: how many, and compute milli, MiB and thousandths of memory of each.
-    Counted devices are whole GPUs where the node places its GPUs one by one."""
+    """The request's shares on node ``n``: their number, and compute milli, MiB and thousandths of memory of
+    each. Counted devices are whole GPUs where the node places its GPUs one by one."""
     amounts = request.amounts
     count, share, mib, milli = int(amounts[COUNT]), amounts[COMPUTE], amounts[SHARE_MIB], amounts[SHARE_MILLI]
     for r in range(request.devices.size):
@@ -119,7 +120,7 @@ def shares_on_node(n, request, divisible_pool):
 
 @inlined
 def free_gpu(gpu):
-    """Free GPU of a node in GPUs."""
+    """Free GPU of a node, in GPUs."""
     free = 0.0
     for g in range(gpu.shape[1]):
         free += gpu[FREE, g]

@@ -1,4 +1,4 @@
-"""The pattern LP: how much GPU a demand can fill, and what each request type is worth as a filler.
+"""The pattern LP: how much GPU a demand can fill, and the worth of each request type as a filler.
 
 Filling GPUs is a cutting-stock problem (Gilmore and Gomory, 1961). A pattern is a multiset of requests that
 fit together into the free part of one GPU. With x_t requests of type t served, and y_ps GPUs in state s cut
@@ -7,9 +7,9 @@ by pattern p:
     max  sum_t v_t x_t    subject to   x_t <= d_t,   x_t <= sum_ps p_t y_ps,   sum_p y_ps <= n_s
 
 v_t is the GPU of one request, d_t the demand and n_s the number of GPUs in state s; a state is a free amount
-of compute and memory. A pattern may be used in part. The duals w_t of the second rows are what a request is
-worth as a filler: v_t for those that are rare, 0 for those that come in plenty. The best pattern for a state
-at these worths is a knapsack, which generates the columns.
+of compute and memory. Patterns may be used fractionally. The duals w_t of the second rows are the worth of a
+request as a filler: v_t for rare ones, 0 for abundant ones. The best pattern for a state at these worths is a
+knapsack, which generates the columns.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Filling(NamedTuple):
 
 
 class SideLimit(NamedTuple):
-    """One more resource that all requests share: ``amount`` (T,) of each request, and how much there is."""
+    """One more resource that all requests consume: ``amount`` (T,) per request, and the ``total``."""
 
     amount: Doubles
     total: float
@@ -56,8 +56,8 @@ def fill_stock(
     """Solve the LP by column generation.
 
     ``sizes`` (T, 2) in bins, ``values`` (T,) in GPUs, ``demand`` (T,) requests; ``states`` (S, 2) free bins
-    and ``numbers`` (S,) of GPUs. By weak duality any worth between 0 and the value gives a bound, so it holds
-    even where the generation ends at the tolerance of the solver.
+    and ``numbers`` (S,) of GPUs. By weak duality any worth between 0 and the value gives a bound, so the
+    bound holds even if column generation ends at the solver's tolerance.
     """
     table = np.zeros((bins + 1, bins + 1))
     pick = np.empty((bins + 1, bins + 1), np.int64)
@@ -86,7 +86,7 @@ def fill_stock(
 
 def worth_by_patterns(patterns: Longs, values: Doubles, demand: Doubles) -> tuple[Doubles, float]:
     """The worth (T,) of each type for GPUs in one state, and the optimum per GPU, over these patterns (P, T);
-    those that no other contains are enough. ``demand`` (T,) is per GPU."""
+    maximal patterns are sufficient. ``demand`` (T,) is per GPU."""
     keys = [(0, b"")] * len(patterns)
     worth, per_gpu, _, _ = _solve(keys, list(patterns), values, demand, np.ones(1), None)
     return worth, float(demand @ (values - worth) + per_gpu[0])
@@ -101,7 +101,7 @@ def _solve(
     side: SideLimit | None,
 ) -> tuple[Doubles, Doubles, float, Doubles]:
     """The LP over these columns: the worth of each type, the value of a GPU in each state, the price of the
-    side limit, and how often each column is used."""
+    side limit, and the use of each column."""
     from scipy.optimize import linprog  # half a second, which commands that learn no mix do not spend
 
     kinds, columns, states = len(values), len(keys), len(numbers)
@@ -132,7 +132,7 @@ def _solve(
 
 
 def _pattern(pick: Longs, sizes: Longs, i: int, j: int) -> Longs:
-    """The multiset of requests that gives the table's value of this much free."""
+    """The multiset of requests behind the table's value at (i, j)."""
     pattern = np.zeros(len(sizes), np.int64)
     while (t := pick[i, j]) >= 0:
         pattern[t] += 1

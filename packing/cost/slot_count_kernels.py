@@ -1,4 +1,5 @@
-"""Counts how many more requests of each type nodes can take, where they changed since the last count."""
+"""Kernel that counts how many more requests of each type the nodes can accept, where they changed since the
+last count."""
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from packing.jit import inlined, record_kernel
 
 @inlined
 def _count_units(n, nodes, amounts, needs, held):
-    """Shares of each type (T,) that the GPUs of node ``n`` can take."""
+    """Set ``held`` (T,) to the shares of each type that fit on the GPUs of node ``n``."""
     held[:] = 0
     capacity = np.float32(-1)
     for g in range(nodes.compute.shape[0]):
@@ -22,7 +23,7 @@ def _count_units(n, nodes, amounts, needs, held):
 
 @record_kernel(Nodes, MixTypes, SlotCounts, Scratch)
 def count_slots(nodes, types, counts, scratch):
-    """Count again on every node whose generation changed since ``counts.counted``."""
+    """Recount on every node whose generation changed since ``counts.counted``."""
     amounts, limits, held = types.amounts, scratch.limits, scratch.lost
     scratch.devices[:] = 0
     for n in range(counts.counted.size):

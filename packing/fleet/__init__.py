@@ -1,1 +1,1 @@
-"""All nodes as arrays, what is allocated on them, and on which nodes a request fits."""
+"""All nodes as arrays, their allocations, and the nodes on which a request fits."""

@@ -1,6 +1,6 @@
-"""The numbers of all nodes as arrays for the kernels: their shapes, how they grow, how a node is written.
+"""The figures of all nodes as arrays for the kernels: shapes, growth, and the columns of a node.
 
-GPU-major, (G, N) and C-contiguous, because that is the fast order for kernels that loop over nodes.
+GPU-major, (G, N) and C-contiguous: the fast order for kernels that loop over nodes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Longs = npt.NDArray[np.int64]
 LARGEST = (1 << 24) - 1
-"""Up to here float32 represents every whole number."""
+"""Largest integer up to which float32 represents every integer."""
 NVLINK_UNKNOWN, ONE_ISLAND, SEVERAL_GROUPS, MIXED_GROUPS = range(4)
-"""Values of ``nvlink``: not known; all GPUs of the node are NVLink peers; not all are; not all are, and its
-device plugin mixes them."""
+"""Values of ``nvlink``: unknown; all GPUs of the node are NVLink peers; they are in several groups; they are
+in several groups, and the device plugin mixes these."""
 IN_PARTS, WHOLE_GPU = 1, 2
 """Values of ``offered``."""
 _PER_GPU = (
@@ -37,63 +37,66 @@ _PER_RESOURCE = (
 
 
 class NodeArrays:
-    """Arrays with one column per node: N nodes, at most G GPUs a node, R extended resources.
+    """Arrays with one column per node: N nodes, at most G GPUs per node, R extended resources.
 
-    Values are cut to what their type can hold. Free amounts are negative where more is taken than there is.
+    Values are clipped to the range of their type. Free amounts are negative where more is allocated than
+    exists.
     """
 
     def __init__(self, nodes: int, gpus: int) -> None:
         self.grown = 0
-        """Counts replacements of the arrays by larger ones."""
+        """Number of times that the arrays were replaced by larger ones."""
         self.first_row = 0
         """The fleet's row of column 0."""
-        # (N,) CPU in milli and memory in bytes. They decide whether a request fits.
+        # (N,) CPU in milli and memory in bytes, to decide whether a request fits.
         self.free_cpu, self.free_memory = np.zeros((2, nodes), np.int64)
         self.total_cpu, self.total_memory = np.zeros((2, nodes), np.int64)
         # (N,) The same for scores: CPU in milli, memory in MiB, rounded down.
         self.cpu, self.cpu_capacity, self.node_memory = _floats(nodes), _floats(nodes), _floats(nodes)
-        # (G, N) Free and total milli and MiB of each GPU; a total of 0 means that there is no such GPU.
+        # (G, N) Free and total milli and MiB of each GPU; a total of 0 means that the GPU does not exist.
         self.compute, self.compute_capacity = _floats(gpus, nodes), _floats(gpus, nodes)
         self.memory, self.memory_capacity = _floats(gpus, nodes), _floats(gpus, nodes)
-        # (G, N) 1 where another share may be placed; where one may on the empty node; where a UUID is known.
+        # (G, N) 1 where another share may be placed; where one may be placed on the empty node; where the
+        # UUID is known.
         self.divisible, self.shareable, self.identified = np.zeros((3, gpus, nodes), np.uint8)
-        # (G, N) The lowest GPU of the NVLink island that the GPU is in; itself if it is in none.
+        # (G, N) The lowest GPU of the GPU's NVLink island; the GPU itself if it is in none.
         self.island = np.zeros((gpus, nodes), np.uint8)
-        # (G, N) How pods get the GPU on the empty node: IN_PARTS, or also whole (WHOLE_GPU); 0 where they do
-        # not (it is unhealthy or cordoned).
+        # (G, N) How the GPU can be allocated on the empty node: IN_PARTS, or also whole (WHOLE_GPU); 0 where
+        # it cannot (it is unhealthy or cordoned).
         self.offered = np.zeros((gpus, nodes), np.uint8)
-        # (G, N) How many more shares the GPU takes, whatever their size.
+        # (G, N) Number of further shares that the GPU accepts, whatever their size.
         self.share_slots, self.total_slots = np.zeros((2, gpus, nodes), np.int32)
-        # (R, N) Counted devices, the size of one in GPUs, and how many one container gets at most (0: any).
+        # (R, N) Counted devices, the size of one in GPUs, and the maximum per container (0: unlimited).
         self.free_devices, self.total_devices = np.zeros((2, 0, nodes), np.int32)
         self.device_gpu, self.max_per_container = _floats(0, nodes), np.zeros((0, nodes), np.int32)
-        # (R, N) Devices behind a device plugin that are sure to be NVLink peers: free ones, and when empty.
+        # (R, N) Devices behind a device plugin that are guaranteed to be NVLink peers: free ones, and on the
+        # empty node.
         self.free_peers, self.total_peers = np.zeros((2, 0, nodes), np.int32)
         # (R, N) 1 where the devices are whole GPUs that the node places one by one.
         self.divisible_pool = np.zeros((0, nodes), np.uint8)
-        # (R, N) How many devices are not certain to be on a GPU of their own, even if none is in use.
+        # (R, N) Number of devices that are not guaranteed to be on separate GPUs, even if none is in use.
         self.surplus_devices = np.zeros((0, nodes), np.int32)
-        # (R, N) The memory of a device in MiB (0: not known), and 1 where it is a whole GPU.
+        # (R, N) The memory of a device in MiB (0: unknown), and 1 where it is a whole GPU.
         self.device_mib, self.whole_device = _floats(0, nodes), np.zeros((0, nodes), np.uint8)
         # (N,) Indices into ``Names``: the sharing resource, and the GPUs' model, product and mode.
         self.sharing, self.model = np.zeros(nodes, np.uint8), np.zeros(nodes, np.int16)
-        # (N,) The CUDA version, and GPUs of the largest NVLink island.
+        # (N,) The CUDA version, and the number of GPUs in the largest NVLink island.
         self.cuda, self.max_island = np.zeros(nodes, np.int32), np.zeros(nodes, np.int16)
-        # (N,) What is known of its NVLink islands: NVLINK_UNKNOWN and so on.
+        # (N,) The state of its NVLink islands: NVLINK_UNKNOWN and so on.
         self.nvlink = np.zeros(nodes, np.uint8)
-        # (N,) 1 where GPU is handed out twice; why the node takes nothing.
+        # (N,) 1 where GPU is over-committed; the reason the node accepts no pods.
         self.overcommitted = np.zeros(nodes, np.uint8)
         self.blocked = np.full(nodes, Reason.UNKNOWN_NODE, np.int8)
-        # (N,) What one of its GPUs is worth, an A100 with 80 GB being 1.
+        # (N,) The value of one of its GPUs, relative to an A100 with 80 GB.
         self.gpu_value = _floats(nodes)
         # (N,) 1 for spot nodes.
         self.spot = np.zeros(nodes, np.uint8)
-        # (N,) A fixed order of nodes for ties, and a count of the node's changes.
+        # (N,) A fixed order of nodes for ties, and the number of changes of the node.
         self.order, self.generation = np.zeros(nodes, np.uint32), np.zeros(nodes, np.int64)
 
     @property
     def capacity(self) -> int:
-        """Columns (N); those without a node are blocked as unknown."""
+        """Number of columns (N); those without a node are blocked as unknown."""
         return self.blocked.size
 
     def only(self, row: int) -> NodeArrays:
@@ -118,15 +121,15 @@ class NodeArrays:
                 setattr(self, name, np.pad(array, widths, constant_values=filler))
 
     def reserve_gpus(self, gpus: int) -> None:
-        """Grow to hold nodes with so many GPUs."""
+        """Grow to hold nodes with this many GPUs."""
         self._add_rows(_PER_GPU, gpus - len(self.compute))
 
     def reserve_resources(self, resources: int) -> None:
-        """Grow to hold so many extended resources."""
+        """Grow to hold this many extended resources."""
         self._add_rows(_PER_RESOURCE, resources - len(self.free_devices))
 
     def write_empty(self, row: int, spec: NodeSpec, pools: list[int]) -> None:
-        """Write a node without any pod; ``pools`` are the indices of its pools' resources."""
+        """Write a node without any pods; ``pools`` are the indices of its pools' resources."""
         self.blocked[row], self.cuda[row] = spec.blocked, min(spec.cuda, LARGEST)
         self.spot[row] = spec.spot
         self.nvlink[row] = _nvlink(spec)
@@ -154,14 +157,14 @@ class NodeArrays:
         self.overcommitted[row] = 0
 
     def write_cpu_and_memory(self, row: int, cpu_milli: int, memory_bytes: int) -> None:
-        """Write how much CPU and memory of a node is free."""
+        """Write the free CPU and memory of a node."""
         self.free_cpu[row] = min(max(cpu_milli, -MOST), MOST)
         self.free_memory[row] = min(max(memory_bytes, -MOST), MOST)
         self.cpu[row] = min(max(cpu_milli, -LARGEST), LARGEST)
         self.node_memory[row] = min(max(memory_bytes >> 20, -LARGEST), LARGEST)
 
     def free_parts(self) -> Floats:
-        """Free part of each GPU (G, N) in GPUs, the mean of compute and memory; 0 where there is no GPU."""
+        """Free fraction of each GPU (G, N), the mean of compute and memory; 0 where there is no GPU."""
         memory = self.memory / np.maximum(self.memory_capacity, 1)
         return ((self.compute / WHOLE + memory) / 2).astype(np.float32)
 
@@ -170,7 +173,7 @@ class NodeArrays:
         return (self.compute_capacity > 0).astype(np.float32)
 
     def free_gpu(self) -> float:
-        """Free GPU of all nodes in GPUs, the mean of free compute and free memory."""
+        """Free GPU of all nodes, in GPUs, the mean of free compute and free memory."""
         capacity = np.maximum(self.memory_capacity, 1)
         return float((self.compute / WHOLE + self.memory / capacity).sum(dtype=np.float64)) / 2
 
@@ -209,8 +212,8 @@ def _floats(*shape: int) -> Floats:
 
 
 def _offered(spec: NodeSpec) -> list[int]:
-    """How pods get each GPU. Those that a device plugin advertises only as replicas or MIG instances are not
-    offered whole."""
+    """How each GPU can be allocated. GPUs that a device plugin advertises only as replicas or MIG instances
+    are not offered whole."""
     offered = [(gpu.divisible and gpu.slots > 0) * IN_PARTS for gpu in spec.gpus]
     for index, gpu in enumerate(spec.gpus):
         if offered[index] and gpu.compute_milli >= WHOLE:

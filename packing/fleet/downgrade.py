@@ -1,4 +1,4 @@
-"""Which nodes would give a pod a weaker device than the one that it has."""
+"""Nodes that would allocate a pod a weaker device than its present one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from packing.model.node_spec import NodeSpec, resolve_on
 from packing.model.request import WHOLE, Request
 
 _ABOUT = 0.98
-"""Memory of equal GPUs differs a little with the ECC mode and the driver."""
+"""The memory of equal GPUs varies slightly with the ECC mode and the driver."""
 
 
 class Device(NamedTuple):
-    """What a node gives for each device of a request, each figure the least of all its kinds of devices:
-    1 for whole GPUs (0: parts), the value of the GPU, compute in milli, memory in MiB (0 if it is not
-    known), and 1 on nodes that are not spot."""
+    """The device that a node allocates for each device of a request; each figure is the minimum over all its
+    kinds of devices: 1 for whole GPUs (0: fractions), the value of the GPU, compute in milli, memory in MiB
+    (0 if unknown), and 1 on nodes that are not spot."""
 
     whole: float
     value: float
@@ -28,15 +28,15 @@ class Device(NamedTuple):
     lasting: float
 
     def is_weaker_than(self, other: Device) -> bool:
-        """Whether any figure is less."""
+        """Whether any figure is lower."""
         return any(mine < _ABOUT * its for mine, its in zip(self, other, strict=True))
 
 
 def weaker_rows(fleet: Fleet, request: Request, has: Device) -> npt.NDArray[np.bool_]:
-    """(N,) where a request would get weaker devices than it ``has``: a part instead of a whole GPU (a replica
-    or a MIG instance), a GPU of less value, less memory or compute, or a spot node.
+    """(N,) where a request would be allocated weaker devices than it ``has``: a fraction (a replica or a MIG
+    instance) instead of a whole GPU, a GPU of less value, less memory or compute, or a spot node.
 
-    Nodes that do not have the devices at all are not weaker; the request does not fit there anyway.
+    Nodes without such devices are not weaker; the request does not fit there anyway.
     """
     weaker = np.zeros(fleet.arrays.capacity, bool)
     for row in fleet.rows.values():
@@ -46,7 +46,7 @@ def weaker_rows(fleet: Fleet, request: Request, has: Device) -> npt.NDArray[np.b
 
 
 def device_on(fleet: Fleet, row: int, request: Request) -> Device | None:
-    """What a request gets on a node; None if the node has no device for it."""
+    """The device that a request would be allocated on a node; None if the node has no device for it."""
     spec = fleet.specs[row]
     if spec is None:
         return None

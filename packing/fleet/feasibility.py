@@ -1,4 +1,4 @@
-"""Whether a request fits on each node, and what it would take of the GPUs there."""
+"""Whether a request fits on each node, and how much of the GPUs there it would take."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _EVICTION_HELPS = np.zeros(max(Reason) + 1, np.bool_)
 _EVICTION_HELPS[[reason for reason in Reason if reason.eviction_helps]] = True
 _MOST_COPIES = 1 << 20
 _MOST_COUNT = 32767
-"""No node has more GPUs than this; the kernels take 16 bits."""
+"""No node has more GPUs than this; the kernels use 16 bits."""
 
 
 def eviction_may_help(reasons: Reasons) -> npt.NDArray[np.bool_]:
-    """Where the eviction of pods may remove the reason: (N,)."""
+    """(N,) where the eviction of pods may remove the reason."""
     return _EVICTION_HELPS[reasons]
 
 
 def reasons_for(fleet: Fleet, request: Request) -> Reasons:
-    """For every row the code of the reason why the request does not fit, 0 where it does: (N,), read only."""
+    """(N,) for every row the code of the reason the request does not fit, 0 where it does. Read only."""
     if fleet.last_reasons is not None:
         asked, changes, found = fleet.last_reasons
         if asked is request and changes == fleet.changes:
@@ -40,8 +40,8 @@ def reasons_for(fleet: Fleet, request: Request) -> Reasons:
 
 
 def could_host(fleet: Fleet, request: Request) -> bool:
-    """Whether the request fits on at least one node when it is empty. Reasons that close a node for a while
-    (MIG reconfiguration, a busy device plugin) do not count, but a node that could not be read has no GPU."""
+    """Whether the request fits on at least one node when it is empty. Temporary reasons (MIG reconfiguration,
+    a busy device plugin) are ignored, but a node whose inventory could not be read has no GPU."""
     arrays = fleet.arrays
     empty = _emptied(arrays)
     empty.blocked = np.zeros_like(arrays.blocked)
@@ -50,18 +50,18 @@ def could_host(fleet: Fleet, request: Request) -> bool:
 
 
 def fits_when_empty(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
-    """(N,) where the request would fit without any pod on the node; a node that is closed takes nothing."""
+    """(N,) where the request would fit if the node had no pods; closed nodes accept nothing."""
     fits: npt.NDArray[np.bool_] = _reasons(fleet, _emptied(fleet.arrays), request) == Reason.FITS
     return fits
 
 
 def reason_on_row(fleet: Fleet, request: Request, row: int) -> Reason:
-    """The same as ``reasons_for`` on one row, in a time that does not depend on the number of nodes."""
+    """``reasons_for`` for one row, in a time that does not depend on the number of nodes."""
     return Reason(int(_reasons(fleet, fleet.arrays.only(row), request)[0]))
 
 
 def _emptied(arrays: NodeArrays) -> NodeArrays:
-    """The arrays of the same nodes without any pod."""
+    """The arrays of the same nodes without any pods."""
     empty = copy(arrays)
     empty.free_cpu, empty.free_memory = arrays.total_cpu, arrays.total_memory
     empty.free_devices, empty.divisible = arrays.total_devices, arrays.shareable
@@ -79,15 +79,16 @@ def fits_with_idle_plugin(fleet: Fleet, request: Request) -> npt.NDArray[np.bool
 
 
 def copies_that_fit(fleet: Fleet, request: Request) -> npt.NDArray[np.int64] | None:
-    """How many such requests fit on each node together, once its device plugin is idle: (N,). None where
-    counts do not tell: shares and NVLink islands are placed GPU by GPU, as are GPUs that nodes divide."""
+    """(N,) number of copies of the request that fit on each node together, once its device plugin is idle.
+    None where counts are not sufficient to tell: shares and NVLink islands are placed GPU by GPU, as are GPUs
+    that nodes divide."""
     arrays, fits = fleet.arrays, fits_with_idle_plugin(fleet, request)
     if request.shares or request.island:
         return None
     copies = np.where(fits, np.int64(_MOST_COPIES), np.int64(0))
     for name, count in request.devices:
         if (resource := fleet.names.resources.get(name)) is None:
-            continue  # then nothing fits
+            continue  # so nothing fits
         if (fits & (arrays.divisible_pool[resource] > 0)).any():
             return None
         separate = count > 1 and separation(fleet, request) == "require"
@@ -100,7 +101,8 @@ def copies_that_fit(fleet: Fleet, request: Request) -> npt.NDArray[np.int64] | N
 
 
 def gpu_sizes(fleet: Fleet, request: Request) -> Floats:
-    """GPUs that the request takes on each node, the mean of its parts of compute and memory: (N,) float32."""
+    """(N,) float32, GPUs that the request takes on each node, the mean of its fractions of compute and
+    memory."""
     arrays = fleet.arrays
     sizes = np.zeros(arrays.capacity, np.float32)
     for name, count in request.devices:
@@ -112,13 +114,13 @@ def gpu_sizes(fleet: Fleet, request: Request) -> Floats:
 
 
 def _memory_milli(arrays: NodeArrays, part: Shares) -> Floats:
-    """(N,) the memory of a share in thousandths of the node's first GPU."""
+    """(N,) memory of a share in thousandths of the node's first GPU."""
     of_gpu: Floats = WHOLE * part.memory_mib / np.maximum(arrays.memory_capacity[0], 1)
     return part.memory_milli + of_gpu
 
 
 def _reasons(fleet: Fleet, arrays: NodeArrays, request: Request) -> Reasons:
-    """``arrays``: those of the fleet as it is, or without its pods, or of one row."""
+    """``arrays``: those of the fleet, of the fleet without its pods, or of one row."""
     reasons = np.empty(arrays.capacity, np.int8)
     cpu, memory = request.cpu_milli, request.memory_bytes
     kernels.node_reasons(arrays.free_cpu, arrays.free_memory, cpu, memory, reasons)
@@ -180,7 +182,7 @@ def _permitted_whole_gpus(
     free: npt.NDArray[np.int32],
     total: npt.NDArray[np.int32],
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """(N,) free and all devices, without those that are GPUs which the request may not have."""
+    """(N,) free and total devices, without the GPUs that are not permitted to the request."""
     untouched = arrays.divisible * (arrays.compute >= arrays.compute_capacity)
     untouched *= arrays.memory >= arrays.memory_capacity
     whole = arrays.divisible_pool[resource] > 0
@@ -210,8 +212,8 @@ def _share_reasons(
 
 
 def largest_device(fleet: Fleet, request: Request) -> npt.NDArray[np.int64]:
-    """(N,) the most memory in MiB that a GPU or part of one has which the request gets; of devices of several
-    kinds the least; 0 where it is not known."""
+    """(N,) largest memory in MiB of a GPU, or fraction of one, that the request can be allocated; with
+    several kinds of devices, the minimum over the kinds; 0 where unknown."""
     names, arrays = fleet.names.resources, fleet.arrays
     known = [_device_memory(arrays, names[name]) for name, _ in request.devices if name in names]
     known += [_memory_for(arrays, request.shares).max(axis=0)] if request.shares else []
@@ -220,22 +222,22 @@ def largest_device(fleet: Fleet, request: Request) -> npt.NDArray[np.int64]:
 
 
 def _device_memory(arrays: NodeArrays, resource: int) -> npt.NDArray[np.int64]:
-    """(N,) MiB of a counted device, of whole GPUs that are placed one by one those of the largest."""
+    """(N,) MiB of a counted device; for whole GPUs that are placed one by one, MiB of the largest GPU."""
     placed, largest = arrays.divisible_pool[resource] > 0, _memory_for(arrays, None).max(axis=0)
     known: npt.NDArray[np.int64] = np.where(placed, largest, arrays.device_mib[resource]).astype(np.int64)
     return known
 
 
 def _memory_for(arrays: NodeArrays, part: Shares | None) -> npt.NDArray[np.int64]:
-    """(G, N) MiB of each GPU, or of a part of it; 0 where there is none."""
+    """(G, N) MiB of each GPU, or of a share of it; 0 where there is no GPU."""
     mib = arrays.memory_capacity.astype(np.int64)
     mib = part.memory_mib + mib * part.memory_milli // WHOLE if part else mib
     return np.where(arrays.compute_capacity > 0, mib, np.int64(0))
 
 
 def _island_reasons(fleet: Fleet, arrays: NodeArrays, request: Request, reasons: Reasons) -> None:
-    """Where a node places the GPUs of the request one by one they must be in one island. Elsewhere its device
-    plugin chooses, and so many free devices must be sure to be peers."""
+    """On nodes that place GPUs one by one, the request's GPUs must be in one island. On other nodes the
+    device plugin chooses, so this many free devices must be guaranteed to be peers."""
     asked = [(part, _shares_gpus_as(fleet, arrays, part))] if (part := request.shares) else []
     for name, count in request.devices:
         if (pool := fleet.names.resources.get(name)) is not None:
@@ -251,7 +253,7 @@ def _island_reasons(fleet: Fleet, arrays: NodeArrays, request: Request, reasons:
 
 
 def _shares_gpus_as(fleet: Fleet, arrays: NodeArrays, part: Shares) -> npt.NDArray[np.bool_]:
-    """(N,) where nodes hand out their GPUs as shares of this resource."""
+    """(N,) where nodes offer their GPUs as shares of this resource."""
     number = fleet.names.sharing_resources.get(part.resource, -1)
     same: npt.NDArray[np.bool_] = arrays.sharing == number
     return same
@@ -262,7 +264,7 @@ def _share_args(part: Shares) -> tuple[int, int, int, int]:
 
 
 def _gpus_for(fleet: Fleet, arrays: NodeArrays, request: Request) -> kernels.Gpus:
-    """The GPUs of all nodes; those that the request may not have count as neither free nor shareable."""
+    """The GPUs of all nodes; those not permitted to the request count as neither free nor shareable."""
     divisible, shareable = arrays.divisible, arrays.shareable
     if (permitted := permitted_gpus(fleet, arrays, request)) is not None:
         divisible, shareable = divisible * permitted, shareable * permitted
@@ -275,7 +277,7 @@ def _gpus_for(fleet: Fleet, arrays: NodeArrays, request: Request) -> kernels.Gpu
 
 
 def permitted_gpus(fleet: Fleet, arrays: NodeArrays, request: Request) -> npt.NDArray[np.uint8] | None:
-    """(G, N) 1 for the GPUs that the request may have where there is room; None if it may have all."""
+    """(G, N) 1 for the GPUs that the request may use if there is room; None if all are permitted."""
     named = None if request.uuids is ANY else named_gpus(fleet, arrays, request)
     part = request.shares
     if request.device_mib:
@@ -304,27 +306,27 @@ def named_gpus(fleet: Fleet, arrays: NodeArrays, request: Request) -> npt.NDArra
     return named
 
 
-# Whether the counted devices of one container are on different physical GPUs. The device plugin chooses, and
-# the fleet only counts. What is certain nevertheless: a GPU without any device in use is chosen before
-# another device of a GPU that the container has already. So as many devices as there are such GPUs are on
-# different ones, and if ``used`` devices are in use, at least ``separate - used`` GPUs have none
-# (``Pool.separate``). For whole GPUs that is what is free.
+# Whether the counted devices of one container are on different physical GPUs: the device plugin chooses, and
+# the fleet only counts. But a plugin prefers a GPU without any device in use to a second device of a GPU that
+# the container already has. So there are at least as many different GPUs as GPUs without devices in use, and
+# if ``used`` devices are in use, that number is at least ``separate - used`` (``Pool.separate``). For whole
+# GPUs it is the number of free ones.
 
 
 def separation(fleet: Fleet, request: Request) -> SeparateGpus:
-    """What counts for the request: its own word, or else the fleet's. Nothing where every container asks for
-    one device at most."""
+    """The rule for the request: its own, or else the fleet's; "ignore" if no container requests more than one
+    device."""
     return (request.separate or fleet.separate) if request.together > 1 else "ignore"
 
 
 def idle_gpus(arrays: NodeArrays, resource: int) -> npt.NDArray[np.int32]:
-    """(N,) at most how many devices of a resource are certain to be on different GPUs; can be negative."""
+    """(N,) number of devices of a resource that are guaranteed to be on different GPUs; can be negative."""
     certain: npt.NDArray[np.int32] = arrays.free_devices[resource] - arrays.surplus_devices[resource]
     return certain
 
 
 def any_doubtful(fleet: Fleet, request: Request) -> bool:
-    """Whether any node might give devices of the request from the same GPU; never for whole GPUs."""
+    """Whether any node might allocate devices of the request from the same GPU; never for whole GPUs."""
     for name, count in request.devices:  # for each request: generators would cost more
         number = fleet.names.resources.get(name) if count > 1 else None
         if number is not None and np.count_nonzero(fleet.arrays.surplus_devices[number]):
@@ -333,9 +335,9 @@ def any_doubtful(fleet: Fleet, request: Request) -> bool:
 
 
 def missing_gpus(fleet: Fleet, request: Request, rows: npt.NDArray[np.int64]) -> Floats:
-    """How many of the request's devices each row would give from GPUs that it has given already:
-    (len(rows),). Where that is not certain, the mean of the best and the worst case; 0 where a node does not
-    have them at all."""
+    """(len(rows),) number of the request's devices that each row would allocate from GPUs already allocated
+    to it. Where that is uncertain, the mean of the best and the worst case; 0 where a node does not have the
+    devices."""
     missing, arrays = np.zeros(rows.size, np.float32), fleet.arrays
     for name, count in request.devices:
         if count > 1 and (resource := fleet.names.resources.get(name)) is not None:
@@ -347,8 +349,8 @@ def missing_gpus(fleet: Fleet, request: Request, rows: npt.NDArray[np.int64]) ->
 
 
 def gives_separate(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
-    """(N,) where a node without pods gives as many different GPUs as the request asks for of each resource;
-    everywhere, if the request does not require that."""
+    """(N,) where a node without pods has as many different GPUs as the request needs of each resource; true
+    everywhere if the request does not require separate GPUs."""
     arrays = fleet.arrays
     gives = np.ones(arrays.capacity, np.bool_)
     if separation(fleet, request) == "require":

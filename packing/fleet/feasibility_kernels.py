@@ -1,7 +1,8 @@
-"""Why a request does not fit, for all nodes in one call, and what is noted of one node when pods come or go.
+"""Kernels for the reasons a request does not fit, on all nodes in one call, and for the state of one node
+after a change of its allocations.
 
-Arrays are GPU-major, (G, N), and the loops over nodes have no branch, so that they vectorise: 20 times faster
-than the obvious loop over (N, G) with ``continue`` where a GPU does not fit.
+Arrays are GPU-major, (G, N), and the loops over nodes have no branches, so that they vectorize: 20 times
+faster than the obvious loop over (N, G) with ``continue`` where a GPU does not fit.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _SHARES_USED_UP = int(Reason.SHARES_USED_UP)
 
 @inlined
 def enough(free, asked):
-    """Whether a node has enough CPU or memory. A pod that asks for none fits even on an over-committed node,
+    """Whether a node has enough CPU or memory. A pod that requests none fits even on an over-committed node,
     as in kube-scheduler (NodeResourcesFit)."""
     return (asked <= 0) | (free >= asked)
 
@@ -54,8 +55,8 @@ def enough(free, asked):
 def share_mib(capacity, memory_mib, memory_milli):
     """MiB that a share takes of a GPU of this capacity: ``memory_mib + capacity * memory_milli // 1000``.
 
-    Exact in float32 for capacities below 2**24: with the capacity split into thousands and a rest no product
-    is rounded, and the error of the division by 1000 is less than the added half thousandth.
+    Exact in float32 for capacities below 2**24: with the capacity split into thousands and a remainder, no
+    product is rounded, and the error of the division by 1000 is less than the added half thousandth.
     """
     thousands = np.floor(capacity * np.float32(0.001))
     rest = (capacity - thousands * np.float32(1000)) * memory_milli
@@ -64,13 +65,13 @@ def share_mib(capacity, memory_mib, memory_milli):
 
 @inlined
 def share_fits(divisible, compute, memory, compute_milli, memory_mib):
-    """Whether a GPU with so much free takes such a share. Without any free compute it takes none at all."""
+    """Whether a GPU with this much free can hold the share. A GPU without free compute holds no share."""
     return (divisible != 0) & (compute >= max(compute_milli, np.float32(1))) & (memory >= memory_mib)
 
 
 @kernel(read(I8, 1), read(I8, 1), I8, I8, write(I1, 1))
 def node_reasons(cpu, memory, cpu_milli, memory_bytes, reasons):
-    """Start ``reasons`` (N,): 0, or the code for not enough free CPU or memory."""
+    """Initialize ``reasons`` (N,): 0, or the code for not enough free CPU or memory."""
     for n in range(reasons.size):
         code = 0 if enough(memory[n], memory_bytes) else _NO_FREE_MEMORY
         reasons[n] = code if enough(cpu[n], cpu_milli) else _NO_FREE_CPU
@@ -87,7 +88,7 @@ def device_reasons(free, total, count, reasons):
 
 class Gpus(NamedTuple):
     """The GPUs of all nodes, (G, N) each: free and total milli and MiB, where a share may be placed now, and
-    where one may if the node is empty."""
+    where one may be placed on the empty node."""
 
     compute: Float32Array2D
     memory: Float32Array2D
@@ -107,8 +108,8 @@ def share_reasons(
 ):
     """Overlay the reasons of ``count`` shares.
 
-    Scratch, (N,) each: GPUs that can take a share now (``fitting``) and when empty (``ever``), and of those
-    the free compute and the free memory, the latter in shares.
+    Scratch, (N,) each: GPUs that can hold a share now (``fitting``) and when empty (``ever``), and the free
+    compute and free memory of the latter, the memory in shares.
     """
     fitting[:] = 0
     ever[:] = 0
@@ -146,7 +147,7 @@ def island_reasons(
 ):
     """Overlay the reasons of ``count`` shares that must be in one NVLink island, on nodes that place their
     GPUs one by one: ``placed`` (N,). ``island`` (G, N) is the lowest GPU of a GPU's island. Scratch, (G,) by
-    island: GPUs that can take a share now (``fitting``) and when empty (``ever``)."""
+    island: GPUs that can hold a share now (``fitting``) and when empty (``ever``)."""
     capacity, need = np.float32(-1), np.float32(0)
     for n in range(reasons.size):
         if placed[n] == 0 or reasons[n] == _NO_SUCH_RESOURCE:
@@ -175,7 +176,7 @@ def island_reasons(
 @kernel(read(I4, 1), read(I4, 1), read(BOOL, 1), I4, write(I1, 1))
 def peer_reasons(free, total, counted, count, reasons):
     """Overlay the reasons of ``count`` devices that must be NVLink peers where a device plugin chooses them,
-    ``counted`` (N,): ``free`` and ``total`` (N,) devices are sure to be peers."""
+    ``counted`` (N,): ``free`` and ``total`` (N,) devices are guaranteed to be peers."""
     for n in range(reasons.size):
         lacks = counted[n] & (free[n] < count) & (reasons[n] == 0)
         code = _NO_FREE_PEERS if lacks else reasons[n]
@@ -185,10 +186,11 @@ def peer_reasons(free, total, counted, count, reasons):
 
 @kernel(read(I2, 1), read(U1, 1), read(I2, 1), I2, read(U1, 1), read(I1, 1), write(I1, 1))
 def standing_reasons(model, allowed, max_island, island, overcommitted, blocked, reasons):
-    """Overlay what no eviction changes, the gravest last: (N,) model, island, over-commitment, blocked.
+    """Overlay the reasons that no eviction removes, the most severe last: (N,) model, island,
+    over-commitment, blocked.
 
-    ``allowed`` (M,) tells for each model whether the pod may run there; ``island`` is the size needed. A busy
-    device plugin is soon free again, so it is the reason only if there is no other.
+    ``allowed`` (M,): whether the pod may run on each model; ``island``: the size needed. A busy device plugin
+    is soon idle again, so it is the reason only if there is no other.
     """
     for n in range(reasons.size):
         too_small = (max_island[n] < island) & (reasons[n] != _NO_SUCH_RESOURCE)
@@ -203,8 +205,8 @@ def standing_reasons(model, allowed, max_island, island, overcommitted, blocked,
 def note_untouched(
     row, compute, memory, compute_capacity, memory_capacity, shareable, share_slots, divisible, untouched
 ):  # fmt: skip
-    """Set where the node ``row`` can take another share, ``divisible`` (G, N), and which of those GPUs have
-    none yet, ``untouched`` (G,)."""
+    """Set ``divisible`` (G, N) for the node ``row``, where it can hold another share, and ``untouched`` (G,),
+    which of those GPUs hold none yet."""
     for g in range(compute.shape[0]):
         divisible[g, row] = shareable[g, row] if share_slots[g, row] > 0 else 0
         whole = compute[g, row] >= compute_capacity[g, row] and memory[g, row] >= memory_capacity[g, row]
@@ -215,7 +217,7 @@ def note_untouched(
 def note_fitting(
     row, compute, memory, memory_capacity, divisible, compute_milli, memory_mib, memory_milli, fits
 ):
-    """Set ``fits`` (G,): 1 for the GPUs of the node ``row`` that can take such a share."""
+    """Set ``fits`` (G,): 1 for the GPUs of the node ``row`` that can hold this share."""
     for g in range(compute.shape[0]):
         need = share_mib(memory_capacity[g, row], memory_mib, memory_milli)
         fits[g] = share_fits(divisible[g, row], compute[g, row], memory[g, row], compute_milli, need)
@@ -223,7 +225,7 @@ def note_fitting(
 
 @kernel(read(I1, 1), read(F4, 1), returns=BOOL)
 def finite_where_fits(codes, cost):
-    """Whether ``cost`` is finite wherever the reason code is 0. In numpy filter takes 5 % more CPU."""
+    """Whether ``cost`` is finite wherever the reason code is 0. With numpy, ``filter`` takes 5 % more CPU."""
     finite = True
     for i in range(codes.size):
         finite &= (codes[i] != 0) | np.isfinite(cost[i])

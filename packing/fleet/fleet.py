@@ -1,13 +1,13 @@
-"""The fleet: all nodes, and the only place where something of them is taken or given back.
+"""The fleet: all nodes, and the only place where their resources are allocated or released.
 
 A GPU request is met in one of two ways. *Counted* devices (whole GPUs, replicas, existing MIG instances
-behind a device plugin) live in pools. The plugin chooses the physical device, so the pool's count decides,
-and the GPU arrays show the pool as if it filled GPU after GPU. *Divisible* GPUs are placed one by one, and
-there the GPU arrays decide; for a GPU with MIG instances on demand they show the largest instance that can
-still be made.
+behind a device plugin) are in pools. The plugin chooses the physical device, so the pool's count decides, and
+the GPU arrays show the pool as if it filled one GPU after another. *Divisible* GPUs are placed one by one, so
+the GPU arrays decide; for a GPU with MIG instances on demand they show the largest instance that can still be
+created.
 
-What is taken of a node is counted in whole numbers (``NodeUsage``), and the arrays are written from them. So
-giving back restores every array bit by bit, whatever was taken and in whatever order.
+Allocations of a node are counted in integers (``NodeUsage``), and the arrays are written from them. So a
+release restores every array bit by bit, whatever was allocated and in whatever order.
 """
 
 from __future__ import annotations
@@ -32,56 +32,58 @@ from packing.model.request import Request, SeparateGpus
 
 
 class Fleet:
-    """Nodes and what is free on them. A node keeps its row in the arrays; the row of a removed one is reused.
+    """Nodes and their free resources. A node keeps its row in the arrays; the row of a removed node is
+    reused.
 
-    Shares below ``minimum_milli`` thousandths of a GPU are refused; 0 refuses none.
+    Shares below ``minimum_milli`` thousandths of a GPU are rejected; 0 rejects none.
     """
 
     def __init__(self, nodes: int = 64, gpus: int = 8, *, minimum_milli: int = 0) -> None:
         self.minimum_milli = minimum_milli
         self.separate: SeparateGpus = "prefer"
-        """For requests that do not say whether their devices are to be on different GPUs."""
+        """For requests that do not specify whether their devices must be on different GPUs."""
         self.arrays = NodeArrays(nodes, gpus)
         self.values = GpuValues()
-        """What GPUs are worth, for nodes that are put from now on."""
+        """The values of GPUs, for nodes that are added from now on."""
         self.names = Names()
         self.rows: dict[str, int] = {}
         self.specs: list[NodeSpec | None] = []
         self.gpu_of_uuid: dict[str, tuple[int, int]] = {}
         """(GPU, row) of each known UUID."""
         self.changes = 0
-        """Counts changes of nodes, and ``replaced`` nodes that came or went."""
+        """Number of changes of nodes; ``replaced``: of nodes that were added or removed."""
         self.replaced = 0
         self.last_reasons: tuple[Request, int, npt.NDArray[np.int8]] | None = None
-        """What ``feasibility.reasons_for`` answered last: prioritize asks what filter has just asked."""
+        """The last answer of ``feasibility.reasons_for``: ``prioritize`` follows ``filter`` with the same
+        request."""
         self.usage: dict[int, NodeUsage] = {}
-        """What is taken of the node of each row."""
+        """The allocations on the node of each row."""
         self.spot_rows: set[int] = set()
         self.choosy_rows: set[int] = set()
         """Rows with a GPU that is ``choosy``."""
         self.network = Network()
         self.sets_of_node: Mapping[str, int] = {}
-        """By name, a mask of the sets that a node is in (``Names.node_sets``)."""
+        """By node name, a mask of the sets that contain the node (``Names.node_sets``)."""
         self.absent: defaultdict[int, list[Allocation]] = defaultdict(list)
-        """By row, what ``without`` leaves out now."""
+        """By row, the allocations that ``without`` excludes now."""
         self._vacant: list[int] = []
         self._assumed: defaultdict[int, list[Allocation]] = defaultdict(list)  # by row, of ``holding``
 
     @property
     def layout(self) -> tuple[int, int, int]:
-        """Changes when the arrays are replaced by larger ones, or a number gets a new name."""
+        """Changes when the arrays are replaced by larger ones, or a number is assigned to a new name."""
         return id(self), self.arrays.grown, self.names.grown
 
     def spec_of(self, name: str) -> NodeSpec | None:
-        """The node of this name, None where it is not known."""
+        """The node of this name, None if it is unknown."""
         row = self.rows.get(name)
         return None if row is None else self.specs[row]
 
     def put(self, spec: NodeSpec) -> int:
-        """Add a node, or replace the one of that name, and return its row. The row is empty afterwards:
-        what its pods hold must be taken again.
+        """Add a node, or replace the one of that name, and return its row. The row is empty afterwards: the
+        allocations of its pods must be taken again.
 
-        Raises TooMany where the fleet would exceed a bound; then the node is as it was.
+        Raises TooMany if the fleet would exceed a limit; then the node is unchanged.
         """
         if len(spec.gpus) > MOST_GPUS:
             raise TooMany(f"{len(spec.gpus)} GPUs on one node, more than {MOST_GPUS}")
@@ -103,10 +105,10 @@ class Fleet:
         return row
 
     def tell_apart(self, node_sets: Mapping[Hashable, int], sets_of_node: Mapping[str, int]) -> None:
-        """Tell these sets of nodes apart, and no others: the bit of each set, and by name of a node the mask
-        of the sets that it is in. The same mapping may be changed later, before ``put`` of that node.
+        """Distinguish exactly these sets of nodes: the bit of each set, and by node name the mask of the sets
+        that contain it. The same mapping may be changed later, before ``put`` of that node.
 
-        Raises TooMany where that would leave too little of ``MOST_KINDS``; then everything is as it was.
+        Raises TooMany if that would leave too little of ``MOST_KINDS``; then nothing changes.
         """
         kinds = {_node_kind(spec, sets_of_node.get(spec.name, 0)) for spec in self.specs if spec}
         if len(kinds) > MOST_KINDS // 2:
@@ -129,10 +131,10 @@ class Fleet:
         try:
             return self.names.number_kind(_node_kind(spec, self.sets_of_node.get(spec.name, 0)), in_use)
         except TooMany:
-            return self.names.number_kind(_node_kind(spec, 0), in_use)  # sets decide only about costs
+            return self.names.number_kind(_node_kind(spec, 0), in_use)  # sets affect only costs
 
     def remove(self, name: str) -> None:
-        """Forget a node; its row counts as unknown until it is reused."""
+        """Remove a node; its row counts as unknown until it is reused."""
         row = self.rows.pop(name)
         self._replace(row, NodeSpec(name, 0, 0, blocked=Reason.UNKNOWN_NODE), [])
         self.specs[row] = None
@@ -140,14 +142,14 @@ class Fleet:
         self._vacant.append(row)
 
     def block(self, row: int, reason: Reason) -> None:
-        """Close a node for this reason until further notice; ``FITS`` opens it."""
+        """Close a node for this reason until further notice; ``FITS`` reopens it."""
         if self.arrays.blocked[row] != reason:
             self.arrays.blocked[row] = reason
             self.touch(row)
 
     @contextmanager
     def blocked_as(self, reasons: Mapping[int, Reason]) -> Iterator[None]:
-        """Inside the block, these rows are closed for these reasons, or open for ``FITS``."""
+        """Within the context, these rows are closed for these reasons, or open for ``FITS``."""
         before = {row: Reason(int(self.arrays.blocked[row])) for row in reasons}
         for row, reason in reasons.items():
             self.block(row, reason)
@@ -159,32 +161,33 @@ class Fleet:
 
     @contextmanager
     def plugins_idle(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> Iterator[None]:
-        """Inside the block, no device plugin of these rows counts as busy. Row -1 is no node."""
+        """Within the context, no device plugin of these rows counts as busy. Row -1 is no node."""
         asked = np.asarray(rows, np.int64)
         busy = asked[(asked >= 0) & (self.arrays.blocked[asked] == Reason.PLUGIN_BUSY)]
         with self.blocked_as(dict.fromkeys(busy.tolist(), Reason.FITS)):
             yield
 
     def touch(self, row: int) -> None:
-        """Note that a node changed, for everything that is derived from it."""
+        """Record that a node changed, for everything that is derived from it."""
         self.arrays.generation[row] += 1
         self.changes += 1
 
     def take(self, held: Allocation) -> None:
-        """Take an allocation, even beyond what is free: then the node counts as over-committed."""
+        """Take an allocation, even beyond the free amount: then the node counts as over-committed."""
         self.take_all(held.row, [held])
 
     def take_all(self, row: int, held: Sequence[Allocation]) -> None:
-        """``take`` these allocations of one node: faster than one after the other, with the same result."""
+        """``take`` these allocations of one node: faster than one by one, with the same result."""
         self._change(row, held, +1)
 
     def give_back(self, held: Allocation) -> None:
-        """Undo ``take``: every array is again what it was before."""
+        """Undo ``take``: every array is restored exactly."""
         self._change(held.row, [held], -1)
 
     @contextmanager
     def without(self, held: Sequence[Allocation]) -> Iterator[None]:
-        """The fleet without these allocations, inside the block; the exact old state after it."""
+        """Within the context, the fleet lacks these allocations; the exact previous state is restored after
+        it."""
         by_row = defaultdict[int, list[Allocation]](list)
         for allocation in held:
             by_row[allocation.row].append(allocation)
@@ -200,10 +203,11 @@ class Fleet:
 
     @contextmanager
     def holding(self, held: Iterable[Allocation]) -> Iterator[None]:
-        """The fleet with these allocations of nominated pods, inside the block; the exact old state after it.
+        """Within the context, the fleet has these allocations of nominated pods; the exact previous state is
+        restored after it.
 
-        Each is read from the iterable once those before it are taken, so it can depend on what they leave.
-        The pods may wait for room that others still have: where more is taken than there is nothing is free,
+        Each is read from the iterable once those before it are taken, so it can depend on the rest. The pods
+        may wait for resources that others still hold: where more is allocated than exists, nothing is free,
         but the node does not count as over-committed.
         """
         taken: list[Allocation] = []
@@ -230,7 +234,7 @@ class Fleet:
         return row
 
     def _replace(self, row: int, spec: NodeSpec, pools: list[int]) -> None:
-        """Write another node to a row, and forget the UUIDs of the one before."""
+        """Write another node to a row, and forget the UUIDs of the previous one."""
         before = self.specs[row]
         for g, gpu in enumerate(before.gpus if before else ()):
             if self.gpu_of_uuid.get(gpu.uuid) == (g, row):
@@ -243,8 +247,8 @@ class Fleet:
         self.touch(row)
 
     def _change(self, row: int, held: Sequence[Allocation], sign: int) -> None:
-        """``_move``, and note whether more of a GPU or a pool is taken than there is, apart from nominated
-        pods."""
+        """``_move``, and record whether more of a GPU or a pool is allocated than exists, apart from
+        nominated pods."""
         self._move(row, held, sign)
         assumed, a = self._assumed[row], self.arrays
         if assumed:
@@ -255,7 +259,7 @@ class Fleet:
             self._move(row, assumed, +1)
 
     def _move(self, row: int, held: Sequence[Allocation], sign: int) -> None:
-        """Take (sign 1) or give back (-1) all these allocations of one node, and write its arrays once."""
+        """Allocate (sign 1) or release (-1) all these allocations of one node, and write its arrays once."""
         arrays, usage = self.arrays, self.usage[row]
         changed, devices, shares = usage.add(held, sign), False, False
         for allocation in held:
@@ -277,7 +281,7 @@ class Fleet:
         self.touch(row)
 
     def _count_untouched(self, row: int) -> None:
-        """Note which GPUs can take another share, and count those without any as free in their pools."""
+        """Update which GPUs can hold another share, and count those without any as free in their pools."""
         arrays, spec = self.arrays, self.specs[row]
         assert spec is not None
         untouched = np.empty(len(arrays.compute), np.uint8)

@@ -1,13 +1,13 @@
-"""Free memory slices of the GPUs in MIG mode, and which profiles can be made of them.
+"""Free memory slices of the GPUs in MIG mode, and the profiles that can be created from them.
 
-A free slice is *stranded* for a profile if it cannot become part of an instance of it, although it could on
-an empty GPU: on a GPU (behind a device plugin: on a node)
+A free slice is *stranded* for a profile if it cannot be part of an instance of it, although it could be on an
+empty GPU: on a GPU (behind a device plugin: on a node)
 
     stranded = min(free slices, slices that the profile can use when empty) - slices that it can use now.
 
-Behind a device plugin a profile can use the free instances that exist; more would need a new partition. Where
-instances are made on demand it can use the free windows, as many as do not overlap. A GPU of a model whose
-geometry is not in the catalog has no known slices behind a device plugin, and does not count.
+Behind a device plugin a profile can use the existing free instances; more would need a new layout. Where
+instances are created on demand it can use all free windows that do not overlap. Behind a device plugin, the
+slices of a GPU whose geometry is not in the catalog are unknown and not counted.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from packing.model.mig_instances import Instances, every_slice, window
 from packing.model.node_spec import NodeSpec, Pool
 
 MOST_PROFILES = 32
-"""Profiles of one GPU model that are told apart; NVIDIA's GPUs have at most 20."""
+"""Maximum number of distinct profiles per GPU model; NVIDIA's GPUs have at most 20."""
 Windows = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileSlices:
-    """For one profile on GPUs of one model: ``instances`` that a pod can get now, and stranded slices."""
+    """For one profile on GPUs of one model: ``instances`` that can be allocated now, and stranded slices."""
 
     instances: int
     stranded: int
@@ -41,7 +41,7 @@ class ProfileSlices:
 @dataclass(frozen=True, slots=True)
 class _Part:
     """The GPUs of a node behind a device plugin, or one GPU that is divided on demand: ``free`` slices, and
-    by profile how many instances there can be now."""
+    the number of instances available now by profile."""
 
     gpus: int
     free: int
@@ -49,7 +49,7 @@ class _Part:
 
 
 class MigStock:
-    """The sums over a fleet. Each node is computed again only after a change, so a caller can spread the work
+    """The sums over a fleet. Each node is recomputed only after a change, so a caller can spread the work
     with ``update``; between its calls the figures are those of the last one."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -62,8 +62,8 @@ class MigStock:
         self._stranded: Counter[tuple[str, str]] = Counter()
 
     def update(self, offered: npt.NDArray[np.bool_], most: int) -> bool:
-        """Compute at most so many nodes that have changed; only those ``offered`` (N,) count. True if none
-        is left."""
+        """Recompute at most ``most`` changed nodes; only nodes in ``offered`` (N,) count. Returns True if
+        none remains."""
         now = np.where(offered, self._fleet.arrays.generation, -1)
         if self._seen.size < now.size:
             self._seen = np.pad(self._seen, (0, now.size - self._seen.size), constant_values=-1)
@@ -82,12 +82,12 @@ class MigStock:
         return {model: self._free[model] for model in self._windows}
 
     def profiles(self) -> dict[tuple[str, str], ProfileSlices]:
-        """By model and profile, for all that nodes of the model have had."""
+        """By model and profile, for all profiles that nodes of the model have had."""
         keys = ((model, profile) for model, profiles in self._windows.items() for profile in profiles)
         return {key: ProfileSlices(self._instances[key], self._stranded[key]) for key in keys}
 
     def instances_on(self, row: int) -> dict[str, int]:
-        """By profile, how many instances a pod can get now on the node of a row."""
+        """Number of instances that can be allocated now on the node of a row, by profile."""
         found: Counter[str] = Counter()
         for part in self._rows.get(row, ("", ()))[1]:
             found.update(dict(part.instances))
@@ -111,7 +111,7 @@ class MigStock:
             self._count(row, sign)
 
     def _count(self, row: int, sign: int) -> None:
-        """Add (sign 1) or subtract (-1) what a row has."""
+        """Add (sign 1) or subtract (-1) the slices and instances of a row."""
         model, parts = self._rows.get(row, ("", ()))
         for part in parts:
             self._free[model] += sign * part.free
@@ -128,7 +128,7 @@ def _makes_instances(spec: NodeSpec) -> bool:
 
 
 def _profiles_of(spec: NodeSpec) -> Iterator[tuple[str, Windows]]:
-    """The profiles that a node has, and the windows that they may take on an empty GPU."""
+    """The profiles of a node, and their possible windows on an empty GPU."""
     for pool in spec.pools:
         if windows := _windows_of(spec, pool):
             yield pool.profile, windows
@@ -192,8 +192,8 @@ def _on_demand_part(instances: Instances, taken: int) -> _Part:
 
 @lru_cache(maxsize=4096)
 def disjoint(windows: Windows, taken: int) -> int:
-    """The most of these windows, each a run of slices, that overlap neither each other nor ``taken``: always
-    the one that ends first (interval scheduling)."""
+    """Maximum number of these windows, each a run of slices, that overlap neither each other nor ``taken``:
+    always the window that ends first (interval scheduling)."""
     count = 0
     for mask in sorted(windows, key=int.bit_length):
         if not mask & taken:

@@ -1,7 +1,7 @@
-"""Index numbers for the names that nodes advertise, and which kinds of nodes a request may run on.
+"""Index numbers for the names that nodes advertise, and the kinds of nodes on which a request may run.
 
-The numbers index the arrays. How many names there are is bounded; names that no node has any more are
-forgotten when a bound is reached.
+The numbers index the arrays. The number of names is limited; names that no node has anymore are forgotten
+when a limit is reached.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ import numpy.typing as npt
 from packing.model.request import Request
 
 MOST_RESOURCES = 128
-"""Extended resources of all nodes together. Real clusters have one or two for each MIG profile."""
+"""Maximum number of extended resources of all nodes together. Real clusters have one or two per MIG
+profile."""
 MOST_KINDS = 512
-"""Different nodes: by model, product and mode of their GPUs, and by the sets that they are in."""
+"""Maximum number of distinct nodes: by model, product and mode of their GPUs, and by the sets that contain
+them."""
 MOST_SHARING_RESOURCES = 255
-"""Resources that count the shares of GPUs: ``NodeArrays.sharing`` is a byte."""
+"""Maximum number of resources that count the shares of GPUs: ``NodeArrays.sharing`` is a byte."""
 _MOST_ALLOWED_BYTES = 1 << 20
-"""Memory, roughly, of the texts that the answers of ``Names.allowed`` keep alive."""
+"""Approximate memory limit of the texts kept by the cached answers of ``Names.allowed``."""
 
 
 class NodeKind(NamedTuple):
-    """What of a node decides whether a request may run there: model, products (a line for each if there are
-    several) and mode of its GPUs, and a mask of the sets that the node is in."""
+    """The properties of a node that decide whether a request may run there: model, products (one per line if
+    there are several) and mode of its GPUs, and a mask of the sets that contain the node."""
 
     model: str | None = None
     products: str = ""
@@ -35,20 +37,20 @@ class NodeKind(NamedTuple):
 
 
 class TooMany(ValueError):
-    """A node would take the fleet beyond one of its bounds; the text says which."""
+    """A node would exceed one of the fleet's limits, which the text names."""
 
 
 class Names:
     """Numbers of the extended resources (``resources``), of the resources that count shares of GPUs
     (``sharing_resources``), and of kinds of nodes (places in ``kinds``).
 
-    ``node_sets`` are the sets of nodes that are told apart, each with its bit in ``NodeKind.sets``; equal
-    sets with different names have the same bit.
+    ``node_sets`` are the distinguished sets of nodes, each with its bit in ``NodeKind.sets``; equal sets with
+    different names have the same bit.
     """
 
     def __init__(self) -> None:
         self.grown = 0
-        """Counts new numbers; a number may have meant another name before."""
+        """Number of assignments of new numbers; a number may be reused for another name."""
         self.resources: dict[str, int] = {}
         self.resource_count = 0
         self.sharing_resources: dict[str, int] = {"": 0}
@@ -60,7 +62,7 @@ class Names:
         self._allowed_bytes = 0
 
     def number_resources(self, names: Collection[str], in_use: Callable[[], set[str]]) -> list[int]:
-        """Numbers of these resources. Raises TooMany."""
+        """The numbers of these resources. Raises TooMany."""
         missing = [name for name in dict.fromkeys(names) if name not in self.resources]
         if missing:
             if len(self.resources) + len(missing) > MOST_RESOURCES:
@@ -86,14 +88,14 @@ class Names:
         return self.sharing_resources[name]
 
     def number_kind(self, kind: NodeKind, in_use: Callable[[], set[int]]) -> int:
-        """The number of a kind of node; ``in_use`` are the numbers that nodes have. Raises TooMany."""
+        """The number of a kind of node; ``in_use`` are the numbers of present nodes. Raises TooMany."""
         if kind not in self._numbers:
             if len(self._numbers) >= MOST_KINDS:
                 if len(keep := in_use() | {0}) >= MOST_KINDS:
                     raise TooMany(f"nodes have more than {MOST_KINDS} different GPUs or sets")
                 self._numbers = {kind: index for kind, index in self._numbers.items() if index in keep}
             self._numbers[kind] = index = min(set(range(len(self._numbers) + 1)) - {*self._numbers.values()})
-            self.kinds[index : index + 1] = [kind]  # the place of a forgotten kind, or the end
+            self.kinds[index : index + 1] = [kind]  # in place of a forgotten kind, or at the end
             self.grown += 1
         return self._numbers[kind]
 
@@ -108,14 +110,14 @@ class Names:
             self.grown += 1
 
     def known_set(self, node_set: Hashable | None) -> Hashable | None:
-        """The set if it is told apart, always by the first of its names; None if not. None has a set, too, if
-        what insists on nothing may not go everywhere."""
+        """The distinguished set under the first of its names; None if the set is not distinguished. A request
+        without a required set (None) also has one if it may not run everywhere."""
         number = self.node_sets.get(node_set)
         return None if number is None else self._set_names[number]
 
     def allowed(self, request: Request) -> npt.NDArray[np.uint8]:
-        """For each kind of node 1 where the request may run, (M,); read only. A set of nodes that is not told
-        apart permits all."""
+        """(M,) 1 for each kind of node on which the request may run; read only. A set of nodes that is not
+        distinguished permits all."""
         number = None if request.node_set is None else self.node_sets.get(request.node_set)
         key = self.grown, request.models, request.products, request.mode, number
         if (found := self._allowed.get(key)) is None:
@@ -140,7 +142,7 @@ def _allows(request: Request, kind: NodeKind) -> bool:
 
 
 def _size(request: Request) -> int:
-    """Bytes, roughly, of the texts that decide which models a request may run on."""
+    """Approximate bytes of the texts that decide on which models a request may run."""
     names = [
         len(name.letters) for group in (*request.products.allow, request.products.deny) for name in group
     ]

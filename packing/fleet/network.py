@@ -1,4 +1,4 @@
-"""Which nodes are near each other: NVLink domains between nodes, and those below one switch."""
+"""Proximity of nodes: NVLink domains that span nodes, and nodes below one switch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from packing.fleet.arrays import NodeArrays
 Domains = tuple[str, ...]
 """The domains of a node, the nearest first; "" where it is in none."""
 DomainIds = npt.NDArray[np.int32]
-"""(levels, rows of the fleet): equal numbers are the same domain, -1 is none."""
+"""(levels, rows of the fleet): equal numbers denote the same domain, -1 denotes none."""
 
 
 class _Fleet(Protocol):
-    """What is read of a ``Fleet``, which has a network itself."""
+    """The attributes read from a ``Fleet``, which itself has a network."""
 
     rows: dict[str, int]
     arrays: NodeArrays
@@ -24,7 +24,7 @@ class _Fleet(Protocol):
 
 
 class Network:
-    """The domains of all nodes, each with so many ``levels``. The array is made when it is asked for after a
+    """The domains of all nodes, each with ``levels`` levels. The array is built on the first request after a
     change."""
 
     def __init__(self, levels: int = 4) -> None:
@@ -51,7 +51,7 @@ class Network:
         return self._ids_on(fleet)
 
     def levels(self, fleet: _Fleet) -> DomainIds:
-        """The same without the levels at which no node is in a domain."""
+        """``ids`` without the levels at which no node is in a domain."""
         ids = self._ids_on(fleet)
         return ids[self._used]
 

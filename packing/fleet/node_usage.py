@@ -1,4 +1,4 @@
-"""What pods hold of one node, counted in Python's whole numbers, which neither overflow nor round."""
+"""Allocations of pods on one node, counted in Python integers, which neither overflow nor round."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from packing.model.request import MOST_DEVICES
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What one pod holds on one node: CPU, memory, (resource number, devices), (GPU, compute milli, memory
-    MiB), and on GPUs that are divided into MIG instances (GPU, mask of slices). ``together``: its devices are
-    NVLink peers. ``further``: (GPU, number), by which it counts as more than one of the pods of the GPU."""
+    """The resources that one pod holds on one node: CPU, memory, (resource number, devices), (GPU, compute
+    milli, memory MiB), and on GPUs that are divided into MIG instances (GPU, mask of slices). ``together``:
+    its devices are NVLink peers. ``further``: (GPU, number), the number of additional slots that it takes of
+    the GPU's pod limit."""
 
     row: int
     cpu_milli: int
@@ -31,12 +32,12 @@ class Allocation:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether it takes devices, or parts of GPUs."""
+        """Whether it has devices, or shares of GPUs."""
         return bool(self.devices or self.shares or self.slices)
 
     @property
     def memory_mib(self) -> int:
-        """Memory of the node that it holds, in MiB, rounded up."""
+        """Host memory that it holds, in MiB, rounded up."""
         return -(-self.memory_bytes >> 20)
 
 
@@ -57,7 +58,7 @@ class NodeUsage:
         self._slice_holders: defaultdict[tuple[int, int], int] = defaultdict(int)
 
     def add(self, held: Iterable[Allocation], sign: int) -> set[int]:
-        """Add allocations (sign 1) or remove them (-1). Returns the GPUs whose free part changes."""
+        """Add allocations (sign 1) or remove them (-1). Returns the GPUs whose free amount changes."""
         changed, has_devices = set[int](), False
         for allocation in held:
             self._add_one(allocation, sign)
@@ -84,7 +85,7 @@ class NodeUsage:
                 self._together[resource, count] += sign
 
     def free_cpu_and_memory(self) -> tuple[int, int]:
-        """CPU in milli and memory in bytes, negative where more is taken than there is."""
+        """CPU in milli and memory in bytes, negative where more is allocated than exists."""
         return self._spec.cpu_milli - self._cpu_milli, self._spec.memory_bytes - self._memory_bytes
 
     def free_devices(self) -> Iterator[tuple[int, int]]:
@@ -95,12 +96,13 @@ class NodeUsage:
                 yield resource, min(max(free, -MOST_DEVICES), MOST_DEVICES)
 
     def free_peers(self) -> Iterator[tuple[int, int]]:
-        """(Resource number, free devices that are sure to be NVLink peers) of counted pools."""
+        """(Resource number, free devices that are guaranteed to be NVLink peers) of counted pools."""
         for resource, free in self.free_devices():
             yield resource, sure_peers(self._peer_groups[resource], free, self._together_on(resource))
 
     def missing_peers(self, resource: int, count: int) -> int:
-        """How many more devices must be free before ``count`` of them are sure to be NVLink peers."""
+        """Number of additional devices that must be free before ``count`` of them are guaranteed to be NVLink
+        peers."""
         groups, free = self._peer_groups[resource], dict(self.free_devices())[resource]
         for more in range(sum(groups) - free + 1):
             if sure_peers(groups, free + more, self._together_on(resource)) >= count:
@@ -108,17 +110,17 @@ class NodeUsage:
         return 0
 
     def _together_on(self, resource: int) -> tuple[int, ...]:
-        """The devices of each pod whose devices of this resource are peers."""
+        """The number of devices of each pod whose devices of this resource are peers."""
         if not self._together:
             return ()
         known = ((count,) * pods for (of, count), pods in self._together.items() if of == resource)
         return tuple(sorted(chain.from_iterable(known)))
 
     def free_on_gpu(self, gpu: int) -> tuple[int, int]:
-        """Compute milli and MiB, negative where more is taken than there is.
+        """Compute milli and MiB, negative where more is allocated than exists.
 
-        With MIG instances on demand: the size of the largest one that can still be made, or (-1, -1) where a
-        slice is taken twice.
+        With MIG instances on demand: the size of the largest one that can still be created, or (-1, -1) where
+        a slice is allocated twice.
         """
         spec = self._spec.gpus[gpu]
         if spec.instances:
@@ -130,24 +132,26 @@ class NodeUsage:
         return max(compute, -LARGEST), max(memory, -LARGEST)
 
     def slices(self, gpu: int) -> int:
-        """The mask of MIG slices of a GPU that are taken."""
+        """The mask of allocated MIG slices of a GPU."""
         held = self._slice_holders.items()
         return sum(1 << place for (other, place), count in held if other == gpu and count > 0)
 
     def slice_holders(self) -> Iterator[tuple[int, int, int]]:
-        """(GPU, place, holders) of the MIG slices that are taken; two where one is taken twice."""
+        """(GPU, place, holders) of the allocated MIG slices; two holders where a slice is allocated twice."""
         for (gpu, place), count in self._slice_holders.items():
             if count > 0:
                 yield gpu, place, count
 
     def slices_for(self, gpu: int, compute_milli: int, memory_mib: int) -> int:
-        """The mask of slices that a share gets now; all slices if no instance is free for it."""
+        """The mask of slices that a share would be allocated now; all slices if no instance is free for
+        it."""
         instances = self._spec.gpus[gpu].instances
         found = smallest(instances, self.slices(gpu), compute_milli, memory_mib)
         return found[1] if found else every_slice(instances)
 
     def _spread_over_gpus(self) -> dict[int, tuple[int, int]]:
-        """(Compute milli, MiB) that counted devices take of each GPU, as if they filled GPU after GPU."""
+        """(Compute milli, MiB) that counted devices take of each GPU, as if they filled one GPU after
+        another."""
         together: dict[tuple[int, ...], tuple[int, int]] = {}
         used: dict[int, tuple[int, int]] = {}
         for resource, pool in self._pools:
@@ -172,5 +176,5 @@ class NodeUsage:
 
 
 def _at_most(gpu: Gpu, milli: int, mib: int) -> tuple[int, int]:
-    """So much of a GPU, at most all of it."""
+    """The given amount of a GPU, at most all of it."""
     return min(milli, gpu.compute_milli), min(mib, gpu.memory_mib, LARGEST)

@@ -1,4 +1,4 @@
-"""What a request takes on one node: which GPUs take its shares, and the allocation that results."""
+"""The allocation of a request on one node, and the GPUs for its shares."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from packing.model.request import WHOLE, Request, Shares
 
 
 def allocation_of(fleet: Fleet, row: int, request: Request, gpus: Sequence[int] = ()) -> Allocation:
-    """What a request takes on a node if its shares go to these GPUs.
+    """The allocation of a request on a node if its shares are placed on these GPUs.
 
-    Whether it fits is not checked: a running pod holds what it holds. Devices that the node does not have are
-    left out, because the kubelet gave the pod none of them.
+    Whether it fits is not checked, because running pods hold their resources in any case. Devices that the
+    node does not have are left out, because the kubelet cannot have allocated them.
     """
     spec = fleet.specs[row]
     if spec is None:
@@ -46,7 +46,7 @@ def placed_shares(fleet: Fleet, row: int, request: Request) -> Shares | None:
 
 
 def fitting_gpus(fleet: Fleet, row: int, request: Request) -> list[int]:
-    """The GPUs of a node that can take one share of the request now, in ascending order."""
+    """The GPUs of a node that can hold one share of the request now, in ascending order."""
     spec, part = fleet.specs[row], placed_shares(fleet, row, request)
     if spec is None or part is None:
         return []
@@ -60,9 +60,9 @@ def fitting_gpus(fleet: Fleet, row: int, request: Request) -> list[int]:
 
 
 def freest_gpus(fleet: Fleet, row: int, request: Request) -> tuple[int, ...]:
-    """The GPUs that a nominated pod counts on: those that can take its shares now, the freest first, then the
-    others. A pod that needs NVLink peers counts on one island, the one with the most such GPUs if none has
-    enough."""
+    """The GPUs expected for a nominated pod: those that can hold its shares now, the freest first, then the
+    others. For a pod that needs NVLink peers they are in one island, the one with the most such GPUs if none
+    has enough."""
     spec, part = fleet.specs[row], placed_shares(fleet, row, request)
     if spec is None or part is None:
         return ()
@@ -88,7 +88,7 @@ def freest(fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
 
 
 def fitting_with_free_part(fleet: Fleet, request: Request, row: int) -> list[tuple[float, int]]:
-    """(free part, index) of the GPUs that have room for one share of the request; where the request needs
+    """(free fraction, index) of the GPUs that can hold one share of the request; where the request needs
     NVLink peers, only those of one island (see ``in_one_island``)."""
     spec, part = fleet.specs[row], placed_shares(fleet, row, request)
     if spec is None or part is None:
@@ -102,7 +102,7 @@ def fitting_with_free_part(fleet: Fleet, request: Request, row: int) -> list[tup
 
 
 def _first_fitting(fleet: Fleet, request: Request, row: int, sign: int) -> tuple[int, ...]:
-    """As many GPUs as the request needs on this node, ordered by ``sign`` x the free part."""
+    """As many GPUs as the request needs on this node, ordered by ``sign`` x the free fraction."""
     spec, part = fleet.specs[row], placed_shares(fleet, row, request)
     if spec is None or part is None:
         return ()
@@ -114,8 +114,8 @@ def _first_fitting(fleet: Fleet, request: Request, row: int, sign: int) -> tuple
 
 
 def _peers_first(spec: NodeSpec, ranked: Sequence[int], count: int) -> list[int]:
-    """These GPUs in another order: the first ``count`` are of as few islands as possible, of one that has
-    them all but no more than needed."""
+    """Reorder these GPUs so that the first ``count`` are of as few islands as possible: of the smallest
+    island that holds them all."""
     groups = [[gpu for gpu in ranked if gpu in island] for island in spec.peers]
     ordered: list[int] = []
     while groups and len(ordered) < count:

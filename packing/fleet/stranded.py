@@ -1,14 +1,14 @@
-"""Fragmentation of a fleet: what of it is free and whole, and what is free and of no use as it lies.
+"""Fragmentation of a fleet: GPUs that are free and whole, and free resources that are stranded.
 
-Only nodes *on offer* count: those that take pods now or, with a busy device plugin, in a moment. A GPU that
-takes no pods (unhealthy, cordoned) counts nowhere, and one that pods get only as replicas or MIG instances is
-never a whole GPU. What is stranded:
+Only nodes *on offer* count: those that accept pods now or, with a busy device plugin, in a moment. A GPU that
+accepts no pods (unhealthy, cordoned) counts nowhere, and one that is allocated only as replicas or MIG
+instances is never a whole GPU. Stranded are:
 
-- *compute*: what is left of GPUs that are handed out in parts and have no memory left: less than ``GONE`` of
-  it, or no room for one more share. *Memory* likewise, where no compute is left.
+- *compute*: the free compute of shared GPUs that have no memory left: less than ``GONE`` of it, or no room
+  for one more share. *Memory* likewise, where no compute is left.
 - *by CPU*: max(R - C / c, 0), with R the node's free GPU (compute), C its free CPU, and c the CPU that pods
-  ask for beside one GPU (``Beside``), at most the node's own CPU for each GPU without ``_FOR_OTHERS``: what
-  an idle node has is enough for its GPUs. *By host memory* likewise.
+  request per GPU (``Beside``), at most the node's own CPU per GPU minus ``_FOR_OTHERS``: an idle node has
+  enough for its GPUs. *By host memory* likewise.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ GONE = 50
 nothing left."""
 
 _FOR_OTHERS = 0.1
-"""The part of a node's CPU and memory that pods without GPUs, such as those of DaemonSets, may have before a
-GPU lacks it."""
+"""The fraction of a node's CPU and memory that pods without GPUs, such as those of DaemonSets, may use
+without causing a shortage for GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What pods ask for beside one GPU: CPU in milli and host memory in MiB; 0 where nothing is known."""
+    """CPU in milli and host memory in MiB that pods request per GPU; 0 where unknown."""
 
     cpu_milli: float = 0.0
     memory_mib: float = 0.0
@@ -50,9 +50,9 @@ class Fragmentation:
     """GPUs and nodes on offer, of one model or of all.
 
     ``free`` and ``stranded_compute`` are compute in GPUs; ``stranded_by_cpu`` and ``stranded_by_host_memory``
-    are free GPUs, too. ``whole`` GPUs are entirely free, as are all GPUs of ``whole_nodes``. One node has
-    ``largest_request`` whole GPUs free, and ``largest_island`` that are sure to be NVLink peers (1 where none
-    are); when empty, ``largest_node`` whole GPUs.
+    are free GPUs. ``whole`` GPUs are entirely free, as are all GPUs of ``whole_nodes``. The largest free
+    amounts on one node are ``largest_request`` whole GPUs, and ``largest_island`` that are guaranteed to be
+    NVLink peers (1 where none are); ``largest_node`` is the most whole GPUs of an empty node.
     """
 
     nodes: int
@@ -73,7 +73,7 @@ NOTHING = Fragmentation(0, 0, 0.0, 0, 0, 0, 0, 0, 0.0, 0, 0.0, 0.0)
 
 
 def on_offer(fleet: Fleet, closed: Collection[int] = ()) -> Bools:
-    """(N,) where nodes take pods, now or in a moment; ``closed`` rows do not, for reasons outside the fleet
+    """(N,) where nodes accept pods, now or in a moment; ``closed`` rows do not, for reasons outside the fleet
     (cordons)."""
     arrays = fleet.arrays
     offered: Bools = (arrays.blocked == Reason.FITS) | (arrays.blocked == Reason.PLUGIN_BUSY)
@@ -83,12 +83,12 @@ def on_offer(fleet: Fleet, closed: Collection[int] = ()) -> Bools:
 
 
 def closed_reason(arrays: NodeArrays, row: int) -> Reason:
-    """Why a node takes nothing at all at present, ``FITS`` if it takes pods."""
+    """Reason a node accepts no pods at present, ``FITS`` if it accepts them."""
     return Reason.OVERCOMMITTED if arrays.overcommitted[row] else Reason(int(arrays.blocked[row]))
 
 
 def whole_gpus(arrays: NodeArrays) -> Bools:
-    """(G, N) GPUs that pods can get whole and of which nothing is taken, also on nodes that are closed."""
+    """(G, N) unused GPUs that can be allocated whole, also on closed nodes."""
     whole: Bools = (arrays.offered == WHOLE_GPU) & (arrays.compute == arrays.compute_capacity)
     whole &= arrays.memory == arrays.memory_capacity
     return whole
@@ -102,7 +102,7 @@ def whole_nodes(arrays: NodeArrays, whole: Bools) -> Bools:
 
 
 def idle_nodes(arrays: NodeArrays) -> Bools:
-    """(N,) nodes with GPUs of which nothing is taken, whatever they are given as."""
+    """(N,) nodes with GPUs, all of them unused, however they are allocated."""
     has = arrays.compute_capacity > 0
     idle = (arrays.compute == arrays.compute_capacity) & (arrays.memory == arrays.memory_capacity)
     found: Bools = (idle | ~has).all(axis=0) & has.any(axis=0)
@@ -112,7 +112,7 @@ def idle_nodes(arrays: NodeArrays) -> Bools:
 def fragmentation(
     fleet: Fleet, offered: Bools, beside: Beside
 ) -> tuple[Fragmentation, dict[str, Fragmentation]]:
-    """Of all nodes that are ``offered`` (N,), and by GPU model ("" for unknown ones)."""
+    """The figures of all ``offered`` nodes (N,), and those by GPU model ("" for unknown ones)."""
     names, model = _models(fleet)
     sums, largest = _by_node(fleet, offered, beside)
 
@@ -128,7 +128,7 @@ def fragmentation(
 
 
 def _models(fleet: Fleet) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """The names of models, "" for unknown ones, and (N,) the place of each node's model among them."""
+    """The names of models, "" for unknown ones, and (N,) the index of each node's model among them."""
     of_kind = [kind.model or "" for kind in fleet.names.kinds]
     names, place = np.unique(of_kind, return_inverse=True)
     of_node: npt.NDArray[np.int64] = place[fleet.arrays.model]
@@ -136,8 +136,8 @@ def _models(fleet: Fleet) -> tuple[list[str], npt.NDArray[np.int64]]:
 
 
 def _by_node(fleet: Fleet, offered: Bools, beside: Beside) -> tuple[_Figures, _Figures]:
-    """Figures of ``Fragmentation``, (N,) each: those that add up over nodes, and those of which the largest
-    counts."""
+    """Figures of ``Fragmentation``, (N,) each: those that are summed over nodes, and those of which the
+    maximum counts."""
     arrays = fleet.arrays
     in_use = (arrays.offered > 0) & offered  # (G, N)
     compute, memory = np.maximum(arrays.compute, 0), np.maximum(arrays.memory, 0)
@@ -178,8 +178,8 @@ def _lacking(
     total: npt.NDArray[Any],
     beside_one: float,
 ) -> Doubles:
-    """(N,) free GPUs for which a node has too little of something else; where it is not known how much pods
-    ask for, only a node with nothing left has too little."""
+    """(N,) free GPUs for which a node lacks another resource; where the usual request per GPU is unknown,
+    only a node with none of the resource lacks it."""
     own = (1 - _FOR_OTHERS) * total / gpus
     lacking: Doubles = np.maximum(
         free_gpus - np.maximum(free, 0) / np.clip(own, 1e-6, max(beside_one, 1e-6)), 0
@@ -188,8 +188,8 @@ def _lacking(
 
 
 def _largest_islands(arrays: NodeArrays, whole: Bools, offered: Bools) -> npt.NDArray[np.int64]:
-    """(N,) the most whole GPUs that one pod gets as NVLink peers: of one island where GPUs are placed one by
-    one, and as many as are sure to be peers where a device plugin chooses."""
+    """(N,) the most whole GPUs that can be allocated to one pod as NVLink peers: of one island where GPUs are
+    placed one by one, and as many as are guaranteed to be peers where a device plugin chooses."""
     gpus, nodes = whole.shape
     placed = whole & (arrays.shareable > 0)
     cell = (arrays.island.astype(np.int64) * nodes + np.arange(nodes))[placed]

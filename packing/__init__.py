@@ -1,1 +1,1 @@
-"""Packing: which GPU request fits where, and what it costs. Pure: no Kubernetes, no HTTP, no clock."""
+"""Packing: where a GPU request fits, and what it costs. Pure: no Kubernetes, no HTTP, no clock."""

@@ -1,15 +1,16 @@
-"""How numba compiles our kernels: at import, for explicit signatures. So no request waits for the compiler.
+"""Compilation of the kernels with numba: at import, for explicit signatures, so that no request waits for the
+compiler.
 
-numba fails at import where it cannot write its cache, for example in a container with a read-only file
-system. So the cache is on only if ``NUMBA_CACHE_DIR`` is set. Reference counting is off (``_nrt``) because
-atomic counters made the cost kernels five times slower; therefore a kernel allocates nothing, and the caller
-passes its scratch arrays. The cache of a kernel does not notice an edit in another file that it calls, and
-keeps nothing where its disk is full.
+numba fails at import if it cannot write its cache, for example in a container with a read-only file system,
+so the cache is enabled only if ``NUMBA_CACHE_DIR`` is set. Reference counting is disabled (``_nrt``) because
+atomic counters made the cost kernels five times slower; therefore kernels allocate nothing, and the caller
+passes scratch arrays. The cache of a kernel does not detect edits in other files that it calls, and stores
+nothing if the disk is full.
 
-No kernel uses linear algebra, for which numba would import ``scipy.linalg``: 0.15 s of each start.
+No kernel uses linear algebra, for which numba would import ``scipy.linalg`` and add 0.15 s to each start.
 
-With ``NUMBA_DISABLE_JIT=1`` the kernels are plain Python, and numba is not imported: a command that looks at
-few nodes is faster so, and one that finds no compiled kernels need not wait for the compiler.
+With ``NUMBA_DISABLE_JIT=1`` the kernels are plain Python, and numba is not imported: this is faster for
+commands that look at few nodes, and spares commands without compiled kernels the wait for the compiler.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ else:
 
     FunctionCache.save_overload = _save_if_possible  # type: ignore[method-assign, assignment]
     if _BLAS not in sys.modules:
-        sys.modules[_BLAS] = None  # type: ignore[assignment]  # its import fails, and numba does without
+        sys.modules[_BLAS] = None  # type: ignore[assignment]  # its import fails, and numba works without it
         try:
-            import_module("numba.np.arraymath")  # the module that tries it, once
+            import_module("numba.np.arraymath")  # the module that tries the import, once
         finally:
             del sys.modules[_BLAS]
 
@@ -103,7 +104,7 @@ def record_type(record: type[tuple[Any, ...]]) -> types.Type:
 
 
 def checked(record: Record) -> Record:
-    """The record itself. Raises TypeError where a field does not have its annotated type."""
+    """Return the record. Raises TypeError if a field does not have its annotated type."""
     if not INTERPRETED and typeof(record) != record_type(type(record)):  # type: ignore[no-untyped-call]
         raise TypeError(f"{typeof(record)} where {record_type(type(record))} is expected")  # type: ignore[no-untyped-call]
     return record
@@ -131,9 +132,9 @@ def record_kernel(*records: type[tuple[Any, ...]]) -> Callable[[Callable[..., An
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A part of a kernel, compiled into each kernel that calls it.
+    """A function of a kernel, compiled into each kernel that calls it.
 
-    Python cannot call it: leaving out the wrapper for Python saves a quarter of the compile time.
+    Python cannot call it: omitting the wrapper for Python saves a quarter of the compile time.
     """
     if INTERPRETED:
         return function

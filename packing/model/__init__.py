@@ -1,1 +1,1 @@
-"""What is packed: requests, nodes, GPUs, MIG instances, NVLink islands."""
+"""The objects to pack: requests, nodes, GPUs, MIG instances, NVLink islands."""

@@ -1,7 +1,7 @@
 """GPU models and MIG geometry, read from ``data/gpus.json`` (each entry names its sources).
 
-The catalog provides what a node's labels leave out. A label overrides it. For an unknown model the answer
-is ``None``, never an error. It also says what a GPU is worth beside others, an A100 with 80 GB being 1
+The catalog provides properties that a node's labels omit; labels override it. For an unknown model the answer
+is ``None``, never an error. The catalog also gives the value of a GPU relative to an A100 with 80 GB
 (``GpuValues``).
 """
 
@@ -24,8 +24,8 @@ _LONGEST = 128
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where instances of one size may start, on the axis of memory slices. ``attributes``: of its profiles,
-    with "" for the one without."""
+    """The positions on the axis of memory slices where instances of one size may start. ``attributes``: those
+    of its profiles, with "" for the profile without one."""
 
     compute: int
     size: int
@@ -35,10 +35,10 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How a GPU divides into MIG instances: slices and valid placements.
+    """The division of a GPU into MIG instances: slices and valid placements.
 
     A set of instances is valid if their windows ``[start, start + size)`` do not overlap. For the 7/8
-    geometry the seven compute slices are then always enough (the tests enumerate all sets).
+    geometry the seven compute slices are then always sufficient (the tests enumerate all sets).
     """
 
     compute_slices: int
@@ -48,8 +48,9 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One GPU model as node labels name it. ``fp16_tflops``: dense. ``island``: GPUs of one node that are
-    all-pairs NVLink peers. ``names_gib``: other sizes by which drivers have named its MIG profiles."""
+    """One GPU model with its name in node labels. ``fp16_tflops``: dense. ``island``: number of GPUs of one
+    node that are all-pairs NVLink peers. ``names_gib``: other sizes by which drivers have named its MIG
+    profiles."""
 
     name: str
     product: re.Pattern[str]
@@ -96,7 +97,8 @@ def parse_product(label: str) -> Product:
 
 
 def parse_profile(name: str) -> Profile | None:
-    """The parts of a profile name. Names differ between drivers, so they are not enumerated."""
+    """Parse a profile name, None if it is not one. Names differ between drivers, so they are not
+    enumerated."""
     match = _PROFILE.fullmatch(name)
     return Profile(int(match[1]), int(match[2]), match[3]) if match else None
 
@@ -104,8 +106,8 @@ def parse_profile(name: str) -> Profile | None:
 def placement_of(geometry: Geometry, profile: Profile, memory_mib: int) -> Placement | None:
     """The valid placements of ``profile`` on a GPU of ``memory_mib``; ``None`` if the geometry has none.
 
-    Profiles of equal compute differ in memory slices (1g.10gb and 1g.20gb on an 80 GB GPU): the answer is the
-    size nearest to the memory in the name.
+    Profiles of equal compute differ in memory slices (1g.10gb and 1g.20gb on an 80 GB GPU): the size nearest
+    to the memory in the name is returned.
     """
     of_compute = [p for p in geometry.placements if p.compute == profile.compute]
     if not of_compute or memory_mib <= 0:
@@ -115,7 +117,7 @@ def placement_of(geometry: Geometry, profile: Profile, memory_mib: int) -> Place
 
 
 def profile_names(geometry: Geometry, gib: int) -> dict[str, Placement]:
-    """The MIG profiles of a GPU of so many GiB, named as drivers do: the memory is that of whole eighths of
+    """The MIG profiles of a GPU of this many GiB, named as by drivers: the memory is that of whole eighths of
     the GPU (NVIDIA/go-nvlib, pkg/nvlib/device/mig_profile.go)."""
     found: dict[str, Placement] = {}
     for placement in geometry.placements:
@@ -127,8 +129,8 @@ def profile_names(geometry: Geometry, gib: int) -> dict[str, Placement]:
 
 @lru_cache(maxsize=1024)
 def unknown_model(memory_mib: int, profiles: frozenset[str]) -> Model | None:
-    """A model that the catalog does not have, with the first geometry that has all these profiles on a GPU
-    of this size; None where the size is 0 or there are no profiles."""
+    """A model for a GPU that is not in the catalog, with the first geometry that has all these profiles on a
+    GPU of this size; None if the size is 0 or there are no profiles."""
     able = (m.geometry for m in models() if m.geometry)
     geometry = next((g for g in able if profiles <= profile_names(g, -(-memory_mib // 1024)).keys()), None)
     return Model("", re.compile("$^"), memory_mib, 0, 0, geometry) if memory_mib and profiles else None
@@ -136,13 +138,13 @@ def unknown_model(memory_mib: int, profiles: frozenset[str]) -> Model | None:
 
 @lru_cache(maxsize=1024)
 def find_model(product: str) -> Model | None:
-    """The model whose pattern matches a product label without its MIG and sharing suffixes."""
+    """The model whose pattern matches a product label stripped of its MIG and sharing suffixes."""
     return next((m for m in models() if m.product.match(product)), None)
 
 
 @lru_cache(maxsize=1024)
 def named_model(name: str | None) -> Model | None:
-    """The model of this name."""
+    """The model of this name, None if there is none."""
     return next((model for model in models() if model.name == name), None)
 
 
@@ -176,18 +178,18 @@ def _geometry(entry: dict[str, Any]) -> Geometry:
 _FP16, _MIB = 312.0, 81920.0
 """Dense FP16 rate in TFLOPS and memory of an A100 with 80 GB."""
 UNKNOWN_VALUE = 1.0
-"""The value of a GPU of a model that nothing is known of."""
+"""The value of a GPU of an unknown model."""
 
 
 def catalogue_value(model: Model) -> float:
-    """The mean of dense FP16 rate and memory, each as a multiple of that of an A100 with 80 GB: it orders
-    models roughly as their prices do."""
+    """The mean of dense FP16 rate and memory, relative to an A100 with 80 GB; this ranks models roughly by
+    price."""
     return (model.fp16_tflops / _FP16 + model.memory_mib / _MIB) / 2
 
 
 def number_for(numbers: Mapping[str, float], model: str | None, product: str) -> float | None:
-    """The number of the longest name whose words are all among the words of the model and the product
-    label; None if there is none. Letter case, hyphens and spaces do not count."""
+    """The number of the longest name whose words are all among the words of the model and the product label;
+    None if there is none. Case, hyphens and spaces are ignored."""
     words = set(_words(f"{model or ''} {product}"))
     found = [name for name in numbers if (wanted := _words(name)) and set(wanted) <= words]
     return numbers[max(found, key=len)] if found else None
@@ -199,13 +201,14 @@ def _words(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class GpuValues:
-    """``given`` numbers by name, such as prices (above 0), in any unit; the catalog's for other models."""
+    """``given`` numbers by name, such as prices (above 0), in any unit; other models have the catalog's
+    values."""
 
     given: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, model: str | None, product: str) -> float:
-        """The value of one GPU, above 0, an A100 with 80 GB being about 1; ``UNKNOWN_VALUE`` where neither
-        the given names nor the catalog know the model."""
+        """The value of one GPU, above 0, about 1 for an A100 with 80 GB; ``UNKNOWN_VALUE`` if neither the
+        given names nor the catalog include the model."""
         if (number := number_for(self.given, model, product)) is not None:
             return number / _unit(tuple(self.given.items()))
         known = named_model(model)
@@ -214,8 +217,8 @@ class GpuValues:
 
 @lru_cache(maxsize=16)
 def _unit(given: tuple[tuple[str, float], ...]) -> float:
-    """The given number that is worth 1: the mean ratio to the catalog's values, so that models without a
-    given number keep their relation to those with one."""
+    """The given number that corresponds to a value of 1: the mean ratio to the catalog's values, so that
+    models without a given number keep their relation to those with one."""
     named = [(number_for(dict(given), model.name, ""), catalogue_value(model)) for model in models()]
     ratios = [number / value for number, value in named if number is not None]
     return geometric_mean(ratios) if ratios else 1.0

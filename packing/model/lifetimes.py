@@ -1,10 +1,11 @@
-"""How long pods run: learned by kind from those that ended, and when the last pod of a node will have ended.
+"""Run times of pods, learned by kind from pods that ended, and the time when the last pod of a node will have
+ended.
 
-The run times of a kind are taken as log-logistic: S(x) = 1 / (1 + (x / median)^shape) is the part of its pods
-that run for longer than x. Of the pods of age a, S(a + x) / S(a) run for x more. The longer one has outlived
-its kind, the longer it is expected to go on, so a misprediction heals. Those that still run count as censored
-(``LastEnds.count_running``): the first to end are the shortest. Everything is a function of the events that
-are told, and of the time that is told with them.
+The run times of a kind are modeled as log-logistic: S(x) = 1 / (1 + (x / median)^shape) is the fraction of
+its pods that run for longer than x. Of the pods of age a, the fraction S(a + x) / S(a) runs for x more. The
+longer a pod has outlived its kind, the longer it is expected to run, so mispredictions correct themselves.
+Pods that are still running count as censored (``LastEnds.count_running``), because the first to end are the
+shortest. All results depend only on the reported events and their times.
 """
 
 from __future__ import annotations
@@ -25,41 +26,42 @@ from scipy.special import log_ndtr
 Doubles = npt.NDArray[np.float64]
 
 FEWEST = 5
-"""Pods of a kind that ended before it is known."""
+"""Pods of a kind that must have ended before its lifetime is known."""
 MOST_KINDS = 4_096
 _FORGETS = 50
-"""So many pods back, one counts little."""
+"""Number of recent pods remembered; older ones have little weight."""
 _SPREAD = 1.0
-"""The standard deviation of the logarithm that counts as one pod's before any is known."""
+"""The standard deviation of the logarithm that has the weight of one pod before any is known."""
 _OF_SPREAD = math.pi / math.sqrt(3)
 """The standard deviation of the logistic distribution."""
 _ROUNDS, _MOST_AGES = 10, 512
-"""Steps of the estimate with those that still run, and about how many of them it looks at."""
+"""Iterations of the estimate with running pods, and the approximate number of pods that it considers."""
 HORIZON = np.geomspace(0.02, 20, 20)
-"""In mean run times: where the distribution of the last end is kept."""
+"""Times, in mean run times, at which the distribution of the last end is kept."""
 
 
 def stratified(seed: int, count: int) -> Doubles:
-    """So many numbers between 0 and 1, one of each of as many equal parts, in a random order: (count,)."""
+    """(count,) numbers between 0 and 1, one from each of ``count`` equal intervals, in random order."""
     return (np.random.default_rng(seed).permutation(count) + 0.5) / count
 
 
 @cache
 def _errors(futures: int) -> Doubles:
-    """The error of the logarithm of a median in each future, in its standard errors: (futures,)."""
+    """(futures,) the error of the logarithm of a median in each future, in its standard errors."""
     return np.array([NormalDist().inv_cdf(part) for part in stratified(0, futures)])
 
 
 class Lifetime(NamedTuple):
-    """The distribution of a kind, of which so many pods are ``known``."""
+    """The distribution of a kind, estimated from ``known`` pods."""
 
     median: float
     shape: float
     known: int = 1
 
     def remaining(self, age: float, outlives: Doubles) -> Doubles:
-        """The seconds that a pod of this age still runs in each future, if it outlives this part (0 to 1) of
-        those of its kind and age: (S,). In one future the median is as wrong for all pods of the kind."""
+        """(S,) the seconds that a pod of this age will still run in each future, if it outlives this fraction
+        (0 to 1) of the pods of its kind and age. Within one future the error of the median is the same for
+        all pods of the kind."""
         median = self.median * np.exp(
             _errors(outlives.size) * _OF_SPREAD / self.shape / math.sqrt(self.known)
         )
@@ -70,7 +72,8 @@ class Lifetime(NamedTuple):
 
 @dataclass(slots=True)
 class _Ended:
-    """Moments of the logarithm of run times. ``total``: all that ended, of which ``count`` are remembered."""
+    """Moments of the logarithm of run times. ``total``: pods that ended, of which ``count`` are
+    remembered."""
 
     count: int = 0
     total: int = 0
@@ -87,16 +90,16 @@ class _Ended:
         self.seconds += step * (seconds - self.seconds)
 
     def lifetime(self, ages: Sequence[float] = ()) -> Lifetime:
-        """``ages``: of those that still run, in seconds."""
+        """``ages``: those of running pods, in seconds."""
         mean, variance = self.mean, (self.variance * self.count + _SPREAD**2) / (self.count + 1)
         if ages:
             mean, variance = self._with_running(mean, variance, ages)
         return Lifetime(math.exp(mean), _OF_SPREAD / math.sqrt(variance), max(self.count, 1))
 
     def _with_running(self, mean: float, variance: float, ages: Sequence[float]) -> tuple[float, float]:
-        """Mean and variance with those that still run: expectation maximization for a censored normal
-        distribution (Dempster, Laird and Rubin, 1977). They weigh against those that are remembered as they
-        do against all that ended."""
+        """Mean and variance including running pods: expectation maximization for a censored normal
+        distribution (Dempster, Laird and Rubin, 1977). Their weight relative to the remembered pods is that
+        of their number relative to all pods that ended."""
         step = -(-len(ages) // _MOST_AGES)
         least, weight = np.log(np.maximum(ages[::step], 1.0)), step * self.count / self.total
         count = self.count + weight * least.size
@@ -113,7 +116,7 @@ class _Ended:
 
 
 class Lifetimes:
-    """What was learned by kind. Kinds that were not seen for long are forgotten."""
+    """Learned lifetimes by kind. Kinds that have not been observed for a long time are forgotten."""
 
     def __init__(self) -> None:
         self._kinds: dict[Hashable, _Ended] = {}
@@ -122,11 +125,11 @@ class Lifetimes:
         self._known: dict[Hashable, Lifetime] = {}
 
     def ended(self, kinds: Iterable[Hashable], seconds: float) -> None:
-        """A pod of these kinds has run for so long, and is done."""
+        """A pod of these kinds has ended after this many seconds."""
         seconds = max(seconds, 1.0)
         for kind in kinds:
             of_kind = self._kinds.pop(kind, None) or _Ended()
-            self._kinds[kind] = of_kind  # the last, as it was seen last
+            self._kinds[kind] = of_kind  # moved to the end, as the most recently observed
             if len(self._kinds) > MOST_KINDS:
                 del self._kinds[next(iter(self._kinds))]
             of_kind.add(seconds)
@@ -134,11 +137,11 @@ class Lifetimes:
         self._all.add(seconds)
 
     def count_running(self, ages: Mapping[Hashable, Sequence[float]]) -> None:
-        """The pods that run now, by kind: for how many seconds each has run."""
+        """Set the running pods: by kind, the seconds that each has run."""
         self._ages, self._known = ages, {}
 
     def of(self, *kinds: Hashable) -> Lifetime | None:
-        """That of the first of these kinds of which enough have ended; None if there is none."""
+        """The lifetime of the first of these kinds of which enough pods have ended; None if there is none."""
         for kind in kinds:
             of_kind = self._kinds.get(kind)
             if of_kind is not None and of_kind.count >= FEWEST:
@@ -149,7 +152,7 @@ class Lifetimes:
 
     @property
     def usual(self) -> Lifetime:
-        """Of a pod of any kind, by those that ended."""
+        """The lifetime of a pod of any kind, from the pods that ended."""
         return self._all.lifetime()
 
     @property
@@ -159,7 +162,8 @@ class Lifetimes:
 
 
 class Running(NamedTuple):
-    """A pod that runs since ``started``, in the seconds of some clock. ``kinds``: the narrowest first."""
+    """A pod that has been running since ``started``, in seconds of any clock. ``kinds``: the narrowest
+    first."""
 
     node: str
     kinds: tuple[Hashable, ...]
@@ -167,13 +171,13 @@ class Running(NamedTuple):
 
 
 class LastEnds:
-    """The pods that run, and for each node the distribution of the time until the last of them has ended."""
+    """The running pods, and for each node the distribution of the time until the last of them has ended."""
 
     def __init__(self) -> None:
         self.lifetimes = Lifetimes()
         self.running: dict[str, Running] = {}
         self.places: dict[str, int] = {}
-        """Of each node on which a pod ran, its place in what ``prolonged`` returns."""
+        """By node on which a pod ran, its index in the result of ``prolonged``."""
         self._on: dict[str, set[str]] = {}
         self._stale: dict[str, None] = {}
         self._ended = np.ones((64, HORIZON.size))
@@ -189,7 +193,8 @@ class LastEnds:
             self._stale[running.node] = None
 
     def leaves(self, pod: str, done: float | None = None) -> None:
-        """The pod runs no longer; ``done``: it ended by itself then, which teaches how long its kind runs."""
+        """The pod no longer runs; ``done``: the time at which it ended by itself, from which the run time of
+        its kind is learned."""
         if (was := self.running.pop(pod, None)) is None:
             return
         if done is not None:
@@ -198,7 +203,7 @@ class LastEnds:
         self._stale[was.node] = None
 
     def count_running(self, now: float) -> None:
-        """From now on, lifetimes count these pods as running still."""
+        """From now on, count these pods as still running in lifetimes."""
         ages = defaultdict[Hashable, list[float]](list)
         for running in self.running.values():
             for kind in running.kinds:
@@ -206,27 +211,28 @@ class LastEnds:
         self.lifetimes.count_running(ages)
 
     def keep(self, nodes: Container[str]) -> None:
-        """Other nodes than these are gone. Their places go to others."""
+        """Forget all other nodes, and reuse their indices."""
         kept = [node for node in self.places if node in nodes or self._on[node]]
         self._on = {node: self._on[node] for node in kept}
         self.places = {node: place for place, node in enumerate(kept)}
         self._stale = dict.fromkeys(kept)
 
     def update(self, now: float, most: int) -> None:
-        """Compute what changed. Of the other nodes so many, whose pods are older by now, in turns."""
+        """Recompute nodes that changed, and in turn ``most`` others, whose pods have grown older."""
         mean = self.lifetimes.mean
         if mean and not 0.8 < self._mean / mean < 1.25:
             self._mean, self._stale = mean, dict.fromkeys(self.places)
         for node in [*islice(self._on, most)]:
-            self._on[node] = self._on.pop(node)  # to the end
+            self._on[node] = self._on.pop(node)  # move to the end
             self._stale[node] = None
         if self._mean:
             self._compute(self._stale, now)
             self._stale = {}
 
     def prolonged(self, kind: Hashable) -> tuple[Doubles, float] | None:
-        """By how much a pod of this kind prolongs the time until all pods of a node have ended: the expected
-        value in mean run times, by ``places``; and on an empty node. None if the kind is not known."""
+        """The time by which a pod of this kind prolongs the time until all pods of a node have ended: the
+        expected value in mean run times, by ``places``; and the same for an empty node. None if the kind is
+        unknown."""
         lifetime = self.lifetimes.of(kind)
         if lifetime is None or not self._mean:
             return None
@@ -236,7 +242,7 @@ class LastEnds:
         return self._ended[: len(self.places)] @ weights, float(weights.sum())
 
     def _compute(self, nodes: Iterable[str], now: float) -> None:
-        """The probability that all pods of a node have ended by each of the times of ``HORIZON`` from now."""
+        """Update the probability that all pods of a node have ended by each time of ``HORIZON`` from now."""
         while len(self._ended) < len(self.places):
             self._ended = np.concatenate([self._ended, np.ones_like(self._ended)])
         pods = [(self.places[node], self.running[pod]) for node in nodes for pod in self._on[node]]
@@ -251,6 +257,6 @@ class LastEnds:
 
 
 def _survival(seconds: Doubles, median: float | Doubles, shape: float | Doubles) -> Doubles:
-    """The part that runs for longer."""
+    """The fraction that runs for longer."""
     survives: Doubles = 1 / (1 + (seconds / median) ** shape)
     return survives

@@ -1,8 +1,8 @@
-"""MIG instances on demand: which one a share of a GPU becomes, and which one is still possible after that.
+"""MIG instances on demand: the instance for a share of a GPU, and the largest one still possible after it.
 
-A GPU's memory slices are bits of a mask. An instance takes a window of them at one of the places that the GPU
-allows. Separate free slices cannot make one large instance, so the free part of a GPU counts as the size of
-the largest instance that still finds a window, and a share fits if that is large enough.
+A GPU's memory slices are bits of a mask. An instance takes a window of them at one of the positions that the
+GPU allows. Separate free slices cannot form one large instance, so the free part of a GPU is the size of the
+largest instance that still has a free window, and a share fits if that is large enough.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from functools import lru_cache, reduce
 from operator import or_
 
 Instances = tuple["Instance", ...]
-"""The kinds of instances of a GPU, the smallest first, by memory."""
+"""The kinds of instances of a GPU, in ascending order of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A kind of MIG instance: its profile and size, and the windows that it may take, as masks of memory
-    slices, in the order in which they are tried."""
+    """A kind of MIG instance: its profile and size, and its possible windows, as masks of memory slices, in
+    the order in which they are tried."""
 
     profile: str
     compute_milli: int
@@ -38,7 +38,8 @@ def every_slice(instances: Instances) -> int:
 
 @lru_cache(maxsize=4096)
 def largest_free(instances: Instances, taken: int) -> tuple[int, int]:
-    """Compute (milli) and memory (MiB) of the largest instance that finds a window beside ``taken``."""
+    """Compute (milli) and memory (MiB) of the largest instance with a window outside ``taken``; (0, 0) for
+    none."""
     for instance in reversed(instances):
         if _free(instance, taken):
             return instance.compute_milli, instance.memory_mib
@@ -48,7 +49,8 @@ def largest_free(instances: Instances, taken: int) -> tuple[int, int]:
 def smallest(
     instances: Instances, taken: int, compute_milli: int, memory_mib: int
 ) -> tuple[Instance, int] | None:
-    """The smallest instance that is large enough and finds a window beside ``taken``, and that window."""
+    """The smallest sufficiently large instance with a window outside ``taken``, and that window; None if
+    there is none."""
     for instance in instances:
         enough = instance.compute_milli >= compute_milli and instance.memory_mib >= memory_mib
         if enough and (free := _free(instance, taken)):
@@ -57,5 +59,5 @@ def smallest(
 
 
 def _free(instance: Instance, taken: int) -> int:
-    """The first window that is free, 0 for none."""
+    """The first free window, 0 if there is none."""
     return next((mask for mask in instance.windows if not mask & taken), 0)

@@ -1,8 +1,8 @@
-"""An empty node: its GPUs, and the devices or shares in which it hands them out.
+"""An empty node: its GPUs, and the devices or shares in which it offers them.
 
-A node's GPUs are either behind a device plugin that counts devices (``Pool``), or a sharing system places
-shares of them GPU by GPU (``sharing_resource``). The same request can take a counted device on one node and a
-share of a GPU on another: see ``resolve_on``.
+A node's GPUs are either behind a device plugin that counts devices (``Pool``), or under a sharing system that
+places shares of them GPU by GPU (``sharing_resource``). The same request can take a counted device on one
+node and a share of a GPU on another: see ``resolve_on``.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from packing.model.reasons import Reason
 from packing.model.request import WHOLE, Request, Shares, whole_gpus
 
 MOST_GPUS = 64
-"""GPUs of one node. A choice of them is a mask of 64 bits, and the arrays have as many rows as the largest
-node has GPUs."""
+"""Maximum number of GPUs per node. A selection of them is a mask of 64 bits, and the arrays have as many rows
+as the largest node has GPUs."""
 ALMOST_WHOLE = 0.999
-"""A device at least this large, in GPUs, is a whole GPU; the others are replicas and MIG instances."""
+"""A device of at least this size, in GPUs, is a whole GPU; smaller ones are replicas and MIG instances."""
 UNLIMITED = 1 << 20
-"""Shares on one GPU where only its compute and memory limit them."""
+"""Number of shares on one GPU that is limited only by its compute and memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU: its memory and compute, whether shares of it are placed GPU by GPU, and how many at most.
+    """One GPU: its memory and compute, whether shares are placed on it, and their maximum number (``slots``).
 
-    An unhealthy or cordoned GPU is not ``divisible``: it keeps its pods and takes no more. If it is divided
+    An unhealthy or cordoned GPU is not ``divisible``: it keeps its pods and accepts no more. If it is divided
     into MIG ``instances`` on demand, memory and compute are those of the largest instance. ``product`` is the
-    name that the node reports, "" where it reports one for all its GPUs.
+    name that the node reports, "" if it reports one name for all its GPUs.
     """
 
     memory_mib: int
@@ -43,7 +43,7 @@ class Gpu:
 
     @property
     def choosy(self) -> bool:
-        """Whether more than its size decides which requests it takes (see ``permits``)."""
+        """Whether anything besides its size decides which requests it accepts (see ``permits``)."""
         return bool(self.product) or self._has_no_whole_instance
 
     @property
@@ -51,8 +51,8 @@ class Gpu:
         return bool(self.instances) and self.compute_milli < WHOLE
 
     def permits(self, request: Request, part: Shares | None) -> bool:
-        """Whether the request may have this part of the GPU, if there is room: by UUID and model. Where no
-        MIG instance is the whole GPU, a part of its memory is not known."""
+        """Whether the request may have this share of the GPU if there is room: by UUID, model and memory. If
+        no MIG instance is the whole GPU, a fraction of its memory is undefined."""
         if self._has_no_whole_instance and part and part.memory_milli:
             return False
         if request.device_mib > (part.mib_of(self.memory_mib) if part else self.memory_mib):
@@ -66,11 +66,11 @@ class Gpu:
 class Pool:
     """Devices of one extended resource: ``total`` of this size on the node's ``gpus`` (indices).
 
-    A pool over divisible GPUs counts whole GPUs: those without any share are free. ``most`` is how many the
-    device plugin gives to one container at once, 0 for any number. ``each`` is how many of them are on each
-    of ``gpus``, () if unknown; then the pools with the same ``gpus`` share them. ``separate`` is how many of
-    them the plugin gives from different GPUs while none is in use; None: as many as there are. ``profile`` is
-    the MIG profile if the devices are MIG instances, each for one pod; "" otherwise.
+    A pool over divisible GPUs counts whole GPUs: those without any share are free. ``most`` is the maximum
+    number per container, 0 if unlimited. ``each`` is their number on each of ``gpus``, () if unknown; then
+    the pools with the same ``gpus`` share them. ``separate`` is the number that the plugin allocates from
+    different GPUs while none is in use; None: all of them. ``profile`` is the MIG profile if the devices are
+    MIG instances, each for one pod; "" otherwise.
     """
 
     resource: str
@@ -91,14 +91,14 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """An empty node. ``blocked`` is the reason why it takes nothing at all, ``FITS`` for none.
+    """An empty node. ``blocked`` is the reason it accepts no pods, ``FITS`` if there is none.
 
     ``model`` is the catalog's name of the GPUs, and ``product`` the name that the node reports. ``cuda`` is
     the CUDA version that the driver supports (12.4 is 12004, 0 is unknown). ``sharing_resource`` is the
-    extended resource that counts the shares of its divisible GPUs, and ``mode`` how shares are isolated, ""
-    if there is only one way. ``islands`` are groups of NVLink peers (GPU indices), a GPU in one at most;
-    ``no_nvlink``: it is known that there are none. ``plugin_keeps_islands``: the device plugin gives a pod
-    GPUs of one island where one has enough of them free. ``spot``: its provider may take it back any time.
+    extended resource that counts the shares of its divisible GPUs, and ``mode`` the way shares are isolated,
+    "" if there is only one. ``islands`` are disjoint groups of NVLink peers (GPU indices); ``no_nvlink``: it
+    is certain that there are none. ``plugin_keeps_islands``: the device plugin allocates a pod GPUs of one
+    island if one has enough free. ``spot``: its provider may reclaim it at any time.
     """
 
     name: str
@@ -124,12 +124,12 @@ class NodeSpec:
 
     @property
     def peers(self) -> tuple[tuple[int, ...], ...]:
-        """All GPUs in groups of NVLink peers: the islands, and a group for each GPU that is in none."""
+        """All GPUs in groups of NVLink peers: the islands, and a separate group for each GPU in no island."""
         return _peers(self.islands, len(self.gpus))
 
     def peer_groups(self, pool: Pool) -> tuple[int, ...]:
-        """How many devices of a pool are on NVLink peers, for each group of such GPUs. If its device plugin
-        mixes the groups, no two devices count as peers, unless all are: (1, 1)."""
+        """Number of devices of a pool on each group of NVLink peers. If its device plugin mixes the groups,
+        no two devices count as peers unless all are: (1, 1)."""
         per_gpu = pool.each or (pool.total // max(1, len(pool.gpus)),) * len(pool.gpus)
         devices = dict(zip(pool.gpus, per_gpu, strict=True))
         sizes = [sum(devices.get(gpu, 0) for gpu in island) for island in self.peers]
@@ -154,8 +154,8 @@ def _peers(islands: tuple[tuple[int, ...], ...], gpus: int) -> tuple[tuple[int, 
 
 
 def in_one_island(spec: NodeSpec, gpus: Collection[int], count: int) -> frozenset[int]:
-    """Those of these GPUs that are in one NVLink island: of the islands with at least ``count`` of them the
-    one with the fewest, so that the larger ones stay whole. Empty if no island has as many."""
+    """The subset of these GPUs in one NVLink island: of the islands with at least ``count`` of them the one
+    with the fewest, so that larger ones stay whole. Empty if no island has as many."""
     groups = [frozenset(gpu for gpu in island if gpu in gpus) for island in spec.peers]
     return min((group for group in groups if len(group) >= count), key=len, default=frozenset())
 
@@ -164,7 +164,8 @@ def resolve_on(spec: NodeSpec, request: Request) -> Request:
     """The request in the form in which this node serves it.
 
     Counted devices become whole GPUs if the node places those one by one. Shares become counted devices if a
-    plain device plugin advertises their resource, and are dropped if the node shares its GPUs otherwise.
+    plain device plugin advertises their resource, and are dropped if the node shares its GPUs under another
+    resource.
     """
     part = request.shares
     if part is None and not spec.sharing_resource:

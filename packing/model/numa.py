@@ -1,4 +1,5 @@
-"""NUMA nodes, and what the Topology Manager aligns on them; ``numa_alignment.py`` says whether it can."""
+"""NUMA nodes, and the requests that the Topology Manager aligns on them (checked by
+``numa_alignment.py``)."""
 
 from __future__ import annotations
 
@@ -8,23 +9,23 @@ Amounts: TypeAlias = tuple[tuple[str, int], ...]
 """(resource, amount), each resource once: milli-CPU, bytes, or devices."""
 Policy: TypeAlias = Literal["none", "best-effort", "restricted", "single-numa-node"]
 REFUSING: tuple[Policy, ...] = ("restricted", "single-numa-node")
-"""Under the others kubelet starts every pod."""
+"""Under the other policies kubelet starts every pod."""
 
 
 class NumaNode(NamedTuple):
-    """What one NUMA node has free, and in all."""
+    """The free and total amounts of one NUMA node."""
 
     free: Amounts
     total: Amounts
 
 
 class Aligned(NamedTuple):
-    """What must lie together: the requests of a container, or of a whole pod. ``stays``: it keeps what it
-    has got while the next ones start, unlike an init container that ends."""
+    """Amounts that must be aligned: the requests of a container, or of a whole pod. ``stays``: it keeps them
+    while the next ones start, unlike an init container that ends."""
 
     amounts: Amounts
     stays: bool = True
 
 
 Wanted: TypeAlias = tuple[Aligned, ...]
-"""What the containers of a pod want, in the order in which they start."""
+"""The requests of a pod's containers, in the order in which they start."""

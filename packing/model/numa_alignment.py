@@ -1,11 +1,11 @@
 """Whether kubelet's Topology Manager would admit containers to the NUMA nodes of a machine.
 
-A pod that it refuses fails with ``TopologyAffinityError`` after it was bound. Facts: kubernetes v1.37.2,
+A rejected pod fails with ``TopologyAffinityError`` after it was bound. Facts: kubernetes v1.37.2,
 ``pkg/kubelet/cm/topologymanager``: each resource hints at the sets of NUMA nodes that have enough of it free,
 and prefers those that are as small as its total amount allows; all resources must prefer the same set
-(``mergePermutation``). ``single-numa-node`` takes sets of one only, ``restricted`` preferred ones, and
-``best-effort`` admits everything. Of equal sets the narrowest counts, then the one that is the lowest
-number as a mask of bits (``bitmask/bitmask.go``).
+(``mergePermutation``). ``single-numa-node`` accepts only sets of one, ``restricted`` only preferred ones, and
+``best-effort`` admits everything. Of equal sets the narrowest is chosen, then the lowest as a bit mask
+(``bitmask/bitmask.go``).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from packing.model.numa import NumaNode, Wanted
 from packing.model.numa_kernels import align
 
 _MOST = 10**16
-"""Of an amount: sums of many must not be too large for 64 bits."""
+"""Cap on an amount, so that sums of many do not overflow 64 bits."""
 Flags: TypeAlias = npt.NDArray[np.bool_]
 Longs: TypeAlias = npt.NDArray[np.int64]
 
 
 def as_arrays(numa: Sequence[NumaNode], names: Sequence[str], size: int) -> Longs:
-    """What these NUMA nodes have free, and in all, of the resources of these names: (2, size, R), -1 of all
-    where one lists no such resource."""
+    """(2, size, R) the free and total amounts of these NUMA nodes for the named resources; the total is -1
+    where a node does not list the resource."""
     found = np.stack([np.zeros((size, len(names)), np.int64), np.full((size, len(names)), -1)])
     for k, node in enumerate(numa):
         for which, amounts in enumerate(node):
@@ -39,11 +39,11 @@ def as_arrays(numa: Sequence[NumaNode], names: Sequence[str], size: int) -> Long
 def fit_one_after_the_other(
     single: Flags, free: Longs, total: Longs, names: Sequence[str], queues: Sequence[Sequence[Wanted]]
 ) -> Flags:
-    """For each machine whether the last pod of its queue is admitted, (M,), after those before it; one of
-    these that is not admitted takes nothing. ``free`` and ``total`` (M, K, R) as in ``as_arrays``: ``free``
-    is what is left then. ``single``: only sets of one NUMA node. A resource that no NUMA node lists is bound
+    """(M,) for each machine whether the last pod of its queue is admitted after those before it; an earlier
+    pod that is not admitted takes nothing. ``free`` and ``total`` (M, K, R) as in ``as_arrays``; ``free`` is
+    reduced to the rest. ``single``: only sets of one NUMA node. A resource that no NUMA node lists is bound
     to none."""
-    kinds: dict[int, tuple[int, Wanted]] = {}  # by id: equal ones are mostly the same
+    kinds: dict[int, tuple[int, Wanted]] = {}  # by id: equal ones are mostly identical
     queue = [kinds.setdefault(id(wanted), (len(kinds), wanted))[0] for pods in queues for wanted in pods]
     containers = [container for _, wanted in kinds.values() for container in wanted]
     each = [dict(container.amounts) for container in containers]
@@ -60,6 +60,6 @@ def fit_one_after_the_other(
 
 
 def _ranges(lengths: Sequence[int]) -> Longs:
-    """(N, 2) the first and the end of parts of these lengths, one after the other."""
+    """(N, 2) start and end of consecutive ranges of these lengths."""
     ends = np.cumsum([0, *lengths])
     return np.stack([ends[:-1], ends[1:]], axis=1)

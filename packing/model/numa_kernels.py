@@ -1,15 +1,17 @@
-"""Which sets of NUMA nodes a Topology Manager chooses, on many machines at once (``numa_alignment.py``)."""
+"""Kernel for the sets of NUMA nodes that a Topology Manager chooses, on many machines at once
+(``numa_alignment.py``)."""
 
 from packing.jit import BOOL, I8, inlined, kernel, read, write
 
 _MOST_SETS = 4096
-"""Sets of NUMA nodes that are tried. Machines with 8 NUMA nodes have at most 70 of one size."""
+"""Maximum number of sets of NUMA nodes that are tried. Machines with 8 NUMA nodes have at most 70 of one
+size."""
 _ABOVE_ALL = 1 << 62
 
 
 @inlined
 def _least_nodes(total, r, amount):
-    """How many NUMA nodes it takes for this amount where everything is free: more than there are if all
+    """Minimum number of NUMA nodes for this amount if everything is free: more than exist if all of them
     together have less, 0 if the resource is bound to none."""
     count, missing, below = 0, amount, I8(_ABOVE_ALL)
     while missing > 0:
@@ -29,7 +31,7 @@ def _least_nodes(total, r, amount):
 
 @inlined
 def _fits(free, asked, nodes, size):
-    """Whether these NUMA nodes have what is asked for."""
+    """Whether these NUMA nodes have the requested amounts free."""
     for r in range(asked.size):
         missing = asked[r]
         for place in range(size):
@@ -41,7 +43,8 @@ def _fits(free, asked, nodes, size):
 
 @inlined
 def _useful(total, asked, useful):
-    """Fill ``useful`` with the NUMA nodes that have something of all that is asked for; how many they are."""
+    """Fill ``useful`` with the NUMA nodes that have some of every requested resource, and return their
+    number."""
     count = 0
     for k in range(total.shape[0]):
         has_all = True
@@ -55,7 +58,7 @@ def _useful(total, asked, useful):
 
 @inlined
 def _next(places, size, count):
-    """Change these places in ``count`` to the next set in the order of masks; whether there is one."""
+    """Advance these places in ``count`` to the next set in the order of masks; False if there is none."""
     moved = -1
     for place in range(size):
         if moved < 0 and places[place] + 1 < (places[place + 1] if place + 1 < size else count):
@@ -70,8 +73,8 @@ def _next(places, size, count):
 @inlined
 def _choose(single, free, total, amounts, asked, useful, places, nodes):
     """Fill ``nodes`` with the first set that all resources prefer, in the order of their masks, and ``asked``
-    with what is bound to it; how many nodes they are, -1 if there is none. A NUMA node that has nothing of a
-    resource is in no set that is as small as the resource prefers."""
+    with the amounts bound to it. Returns the number of nodes, -1 if there is no such set. A NUMA node without
+    any of a resource is in no set of the resource's preferred size."""
     size = 0
     for r in range(amounts.size):
         least = _least_nodes(total, r, amounts[r])
@@ -108,12 +111,12 @@ def _copy(amounts, copied):
     read(I8, 2), write(I8, 2), write(I8, 1), write(I8, 2), write(BOOL, 1),
 )  # fmt: skip
 def align(single, free, total, amounts, stays, pods, queue, turns, kept, asked, scratch, fits):
-    """For each machine M whether the last pod of its queue ``fits``, after those before it.
+    """Set ``fits`` (M,): for each machine whether the last pod of its queue fits after those before it.
 
     ``free`` and ``total`` (M, K, R), -1 in ``total`` where a NUMA node does not list a resource; ``free`` is
-    then what is left. ``amounts`` (C, R) of containers, ``stays`` (C,); ``pods`` (P, 2) their first container
-    and the end; ``queue``: pods, ``turns`` (M, 2) the first and the end of each machine. A pod before the
-    last takes nothing if it does not fit. Scratch: ``kept`` (K, R), ``asked`` (R,), ``scratch`` (3, K).
+    reduced to the rest. ``amounts`` (C, R) of containers, ``stays`` (C,); ``pods`` (P, 2): range of their
+    containers; ``queue``: pods, ``turns`` (M, 2): range of each machine in it. A pod before the last takes
+    nothing if it does not fit. Scratch: ``kept`` (K, R), ``asked`` (R,), ``scratch`` (3, K).
     """
     for m in range(single.size):
         for turn in range(turns[m, 0], turns[m, 1]):

@@ -1,7 +1,7 @@
-"""NVLink islands: which GPUs of a node are all-pairs peers.
+"""NVLink islands: groups of a node's GPUs that are all-pairs peers.
 
-An island is a group in which every GPU has a direct NVLink path to every other one. A connected component
-is not enough: the eight GPUs of a DGX-1V are one component but only ``0-3`` and ``4-7`` are islands.
+An island is a group in which every GPU has a direct NVLink path to every other one. A connected component is
+not sufficient: the eight GPUs of a DGX-1V are one component, but only ``0-3`` and ``4-7`` are islands.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ Islands = tuple[tuple[int, ...], ...]
 
 _ITEM = re.compile(r"(\d{1,3})(?:-(\d{1,3}))?", re.ASCII)
 _LONGEST = 256
-"""Characters of the label form that are parsed. 64 GPUs in groups of two take 181; a label has 63."""
+"""Maximum length of the label form. 64 GPUs in groups of two take 181 characters; a label has 63."""
 
 
 def parse_islands(value: str) -> Islands:
     """Parse the label form: ``0-7``, ``0.1_2.3``, ``0.1.3-7`` or ``none``.
 
-    ``_`` separates groups and ``.`` items; ``-`` makes a range. Raises ValueError if it is malformed, names a
-    GPU twice, or a GPU above 63.
+    ``_`` separates groups and ``.`` items; ``-`` denotes a range. Raises ValueError if it is malformed, or
+    names a GPU twice or a GPU above 63.
     """
     if value == "none":
         return ()
@@ -38,7 +38,7 @@ def parse_islands(value: str) -> Islands:
 
 
 def reference_islands(gpus: int, island: int) -> Islands:
-    """The islands of ``gpus`` GPUs in the vendor's reference form: consecutive groups of ``island``."""
+    """The islands of ``gpus`` GPUs in the vendor's reference design: consecutive groups of ``island``."""
     if island < 2:
         return ()
     groups = (tuple(range(first, min(first + island, gpus))) for first in range(0, gpus, island))
@@ -47,11 +47,12 @@ def reference_islands(gpus: int, island: int) -> Islands:
 
 @lru_cache(maxsize=4096)
 def sure_peers(groups: tuple[int, ...], free: int, together: tuple[int, ...] = ()) -> int:
-    """How many free devices are sure to be in one group, wherever a device plugin has put the pods.
+    """Number of free devices that are guaranteed to be in one group, wherever a device plugin has placed the
+    pods.
 
-    ``groups``: devices of each group of peers; ``free``: how many are free in all; ``together``: the devices
-    of each pod that is known to be in one group. If every group had fewer than k free ones, at most the sum
-    of min(size, k - 1) would be free, and a pod of c devices takes its part of one group away.
+    ``groups``: devices of each group of peers; ``free``: total of free devices; ``together``: the devices of
+    each pod that is known to be in one group. If every group had fewer than k free ones, at most the sum of
+    min(size, k - 1) would be free, minus the devices of these pods within their groups.
     """
     if len(groups) == 1:
         return max(free, 0)
@@ -63,7 +64,7 @@ def sure_peers(groups: tuple[int, ...], free: int, together: tuple[int, ...] = (
 
 
 def _blocked(groups: tuple[int, ...], count: int, most: int) -> int:
-    """By how much ``count`` devices of one group lower its part of the sum, at least."""
+    """Minimum by which ``count`` devices of one group lower its part of the sum."""
     lowered = (min(size, most) - min(size - count, most) for size in groups if size >= count)
     return min(lowered, default=0)
 

@@ -1,7 +1,7 @@
-"""Why a node cannot take a pod: the closed set of reasons.
+"""The closed set of reasons a node cannot accept a pod.
 
 kube-scheduler groups equal texts in the pod's event ("0/9 nodes are available: 5 not enough free GPUs, ..."),
-so a text contains no node name and no number.
+so a text contains no node names or numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The request of one pod in normalised form, which is all that ``packing`` knows of a pod."""
+"""The request of one pod in normalized form: everything that ``packing`` knows about a pod."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SEPARATORS = re.compile("[-_ ]+")
 WHOLE = 1000
 """Compute of a whole GPU in milli-GPU; also the whole of a GPU's memory in thousandths."""
 MOST = (1 << 63) - 1
-"""More CPU milli or bytes of memory than this count as this many; it is the largest Kubernetes quantity."""
+"""Cap on CPU milli and bytes of memory: the largest Kubernetes quantity."""
 MOST_DEVICES = 1 << 30
-"""More GPUs, devices, or MiB of one GPU than this count as this many: no node has them."""
+"""Cap on GPUs, devices, and MiB of one GPU: no node has more."""
 
 SeparateGpus = Literal["ignore", "prefer", "require"]
-"""Whether several counted devices of one container are to be on different physical GPUs."""
+"""Whether several counted devices of one container must be on different physical GPUs."""
 
 
 def share_memory_mib(gpu_mib: int, memory_mib: int, memory_milli: int) -> int:
@@ -31,11 +31,11 @@ def share_memory_mib(gpu_mib: int, memory_mib: int, memory_milli: int) -> int:
 
 
 def part_milli(part: Fraction) -> int:
-    """A part of a GPU, above 0 and at most 1, in thousandths: rounded up, but down where so many of them then
-    share a GPU as do in truth. So 1/7 is 142, and 0.143 is 143.
+    """A fraction of a GPU, above 0 and at most 1, in thousandths: rounded up, but rounded down where that
+    preserves the number that fit on one GPU. So 1/7 is 142, and 0.143 is 143.
 
-    Only a part that is less than a thousandth below 1/2, 1/3, 1/4, ... counts less than it is, and that by
-    less than a thousandth of a GPU.
+    Only a fraction less than a thousandth below 1/2, 1/3, 1/4, ... is rounded down, by less than a thousandth
+    of a GPU.
     """
     up, together = math.ceil(part * WHOLE), 1 // part
     down = WHOLE // together
@@ -44,13 +44,14 @@ def part_milli(part: Fraction) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """``count`` different GPUs of one node, this much of each.
+    """The same share of each of ``count`` different GPUs of one node.
 
-    Memory is in MiB and in thousandths of the GPU's own memory, which add up. ``count`` and ``memory_mib``
-    are cut to ``MOST_DEVICES``. ``Shares(k, 1000, memory_milli=1000)`` are k whole GPUs. ``resource`` is the
-    extended resource that counts the shares: only nodes that share their GPUs under that name take them.
-    ``containers`` of the pod request them; ``stacked`` is the same on fewer GPUs, which these containers
-    share, None if they cannot. Each then counts as ``slots`` of the pods among which a GPU may be split.
+    Memory is the sum of MiB and thousandths of the GPU's memory. ``count`` and ``memory_mib`` are capped at
+    ``MOST_DEVICES``. ``Shares(k, 1000, memory_milli=1000)`` are k whole GPUs. ``resource`` is the extended
+    resource that counts the shares: only nodes that share their GPUs under that name accept them.
+    ``containers`` is the number of the pod's containers that request them; ``stacked`` is the same on fewer
+    GPUs, which these containers share, None if they cannot. Each then counts as ``slots`` of the pods among
+    which a GPU may be split.
     """
 
     count: int
@@ -70,36 +71,36 @@ class Shares:
         ):
             raise ValueError(f"a share must be between nothing and one GPU: {self}")
         if not (self.compute_milli or self.memory_mib or self.memory_milli):
-            raise ValueError("a share must ask for compute or memory")
+            raise ValueError("a share must request compute or memory")
         for name in ("count", "memory_mib"):
             if getattr(self, name) > MOST_DEVICES:
                 object.__setattr__(self, name, MOST_DEVICES)
 
     def mib_of(self, capacity_mib: int) -> int:
-        """MiB that one share takes of a GPU with so much memory."""
+        """MiB that one share takes of a GPU with this much memory."""
         return share_memory_mib(capacity_mib, self.memory_mib, self.memory_milli)
 
 
 @dataclass(frozen=True, slots=True)
 class NameFilter:
-    """Permits names that are in every group of ``allow`` and not in ``deny``. An unknown name ("") is
-    permitted only by the empty filter."""
+    """A filter that permits names that are in every group of ``allow`` and not in ``deny``. Only the empty
+    filter permits an unknown name ("")."""
 
     allow: tuple[frozenset[str], ...] = ()
     deny: frozenset[str] = frozenset()
 
     def permits(self, name: str) -> bool:
-        """Whether a name is permitted; letter case counts."""
+        """Whether a name is permitted (case-sensitive)."""
         if not name:
             return not (self.allow or self.deny)
         return all(name in group for group in self.allow) and name not in self.deny
 
 
 class ModelText(NamedTuple):
-    """The name of a GPU's model, prepared for a search.
+    """The name of a GPU model, prepared for searching.
 
-    ``letters`` is the text in lower case without separators; bit k of ``gaps`` is set if separators were
-    before letter k.
+    ``letters`` is the text in lower case without separators; bit k of ``gaps`` is set if separators precede
+    letter k.
     """
 
     letters: str
@@ -114,10 +115,10 @@ class ModelText(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """A name of GPU models as people write it: words with separators between them, in any letter case.
+    """A name of GPU models as users write it: words with separators between them, in any case.
 
-    A text contains it if the words follow each other there, with any separators or none between them, and no
-    separator inside a word. ``whole``: no letter or digit directly before or after the name.
+    A text contains it if the words occur there in sequence, with any separators or none between them, and no
+    separator within a word. ``whole``: no letter or digit directly before or after the name.
 
     ``letters`` are the words in lower case, joined; bit k of ``joints`` is set if a word other than the first
     starts at letter k.
@@ -129,10 +130,10 @@ class ModelName:
 
     @classmethod
     def of(cls, text: str, *, whole: bool = False) -> ModelName:
-        """Parse a name. Raises ValueError if it has no word."""
+        """Parse a name. Raises ValueError if it contains no words."""
         letters, gaps = ModelText.of(text)
         if not letters:
-            raise ValueError("a model name of separators only")
+            raise ValueError("a model name that consists only of separators")
         return cls(letters, gaps & ((1 << len(letters)) - 2), whole)
 
     def found_in(self, text: ModelText) -> bool:
@@ -144,7 +145,7 @@ class ModelName:
         return False
 
     def _matches_at(self, text: ModelText, start: int) -> bool:
-        """Whether separators and ends match where the letters do."""
+        """Whether separators and boundaries match where the letters do."""
         end = start + len(self.letters)
         inside = (1 << len(self.letters)) - 2
         if text.gaps >> start & inside & ~self.joints:
@@ -152,18 +153,18 @@ class ModelName:
         return not self.whole or not (_adjoins(text, start, start - 1) or _adjoins(text, end, end))
 
 
-def _adjoins(text: ModelText, place: int, neighbour: int) -> bool:
-    """Whether a letter or digit is directly beside a place in a text."""
-    if text.gaps >> place & 1 or not 0 <= neighbour < len(text.letters):
+def _adjoins(text: ModelText, place: int, neighbor: int) -> bool:
+    """Whether a letter or digit is directly next to a place in a text."""
+    if text.gaps >> place & 1 or not 0 <= neighbor < len(text.letters):
         return False
-    letter = text.letters[neighbour]
+    letter = text.letters[neighbor]
     return letter.isascii() and letter.isalnum()
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Permits GPU models that contain a name of every group in ``allow`` and none of ``deny``. An unknown
-    model ("") is permitted only by the empty filter."""
+    """A filter that permits GPU models that contain a name of every group in ``allow`` and none of ``deny``.
+    Only the empty filter permits an unknown model ("")."""
 
     allow: tuple[frozenset[ModelName], ...] = ()
     deny: frozenset[ModelName] = frozenset()
@@ -187,7 +188,7 @@ ANY_MODEL = Models()
 
 
 class _Hashed:
-    """Keeps its hash: requests are looked up far more often than made, and have many fields."""
+    """Caches the hash: requests have many fields and are looked up far more often than created."""
 
     __slots__ = ("_hash",)
     _hash: int
@@ -195,26 +196,27 @@ class _Hashed:
 
 @dataclass(frozen=True, slots=True)
 class Request(_Hashed):
-    """CPU and memory (bytes) of a pod, and the GPU that it asks for in one or both of two ways.
+    """CPU and memory (bytes) of a pod, and its GPU request in one or both of two forms.
 
     - ``devices``: counted devices behind a device plugin, by extended resource (``nvidia.com/gpu: 2``); the
       kubelet chooses the physical device.
-    - ``shares``: parts of GPUs, or whole ones, that are placed GPU by GPU.
-    - ``models``: names of the GPU models allowed, ``None`` for any; ``products``: the same by names that the
-      node's model or product must contain; ``uuids``: the GPUs that shares may take.
-    - ``island``: the GPUs must be NVLink peers; ``scattered``: they need not be. Otherwise they should be.
+    - ``shares``: fractions of GPUs, or whole ones, that are placed GPU by GPU.
+    - ``models``: names of the allowed GPU models, ``None`` for any; ``products``: the same by names that the
+      node's model or product must contain; ``uuids``: the GPUs that shares may use.
+    - ``island``: the GPUs must be NVLink peers; ``scattered``: they need not be. If neither is set, peers are
+      preferred.
     - ``cuda``: the CUDA version that the driver must support (12.4 is 12004), 0 for any.
-    - ``together``: the most counted devices of one kind that a single container asks for.
-    - ``separate``: whether the devices of such a container are to be on different physical GPUs; None: as the
-      fleet says.
-    - ``node_set``: the set of nodes that it insists on, one that the fleet may know (``Names.node_sets``);
-      None for all nodes.
-    - ``device_mib``: the memory that each GPU, or part of one, must have at least; ``whole``: each must be a
-      whole GPU, neither a replica nor a MIG instance. None: the pod does not say.
-    - ``mode``: a text that contains the names of the allowed ways to isolate shares, "" for any.
+    - ``together``: the most counted devices of one kind that a single container requests.
+    - ``separate``: whether the devices of such a container must be on different physical GPUs; None: the
+      fleet's default.
+    - ``node_set``: the required set of nodes, which the fleet may distinguish (``Names.node_sets``); None for
+      all nodes.
+    - ``device_mib``: the minimum memory of each GPU, or fraction of one; ``whole``: each must be a whole GPU,
+      neither a replica nor a MIG instance. None: unspecified.
+    - ``mode``: a text that contains the names of the permitted isolation modes of shares, "" for any.
 
-    CPU and memory are cut to ``MOST``, and counts to ``MOST_DEVICES``, so that every request fits the arrays
-    that it is compared with.
+    CPU and memory are capped at ``MOST``, and counts at ``MOST_DEVICES``, so that every request can be
+    compared with the arrays.
     """
 
     cpu_milli: int = 0
@@ -257,7 +259,7 @@ class Request(_Hashed):
 
     @property
     def gpus(self) -> int:
-        """The number of GPUs and counted devices, all kinds together; at most ``MOST_DEVICES``."""
+        """The total number of GPUs and counted devices of all kinds; at most ``MOST_DEVICES``."""
         counted = sum(count for _, count in self.devices)
         return min(counted + (self.shares.count if self.shares else 0), MOST_DEVICES)
 
@@ -269,12 +271,12 @@ class Request(_Hashed):
 
     @property
     def chooses_gpus(self) -> bool:
-        """Whether it may not have every GPU of a node that has one for it."""
+        """Whether it restricts which GPUs of a suitable node it may have."""
         return self.uuids is not ANY or self.device_mib > 0
 
     @property
     def wants_gpu(self) -> bool:
-        """Whether the pod asks for any GPU."""
+        """Whether the pod requests any GPU."""
         return bool(self.devices or self.shares)
 
 

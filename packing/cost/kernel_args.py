@@ -95,8 +95,8 @@ class RequestArgs(NamedTuple):
 
 class MixTypes(NamedTuple):
     """The request types of a mix: ``amounts`` (10, T) with a tiny number for 0 where it is a divisor, counted
-    ``devices`` (R, T), ``separate`` (R, T) 1 where these must be on separate GPUs, GPU models ``allowed`` (M,
-    T) 0 or 1, and ``asked``, the indices of the resources that any type requests."""
+    ``devices`` (R, T), ``separate`` (R, T) 1 where these must be on separate GPUs, GPU models ``allowed``
+    (M, T) 0 or 1, and ``asked``, the indices of the resources that any type requests."""
 
     amounts: Float32Array2D
     devices: Float32Array2D

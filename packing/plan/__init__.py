@@ -1,1 +1,1 @@
-"""Searches for capacity plans, layouts and sets of moves, over plain arrays."""
+"""Searches for MIG layouts, start times and sets of moves."""

@@ -1,15 +1,16 @@
-"""Which MIG layouts there can be, what one would serve, and when a node should get another.
+"""The possible MIG layouts of a GPU, the demand that a layout would serve, and when to change the layout of a
+node.
 
 A layout of a GPU is a set of instances whose windows of memory slices do not overlap
 (``packing.model.gpu_catalogue.Geometry``).
 
-A change takes a node out of service, and ends the pods that must leave it. It is right when the GPU-seconds
-that this loses are at most
+A change takes a node out of service and ends the pods that must leave it. It is worthwhile if the GPU-seconds
+that it loses are at most
 
     price x sum over the pods that would start (GPUs x seconds that each has waited while as many were free)
 
-A node that has changed lately pays for both changes. Nothing is taken from a demand that comes back: a node
-gives up instances, or whole GPUs, only if the others have as many as were in use or asked for at the peak of
+A node that changed recently pays for both changes. Nothing is taken away from recurring demand: a node gives
+up instances, or whole GPUs, only if the other nodes have as many as were in use or requested at the peak of
 the last hour.
 """
 
@@ -24,13 +25,13 @@ from packing.model.gpu_catalogue import Placement
 from packing.model.mig_instances import window
 
 MOST_LAYOUTS = 512
-"""Layouts of one GPU that are looked at. The six profiles of an H100 have about a hundred."""
+"""Maximum number of layouts of one GPU that are considered. The six profiles of an H100 have about a
+hundred."""
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
 
 
 def layouts(placements: Mapping[str, Placement]) -> list[dict[str, int]]:
-    """The layouts of a GPU for these profiles to which nothing can be added: instances by profile. At most
-    ``MOST_LAYOUTS``."""
+    """The maximal layouts of a GPU for these profiles, as instances by profile. At most ``MOST_LAYOUTS``."""
     names = sorted(placements)
     windows = [
         (name, window(start, placements[name].size)) for name in names for start in placements[name].starts
@@ -63,8 +64,8 @@ def _contains(larger: tuple[int, ...], counts: tuple[int, ...]) -> bool:
 
 
 class Wanted(NamedTuple):
-    """Pending pods that ask for the same: the devices of one by resource, the GPUs that one takes, and how
-    many pods."""
+    """Pending pods with the same request: the devices of one pod by resource, its GPUs, and the number of
+    pods."""
 
     devices: tuple[tuple[str, int], ...]
     gpus: float
@@ -72,8 +73,8 @@ class Wanted(NamedTuple):
 
 
 def served(devices: Mapping[str, int], wanted: Iterable[Wanted]) -> float:
-    """The GPUs of the pods that find their devices on an empty node with these, the largest pods first: the
-    most that the node can serve, as devices are all that is looked at."""
+    """GPUs of the pods that find their devices on an empty node with these ``devices``, the largest pods
+    first. An upper limit of what the node can serve, as only devices are considered."""
     left, gpus = dict(devices), 0.0
     for shape in sorted(wanted, key=lambda shape: -shape.gpus):
         count = min([shape.pods, *(left.get(name, 0) // amount for name, amount in shape.devices)])
@@ -84,9 +85,9 @@ def served(devices: Mapping[str, int], wanted: Iterable[Wanted]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRule:
-    """``seconds``: that a change takes a node out of service. ``price``: see above. ``after``: seconds that a
-    pod must have waited. ``nodes``, ``per_hour``: the most that change at a time and in an hour. ``keep``:
-    seconds for which a node keeps a layout that it was given."""
+    """``seconds``: how long a change takes a node out of service. ``price``: see above. ``after``: minimum
+    seconds that a pod must have waited. ``nodes``, ``per_hour``: maximum number of simultaneous changes, and
+    of changes per hour. ``keep``: seconds for which a node keeps a new layout."""
 
     seconds: float = 300.0
     price: float = 1.0
@@ -96,28 +97,30 @@ class ChangeRule:
     keep: float = _HOUR
 
     def lost(self, gpus: float, restarts: float, since_last: float) -> float:
-        """GPU-seconds that a change of a node of so many GPUs loses. ``restarts``: GPU-seconds that the pods
-        lose which leave it. ``since_last``: seconds since it was changed before."""
+        """GPU-seconds lost by a change of a node with this many GPUs. ``restarts``: GPU-seconds lost by the
+        pods that must leave. ``since_last``: seconds since the node's previous change."""
         return restarts + gpus * self.seconds * (2 if since_last < _DAY else 1)
 
     def is_worth(self, lost: float, starting: Iterable[tuple[float, float]]) -> bool:
-        """``starting``: the GPUs of each pod that would start, and the seconds that it has waited."""
+        """Whether the change is worth the loss. ``starting``: the GPUs of each pod that would start, and the
+        seconds that it has waited."""
         return lost <= self.price * sum(gpus * waited for gpus, waited in starting if waited >= self.after)
 
     def may_begin(self, begun: Sequence[float], changing: int, now: float) -> bool:
-        """Whether one more node may change. ``begun``: when changes began; ``changing``: nodes that do."""
+        """Whether one more node may change. ``begun``: start times of earlier changes; ``changing``: number
+        of nodes that are changing."""
         return changing < self.nodes and sum(abs(now - at) < _HOUR for at in begun) < self.per_hour
 
 
 class Peaks:
-    """The most that was in use or asked for of each resource within the last hour, minute by minute. Times in
-    seconds of any one clock."""
+    """The maximum amount of each resource that was in use or requested within the last hour, by minute. Times
+    in seconds of any one clock."""
 
     def __init__(self) -> None:
         self._minutes: deque[tuple[float, dict[str, int]]] = deque()
 
     def see(self, amounts: Mapping[str, int], now: float) -> None:
-        """What is in use or asked for now."""
+        """Record the amounts in use or requested now."""
         if not self._minutes or now - self._minutes[-1][0] >= _MINUTE:
             self._minutes.append((now, {}))
         last = self._minutes[-1][1]
@@ -128,7 +131,8 @@ class Peaks:
     def leaves_enough(
         self, total: Mapping[str, int], today: Mapping[str, int], then: Mapping[str, int]
     ) -> bool:
-        """Whether a node may have ``then`` what it has ``today``: of ``total`` in all enough is left."""
+        """Whether a node may have ``then`` instead of ``today``: the rest of ``total`` must cover the
+        peaks."""
         return all(
             total.get(name, 0) - count + then.get(name, 0)
             >= max((minute.get(name, 0) for _, minute in self._minutes), default=0)

@@ -1,11 +1,11 @@
-"""Which few pods move so that what waits fits: the cheapest that all have another place now, before anybody
-leaves.
+"""The cheapest small set of pods to move so that a pending pod fits; each of them has a free place elsewhere
+before any pod is moved.
 
-For each node the cheapest pods to leave are found as for an eviction (``VictimSearch``), without asking
-whether they have another place: a bound on what any moves cost that make room there. The node of the lowest
-bound is tried first. Where not all of its pods find a place, one of those that were tried must stay, so the
-search goes on with each of them staying. The first set that finds its places is the cheapest, as far as
-``VictimSearch`` and the greedy choice of places go.
+For each node the cheapest pods to remove are found as for an eviction (``VictimSearch``), regardless of
+whether they have another place: this is a lower bound on the cost of moves that make room there. The node
+with the lowest bound is tried first. If one of its pods finds no place, at least one of the pods tried so far
+must stay, so the search branches on each of them. The first set whose pods all find places is the cheapest,
+within the limits of ``VictimSearch`` and the greedy choice of places.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from packing.victims.victims import GangCost, Victims
 
 Flags = npt.NDArray[np.bool_]
 Costs = Callable[[str], Floats]
-"""What placing a pod (by key) costs on each node of the fleet as it is when it is called, infinite where the
-pod does not fit or may not go: (N,)."""
+"""(N,) cost of placing a pod (by key) on each node of the fleet in its state at the time of the call,
+infinite where the pod does not fit or is not allowed."""
 MOST_QUESTIONS = 300
-"""Calls of ``Costs`` for one search. One takes about half a millisecond for 1,000 nodes."""
+"""Maximum number of calls of ``Costs`` per search. One takes about half a millisecond for 1,000 nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A pod that waits. ``rows`` (N,): where room may be made for it."""
+    """A pending pod. ``rows`` (N,): where room may be made for it."""
 
     key: str
     request: Request
@@ -47,8 +47,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Movable:
-    """A pod that runs and may move, with what it holds and what its move costs (more than 0). Pods of one
-    ``gang`` ("": none) move together or not at all. Pods of one ``kind`` on one node find the same places."""
+    """A running pod that may be moved, with its allocation and the cost of its move (more than 0). Pods of
+    one ``gang`` ("": none) move together or not at all. Pods of one ``kind`` on one node find the same
+    places."""
 
     key: str
     request: Request
@@ -60,8 +61,8 @@ class Movable:
 
 @dataclass(slots=True)
 class Moves:
-    """What each pending pod, and each pod that moves, takes on its new node, by key, and what the moves
-    cost."""
+    """The new allocation of each pending pod (``places``) and each moved pod (``targets``), by key, and the
+    cost of the moves."""
 
     places: dict[str, Allocation] = field(default_factory=dict)
     targets: dict[str, Allocation] = field(default_factory=dict)
@@ -78,13 +79,13 @@ def cheapest_moves(
     questions: int = MOST_QUESTIONS,
     closed: Flags | None = None,
 ) -> Moves | None:
-    """The moves after which all these pods fit, at most ``most`` of them; None if none are found. The places
-    of pods that fit as they are count as taken. The fleet is as before afterwards.
+    """Find at most ``most`` moves after which all pods in ``waiting`` fit; None if there are none. The places
+    of pods that fit without moves count as taken. The fleet is restored afterwards.
 
-    Each place of a pod that moves is free before anybody leaves, so the moves can be made in any order.
+    Each target is free before any pod is moved, so the moves can be made in any order.
 
-    ``closed`` (N,): nobody waits, and the room stays free. Each pod that moves must then like its new place
-    best of all, or it would come back, and none may go to these rows.
+    ``closed`` (N,): no pod is pending, and the room stays free. Each moved pod must then prefer its target to
+    all other nodes, or it would return, and no target may be in these rows.
     """
     with ExitStack() as changes:
         search = _Search(fleet, movable, costs, most, questions, changes, closed)
@@ -95,8 +96,8 @@ def cheapest_moves(
 
 
 def places_elsewhere(fleet: Fleet, leaving: Sequence[Movable], costs: Costs) -> dict[str, Allocation] | None:
-    """What each of these pods takes elsewhere if all of them leave their nodes, by key; None if one finds no
-    place that is free before anybody leaves. The fleet is as before afterwards."""
+    """The allocations of these pods elsewhere if all of them leave their nodes, by key; None if one has no
+    place that is free before any pod is moved. The fleet is restored afterwards."""
     with ExitStack() as changes:
         search = _Search(fleet, leaving, costs, len(leaving), MOST_QUESTIONS, changes, None)
         rows, targets = {pod.held.row for pod in leaving}, dict[str, Allocation]()
@@ -127,12 +128,12 @@ class _Search:
             self._on_row[pod.held.row].append(pod)
             if pod.gang:
                 self._gangs[pod.gang].append(pod)
-        self._left: set[int] = set()  # the rows that pods leave
+        self._left: set[int] = set()  # rows that pods leave
         self._nowhere: set[tuple[Hashable, int]] = set()  # kinds, and rows that they cannot leave
         self.moves = Moves()
 
     def place(self, waiting: Waiting) -> bool:
-        """Let the pod have the best place that is free."""
+        """Place the pod on the best node where it fits."""
         cost = self._ask(waiting.key)
         if not np.isfinite(cost).any():
             return False
@@ -142,7 +143,7 @@ class _Search:
         return True
 
     def make_room(self, waiting: Waiting) -> bool:
-        """Let others move for the pod."""
+        """Move other pods to make room for the pod."""
         search, open_sets = (
             VictimSearch(self._fleet, waiting.request),
             list[tuple[float, int, int, frozenset[str]]](),
@@ -170,8 +171,8 @@ class _Search:
         return False
 
     def _leaving(self, search: VictimSearch, row: int, stay: frozenset[str]) -> list[Movable]:
-        """The cheapest pods to leave this row, wherever they go, with their gangs on other rows, the largest
-        first; none if not even all are enough, or too many would leave."""
+        """The cheapest pods to remove from this row, wherever they would go, with their gangs on other rows,
+        the largest first; empty if even all of them are not sufficient, or too many would have to leave."""
         pods = [pod for pod in self._on_row[row] if pod.key not in self.moves.targets]
         stays = [pod.key in stay or (pod.kind or pod.key, row) in self._nowhere for pod in pods]
         names = sorted({pod.gang for pod in pods if pod.gang})
@@ -189,7 +190,7 @@ class _Search:
     def _victims(
         self, pods: Sequence[Movable], stays: Sequence[bool], names: Sequence[str], *, by_number: bool
     ) -> Victims:
-        """``by_number``: the fewest pods, and not the cheapest."""
+        """``by_number``: minimize the number of pods before the cost."""
 
         def cost_of(some: Sequence[Movable]) -> tuple[float, float]:
             both = sum(pod.cost for pod in some), float(len(some))
@@ -204,8 +205,8 @@ class _Search:
         return self._gangs[pod.gang] if pod.gang else [pod]
 
     def _try(self, waiting: Waiting, row: int, leaving: Sequence[Movable]) -> Sequence[Movable]:
-        """Let these pods move for the pending pod. Empty if they do; else the fleet is as it was, and one
-        of these that are returned must stay."""
+        """Move these pods for the pending pod. Empty on success; else the fleet is restored, and one of the
+        returned pods must stay."""
         rows = {pod.held.row for pod in leaving}
         with ExitStack() as changes:
             changes.enter_context(self._fleet.without([pod.held for pod in leaving]))
@@ -227,7 +228,7 @@ class _Search:
         return ()
 
     def target(self, pod: Movable, left: Collection[int]) -> int | None:
-        """The row of the best place for a pod that moves; ``left``: rows that pods leave."""
+        """The row of the best place for a moved pod; ``left``: rows that pods leave."""
         cost = self._ask(pod.key).copy()
         if self._closed is None:
             cost[[*left]] = np.inf
@@ -254,5 +255,5 @@ def _size(pod: Movable) -> float:
 
 
 def _cheapest(fleet: Fleet, cost: Floats) -> int:
-    """The row of the least cost (N,), the first in the fleet's order of equal ones."""
+    """The row of the lowest cost (N,); among equal ones the first in the fleet's order."""
     return int(np.lexsort((fleet.arrays.order, cost))[0])

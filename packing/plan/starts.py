@@ -1,8 +1,8 @@
-"""When waiting requests start, in many sampled futures.
+"""Start times of pending requests in many sampled futures.
 
-In each future every running pod has a time at which it ends. A request starts on a node as soon as enough
-pods have ended there, which is counted by amounts, as for victims; it takes the node where that happens
-first. Those that wait ahead of it are asked first, and keep what they take.
+In each future every running pod has an end time. A request starts on a node as soon as enough pods have ended
+there, which is counted by amounts, as for victims; it takes the node where that happens first. Requests ahead
+of it in the queue are placed first, and keep their allocations.
 """
 
 from __future__ import annotations
@@ -31,34 +31,33 @@ from packing.victims.reprieve_kernels import reprieve
 from packing.victims.rights import Flags
 
 PARTS = (0.5, 0.9)
-"""The probabilities with which a request starts by the times that are forecast."""
+"""The probabilities with which a request starts by the forecast times."""
 _FIRST_STEP, _STEP, _MOST_STRETCH = 0.7, 0.1, 5.0
-"""How far the first start stretches the times, one of many at least, and all together at most; as
-logarithms."""
+"""Logarithms of the maximum stretch of the times: by the first start, by one of many at least, and in
+total."""
 _MOST_PLACES = 8
-"""Nodes on which a request is placed, each in other futures."""
+"""Maximum number of nodes on which a request is placed, each in different futures."""
 _MOST_DUE = 8192
-"""Results that wait for their time."""
+"""Maximum number of results that wait until they are due."""
 
 
 class Stretch:
-    """Learns by which factor the forecast times have to be stretched, so that as many requests start in time
-    as was said (Gibbs and Candes, "Adaptive conformal inference under distribution shift", 2021). Times
-    are in the seconds of some clock."""
+    """Learns the factor by which forecast times must be stretched, so that the stated fraction of requests
+    starts in time (Gibbs and Candes, "Adaptive conformal inference under distribution shift", 2021). Times
+    are in seconds of any clock."""
 
     def __init__(self) -> None:
         self._logarithm, self._learned = dict.fromkeys(PARTS, 0.0), dict.fromkeys(PARTS, 0)
         self._due: list[tuple[float, float, bool]] = []
 
     def learn(self, part: float, by: float, *, in_time: bool) -> None:
-        """A request that was to start ``by`` this time with this probability has started in time, or has not.
-        It counts from that time on: what starts early must not be learned before what starts late."""
+        """Record whether a request that was to start ``by`` this time with this probability has started in
+        time. It counts only from that time on: otherwise early starts would be learned before late ones."""
         if len(self._due) < _MOST_DUE:
             heappush(self._due, (by, part, in_time))
 
     def times(self, start: Start, now: float) -> tuple[float, ...]:
-        """The seconds by which a request starts with a probability of each of ``PARTS``, infinite for
-        never."""
+        """The seconds by which a request starts with each probability of ``PARTS``, infinite for never."""
         while self._due and self._due[0][0] <= now:
             _, part, in_time = heappop(self._due)
             self._learned[part] += 1
@@ -71,7 +70,7 @@ class Stretch:
 
 
 class Running(NamedTuple):
-    """A pod, what it holds of one node, and the seconds until it ends in each future (S,), infinite for
+    """A pod, its allocations on one node, and the seconds until it ends in each future (S,), infinite for
     never."""
 
     key: str
@@ -81,8 +80,9 @@ class Running(NamedTuple):
 
 class Start(NamedTuple):
     """The seconds until a request starts in each future (S,), infinite for never. ``row``: where it starts
-    most often, -1 for nowhere; ``needs``: the keys of the pods that end first there, in the median of these
-    futures. ``elsewhere``: other rows with such keys, and the futures in which it starts there, (S,)."""
+    most often, -1 for nowhere; ``needs``: the keys of the pods that end before it starts there, in the median
+    of these futures. ``elsewhere``: other rows with such keys, and (S,) the futures in which it starts
+    there."""
 
     times: Doubles
     row: int
@@ -92,7 +92,8 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _OnRow:
-    """When a request starts on one node, (S,), and which of its pods must have ended by then, (S, V)."""
+    """The times when a request starts on one node, (S,), and which of its pods must have ended by then,
+    (S, V)."""
 
     pods: Sequence[Running]
     times: Doubles
@@ -100,8 +101,8 @@ class _OnRow:
 
 
 class StartQueue:
-    """Requests in the order in which they are placed. ``running`` returns the pods of a row as they are when
-    it is called; all have ``futures`` times."""
+    """Requests in the order in which they are placed. ``running`` returns the present pods of a row; each has
+    times in all ``futures``."""
 
     def __init__(self, fleet: Fleet, running: Callable[[int], Sequence[Running]], futures: int) -> None:
         self._fleet, self._running, self._futures = fleet, running, futures
@@ -109,19 +110,20 @@ class StartQueue:
         self._known = defaultdict[Request, dict[int, _OnRow]](dict)
 
     def look(self, request: Request, row: int) -> None:
-        """Find when the request starts on this node. Takes about 0.2 ms; others may run between two calls."""
+        """Compute when the request starts on this node. Takes about 0.2 ms; other tasks may run between two
+        calls."""
         if row not in self._known[request]:
             self._known[request][row] = self._on_row(request, row)
 
     def candidates(self, request: Request, allowed: Flags, soon: Doubles, most: int) -> list[int]:
-        """The rows to look at: of the ``allowed`` ones (N,) where the request fits once they are empty, so
-        many with the most GPUs free ``soon`` (N,)."""
+        """The rows to consider: of the ``allowed`` ones (N,) where the request fits on the empty node, the
+        ``most`` with the most GPUs free ``soon`` (N,)."""
         rows = np.flatnonzero(allowed & fits_when_empty(self._fleet, request))
         nearest: list[int] = rows[np.argsort(-soon[rows], kind="stable")][:most].tolist()
         return nearest
 
     def start(self, request: Request, rows: Sequence[int]) -> Start:
-        """When the request starts on any of these rows, which are candidates for it."""
+        """The start of the request on any of these rows, which are candidates for it."""
         for row in rows:
             self.look(request, row)
         never = Start(np.full(self._futures, np.inf), -1, ())
@@ -146,7 +148,8 @@ class StartQueue:
         return tuple(pod.key for pod, ends in zip(there.pods, there.leaving[median], strict=True) if ends)
 
     def take(self, key: str, request: Request, start: Start, lasts: Doubles) -> None:
-        """The request keeps the room of this start for so many seconds, (S,): in each future on its node."""
+        """Reserve the place of this start for the request for ``lasts`` seconds, (S,): in each future on its
+        node."""
         ends = start.times + lasts
         rest = ~np.any([np.zeros(self._futures, np.bool_), *(here for *_, here in start.elsewhere)], axis=0)
         for row, needs, here in ((start.row, start.needs, rest), *start.elsewhere):
@@ -154,7 +157,7 @@ class StartQueue:
                 self._take_on(row, {*needs}, key, request, np.where(here, ends, 0.0))
 
     def _take_on(self, row: int, needs: set[str], key: str, request: Request, ends: Doubles) -> None:
-        """Where the request does not start there it ends at once."""
+        """In futures in which the request does not start there, it ends at once."""
         ahead = self._ahead[row]
         ended = [allocation for pod in self._running(row) if pod.key in needs for allocation in pod.held]
         stays = [allocation for pod in ahead if pod.key not in needs for allocation in pod.held]
@@ -187,8 +190,8 @@ class StartQueue:
     def _by_trial(
         self, request: Request, row: int, pods: Sequence[Running], ends: Doubles, leaving: Flags
     ) -> Flags:
-        """Where amounts do not decide: let the pods leave in the order in which they end, until the fleet
-        says that the request fits. Sets ``leaving``; returns whether it ever fits, (S,)."""
+        """Where amounts are not sufficient: remove the pods in the order in which they end, until the fleet
+        confirms that the request fits. Sets ``leaving``; returns whether it ever fits, (S,)."""
 
         @cache
         def fits(gone: frozenset[int]) -> bool:

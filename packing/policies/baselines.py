@@ -1,4 +1,4 @@
-"""Policies to compare with, which rank nodes by their sums of CPU and GPU and learn nothing."""
+"""Baseline policies for comparison, which rank nodes by their sums of CPU and GPU and learn nothing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from packing.policies.interface import Due
 
 
 class Baseline:
-    """A policy without tables. A subclass says how it ranks nodes; on the node the shares go to the GPUs that
-    have the least left."""
+    """A policy without tables. A subclass ranks the nodes; on a node the shares are placed on the GPUs with
+    the least left."""
 
     name: str
 
     @abstractmethod
     def rank(self, fleet: Fleet, request: Request) -> Floats:
-        """Cost per row (N,), lower is better, whether the request fits or not."""
+        """Cost per row (N,), lower is better, whether or not the request fits."""
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
         rank = self.rank(fleet, request)
@@ -39,14 +39,14 @@ class Baseline:
         """Ignored."""
 
     def update(self, fleet: Fleet, due: Due) -> None:
-        """There is nothing to update."""
+        """Nothing to update."""
 
 
 class BestFit(Baseline):
-    """The node that has the least CPU and GPU left, as parts of the largest node.
+    """Prefer the node with the least CPU and GPU left, as fractions of the largest node.
 
     BestFit of hkust-adsl/kubernetes-scheduler-simulator, the strongest baseline of Weng et al. (USENIX ATC
-    2023): score = int(100 (1 - (CPU left + GPU left) / 2)), cost = 100 - score. The simulator then stretches
+    2023): score = int(100 (1 - (CPU left + GPU left) / 2)), cost = 100 - score. The simulator then rescales
     the score to 0..100 over the nodes that fit, which changes neither order nor ties.
     """
 
@@ -61,7 +61,7 @@ class BestFit(Baseline):
         return {"free CPU left": 50 * float(cpu[row]), "free GPU left": 50 * float(gpu[row])}
 
     def _left(self, fleet: Fleet, request: Request) -> tuple[Floats, Floats]:
-        """CPU and GPU of each node (N,) that stay free, as parts of the largest node's."""
+        """CPU and GPU of each node (N,) that remain free, as fractions of the largest node's."""
         cpu_max, gpu_max = largest_node(fleet)
         cpu = (fleet.arrays.cpu - request.cpu_milli) / cpu_max
         return cpu, (fleet.arrays.free_parts().sum(axis=0) - gpu_sizes(fleet, request)) / gpu_max
@@ -69,7 +69,7 @@ class BestFit(Baseline):
 
 class MostAllocated(Baseline):
     """Strategy MostAllocated of kube-scheduler's NodeResourcesFit, over CPU and GPU with equal weights: the
-    cost is the mean free part in per cent."""
+    cost is the mean free fraction in percent."""
 
     name = "most-allocated"
 
@@ -78,7 +78,8 @@ class MostAllocated(Baseline):
 
 
 class LeastAllocated(Baseline):
-    """Strategy LeastAllocated, kube-scheduler's default, which spreads pods: the opposite."""
+    """Strategy LeastAllocated, kube-scheduler's default, which spreads pods: the opposite of
+    MostAllocated."""
 
     name = "least-allocated"
 
@@ -87,19 +88,19 @@ class LeastAllocated(Baseline):
 
 
 def largest_node(fleet: Fleet) -> tuple[float, float]:
-    """The most CPU (milli) and the most GPUs that any node has, each at least 1."""
+    """The largest CPU (milli) and number of GPUs of any node, each at least 1."""
     gpus = fleet.arrays.whole_parts().sum(axis=0).max(initial=1)
     return float(fleet.arrays.cpu_capacity.max(initial=1)), float(gpus)
 
 
 def truncated(score: npt.NDArray[np.floating]) -> Floats:
-    """A score rounded down, as the published policies do; 1e-4 allows for rounding errors."""
+    """A score rounded down, as in the published policies; 1e-4 allows for rounding errors."""
     cut: Floats = np.floor(score + 1e-4).astype(np.float32)
     return cut
 
 
 def _free_fraction(fleet: Fleet, request: Request) -> Floats:
-    """Mean of the parts of each node's own CPU and GPU that are free once the request is placed."""
+    """Mean of the fractions of each node's CPU and GPU that are free once the request is placed."""
     arrays = fleet.arrays
     cpu = (arrays.cpu - request.cpu_milli) / np.maximum(arrays.cpu_capacity, 1)
     gpus = np.maximum(arrays.whole_parts().sum(axis=0), 1)

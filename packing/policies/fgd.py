@@ -1,9 +1,10 @@
-"""Fragmentation gradient descent (FGD): the node where the expected unusable GPU grows least.
+"""Fragmentation gradient descent (FGD): prefer the node where the expected unusable GPU grows least.
 
 Weng et al., "Beware of Fragmentation" (USENIX ATC 2023). For a mix of request types with frequencies x_t, a
-node's unusable GPU is F = sum_t x_t F_t, where F_t is all its free GPU if type t cannot run there (or asks
-for none), and otherwise the free GPU on GPUs too small for one of its shares. As in their simulator, score =
-int(100 / (1 + exp(rise of F))), which makes ties, and a single share takes the GPU with the best score.
+node's unusable GPU is F = sum_t x_t F_t, where F_t is all its free GPU if type t cannot run there (or
+requests none), and otherwise the free GPU on GPUs too small for one of its shares. As in their simulator,
+score = int(100 / (1 + exp(rise of F))), which causes ties, and a single share takes the GPU with the best
+score.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ class Fgd:
         self._demand.observe(request)
 
     def update(self, fleet: Fleet, due: Due) -> Solve | None:
-        """The tables are a mix, and there are no prices."""
+        """Update the mix; FGD has no prices."""
         if due is Due.PRICES:
             return None
         mix = self._mix or self._demand.mix([by_pods], fleet.names.known_set)
         return lambda: partial(self._adopt, fleet, mix)
 
     def _adopt(self, fleet: Fleet, mix: Mix) -> None:
-        fleet_mix = _FleetMix(fleet, mix)  # if this raises, the old mix stays
+        fleet_mix = _FleetMix(fleet, mix)  # if this raises, the old mix is kept
         self._planned, self._fleet_mix = mix, fleet_mix
         self._cache.forget()
 
@@ -55,13 +56,13 @@ class Fgd:
         return self._costs(fleet, request).cost
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
-        """The GPU with the best score; for several GPUs, or if not every GPU is allowed, the tightest."""
+        """The GPU with the best score; for several GPUs, or if not every GPU is permitted, the tightest."""
         if request.chooses_gpus or row in fleet.choosy_rows:
             return tightest(fleet, request, row)
         return gpus_in(int(self._costs(fleet, request).gpus[row]))
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
-        """The rise of the unusable GPU, from which the score is computed."""
+        """The increase of the unusable GPU, from which the score is computed."""
         return {"unusable GPU": float(self._costs(fleet, request).terms[0, row])}
 
     def _costs(self, fleet: Fleet, request: Request) -> CachedCost:
@@ -77,7 +78,7 @@ class Fgd:
 
 
 class _FleetMix:
-    """The types of a mix in the arrays of one fleet, as the kernel takes them."""
+    """The types of a mix as kernel arguments for one fleet."""
 
     def __init__(self, fleet: Fleet, mix: Mix) -> None:
         self.layout = fleet.layout

@@ -1,4 +1,4 @@
-"""The cost of a request on each node under FGD, for nodes that changed since the last call."""
+"""Kernel for the cost of a request on each node under FGD, for nodes that changed since the last call."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from packing.jit import Float32Array, Float32Array2D, inlined, record_kernel
 
 
 class MixWeights(NamedTuple):
-    """How often each type of a mix comes, ``frequency`` (T,); ``gpu`` (GPU_ROWS, G) is scratch."""
+    """The ``frequency`` (T,) of each type of a mix; ``gpu`` (GPU_ROWS, G) is scratch."""
 
     frequency: Float32Array
     gpu: Float32Array2D
@@ -43,7 +43,7 @@ class MixWeights(NamedTuple):
 
 @inlined
 def _unusable(n, cpu, model, types, frequency, gpu):
-    """Expected free GPU of node ``n`` that the next request cannot use, in GPUs, with ``gpu`` its free
+    """Expected free GPU of node ``n`` that the next request cannot use, in GPUs; ``gpu`` is its free
     state."""
     amounts = types.amounts
     free = free_gpu(gpu)
@@ -63,7 +63,7 @@ def _unusable(n, cpu, model, types, frequency, gpu):
 
 @inlined
 def _take(chosen, gpu, share, sign):
-    """Take ``share`` milli of each of the ``chosen`` GPUs (sign 1), or give it back (-1)."""
+    """Take ``share`` milli of each of the ``chosen`` GPUs (sign 1), or release it (-1)."""
     for g in range(gpu.shape[1]):
         if (chosen >> g) & 1:
             of_memory = gpu[TAKES, g] / max(gpu[CAPACITY, g], np.float32(1))
@@ -76,7 +76,7 @@ def _take(chosen, gpu, share, sign):
 @record_kernel(CachedCost, Nodes, RequestArgs, MixTypes, MixWeights)
 def fgd_cost(cached, nodes, request, types, weights):
     """Bring ``cached`` up to date: cost = 100 - score, infinite where the request does not fit, and as the
-    first of ``terms`` the rise of the unusable GPU before rounding."""
+    first of ``terms`` the increase of the unusable GPU before rounding."""
     asked, gpu = request.amounts, weights.gpu
     for n in range(cached.seen.size):
         if cached.seen[n] == nodes.generation[n]:

@@ -1,4 +1,4 @@
-"""The default policy: it keeps the inventory of slots balanced, at the prices of slots and fill.
+"""The default policy: it keeps the inventory of slots balanced through the prices of slots and fill.
 
 A placement costs, in GPUs,
 
@@ -7,23 +7,24 @@ A placement costs, in GPUs,
 rounded up to STEP, plus less than a STEP for what is free.
 
 - *slots*: a slot is room for one more request of a type; the placement pays the price of every slot that it
-  takes from the fleet (``packing.cost.slots``). This keeps whole nodes, scarce models and CPU beside GPUs.
-- *fill*: how much less the rest of the GPU can be filled (``packing.cost.fill_tables``).
-- *stranding*: the rise of max(R - C / (e rho), 0), with R the node's free GPU, C its free CPU and rho the CPU
-  per GPU that the mix asks for: free GPU for which the node has no CPU left.
+  takes from the fleet (``packing.cost.slots``). This preserves whole nodes, scarce models and CPU for GPUs.
+- *fill*: the change in the value of the GPU's free part (``packing.cost.fill_tables``).
+- *stranding*: the increase of max(R - C / (e rho), 0), with R the node's free GPU, C its free CPU and rho the
+  CPU per GPU in the mix: free GPU for which the node has no CPU left.
 - *islands*: on nodes whose NVLink islands are known, APART x GPUs less if several GPUs of a pod are peers and
-  more if they are not; and PEERS x (the slots for several GPUs that the islands lose, less those that the
+  more if they are not; and PEERS x (the slots for several GPUs that the islands lose, minus those that the
   node loses): a slot for k GPUs is worth more where they are peers.
-- *device*: how much more of a GPU, and how much more valuable a GPU, the request gets here than elsewhere
-  (``packing.cost.device_costs``). So a replica goes before a whole GPU, and a T4 before an H100.
+- *device*: how much larger and more valuable the allocated device is than the cheapest one elsewhere
+  (``packing.cost.device_costs``). So a replica is preferred to a whole GPU, and a T4 to an H100.
 
-Where nodes are in domains of the network, one costs STEP x (the part of its domain that is idle) more, so
-that whole domains stay free for gangs (``packing.cost.domains``).
+If nodes are in network domains, a node costs an additional STEP x (the idle fraction of its domain), so that
+whole domains stay free for gangs (``packing.cost.domains``).
 
-Rounding makes nearly equal nodes equal. Among them the node with the least free comes first: it costs STEP x
-free / (1 + free) more, with free = R + C / (e rho) before the placement. So pods stay together whatever the
-order of the nodes, also with random ties and with samples of the nodes. Where NVLink islands are known, half
-of this is the size of the island that is split: large ones stay whole even if no job has needed them yet.
+Rounding makes nearly equal nodes equal. Among them the node with the least free is preferred: each costs an
+additional STEP x free / (1 + free), with free = R + C / (e rho) before the placement. So pods stay together
+regardless of the order of the nodes, also with random ties and samples of the nodes. Where NVLink islands are
+known, half of this is the size of the island that is split: large ones stay whole even if no job has needed
+them yet.
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ from packing.policies.interface import Due, Solve
 
 FILL, STRANDING, STRAND_MARGIN = 8.0, 1.1, 0.77
 """F, S and e above. Found together with ``slots.SCARCITY``, on the same six traces. The optimum is flat: a
-weight of fill of 5 or 13 instead of 8 costs 0.1 points, no stranding 0.55. A smooth curve instead of max() in
+fill weight of 5 or 13 instead of 8 costs 0.1 points, no stranding 0.55. A smooth curve instead of max() in
 stranding costs cpu250 0.6."""
 
 MOVED = 0.1
-"""Part of the GPUs that have got into another state since the fill tables were computed for the fleet as it
-is; with more they are computed again."""
+"""Maximum fraction of the GPUs whose state has changed since the fill tables were computed for the present
+fleet; beyond it they are recomputed."""
 _NO_CPU_COUNTS = 1e9
-"""CPU milli per GPU before any request for GPU is known: free CPU then counts (nearly) nothing."""
+"""CPU milli per GPU before any GPU request is known: free CPU then counts (nearly) nothing."""
 
 
 class InventoryPolicy:
-    """The policy of the module's docstring. If no ``mix`` is given, ``demand`` learns it. A remainder of a
-    GPU below ``minimum_milli`` of compute or memory counts as waste. The attribute ``tables`` are those in
-    force."""
+    """The policy of the module's docstring. If no ``mix`` is given, ``demand`` learns it. The rest of a GPU
+    below ``minimum_milli`` of compute or memory counts as waste. The attribute ``tables`` contains the
+    current ones."""
 
     name = "inventory"
 
@@ -88,13 +89,13 @@ class InventoryPolicy:
         return None
 
     def _price(self, fleet: Fleet) -> None:
-        """Make the prices those of the fleet as it is now."""
+        """Update the prices for the present state of the fleet."""
         if self._priced is not None and self._priced.has_nodes_of(fleet):
             self._priced.price(fleet, self._demand.seen)
             self._cache.forget()
         elif self._priced is not None:
             self._adopt(fleet, self.tables)
-        else:  # requests come before the first tables
+        else:  # requests arrived before the first tables
             self._adopt(fleet, build_tables(self._known_mix(fleet), FreeGpus.of(fleet), self._minimum))
 
     def _adopt(self, fleet: Fleet, tables: Tables) -> None:
@@ -104,7 +105,7 @@ class InventoryPolicy:
         else:
             priced = _PricedSlots(fleet, tables, self._sizes)
             priced.price(fleet, self._demand.seen)
-            self._priced = priced  # if anything raised, the old ones stay
+            self._priced = priced  # if anything raised, the old ones are kept
         self.tables = tables
         self._cache.forget()
 
@@ -116,7 +117,8 @@ class InventoryPolicy:
         return cost if idle is None else cost + STEP * idle
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
-        """The GPU whose share costs least; for several GPUs, or if not every GPU is allowed, the tightest."""
+        """The GPU on which the share costs least; for several GPUs, or if not every GPU is permitted, the
+        tightest."""
         if request.chooses_gpus or row in fleet.choosy_rows:
             return tightest(fleet, request, row)
         return gpus_in(int(self._costs(fleet, request).gpus[row]))
@@ -128,7 +130,7 @@ class InventoryPolicy:
         return terms if idle is None else {**terms, "domains": STEP * float(idle[row])}
 
     def _costs(self, fleet: Fleet, request: Request) -> CachedCost:
-        """The request's costs, computed again for the nodes that changed since its last call."""
+        """The request's costs, recomputed for the nodes that changed since its last call."""
         if (cached := self._cache.current(fleet, request)) is not None:
             return cached
         if self._priced is None or self._priced.layout != fleet.layout:
@@ -159,15 +161,15 @@ class _PricedSlots:
         self.values = checked(ValueTables(prices, tables.fill, memory_mib, FILL, stranding, per_gpu))
 
     def has_nodes_of(self, fleet: Fleet) -> bool:
-        """Whether the fleet still has the nodes that this was made for; what is free on them may differ."""
+        """Whether the fleet still has the nodes for which this was built; their free resources may differ."""
         return self.layout == fleet.layout and self._replaced == fleet.replaced
 
     def use_fill(self, fill: Floats) -> None:
-        """Replace the fill tables by others of the same mix."""
+        """Replace the fill tables with others of the same mix."""
         self.values = checked(self.values._replace(fill=fill))
 
     def price(self, fleet: Fleet, arrived: int) -> None:
-        """Count the slots again and price them; so many pods have arrived."""
+        """Recount the slots and update their prices; ``arrived`` is the number of pods so far."""
         self.slots.recount(self._nodes)
         free, has_arrived = fleet.arrays.free_gpu(), arrived * self._gpu_per_pod
         used = float(fleet.arrays.whole_parts().sum()) - free

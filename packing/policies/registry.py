@@ -1,4 +1,5 @@
-"""The policies by name. A policy's module is imported when the policy is made, because that loads kernels."""
+"""The policies by name. A policy's module is imported when the policy is created, because that loads
+kernels."""
 
 from __future__ import annotations
 
@@ -42,9 +43,9 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "fgd": _fgd,
     **{name: partial(_baseline, name) for name in ("best-fit", "most-allocated", "least-allocated")},
 }
-"""Name in the settings and on the command line -> function that makes the policy; the first is the default.
+"""Name in the settings and on the command line -> function that creates the policy; the first is the default.
 
 Its arguments, which policies without a demand mix ignore: a known ``mix`` (None: learn it), the ``prior`` to
-learn from, how many pods have ``arrived`` before, and ``minimum_milli``: a remainder of a GPU below it counts
-as waste.
+learn from, the number of pods that have ``arrived`` before, and ``minimum_milli``: the rest of a GPU below it
+counts as waste.
 """

@@ -1,12 +1,12 @@
-"""What the pods of a node hold, and what must be freed of it before a request fits there, as amounts by row.
+"""The holdings of a node's pods, and the amounts that must be freed before a request fits there, by row.
 
-Each thing that can run out on a node is a *row*: CPU, memory, each counted pool, and for each GPU the shares
-that it still takes, then compute (milli) and memory (MiB), or, where it is divided into MIG instances on
-demand, one row for each slice, with one unit for each holder.
+Each exhaustible quantity of a node is a *row*: CPU, memory, each counted pool, and for each GPU the number of
+further shares, then compute (milli) and memory (MiB), or, where it is divided into MIG instances on demand,
+one row for each slice, with one unit for each holder.
 
-A *choice* is a number of GPUs, in one NVLink island or any. A *target* of a choice is a GPU with what must be
-freed of it, and for MIG on demand one of the windows that the instance could take. What does not depend on
-the chosen GPUs is a choice with one target.
+A *choice* is a number of GPUs, in one NVLink island or anywhere. A *target* of a choice is a GPU with the
+amounts that must be freed on it, and for MIG on demand one of the instance's possible windows. Amounts that
+do not depend on the chosen GPUs are a choice with one target.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ CPU_ROW, MEMORY_ROW, FIRST_POOL = 0, 1, 2
 
 
 class NodeRows:
-    """How the rows of a node are numbered: ``pools`` by the number of the resource, ``gpus`` the first row of
-    each GPU, which is that of its shares, ``slices`` of each GPU (0: its compute and memory are rows), and
+    """The numbering of a node's rows: ``pools`` by the number of the resource, ``gpus`` the first row of each
+    GPU, which is that of its shares, ``slices`` of each GPU (0: its compute and memory are rows), and
     ``count`` of all rows."""
 
     def __init__(self, fleet: Fleet, spec: NodeSpec) -> None:
@@ -46,14 +46,15 @@ class NodeRows:
         self.decide = len(numbers) == len(counted) and not any(
             spec.gpus[gpu].divisible and not spec.gpus[gpu].instances for pool in counted for gpu in pool.gpus
         )
-        """Whether amounts decide: not where shares and counted devices are of the same GPUs."""
+        """Whether amounts are sufficient to decide: not if shares and counted devices are on the same
+        GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What each of V pods holds of one node: ``amounts`` (V, R) by row, and ``parts`` (G, V): 1 divided by
-    the number of GPUs of which it holds parts, on these GPUs. It can be kept as long as it ``is_of`` the node
-    and the pods hold the same."""
+    """The holdings of each of V pods on one node: ``amounts`` (V, R) by row, and ``parts`` (G, V): 1 divided
+    by the number of GPUs on which it holds shares, for these GPUs. It is valid as long as it ``is_of`` the
+    node and the pods' allocations do not change."""
 
     layout: tuple[int, int, int]
     spec: NodeSpec
@@ -64,7 +65,7 @@ class Holdings:
 
     @classmethod
     def of(cls, fleet: Fleet, row: int, allocations: Sequence[tuple[Allocation, ...]]) -> Holdings:
-        """The holdings of pods on a node of the fleet; other rows in their allocations are ignored."""
+        """The holdings of pods on a node of the fleet; allocations on other rows are ignored."""
         spec = fleet.specs[row]
         assert spec is not None
         rows = NodeRows(fleet, spec)
@@ -83,7 +84,7 @@ class Holdings:
 
 
 def _add_amounts(freed: Doubles, rows: NodeRows, held: Iterable[Allocation]) -> None:
-    """Add what a victim frees in each row."""
+    """Add the amounts that a victim frees in each row."""
     for allocation in held:
         freed[CPU_ROW] += allocation.cpu_milli
         freed[MEMORY_ROW] += allocation.memory_bytes
@@ -103,25 +104,25 @@ def _add_amounts(freed: Doubles, rows: NodeRows, held: Iterable[Allocation]) -> 
 
 
 _Least: TypeAlias = list[tuple[int, int]]
-"""Rows, and how much of them must be free."""
+"""Rows, and the amounts that must be free."""
 _Target: TypeAlias = tuple[int, int, _Least]
-"""Island, GPU, and what it needs."""
+"""Island, GPU, and its required amounts."""
 
 
 class Demand(NamedTuple):
-    """J choices, T targets in the order of choice, island and GPU, and E amounts that are missing."""
+    """J choices, T targets ordered by choice, island and GPU, and E missing amounts."""
 
     choices: Int64Array2D
-    """(J, 2): how many different GPUs, and the end of its targets."""
+    """(J, 2): number of different GPUs, and the end of its targets."""
     targets: Int64Array2D
     """(T, 3): island, GPU, and the end of its amounts."""
     rows: Int64Array
     missing: Float64Array
-    """(E,) rows, and what must be freed there."""
+    """(E,) rows, and the amounts that must be freed there."""
 
 
 def demand_of(fleet: Fleet, request: Request, row: int, rows: NodeRows) -> Demand:
-    """What must be freed of the node in this row of the fleet."""
+    """The amounts that must be freed on the node in this row of the fleet."""
     free, needs = _free_amounts(fleet, row, rows), _Needs(fleet, request, row, rows)
     choices: list[tuple[int, int]] = []
     targets: list[tuple[int, int, int]] = []
@@ -141,7 +142,7 @@ def demand_of(fleet: Fleet, request: Request, row: int, rows: NodeRows) -> Deman
 
 
 def _free_amounts(fleet: Fleet, row: int, rows: NodeRows) -> list[float]:
-    """What is free of each row, negative where more is taken than there is."""
+    """The free amount of each row, negative where more is allocated than exists."""
     arrays = fleet.arrays
     free = [float(arrays.free_cpu[row]), float(arrays.free_memory[row])]
     free += [float(arrays.free_devices[resource, row]) for resource in rows.pools]
@@ -157,7 +158,7 @@ def _free_amounts(fleet: Fleet, row: int, rows: NodeRows) -> list[float]:
 
 
 class _Needs:
-    """What a request needs of one node."""
+    """The amounts that a request needs on one node."""
 
     def __init__(self, fleet: Fleet, request: Request, row: int, rows: NodeRows) -> None:
         spec = fleet.specs[row]
@@ -183,7 +184,7 @@ class _Needs:
                 yield count, self._targets([gpu for gpu in named if gpu in pool.gpus], None, island=False)
 
     def _of_any_gpu(self) -> Iterator[tuple[int, int]]:
-        """What must be free whatever GPUs are chosen."""
+        """Amounts that must be free whichever GPUs are chosen."""
         fleet, request, row = self._fleet, self._request, self._row
         if request.cpu_milli:
             yield CPU_ROW, request.cpu_milli
@@ -201,7 +202,7 @@ class _Needs:
                 yield pool, free + fleet.usage[row].missing_peers(resource, count)
 
     def _targets(self, gpus: Iterable[int], part: Shares | None, *, island: bool) -> Iterator[_Target]:
-        """GPUs for such a part of each; without a part for all of them that the empty node has."""
+        """Targets for this share of each GPU; without ``part``, for whole empty GPUs."""
         arrays, row = self._fleet.arrays, self._row
         capacity, islands = arrays.memory_capacity[:, row].tolist(), arrays.island[:, row].tolist()
         known, windows = None, list[list[int]]()
@@ -221,8 +222,8 @@ class _Needs:
 
 @lru_cache(maxsize=4096)
 def _smallest_windows(instances: Instances, compute_milli: int, memory_mib: int) -> list[list[int]]:
-    """The places of slices in the windows of all instances that are large enough, without the windows of
-    which another takes only a part."""
+    """The places of slices in the windows of all sufficiently large instances, without windows that contain
+    another one."""
     windows = {
         window
         for instance in instances

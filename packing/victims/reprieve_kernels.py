@@ -1,4 +1,4 @@
-"""Which units of a set may stay, counted by amounts: the kernel of the victim search."""
+"""Kernel of the victim search: the units of a set that may stay, determined by amounts."""
 
 from packing.jit import BOOL, F8, I8, inlined, kernel, read, record_type, write
 from packing.victims.amounts import Demand
@@ -25,7 +25,7 @@ def _fits(demand, freed):
 
 @inlined
 def _is_met(demand, freed, t):
-    """Whether enough is freed of a target."""
+    """Whether a target's missing amounts are freed."""
     for e in range(demand.targets[t - 1, 2] if t else 0, demand.targets[t, 2]):
         if freed[demand.rows[e]] < demand.missing[e]:
             return False
@@ -34,10 +34,10 @@ def _is_met(demand, freed, t):
 
 @kernel(record_type(Demand), read(F8, 2), read(I8, 2), write(BOOL, 2), write(F8, 1), write(BOOL, 1))
 def reprieve(demand, amounts, orders, sets, freed, fits):
-    """Let units stay, one after the other in the order of their set, as long as the request fits.
+    """Let units stay, one by one in the order of their set, as long as the request fits.
 
-    ``amounts`` (U, R) that units free, ``orders`` (P, M) of units, and ``sets`` (Q, U) that leave, of which
-    the first P have an order. Sets ``fits`` (Q,): whether the request fits without the whole set. Scratch:
+    ``amounts`` (U, R) that units free, ``orders`` (P, M) of units, and ``sets`` (Q, U) to evict, of which the
+    first P have an order. Sets ``fits`` (Q,): whether the request fits without the whole set. Scratch:
     ``freed`` (R,).
     """
     for q in range(sets.shape[0]):

@@ -1,5 +1,5 @@
-"""Who may evict whom and when, and what it costs: one definition for the service, what it explains, and the
-replay. docs/preemption.md has the reasons."""
+"""The rules and costs of evictions: one definition for the service, its explanations, and the replay. For the
+reasons see docs/preemption.md."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 _Numbers = TypeVar("_Numbers", float, Doubles)
 
 RESTART = 300.0
-"""Seconds of work that a restart costs beside what was computed since the last checkpoint: the pod waits for
-a node, pulls its image, loads data and model, and warms up. Minutes for most training jobs."""
+"""Seconds of work lost by a restart in addition to the work since the last checkpoint: the pod waits for a
+node, pulls its image, loads data and model, and warms up. Minutes for most training jobs."""
 SMALLEST = 0.01
-"""GPUs: a pod with less counts as this, so that pods without a GPU do not leave for nothing."""
+"""Minimum GPUs of a pod in costs, so that evicting a pod without a GPU is not free."""
 ROOM_SECONDS = 3600.0
-"""GPU-seconds for each GPU that a placement costs by the policy: a bad one stays for about an hour."""
+"""GPU-seconds per GPU of a placement's policy cost: a bad placement lasts for about an hour."""
 _MOST_DOUBLINGS = 30
 
 
 class Verdict(IntEnum):
-    """Whether a pod may be evicted, else the first of the rules that forbid it."""
+    """Whether a pod may be evicted; if not, the first rule that forbids it."""
 
     MAY_LEAVE = 0
     NEVER = 1
@@ -42,11 +42,11 @@ class Verdict(IntEnum):
 
 
 class Standing(NamedTuple):
-    """What protects a pod, whoever wants its place. Times in seconds.
+    """The protection of a pod, independent of the preemptor. Times in seconds.
 
-    Pods of higher priority may evict it from ``guaranteed_until`` on (its minimum runtime), those of equal
-    priority from ``overtime_from`` on, nobody before ``forbidden_until`` and ``shielded_until``, and until
-    ``tolerates_until`` none whose priority is below ``tolerates_below``.
+    Pods of higher priority may evict it from ``guaranteed_until`` on (its minimum runtime), pods of equal
+    priority from ``overtime_from`` on, no pod before ``forbidden_until`` and ``shielded_until``, and until
+    ``tolerates_until`` no pod with a priority below ``tolerates_below``.
     """
 
     priority: float
@@ -59,9 +59,9 @@ class Standing(NamedTuple):
 
 
 class Relations(NamedTuple):
-    """What the preemptor has to do with each of V victims, each (V,) or one for all. By its queue it may
-    preempt those that are ``lower``, and take over from ``equals`` in overtime. ``same_gang``: in its own
-    gang or job. ``used_up``: their queues have lost as many pods as they may."""
+    """The preemptor's relation to each of V victims, each (V,) or one value for all. Its queue permits it to
+    preempt those that are ``lower``, and to take over from ``equals`` in overtime. ``same_gang``: in the
+    preemptor's gang or job. ``used_up``: their queues have reached their limit of lost pods."""
 
     lower: Flags
     equals: Flags | bool
@@ -75,8 +75,8 @@ def verdicts(
     """The ``Verdict`` of each victim (V,) for a preemptor of this priority. ``standings``: a row for each
     field of ``Standing``, (7, V).
 
-    ``preemptionPolicy: Never`` (``never_preempts``) does not forbid to take over: it is about "pods with
-    lower priority" (k8s.io/api core/v1).
+    ``preemptionPolicy: Never`` (``never_preempts``) does not forbid takeovers: it is about "pods with lower
+    priority" (k8s.io/api core/v1).
     """
     victim = Standing(*standings)
     by_priority = ~((victim.priority == priority) & relations.equals & (now >= victim.overtime_from))
@@ -98,28 +98,28 @@ def verdicts(
 
 
 def may_preempt(queue: str, preempts: Collection[str], victims_queue: str) -> bool:
-    """Whether the queue allows it to preempt pods of the other one. A pod without a queue ("") is subject to
-    priorities only."""
+    """Whether pods of the queue may preempt pods of the other queue. A pod without a queue ("") is subject
+    only to priorities."""
     return not (queue and victims_queue) or victims_queue in preempts
 
 
 def may_take_over(queue: str, preempts: Collection[str], victims_queue: str) -> bool:
-    """Whether pods of the queue may take over from pods of equal priority of the other one in overtime."""
+    """Whether pods of the queue may take over from pods of equal priority of the other queue in overtime."""
     return victims_queue == queue or victims_queue in preempts
 
 
 def longest_run(max_duration: float, rounds: int) -> float:
-    """Seconds that a pod may run before its equals may take over, in a queue with this ``max_duration``.
+    """Seconds that a pod may run before equal pods may take over, in a queue with this ``max_duration``.
 
-    ``rounds``: how often its job was preempted before. Each time doubles the duration: otherwise two long
-    jobs without checkpoints would take over from each other forever.
+    ``rounds``: number of earlier preemptions of its job. Each doubles the duration: otherwise two long jobs
+    without checkpoints would take over from each other forever.
     """
     return max_duration * (1 << min(rounds, _MOST_DOUBLINGS))
 
 
 def rounds_of(preemptions: Iterable[float], apart: float) -> int:
-    """How often a job was preempted, by the times of its preemptions (ascending, in seconds). Those within
-    ``apart`` seconds count once: a job may lose all its pods for one that waits."""
+    """Number of preemptions of a job, from their times (ascending, in seconds). Those within ``apart``
+    seconds count once: a job may lose all its pods to one pending pod."""
     rounds, begun = 0, -math.inf
     for at in preemptions:
         if at >= begun + apart:
@@ -128,7 +128,7 @@ def rounds_of(preemptions: Iterable[float], apart: float) -> int:
 
 
 def gpu_seconds(gpus: _Numbers, lost: _Numbers, restarts: _Numbers) -> _Numbers:
-    """What the eviction of a pod, or of each of many, costs. ``gpus`` that it holds, seconds of work that are
-    ``lost``, and ``restarts``: how often its job lost a pod before."""
+    """The cost of evicting a pod, or each of many. ``gpus``: held GPUs; ``lost``: seconds of lost work;
+    ``restarts``: how often its job has lost a pod before."""
     cost: _Numbers = np.maximum(gpus, SMALLEST) * (lost + RESTART * (1 + restarts))
     return cost

@@ -1,13 +1,13 @@
-"""The cheapest pods of a node to evict, so that a request fits there at device level.
+"""The cheapest pods of a node to evict so that a request fits there at device level.
 
-A *victim* is a pod that may be evicted; what it costs is a vector that is compared lexicographically, the
-first component first. Members of a *gang* may leave one by one as long as enough of them remain (``spare``);
-beyond that the whole gang leaves, at the gang's cost.
+A *victim* is a pod that may be evicted; its cost is a vector that is compared lexicographically. Members of a
+*gang* may be evicted one by one as long as enough of them remain (``spare``); beyond that the whole gang is
+evicted, at the gang's cost.
 
-The search is greedy: everybody leaves, and then as many stay as can, one after the other. The order decides
-which set is left, so a few orders are tried, and then the neighbors of the best set. From no set that is
-found a unit could be left out. Whether the request fits is counted by amounts, or asked by trial where they
-do not decide.
+The search is greedy: start with evicting all victims, then let as many as possible stay, one by one. The
+order determines the remaining set, so several orders are tried, and then the neighbors of the best set. No
+unit could be left out of a resulting set. Whether the request fits is determined by amounts, or by trial
+where these are not sufficient.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from packing.victims.rights import Flags
 from packing.victims.victims import Cost, Recount, Units, Victims, VictimSet
 
 Reprieve: TypeAlias = Callable[[Longs, Flags], Flags]
-"""Orders of units (P, M) and sets that leave (Q, U), of which the first P have an order: lets those stay that
-can, in the sets themselves. Returns (Q,) whether the request fits without the whole set."""
+"""Orders of units (P, M) and sets to evict (Q, U), of which the first P have an order: removes units that may
+stay from the sets in place. Returns (Q,) whether the request fits without the whole set."""
 Fits: TypeAlias = Callable[[frozenset[int]], bool]
-"""Whether the request fits without these victims. If it does, it also fits without these and more."""
+"""Whether the request fits without these victims. If it does, it also fits without any superset."""
 
 _MOST_STEPS = 2
-"""From a set to a cheaper neighbor."""
+"""Maximum number of steps from a set to a cheaper neighbor."""
 _MOST_TRIALS = 400
-"""Questions to the fleet where amounts do not decide. One takes about 0.1 ms."""
+"""Maximum number of trials on the fleet where amounts are not sufficient. One takes about 0.1 ms."""
 
 
 class VictimSearch:
-    """Searches victims for one request on the nodes of a fleet. Pods may come and go in between, nodes must
-    not change."""
+    """Searches victims for one request on the nodes of a fleet. Pods may change in between, but nodes must
+    not."""
 
     def __init__(self, fleet: Fleet, request: Request) -> None:
         self._fleet, self._request = fleet, request
@@ -51,12 +51,12 @@ class VictimSearch:
     def among(
         self, row: int, holdings: Holdings, victims: Victims, *, roughly: bool = False
     ) -> VictimSet | None:
-        """The cheapest set that is found, with all required victims in it, after whose eviction the request
-        fits on the node; None if none is found. ``holdings``: those of the victims on this node. The fleet
-        confirms the answer only where amounts do not decide, and is unchanged afterwards.
+        """The cheapest set found, including all required victims, after whose eviction the request fits on
+        the node; None if none is found. ``holdings``: those of the victims on this node. The fleet is used
+        only where amounts are not sufficient to decide, and is unchanged afterwards.
 
-        ``roughly``: sooner, and the set may cost some percent more. A caller that ranks many nodes asks again
-        for the best.
+        ``roughly``: faster, but the set may cost a few percent more. A caller that ranks many nodes repeats
+        the search for the best one.
         """
         if not self._possible[row]:
             return None
@@ -81,10 +81,10 @@ class VictimSearch:
 
 
 def _cheapest(victims: Victims, units: Units, reprieve: Reprieve, *, roughly: bool) -> VictimSet | None:
-    """The cheapest set that is found, with all required victims in it; None if there is none. It costs no
-    more than the proposed victims, nor than any one unit with the required ones, if these are enough.
+    """The cheapest set found, including all required victims; None if there is none. It costs no more than
+    the proposed victims, nor than any single unit with the required ones, if these are sufficient.
 
-    ``roughly``: only the orders are tried, unless the first component is counted and not 0.
+    ``roughly``: only the orders are tried, unless the first component is recounted and not 0.
     """
     if not units.everyone[list(victims.required)].all():
         return None
@@ -94,14 +94,14 @@ def _cheapest(victims: Victims, units: Units, reprieve: Reprieve, *, roughly: bo
         search.try_sets(units.orders()[:1], units.set_of(victims.proposed)[None])
     if not roughly or (victims.recount and search.cost[0]):
         search.try_single_units()
-        search.try_neighbours()
+        search.try_neighbors()
     return None if search.best is None else VictimSet(*units.members(search.best), search.cost)
 
 
 def cheapest_by_trial(
     victims: Victims, fits: Fits, budget: int, *, roughly: bool = False
 ) -> VictimSet | None:
-    """The cheapest set that is found with at most ``budget`` calls of ``fits``."""
+    """The cheapest set found with at most ``budget`` calls of ``fits``."""
     units = Units(victims, np.zeros((0, len(victims))))
     return _cheapest(victims, units, _Trials(units, fits, budget), roughly=roughly)
 
@@ -115,35 +115,35 @@ class _Search:
         self.cost: Cost = (np.inf,)
 
     def try_single_units(self) -> None:
-        """Each unit that costs less than the best set, with the required ones."""
+        """Try each unit that costs less than the best set, together with the required ones."""
         order, costs = self._units.cheapest_first(), self._units.costs
         order = order[: bisect_left(order, self.cost, key=lambda unit: tuple(costs[unit].tolist()))]
         sets = self._units.required | (np.arange(len(costs)) == order[:, None])
         self.try_sets(np.zeros((0, 0), np.int64), sets)
 
-    def try_neighbours(self) -> None:
-        """Go to the cheapest neighbor of the best set, as long as it is cheaper."""
+    def try_neighbors(self) -> None:
+        """Move to the cheapest neighbor of the best set, as long as it is cheaper."""
         for _ in range(_MOST_STEPS):
             before = self.best
             if before is None or not before.any():
                 return
-            self.try_orders(self._units.neighbours(before))
+            self.try_orders(self._units.neighbors(before))
             if self.best is before:
                 return
 
     def try_orders(self, orders: Longs) -> None:
-        """Start with everybody in each of these orders (P, M)."""
+        """Start with evicting all units, in each of these orders (P, M)."""
         sets = np.empty((len(orders), len(self._units.costs)), np.bool_)
         sets[:] = self._units.everyone
         self.try_sets(orders, sets)
 
     def try_sets(self, orders: Longs, sets: Flags) -> None:
-        """Let as many stay as can of each set, in its order if it has one (see ``Reprieve``), and keep the
-        cheapest set."""
+        """Let as many units of each set stay as possible, in its order if it has one (see ``Reprieve``), and
+        keep the cheapest set."""
         fits = self._reprieve(orders, sets)
         if self._units.has_gangs:
             fits &= self._units.join_gangs(sets)
-            self._reprieve(orders, sets)  # some may stay now that whole gangs leave, or such a gang may
+            self._reprieve(orders, sets)  # now that whole gangs leave, others or one of these gangs may stay
         costs = sets @ self._units.costs
         if not fits.all():
             costs[~fits] = np.inf
@@ -158,8 +158,8 @@ class _Search:
 
 
 class _Trials:
-    """A ``Reprieve`` that asks a callback, at most ``budget`` times, and not for what follows from earlier
-    answers. After that nobody more stays."""
+    """A ``Reprieve`` that uses a callback, at most ``budget`` times, and not for what follows from earlier
+    answers. Once the budget is used up, no further units stay."""
 
     def __init__(self, units: Units, fits: Fits, budget: int) -> None:
         self._units, self._callback, self._left = units, fits, budget
@@ -175,7 +175,7 @@ class _Trials:
 
     def _reprieve(self, order: Sequence[int], leaving: Flags) -> None:
         stay, most = 0, len(order)
-        while stay < most:  # the first so many can stay together, found by halves
+        while stay < most:  # how many of the first can stay together, by bisection
             middle = (stay + most + 1) // 2
             if self._fits_with(order[:middle], leaving):
                 stay = middle
@@ -186,7 +186,7 @@ class _Trials:
             leaving[unit] = not self._fits_with([unit], leaving)
 
     def _fits_with(self, units: Sequence[int], leaving: Flags) -> bool:
-        """Whether the request fits if these units of those that leave stay."""
+        """Whether the request fits if these units of the set stay."""
         rest = leaving.copy()
         rest[units] = False
         return self._fits(rest)

@@ -1,4 +1,4 @@
-"""The terms of the search: victims, their gangs, sets of them, and what leaves together."""
+"""The terms of the victim search: victims, their gangs, sets of them, and units that leave together."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from packing.victims.rights import Flags
 
 Cost = tuple[float, ...]
 
-_MOST_NEIGHBOURS = 8
-"""Units of a set that stay in a neighbor of it, the dearest ones."""
+_MOST_NEIGHBORS = 8
+"""Maximum number of units of a set that stay in one of its neighbors, the most expensive ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangCost:
-    """``spare`` members may leave on their own. ``whole``: the cost if the gang leaves as a whole, with its
-    members on other nodes; None if it must not."""
+    """``spare`` members may be evicted on their own. ``whole``: the cost if the gang is evicted as a whole,
+    including its members on other nodes; None if it must not be."""
 
     spare: int
     whole: Cost | None
@@ -28,9 +28,9 @@ class GangCost:
 
 @dataclass(frozen=True, slots=True)
 class Recount:
-    """Where the first component of a set's cost is at least the sum of those of its victims, and may be more:
-    ``first`` of victims and whole gangs. ``stay_first`` (A, V): victims who may add to it, and stay first in
-    one order of the search each."""
+    """For a first cost component that is at least the sum over its victims, and may be more: ``first``
+    computes it from victims and whole gangs. ``stay_first`` (A, V): victims that may add to it, and that stay
+    first in one order of the search each."""
 
     first: Callable[[Sequence[int], Sequence[int]], float]
     stay_first: Flags
@@ -41,7 +41,7 @@ class Victims:
     """The pods of one node that may be evicted, as arrays: (V, C) costs (no component negative, at least one
     positive), (V,) indices of ``gangs`` (-1: none), and (V,) whether it must stay. Those that stay keep the
     columns the same for each request; their costs do not matter, and they count for no gang. ``required``
-    victims leave in any case; ``proposed`` is a set that somebody else has chosen."""
+    victims are evicted in any case; ``proposed`` is a set chosen by someone else."""
 
     costs: Doubles
     gang_of: npt.NDArray[np.int64]
@@ -57,8 +57,8 @@ class Victims:
 
 @dataclass(frozen=True, slots=True)
 class VictimSet:
-    """Indices of the victims on this node, ascending; the gangs that leave as a whole (their members on the
-    node are among the victims); and the cost."""
+    """Indices of the victims on this node, ascending; the gangs that are evicted as a whole (their members on
+    the node are among the victims); and the cost."""
 
     victims: tuple[int, ...]
     gangs: tuple[int, ...]
@@ -66,10 +66,10 @@ class VictimSet:
 
 
 class Units:
-    """The V victims of a node, and after them the K gangs as a whole: U = V + K. Sets of them are (P, U).
+    """The V victims of a node, followed by the K gangs as a whole: U = V + K. Sets of them are (P, U).
 
-    A member that leaves beyond the spare ones of its gang takes the whole gang with it. A gang all of whose
-    members are spare counts as none.
+    Evicting more members than the spare ones of a gang evicts the whole gang. A gang whose members are all
+    spare counts as none.
     """
 
     def __init__(self, victims: Victims, parts: Doubles) -> None:
@@ -78,7 +78,7 @@ class Units:
         self.costs, self.everyone, self._on_gpu = victims.costs, ~victims.stays, parts > 0
         costs = self._add_gangs(victims) if self.has_gangs else self.costs
         self.required = np.zeros(len(self.costs), np.bool_)
-        """(U,) victims that leave in any case."""
+        """(U,) victims that are evicted in any case."""
         self.required[list(victims.required)] = True
         self._fixed = self.required
         if self.has_gangs and victims.required:
@@ -90,7 +90,8 @@ class Units:
         self._by_gpu = dearest * len(self.costs) + self._by_cost
 
     def _add_gangs(self, victims: Victims) -> Doubles:
-        """Returns (U, C) costs for orders: a member that cannot leave alone costs its part of the gang."""
+        """Returns (U, C) costs for orders: a member that cannot be evicted alone costs its part of the
+        gang."""
         gangs = victims.gangs
         none = (0.0,) * victims.costs.shape[1]
         whole = np.array([gang.whole or none for gang in gangs])
@@ -135,8 +136,8 @@ class Units:
         return tuple(victims.nonzero()[0].tolist()), tuple(gangs.nonzero()[0].tolist())
 
     def join_gangs(self, sets: Flags) -> Flags:
-        """Add the rest of each gang of which too many leave, in the sets themselves. (P,) false where a gang
-        must not leave as a whole."""
+        """Add the rest of each gang of which too many members leave, to the sets in place. Returns (P,) false
+        where a gang must not leave as a whole."""
         alone, whole = sets[:, : self._victims], sets[:, self._victims :]
         too_many = alone.astype(np.int64) @ self._members.T > self._spare
         valid: Flags = ~(too_many & ~self._may_leave).any(axis=1)
@@ -145,9 +146,9 @@ class Units:
         return valid
 
     def orders(self, stay_first: Flags | None = None) -> Longs:
-        """(P, M) orders in which units may stay: the dearest first; the same for each row of ``stay_first``
-        (A, V), after these victims; and for each GPU those on it last, before them those on the GPUs with the
-        dearest pods first. Where there are gangs, also with all their members first."""
+        """(P, M) orders in which units may stay: the most expensive first; the same for each row of
+        ``stay_first`` (A, V), after these victims; and for each GPU, those on it last, preceded by those on
+        the GPUs with the most expensive pods first. If there are gangs, also with all their members first."""
         places = np.concatenate([self._by_cost[None], self._by_gpu + len(self.costs) ** 2 * self._on_gpu])
         if stay_first is not None:
             after = np.repeat(self._by_cost[None], len(stay_first), axis=0)
@@ -158,12 +159,12 @@ class Units:
             places = np.concatenate([places, places - len(self.costs) ** 3 * in_gang])
         return self._sorted(places)
 
-    def neighbours(self, units: Flags) -> Longs:
-        """(P, M) orders that lead to sets beside this one (U,): of the set one unit stays first, or all on
-        one GPU, then all that are not in the set."""
+    def neighbors(self, units: Flags) -> Longs:
+        """(P, M) orders that lead to neighboring sets of this one (U,): one unit of the set stays first, or
+        all on one GPU, then all units that are not in the set."""
         leaving = np.concatenate([self.victims_in(units), self.gangs_in(units)])
         dearest = (units & ~self._fixed).nonzero()[0]
-        dearest = dearest[self._by_cost[dearest].argsort()][:_MOST_NEIGHBOURS]
+        dearest = dearest[self._by_cost[dearest].argsort()][:_MOST_NEIGHBORS]
         alone = np.arange(len(self.costs)) == dearest[:, None]
         alone[:, : self._victims] = self.victims_in(alone)
         stay = np.concatenate([alone, self._on_gpu & leaving])
@@ -171,7 +172,7 @@ class Units:
         return self._sorted(self._by_gpu + len(self.costs) ** 2 * (leaving - 3 * stay))
 
     def cheapest_first(self) -> Longs:
-        """(M,) all units that may leave alone, the cheapest first."""
+        """(M,) all units that may be evicted alone, the cheapest first."""
         may_leave = self.everyone & ~self._fixed
         if self.has_gangs:
             may_leave[self._victims :] = self._may_leave
@@ -179,7 +180,7 @@ class Units:
         return order[may_leave[order]]
 
     def _sorted(self, places: Longs) -> Longs:
-        """Units by their place in each row (P, U), without those that leave in any case."""
+        """Units by their place in each row (P, U), without those that are evicted in any case."""
         if not self._fixed.any():
             return places.argsort(axis=1)
         order = np.where(self._fixed, np.iinfo(np.int64).max, places).argsort(axis=1)
@@ -187,7 +188,7 @@ class Units:
 
 
 def _places(costs: Doubles) -> Longs:
-    """(N,) the place of each cost (N, C), the highest first."""
+    """(N,) the rank of each cost (N, C), the highest first."""
     order = np.lexsort(costs.T[::-1])
     places = np.empty(len(order), np.int64)
     places[order] = np.arange(len(order))[::-1]

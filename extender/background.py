@@ -1,7 +1,7 @@
-"""The tasks and threads that run as long as the service does. An error ends none of them for good, or unseen.
-Longer work gives other tasks their turn.
+"""The tasks and threads that run as long as the service. No error ends them permanently or goes unnoticed.
+Long tasks yield to other tasks.
 
-After an error it is logged, counted and shown for a while, and the task or thread starts again.
+An error is logged, counted and shown for a while, and the task or thread restarts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 async def with_turns(items: Iterable[T], batch: int) -> AsyncIterator[T]:
-    """The items; other tasks run after each ``batch`` of them."""
+    """Yield the items; other tasks run after each ``batch`` of them."""
     for number, item in enumerate(items, 1):
         yield item
         if number % batch == 0:
@@ -38,7 +38,8 @@ class _Error:
 
 
 class Background:
-    """Starts tasks and threads, and keeps them running. ``failures``: errors since the start, by name."""
+    """Starts tasks and threads, and keeps them running. ``failures``: errors since the start of the service,
+    by name."""
 
     def __init__(self, pause: float = _PAUSE) -> None:
         """``pause``: seconds between an error and the next start."""
@@ -47,32 +48,32 @@ class Background:
         self._last: dict[str, _Error] = {}
 
     async def keep(self, name: str, run: Run) -> None:
-        """Await ``run()``, and again after each error, until it returns or this task is cancelled."""
+        """Await ``run()``, and repeat after each error, until it returns or this task is cancelled."""
         while True:
             try:
                 return await run()
             except asyncio.CancelledError as error:
                 if (task := asyncio.current_task()) is None or task.cancelling():
                     raise
-                self._note(name, error)  # something else was cancelled, on which it waited
+                self._note(name, error)  # something that it awaited was cancelled
             except Exception as error:
                 self._note(name, error)
             await asyncio.sleep(self._pause)
 
     async def keep_all(self, tasks: Iterable[tuple[str, Run]]) -> None:
-        """``keep`` these, by name, side by side."""
+        """``keep`` these tasks, by name, concurrently."""
         async with asyncio.TaskGroup() as group:
             for name, run in tasks:
                 group.create_task(self.keep(name, run), name=name)
 
     def thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
-        """A thread that calls ``run()``, and again after each error, until it returns. It is started."""
+        """Start a thread that calls ``run()``, and repeats after each error, until it returns."""
         started = threading.Thread(target=self._keep, args=(name, run), name=name, daemon=True)
         started.start()
         return started
 
     def problems(self) -> dict[str, str]:
-        """What has failed in the last ten minutes, by name."""
+        """Failures of the last ten minutes, by name."""
         now = time.monotonic()
         lately = {name: last for name, last in sorted(self._last.items()) if now - last.at < _SHOWN}
         return {

@@ -1,4 +1,4 @@
-"""Log formats and levels: lines for people, or one JSON object per line.
+"""Log formats and levels: human-readable lines, or one JSON object per line.
 
 No log line contains the content of a pod, only names, namespaces and counts.
 """
@@ -25,7 +25,7 @@ DECISION = 15
 logging.addLevelName(DECISION, "DECISION")
 Format: TypeAlias = Literal["text", "json"]
 _EVICTIONS = "extender.evictor.actions"
-"""Its lines are limited by the setting ``evictions_per_minute``, and each is about another pod."""
+"""Its lines are limited by the setting ``evictions_per_minute``, and each is about a different pod."""
 
 
 class PeopleFormatter(logging.Formatter):
@@ -42,8 +42,8 @@ class PeopleFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: ``ts`` (RFC 3339), ``level``, ``logger``, ``msg``; of a decision also ``verb``,
-    ``pod``, ``node``, ``result`` and ``ms``; perhaps ``traceback``."""
+    """One object per line: ``ts`` (RFC 3339), ``level``, ``logger``, ``msg``; for a decision also ``verb``,
+    ``pod``, ``node``, ``result`` and ``ms``; optionally ``traceback``."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
@@ -68,7 +68,7 @@ def log_decision(
     seconds: float,
     level: int = DECISION,
 ) -> None:
-    """A line about an answer for the pod ``namespace/name``; ``seconds`` is what it took."""
+    """Log an answer for the pod ``namespace/name``; ``seconds`` is its duration."""
     if log.isEnabledFor(level):
         about = {"verb": verb, "pod": shorten(pod, KEY), "node": shorten(node, KEY), "result": result}
         fields = {key: value for key, value in about.items() if value}
@@ -77,7 +77,8 @@ def log_decision(
 
 @dataclass(slots=True)
 class _Window:
-    """Lines of one kind up to ``end`` (monotonic seconds), and the text of the last that was left out."""
+    """The count of lines of one kind up to ``end`` (monotonic seconds), and the text of the last suppressed
+    one."""
 
     end: float
     lines: int = 0
@@ -85,8 +86,8 @@ class _Window:
 
 
 class _LimitedHandler(logging.StreamHandler[TextIO]):
-    """Writes at most ``LOG_LINES`` of one kind in a window, and at its end how many it left out. Levels
-    below ``info`` are not limited: they are asked for."""
+    """Writes at most ``LOG_LINES`` lines of one kind per window, and at its end the number of suppressed
+    lines. Levels below ``info`` are not limited, because they are enabled on purpose."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -96,7 +97,7 @@ class _LimitedHandler(logging.StreamHandler[TextIO]):
         if record.levelno < logging.INFO or record.name == _EVICTIONS:
             super().emit(record)
             return
-        # The templates of others may differ each time.
+        # Message templates of other packages may differ each time.
         kind = record.name, record.levelno, record.msg if record.name.startswith(_PACKAGES) else ""
         now = time.monotonic()
         window = self._windows.get(kind)
@@ -113,7 +114,7 @@ class _LimitedHandler(logging.StreamHandler[TextIO]):
         window.last = shorten(record.getMessage())
 
     def close(self) -> None:
-        """Say what was left out until now."""
+        """Report the lines suppressed so far."""
         for kind in list(self._windows):
             self._end(kind)
         super().close()
@@ -122,14 +123,14 @@ class _LimitedHandler(logging.StreamHandler[TextIO]):
         with self.lock or nullcontext():
             window = self._windows.pop(kind, None)
             if window is not None and window.lines > LOG_LINES:
-                text = "%d more lines like these were left out within %g s, the last one: %s"
+                text = "%d similar lines were suppressed within %g s, the last one: %s"
                 more = window.lines - LOG_LINES, LOG_SECONDS, window.last
                 super().emit(logging.LogRecord(*kind[:2], "", 0, text, more, None))
 
 
 def configure(level: str, stream: TextIO | None = None, form: Format | None = None) -> None:
     """Send the logs of the whole process, from ``level`` on, to ``stream`` (default: standard error), as text
-    if that is a terminal, else as JSON, unless ``form`` says so."""
+    if that is a terminal, else as JSON, unless ``form`` is given."""
     stream = stream or sys.stderr
     handler = _LimitedHandler(stream)
     text = stream.isatty() if form is None else form == "text"
@@ -139,13 +140,13 @@ def configure(level: str, stream: TextIO | None = None, form: Format | None = No
 
 
 def set_level(level: str) -> None:
-    """Log from this level on, one of the setting ``log_level``, in the running process."""
+    """Log from this level on, a value of the setting ``log_level``, in the running process."""
     for package in _PACKAGES:
         logging.getLogger(package).setLevel(level.upper())
 
 
 def level_of(verbosity: int) -> str:
-    """The level of ``-v``, with klog's numbers: 2 is for each decision, 4 for debugging."""
+    """The level for ``-v``, with klog's numbers: 2 for each decision, 4 for debugging."""
     return "info" if verbosity < 2 else "decision" if verbosity < 4 else "debug"
 
 

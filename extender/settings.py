@@ -1,6 +1,6 @@
-"""The settings, their defaults and valid values. Where they come from: ``settings_file``.
+"""The settings, their defaults and valid values. They are read by ``settings_file``.
 
-Where to listen and what to read are not settings but command line arguments.
+The listening address and the sources are command-line arguments, not settings.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _REQUIREMENT = (
     rf"|{_LABEL_KEY} +(in|notin) *\( *{LABEL}( *, *{LABEL})* *\))"
 )
 _LABEL_SELECTOR = rf"^ *{_REQUIREMENT}( *, *{_REQUIREMENT})* *$"
-"""As the API server reads it (k8s.io/apimachinery, ``pkg/labels/selector.go``), without ``<`` and ``>``, and
-without empty values in lists."""
+"""In the syntax of the API server (k8s.io/apimachinery, ``pkg/labels/selector.go``), without ``<`` and ``>``,
+and without empty values in lists."""
 _LABEL_OR_PAIR = rf"^{_LABEL_KEY}(={LABEL})?$"
 
 _Relative = Annotated[float, Field(ge=1e-6, le=1e9)]
-"""A number that only counts beside others of its kind. Within these bounds all costs are finite."""
+"""A number that matters only relative to others of its kind. Within these limits all costs are finite."""
 _Count = Annotated[int, Field(ge=0, le=1_000_000)]
-# In files also durations: 2h.
+# In files durations are also valid: 2h.
 _IN_SECONDS = BeforeValidator(lambda given: as_seconds(given) if isinstance(given, str) else given)
 _OR_TEXT: dict[str, Any] = {"json_schema_extra": {"type": ["number", "string"]}}
 _Seconds = Annotated[float, Field(**_OR_TEXT), _IN_SECONDS]
@@ -53,7 +53,7 @@ _Grace = Annotated[int, Field(ge=0, le=86400, **_OR_TEXT), _IN_SECONDS]
 
 
 def _as_mode(value: object) -> object:
-    """YAML reads on and off as booleans."""
+    """Map booleans to modes: YAML reads on and off as booleans."""
     return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
 
 
@@ -61,7 +61,7 @@ _MODES = WithJsonSchema({"enum": ["off", "recommend", "on", True, False]})
 Mode: TypeAlias = Annotated[Literal["off", "recommend", "on"], BeforeValidator(_as_mode), _MODES]
 _NumberOrText = Annotated[str, WithJsonSchema({"type": ["number", "string"]})]
 API = {"apiVersion": "stowage.dev/v1alpha1", "kind": "StowageConfiguration"}
-"""What a file of settings may begin with."""
+"""Optional first keys of a settings file."""
 
 
 class SettingsError(Exception):
@@ -69,11 +69,12 @@ class SettingsError(Exception):
 
 
 Plain: TypeAlias = Literal["least", "whole"]
-"""What a pod gets that asks for GPUs and does not say of which kind: what serves it least, or whole GPUs."""
+"""The devices of a pod that requests GPUs without further requirements: the least valuable sufficient ones,
+or whole GPUs."""
 
 
 class ExpectedRequest(BaseModel):
-    """A request that pods will make, as in their manifests. ``weight``: how often, relative to others."""
+    """An expected request of pods, in the format of their manifests. ``weight``: its relative frequency."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -92,19 +93,19 @@ class ExpectedRequest(BaseModel):
 
 
 class Queue(BaseModel):
-    """A queue. Times are in seconds, in files also durations (``2h``).
+    """A queue. Times are in seconds; in files also durations (``2h``).
 
     ``preempts``: the queues whose pods its pods may evict, at lower priority. ``min_runtime``: how long a pod
-    runs before it may be evicted. ``max_duration``: after this time pods of equal priority may evict it, too;
-    None for never. ``grace``: what the evictor allows a victim for its checkpoint; None for the pod's own
-    ``terminationGracePeriodSeconds``. ``evictions_per_hour``: the most victims of this queue in an hour, None
-    for any number. ``wait_objective``: how long its pods should wait at most, for the metrics; None for any
-    time. ``checkpoint_interval``: how often its pods save their work; None where they do not.
-    ``restartable``: its pods may run on spot nodes, and move for others. ``consolidation``: whether others
-    move for its pods; None: as the setting says. ``plain_gpu``: what its pods get, None: as the settings say.
-    ``self_protection``: its pods may forbid their eviction by labels and annotations of other systems.
-    ``priority_classes``: a pod without a queue label belongs to the queue that names its PriorityClass.
-    ``aliases``: names of this queue in Kueue, Volcano and KAI.
+    runs before it may be evicted. ``max_duration``: the time after which pods of equal priority may also
+    evict it; None for never. ``grace``: the time that the evictor allows a victim for its checkpoint; None
+    for the pod's ``terminationGracePeriodSeconds``. ``evictions_per_hour``: the maximum number of victims of
+    this queue per hour, None for unlimited. ``wait_objective``: the target for the maximum wait of its pods,
+    for the metrics; None for no target. ``checkpoint_interval``: how often its pods save their work; None if
+    they do not. ``restartable``: its pods may run on spot nodes, and be moved for others. ``consolidation``:
+    whether others are moved for its pods; None for the global setting. ``plain_gpu``: the devices of its
+    pods; None for the global setting. ``self_protection``: its pods may forbid their eviction by labels and
+    annotations of other systems. ``priority_classes``: a pod without a queue label belongs to the queue that
+    names its PriorityClass. ``aliases``: names of this queue in Kueue, Volcano and KAI.
     """
 
     model_config = ConfigDict(
@@ -146,12 +147,12 @@ DEFAULT_QUEUES: Mapping[str, Queue] = {
 
 
 def queue_problems(queues: Mapping[str, Queue]) -> Iterator[str]:
-    """What contradicts itself in these queues."""
+    """Contradictions in these queues."""
     classes: dict[str, str] = {}
     aliases = {name: name for name in queues}
     for name, queue in queues.items():
         if not re.fullmatch(LABEL, name):
-            yield f"{name!r} is no valid value of a label, so no pod could name this queue"
+            yield f"{name!r} is not a valid label value, so no pod could name this queue"
         for other in sorted(queue.preempts - queues.keys()):
             yield f"{name} preempts {other!r}, which is not among the queues ({', '.join(queues)})"
         for known, texts, what in (
@@ -167,7 +168,7 @@ def queue_problems(queues: Mapping[str, Queue]) -> Iterator[str]:
         graph = {name: sorted(queue.preempts - {name}) for name, queue in queues.items()}
         TopologicalSorter(graph).prepare()
     except CycleError as error:
-        yield f"these queues may preempt each other in a circle: {', '.join(error.args[1][1:])}"
+        yield f"these queues may preempt each other in a cycle: {', '.join(error.args[1][1:])}"
 
 
 def _whole(default: int, least: int, most: int, what: str) -> Any:  # noqa: ANN401 (a field)
@@ -190,7 +191,7 @@ def _object(what: str) -> Any:  # noqa: ANN401
 
 
 class Settings(BaseModel):
-    """All settings. The description of a field says which values are valid: errors quote it."""
+    """All settings. The description of a field specifies the valid values and is quoted in errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -202,9 +203,9 @@ class Settings(BaseModel):
         return queues
 
     shortlist: int = _whole(
-        64, 0, 1_000_000, "how many nodes filter returns, the best ones; 0 for all that fit"
+        64, 0, 1_000_000, "maximum number of nodes that filter returns, the best ones; 0 for all that fit"
     )
-    # ``cluster.factory`` checks the name, because the policies load kernels.
+    # ``cluster.factory`` validates the name, because the policies load kernels.
     policy: str = Field(default="inventory", min_length=1, description="the name of a packing policy")
     minimum_slice_milli: int = _whole(0, 0, 1000, "the smallest useful fraction of a GPU, in thousandths")
     demand: list[ExpectedRequest] = Field(
@@ -216,53 +217,54 @@ class Settings(BaseModel):
         default_factory=lambda: dict(DEFAULT_QUEUES),
         description='queues by name, such as {"batch": {"preempts": ["backfill"], "min_runtime": 600}}',
     )
-    preempt_nodes: int = _whole(1, 1, 100, "how many nodes preempt returns, the best ones")
+    preempt_nodes: int = _whole(1, 1, 100, "maximum number of nodes that preempt returns, the best ones")
     shield_seconds: _Seconds = _seconds(
         600.0, 0, 1e9, "for which the replacement of a preempted pod is not preempted"
     )
     spot: Literal["ignore", "prefer", "require"] = Field(
         default="prefer",
         description="ignore, prefer or require: whether restartable pods prefer spot nodes and others avoid "
-        "them (prefer), or others get none at all (require)",
+        "them (prefer), or others are excluded from them (require)",
     )
     spot_nodes: list[Annotated[str, Field(pattern=_LABEL_OR_PAIR)]] = Field(
         default=[],
         max_length=100,
-        description="a list of labels or taints such as [capacity-type=spot, team.example/spot]: nodes that "
-        "have one are spot nodes, too, in addition to those of known providers",
+        description="a list of labels or taints such as [capacity-type=spot, team.example/spot]: nodes with "
+        "one of these are spot nodes, in addition to those of known providers",
     )
     lifetimes: bool = _flag(
-        False, "whether pods prefer nodes whose other pods end no earlier, by how long pods of their kind ran"
+        False, "whether pods prefer nodes whose other pods end no earlier, by past run times of their kind"
     )
     gpu_values: dict[str, _Relative] = Field(
         default={},
         max_length=100,
-        description="what a GPU is worth by model, numbers from 0.000001 to 1000000000, such as "
-        '{"H100": 3.9, "T4": 0.35}; only their ratios count, and models that are not named keep their '
-        "relation to those that are",
+        description="values of GPUs by model, numbers from 0.000001 to 1000000000, such as "
+        '{"H100": 3.9, "T4": 0.35}; only their ratios matter, and other models keep their '
+        "relation to the named ones",
     )
     separate_gpus: SeparateGpus = Field(
         default="prefer",
         description="ignore, prefer or require: whether a container that requests several GPUs prefers nodes "
-        "that give it as many physical ones (prefer), or gets no others (require)",
+        "that allocate as many physical ones (prefer), or excludes all others (require)",
     )
     plain_gpu: Plain = Field(
         default="least",
-        description="least or whole: what a pod gets for nvidia.com/gpu that does not say more, the least "
-        "that serves it (a replica or MIG instance, too) or whole GPUs only",
+        description="least or whole: the devices of a pod that requests nvidia.com/gpu without further "
+        "requirements, the least valuable sufficient ones (also replicas or MIG instances) or only whole "
+        "GPUs",
     )
     plain_gpu_by_namespace: dict[str, Plain] = Field(
         default={},
         max_length=10_000,
-        description='the same by namespace, such as {"training": "whole"}; what a queue says comes first',
+        description='the same by namespace, such as {"training": "whole"}; that of a queue takes precedence',
     )
     evict_kueue_pods: bool = _flag(False, "whether pods that Kueue manages may be evicted")
-    gang_check: bool = _flag(True, "whether no member of a gang is placed before all of them fit")
+    gang_check: bool = _flag(True, "whether members of a gang are placed only if all of them fit")
     gang_hold_seconds: _Seconds = _seconds(
-        60.0, 0, 3600, "for which room is held for waiting members of a gang"
+        60.0, 0, 3600, "for which room is reserved for pending members of a gang"
     )
     bind: bool = _flag(False, "whether the bind verb binds pods")
-    volcano: bool = _flag(False, "whether Volcano's extender plugin is answered, too")
+    volcano: bool = _flag(False, "whether to answer Volcano's extender plugin as well")
     leader_election: str | None = _object(
         "a Lease, or null: only the replica that holds it is ready and binds"
     )
@@ -279,10 +281,11 @@ class Settings(BaseModel):
     )
     evictor_schedulers: list[str] = Field(
         default=["stowage"],
-        description="a list of schedulerNames whose pods the evictor serves besides those seen in requests",
+        description="a list of schedulerNames whose pods the evictor serves, in addition to those seen in "
+        "requests",
     )
-    evictions_per_minute: int = _whole(10, 1, 6000, "the most evictions in a minute")
-    nomination_seconds: _Seconds = _seconds(120.0, 1, 3600, "for which freed room is held for a pod")
+    evictions_per_minute: int = _whole(10, 1, 6000, "maximum number of evictions per minute")
+    nomination_seconds: _Seconds = _seconds(120.0, 1, 3600, "for which freed room is reserved for a pod")
     scale_up_wait_seconds: _Seconds = _seconds(
         600.0,
         0,
@@ -292,48 +295,50 @@ class Settings(BaseModel):
     consolidation: Mode = Field(
         default="off",
         validate_default=True,
-        description="off, recommend or on: whether running pods move elsewhere to make room for large "
+        description="off, recommend or on: whether to move running pods to make room for large "
         "pending jobs. recommend and on need evictor",
     )
     consolidation_background: Mode = Field(
         default="off",
         validate_default=True,
-        description="off, recommend or on: whether pods also move before a job is pending, for expected "
+        description="off, recommend or on: whether to move pods even before a job is pending, for expected "
         "large jobs and to empty nodes. recommend and on need evictor",
     )
-    consolidation_gpus: int = _whole(4, 1, 100_000, "the fewest GPUs of a job for which other pods move")
+    consolidation_gpus: int = _whole(4, 1, 100_000, "minimum GPUs of a job for which other pods are moved")
     consolidation_after_seconds: _Seconds = _seconds(
         300.0,
         0,
         1e9,
-        "for which a job is pending although enough GPUs are free, before other pods move for it",
+        "for which a job must have been pending with enough GPUs free before other pods are moved for it",
     )
     consolidation_small_wait_seconds: _Wait | None = Field(
         default=None,
-        description="null, a number from 0, or a duration such as 5m: seconds for which a smaller job is "
-        "pending, so that no pod moves for an hour after it starts",
+        description="null, a number from 0, or a duration such as 5m: if a smaller job was pending "
+        "for this many seconds, no pod is moved for an hour after it starts",
     )
     consolidation_price: _Relative = Field(
         default=1.0,
         description="a number from 0.000001 to 1000000000: GPU-seconds that moves may lose for each "
         "GPU-second for which the job has been pending",
     )
-    consolidation_moves: int = _whole(4, 1, 64, "the most pods that move for one job")
+    consolidation_moves: int = _whole(4, 1, 64, "maximum number of pods moved for one job")
     consolidation_lost_percent: float = Field(
-        default=0.5, ge=0, le=100, description="a number from 0 to 100: what all moves may lose per hour, "
-        "in percent of the GPU-hours of the fleet, or 2 GPU-hours if that is more",
+        default=0.5, ge=0, le=100, description="a number from 0 to 100: work that all moves may lose per "
+        "hour, in percent of the GPU-hours of the fleet, or 2 GPU-hours if that is more",
     )  # fmt: skip
     mig_layouts: Mode = Field(
         default="off",
         validate_default=True,
-        description="off, recommend or on: whether nodes get another MIG layout so that pods that fit "
+        description="off, recommend or on: whether to change MIG layouts of nodes so that pods that fit "
         "nowhere can start. recommend and on need evictor",
     )
     mig_layout_seconds: _Seconds = _seconds(
-        300.0, 1, 7200, "that a node takes at most to get another MIG layout"
+        300.0, 1, 7200, "that a change of a node's MIG layout takes at most"
     )
-    mig_layouts_at_once: int = _whole(1, 1, 1000, "the most nodes whose MIG layout changes at a time")
-    mig_layouts_per_hour: int = _whole(4, 1, 1000, "the most MIG layouts that change in an hour")
+    mig_layouts_at_once: int = _whole(
+        1, 1, 1000, "maximum number of nodes whose MIG layout changes at a time"
+    )
+    mig_layouts_per_hour: int = _whole(4, 1, 1000, "maximum number of changes of MIG layouts per hour")
     shield_configmap: str | None = _object(
         "a ConfigMap, or null: where to record which jobs recently lost pods"
     )
@@ -341,7 +346,7 @@ class Settings(BaseModel):
         default=None,
         pattern=rf"^{_NAMESPACE}(/{_OBJECT})?$",
         description="namespace/name of the MIG manager's ConfigMap, or the namespace in which it writes one "
-        "for each node, or null: where to look up the MIG layouts of nodes",
+        "per node, or null: where to look up the MIG layouts of nodes",
     )
     node_selector: str | None = Field(
         default=None,
@@ -373,12 +378,12 @@ class Settings(BaseModel):
     allowed_hosts: list[Annotated[str, Field(pattern=rf"^{_HOST_PART}(\.{_HOST_PART})*$")]] = Field(
         default=[],
         max_length=64,
-        description="a list of at most 64 host names, such as [stowage.example.com]: that callers "
+        description="a list of at most 64 host names, such as [stowage.example.com], that callers "
         "may use, in addition to addresses, localhost, names without a dot and Services",
     )
     body_limit_mib: int = _whole(64, 1, 1024, "the largest request body in MiB")
-    decisions_kept: int = _whole(1000, 0, 1_000_000, "the number of pods whose last decisions are kept")
-    tracing: bool = _flag(False, "whether each call of a verb is a span of OpenTelemetry")
+    decisions_kept: int = _whole(1000, 0, 1_000_000, "the number of pods whose last decisions are stored")
+    tracing: bool = _flag(False, "whether each call of a verb is traced as an OpenTelemetry span")
     drain_seconds: _Seconds = _seconds(2.0, 0, 300, "between SIGTERM and closing the sockets")
     log_level: Literal["debug", "decision", "info", "warning", "error"] = Field(
         default="info", description="debug, decision, info, warning or error"
@@ -396,7 +401,7 @@ class Settings(BaseModel):
     @field_validator("evictor", "shield_configmap")
     @classmethod
     def _needs_lease(cls, value: str | None, info: ValidationInfo) -> str | None:
-        # Also for a single replica: during an update there are two for a moment.
+        # Also with a single replica: during an update there are two for a moment.
         leases = info.data.get("evictor_lease"), info.data.get("leader_election")
         if value not in (None, "off") and not any(leases):
             raise ValueError("needs evictor_lease or leader_election, so that one replica evicts at a time")
@@ -404,7 +409,7 @@ class Settings(BaseModel):
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a file of settings."""
+    """The JSON Schema of a settings file."""
     found = Settings.model_json_schema()
     found["properties"] = {key: {"const": value} for key, value in API.items()} | found["properties"]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | found

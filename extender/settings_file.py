@@ -19,7 +19,7 @@ from extender.settings import API, DEFAULT_QUEUES, ExpectedRequest, Queue, Setti
 from extender.untrusted.yaml_reader import TextError, yaml_documents
 
 PREFIX = "STOWAGE_"
-# The kubelet injects such variables for a Service "stowage" (STOWAGE_PORT=tcp://10.0.0.1:80): not for us.
+# The kubelet injects such variables for a Service "stowage" (STOWAGE_PORT=tcp://10.0.0.1:80): no settings.
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
 
 
 def load_with_origins(path: Path | None, environ: Mapping[str, str]) -> tuple[Settings, dict[str, str]]:
-    """The same, and by its key (``queues.batch.grace``) where each value comes from that is no default."""
+    """``load``, and the origin of each value that is not a default, by its key (``queues.batch.grace``)."""
     layers = [_from_file(path) if path else {}, _from_environment(environ)]
     given = layers[0] | layers[1]
     origins = {key: origin for key, (_, origin) in given.items()}
@@ -59,8 +59,8 @@ def load_with_origins(path: Path | None, environ: Mapping[str, str]) -> tuple[Se
 
 
 def _merged_queues(changes: Sequence[_Given]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The default queues with these changes, one after the other: a map changes or adds a queue, null removes
-    it, also from what other default queues preempt. And where each value comes from that is given."""
+    """The default queues with these changes applied in order: a map changes or adds a queue, null removes it,
+    also from the ``preempts`` of other default queues. And the origin of each given value."""
     queues: dict[str, Any] = {
         name: queue.model_dump(exclude_defaults=True) for name, queue in DEFAULT_QUEUES.items()
     }
@@ -108,13 +108,13 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
         if key in Settings.model_fields:
             given[key] = _Given(_scalar(environ[variable]), f"environment variable {variable}")
         elif not _SERVICE_LINK.search(variable):
-            # Only a warning: others may set variables in our environment.
+            # Only a warning: other programs may set variables in this environment.
             _log.warning("environment variable %s is not a setting%s", variable, _nearest(key, prefix=PREFIX))
     return given
 
 
 def _scalar(text: str) -> object:
-    """``text`` as YAML. Numbers stay text: the model converts them, and 1.30 stays a version."""
+    """``text`` as YAML. Numbers remain text: the model converts them, and 1.30 remains a version."""
     try:
         documents = yaml_documents(text, plain=lambda plain: None if plain in ("null", "~") else plain)
     except TextError:

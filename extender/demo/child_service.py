@@ -31,16 +31,17 @@ _CONNECT_TO = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 class DemoError(Exception):
-    """The demo failed; the text says why."""
+    """The demo failed for the reason in the text."""
 
 
 class ChildService:
-    """A running service. The calls of verbs raise ``DemoError`` if it refuses or does not answer."""
+    """A running service. Calls of verbs raise ``DemoError`` if it replies with an error or does not
+    answer."""
 
     def __init__(self, process: subprocess.Popen[bytes], host: str, port: int) -> None:
         self.host, self.port = _CONNECT_TO.get(host, host), port
         self._process = process
-        self._seconds: defaultdict[str, list[float]] = defaultdict(list)  # of each call, by verb
+        self._seconds: defaultdict[str, list[float]] = defaultdict(list)  # duration of each call, by verb
         self._pool = HTTPConnectionPool(self.host, port, timeout=30, retries=False)
 
     @property
@@ -64,7 +65,7 @@ class ChildService:
         self._call("bind", {"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": node})
 
     def totals(self) -> Totals:
-        """The sums of its census."""
+        """The totals of its census."""
         return Totals(**json.loads(self._request("GET", "/debug/fragmentation"))["totals"])
 
     def medians(self) -> str:
@@ -72,7 +73,7 @@ class ChildService:
         return ", ".join(f"{verb} {1000 * median(times):.1f} ms" for verb, times in self._seconds.items())
 
     def wait_until_ready(self) -> None:
-        """Return when ``/readyz`` answers 200. Raises ``DemoError`` if it does not."""
+        """Return when ``/readyz`` answers 200. Raises ``DemoError`` if it does not in time."""
         end = time.monotonic() + _START_SECONDS
         while time.monotonic() < end:
             if self._process.poll() is not None:
@@ -90,12 +91,12 @@ class ChildService:
         raise DemoError(f"the service exited (exit code {self._process.returncode})")
 
     def stop(self) -> None:
-        """End the service and its processes at once, also while kernels are compiled."""
+        """Terminate the service and its processes immediately, even during the compilation of kernels."""
         self._pool.close()
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_SECONDS)
-        with suppress(ProcessLookupError):  # nothing is left of its group
+        with suppress(ProcessLookupError):  # its group has no processes left
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
@@ -119,14 +120,15 @@ class ChildService:
 
 @contextmanager
 def serving(snapshot: Path, host: str, port: int) -> Iterator[ChildService]:
-    """Run ``stowage serve`` on a snapshot with ``bind`` on, at this port, or at a free one if it is busy."""
+    """Run ``stowage serve`` on a snapshot with ``bind`` enabled, at this port, or at a free one if it is in
+    use."""
     port = free_port(host, port)
     command = [sys.executable, "-m", "extender.cli.main", "serve", "--snapshot", str(snapshot)]
     process = subprocess.Popen(
         [*command, "--host", host, "--port", str(port)],
         env=os.environ | _SETTINGS,
         stdin=subprocess.DEVNULL,
-        process_group=0,  # Ctrl-C goes to the demo only, which then stops the service
+        process_group=0,  # Ctrl-C reaches only the demo, which then stops the service
     )
     service = ChildService(process, host, port)
     try:
@@ -136,7 +138,7 @@ def serving(snapshot: Path, host: str, port: int) -> Iterator[ChildService]:
 
 
 def free_port(host: str, port: int) -> int:
-    """``port``, or a free port if it is in use. Raises ``DemoError`` if ``host`` cannot be listened on."""
+    """``port``, or a free port if it is in use. Raises ``DemoError`` if listening on ``host`` fails."""
     if not 0 <= port < 1 << 16:
         raise DemoError(f"{port} is not a port (0 to 65535)")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,4 +1,4 @@
-"""The random stream of pods that the demo schedules. ``bench/demo_cluster.py`` made the cluster."""
+"""The random stream of pods that the demo schedules. ``bench/demo_cluster.py`` generates the cluster."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _IMAGES = {
 
 @dataclass(frozen=True, slots=True)
 class PodKind:
-    """What one kind of pod requests: ``count`` devices of a resource, on nodes with this GPU product
-    (None: any x86 node that has the resource)."""
+    """The request of one kind of pod: ``count`` devices of a resource, on nodes with this GPU product (None:
+    any x86 node that has the resource)."""
 
     namespace: str
     app: str
@@ -37,14 +37,14 @@ class PodKind:
 
 
 def kinds() -> dict[PodKind, int]:
-    """The kinds of pods, and how many of each arrive."""
+    """The kinds of pods, and the number of each that arrive."""
     rows = facts("demo-pods")
     counts = [row.pop("arrive") for row in rows]
     return {PodKind(**row): count for row, count in zip(rows, counts, strict=True)}
 
 
 def stream(seed: int) -> list[Manifest]:
-    """The pods that the demo schedules, in the order of their arrival."""
+    """The pods that the demo schedules, in order of arrival."""
     arriving = [kind for kind, count in kinds().items() for _ in range(count)]
     random.Random(seed).shuffle(arriving)
     return [pod(kind, f"{kind.app}-{number:03}") for number, kind in enumerate(arriving, start=1)]

@@ -1,7 +1,7 @@
 """``stowage demo``: compares Stowage with kube-scheduler's default spreading on the bundled cluster.
 
 The same pods are placed twice on the same nodes: by kube-scheduler's default scores, in memory, and with the
-real service as its extender, over HTTP.
+actual service as its extender, over HTTP.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     items = _cluster(args.seed)
     try:
         with (
-            interruptible(signal.SIGTERM, signal.SIGHUP),  # so that the child ends, too
+            interruptible(signal.SIGTERM, signal.SIGHUP),  # so that the child also ends
             TemporaryDirectory() as directory,
             serving(_written(items, directory), args.host, args.port) as service,
         ):
@@ -93,7 +93,7 @@ def _census(when: str, service: ChildService) -> str:
 
 
 def _cluster(seed: int) -> list[Manifest]:
-    """The bundled cluster with the pods of this seed. Those that wait have been created now."""
+    """The bundled cluster with the pods of this seed. Pending pods are created now."""
     items: list[Manifest] = json.loads(CLUSTER.read_text(encoding="utf-8"))["items"] + stream(seed)
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     for item in items:
@@ -110,10 +110,8 @@ def _written(items: list[Manifest], directory: str) -> Path:
 
 def _serve_until_interrupted(service: ChildService) -> None:
     try:
-        _print(f"\nThe fleet is at {service.url}/ now: open it in a browser")
-        _print(
-            "Look first at the rows h100-mig-*: MIG instances filled GPU by GPU, so that whole GPUs stay free"
-        )
+        _print(f"\nTo see the fleet, open {service.url}/ in a browser")
+        _print("Start with the rows h100-mig-*: MIG instances fill GPU after GPU, so whole GPUs stay free")
         _print("Ctrl-C stops the service.")
         service.wait()
     except KeyboardInterrupt:
@@ -125,7 +123,7 @@ def _print(text: str) -> None:
 
 
 def figures(run: Scheduler) -> dict[str, str]:
-    """What the table shows of a run. GPUs are whole GPUs, without MIG devices and replicas."""
+    """Rows of the table for a run. GPUs are whole GPUs, without MIG devices and replicas."""
     nodes, job = list(run.nodes.values()), read_pod(large_job())
     idle = [node for node in nodes if _is_idle(node)]
     taken = sum(node.requested[GPU] for node in nodes)

@@ -1,11 +1,11 @@
-"""A model of kube-scheduler's scheduling cycle, with the parts that matter for the demo's pods.
+"""A model of kube-scheduler's scheduling cycle, limited to the parts that matter for the demo's pods.
 
-Node selector and resources filter. Then the default profile scores, or Stowage, over HTTP, by ``filter``,
-``prioritize`` and ``bind`` in kube-scheduler's order and format; its scores outweigh all others. Sources, all
-in kubernetes/kubernetes v1.36, pkg/scheduler: ``schedule_one.go`` (cycle, ties),
-``framework/plugins/noderesources`` (fit, scores), ``apis/config/v1/default_plugins.go`` (the default
-profile). Its other score plugins give every node the same score here: the pods have no preferences,
-tolerations, spread constraints or volumes, and no node has images.
+It filters by node selector and resources. Scores come from the default profile or, over HTTP, from Stowage,
+through ``filter``, ``prioritize`` and ``bind`` in kube-scheduler's order and format; Stowage's scores
+outweigh all others. Sources, all in kubernetes/kubernetes v1.36, pkg/scheduler: ``schedule_one.go`` (cycle,
+ties), ``framework/plugins/noderesources`` (fit, scores), ``apis/config/v1/default_plugins.go`` (the default
+profile). The other score plugins of the profile give every node the same score here: the pods have no
+preferences, tolerations, spread constraints or volumes, and no node has images.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from extender.k8s.quantity import mib, milli, whole
 TOP = 100  # MaxNodeScore
 
 Amounts = Mapping[str, int]
-"""By resource: CPU in milli, memory in MiB, pods and devices in whole ones."""
+"""By resource: CPU in milli, memory in MiB, pods and devices as counts."""
 
 
 @dataclass(slots=True)
@@ -35,20 +35,21 @@ class NodeInfo:
     requested: Counter[str] = field(default_factory=Counter)
 
     def free(self, resource: str) -> int:
-        """The part that no pod has requested."""
+        """The amount that is not requested by any pod."""
         return self.allocatable.get(resource, 0) - self.requested[resource]
 
 
 @dataclass(frozen=True, slots=True)
 class PodInfo:
-    """A pod: its manifest, and what it requests."""
+    """A pod: its manifest, and its requests."""
 
     manifest: Manifest
     amounts: Amounts
 
 
 class Scheduler:
-    """A scheduler with its cache, its placed and its pending pods; the default one without ``stowage``."""
+    """A scheduler with its cache, its placed pods and its pending pods; the default one if ``stowage`` is
+    None."""
 
     def __init__(self, nodes: Sequence[NodeInfo], seed: int, stowage: ChildService | None = None) -> None:
         self.nodes = {node.name: node for node in nodes}
@@ -57,7 +58,7 @@ class Scheduler:
         self._stowage, self._random = stowage, random.Random(seed)
 
     def schedule(self, pod: PodInfo) -> str | None:
-        """Run one cycle. Returns the node that the pod was bound to, or None."""
+        """Run one cycle. Returns the node to which the pod was bound, or None."""
         fitting = [node.name for node in self.nodes.values() if fits(node, pod)]
         if fitting and self._stowage:
             fitting = self._stowage.filter(pod.manifest, fitting)
@@ -72,7 +73,7 @@ class Scheduler:
         return name
 
     def _best(self, pod: PodInfo, names: list[str]) -> str:
-        """The node with the highest score; random among equals."""
+        """The node with the highest score; a random one among equals."""
         if self._stowage:
             scores = self._stowage.prioritize(pod.manifest, names)
         else:
@@ -89,18 +90,18 @@ def fits(node: NodeInfo, pod: PodInfo) -> bool:
 
 
 def default_score(node: NodeInfo, amounts: Amounts) -> int:
-    """The plugins of the default profile, which have equal weights."""
+    """The score of the default profile, whose plugins have equal weights."""
     return least_allocated(node, amounts) + balanced_allocation(node, amounts)
 
 
 def least_allocated(node: NodeInfo, amounts: Amounts) -> int:
-    """The mean of the free parts of CPU and memory, in per cent."""
+    """The mean of the free fractions of CPU and memory, in percent."""
     parts = (TOP * (node.free(n) - amounts.get(n, 0)) // node.allocatable[n] for n in ("cpu", "memory"))
     return sum(parts) // 2
 
 
 def balanced_allocation(node: NodeInfo, amounts: Amounts) -> int:
-    """Of CPU and memory: 75 if the pod changes nothing, more if it balances them."""
+    """Balance of CPU and memory: 75 if the pod does not change it, more if it improves it."""
     after = _balance(node, amounts)
     return TOP // 2 + (TOP // 2 + after - _balance(node, {})) // 2
 

@@ -1,10 +1,11 @@
 """Parses requests of kube-scheduler (``extender/v1``) and encodes replies.
 
-The Go types have no JSON tags (kube-scheduler, ``extender/v1/types.go``), so keys are the capitalised Go
+The Go types have no JSON tags (kube-scheduler, ``extender/v1/types.go``), so keys are the capitalized Go
 names. Pods and nodes in a message are ordinary camelCase objects. Replies contain all fields, with ``null``
 for unused ones.
 
-Only what the verbs read of a message becomes values: 60 MiB of JSON may have millions of others.
+Only the parts of a message that the verbs read are decoded: 60 MiB of JSON may contain millions of other
+values.
 """
 
 from __future__ import annotations
@@ -84,9 +85,9 @@ class _PreemptMessage(Struct):
 
 @dataclass(frozen=True, slots=True)
 class FilterArgs:
-    """Arguments of filter and prioritize. ``nodes`` are the objects as they were sent, parallel to ``names``;
-    None if kube-scheduler sent names only (``nodeCacheCapable: true``). ``head``: the message up to its
-    names, empty where they are not at its end."""
+    """Arguments of filter and prioritize. ``nodes`` are the objects as sent, parallel to ``names``; None if
+    kube-scheduler sent only names (``nodeCacheCapable: true``). ``head``: the message up to its names, empty
+    if they are not at its end."""
 
     pod: Pod
     names: NodeNames
@@ -99,7 +100,7 @@ class FilterResult:
     """The nodes that fit, in the order of the request, and all others by reason.
 
     ``failed``: evicting pods may help; ``unresolvable``: it cannot. ``error`` fails the scheduling attempt.
-    ``which`` of the names in the request fit: (count,), None where they were not evaluated.
+    ``which``: (count,) whether each name in the request fits, None if they were not evaluated.
     """
 
     names: NodeNames = NO_NAMES
@@ -146,7 +147,7 @@ class BindArgs(
 
 
 Watched: TypeAlias = Callable[[str], Pod | None]
-"""The pod of a UID, as the watch shows it."""
+"""Maps a UID to the pod as observed by the watch, None if it has not been observed."""
 
 
 def parse_filter(body: bytes, watched: Watched = lambda uid: None) -> FilterArgs:
@@ -162,17 +163,17 @@ def parse_filter(body: bytes, watched: Watched = lambda uid: None) -> FilterArgs
         return FilterArgs(pod, NodeNames.of(_names(bytes(message.NodeNames))))
     if message.Nodes == _NULL:
         raise BadMessage("expected NodeNames or Nodes")
-    nodes = decode_message(message.Nodes, _Nodes).items or []  # first: they take less than the whole ones
+    nodes = decode_message(message.Nodes, _Nodes).items or []  # first: smaller than whole nodes
     whole = decode_message(message.Nodes, _WholeNodes).items or []
     return FilterArgs(pod, NodeNames.of(node.metadata.name for node in nodes), whole)
 
 
 def watched_pod(message: bytes, watched: Watched) -> Pod | None:
-    """The pod of a message if the watch has shown the same version of it: to parse it takes longer than all
-    other parts of an answer. What the watch has shown counts then."""
+    """The pod of a message if the watch has observed the same version of it: parsing it takes longer than all
+    other parts of an answer. The observed pod is used instead of the message's."""
     try:
         metadata = decode_message(message, _MessageWithPod).Pod.metadata
-    except BadMessage:  # the parser of the whole message says what is wrong
+    except BadMessage:  # the parser of the whole message reports the error
         return None
     pod, version = watched(metadata.uid), metadata.resourceVersion
     return pod if pod is not None and version and pod.version == version else None
@@ -196,12 +197,12 @@ _NAMES = b',"NodeNames":["'
 
 
 def _split_names(body: bytes) -> tuple[NodeNames | None, bytes, bytes]:
-    """The names at the end of a message, where kube-scheduler writes them, the message up to them, and
-    without them.
+    """The names at the end of a message, where kube-scheduler writes them; the message up to them; and the
+    message without them.
 
     This is safe: no JSON string contains an unescaped quote, and the message without the names is valid JSON
-    only if they were in the outermost object. Of a pod that the watch knows the rest is not parsed; a caller
-    that writes anything else than JSON there gets the answer about the pod and the names that it has written.
+    only if they were in the outermost object. For a pod that the watch has observed the rest is not parsed; a
+    caller that writes anything other than JSON there still gets the answer for the given pod and names.
     """
     start = body.find(_NAMES)
     names = NodeNames.at_the_end(body, start + len(_NAMES)) if start >= 0 else None
@@ -212,7 +213,7 @@ def _split_names(body: bytes) -> tuple[NodeNames | None, bytes, bytes]:
 
 
 def has_names(body: bytes, head: bytes, names: NodeNames) -> bool:
-    """Whether a message has this head, and then exactly these names."""
+    """Whether a message consists of this head followed by exactly these names."""
     array = names.json()
     return (
         len(body) == len(head) + len(array) + 1
@@ -250,7 +251,7 @@ def _uids_of_whole_pods(pods: bytes) -> list[str]:
 
 
 def _victims(pods: bytes, key: bytes, kind: type[list[_T]]) -> list[_T]:
-    """The victims on one node, each of which has this key: so they are counted before they are parsed."""
+    """The victims on one node. Each has this key, so they are counted before they are parsed."""
     if pods.count(key) > NODE_VICTIMS:
         raise BadMessage(f"more than {NODE_VICTIMS} victims on a node")
     return decode_message(pods, kind) if pods != b"null" else []
@@ -262,7 +263,7 @@ def parse_bind(body: bytes) -> BindArgs:
 
 
 def encode_filter(result: FilterResult, nodes: Sequence[Raw] | None = None) -> bytes:
-    """A filter reply. ``nodes`` are those of the request; those that fit are returned unchanged."""
+    """A filter reply. ``nodes`` are those of the request; the fitting ones are returned unchanged."""
     if result.error:
         return filter_error(result.error)
     if nodes is None:

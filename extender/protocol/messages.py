@@ -1,6 +1,6 @@
-"""The verbs of ``extender/v1``, and the replies that say why one is refused.
+"""The verbs of ``extender/v1``, and the replies that refuse a request with a reason.
 
-Importing this loads no kernels: a service says that it is not ready before it has any.
+Importing this module loads no kernels, so a service can reply that it is not ready before they are loaded.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Reply:
 
 
 class BadMessage(ValueError):
-    """The request is not an ``extender/v1`` message; the text can be shown in a pod's event."""
+    """The request is not a valid ``extender/v1`` message; the text may be shown in a pod's event."""
 
 
 _T = TypeVar("_T")
 
 
 def decode_message(text: bytes | Raw, kind: type[_T]) -> _T:
-    """The parts that the type names. Raises ``BadMessage``."""
+    """Decode the parts that the type names. Raises ``BadMessage``."""
     try:
         return decoder_of(kind).decode(text)
     except MALFORMED as error:
@@ -46,7 +46,7 @@ def decode_message(text: bytes | Raw, kind: type[_T]) -> _T:
 
 
 def decode_pod(text: bytes | Raw) -> Pod:
-    """Raises ``BadMessage``."""
+    """Decode a pod. Raises ``BadMessage``."""
     try:
         return PodManifest.from_json(text).record()
     except Unreadable as error:
@@ -60,5 +60,5 @@ def filter_error(text: str) -> bytes:
 
 
 def bind_error(text: str) -> bytes:
-    """A bind reply. An empty text means that the pod is bound."""
+    """A bind reply. An empty text means success."""
     return b'{"Error":%b}' % encode(visible(text))

@@ -1,4 +1,4 @@
-"""Kernels that look up the numbers of node names. Indices are unsigned: see ``node_name_kernels``."""
+"""Kernels that look up the numbers of node names. Indices are unsigned (see ``node_name_kernels``)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _hash(text, start, length, weights, mask):
 
 @kernel(read(U1, 1), read(U4, 1), read(U4, 1), read(U4, 1), write(I4, 1))
 def build_table(text, starts, lengths, weights, table):
-    """Enter the index of each name into the hash ``table``, which is full of -1. Its size is a power of two
-    and larger than the number of names."""
+    """Insert the index of each name into the hash ``table``, which is filled with -1. Its size is a power of
+    two greater than the number of names."""
     mask = _U(table.size - 1)
     for i in range(_U(starts.size)):
         at = _hash(text, _U(starts[i]), _U(lengths[i]), weights, mask)
@@ -37,17 +37,18 @@ def _is(entry, text, start, length, known, known_starts, known_lengths):
     if _U(known_lengths[entry]) != length:
         return False
     differs, known_start = np.uint8(0), _U(known_starts[entry])
-    for j in range(length):  # without break, so that the loop is vectorised
+    for j in range(length):  # without break, so that the loop is vectorized
         differs |= text[start + j] ^ known[known_start + j]
     return not differs
 
 
 @kernel(*_NAMES, *_NAMES, read(U4, 1), read(I4, 1), read(I8, 1), write(I4, 1), write(I8, 1))
 def look_up(text, starts, lengths, known, known_starts, known_lengths, weights, table, values, after, found):
-    """The value of each name that is in the ``table`` of the ``known`` names; -1 for all others.
+    """Fill ``found`` with the value of each name in the ``table`` of the ``known`` names, and -1 for all
+    others.
 
     ``after``: for each known name the one that is likely to follow it in a request. It is compared first,
-    which costs less than a look-up, and learned from requests that have at least half of the names.
+    which is cheaper than a lookup, and learned from requests that have at least half of the names.
     """
     mask = _U(table.size - 1)
     learns, likely, previous = 2 * starts.size >= after.size, I8(0 if after.size else -1), I8(-1)

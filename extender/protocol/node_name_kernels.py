@@ -1,7 +1,7 @@
-"""Kernels on node names in JSON: find each name, and write names with texts between them.
+"""Kernels for node names in JSON: find each name, and write names with texts between them.
 
-Indices are unsigned: for signed ones numba checks whether they count from the end, and then does not
-vectorise the loops over bytes (2 to 6 times slower).
+Indices are unsigned: for signed ones numba checks for negative values, and then does not vectorize the loops
+over bytes (2 to 6 times slower).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SPACE, _LAST_ASCII = np.uint8(0x20), np.uint8(0x7E)
 
 @inlined
 def _quotes(text, first, end):
-    """How many quotes these bytes have; -1 unless all of them are plain ASCII without a backslash."""
+    """Number of quotes in these bytes; -1 unless all of them are plain ASCII without a backslash."""
     special, quotes = np.uint8(0), np.uint32(0)
     for i in range(first, end):
         special |= np.uint8(text[i] < _SPACE) | np.uint8(text[i] > _LAST_ASCII)
@@ -28,8 +28,8 @@ def _quotes(text, first, end):
 
 @inlined
 def _hop(text, at, starts, lengths, guess):
-    """Find the strings; see ``scan``. With ``guess``, each is first taken to be as long as the one before:
-    the result is right only if there are as many quotes as it accounts for."""
+    """Find the strings; see ``scan``. With ``guess``, each is first assumed to be as long as the previous
+    one: the result is valid only if its quotes are all there are."""
     end, count, length = _U(text.size), _U(0), _U(0)
     while count < _U(starts.size):
         first = at
@@ -55,7 +55,7 @@ def _hop(text, at, starts, lengths, guess):
 @kernel(read(U1, 1), I8, write(U4, 1), write(U4, 1), returns=I8)
 def scan(text, start, starts, lengths):
     """Find the strings of a JSON array that ends an object at the end of ``text``. ``start`` is the position
-    after the quote of the first string.
+    after the opening quote of the first string.
 
     Fills ``starts`` and ``lengths``, and returns the number of strings. Returns -1 unless all of them are
     plain ASCII with only commas between them.
@@ -74,7 +74,7 @@ _NAMES = read(U1, 1), read(U4, 1), read(U4, 1)
 
 @kernel(*_NAMES, *_NAMES, read(U1, 1), write(U1, 1))
 def interleave(text, starts, lengths, after, after_starts, after_lengths, which, out):
-    """Write each name, and after it the text with the index ``which`` among those ``after`` names."""
+    """Write each name, followed by the text with the index ``which`` among those ``after`` names."""
     at = _U(0)
     for i in range(_U(starts.size)):
         start, length = _U(starts[i]), _U(lengths[i])

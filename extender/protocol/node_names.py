@@ -1,7 +1,7 @@
-"""Thousands of node names, from a request to its reply.
+"""Thousands of node names on their way from a request to its reply.
 
-They stay in the JSON text of the request, where kernels find and select them. Converting them to Python
-strings took longer than everything else in an answer.
+They remain in the JSON text of the request, where kernels find and select them. Converting them to Python
+strings took longer than the rest of an answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NodeNames:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Self:
-        """These names, with any characters."""
+        """Create from these names, which may contain any characters."""
         names = list(names)
         text, lengths = to_json(names), np.fromiter(map(len, names), np.uint32, len(names))
         if len(text) == int(np.add.reduce(lengths)) + 3 * len(names) + 1:  # each character is one byte
@@ -51,8 +51,8 @@ class NodeNames:
     def at_the_end(cls, message: bytes, start: int) -> Self | None:
         """The names of the array that ends a JSON object; the first one starts at ``start``.
 
-        None if the array may contain anything else, names with escapes, or too many: then a JSON parser is
-        needed.
+        None if the array may contain anything else, names with escapes, or too many names: then a JSON parser
+        is needed.
         """
         from extender.protocol.node_name_kernels import scan
 
@@ -85,7 +85,7 @@ class NodeNames:
         self, texts: tuple[bytes, ...], which: Bytes | None = None, *, head: bytes = b"", cut: int = 0
     ) -> bytes:
         """``head``, then each name, followed by one of up to 256 texts: the one with its index in ``which``
-        (count,), or without ``which`` the first one. Without the last ``cut`` bytes."""
+        (count,), or by default the first. The last ``cut`` bytes are omitted."""
         from extender.protocol.node_name_kernels import interleave
 
         which = np.zeros(len(self), np.uint8) if which is None else which
@@ -100,7 +100,7 @@ class NodeNames:
 
 
 class NameTable:
-    """Looks up the numbers of thousands of names at a time."""
+    """Looks up the numbers of thousands of names at once."""
 
     def __init__(self, numbers: Mapping[str, int]) -> None:
         names = NodeNames.of(numbers)
@@ -108,10 +108,10 @@ class NameTable:
         self._numbers = np.fromiter(numbers.values(), np.int64, len(names))
         self._table = np.full(1 << (2 * len(names) + 1).bit_length(), -1, np.int32)
         build_table(*self._known, _WEIGHTS, self._table)
-        self._after = np.roll(np.arange(len(names), dtype=np.int32), -1)  # until requests show their order
+        self._after = np.roll(np.arange(len(names), dtype=np.int32), -1)  # until learned from requests
 
     def find(self, names: NodeNames) -> npt.NDArray[np.int64]:
-        """The number of each name, -1 for an unknown one: (len(names),)."""
+        """(len(names),) the number of each name, -1 for unknown ones."""
         found = np.empty(len(names), np.int64)
         index = _WEIGHTS, self._table, self._numbers, self._after
         look_up(*names._spans(), *self._known, *index, found)
@@ -125,7 +125,7 @@ def _texts(texts: tuple[bytes, ...]) -> tuple[Bytes, _Offsets, _Offsets]:
 
 
 def _spans(parts: Sequence[bytes]) -> tuple[_Offsets, _Offsets]:
-    """The start of each part after joining them, and its length: (len(parts),) each."""
+    """(len(parts),) each: the start of each part after joining them, and its length."""
     lengths = np.fromiter(map(len, parts), np.uint32, len(parts))
     return np.cumsum(lengths, dtype=np.uint32) - lengths, lengths
 

@@ -1,6 +1,6 @@
 """The messages of ``extender/v1`` for ``/openapi.json`` (kube-scheduler, ``extender/v1/types.go``).
 
-``codec.py`` reads and writes them without these models, which would cost more than a decision.
+``codec.py`` reads and writes them without these models, which would take longer than a decision.
 """
 
 from __future__ import annotations
@@ -82,4 +82,4 @@ SHAPES: dict[str, tuple[type[BaseModel], Any]] = {
     "preempt": (ExtenderPreemptionArgs, ExtenderPreemptionResult),
     "bind": (ExtenderBindingArgs, ExtenderBindingResult),
 }
-"""What each verb takes and answers."""
+"""The argument and result of each verb."""

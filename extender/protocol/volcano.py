@@ -1,14 +1,14 @@
-"""The messages of Volcano's extender plugin, and how they are read and answered.
+"""The messages of Volcano's extender plugin: parsing and encoding.
 
-The names of the fields are those of Volcano's Go types at commit ed72c7c8 (v1.16.0-alpha.1): the outer ones
-have JSON tags (``pkg/scheduler/plugins/extender/argument.go``), the types inside have none
-(``pkg/scheduler/api/job_info.go`` and ``node_info.go``), so their keys are the capitalised Go names. Pods and
+The names of the fields are those of Volcano's Go types at commit ed72c7c8 (v1.16.0-alpha.1): the outer types
+have JSON tags (``pkg/scheduler/plugins/extender/argument.go``), the inner ones have none
+(``pkg/scheduler/api/job_info.go`` and ``node_info.go``), so their keys are the capitalized Go names. Pods and
 nodes in them are ordinary camelCase objects.
 
-Volcano sends much more than an answer needs: with each node all its pods. A message is cut where the
-nodes begin, which is always behind the task, and only the part before that is parsed. This is safe: no JSON
-string contains an unescaped quote, and the part before is valid JSON only if the cut was in the outermost
-object. Otherwise all of it is parsed.
+Volcano sends much more than an answer needs: all pods of each node. A message is cut where the nodes begin,
+which is always after the task, and only the part before that is parsed. This is safe: no JSON string contains
+an unescaped quote, and the part before is valid JSON only if the cut was in the outermost object. Otherwise
+the whole message is parsed.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ VolcanoVerb: TypeAlias = Literal[
     "volcano/allocate",
     "volcano/deallocate",
 ]
-"""A verb, as its path and in the metrics."""
+"""A verb, as in its path and in metrics."""
 VOLCANO_VERBS: tuple[VolcanoVerb, ...] = get_args(VolcanoVerb)
 WITHOUT_BODY: frozenset[VolcanoVerb] = frozenset({"volcano/onSessionOpen", "volcano/onSessionClose"})
-"""The verbs whose message says nothing that Stowage needs. The first one sends the whole cluster."""
+"""The verbs whose messages contain nothing that Stowage needs. The first one sends the whole cluster."""
 
 
 class TaskStatus(IntEnum):
-    """What Volcano does with a task (``TaskStatus`` in ``pkg/scheduler/api/types.go``); others may follow."""
+    """The state of a task in Volcano (``TaskStatus`` in ``pkg/scheduler/api/types.go``); there may be
+    others."""
 
     PENDING = 1
     ALLOCATED = 2
@@ -53,8 +54,8 @@ class TaskStatus(IntEnum):
 
 
 class Code(IntEnum):
-    """Of a predicate (``pkg/scheduler/api/types.go``). A node with ``UNSCHEDULABLE`` stays a candidate for
-    evictions; those with the two others do not."""
+    """The result of a predicate (``pkg/scheduler/api/types.go``). A node with ``UNSCHEDULABLE`` remains a
+    candidate for evictions; those with the other two errors do not."""
 
     SUCCESS = 0
     ERROR = 1
@@ -63,8 +64,8 @@ class Code(IntEnum):
 
 
 class Vote(IntEnum):
-    """On victims (``pkg/scheduler/plugins/util/util.go``). Without victims, the first and the last one mean
-    the same: nobody is evicted by the votes of this tier of plugins."""
+    """The vote on victims (``pkg/scheduler/plugins/util/util.go``). Without victims, REJECT and PERMIT mean
+    the same: this tier of plugins evicts no pods."""
 
     REJECT = -1
     ABSTAIN = 0
@@ -75,7 +76,7 @@ _Text: TypeAlias = Annotated[str, Meta(max_length=KEY)]
 
 
 class Task(Struct, frozen=True, gc=False):
-    """``TaskInfo``: a pod, by its UID, and where and what it is in Volcano's session."""
+    """``TaskInfo``: a pod, identified by its UID, with its node and status in Volcano's session."""
 
     UID: Annotated[str, Meta(min_length=1, max_length=KEY)]
     NodeName: _Text = ""
@@ -121,8 +122,8 @@ class _Evictor(Struct):
 
 @dataclass(frozen=True, slots=True)
 class NodeArgs:
-    """Arguments of predicate. ``head`` has the task as JSON, ``counted`` the node with all tasks that Volcano
-    counts there."""
+    """Arguments of predicate. ``head`` contains the task as JSON, ``counted`` the node with all tasks that
+    Volcano counts there."""
 
     task: Task
     node: str
@@ -132,7 +133,7 @@ class NodeArgs:
 
 @dataclass(frozen=True, slots=True)
 class NodesArgs:
-    """Arguments of prioritize. ``nodes`` are distinct names, ``head`` has the task as JSON."""
+    """Arguments of prioritize. ``nodes`` are distinct names, ``head`` contains the task as JSON."""
 
     task: Task
     nodes: list[str]
@@ -159,7 +160,7 @@ _LONGEST_NAME = 253 + len('{"Name":"","Node":')
 
 
 def parse_predicate(body: bytes) -> NodeArgs:
-    """Raises ``BadMessage``."""
+    """Arguments of predicate. Raises ``BadMessage``."""
     if (cut := _NODE.search(body)) and (task := _task_before(body, cut.start())):
         head, counted = body[: cut.start()] + b"}", body[cut.start() :]
         return NodeArgs(task, cut[1].decode(errors="replace"), head, counted)
@@ -168,7 +169,7 @@ def parse_predicate(body: bytes) -> NodeArgs:
 
 
 def parse_prioritize(body: bytes) -> NodesArgs:
-    """Raises ``BadMessage``."""
+    """Arguments of prioritize. Raises ``BadMessage``."""
     if (cut := _NODES.search(body)) and (task := _task_before(body, cut.start())):
         names = dict.fromkeys(_NAMES.findall(body, cut.end()))
         return NodesArgs(task, [name.decode(errors="replace") for name in names], body[: cut.start()] + b"}")
@@ -177,8 +178,8 @@ def parse_prioritize(body: bytes) -> NodesArgs:
 
 
 def parse_eviction(body: bytes) -> EvictionArgs:
-    """Raises ``BadMessage``."""
-    message = decode_message(body, _Eviction)  # first, because each of them is longer than what it becomes
+    """Arguments of preemptable and reclaimable. Raises ``BadMessage``."""
+    message = decode_message(body, _Eviction)  # first, because the JSON is larger than the decoded tasks
     evictees = decode_message(body, _WholeEvictees).evictees or []
     return EvictionArgs(message.evictor, message.evictees or [], evictees, body)
 
@@ -189,19 +190,19 @@ def parse_event(body: bytes) -> Task:
 
 
 def task_pod(head: bytes) -> Pod:
-    """The pod of a task, for a pod that the watch has not shown yet. Raises ``BadMessage``."""
+    """The pod of a task, for pods that the watch has not observed yet. Raises ``BadMessage``."""
     return decode_pod(decode_message(head, _OneTaskWithPod).task.Pod)
 
 
 def evictor_pod(body: bytes) -> Pod:
-    """The same for the pod that may evict others."""
+    """The pod that may evict others. Raises ``BadMessage``."""
     return decode_pod(decode_message(body, _Evictor).evictor.Pod)
 
 
 class NamesOnly:
-    """A message to prioritize, reduced while it arrives to the task and the names of the nodes.
+    """A prioritize message, reduced to the task and the node names while it arrives.
 
-    With 1,000 nodes of 8 pods it has 60 MiB, and Volcano takes no node at all where the call fails.
+    With 1,000 nodes of 8 pods it has 60 MiB, and Volcano chooses no node if the call fails.
     """
 
     def __init__(self) -> None:
@@ -209,7 +210,7 @@ class NamesOnly:
         self._in_nodes = self._has_names = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """What is kept of the message so far and was not returned before."""
+        """Return the parts of the message so far that are kept and have not been returned yet."""
         data, kept = self._rest + chunk, b""
         if not self._in_nodes:
             cut = data.find(_FIRST_NODE)
@@ -231,7 +232,7 @@ class NamesOnly:
         return kept
 
     def end(self) -> bytes:
-        """The end of the message."""
+        """The last part of the message."""
         return b"]}" if self._in_nodes else self._rest
 
 
@@ -246,17 +247,17 @@ def encode_priorities(scores: Mapping[str, float]) -> bytes:
 
 
 def encode_victims(vote: Vote, victims: Sequence[Raw]) -> bytes:
-    """``PreemptableResponse``. Volcano goes on with these objects, so they are whole."""
+    """``PreemptableResponse``. Volcano continues with these objects, so they are complete."""
     return encode({"status": int(vote), "victims": victims})
 
 
 def encode_event(error: str = "") -> bytes:
-    """``EventHandlerResponse``; an error undoes an allocation."""
+    """``EventHandlerResponse``; an error reverts an allocation."""
     return encode({"errorMessage": visible(error)})
 
 
 def _task_before(body: bytes, end: int) -> Task | None:
-    """The task of a message that is cut here; None where that is no message."""
+    """The task of a message that is cut here; None if the part before is not a valid message."""
     try:
         return decode_message(body[:end] + b"}", _OneTask).task
     except BadMessage:

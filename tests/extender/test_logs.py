@@ -119,7 +119,7 @@ def test_a_flood_of_one_kind_is_counted(monkeypatch: pytest.MonkeyPatch) -> None
     assert said[-1] == "stopping after SIGTERM"
     assert len(said) == 2 * LOG_LINES + 1
     until(lambda: len(messages(stream)) > len(said) + 1)
-    more = f"{100 - LOG_LINES} more lines like these were left out within 1 s, the last one:"
+    more = f"{100 - LOG_LINES} similar lines were suppressed within 1 s, the last one:"
     assert sorted(messages(stream)[-2:]) == [f"{more} Invalid request 99", f"{more} refused caller 99"]
     assert json.loads(stream.getvalue().splitlines()[-1])["level"] == "warning"
     flooded.warning("refused %s", "again")
@@ -139,7 +139,7 @@ def test_what_was_left_out_is_said_at_the_end() -> None:
     for number in range(LOG_LINES + 3):
         logging.getLogger("extender.cluster").warning("node %d", number)
     log.configure("info", io.StringIO())
-    assert "3 more lines like these" in messages(stream)[-1]
+    assert "3 similar lines" in messages(stream)[-1]
 
 
 @pytest.mark.parametrize("name", ["extender.server", "extender.evictor.actions"])

@@ -31,7 +31,8 @@ test: setup
 # The core: placing, bind, preemption, the evictor, gangs, DRA, failover, and what is installed. The nightly run does all,
 # and more kinds of jobs.
 E2E_CORE := rush bind waiting preemption evictor gangs job_kinds native_gangs dra failover chart install deploy
-E2E := $(BIN)/pytest -o addopts="--strict-markers --strict-config" -x -v
+# They mostly wait, so two files at a time.
+E2E := $(BIN)/pytest -o addopts="--strict-markers --strict-config" -x -v -n 2 --dist loadfile
 
 # `make e2e K8S=1.34` takes another release of Kubernetes than the newest.
 e2e: setup

@@ -19,7 +19,7 @@ from extender.settings import Queue
 from tests.contract.conftest import Start
 from tests.extender.builders import make_node, make_pod, make_state
 
-PODS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("kueue_pods.yaml").read_text())
+PODS: dict[str, Any] = yaml.load(Path(__file__).with_name("kueue_pods.yaml").read_text(), yaml.CSafeLoader)
 HELD = sorted(name for name in PODS if name.endswith("held"))
 
 

@@ -129,6 +129,7 @@ def test_no_message_ends_the_process(limited: Limited, name: str) -> None:
     assert limited.still_answers()
 
 
+@pytest.mark.nightly
 def test_no_four_messages_at_once_end_it(limited: Limited) -> None:
     names = ("victims of many nodes", "UIDs", "names", "nodes")
     with ThreadPoolExecutor(len(names)) as callers:

@@ -20,7 +20,7 @@ from extender.untrusted.limits import CLAIMED_DEVICES
 from extender.verbs.bind import Refusal, assign
 from tests.extender.builders import make_state, why
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "data/dialects.yaml").read_text())
+CASES = yaml.load((Path(__file__).parents[1] / "data/dialects.yaml").read_text(), yaml.CSafeLoader)
 NODES: dict[str, dict] = CASES["nodes"]
 PODS: dict[str, dict] = CASES["pods"]
 DEVICE_ALLOCATED = "scheduling.koordinator.sh/device-allocated"

@@ -14,7 +14,7 @@ from extender.dra.forecast import Forecast
 from extender.explain.answers import Option
 from extender.explain.needs import replicas_given
 from extender.untrusted.limits import KEY, LISTED_NAMES, NAME, shorten
-from extender.verbs.evaluate import Evaluation, form_on, misalignment_costs, separation_costs, spot_costs
+from extender.verbs.evaluate import Evaluation, form_on, further_costs, separation_costs
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import allocation_of
 from packing.model.request import WHOLE, Request
@@ -51,14 +51,7 @@ def option_on(state: State, evaluation: Evaluation, index: int, name: str, score
     row, forecast = int(at[0]), evaluation.forecasts[index] if evaluation.forecasts else Forecast()
     pod, request = evaluation.pod, form_on(state.fleet, row, evaluation.request)
     terms = dict(state.policy.terms(state.fleet, request, row))
-    if state.fleet.spot_rows:
-        terms["spot"] = float(spot_costs(state, pod, request, at)[0])
-    if state.numa:
-        terms["NUMA"] = float(misalignment_costs(state, pod, at)[0])
-    if (later := state.end_costs(pod)) is not None:
-        terms["end"] = float(later[row])
-    if (far := state.gang_costs(pod, request)) is not None:
-        terms["gang"] = float(far[row])
+    terms |= {name: float(more[0]) for name, more in further_costs(state, pod, request, at)}
     if request.together > 1:
         terms["parts of one GPU"] = float(separation_costs(state.fleet, request, at)[0])
     if forecast.devices:

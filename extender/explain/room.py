@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-import numpy as np
-
 from extender.cluster.gang_placement import WaitingMembers, place_together
 from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.permitted_rows import PermittedRows
@@ -34,7 +32,8 @@ from extender.queues.rights import WhyNot
 from extender.settings import Mode, Settings
 from extender.untrusted.limits import GANG_PLACED, KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import listed
-from extender.verbs.evaluate import codes_for, dra_resources
+from extender.verbs.evaluate import dra_resources, reason_on
+from extender.verbs.eviction.node_pods import gpus_held
 from extender.verbs.eviction.plan import EvictionPlan, gpu_hours, losses, plan_evictions, rules_for
 from extender.verbs.eviction.promising import promising_nodes
 from extender.verbs.gang_fit import Supposed, gang_may_fit, gang_would_fit, wants_dra
@@ -121,8 +120,12 @@ def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:
 
 def whose_end(state: State, pod: Pod, request: Request, names: Sequence[str]) -> Pod | None:
     """The first pod that is found on these nodes whose place is enough for the pod."""
+
+    def is_enough(other: Pod, held: Allocation) -> bool:
+        return reason_on(state, pod, request, other.node_name, without=[held]) is Reason.FITS
+
     tried = islice(_holders_on(state, pod, request, names), _TRIED)
-    return next((other for other, held in tried if _fits_without(state, pod, request, [held])), None)
+    return next((other for other, held in tried if is_enough(other, held)), None)
 
 
 def others_without_gpus(state: State, pod: Pod, request: Request, refusal: Refusal) -> str:
@@ -130,7 +133,8 @@ def others_without_gpus(state: State, pod: Pod, request: Request, refusal: Refus
     leaving would not be enough. Pods of DaemonSets and static pods stay."""
     lacking = next((need.what for need in refusal.lacks if need.what in ("cpu (milli)", "memory (MiB)")), "")
     held = held_without_gpus(state, refusal.nearest) if lacking else []
-    if not held or not _fits_without(state, pod, request, [taken for _, taken in held]):
+    left = [taken for _, taken in held]
+    if not held or reason_on(state, pod, request, refusal.nearest, without=left) is not Reason.FITS:
         return ""
     is_cpu = lacking == "cpu (milli)"
     sizes = {other.key: taken.cpu_milli if is_cpu else taken.memory_mib for other, taken in held}
@@ -150,12 +154,6 @@ def held_without_gpus(state: State, node: str) -> list[tuple[Pod, Allocation]]:
         and not taken.has_gpus
         and not (pod.owner and pod.owner.kind in ("DaemonSet", "Node"))
     ]
-
-
-def _fits_without(state: State, pod: Pod, request: Request, held: Sequence[Allocation]) -> bool:
-    """Whether the pod fits on the node of these once they have left it."""
-    with state.fleet_view_for(pod) as fleet, fleet.without(held):
-        return int(codes_for(state, fleet, pod, request, np.array([held[0].row]))[0]) == Reason.FITS
 
 
 def node_to_uncordon(state: State, pod: Pod, request: Request) -> str:
@@ -192,17 +190,12 @@ def _holders_on(
     state: State, pod: Pod, request: Request, names: Sequence[str]
 ) -> Iterator[tuple[Pod, Allocation]]:
     """The pods with GPUs of the nodes that lack least, the smallest first on each."""
-    for node in promising_nodes(state, pod, request, names, {}):
-        others = (
-            other for other in state.pods.on_node(node.name) if other.uid != pod.uid and not other.deleting
-        )
-        held = [(other, taken) for other in others if (taken := state.allocations.allocation_of(other.key))]
+    nodes = (node.name for node in promising_nodes(state, pod, request, names, {}) if not node.by_claims)
+    for others in map(state.pods.on_node, nodes):
+        staying = (other for other in others if other.uid != pod.uid and not other.deleting)
+        held = [(other, taken) for other in staying if (taken := state.allocations.allocation_of(other.key))]
         with_gpus = [(other, taken) for other, taken in held if taken.has_gpus]
-        yield from sorted(with_gpus, key=lambda two: (_size(two[1]), two[0].key))
-
-
-def _size(held: Allocation) -> int:
-    return sum(count for _, count in held.devices) * 1000 + sum(share[1] for share in held.shares)
+        yield from sorted(with_gpus, key=lambda two: (gpus_held(state.fleet, two[1:]), two[0].key))
 
 
 def evictions_for(

@@ -36,6 +36,7 @@ from packing.fleet.feasibility import (
     separation,
 )
 from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
 from packing.model.numa import REFUSING
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -142,15 +143,25 @@ def evaluate(
     return evaluation
 
 
-def reason_on(state: State, pod: Pod, request: Request, node: str, *, idle: bool = False) -> Reason:
-    """The reason code of one node, as in ``evaluate``; ``idle``: as if its device plugin were not busy."""
+def reason_on(
+    state: State,
+    pod: Pod,
+    request: Request,
+    node: str,
+    *,
+    idle: bool = False,
+    without: Sequence[Allocation] = (),
+) -> Reason:
+    """The reason code of one node, as in ``evaluate``; ``idle``: as if its device plugin were not busy;
+    ``without`` what pods hold that would have left."""
     row = state.fleet.rows.get(node)
     if row is None:
         return state.unknown_node
     dra = next(iter(dra_resources(state, pod, request, [node])), ())
     if wants_only_dra(pod, request, dra):
         return _reason_of_dra(request)
-    with state.fleet_view_for(pod) as fleet, fleet.plugins_idle([row] if idle else []):
+    idle_rows = [row] if idle else []
+    with state.fleet_view_for(pod) as fleet, fleet.without(without), fleet.plugins_idle(idle_rows):
         codes = codes_for(state, fleet, pod, without_resources(request, dra), np.array([row]))
         return Reason(int(codes[0]))
 
@@ -344,22 +355,29 @@ def _refuse_given_out(
 def _rank(
     state: State, pod: Pod, request: Request, rows: Rows, counted: _Counted, forecasts: tuple[Forecast, ...]
 ) -> tuple[Floats, Keys]:
-    """The costs with those of forecasts, spot nodes, gangs and ends, and the keys to sort by; where that
-    fails, all nodes are equal."""
+    """The costs with those of forecasts and ``further_costs``, and the keys to sort by; where that fails, all
+    nodes are equal."""
     with state.failures.caught("rank"):
         cost = counted.cost
         cost = cost + _forecast_costs(forecasts) if forecasts else cost
-        cost = cost + spot_costs(state, pod, request, rows) if state.fleet.spot_rows else cost
-        if (far := state.gang_costs(pod, request)) is not None:
-            cost = cost + far[rows]
-        if (later := state.end_costs(pod)) is not None:
-            cost = cost + later[rows]
-        if state.numa:
-            cost = cost + misalignment_costs(state, pod, rows)
+        for _, more in further_costs(state, pod, request, rows):
+            cost = cost + more
         if counted.keys is not None and cost is counted.cost:
             return cost, counted.keys
         return cost, rank_keys(cost, state.fleet.arrays.order[rows])
     return np.zeros(rows.size, np.float32), state.fleet.arrays.order[rows].astype(np.int64)
+
+
+def further_costs(state: State, pod: Pod, request: Request, rows: Rows) -> Iterator[tuple[str, Floats]]:
+    """What these rows cost more than the policy says, by the name of each term: (len(rows),), in GPUs."""
+    if state.fleet.spot_rows:
+        yield "spot", spot_costs(state, pod, request, rows)
+    if (far := state.gang_costs(pod, request)) is not None:
+        yield "gang", far[rows]
+    if (later := state.end_costs(pod)) is not None:
+        yield "end", later[rows]
+    if state.numa:
+        yield "NUMA", misalignment_costs(state, pod, rows)
 
 
 def _forecast_costs(forecasts: tuple[Forecast, ...]) -> Floats:

@@ -134,8 +134,7 @@ class VolcanoSession:
         now = reason_on(self.state, pod, request, node)
         if not later or not now.eviction_helps or not (leaving := self.leaving_on(node)):
             return now
-        with self.state.fleet.without(leaving):
-            return reason_on(self.state, pod, request, node, idle=True)
+        return reason_on(self.state, pod, request, node, idle=True, without=leaving)
 
     def leaving_on(self, node: str) -> list[Allocation]:
         """What pods of a node hold that are about to go, or that Volcano evicts."""

@@ -47,6 +47,7 @@ from packing.model.request import Request
 from packing.policies.interface import Policy
 
 FarCosts: TypeAlias = Callable[[Request], Floats | None]
+Flags: TypeAlias = npt.NDArray[np.bool_]
 _PAUSE = 1.0
 """Seconds between two searches for room for one gang: its author can change it as often as he likes."""
 
@@ -90,9 +91,11 @@ def place_together(
     nodes: Mapping[str, Node],
     members: Sequence[WaitingMembers],
     far: FarCosts = lambda request: None,
+    allowed: Callable[[WaitingMembers], Flags | None] = lambda members: None,
 ) -> list[Placement] | None:
     """A place for each member, None if not all fit. The fleet is unchanged afterwards. ``far``: what rows
-    cost more for such a member, (N,), because they are far from the others.
+    cost more for such a member, (N,), because they are far from the others. ``allowed``: the rows that are
+    not refused to it for something else than room, (N,).
 
     Of kube-scheduler's own filters those of ``k8s.node_filter`` count. A node whose device plugin is busy for
     a moment counts as open. No more than ``limits.GANG_PLACED`` members are placed one by one; those beyond
@@ -109,20 +112,25 @@ def place_together(
     for number, order in enumerate(orders):
         if order in orders[:number]:
             continue
-        placements = _place_in_order(fleet, policy, nodes, order, far)
+        placements = _place_in_order(fleet, policy, nodes, order, far, allowed)
         if placements is not None:
             return placements
     return None
 
 
 def _place_in_order(
-    fleet: Fleet, policy: Policy, nodes: Mapping[str, Node], order: Sequence[WaitingMembers], far: FarCosts
+    fleet: Fleet,
+    policy: Policy,
+    nodes: Mapping[str, Node],
+    order: Sequence[WaitingMembers],
+    far: FarCosts,
+    allowed: Callable[[WaitingMembers], Flags | None],
 ) -> list[Placement] | None:
     placements: list[Placement] = []
     left = GANG_PLACED
     with ExitStack() as held:
         for members in order:
-            candidates = _Candidates(fleet, policy, nodes, members, far(members.request))
+            candidates = _Candidates(fleet, policy, nodes, members, far(members.request), allowed(members))
             is_last = members is order[-1]
             if is_last and (rows := candidates.rows_by_count(members.count)) is not None:
                 wanted = members.count
@@ -153,10 +161,12 @@ class _Candidates:
         nodes: Mapping[str, Node],
         members: WaitingMembers,
         far: Floats | None,
+        allowed: Flags | None,
     ) -> None:
         self._fleet, self._nodes, self._request = fleet, nodes, members.request
         self._filter = NodeFilter(members.pod)
-        rows = np.flatnonzero(fits_with_idle_plugin(fleet, members.request))
+        fits = fits_with_idle_plugin(fleet, members.request)
+        rows = np.flatnonzero(fits if allowed is None else fits & allowed)
         if members.request.wants_gpu:
             cost = policy.cost(fleet, members.request)
             cost = cost if far is None else cost + far

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from extender.cluster.gang_placement import WaitingMembers, place_together
+from extender.cluster.gang_placement import WaitingMembers
 from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.permitted_rows import PermittedRows
 from extender.cluster.state import State
@@ -36,7 +36,7 @@ from extender.verbs.evaluate import dra_resources, reason_on
 from extender.verbs.eviction.node_pods import gpus_held
 from extender.verbs.eviction.plan import EvictionPlan, gpu_hours, losses, plan_evictions, rules_for
 from extender.verbs.eviction.promising import promising_nodes
-from extender.verbs.gang_fit import Supposed, gang_may_fit, gang_would_fit, wants_dra
+from extender.verbs.gang_fit import Supposed, fit_together, gang_may_fit, gang_would_fit, wants_dra
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -105,8 +105,7 @@ def fit_at_once(state: State, pod: Pod, request: Request, count: int) -> int:
     with state.fleet_view_for(pod) as fleet:
         while least < most:
             half = (least + most + 1) // 2
-            members = [replace(waiting, count=half)]
-            fits = place_together(fleet, state.policy, state.nodes, members) is not None
+            fits = fit_together(state, fleet, [replace(waiting, count=half)])
             least, most = (half, most) if fits else (least, half - 1)
     return least
 

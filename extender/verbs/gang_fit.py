@@ -23,7 +23,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -39,7 +38,7 @@ from extender.protocol.node_names import NodeNames
 from extender.queues.gangs import Gang
 from extender.queues.rights import EvictionRules
 from extender.untrusted.limits import GANG_READ, GANG_VICTIMS
-from extender.verbs.evaluate import Evaluation, evaluate, rank_keys
+from extender.verbs.evaluate import Evaluation, Flags, codes_for, evaluate, rank_keys
 from extender.verbs.eviction.plan import plan_evictions
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
@@ -217,18 +216,31 @@ def _fits(
     if any(wants_dra(state, member) for member in members):
         return supposed is None  # not known
     pod = members[0].pod
-    with state.fleet_view_for(pod, without) as fleet, ExitStack() as gone:
+    with state.fleet_view_for(pod, without) as fleet:
         if supposed is not None:
-            gone.enter_context(fleet.without(supposed.left))
-            return place_together(fleet, state.policy, supposed.nodes, members) is not None
-        if place_together(fleet, state.policy, state.nodes, members) is not None:
+            return fit_together(state, fleet, members, supposed)
+        if fit_together(state, fleet, members):
             return True
         found = _evictable(state, pod, now, _usable(fleet, members))
-        evictable = list(islice(found, GANG_VICTIMS + 1))
+        evictable = tuple(islice(found, GANG_VICTIMS + 1))
         if not evictable or len(evictable) > GANG_VICTIMS:
             return bool(evictable)
-        gone.enter_context(fleet.without(evictable))
-        return place_together(fleet, state.policy, state.nodes, members) is not None
+        return fit_together(state, fleet, members, Supposed(state.nodes, evictable))
+
+
+def fit_together(
+    state: State, fleet: Fleet, members: Sequence[WaitingMembers], supposed: Supposed | None = None
+) -> bool:
+    """Whether these members all get a place on a view of the fleet where ``filter`` refuses them nothing."""
+
+    def allowed(members: WaitingMembers) -> Flags:
+        rows = np.arange(fleet.arrays.capacity)
+        codes = codes_for(state, fleet, members.pod, members.request, rows)
+        return np.isin(codes, (Reason.FITS, Reason.PLUGIN_BUSY))
+
+    nodes, left = (supposed.nodes, supposed.left) if supposed else (state.nodes, ())
+    with fleet.without(left):
+        return place_together(fleet, state.policy, nodes, members, allowed=allowed) is not None
 
 
 def _usable(fleet: Fleet, members: Sequence[WaitingMembers]) -> npt.NDArray[np.bool_]:

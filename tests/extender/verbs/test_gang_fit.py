@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -89,6 +89,26 @@ def test_a_member_that_bind_assumes_counts_as_bound() -> None:
     state = checked_state(make_node("a"), make_node("b"), *pods)
     state.assume(pods[0], "a", {}, now=0.0)
     assert answer(state, pods[1])[0] == ["b"]
+
+
+@pytest.mark.parametrize("spot", ["ignore", "prefer", "require"])
+def test_a_node_that_filter_refuses_to_a_member_has_no_room_for_its_gang(
+    spot: Literal["ignore", "prefer", "require"],
+) -> None:
+    pods = gang(2)
+    state = checked_state(
+        make_node("a"), make_node("b", labels={"karpenter.sh/capacity-type": "spot"}), *pods
+    )
+    state.spot = spot
+    fits, reasons = answer(state, pods[0])
+    said = explain(state, pods[0])
+    if spot == "require":
+        assert not fits
+        assert reasons == [Reason.GANG_DOES_NOT_FIT.text, Reason.ON_SPOT.text]
+        assert said.verdict.why.startswith(Reason.GANG_DOES_NOT_FIT.text)
+    else:
+        assert fits == ["a", "b"]
+    assert said.fits == len(fits)
 
 
 def test_only_the_minimum_must_fit() -> None:
@@ -185,9 +205,9 @@ def test_members_that_were_nominated_may_stay_where_they_are(monkeypatch: pytest
     pods = gang(2)
     placed: list[int] = []
 
-    def only_one(*args: Any) -> Any:
+    def only_one(*args: Any, **keys: Any) -> Any:
         placed.append(sum(members.count for members in args[3]))
-        return place_together(*args) if placed[-1] == 1 else None
+        return place_together(*args, **keys) if placed[-1] == 1 else None
 
     monkeypatch.setattr(gang_fit, "place_together", only_one)
     state = checked_state(make_node("a"), make_node("b"), replace(pods[0], nominated_node="a"), pods[1])
@@ -261,10 +281,10 @@ def test_a_pod_that_the_watch_has_not_shown_is_checked() -> None:
 def test_members_ask_once_per_change_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
 
-    def counted(*args: Any) -> Any:
+    def counted(*args: Any, **keys: Any) -> Any:
         nonlocal calls
         calls += 1
-        return place_together(*args)
+        return place_together(*args, **keys)
 
     monkeypatch.setattr(gang_fit, "place_together", counted)
     monkeypatch.setattr("extender.verbs.gang_fit.time.time", lambda: 1000.0)

@@ -8,7 +8,7 @@ tried can be undone.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -25,14 +25,15 @@ from extender.cluster.unoffered import Unoffered
 from extender.dialects.dialect import Claim, Claims
 from extender.dialects.pod_request import WRITERS
 from extender.dialects.pod_resources import RequestError
+from extender.k8s.node_filter import OTHER_AFFINITY, OTHER_SELECTOR
 from extender.k8s.objects import Deleted, Pod, Upserted
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import annotations_for
 from extender.verbs.evaluate import Codes, Flags, evaluate, form_on
-from extender.verbs.gang_fit import Supposed, gang_would_fit
+from extender.verbs.gang_fit import Supposed, gang_would_fit, wants_gpu
 from packing.fleet.arrays import Floats
 from packing.fleet.downgrade import Device, device_on, weaker_rows
-from packing.fleet.feasibility import eviction_may_help
+from packing.fleet.feasibility import eviction_may_help, fits_when_empty
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import placed_shares
@@ -41,6 +42,7 @@ from packing.model.reasons import Reason
 from packing.model.request import Request
 
 _NO_PLACE = "no other node that its rules allow takes it"
+_TOO_LARGE = "no node that its rules allow is large enough for it, even without other pods"
 ONLY_WEAKER = "only weaker devices are free for it (--allow-downgrade)"
 _LEAST = -(1 << 62)
 
@@ -345,7 +347,8 @@ class Trial:
     def why_not(self, item: Item) -> str:
         """Why the pod fits nowhere, by the most nodes that take pods: of those that its rules allow what
         Stowage does not place by, then a lack of room; then the rule that keeps it off others that could take
-        it, cordoned or not; then what else is the matter with those that it may get."""
+        it, cordoned or not; then what else is the matter with those that it may get, and why others are
+        closed."""
         codes, _ = self.evaluate(item)
         if self._has_room(item, codes).any():
             return Reason.GANG_DOES_NOT_FIT.text if item.key in self._without_gang else ONLY_WEAKER
@@ -359,13 +362,17 @@ class Trial:
             return lack_reason(name, offered=name in self._left)
         lacks_room = eviction_may_help(codes)
         if (allowed & lacks_room).any():
-            return _most_frequent(codes[allowed & lacks_room])
+            could = allowed & fits_when_empty(self.fleet, item.request.stacked or item.request)
+            return _most_frequent(codes[could & lacks_room]) if (could & lacks_room).any() else _TOO_LARGE
         able = self._open_today & ~item.rows & (lacks_room | (codes == Reason.FITS))
         rejection = self.state.node_filter(item.pod).rejection
         found = (rejection(self.state.nodes[self.name(row)]) for row in np.flatnonzero(able).tolist())
-        if rules := [why for why in found if why]:
-            return max(rules, key=rules.count)
-        return _most_frequent(codes[allowed & (codes != Reason.FITS)])
+        if rules := Counter(filter(None, found)):  # of nodes that it selects, before any that it does not
+            return min(rules, key=lambda why: (why in (OTHER_SELECTOR, OTHER_AFFINITY), -rules[why]))
+        if (allowed & (codes != Reason.FITS)).any():
+            return _most_frequent(codes[allowed & (codes != Reason.FITS)])
+        closed = [rejection(self.state.nodes[name]) or why for name, why in self.apart.items()]
+        return max(closed, key=closed.count, default=_NO_PLACE)
 
     def place_waiting(self) -> dict[str, str]:
         """Place the pending pods in kube-scheduler's order; returns the node of each that fits: of a gang as
@@ -399,9 +406,12 @@ class Trial:
         if others.room:
             self.place(item)
             return
-        free = [member.key for member in others.free]
-        count, before = min(gang.to_place, 1 + len(free)), self.savepoint()
-        smallest = sorted((waiting[key] for key in free if key in waiting), key=lambda member: member.gpus)
+        with_gpus = [member.key for member in others.free if wants_gpu(self.state, member)]
+        plain = len(others.free) - len(with_gpus)  # they have room wherever the others find theirs
+        count, before = max(min(gang.to_place, 1 + len(others.free)) - plain, 1), self.savepoint()
+        smallest = sorted(
+            (waiting[key] for key in with_gpus if key in waiting), key=lambda member: member.gpus
+        )
         chosen = [item, *smallest][:count]
         fits = gang_would_fit(self.state, item.pod, item.request, Supposed(self.state.nodes))
         if fits and len(chosen) == count and all(map(self.place, largest_first(chosen))):
@@ -424,7 +434,7 @@ class Trial:
 
 
 def _most_frequent(codes: Codes) -> str:
-    return Reason(int(np.bincount(codes).argmax())).text if codes.size else _NO_PLACE
+    return Reason(int(np.bincount(codes).argmax())).text
 
 
 def _placement(pod: Pod, fleet: Fleet, row: int, request: Request, gpus: tuple[int, ...]) -> Placement | None:

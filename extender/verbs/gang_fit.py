@@ -135,7 +135,7 @@ def _may_fit(
     """Nominated members may go elsewhere, or stay: the search may miss the way by which they got their
     room."""
     others = state.gangs.still_to_start(gang, gang.to_place, state.pods.is_bound, but=asking.pod.key)
-    if any(_wants_gpu(state, other) for other in others.room):
+    if any(wants_gpu(state, other) for other in others.room):
         return True
     wanted = others.missing  # a launcher without GPUs starts before its workers
     to_come = max(wanted - 1 - len(others.free) - len(others.gated), 0)
@@ -153,7 +153,8 @@ def _may_fit(
     return _fits(state, members, now, supposed=supposed)
 
 
-def _wants_gpu(state: State, pod: Pod) -> bool:
+def wants_gpu(state: State, pod: Pod) -> bool:
+    """Whether the pod asks for a GPU; also one whose request cannot be read."""
     request = state.request_or_none(pod)
     return request is None or request.wants_gpu
 

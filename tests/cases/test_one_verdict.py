@@ -24,6 +24,7 @@ from extender.explain.overview import waiting_line
 from extender.explain.pod import explain, explain_each
 from extender.k8s.affinity import Taint
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
+from extender.replay.cluster_pods import trial_of
 from extender.replay.trial import Item, Trial
 from extender.settings import Settings
 from extender.source.workloads import parse_templates
@@ -35,7 +36,8 @@ from .answers import cluster, filtered
 
 FOLDERS = sorted(path.parent for path in Path(__file__).parent.glob("*/cluster.json"))
 CPU_AND_MEMORY = {Reason.NO_FREE_CPU.text, Reason.NO_FREE_MEMORY.text}
-PLAN_KNOWS_NOTHING_OF = {Reason.NO_ASSIGNER, Reason.MISALIGNED, Reason.PLUGIN_BUSY, Reason.GANG_DOES_NOT_FIT}
+ONLY_WHILE_PODS_START = {Reason.NO_ASSIGNER, Reason.MISALIGNED, Reason.PLUGIN_BUSY}
+PLAN_KNOWS_NOTHING_OF = {*ONLY_WHILE_PODS_START, Reason.GANG_DOES_NOT_FIT}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -44,6 +46,7 @@ def test_of_a_case(folder: Path):
     for pod in waiting(folder, state):
         check(state, settings, pod)
     agrees_with_plan(state, settings, waiting(folder, state))
+    plan_starts_what_fits(state, waiting(folder, state))
 
 
 @pytest.mark.parametrize("seed", range(examples(600, least=60)))
@@ -56,6 +59,7 @@ def test_of_a_variation(seed: int):
     for pod in pods:
         check(state, settings, pod)
     agrees_with_plan(state, settings, pods)
+    plan_starts_what_fits(state, pods)
 
 
 def case(folder: Path) -> tuple[State, Settings]:
@@ -177,3 +181,25 @@ def agrees_with_plan(state: State, settings: Settings, pods: list[Pod]):
             for name in names
         }
         assert not fits & refused, (fits & refused, before[pod.uid])
+
+
+def plan_starts_what_fits(state: State, pods: list[Pod]):
+    """Plan starts a pod, or its gang, if no other pod waits, just where explain says that it fits."""
+    state.apply([Upserted(pod) for pod in pods])
+    found = {pod.key: explain(state, state.pods[pod.key]) for pod in pods}
+    trial = trial_of(state, real_moves=True)
+    start, waiting = trial.savepoint(), trial.waiting
+    for item in waiting:
+        said = found.get(item.key)
+        if said is None or {one.reason for one in said.refusals} & {
+            one.text for one in ONLY_WHILE_PODS_START
+        }:
+            continue
+        gang = state.gangs.gang_of(item.pod)
+        trial.waiting = [
+            one for one in waiting if one is item or (gang and state.gangs.gang_of(one.pod) == gang)
+        ]
+        trial.waiting.sort(key=lambda one: one is not item)
+        next(trial.starting())
+        assert (item.key in trial.held) == bool(said.fits), (said.verdict, trial.why_not(item))
+        trial.undo_to(start)

@@ -6,12 +6,19 @@ from typing import Any
 
 import pytest
 
+from extender.explain.pod import explain
+from extender.explain.verdict import TOO_LARGE
+from extender.k8s.node_filter import CORDONED, NOT_TOLERATED
 from extender.plan.change import added_nodes, change_report
 from extender.plan.prices import NO_COSTS
 from extender.replay.trial import BadInput
 from packing.model.reasons import Reason
-from tests.extender.plan.clusters import Manifest, node, pod, source_of
+from tests.extender.plan.clusters import GPU, H100, Manifest, node, pod, source_of
 from tests.extender.plan.test_property import quiet
+
+GPU_MODEL = "nvidia.com/gpu.product"
+OTHER = {GPU_MODEL: "NVIDIA-L4"}
+TAINTED = [{"key": "team", "value": "a", "effect": "NoSchedule"}]
 
 
 def report_of(source, add=(), remove=()):
@@ -131,3 +138,31 @@ def test_members_are_placed_the_largest_first() -> None:
     small, large = gang(2, 1), gang(2, 4)
     items = node("a", 4), node("b", 4), pod("x", "b", 3), small[0], large[1]
     assert figures(report_of(source_of(*items), ["1xa"]))["pending pods that fit"] == (2, 2, 2)
+
+
+def test_a_gang_starts_with_a_member_that_asks_for_no_gpu() -> None:
+    launcher, *workers = gang(3)
+    for amounts in launcher["spec"]["containers"][0]["resources"].values():
+        amounts.pop(GPU, None)
+    items = node("a", 4), node("b", 4), launcher, *workers
+    assert figures(report_of(source_of(*items)))["pending pods that fit"] == (2, 2, 2)
+    assert figures(report_of(source_of(*items), remove=["b"]))["pending pods that fit"] == (2, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cpu", "why"),
+    [
+        ([node("a")], "65", "no node that its rules allow is large enough for it, even without other pods"),
+        ([node("a")], "64", Reason.NO_FREE_CPU.text),
+        ([node("a", unschedulable=True)], "1", CORDONED),
+        ([node("a", labels=OTHER), node("b", labels=OTHER), node("c", taints=TAINTED)], "1", NOT_TOLERATED),
+    ],
+)
+def test_why_not_is_what_explain_says(nodes: list[Manifest], cpu: str, why: str) -> None:
+    items = *nodes, pod("x", "a", 0), pod("waits", gpus=4, cpu=cpu, nodeSelector={GPU_MODEL: H100[GPU_MODEL]})
+    source = source_of(*items)
+    (row,) = report_of(source).tables[0].rows
+    assert row[4] == why
+    state = source.state()
+    said = explain(state, state.pods["ml/waits"]).verdict.why
+    assert said == TOO_LARGE if cpu == "65" else said.startswith(why)

@@ -188,7 +188,7 @@ def screenshots(folder: Path) -> None:
                 page.wait_for(_READY)
                 page.run("document.getElementById('source').textContent = 'an example'")
                 time.sleep(1)
-                # 128 colours are enough, and a third of the size.
+                # 128 colors are enough, and a third of the size.
                 picture = Image.open(io.BytesIO(page.picture())).convert("RGB").quantize(128)
                 picture.save(folder / f"{name}.png", optimize=True)
 

@@ -1,1 +1,1 @@
-"""Research on packing: the comparison with published policies, and the tools that only it needs."""
+"""Packing research: the comparison with published policies, and its tools."""

@@ -1,7 +1,7 @@
 """The packing comparison: ``python -m bench.packing --data DIR``.
 
-DIR holds the node list and the pod lists of openb (alibaba/clusterdata, cluster-trace-gpu-v2023/csv). Each
-part prints a table and writes it, its rows as JSON, and its pictures to the output directory. For single
+DIR contains the node list and the pod lists of openb (alibaba/clusterdata, cluster-trace-gpu-v2023/csv). Each
+part prints a table, and writes it with its rows as JSON and its plots to the output directory. For single
 replays see ``bench.packing.replay``.
 """
 
@@ -42,24 +42,24 @@ TRACES = [
     *["multigpu20", "multigpu30", "multigpu40", "multigpu50"],
 ]
 FEW = ["default", "gpushare60", "gpuspec33", "multigpu50"]
-"""The traces that differ most: columns of the short table, and panels of the pictures."""
+"""The traces that differ the most: columns of the short table, and panels of the plots."""
 
-LEARNT, KNOWN = TraceOptions(shuffle_nodes=True), TraceOptions(shuffle_nodes=True, known_mix=True)
-POLICIES = {"inventory": LEARNT, "fgd": KNOWN} | dict.fromkeys([
+LEARNED, KNOWN = TraceOptions(shuffle_nodes=True), TraceOptions(shuffle_nodes=True, known_mix=True)
+POLICIES = {"inventory": LEARNED, "fgd": KNOWN} | dict.fromkeys([
     "best-fit", "gpu-packing", "gpu-clustering", "dot-product", "most-allocated", "least-allocated", "random"
-], LEARNT)  # fmt: skip
-"""Policy -> how it is replayed: ours learns the mix from the arrivals; FGD knows it, as published."""
+], LEARNED)  # fmt: skip
+"""Policy -> its replay options: ours learns the mix from the arrivals; FGD knows it, as published."""
 VARIANTS = {
     "known": TraceOptions(known_mix=True),
-    "learnt": TraceOptions(),
+    "learned": TraceOptions(),
     "shuffled": KNOWN,
     "random ties": TraceOptions(known_mix=True, random_ties=True),
     "sample 50": TraceOptions(known_mix=True, sample=50),
     "scores 0-10": TraceOptions(known_mix=True, random_ties=True, fixed_scale=True),
 }
 LOAD, SPOT = 0.8, SpotMarket(share=0.2, discount=0.65, rate=0.02)
-"""Of the part ``queues``: GPUs asked for per GPU; a fifth of the GPUs on spot at 35 % of the price, each node
-interrupted every 50 hours."""
+"""For the part ``queues``: requested GPUs per GPU; a fifth of the GPUs on spot nodes at 35 % of the price,
+each node interrupted every 50 hours."""
 SAMPLES = (10, 50, 125, 500, 0)
 
 
@@ -91,7 +91,7 @@ def policies(args: argparse.Namespace) -> tuple[str, Rows]:
 
 
 def ways(args: argparse.Namespace) -> tuple[str, Rows]:
-    """The default policy with the mix known or learnt, other node orders, ties and samples; and FGD."""
+    """The default policy with a known or learned mix, other node orders, ties and samples; and FGD."""
     columns = [(label, "inventory", options) for label, options in VARIANTS.items()]
     results = _run(args, args.traces, [*columns, ("fgd", "fgd", KNOWN)])
     return aligned(tables.by_trace(results, "known")), _rows(results)
@@ -136,8 +136,8 @@ def mixes(args: argparse.Namespace) -> tuple[str, Rows]:
 
 
 def queues(args: argparse.Namespace) -> tuple[str, Rows]:
-    """The timeline of openb with three queues, under stock kube-scheduler and under Stowage, once without
-    and once with checkpoints."""
+    """The timeline of openb with three queues, under stock kube-scheduler and under Stowage, with and without
+    checkpoints."""
     pods = [args.data / "openb_pod_list_default.csv"]
     texts, rows = [], []
     for name, checkpoint in (("no checkpoints", None), ("a checkpoint every hour", 3600.0)):
@@ -159,15 +159,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", choices=["policies", "ways", "samples", "mixes", "queues"], nargs="+")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (%(default)s)")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="directory (%(default)s)")
-    parser.add_argument("--readme", type=Path, help="put the short table of policies into this page")
+    parser.add_argument("--readme", type=Path, help="insert the short table of policies into this page")
     return parser.parse_args()
 
 
 def _run(
     args: argparse.Namespace, traces: list[str], columns: Iterable[tuple[str, str, TraceOptions]]
 ) -> list[Result]:
-    """A result for each trace and column (label, policy, options). Each seed is a task of its own, but for
-    the bound, which uses its patterns again."""
+    """A result for each trace and column (label, policy, options). Each seed is a separate task, except for
+    the bound, which reuses its patterns."""
     tasks = [
         Task(label, trace, policy, seeds, options)
         for trace, (label, policy, options) in product(traces, columns)
@@ -186,7 +186,7 @@ def _rows(results: list[Result]) -> Rows:
 
 
 def _command() -> str:
-    """The command line that repeats the table of policies, without options that do not change it."""
+    """The command line that reproduces the table of policies, without options that do not change it."""
     kept, drops = ["python -m bench.packing --data DIR --only policies"], False
     for word in sys.argv[1:]:
         if word.startswith("--"):

@@ -1,20 +1,20 @@
-"""The offline bound: the most GPU that any scheduler could allocate if it knew all arrivals beforehand.
+"""The offline bound: the most GPU that any scheduler could allocate if it knew all arrivals in advance.
 
-This is the node-configuration linear program (Gilmore and Gomory, 1961, for cutting stock), relaxed only so
-that it stays an upper bound. A pattern q is what one node of class k (model, GPUs, CPU) can hold; it fills
-L_q nodes:
+This is the node-configuration linear program (Gilmore and Gomory, 1961, for cutting stock), relaxed such that
+it remains an upper bound. A pattern q is a set of requests that one node of class k (model, GPUs, CPU) can
+hold; it fills L_q nodes:
 
     max  sum_q (sum_t v_t a_tq) L_q   subject to   sum_q a_tq L_q <= D_t,   sum_{q of k} L_q <= N_k,   L >= 0
 
-v_t is the GPU of a request of type t, a_tq how many of them the pattern holds, D_t how many arrive, N_k the
-nodes of class k. Patterns are generated: with the duals pi of the first constraints, a dynamic program over
-GPUs and CPU finds the best new pattern of a class, in which type t is worth v_t - pi_t. By weak duality any
-pi >= 0 gives a bound,
+v_t is the GPU of a request of type t, a_tq the number of them in the pattern, D_t the number of arrivals, N_k
+the number of nodes of class k. Patterns are generated: with the duals pi of the first constraints, a dynamic
+program over GPUs and CPU finds the best new pattern of a class, in which type t is worth v_t - pi_t. By weak
+duality any pi >= 0 gives a bound,
 
     sum_t D_t pi_t + sum_k N_k z_k,     z_k the worth of the best pattern of class k,
 
 so the result is a bound whenever the generation stops. It is above the true optimum because nodes may be used
-in fractions, memory is left out, CPU is counted in whole units (requests rounded down), requests without GPU
+fractionally, memory is left out, CPU is counted in whole units (requests rounded down), requests without GPU
 take nothing, and shares of several GPUs need not be on one node.
 """
 
@@ -33,14 +33,15 @@ from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE, Request
 
 TOLERANCE = 1e-5
-"""The generation stops when the bound is this close to the optimum over the patterns, in parts of the
+"""The generation stops when the bound is this close to the optimum over the patterns, as a fraction of the
 capacity."""
 _ROUNDS, _UNITS = 400, 128
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Kind:
-    """A request type: CPU in units, milli of each GPU, GPUs, and the models it may run on (() for any)."""
+    """A request type: CPU in units, milli of each GPU, number of GPUs, and the allowed models (() for
+    any)."""
 
     cpu: int
     milli: int
@@ -62,7 +63,7 @@ class _Class:
 
 
 class NodeBound:
-    """The bound for these nodes, all empty, and requests of these types. It keeps the patterns, so further
+    """The bound for these nodes, all empty, and requests of these types. It keeps the patterns, so later
     calls are faster."""
 
     def __init__(self, nodes: Sequence[NodeSpec], requests: Iterable[Request]) -> None:
@@ -82,7 +83,7 @@ class NodeBound:
         self._patterns: dict[tuple[int, tuple[int, ...]], None] = {}
 
     def allocation(self, demand: Mapping[Request, float]) -> float:
-        """The bound in GPUs; ``demand`` is how many of each request arrive."""
+        """The bound in GPUs; ``demand`` is the number of arrivals of each request."""
         arrived = np.zeros(len(self._kinds))
         for request, number in demand.items():
             if request.shares:
@@ -100,7 +101,7 @@ class NodeBound:
         return bound
 
     def _kind(self, request: Request) -> tuple[_Kind, int]:
-        """The type of a request, and how many pieces of that type it consists of."""
+        """The type of a request, and the number of pieces of that type in it."""
         shares, models = request.shares, tuple(sorted(request.models or ()))
         assert shares is not None
         if shares.count > 1 and shares.compute_milli < WHOLE:

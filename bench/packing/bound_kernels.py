@@ -32,7 +32,7 @@ def _add_shares(g, gpu, node, pick_node):
 
 @inlined
 def _add_whole(g, t, cpu, count, worth, node, pick_node):
-    """Take a request of whole GPUs instead where that is worth more."""
+    """Place a request of whole GPUs instead where that is worth more."""
     for c in range(cpu, node.shape[1]):
         value = node[g - count, c - cpu] + worth
         if value > node[g, c]:
@@ -41,12 +41,13 @@ def _add_whole(g, t, cpu, count, worth, node, pick_node):
 
 @kernel(*[read(I8, 1)] * 3, read(F8, 1), write(F8, 2), write(I8, 2), write(F8, 2), write(I8, 2))
 def best_contents(cpu, size, count, worth, gpu, pick_gpu, node, pick_node):
-    """The most worth of requests on nodes of up to G GPUs and C units of CPU.
+    """Compute the maximum worth of requests on nodes of up to G GPUs and C units of CPU.
 
     ``cpu``, ``size`` (bins of a GPU), ``count`` (GPUs) and ``worth`` (T,) describe the request types; types
-    of no worth are left out. ``gpu`` (B + 1, C + 1) becomes the worth of single shares on one GPU by bins and
-    CPU, ``pick_gpu`` the type taken last (-1: none). ``node`` (G + 1, C + 1) becomes the worth by GPUs and
-    CPU, ``pick_node`` the type of whole GPUs taken last, or -1 - c for one GPU of shares with c units of CPU.
+    without worth are left out. ``gpu`` (B + 1, C + 1) becomes the worth of single shares on one GPU by bins
+    and CPU, ``pick_gpu`` the type taken last (-1: none). ``node`` (G + 1, C + 1) becomes the worth by GPUs
+    and CPU, ``pick_node`` the type of whole GPUs taken last, or -1 - c for one GPU of shares with c units of
+    CPU.
     """
     _fill_gpu(cpu, size, count, worth, gpu, pick_gpu)
     node[0] = 0.0

@@ -1,20 +1,21 @@
-"""What no placement of some pods can beat, by mixed-integer programs over classes of equal nodes.
+"""Bounds on any placement of given pods, by mixed-integer programs over classes of equal nodes.
 
 With x_ct pods of type t on the nodes of class c, ``fewest_nodes`` is, for y_c kept nodes of a class,
 
     min  sum_c y_c    subject to   sum_c x_ct >= d_t,   sum_t s_ctr x_ct <= k_cr y_c   for each resource r,
                                    x_ct <= m_ct y_c,    f_c <= y_c <= n_c
 
-The nodes of a class share what they have, and x need not be whole, so no packing needs fewer nodes. m_ct, how
-many pods of a type alone fit on one node, keeps the bound from filling nodes with parts of large pods.
+The nodes of a class pool their resources, and x need not be an integer, so no packing needs fewer nodes.
+m_ct, the number of pods of a single type that fit on one node, prevents the bound from filling nodes with
+fractions of large pods.
 
 ``fewest_whole`` is, for w_c whole GPUs that the pods take on the nodes of a class,
 
     min  sum_c w_c    subject to   sum_c x_ct = d_t,   sum_t s_ctr x_ct <= k_cr for each resource r,
                                    sum_t g_ct x_ct <= b_c + w_c,   0 <= w_c <= h_c,   x_ct <= m_ct
 
-g_ct are the whole GPUs that a pod takes there, a part as its part; b_c are the free parts of GPUs that are
-not whole. With one node in each class it is the best that any placement reaches where devices are counted.
+g_ct are the whole GPUs that a pod takes there, counting fractions; b_c are the free fractions of GPUs that
+are not whole. With one node in each class it is the best result of any placement where devices are counted.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ Entries = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
 
 
 class Classes(NamedTuple):
-    """``nodes`` (C,) of each class, of which so many are ``kept`` (C,) anyway; ``counts`` (C,) whether a node
-    of the class counts (1) or is there in any case (0). ``capacity`` (C, R) of one node, ``sizes`` (C, T, R)
-    of a pod there, and how many of a type alone fit on one (``most``, (C, T))."""
+    """``nodes`` (C,) of each class, of which ``kept`` (C,) are kept in any case; ``counts`` (C,) whether
+    nodes of the class count (1) or are kept anyway (0). ``capacity`` (C, R) of one node, ``sizes`` (C, T, R)
+    of a pod there, and the number of pods of a single type that fit on one (``most``, (C, T))."""
 
     nodes: Longs
     kept: Longs
@@ -49,9 +50,9 @@ class Classes(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Of all nodes of a class: ``whole`` GPUs (C,), free parts ``beside`` them (C,), and ``capacity`` (C, R).
-    ``sizes`` (C, T, R) and ``takes`` (C, T) of a pod there, and how many of a type fit at most (``most``,
-    (C, T))."""
+    """Totals over the nodes of a class: ``whole`` GPUs (C,), free fractions ``beside`` them (C,), and
+    ``capacity`` (C, R). ``sizes`` (C, T, R) and ``takes`` (C, T) of a pod there, and the maximum number of
+    pods of a type that fit (``most``, (C, T))."""
 
     whole: Longs
     beside: Doubles
@@ -62,8 +63,9 @@ class Groups(NamedTuple):
 
 
 def fewest_nodes(classes: Classes, demand: Longs, seconds: float = 5.0) -> int:
-    """At least so many nodes that count hold ``demand`` (T,) pods of each type, whatever goes where. Types
-    that fit nowhere are left out. The search ends after ``seconds`` with the bound that it has by then."""
+    """Lower bound on the number of counting nodes that hold ``demand`` (T,) pods of each type, however they
+    are placed. Types that fit nowhere are left out. The search ends after ``seconds`` with the bound reached
+    by then."""
     program = _Program(classes.most, demand)
     kept = int((classes.kept * classes.counts).sum())
     if not program.pods.size:
@@ -78,13 +80,13 @@ def fewest_nodes(classes: Classes, demand: Longs, seconds: float = 5.0) -> int:
     program.require(-np.inf, np.zeros(len(pods)), (rows, pods, np.ones(len(pods))), (rows, on, -most))
     columns = classes.counts, classes.kept, classes.nodes
     bound = program.least(*columns, np.inf, seconds, whole_pods=False)
-    all_of_them = int((classes.nodes * classes.counts).sum())  # more is asked for than fits: no node can go
+    all_of_them = int((classes.nodes * classes.counts).sum())  # requests exceed the fleet: all are kept
     return all_of_them if bound is None else max(kept, math.ceil(bound - _TOLERANCE))
 
 
 def fewest_whole(groups: Groups, demand: Longs, seconds: float = 5.0) -> int:
-    """At least so many whole GPUs go to ``demand`` (T,) pods of each type, whatever goes where. Types that
-    fit nowhere are left out. The search ends after ``seconds`` with the bound that it has by then."""
+    """Lower bound on the number of whole GPUs for ``demand`` (T,) pods of each type, however they are placed.
+    Types that fit nowhere are left out. The search ends after ``seconds`` with the bound reached by then."""
     program = _Program(groups.most, demand)
     if not program.pods.size:
         return 0
@@ -99,8 +101,8 @@ def fewest_whole(groups: Groups, demand: Longs, seconds: float = 5.0) -> int:
 
 
 class _Program:
-    """Columns: one for each class, then ``pods`` (X,): one for the pods on a class (``on``) of a type
-    (``of``) that is asked for and fits there."""
+    """Columns: one for each class, then ``pods`` (X,): one for the pods on a class (``on``) of a requested
+    type (``of``) that fits there."""
 
     def __init__(self, most: Longs, demand: Longs) -> None:
         self._classes = len(most)
@@ -109,13 +111,13 @@ class _Program:
         self._constraints: list[Any] = []
 
     def taken(self, sizes: Doubles) -> Entries:
-        """What the pods take: a row for each class and resource. ``sizes``: (C, T, R)."""
+        """The resources that the pods take: a row for each class and resource. ``sizes``: (C, T, R)."""
         resources = sizes.shape[2]
         rows = resources * self.on[:, None] + np.arange(resources)
         return rows.ravel(), np.repeat(self.pods, resources), sizes[self.on, self.of].ravel()
 
     def require(self, low: _Limits, high: _Limits, *parts: Entries) -> None:
-        """Rows between bounds; at least one of these says how many."""
+        """Add rows between bounds; at least one of these determines their number."""
         from scipy.optimize import LinearConstraint  # half a second, only for plans and replays
         from scipy.sparse import coo_array
 
@@ -134,8 +136,7 @@ class _Program:
         whole_pods: bool,
     ) -> float | None:
         """A lower bound on the costs of the classes between ``low`` and ``high``, all of them (C,), with at
-        most so many pods (X,); None if that is not possible. Either the pods are whole numbers or the
-        classes."""
+        most ``most`` pods (X,); None if that is not possible. Integers are either the pods or the classes."""
         from scipy.optimize import Bounds, milp
 
         none = np.zeros(len(self.pods))

@@ -1,11 +1,11 @@
-"""What moves for large jobs bring, and whom they cost: timelines with and without them on generated traces.
+"""The benefit and cost of moves for large jobs: timelines with and without them on generated traces.
 
     python -m bench.packing.consolidation --nodes 100 --load 0.9 --checkpoint 1800
 
-60, 20, 10 and 10 % of the jobs ask for 1, 2, 4 and 8 GPUs of nodes with 8; runtimes are lognormal (median
-1 h, mean 3 h); arrivals are Poisson, and ask for ``--load`` of the GPU-hours. The first three days, in which
-the fleet fills up, count for nothing. ``--trace`` takes the first ``--days`` of a published trace instead
-(``bench/packing/job_traces.py``), its arrivals moved by up to ``--jitter`` seconds in each seed.
+60, 20, 10 and 10 % of the jobs request 1, 2, 4 and 8 GPUs of nodes with 8; run times are lognormal (median 1
+h, mean 3 h); arrivals are Poisson, and request ``--load`` of the GPU-hours. The first three days, in which
+the fleet fills up, are not counted. ``--trace`` uses the first ``--days`` of a published trace instead
+(``bench/packing/job_traces.py``), its arrivals shifted by up to ``--jitter`` seconds in each seed.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ Figures = dict[str, float]
 
 
 def generated(nodes: int, days: float, load: float, seed: int) -> list[TimedPod]:
-    """Jobs that ask for ``load`` x the GPUs of so many nodes, for so many days."""
+    """Jobs that request ``load`` x the GPUs of ``nodes`` nodes, for ``days`` days."""
     rng = np.random.default_rng(seed)
     rate = load * nodes * _GPUS / (float(np.dot(SIZES, PARTS)) * 3 * _HOUR)
     arrivals = np.cumsum(rng.exponential(1 / rate, int(days * _DAY * rate)))
     sizes = rng.choice(SIZES, arrivals.size, p=PARTS)
     runtimes = np.clip(rng.lognormal(math.log(_HOUR), _SIGMA, arrivals.size), 60, 100 * _HOUR)
-    runtimes *= load * nodes * _GPUS * days * _DAY / float(sizes @ runtimes)  # few long ones decide the load
+    runtimes *= load * nodes * _GPUS * days * _DAY / float(sizes @ runtimes)  # long jobs determine it
     return [_job(*job) for job in zip(sizes.tolist(), arrivals.tolist(), runtimes.tolist(), strict=True)]
 
 
 def of_trace(path: Path, days: float, jitter: float, seed: int) -> list[TimedPod]:
-    """The jobs of the first days of a trace; those of more than a node's GPUs are left out."""
+    """The jobs of the first days of a trace; those larger than a node are left out."""
     rng, jobs = np.random.default_rng(seed), read_jobs(path)
     last = jobs[0][1] + days * _DAY
     late = rng.uniform(0, jitter, len(jobs)).tolist()
@@ -76,8 +76,8 @@ def _job(gpus: int, created: float, duration: float) -> TimedPod:
 
 
 def replayed(nodes: int, jobs: Sequence[TimedPod], policy: str, ways: Ways) -> Figures:
-    """The figures of one timeline, of the jobs that arrive after the warm-up. Waits and completion in
-    minutes; ``moves``, and GPU-hours that are ``lost`` and ``waited``, for 1,000 jobs."""
+    """The figures of one timeline, for the jobs that arrive after the warm-up. Waits and completion times in
+    minutes; ``moves``, and GPU-hours ``lost`` and ``waited``, per 1,000 jobs."""
     gpus = (Gpu(80_000, divisible=True),) * _GPUS
     fleet = build_fleet([NodeSpec(f"n{n}", 128_000, 1 << 40, gpus) for n in range(nodes)])
     timeline = MovingTimeline(Placer(fleet, POLICIES[policy](), NodePicker(np.arange(nodes))), jobs, ways)
@@ -114,7 +114,7 @@ def replayed(nodes: int, jobs: Sequence[TimedPod], policy: str, ways: Ways) -> F
 
 
 def rows(args: argparse.Namespace) -> Iterator[tuple[str, int, Figures]]:
-    """(Way, seed, figures) of one replay after the other."""
+    """(Way, seed, figures) of each replay."""
     rule = MoveRule(price=args.price, small_wait=args.small_wait)
     for seed in args.seeds:
         if args.trace:
@@ -127,7 +127,7 @@ def rows(args: argparse.Namespace) -> Iterator[tuple[str, int, Figures]]:
 
 
 def table(found: Sequence[tuple[str, int, Figures]], shown: Sequence[str]) -> str:
-    """Means over the seeds, a line for each way."""
+    """Means over the seeds, a row for each way."""
     lines = [["", *shown]]
     for name in dict.fromkeys(name for name, *_ in found):
         of_way = [figures for way, _, figures in found if way == name]

@@ -1,7 +1,8 @@
-"""Is a lost random mix bad luck? Other arrivals of the same mix: ``python -m bench.packing.draws 2/58``.
+"""Tests whether a lost random mix was bad luck, with other arrivals of the same mix: ``python -m
+bench.packing.draws 2/58``.
 
-On its own draw a mix is compared with the best of the other policies (``random_runs``), which has the luck of
-that draw. Here the policy that won there is compared with ours on further draws.
+On its original draw a mix is compared with the best of the other policies (``random_runs``), which benefits
+from the luck of that draw. Here the winning policy is compared with ours on further draws.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from extender.replay.report import aligned
 
 HEAD = ["mix", "winner", "its draw", "other draws", "±", "bound"]
 _APART = 7_777_777
-"""Between the seeds of two draws of a mix."""
+"""Difference between the seeds of two draws of a mix."""
 
 
 def main() -> int:
@@ -35,8 +36,9 @@ def main() -> int:
 
 
 def line_of(draws: int, which: tuple[int, int]) -> list[str]:
-    """Of the mix (seed, number): the policy that is best on its own draw, our difference to it there and on
-    ``draws`` others, ± the standard error, and what the bound leaves above ours on those; all in points."""
+    """For the mix (seed, number): the policy that is best on its original draw, our difference to it there
+    and on ``draws`` others, ± the standard error, and the difference from ours to the bound on those; all in
+    points."""
     seed, number = which
     made, others = random_shares(seed, number), KINDS["shares"].others
 

@@ -1,4 +1,4 @@
-"""Whom a waiting pod evicts from a node, under the rules of queues and under those of kube-scheduler."""
+"""Victims of a pending pod on a node, under the rules of queues and under those of kube-scheduler."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from packing.victims.search import VictimSearch
 from packing.victims.victims import Victims
 
 SHIELD = 600.0
-"""Seconds after an eviction or interruption for which a pod is not evicted, by default."""
+"""Default seconds after an eviction or interruption for which a pod is not evicted."""
 _PRIORITY_OFFSET = 1 << 31
 """kube-scheduler adds MaxInt32 + 1 to priorities before it sums them."""
 _MOST_SEARCHES = 512
@@ -41,9 +41,9 @@ _MOST_SEARCHES = 512
 class QueueRules:
     """The rules of a queue. Times in seconds.
 
-    Pods of higher ``priority`` are tried first, and may evict pods of lower priority in the queues that they
+    Pods of higher ``priority`` are tried first, and may evict pods of lower priority in the queues listed in
     ``preempts``, once these have run for ``min_runtime``. A pod that has run for ``max_duration`` (longer
-    after each eviction) may also be evicted for one of equal priority. A pod saves its work every
+    after each eviction) may also be evicted for a pod of equal priority. A pod saves its work every
     ``checkpoint_interval`` (infinite: never) and loses the rest. ``restartable`` pods may run on spot nodes.
     """
 
@@ -56,20 +56,20 @@ class QueueRules:
     restartable: bool = False
 
     def saved(self, ran: float) -> float:
-        """The part of so many seconds of work that is not lost when the pod is evicted."""
+        """Seconds of work that are not lost if the pod is evicted after it ``ran`` for this long."""
         if math.isinf(self.checkpoint_interval):
             return 0.0
         return ran // self.checkpoint_interval * self.checkpoint_interval
 
 
 ONE_QUEUE = QueueRules()
-"""For pods without queues: first in, first out, and nobody evicts anybody."""
+"""For pods without queues: first in, first out, without evictions."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningPod:
-    """A pod (index) that runs since ``started`` (seconds): its queue, the GPUs that it asked for, and what it
-    holds. It was evicted or interrupted ``restarts`` times before."""
+    """A pod (index) that has been running since ``started`` (seconds): its queue, its requested GPUs, and its
+    allocation. It was evicted or interrupted ``restarts`` times before."""
 
     pod: int
     queue: QueueRules
@@ -80,18 +80,18 @@ class RunningPod:
     standing: Standing = Standing(0.0)  # noqa: RUF009
 
     def lost(self, now: float) -> float:
-        """Seconds of work that it loses if it is evicted now."""
+        """Seconds of work lost if it is evicted now."""
         ran = now - self.started
         return ran - self.queue.saved(ran)
 
 
 Found = tuple[tuple[float, ...], list[RunningPod]]
-"""How bad the victims of a node are, to be compared with other nodes, and the victims."""
+"""The cost of the victims of a node, for comparison between nodes, and the victims."""
 
 
 def could_make_room(fleet: Fleet, row: int, request: Request, candidates: Sequence[RunningPod]) -> bool:
-    """False only where the request would not fit on this node even without all the candidates. A cheap test
-    by sums of CPU, memory and compute, before a search."""
+    """False only if the request would not fit on this node even without all the candidates. A cheap test by
+    sums of CPU, memory and compute, before a search."""
     arrays, held = fleet.arrays, [candidate.held for candidate in candidates]
     if sum(one.cpu_milli for one in held) + int(arrays.free_cpu[row]) < request.cpu_milli:
         return False
@@ -107,23 +107,23 @@ def could_make_room(fleet: Fleet, row: int, request: Request, candidates: Sequen
 
 
 class EvictionRule(Protocol):
-    """Decides whom a pod may evict, and which pods of a node it takes. The last number of a cost counts
-    ``room_seconds`` x what the policy asks for placing the pod there, in addition."""
+    """Decides which pods a pod may evict, and the victims on a node. The last number of a cost includes
+    ``room_seconds`` x the policy's cost of placing the pod there."""
 
     room_seconds: float
 
     def standing(self, queue: QueueRules, started: float, disrupted: float, rounds: int) -> Standing:
-        """What protects a pod of the queue that starts now. ``disrupted``: when it was evicted or interrupted
-        last; ``rounds`` as in ``longest_run``. Times in seconds."""
+        """The protection of a pod of the queue that starts now. ``disrupted``: time of its last eviction or
+        interruption; ``rounds`` as in ``longest_run``. Times in seconds."""
 
     def may_evict(self, queue: QueueRules, victims: Sequence[RunningPod], now: float) -> Flags:
-        """(V,) whether pods of the queue may evict these ones now."""
+        """(V,) whether pods of the queue may evict these pods now."""
 
     def victims(
         self, fleet: Fleet, row: int, request: Request, candidates: Sequence[RunningPod], now: float
     ) -> Found | None:
-        """The pods to evict among the candidates on this node so that the request fits; None if not even all
-        are enough."""
+        """The pods to evict among the candidates on this node so that the request fits; None if even all of
+        them are not sufficient."""
 
 
 class CheapestVictims:
@@ -171,7 +171,7 @@ class CheapestVictims:
         return (found.cost, [candidates[v] for v in found.victims]) if found else None
 
     def _search_for(self, fleet: Fleet, request: Request) -> VictimSearch:
-        """Searches are kept until another node is open or closed."""
+        """Searches are reused until another node is opened or closed."""
         nodes = fleet, fleet.arrays.blocked.tobytes()
         if self._nodes != nodes or len(self._searches) >= _MOST_SEARCHES:
             self._nodes, self._searches = nodes, {}
@@ -189,12 +189,12 @@ class KubeScheduler:
     """Preemption as in kube-scheduler v1.36 (pkg/scheduler/framework: plugins/defaultpreemption
     SelectVictimsOnNode, preemption pickOneNodeForPreemption), without disruption budgets.
 
-    All pods of lower priority leave the node; if the request fits then, they come back one by one, the most
-    important first (the higher priority, then the earlier start), as long as it still fits. The node is taken
-    whose victims have the lowest highest priority, then the smallest sum of priorities (each + 2^31), then
-    the fewest pods, then the latest start: of each node the earliest among the victims of the highest
-    priority. Equal nodes: any there, the first here. All nodes are tried; kube-scheduler tries 10 % of them,
-    but at least 100.
+    All pods of lower priority are removed from the node; if the request then fits, they are reprieved one by
+    one, the most important first (higher priority, then earlier start), as long as it still fits. The chosen
+    node is the one whose victims have the lowest highest priority, then the smallest sum of priorities (each
+    + 2^31), then the fewest pods, then the latest start: for each node the earliest among the victims of the
+    highest priority. Of equal nodes kube-scheduler takes any; here it is the first. All nodes are tried;
+    kube-scheduler tries 10 % of them, but at least 100.
     """
 
     room_seconds = 0.0

@@ -1,9 +1,9 @@
-"""Replay of a trace without times: an empty fleet fills up, and no pod leaves.
+"""Replay of a trace without times: an empty fleet fills up, and no pod ends.
 
 This is the protocol of Weng et al., USENIX ATC 2023 (hkust-adsl/kubernetes-scheduler-simulator): the pods of
-a trace arrive once each, in an order shuffled by the seed. If they ask for less GPU than 1.3 x the capacity,
-more pods are drawn from the trace with replacement; if for more, random pods are left out. A pod that fits
-nowhere is dropped.
+a trace arrive once each, in an order shuffled by the seed. If they request less than 1.3 x the GPU capacity,
+more pods are drawn from the trace with replacement; if they request more, random pods are left out. A pod
+that fits nowhere is dropped.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE, Request
 
 ARRIVING = 1.3
-"""GPU that arrives, as a multiple of the capacity."""
+"""GPU demand that arrives, as a multiple of the capacity."""
 KNEE = 0.01
-"""Part of the capacity that has been dropped at the knee of a filling."""
+"""Fraction of the capacity that has been dropped at the knee of a filling."""
 
 
 class FillPoint(NamedTuple):
-    """Allocated GPU in per cent of capacity, and pods dropped so far."""
+    """Allocated GPU in percent of the capacity, and pods dropped so far."""
 
     allocation: float
     failed_pods: int
@@ -39,14 +39,14 @@ class FillPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """For each arrival, in order: the row that it got (-1: dropped), and the GPUs that it asked for."""
+    """For each arrival, in order: the row on which it was placed (-1: dropped), and its requested GPUs."""
 
     rows: Longs
     gpus: Doubles
 
     def at(self, capacity: float, arrival: float) -> FillPoint:
         """The figures when ``arrival`` x ``capacity`` (GPUs) has arrived: as published, the mean over the
-        arrivals at which the arrived part of the capacity, in whole per cent, is this."""
+        arrivals at which the arrived GPU demand, in whole percent of the capacity, is this."""
         arrived = np.cumsum(self.gpus)
         used = np.cumsum(np.where(self.rows >= 0, self.gpus, 0.0))
         indices = arrivals_at(arrived, capacity, arrival)
@@ -54,8 +54,8 @@ class Filling:
         return FillPoint(float(100 * used[indices].mean() / capacity), failed)
 
     def knee(self, capacity: float) -> float | None:
-        """GPU that had arrived, in per cent of the capacity, when ``KNEE`` of the capacity had been dropped;
-        None if less was dropped. Up to the knee allocation follows arrivals."""
+        """GPU demand that had arrived, in percent of the capacity, when ``KNEE`` of the capacity had been
+        dropped; None if less was dropped. Up to the knee allocation follows arrivals."""
         dropped = np.cumsum(np.where(self.rows < 0, self.gpus, 0.0))
         beyond = np.flatnonzero(dropped >= KNEE * capacity)
         return float(100 * self.gpus[: beyond[0] + 1].sum() / capacity) if beyond.size else None
@@ -72,7 +72,8 @@ class Filling:
 
 def arrivals_at(arrived: Doubles, capacity: float, arrival: float) -> npt.NDArray[np.intp]:
     """Indices of the arrivals over which the figures at ``arrival`` x ``capacity`` are averaged; ``arrived``
-    (P,) is the GPU that has arrived so far. If no arrival rounds to it, the first one beyond, or the last."""
+    (P,) is the GPU demand that has arrived so far. If no arrival rounds to it, the first one after it, or the
+    last."""
     indices = np.flatnonzero(np.round(100 * arrived / capacity) == round(100 * arrival))
     if indices.size:
         return indices
@@ -80,7 +81,7 @@ def arrivals_at(arrived: Doubles, capacity: float, arrival: float) -> npt.NDArra
 
 
 def arrivals(requests: Sequence[Request], capacity: float, ratio: float, seed: int) -> list[int]:
-    """Indices of the requests in order of arrival, which ask for about ``ratio`` x ``capacity`` GPUs."""
+    """Indices of the requests in order of arrival, which request about ``ratio`` x ``capacity`` GPUs."""
     rng = np.random.default_rng(seed)
     gpus = np.array([gpus_of(request) for request in requests])
     per_share = np.array([gpus_of(r) / (r.shares.count if r.shares else 1) for r in requests])
@@ -101,7 +102,7 @@ def fill(
     minimum_milli: int = 0,
     progress: Callable[[float], None] = lambda part: None,
 ) -> Filling:
-    """Place each request or drop it; shares of a GPU below ``minimum_milli`` are refused."""
+    """Place each request or drop it; shares of a GPU below ``minimum_milli`` are rejected."""
     rows = np.full(len(requests), -1)
     for i, request in enumerate(requests):
         if i % 1000 == 0:
@@ -116,9 +117,9 @@ def fill(
 
 
 def unusable_gpu(fleet: Fleet, mix: Mix) -> float:
-    """Free GPU, in GPUs, that the next request of the mix is expected not to be able to use: F as defined in
-    ``packing.policies.fgd``, summed over the nodes: the measure of fragmentation of
-    the same paper."""
+    """Expected free GPU, in GPUs, that the next request of the mix cannot use: F as defined in
+    ``packing.policies.fgd``, summed over the nodes, which is the measure of fragmentation in the same
+    paper."""
     parts = fleet.arrays.free_parts()
     free = parts.sum(axis=0)
     expected = 0.0
@@ -133,7 +134,7 @@ def unusable_gpu(fleet: Fleet, mix: Mix) -> float:
 
 
 def build_fleet(nodes: Sequence[NodeSpec], values: GpuValues | None = None) -> Fleet:
-    """A fleet of these nodes; ``values`` say what their GPUs are worth."""
+    """A fleet of these nodes; ``values`` are the values of their GPUs."""
     fleet = Fleet(nodes=len(nodes), gpus=max(len(node.gpus) for node in nodes))
     fleet.values = values or fleet.values
     for node in nodes:
@@ -142,12 +143,12 @@ def build_fleet(nodes: Sequence[NodeSpec], values: GpuValues | None = None) -> F
 
 
 def gpus_of(request: Request) -> float:
-    """GPUs that a request of a trace asks for, shares as parts."""
+    """GPUs that a request of a trace requests, counting fractions."""
     return request.shares.count * request.shares.compute_milli / 1000 if request.shares else 0.0
 
 
 def _thinned(order: list[int], gpus: Doubles, excess: float, rng: np.random.Generator) -> list[int]:
-    """The order without random pods that ask for ``excess`` GPUs or a little more."""
+    """The order without random pods that request ``excess`` GPUs or slightly more."""
     dropped = set()
     for place in rng.permutation(len(order)).tolist():
         if excess <= 0:

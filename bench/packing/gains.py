@@ -1,4 +1,4 @@
-"""How much better one policy packs than the best of the others, over seeds with equal arrivals."""
+"""Gain of one policy over the best of the others, over seeds with equal arrivals."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def mean_and_error(figures: Sequence[float]) -> tuple[float, float]:
 
 
 def gains(rows: Rows) -> list[list[str]]:
-    """A line for each mix and load: our mean, the other policy with the best mean, and the gain over it in
-    points, ± its standard error over paired seeds. The rows have the policies on the same seeds; the bound is
-    blank where they have none. Raises ``ValueError`` if the rows are not those of ours and another policy."""
+    """A row for each mix and load: our mean, the other policy with the best mean, and the gain over it in
+    points, ± its standard error over paired seeds. The input has the policies on the same seeds; the bound is
+    blank if there is none. Raises ``ValueError`` unless the input contains ours and another policy."""
     lines = [HEAD]
     for mix, load in dict.fromkeys((row["mix"], row["load"]) for row in rows):
         of_mix = [row for row in rows if (row["mix"], row["load"]) == (mix, load)]

@@ -1,12 +1,12 @@
 """Jobs of 1, 2, 4 and 8 GPUs on a fleet with NVLink islands: ``python -m bench.packing.islands``.
 
-Nodes of four GPUs in two bridged pairs, of eight in two meshes of four, and of eight on one switch, as many
-GPUs of each. Jobs arrive until they ask for ``load`` x the GPUs (fill), or come and go at that load
-(departures: Poisson, exponential durations); a job that fits nowhere is lost. Counted is how many jobs of
-several GPUs are in one island, and how much GPU is allocated.
+There are nodes of four GPUs in two bridged pairs, of eight in two meshes of four, and of eight on one switch,
+with equal numbers of GPUs. Jobs arrive until they request ``load`` x the GPUs (fill), or arrive and end at
+that load (departures: Poisson, exponential durations); a job that fits nowhere is lost. The figures are the
+multi-GPU jobs in one island, and the allocated GPU.
 
 The GPUs of a job are chosen by Stowage, or by a device plugin: NVIDIA's, which prefers GPUs with direct
-NVLinks and does not see switches (NVIDIA/go-gpuallocator at 876e7b7, gpuallocator/besteffort_policy.go and
+NVLinks and does not detect switches (NVIDIA/go-gpuallocator at 876e7b7, gpuallocator/besteffort_policy.go and
 internal/links/device.go), and otherwise takes any.
 """
 
@@ -56,15 +56,15 @@ KINDS: tuple[tuple[int, Islands], ...] = (
     (8, ((0, 1, 2, 3), (4, 5, 6, 7))),
     (8, (tuple(range(8)),)),
 )
-COLUMNS = ("inventory", "inventory, islands not known", "best-fit", "most-allocated", "random")
+COLUMNS = ("inventory", "inventory, islands unknown", "best-fit", "most-allocated", "random")
 CASES = ((False, 1.0), (True, 0.9), (True, 1.1))
-"""Whether jobs leave again, and the GPUs that they ask for, as a multiple of those that there are."""
+"""Whether jobs end, and the requested GPUs as a multiple of the existing ones."""
 DURATIONS = 12
 """Length of a replay with departures, in mean durations; the first quarter is not counted."""
 
 
 def node_specs(gpus: int, *, plugin: bool, known: bool) -> list[NodeSpec]:
-    """A fleet with so many GPUs of each kind of node."""
+    """A fleet with ``gpus`` GPUs on each kind of node."""
     specs = []
     for kind, (size, islands) in enumerate(KINDS):
         cards = (Gpu(80_000, divisible=not plugin),) * size
@@ -80,7 +80,7 @@ def node_specs(gpus: int, *, plugin: bool, known: bool) -> list[NodeSpec]:
 
 
 class Site:
-    """The nodes under one policy, with the GPUs that every job really has."""
+    """The nodes under one policy, with the actual GPUs of every job."""
 
     def __init__(self, column: str, mix: Mix, gpus: int, *, plugin: bool, seed: int) -> None:
         name, _, unknown = column.partition(", ")
@@ -95,7 +95,7 @@ class Site:
         self._free = [set(range(len(spec.gpus))) for spec in self._fleet.specs if spec]
 
     def place(self, request: Request) -> tuple[Allocation, frozenset[int]] | None:
-        """What the job has, and its GPUs; None if it fits nowhere."""
+        """The allocation of the job, and its GPUs; None if it fits nowhere."""
         self._placer.arrive(request)
         held = self._placer.place(request)
         if held is None:
@@ -139,7 +139,8 @@ class Site:
 def replay(
     column: str, mix: str, *, plugin: bool, departures: bool, load: float, seed: int, gpus: int
 ) -> dict[str, float]:
-    """Per cent of the GPU asked for that was allocated, and of the multi-GPU jobs that are in one island."""
+    """Percentage of the requested GPU that was allocated, and of the multi-GPU jobs that are in one
+    island."""
     requests = [Request(4_000 * size, 16 * GIB * size, ((GPU, size),)) for size in SIZES]
     frequency = np.array(MIXES[mix])
     site = Site(column, Mix(tuple(requests), tuple(frequency)), gpus, plugin=plugin, seed=seed)
@@ -195,7 +196,7 @@ def table(found: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
 
 
 def cost_of_topology(found: Sequence[dict[str, Any]]) -> str:
-    """The allocation with known islands less that with unknown ones, on the same jobs."""
+    """The allocation with known islands minus that with unknown ones, for the same jobs."""
     lines = []
     for plugin in (False, True):
         by_seed: defaultdict[int, list[float]] = defaultdict(list)

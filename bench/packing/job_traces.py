@@ -1,8 +1,8 @@
-"""Jobs of published traces: GPUs, when they were submitted, and for how long they ran.
+"""Jobs of published traces: GPUs, submission time, and run time.
 
 Helios: ``cluster_log.csv`` (S-Lab-System-Group/HeliosData, README.md). Philly: ``cluster_job_log``, JSON
-(msr-fiddle/philly-traces, README.md); a job's GPUs are those of its last attempt, its runtime that of all
-attempts. Any other CSV has the columns gpus, submitted and duration, in seconds.
+(msr-fiddle/philly-traces, README.md); a job's GPUs are those of its last attempt, its run time the sum over
+all attempts. Any other CSV has the columns gpus, submitted and duration, in seconds.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 Job = tuple[int, float, float]
-"""GPUs, submitted, duration; seconds."""
+"""GPUs, submission time, duration; in seconds."""
 
 
 def read_jobs(path: Path) -> list[Job]:
-    """The jobs with a GPU that ran, by the time of submission."""
+    """The jobs with a GPU that ran, in order of submission."""
     with path.open(newline="", encoding="utf-8") as file:
         is_json = file.read(1) == "["
         file.seek(0)
@@ -40,7 +40,7 @@ def _of_philly(job: Mapping[str, Any]) -> Job:
 
 
 def _runtimes(attempts: list[dict[str, Any]]) -> Iterator[float]:
-    """Of the attempts with a start and an end; the log misses some."""
+    """Run times of the attempts with a start and an end; the log lacks some."""
     for one in attempts:
         if _is_time(one["start_time"]) and _is_time(one["end_time"]):
             yield _seconds(one["end_time"]) - _seconds(one["start_time"])
@@ -51,5 +51,5 @@ def _is_time(text: str | None) -> bool:
 
 
 def _seconds(text: str) -> float:
-    """A local time without a zone. Changes to winter time shift it by an hour."""
+    """Parse a local time without a time zone. The end of daylight saving time shifts it by an hour."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()

@@ -1,13 +1,13 @@
 """MIG instances that are created on demand, on GPUs of one geometry.
 
-Each policy has a table of the cost of a profile by the occupancy mask of the GPU (``mig_masks.py``), from
-which the best start follows.
+Each policy has a table of the cost of a profile by the occupancy mask of the GPU (``mig_masks.py``), which
+determines the best start.
 
-- ``best-fit``: the fullest GPU that has room, at the start that blocks the fewest other windows.
-- ``mfi``: the smallest rise of the slices in windows that are blocked although they are small enough for the
-  free slices (Zambianco et al., "An Online Fragmentation-Aware GPU Scheduler for Multi-Tenant MIG-based
+- ``best-fit``: the fullest GPU with room, at the start that blocks the fewest other windows.
+- ``mfi``: the smallest increase of the slices in windows that are blocked although they are small enough for
+  the free slices (Zambianco et al., "An Online Fragmentation-Aware GPU Scheduler for Multi-Tenant MIG-based
   Clouds", arXiv 2511.18906).
-- ``fgd``: the smallest rise of the expected free slices that the next instance cannot use.
+- ``fgd``: the smallest increase of the expected free slices that the next instance cannot use.
 - ``inventory``: priced slots and fill (``mask_tables.py``), a slot of type t at x_t g_t / Cap_t, scaled as in
   ``slots.py`` with a = b = 1, and fill at its face value.
 """
@@ -29,7 +29,7 @@ POLICIES = ("inventory", "fgd", "best-fit", "mfi")
 
 @dataclass(frozen=True)
 class ProfileMix:
-    """Frequencies (T,) of instances by profile, and the number of GPUs that they arrive at."""
+    """Frequencies (T,) of instances by profile, and the number of GPUs."""
 
     name: str
     geometry: MigMasks
@@ -39,12 +39,12 @@ class ProfileMix:
 
     @property
     def axes(self) -> Doubles:
-        """Memory slices that an instance takes, as part of the GPU, (T, 1)."""
+        """Memory slices of an instance, as a fraction of the GPU, (T, 1)."""
         return (self.geometry.sizes / self.geometry.slices)[:, None]
 
     @cached_property
     def sizes(self) -> Doubles:
-        """GPU that an instance takes, the mean of its parts of compute and memory, (T,)."""
+        """GPU of an instance, the mean of its fractions of compute and memory, (T,)."""
         return (np.array(self.compute) / 7 + self.axes[:, 0]) / 2
 
     @cached_property
@@ -56,11 +56,11 @@ class ProfileMix:
         return mask_tables.fill_by_mask(self.geometry, self.sizes, self.frequency)
 
     def host(self, policy: str) -> Instances:
-        """The GPUs, empty, under this policy, which knows the mix."""
+        """Empty GPUs under this policy, which knows the mix."""
         return Instances(self, policy)
 
     def bound(self, counts: Longs) -> float:
-        """The most GPU, in GPUs, that any packing of ``counts`` (T,) instances allocates: an integer
+        """The most GPU, in GPUs, that any packing of ``counts`` (T,) instances can allocate: an integer
         program."""
         patterns = self.geometry.patterns
         number, kinds = patterns.shape
@@ -75,7 +75,8 @@ class ProfileMix:
 
 
 class Instances:
-    """GPUs of one geometry under a policy. Ties go to the first GPU, then to the start that blocks least."""
+    """GPUs of one geometry under a policy. Ties are broken by the first GPU, then by the start that blocks
+    the least."""
 
     def __init__(self, mix: ProfileMix, policy: str) -> None:
         if policy not in POLICIES:
@@ -86,7 +87,7 @@ class Instances:
         self._wasted = mix.frequency @ (self._geometry.free - usable)
 
     def place(self, kind: int) -> tuple[int, int] | None:
-        """The GPU and the window that are taken, None if no GPU has a free one."""
+        """The GPU and the window of the new instance, None if no GPU has a free window."""
         rise, window = self._table(kind)
         costs = rise[self._masks]
         gpu = int(costs.argmin())

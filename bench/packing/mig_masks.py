@@ -1,7 +1,7 @@
 """The profiles of a MIG geometry as bit masks over memory slices.
 
-An instance occupies a window of slices that starts where the geometry allows. The state of a GPU is the mask
-of its occupied slices, one of at most 256, so every function of a GPU is a table over masks.
+An instance occupies a window of slices at a start that the geometry allows. The state of a GPU is the mask of
+its occupied slices, one of at most 256, so every function of a GPU is a table over masks.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class MigMasks:
 
     @cached_property
     def slots(self) -> Longs:
-        """The most instances of profile t that still fit on a GPU with this mask, (T, 2^slices)."""
+        """Maximum number of instances of profile t that still fit on a GPU with this mask, (T, 2^slices)."""
         return np.array(
             [[_most_instances(mask, windows) for mask in range(1 << self.slices)] for windows in self.starts]
         )
 
     @cached_property
     def blocked(self) -> Doubles:
-        """MFI's measure by mask: the slices of every window that is blocked although the mask has as many
-        free slices. All profiles of the geometry count, because it uses no demand."""
+        """MFI's measure by mask: the slices of every blocked window for which the mask has enough free
+        slices. All profiles of the geometry count, because the measure is independent of the demand."""
         totals = np.zeros(1 << self.slices)
         for windows in self.every:
             size = windows[0].bit_count()
@@ -69,7 +69,7 @@ class MigMasks:
         return np.array(sorted(p for p in found if not any(_is_within(p, q) for q in found if q != p)))
 
     def layouts(self, mask: int = 0, first: int = 0) -> Iterator[tuple[tuple[int, int], ...]]:
-        """Every set of instances that fits on a GPU beside ``mask``, as (profile, window) pairs."""
+        """Every set of instances that fits on a GPU in addition to ``mask``, as (profile, window) pairs."""
         yield ()
         flat = [(t, window) for t, windows in enumerate(self.starts) for window in windows]
         for i, (t, window) in enumerate(flat[first:], first):

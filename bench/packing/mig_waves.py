@@ -1,15 +1,16 @@
-"""MIG layouts that change by the rule of the evictor, beside fixed layouts and the best split in hindsight.
+"""MIG layouts that change by the rule of the evictor, compared with fixed layouts and the best split in
+hindsight.
 
     python -m bench.packing.mig_waves
     python -m bench.packing.mig_waves steady --nodes 24 --load 0.6 --days 7 --seeds 1
 
-A fleet of nodes of 8 H100 serves pods of one `1g.10gb` and jobs of 8 GPUs. In `waves` the small ones come by
-day and the large ones by night, in `shift` the demand moves from small to large within the days, in `steady`
-both come at a constant rate. A node has small instances, or whole GPUs; a change takes `--seconds`, and at
-most four small pods move for it. The rule is `packing.plan.mig_layouts`, asked every 30 seconds, beginning
-with half of the nodes of each kind, in `steady` with the best fixed layout. `best fixed` is the number of
-nodes with whole GPUs that serves most in all days. `best per wave` changes idle nodes at once and for nothing
-to the best number of each half day, also found in hindsight.
+A fleet of nodes with 8 H100 serves pods of one `1g.10gb` and jobs of 8 GPUs. In `waves` the small ones arrive
+by day and the large ones by night, in `shift` the demand moves from small to large over the days, in `steady`
+both arrive at a constant rate. A node has small instances, or whole GPUs; a change takes `--seconds`, and at
+most four small pods are moved for it. The rule is `packing.plan.mig_layouts`, evaluated every 30 seconds,
+starting with half of the nodes of each kind, in `steady` with the best fixed layout. `best fixed` is the
+number of nodes with whole GPUs that serves the most over all days. `best per wave` changes idle nodes
+instantly and at no cost to the best number for each half day, also found in hindsight.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Job:
 
 @dataclass(slots=True)
 class Node:
-    """`layout`: what it offers; `free` of it. `until`: the end of a change, or of the time to keep it."""
+    """`layout`: the devices it offers; `free`: the number of free ones. `until`: the end of a change, or of
+    the time to keep the layout."""
 
     layout: str
     free: int
@@ -102,7 +104,7 @@ Control = Callable[[World, float], None]
 
 
 def simulate(jobs: list[Job], whole: int, nodes: int, days: float, control: Control) -> Result:
-    """`whole`: nodes that begin with whole GPUs."""
+    """Replay the jobs; initially `whole` nodes have whole GPUs."""
     fleet = [Node(LARGE, HAS[LARGE]) for _ in range(whole)]
     fleet += [Node(SMALL, HAS[SMALL]) for _ in range(nodes - whole)]
     world, arrivals, tick = World(fleet), deque(jobs), 0.0
@@ -125,7 +127,7 @@ def simulate(jobs: list[Job], whole: int, nodes: int, days: float, control: Cont
 
 
 def _result(jobs: list[Job], end: float, changes: int) -> Result:
-    """A job that has not started has waited until the end."""
+    """The result; a job that has not started has waited until the end."""
     hours, waits = 0.0, dict[str, list[float]]({SMALL: [], LARGE: []})
     for job in jobs:
         started = job.arrives + job.waited if job.waited >= 0 else end
@@ -137,11 +139,11 @@ def _result(jobs: list[Job], end: float, changes: int) -> Result:
 
 
 def fixed(world: World, now: float) -> None:
-    """No layout changes."""
+    """Never change layouts."""
 
 
 def split(per_half_day: tuple[int, int]) -> Control:
-    """Idle nodes change at once to the number of nodes with whole GPUs of the time of day."""
+    """Change idle nodes instantly to the number of nodes with whole GPUs for the time of day."""
 
     def control(world: World, now: float) -> None:
         wanted = per_half_day[int(now % DAY >= DAY / 2)]
@@ -154,7 +156,7 @@ def split(per_half_day: tuple[int, int]) -> Control:
 
 
 class ByRule:
-    """As `extender.evictor.layout_changes`."""
+    """The rule as in `extender.evictor.layout_changes`."""
 
     def __init__(self, rule: ChangeRule) -> None:
         self._rule, self._clock, self._peaks = rule, WaitClock(), Peaks()
@@ -185,7 +187,7 @@ class ByRule:
     def _begin(
         self, world: World, may: list[Node], waiting: list[Job], waits: dict[str, float], now: float
     ) -> None:
-        """The node with the fewest pods, if all of them have a place elsewhere."""
+        """Change the node with the fewest pods, if all of them have a place elsewhere."""
         for node in sorted(may, key=lambda node: (node.used, node.changed)):
             kind = LARGE if node.layout == SMALL else SMALL
             late = [job for job in waiting if job.kind == kind and waits[job.name] >= self._rule.after]
@@ -207,7 +209,7 @@ class ByRule:
 
 
 def _move(world: World, node: Node) -> None:
-    """Its pods go to the fullest other nodes of the layout, and restart."""
+    """Move its pods to the fullest other nodes of the layout, where they restart."""
     for index, (end, number, kind, home) in enumerate(world.ends):
         if home is node:
             others = (n for n in world.nodes if n is not node and n.layout == kind and n.free >= ASKS[kind])
@@ -219,14 +221,14 @@ def _move(world: World, node: Node) -> None:
 
 
 def jobs_of(world: str, nodes: int, days: float, load: float, seed: int) -> list[Job]:
-    """Arrivals of both kinds, an hour each on average."""
+    """Arrivals of both kinds, which run for an hour on average."""
     random, rates = Random(seed), _rates(world, nodes, days, load)
     found = list(_arrivals(random, SMALL, days, rates)) + list(_arrivals(random, LARGE, days, rates))
     return sorted(found, key=lambda job: job.arrives)
 
 
 def _rates(world: str, nodes: int, days: float, load: float) -> Callable[[float], dict[str, float]]:
-    """By the time, how many nodes full of each kind there would be."""
+    """By time, the number of nodes that the demand of each kind would fill."""
 
     def at(now: float) -> dict[str, float]:
         if world == "waves":

@@ -1,6 +1,6 @@
 """Reads files of request mixes and replays them, as rows.
 
-A file is ``{"unit": 20, "mixes": {name: [{"compute", "memory", "frequency"}]}}``, or has ``"profile"``
+A file contains ``{"unit": 20, "mixes": {name: [{"compute", "memory", "frequency"}]}}``, or has ``"profile"``
 instead of the sizes for MIG instances that are created on demand.
 """
 
@@ -77,7 +77,7 @@ def _mix(name: str, requests: list[Mapping[str, Any]], unit: int) -> MixAndLoads
 
 
 def a100_geometry() -> Geometry:
-    """Seven compute and eight memory slices, as in every data-centre GPU from A100 to B200."""
+    """Seven compute and eight memory slices, as in every data-center GPU from A100 to B200."""
     model = find_model("NVIDIA-A100-SXM4-80GB")
     assert model is not None
     assert model.geometry is not None

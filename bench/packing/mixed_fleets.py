@@ -1,9 +1,9 @@
-"""Mixed fleets: whole GPUs of several models, MIG instances, time slices and spot nodes beside each other.
+"""Mixed fleets: whole GPUs of several models, MIG instances, time slices and spot nodes side by side.
 
 Fleets and pods are drawn at random, as Kubernetes objects, and every pod is placed by the code of the verbs.
-``static``: pods lie as a scheduler left them that chooses at random, and are placed again, as with ``stowage
-replay --snapshot``. ``departures``: pods come and go, and one that fits nowhere is dropped. ``moves``: others
-move for pods that fit nowhere, as ``consolidation: recommend`` says, carried out on the engine.
+``static``: pods are on random nodes, and are placed again, as with ``stowage replay --snapshot``.
+``departures``: pods arrive and end, and those that fit nowhere are dropped. ``moves``: other pods are moved
+for pods that fit nowhere, as recommended by ``consolidation: recommend``, simulated on the engine.
 
     python -m bench.packing.mixed_fleets static [--seeds 0-19] [--allow-downgrade] [--program]
     python -m bench.packing.mixed_fleets moves [--seeds 0-19]
@@ -51,20 +51,21 @@ from packing.policies.upkeep import Arrivals
 RIVALS = ("best-fit", "fgd", "least-allocated", "most-allocated")
 GPU, MIG, SPOT = "nvidia.com/gpu", "nvidia.com/mig-", "cloud.google.com/gke-spot"
 PODS, WARM = 3_000, 1_000
-"""Pods that arrive where pods leave, and how many of them do not count."""
+"""Number of pods that arrive in ``departures``, and of those that are not counted."""
 _JOBS = {1: 0.55, 2: 0.18, 4: 0.14, 8: 0.13}
-"""GPUs that a job asks for, and how often."""
+"""GPUs of a job, and their frequency."""
 _SLICES = {"1g.10gb": 0.6, "2g.20gb": 0.2, "3g.40gb": 0.2}
 _LATER = 2e9
-"""Unix seconds: the pods of a snapshot have run for long."""
+"""Unix seconds: a time at which the pods of a snapshot have run for long."""
 _BACKFILL = 0.25
-"""How many of the jobs may run on spot nodes."""
+"""Fraction of the jobs that may run on spot nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Nodes of one kind: their number (from, to), CPU, the GPU's product label and memory, how many GPUs, and
-    what they advertise. ``shared``: replicas of one GPU. ``single``: a MIG profile under the name of GPUs."""
+    """Nodes of one kind: their number (from, to), CPU, the GPU's product label and memory, the number of
+    GPUs, and the advertised devices. ``shared``: replicas of one GPU. ``single``: a MIG profile under the
+    resource name of GPUs."""
 
     number: tuple[int, int]
     cpu: int
@@ -123,7 +124,7 @@ KINDS = {
 
 
 class MixedFleet:
-    """A fleet, and an endless stream of pods. ``select``: the part of the pods that name a product."""
+    """A fleet, and an endless stream of pods. ``select``: the fraction of the pods that name a product."""
 
     def __init__(self, seed: int, select: float = 0.0) -> None:
         self._rng = rng = np.random.default_rng(seed)
@@ -150,7 +151,7 @@ class MixedFleet:
         return state
 
     def pods(self, number: int) -> list[Item]:
-        """The next pods, as they arrive. Their ``rows`` are not known yet."""
+        """The next pods in order of arrival. Their ``rows`` are not known yet."""
         manifests = [self._pod() for _ in range(number)]
         return [Item(p.key, request_of(p), np.zeros(0, bool), p) for p in _snapshot(manifests).pods.values()]
 
@@ -197,7 +198,7 @@ def _drawn(rng: np.random.Generator, frequency: Mapping[int, float] | Mapping[st
 
 
 def scattered(fleet: MixedFleet, load: float, seed: int) -> State:
-    """The fleet with pods on random nodes, until ``load`` of its GPUs is taken."""
+    """The fleet with pods on random nodes, until ``load`` of its GPUs is allocated."""
     rng, state = np.random.default_rng(seed), fleet.state()
     permitted, arrays = PermittedRows(state), state.fleet.arrays
     trial = Trial(state, permitted.open)
@@ -213,7 +214,7 @@ def scattered(fleet: MixedFleet, load: float, seed: int) -> State:
 
 
 def static(seed: int, *, allow_downgrade: bool, program: bool) -> dict[str, tuple[int, int]]:
-    """Whole GPUs and nodes free, by policy."""
+    """Free whole GPUs and free nodes, by policy."""
     state = scattered(MixedFleet(seed), 0.45, seed)
     replay = SnapshotReplay(state, str(seed), allow_downgrade=allow_downgrade)
     rows = [replay.row("today")]
@@ -227,8 +228,8 @@ def static(seed: int, *, allow_downgrade: bool, program: bool) -> dict[str, tupl
 
 @dataclass(slots=True)
 class Carried:
-    """Pods that fitted nowhere, those of them for which few moves made room, and these moves. ``problems``:
-    what did not work, ``weaker``: pods that got a weaker device."""
+    """Pods that fit nowhere, those for which a few moves made room, and these moves. ``problems``: failures,
+    ``weaker``: pods that were allocated a weaker device."""
 
     waiting: int = 0
     helped: int = 0
@@ -238,13 +239,13 @@ class Carried:
 
 
 def moves(seed: int, load: float, arrivals: int = 100) -> Carried:
-    """On the fleet with pods on random nodes, for the next pods."""
+    """The moves for the next pods, on the fleet with pods on random nodes."""
     fleet = MixedFleet(seed)
     return moves_for(scattered(fleet, load, seed), (item.pod for item in fleet.pods(arrivals)))
 
 
 def moves_for(state: State, pods: Iterable[Pod]) -> Carried:
-    """The moves for each of the pods that fits nowhere, carried out one after the other."""
+    """The moves for each pod that fits nowhere, carried out one by one."""
     found = Carried()
     for pod in pods:
         rows = PermittedRows(state).rows_that_accept(pod)
@@ -274,7 +275,7 @@ def _is_weaker(fleet: Fleet, move: Move) -> bool:
 
 
 def _steps(room: RoomByMoves) -> list[Step]:
-    """The last move first: each place is free before anybody moves."""
+    """The last move first: each target is free before any pod is moved."""
     steps = list[Step]()
     for move in reversed(room.moves):
         steps += [Step("evict", move.pod.key), Step("place", move.pod.key, move.target)]
@@ -283,8 +284,7 @@ def _steps(room: RoomByMoves) -> list[Step]:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Of the pods that count, in per cent: GPU-hours that were placed, by GPU and by worth, and 8-GPU jobs
-    that were dropped."""
+    """Of the pods that count, in percent: placed GPU-hours, by GPU and by value, and dropped 8-GPU jobs."""
 
     gpu_hours: float
     worth: float
@@ -292,7 +292,7 @@ class Placed:
 
 
 def departures(seed: int, policy: str, load: float, select: float) -> Placed:
-    """Pods come and go under a policy, the same for every policy."""
+    """Pods arrive and end under a policy, the same for every policy."""
     fleet = MixedFleet(seed, select)
     state = fleet.state()
     items = fleet.pods(PODS)
@@ -329,8 +329,8 @@ def departures(seed: int, policy: str, load: float, select: float) -> Placed:
 
 
 def _mean_lifetime(fleet: Fleet, items: Sequence[Item], load: float) -> float:
-    """In arrivals: so that the jobs ask for ``load`` times the whole GPUs, once all parts of GPUs are taken
-    by jobs for one."""
+    """In arrivals: such that the jobs request ``load`` times the whole GPUs, once all fractions of GPUs are
+    taken by single-GPU jobs."""
     arrays = fleet.arrays
     devices = arrays.total_devices[fleet.names.resources[GPU]]
     whole = (arrays.offered == WHOLE_GPU).sum(axis=0)
@@ -341,7 +341,7 @@ def _mean_lifetime(fleet: Fleet, items: Sequence[Item], load: float) -> float:
 
 
 def _size(sim: Trial, item: Item) -> float:
-    """GPUs that a pod takes, the mean over the nodes where it may go."""
+    """GPUs that a pod takes, the mean over its allowed nodes."""
     sizes = gpu_sizes(sim.fleet, item.request)[item.rows]
     return float(sizes[sizes > 0].mean()) if (sizes > 0).any() else 0.0
 
@@ -356,9 +356,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("way", choices=("static", "moves", "departures"))
     add("--seeds", type=seed_range, default=None)
     add("--loads", type=lambda text: [float(load) for load in text.split(",")], default=[0.8, 0.95, 1.1])
-    add("--select", type=float, default=0.0, help="part of the pods that name a product")
+    add("--select", type=float, default=0.0, help="fraction of the pods that name a product")
     add("--allow-downgrade", action="store_true")
-    add("--program", action="store_true", help="static: the integer program that knows all pods, too")
+    add("--program", action="store_true", help="static: also the integer program that knows all pods")
     args = parser.parse_args(arguments)
     lines = {"static": _static_lines, "moves": _move_lines, "departures": _departure_lines}[args.way]
     for line in lines(args):
@@ -382,7 +382,7 @@ def _static_lines(args: argparse.Namespace) -> Iterator[str]:
 
 
 def _move_lines(args: argparse.Namespace) -> Iterator[str]:
-    yield "| seed | pods that fitted nowhere | helped by moves | moves | not as promised | weaker device |"
+    yield "| seed | pods that fit nowhere | helped by moves | moves | failed moves | weaker device |"
     yield "|--:|--:|--:|--:|--:|--:|"
     for seed in args.seeds or range(20):
         one = moves(seed, 0.7)

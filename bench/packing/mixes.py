@@ -1,9 +1,9 @@
-"""Replay of a request mix over GPUs alone: fills without departures, or arrivals that leave again.
+"""Replay of a request mix on GPUs alone: fills without departures, or arrivals with departures.
 
 Requests are shares of (compute, memory) or MIG profiles. A fill draws from the mix until compute or memory
 adds up to ``load`` x the GPUs. With departures, arrivals are Poisson and durations exponential with mean 1,
 at that offered load; a request that does not fit is lost, and the first quarter of the time is not counted.
-Equal seeds give equal arrivals.
+Equal seeds produce equal arrivals.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ DURATIONS = 12
 
 @dataclass(frozen=True, slots=True)
 class ShareMix:
-    """Requests (T, 2) in ``unit`` parts of one GPU's compute and memory, and their frequency (T,).
+    """Requests (T, 2) in units of 1 / ``unit`` of one GPU's compute and memory, and their frequency (T,).
 
-    Optional are the GPUs that each takes such a part of, ``count`` (T,), its CPU milli ``cpu`` (T,), and the
-    ``node_gpus`` and ``node_cpu`` of one node. The number of GPUs is a multiple of ``node_gpus``.
+    Optional: ``count`` (T,), the number of GPUs of which each takes this share, its CPU milli ``cpu`` (T,),
+    and the ``node_gpus`` and ``node_cpu`` of one node. The number of GPUs is a multiple of ``node_gpus``.
     """
 
     name: str
@@ -50,17 +50,17 @@ class ShareMix:
 
     @property
     def axes(self) -> Doubles:
-        """What a request takes, in GPUs: compute and memory, (T, 2)."""
+        """The compute and memory of a request, in GPUs, (T, 2)."""
         parts = np.broadcast_to(self.count, len(self.sizes))
         return np.asarray(self.sizes * parts[:, None] / self.unit)
 
     def host(self, policy: str) -> ShareGpus:
-        """The GPUs, empty, under this policy, which knows the mix."""
+        """Empty GPUs under this policy, which knows the mix."""
         return ShareGpus(self, policy)
 
     def bound(self, counts: Longs) -> float:
-        """Upper bound, in GPUs, on what any packing of ``counts`` (T,) requests allocates: the pattern LP,
-        in which the parts of a request need not be on one node, and the nodes share their CPU."""
+        """Upper bound, in GPUs, on the allocation of any packing of ``counts`` (T,) requests: the pattern LP,
+        in which the shares of a request need not be on one node, and the nodes pool their CPU."""
         empty = np.full((1, 2), self.unit)
         parts = np.broadcast_to(self.count, len(self.sizes))
         cpu = SideLimit(self.cpu / parts, float(self.node_cpu * self.gpus // self.node_gpus))
@@ -69,11 +69,11 @@ class ShareMix:
 
 
 Work = ShareMix | ProfileMix
-"""A request mix and the number of GPUs that it arrives at."""
+"""A request mix and its number of GPUs."""
 
 
 class ShareGpus:
-    """GPUs as nodes of one GPU each, on the fleet and with the policies that serve a cluster."""
+    """GPUs as nodes of one GPU each, with the fleet and policies that serve a cluster."""
 
     def __init__(self, mix: ShareMix, policy: str) -> None:
         self._requests = _requests(mix)
@@ -105,7 +105,7 @@ def _requests(mix: ShareMix) -> list[Request]:
 
 
 def fill_mix(work: Work, policy: str, *, load: float, seed: int) -> dict[str, float]:
-    """Allocated GPU and accepted requests, both in per cent, and the bound on the former."""
+    """Allocated GPU and accepted requests, both in percent, and the bound on the former."""
     kinds = _draws(work, load, np.random.default_rng(seed))
     host = work.host(policy)
     taken = np.array([host.place(kind) is not None for kind in kinds])
@@ -119,7 +119,7 @@ def fill_mix(work: Work, policy: str, *, load: float, seed: int) -> dict[str, fl
 
 
 def serve_mix(work: Work, policy: str, *, load: float, seed: int) -> dict[str, float]:
-    """Offered GPU and requests that were accepted, in per cent; they leave again."""
+    """Accepted GPU and requests, in percent of the offered ones; they end again."""
     host = work.host(policy)
     offered, accepted, arrived, served = 0.0, 0.0, 0, 0
     leaving: list[tuple[float, int, object]] = []

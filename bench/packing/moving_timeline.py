@@ -1,5 +1,5 @@
-"""A timeline in which small pods move so that large ones start: the rule and the search of the evictor
-(``packing.plan``), and a reservation for the large pod that has waited longest, as a rival."""
+"""A timeline in which small pods are moved so that large ones can start: the rule and the search of the
+evictor (``packing.plan``), and as a rival a reservation for the large pod that has waited longest."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from packing.plan.room_by_moves import Movable, Moves, Waiting, cheapest_moves
 from packing.victims.rights import RESTART, gpu_seconds
 
 LOOK, GRACE = 60.0, 30.0
-"""Seconds between two looks for moves, and from the decision until the pods that move have left."""
+"""Seconds between two searches for moves, and from the decision until the moved pods have ended."""
 _LOOK_EVENT = END + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What is done for large pods that wait: others move by this ``rule``, and with ``reserve`` nobody else
-    gets the node that lacks least for the first of them. ``checkpoint``: seconds after which every pod
+    """The help for large pending pods: others are moved by this ``rule``, and with ``reserve`` no other pod
+    may use the node that lacks the least for the first of them. ``checkpoint``: seconds after which every pod
     saves its work (infinite: never)."""
 
     rule: MoveRule
@@ -37,7 +37,7 @@ class Ways:
 
 
 class MovingTimeline(Timeline):
-    """One replay. ``blocked``: seconds in which a large pod waits beside as many free GPUs as it needs."""
+    """One replay. ``blocked``: seconds in which a large pod waits although its number of GPUs is free."""
 
     def __init__(self, placer: Placer, pods: Sequence[TimedPod], ways: Ways) -> None:
         super().__init__(placer, pods)
@@ -85,7 +85,7 @@ class MovingTimeline(Timeline):
             heapq.heappush(self.events, (now + LOOK, _LOOK_EVENT, -1, 0.0))
 
     def _look(self, large: Mapping[int, Request], now: float) -> None:
-        """Start the clocks, reserve a node, and let others move for one pod after the other."""
+        """Start the clocks, reserve a node, and move other pods for one pending pod after another."""
         free = {request: int(free_pieces(self.fleet, request).sum()) for request in set(large.values())}
         enough = {pod: free[request] >= request.gpus for pod, request in large.items()}
         self.blocked += LOOK * any(enough.values())

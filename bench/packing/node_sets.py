@@ -1,8 +1,8 @@
-"""How many pods wait that insist on a part of the nodes, while others could have gone elsewhere.
+"""How many pods restricted to a subset of the nodes wait, while others could have been placed elsewhere.
 
-Half of the nodes are in zone a, and a third of the pods insist on it, or as many as the options say. Pods
-arrive one by one until they ask for ``load`` x the GPUs, and pods that fit nowhere wait. The policy learns
-the mix from the arrivals, either with the sets of nodes that pods insist on or without.
+Half of the nodes are in zone a, and a third of the pods require it, unless options specify other numbers.
+Pods arrive one by one until they request ``load`` x the GPUs, and pods that fit nowhere wait. The policy
+learns the mix from the arrivals, either with or without the sets of nodes that pods require.
 
     python -m bench.packing.node_sets [--seeds 20] [--zone 20 --insists 0.33]
 """
@@ -30,19 +30,19 @@ MIXES: Mapping[str, Mapping[int, float]] = {
     "1, 2, 4 and 8": {1: 0.5, 2: 0.2, 4: 0.15, 8: 0.15},
     "8": {8: 1.0},
 }
-"""GPUs that pods ask for, and how often."""
+"""GPUs of pods, and their frequency."""
 ZONE = "zone a"
 
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """How many nodes are in zone a, and the part of the pods that insist on it."""
+    """The number of nodes in zone a, and the fraction of the pods that require it."""
 
     nodes: int = NODES // 2
     insists: float = 1 / 3
 
     def masks(self) -> dict[str, int]:
-        """The sets that each node is in: bit 0 is zone a."""
+        """The sets that contain each node: bit 0 is zone a."""
         apart = NODES // self.nodes
         return {f"n{i}": int(i % apart == apart - 1 and i // apart < self.nodes) for i in range(NODES)}
 
@@ -52,8 +52,7 @@ HALF = Zone()
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """GPUs of the pods that wait, of those that insist and of the others, and GPUs that are free outside of
-    zone a."""
+    """GPUs of the pending pods, of restricted and of other ones, and free GPUs outside of zone a."""
 
     insisting: int
     others: int
@@ -61,7 +60,7 @@ class Waiting:
 
     @property
     def avoidable(self) -> int:
-        """GPUs of waiting pods that insist, as far as other pods could have made room for them."""
+        """GPUs of restricted pending pods for which other pods could have made room."""
         return min(self.insisting, self.free_elsewhere)
 
 
@@ -103,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--insists", type=float, default=HALF.insists, metavar="PART")
     args = parser.parse_args(arguments)
     zone = Zone(args.zone, args.insists)
-    print(f"GPUs of pods that wait though there is room elsewhere, of {NODES * GPUS_PER_NODE}; mean (error)")
+    print(f"GPUs of avoidably pending pods, of {NODES * GPUS_PER_NODE}; mean (error)")
     print("| GPUs a pod | load | best-fit | inventory | inventory, with sets |\n|---|--:|--:|--:|--:|")
     for name, load in product(MIXES, (0.9, 1.0)):
         ways = ("best-fit", False), ("inventory", False), ("inventory", True)

@@ -1,4 +1,4 @@
-"""Which node is taken once every node has its cost: the part of kube-scheduler around a policy."""
+"""The choice of a node by the costs of all nodes: the part of kube-scheduler around a policy."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _ALL = 1 << 30
 
 
 class NodePicker:
-    """Picks the node of least cost among the first ``sample`` nodes that fit (0: all), seen in ``order``.
+    """Picks the node of lowest cost among the first ``sample`` nodes that fit (0: all), in ``order``.
 
-    As with ``percentageOfNodesToScore``, each search begins where the last one stopped. Ties go to the first
-    node in ``order`` or, if ``ties`` is given, to a random one.
+    As with ``percentageOfNodesToScore``, each search begins where the last one stopped. Ties are broken by
+    ``order`` or, if ``ties`` is given, at random.
     """
 
     def __init__(self, order: Longs, *, sample: int = 0, ties: np.random.Generator | None = None) -> None:
@@ -23,7 +23,7 @@ class NodePicker:
         self._found = np.zeros(2, np.int64)
 
     def __call__(self, cost: Floats) -> int:
-        """The row that is taken, -1 if every cost is infinite."""
+        """The chosen row, -1 if every cost is infinite."""
         luck = int(self._ties.integers(1 << 62)) if self._ties else -1
         lowest(cost, self._order, self._start, self._sample, luck, self._found)
         row, looked_at = self._found.tolist()

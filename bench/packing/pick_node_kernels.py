@@ -1,4 +1,4 @@
-"""The search of ``pick_node.py`` for the node of least cost."""
+"""Kernel of ``pick_node.py`` that searches the node of lowest cost."""
 
 import numpy as np
 
@@ -7,10 +7,11 @@ from packing.jit import F4, I8, kernel, read, write
 
 @kernel(read(F4, 1), read(I8, 1), I8, I8, I8, write(I8, 1))
 def lowest(cost, order, start, limit, luck, found):
-    """Find the node of least cost among the first ``limit`` of finite cost, in ``order`` (N,) from ``start``.
+    """Find the node of lowest cost among the first ``limit`` of finite cost, in ``order`` (N,) from
+    ``start``.
 
-    Ties go to the first in ``order`` or, with a random number ``luck`` >= 0, to a random one. ``found`` (2,):
-    the row or -1, and how many nodes were looked at.
+    Ties are broken by ``order`` or, with a random number ``luck`` >= 0, at random. ``found`` (2,): the row or
+    -1, and the number of nodes considered.
     """
     best, best_rank, seen, ties, looked, rank = -1, 0, 0, 0, 0, start - 1
     state = np.uint64(luck)

@@ -1,4 +1,4 @@
-"""Pods placed on a fleet one after the other, as kube-scheduler and the service do it together."""
+"""Placement of pods on a fleet one by one, as by kube-scheduler and the service together."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from packing.policies.interface import Policy
 from packing.policies.upkeep import Arrivals
 
 PickNode = Callable[[Floats], int]
-"""The row that is taken at these costs (N,), -1 if all are infinite."""
+"""The chosen row for these costs (N,), -1 if all are infinite."""
 
 
 class Placer:
     """Places requests under one policy. With ``learns`` the policy learns from every arrival; without, it
-    keeps the mix that it was made with."""
+    keeps its initial mix."""
 
     def __init__(self, fleet: Fleet, policy: Policy, pick_node: PickNode, *, learns: bool = True) -> None:
         self.fleet = fleet
@@ -29,14 +29,14 @@ class Placer:
         self.arrive = Arrivals(fleet, policy, learns=learns).arrive
 
     def price(self, request: Request) -> Floats:
-        """What placing the request costs on each node (N,), infinite where it does not fit."""
+        """(N,) the cost of placing the request on each node, infinite where it does not fit."""
         return self._policy.cost(self.fleet, request)
 
     def place(
         self, request: Request, allowed: npt.NDArray[np.bool_] | None = None, more: Floats | float = 0.0
     ) -> Allocation | None:
-        """Pick a node among the ``allowed`` rows (N,) (None: all) that cost so much ``more``, choose GPUs
-        there, and take them. None if the request fits nowhere."""
+        """Pick a node among the ``allowed`` rows (N,) (None: all) with the additional costs ``more``, choose
+        GPUs there, and allocate them. None if the request fits nowhere."""
         cost = self.price(request) + more
         if allowed is not None:
             cost = np.where(allowed, cost, np.float32(np.inf))

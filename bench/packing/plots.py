@@ -1,4 +1,4 @@
-"""The pictures of the comparison. Need matplotlib."""
+"""The plots of the comparison. They require matplotlib."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _OF_BOUND = "#2b2d42"
 
 
 def arrivals(results: Sequence[Result], traces: Sequence[str], path: Path) -> None:
-    """Allocation against arrivals from 75 %, a panel for each trace, a line for each policy, a cross for the
-    bound."""
+    """Allocation against arrivals from 75 %, with a panel for each trace, a line for each policy, and a cross
+    for the bound."""
     traces = [trace for trace in traces if any(result.task.trace == trace for result in results)]
     figure, panels = _panels(len(traces))
-    colours = _colours(result.task.label for result in results)
+    colors = _colors(result.task.label for result in results)
     for panel, trace in zip(panels, traces, strict=True):
         for result in (result for result in results if result.task.trace == trace):
-            label, colour = result.task.label, colours[result.task.label]
+            label, color = result.task.label, colors[result.task.label]
             if result.curve is None:
-                panel.plot(100, result.allocation, "x", color=colour, markersize=9, mew=2, label=label)
+                panel.plot(100, result.allocation, "x", color=color, markersize=9, mew=2, label=label)
             else:
-                wide = 2.2 if colour == OURS else 1.2
-                panel.plot(*result.curve, color=colour, linewidth=wide, label=label)
+                wide = 2.2 if color == OURS else 1.2
+                panel.plot(*result.curve, color=color, linewidth=wide, label=label)
         panel.plot([0, 130], [0, 130], ":", color="#adb5bd", linewidth=1, zorder=0)
         lowest = min(result.allocation for result in results if result.task.trace == trace)
         panel.set(title=trace, xlabel="GPU arrived, % of capacity", xlim=(75, 130))
@@ -43,8 +43,8 @@ def arrivals(results: Sequence[Result], traces: Sequence[str], path: Path) -> No
 
 
 def unallocated(results: Sequence[Result], gpus: int, path: Path) -> None:
-    """GPUs left when as many have arrived as there are, a bar for each policy, mean over the traces; no
-    scheduler can avoid the pale part."""
+    """Unallocated GPUs when the arrived demand equals the capacity, a bar for each policy, mean over the
+    traces; the pale part is unavoidable."""
     labels = dict.fromkeys(result.task.label for result in results)
     left = {
         label: gpus * (1 - fmean(result.allocation for result in results if result.task.label == label) / 100)
@@ -52,18 +52,18 @@ def unallocated(results: Sequence[Result], gpus: int, path: Path) -> None:
     }
     floor = left.pop(BOUND, 0.0)
     ordered = sorted(left, key=lambda label: -left[label])
-    colours = _colours(labels)
+    colors = _colors(labels)
     figure, axes = pyplot.subplots(figsize=(8, 0.42 * len(ordered) + 1.3))
     widths = [left[label] - floor for label in ordered]
-    axes.barh(ordered, widths, left=floor, color=[colours[label] for label in ordered], height=0.68)
-    unavoidable = "no scheduler avoids these (offline bound)"
+    axes.barh(ordered, widths, left=floor, color=[colors[label] for label in ordered], height=0.68)
+    unavoidable = "unavoidable (offline bound)"
     axes.barh(ordered, floor, color=UNAVOIDABLE, height=0.68, label=unavoidable)
     for label in ordered:
         end, text = (left[label], label), f"{left[label]:.0f}"
         axes.annotate(text, end, (4, 0), textcoords="offset points", va="center")
     traces = len({result.task.trace for result in results})
     of = f"mean of {traces} traces" if traces > 1 else results[0].task.trace
-    axes.set(xlabel=f"of {gpus} GPUs, left unallocated when as many have arrived ({of})")
+    axes.set(xlabel=f"of {gpus} GPUs, unallocated when the arrived demand equals the capacity ({of})")
     axes.set_xlim(0, 1.1 * max(left.values()))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
@@ -73,12 +73,12 @@ def unallocated(results: Sequence[Result], gpus: int, path: Path) -> None:
 
 
 def samples(results: Sequence[Result], nodes: int, path: Path) -> None:
-    """Allocation against the number of fitting nodes looked at, a panel for each trace; all nodes at the
+    """Allocation against the number of fitting nodes considered, a panel for each trace; all nodes at the
     right."""
     traces = list(dict.fromkeys(result.task.trace for result in results))
     labels = list(dict.fromkeys(result.task.label for result in results))
     figure, panels = _panels(len(traces))
-    colours = _colours(labels)
+    colors = _colors(labels)
     for panel, trace in zip(panels, traces, strict=True):
         for label in labels:
             points = sorted(
@@ -86,21 +86,21 @@ def samples(results: Sequence[Result], nodes: int, path: Path) -> None:
                 for result in results
                 if (result.task.trace, result.task.label) == (trace, label)
             )
-            panel.plot(*zip(*points, strict=True), "o-", color=colours[label], markersize=4, label=label)
+            panel.plot(*zip(*points, strict=True), "o-", color=colors[label], markersize=4, label=label)
         ticks = sorted({result.task.options.sample or nodes for result in results})
         panel.set_xscale("log")
         panel.set_xticks(ticks, ["all" if tick == nodes else str(tick) for tick in ticks])
         panel.minorticks_off()
-        panel.set(title=trace, xlabel="fitting nodes looked at")
+        panel.set(title=trace, xlabel="fitting nodes considered")
     _save(figure, panels, path)
 
 
-def _colours(labels: Iterable[str]) -> dict[str, str]:
-    """A colour for each label; the default policy and the bound always have the same one."""
+def _colors(labels: Iterable[str]) -> dict[str, str]:
+    """A color for each label; those of the default policy and the bound are always the same."""
     unique = list(dict.fromkeys(labels))
     others = [label for label in unique if label not in ("inventory", BOUND)]
-    colours = dict(zip(others, OTHERS * (1 + len(others) // len(OTHERS)), strict=False))
-    return {"inventory": OURS, BOUND: _OF_BOUND} | colours
+    colors = dict(zip(others, OTHERS * (1 + len(others) // len(OTHERS)), strict=False))
+    return {"inventory": OURS, BOUND: _OF_BOUND} | colors
 
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:

@@ -1,4 +1,4 @@
-"""Policies that only the comparison knows, beside those of the service."""
+"""Additional policies for the comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from packing.policies.registry import POLICIES as SERVICE_POLICIES
 
 
 class FirstFit(Baseline):
-    """The first node, in the fixed order of nodes, where the request fits."""
+    """The first node in a fixed order where the request fits."""
 
     name = "first-fit"
 
@@ -30,7 +30,7 @@ class FirstFit(Baseline):
 
 
 class Tightest(Baseline):
-    """The node with the least free GPU, of those the one with the least free CPU."""
+    """The node with the least free GPU; among equals, the one with the least free CPU."""
 
     name = "tightest"
 
@@ -41,7 +41,7 @@ class Tightest(Baseline):
 
 
 class WorstFit(Baseline):
-    """The node with the most free GPU, and the freest GPU on it: the opposite of packing."""
+    """The node with the most free GPU, and its freest GPU: the opposite of packing."""
 
     name = "worst-fit"
 
@@ -54,7 +54,8 @@ class WorstFit(Baseline):
 
 
 class Random(Baseline):
-    """A random node that fits, a random GPU that fits, seeded by the state of the fleet: runs repeat."""
+    """A random fitting node and a random fitting GPU, seeded by the state of the fleet so that runs are
+    reproducible."""
 
     name = "random"
 
@@ -77,9 +78,9 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     **SERVICE_POLICIES,
     **{one.name: lambda mix=None, one=one: one() for one in _MORE},
 }
-"""Name -> function that makes the policy, with a known mix or None."""
+"""Name -> function that creates the policy, with a known mix or None."""
 
 
 def known_mix(policy: str, counts: Mapping[Request, float]) -> Mix:
-    """The mix to give to a policy that knows the trace, with the types that it would learn."""
+    """The mix for a policy that knows the trace, with the types that it would learn."""
     return Mix.of(counts, [by_pods] if policy == "fgd" else MEASURES)

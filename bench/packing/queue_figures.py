@@ -1,4 +1,4 @@
-"""Figures of a timeline with queues: what is held and useful, waiting times, what evictions cost."""
+"""Figures of a timeline with queues: allocated and useful GPUs, waiting times, the cost of evictions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class NodePrices:
-    """Per row (N,): its GPUs, and what one GPU-hour of it costs (an on-demand one: 1)."""
+    """Per row (N,): its GPUs, and the price of one GPU-hour (on demand: 1)."""
 
     gpus: Doubles
     per_gpu_hour: Doubles
@@ -30,15 +30,14 @@ def queue_figures(
     window: tuple[float, float],
     prices: NodePrices,
 ) -> Figures:
-    """The figures of a replay with queues. For each pod its queue, and the GPUs (P,) that it asks for and
-    that it keeps from others (``held_gpus``); ``window`` in seconds.
+    """The figures of a replay with queues. For each pod its queue, its requested GPUs (P,), and the GPUs that
+    are unavailable to others (``held_gpus``); ``window`` in seconds.
 
-    ``allocated``, ``held`` and ``useful``: means over the window, in per cent of the GPUs; ``useful`` is what
-    is allocated without the work that is lost later. ``wait_p50_*``, ``wait_p95_*``
-    and ``wait_mean_*``: seconds in the queue per pod and queue, over all its runs. ``lost_gpu_hours``: work
-    that evictions and interruptions made the pods do again. ``cost``: GPU-hours of the nodes that host a pod,
-    at their prices, from the start of the window until the last pod ends. A run without an end counts up to
-    the end of the window.
+    ``allocated``, ``held`` and ``useful``: means over the window, in percent of the GPUs; ``useful`` is the
+    allocation without work that is lost later. ``wait_p50_*``, ``wait_p95_*`` and ``wait_mean_*``: seconds in
+    the queue per pod and queue, over all its runs. ``lost_gpu_hours``: work that pods had to repeat after
+    evictions and interruptions. ``cost``: GPU-hours of the nodes that host a pod, at their prices, from the
+    start of the window until the last pod ends. A run without an end counts up to the end of the window.
     """
     waited, capacity = waiting_times(runs, len(gpus)), float(prices.gpus.sum())
     lost = sum(run.lost * gpus[run.pod] for run in runs) / _HOUR

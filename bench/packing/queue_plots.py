@@ -1,4 +1,4 @@
-"""The picture of a replay with queues."""
+"""The plot of a replay with queues."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def queues(rows: Rows, path: Path) -> None:
-    """Systems side by side, means over the seeds: GPUs that did useful work, work that was lost or a share
-    that nobody could use, waiting times (p95 and mean) per queue, and the cost of the nodes in use."""
+    """Systems side by side, means over the seeds: GPUs that did useful work, lost work or unusable shares,
+    waiting times (p95 and mean) per queue, and the cost of the nodes in use."""
     systems = list(dict.fromkeys(str(row["system"]) for row in rows))
     columns = [name for name in rows[0] if name not in ("trace", "system")]
     mean = {
@@ -49,7 +49,7 @@ def queues(rows: Rows, path: Path) -> None:
 
 
 def _waits(panel: Axes, names: Sequence[str], mean: Mapping[tuple[str, str], float], figure: str) -> None:
-    """Hours in the queue, a group of bars for each name; every bar with its value, because many are 0."""
+    """Hours in the queue, a group of bars for each name; every bar shows its value, because many are 0."""
     start = f"wait_{figure}_"
     columns = [column for name, column in mean if name == names[0] and column.startswith(start)]
     columns = [column for column in columns if any(mean.get((name, column)) is not None for name in names)]
@@ -57,8 +57,8 @@ def _waits(panel: Axes, names: Sequence[str], mean: Mapping[tuple[str, str], flo
     for i, column in enumerate(columns[::-1]):
         hours = [(mean.get((name, column)) or 0) / 3600 for name in names]
         places = [place + (i - (len(columns) - 1) / 2) * width for place in range(len(names))]
-        colour = (OURS, *OTHERS)[i % (1 + len(OTHERS))]
-        bars = panel.bar(places, hours, width * 0.93, color=colour, label=column.removeprefix(start))
+        color = (OURS, *OTHERS)[i % (1 + len(OTHERS))]
+        bars = panel.bar(places, hours, width * 0.93, color=color, label=column.removeprefix(start))
         panel.bar_label(bars, [_short(value) for value in hours], fontsize=7, padding=1)
     panel.set_xticks(range(len(names)), names)
     panel.set_yscale("symlog", linthresh=0.1)
@@ -68,23 +68,23 @@ def _waits(panel: Axes, names: Sequence[str], mean: Mapping[tuple[str, str], flo
 
 
 def _held(panel: Axes, systems: Sequence[str], mean: Mapping[tuple[str, str], float]) -> None:
-    """What the GPUs are held for, one part of the bar upon the other."""
+    """The use of allocated GPUs, as stacked bars."""
     lowest = [0.0] * len(systems)
-    for name, less, colour, label in (
+    for name, less, color, label in (
         ("useful", None, OTHERS[0], "useful work"),
-        ("allocated", "useful", OURS, "work done again"),
+        ("allocated", "useful", OURS, "repeated work"),
         ("held", "allocated", UNAVOIDABLE, "unused rest of whole GPUs"),
     ):
         parts = [mean[system, name] - (mean[system, less] if less else 0) for system in systems]
-        bars = panel.bar(systems, parts, 0.6, bottom=lowest, color=colour, label=label)
+        bars = panel.bar(systems, parts, 0.6, bottom=lowest, color=color, label=label)
         texts = [f"{part:.0f}" if part >= 4 else "" for part in parts]
-        panel.bar_label(bars, texts, label_type="center", color="black" if colour == UNAVOIDABLE else "white")
+        panel.bar_label(bars, texts, label_type="center", color="black" if color == UNAVOIDABLE else "white")
         lowest = [a + b for a, b in zip(lowest, parts, strict=True)]
     panel.set(title="GPUs held, % of capacity, mean over time", ylim=(0, 112))
 
 
 def _short(value: float) -> str:
-    """Two digits."""
+    """Format with two digits."""
     if value < 0.005:
         return "0"
     return f"{value:.2f}" if value < 1 else f"{value:.2g}" if value < 10 else f"{value:.0f}"

@@ -1,5 +1,5 @@
-"""A timeline with queues and spot nodes: waiting pods evict others, which go back to the queue and do again
-what they have not saved. Evicted pods leave at once, without a grace period."""
+"""A timeline with queues and spot nodes: pending pods evict others, which return to the queue and repeat the
+work that they have not saved. Evicted pods end at once, without a grace period."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class QueuedPod(TimedPod):
 
 @dataclass(frozen=True, slots=True)
 class SpotRows:
-    """The rows (N,) that are spot nodes, when which of them is interrupted, and for how long it is away.
+    """The rows (N,) that are spot nodes, the times of their interruptions, and the duration of an outage.
     Restartable pods prefer them, other pods never use them. Times in seconds."""
 
     rows: npt.NDArray[np.bool_]
@@ -50,8 +50,8 @@ class SpotRows:
 
 @dataclass(frozen=True, slots=True)
 class SpotMarket:
-    """``share`` of the GPUs are on spot nodes. A spot node costs ``discount`` (a part of 1) less than
-    another, is interrupted ``rate`` times per hour on average, and comes back after ``outage`` seconds."""
+    """``share`` of the GPUs are on spot nodes. A spot node costs a fraction ``discount`` less than another,
+    is interrupted ``rate`` times per hour on average, and returns after ``outage`` seconds."""
 
     share: float
     discount: float
@@ -59,7 +59,7 @@ class SpotMarket:
     outage: float = 300.0
 
     def draw(self, nodes: Sequence[NodeSpec], rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-        """Which nodes are on spot (N,): random ones, until they have the share of the GPUs or more."""
+        """(N,) which nodes are spot nodes: random ones, until they have the share of the GPUs or more."""
         gpus = np.array([len(node.gpus) for node in nodes])
         order = rng.permutation(len(nodes))
         before = np.cumsum(gpus[order]) - gpus[order]
@@ -80,7 +80,7 @@ class SpotMarket:
 
 
 class _Event(IntEnum):
-    """In the order in which events of one moment happen, after ``END``."""
+    """Events, in the order in which simultaneous ones happen, after ``END``."""
 
     INTERRUPTION = END + 1
     RETURN = END + 2
@@ -89,7 +89,7 @@ class _Event(IntEnum):
 
 @dataclass(slots=True)
 class _Searches:
-    """On which rows a search for victims may find some: those that changed since it found none."""
+    """The rows on which a search for victims may succeed: those that changed since it last failed."""
 
     changed: npt.NDArray[np.int64]
     failed: dict[Hashable, npt.NDArray[np.int64]] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class _Searches:
 
 
 class QueuedTimeline(Timeline):
-    """One replay. ``rule`` says who evicts whom (None: nobody)."""
+    """One replay. ``rule`` decides which pods may evict which (None: no evictions)."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class QueuedTimeline(Timeline):
         return self._pods[pod].request, self._pods[pod].queue.name
 
     def place(self, pod: int) -> Allocation | None:
-        """A restartable pod goes to a spot node if it can, another never."""
+        """A restartable pod is placed on a spot node if possible, other pods never."""
         request = self._pods[pod].request
         if self._spot is None:
             return self.placer.place(request)
@@ -155,7 +155,7 @@ class QueuedTimeline(Timeline):
         return super().happens(what, subject, started, now)
 
     def make_room(self, pod: int, now: float, queued: float) -> bool:
-        """On the node where the evictions are least bad."""
+        """Evict pods on the node with the lowest cost."""
         best = self._best_victims(pod, now) if self._rule else None
         if best is None:
             return False
@@ -165,7 +165,7 @@ class QueuedTimeline(Timeline):
         allowed = np.zeros(self.fleet.arrays.capacity, bool)
         allowed[row] = True
         held = self.placer.place(self._pods[pod].request, allowed)
-        assert held is not None, "the search for victims found room that is not there"
+        assert held is not None, "the search for victims found room that does not exist"
         self.start(pod, now, queued, held)
         return True
 
@@ -197,7 +197,7 @@ class QueuedTimeline(Timeline):
         super().stop(pod, now, how, lost)
 
     def _best_victims(self, pod: int, now: float) -> tuple[int, list[RunningPod]] | None:
-        """The node where the victims are least bad, and these victims."""
+        """The node with the cheapest victims, and these victims."""
         rule, request = self._rule, self._pods[pod].request
         assert rule is not None
         failed, found = self._searches.failed_at(self.kind(pod)), dict[int, Found]()
@@ -217,7 +217,8 @@ class QueuedTimeline(Timeline):
         return row, found[row][1]
 
     def _least_bad(self, rule: EvictionRule, request: Request, found: Mapping[int, Found]) -> int:
-        """The row of the least cost, with what the placement costs there once the victims are out."""
+        """The row of the lowest cost, including the cost of the placement there once the victims are
+        removed."""
         cost = {row: cost for row, (cost, _) in found.items()}
         if rule.room_seconds and len(found) > 1:
             with self.fleet.without([pod.held for _, victims in found.values() for pod in victims]):
@@ -226,7 +227,7 @@ class QueuedTimeline(Timeline):
         return min(cost, key=cost.__getitem__)
 
     def _candidates(self, pod: int, now: float, rows: Sequence[int]) -> dict[int, list[RunningPod]]:
-        """The pods on each of these rows that the pod may evict; none on nodes that it must not use."""
+        """The pods on each of these rows that the pod may evict; empty for nodes that it may not use."""
         rule, queue, spot = self._rule, self._pods[pod].queue, self._spot
         assert rule is not None
         if spot is not None and not queue.restartable:

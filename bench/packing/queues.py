@@ -41,19 +41,19 @@ LEGEND = (
     "allocated, held by pods, and useful (without work that is lost later): GPU, mean over time.\n"
     "wait: median / 95th percentile of the pods that started."
 )
-"""What the columns of the table mean."""
+"""The meanings of the table's columns."""
 _QUIET = 1.0
-"""Per cent of the pods that arrive before the window of the means: openb starts with four quiet months."""
+"""Percentage of the pods that arrive before the averaging window: openb starts with four quiet months."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """How a timeline is replayed with queues.
+    """Options of a replay with queues.
 
-    ``queue_of``: queue by ``qos``; ``queues``: the rules by name. ``load``: so many GPUs are asked for per
-    GPU of the nodes, mean over the window (None: all nodes). ``checkpoint``: restartable pods save their work
-    so often, in seconds (None: as their queue says). ``shield``: seconds for which a pod that was disrupted
-    is not evicted. ``spot``: the nodes of the system with spot nodes.
+    ``queue_of``: queue by ``qos``; ``queues``: the rules by name. ``load``: requested GPUs per GPU of the
+    nodes, mean over the window (None: all nodes). ``checkpoint``: seconds between checkpoints of restartable
+    pods (None: those of their queue). ``shield``: seconds for which a disrupted pod is not evicted. ``spot``:
+    the nodes of the system with spot nodes.
     """
 
     queue_of: Mapping[str, str]
@@ -69,7 +69,7 @@ class QueueOptions:
 
 @dataclass(frozen=True, slots=True)
 class _System:
-    """What schedules: ``whole`` if it knows whole GPUs only, and its rule of eviction if it has queues."""
+    """A scheduler: ``whole`` if it supports only whole GPUs, and its rule of eviction if it has queues."""
 
     name: str
     policy: str
@@ -80,7 +80,7 @@ class _System:
 
 @dataclass(frozen=True, slots=True)
 class _Timeline:
-    """The pods of a trace, the nodes that are kept, and the window of the means in seconds."""
+    """The pods of a trace, the nodes that are kept, and the averaging window in seconds."""
 
     pods: Sequence[QueuedPod]
     nodes: Sequence[NodeSpec]
@@ -88,17 +88,17 @@ class _Timeline:
 
     @property
     def gpus(self) -> Doubles:
-        """(P,) the GPUs that each pod asks for."""
+        """(P,) the requested GPUs of each pod."""
         return np.array([gpus_of(pod.request) for pod in self.pods])
 
 
 def replay_queues(
     nodes: Path, traces: Sequence[Path], seeds: Sequence[int], options: QueueOptions, progress: Progress
 ) -> Iterator[Row]:
-    """Rows, one per trace, system and seed: GPUs allocated, waiting times per queue, what evictions cost.
+    """Rows, one per trace, system and seed: allocated GPUs, waiting times per queue, cost of evictions.
 
-    The seed draws the nodes that are kept for a load, the spot nodes and their interruptions, and how stock
-    kube-scheduler breaks ties. Raises ``BadInput``.
+    The seed determines the nodes that are kept for a load, the spot nodes and their interruptions, and how
+    stock kube-scheduler breaks ties. Raises ``BadInput``.
     """
     specs, rules = read_nodes(nodes), queue_rules(options.queues, options.checkpoint)
     read = [(trace, list(_timed_pods(trace, specs, rules, options.queue_of))) for trace in traces]
@@ -116,15 +116,15 @@ def replay_queues(
 
 
 def queue_rules(queues: Mapping[str, Queue], checkpoint: float | None = None) -> dict[str, QueueRules]:
-    """The rules of the settings' queues by name. A queue has a higher priority than those that it preempts;
-    queues that preempt each other in a circle raise ``BadInput``."""
+    """The rules of the settings' queues by name. A queue has a higher priority than the queues that it
+    preempts. Raises ``BadInput`` if queues preempt each other in a cycle."""
     known = {name: queue.preempts & queues.keys() - {name} for name, queue in queues.items()}
     priority: dict[str, int] = {}
     try:
         for name in TopologicalSorter(known).static_order():
             priority[name] = 1 + max((priority[lower] for lower in known[name]), default=-1)
     except CycleError as error:
-        raise BadInput(f"queues preempt each other in a circle: {', '.join(error.args[1])}") from None
+        raise BadInput(f"queues preempt each other in a cycle: {', '.join(error.args[1])}") from None
     return {name: _rules(name, queue, priority[name], checkpoint) for name, queue in queues.items()}
 
 
@@ -168,12 +168,12 @@ def _timeline(
     if load is None:
         return _Timeline(pods, specs, window)
     gpus = _mean_demand(pods, window) / load
-    requests = list(dict.fromkeys(pod.request for pod in pods))  # no set: its order depends on the process
+    requests = list(dict.fromkeys(pod.request for pod in pods))  # a set has no fixed order
     return _Timeline(pods, thinned(specs, requests, gpus, seed), window)
 
 
 def _mean_demand(pods: Sequence[QueuedPod], window: tuple[float, float]) -> float:
-    """GPUs that the pods ask for, mean over the window, if none of them has to wait."""
+    """Requested GPUs of the pods, mean over the window, if none of them has to wait."""
     first, last = window
     seconds = (
         gpus_of(pod.request) * max(0.0, min(pod.created + pod.duration, last) - max(pod.created, first))
@@ -185,9 +185,10 @@ def _mean_demand(pods: Sequence[QueuedPod], window: tuple[float, float]) -> floa
 def thinned(
     specs: Sequence[NodeSpec], requests: Sequence[Request], gpus: float, seed: int
 ) -> Sequence[NodeSpec]:
-    """Random nodes with so many GPUs or a few more, on which every request fits that fits on one of all.
+    """Random nodes with this many GPUs or slightly more, on which every request fits that fits on any node.
 
-    Nodes come in a random order until there are enough GPUs; those that are needed for a request come first.
+    Nodes are added in random order until there are enough GPUs; those that are needed for a request are added
+    first.
     """
     shuffled = [specs[i] for i in np.random.default_rng([seed, 2]).permutation(len(specs))]
     fleets = {shape: build_fleet([node]) for node in shuffled if (shape := replace(node, name=""))}
@@ -230,7 +231,7 @@ def _replay(timeline: _Timeline, system: _System, sample: int, seed: int, report
 
 
 def _as_seen(pod: QueuedPod, system: _System) -> QueuedPod:
-    """The pod as the system sees it: the device plugin hands out whole GPUs only, and without a rule of
+    """The pod as seen by the system: the device plugin allocates only whole GPUs, and without a rule of
     eviction all queues are one."""
     request, queue = pod.request, pod.queue
     if system.whole and request.shares:

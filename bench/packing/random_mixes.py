@@ -1,9 +1,9 @@
-"""Random request mixes, made by a seed: is there a mix on which a simple policy packs better than ours?
+"""Random request mixes, generated from a seed, to find a mix on which a simple policy packs better than ours.
 
-Each number of a mix and its seed give the same mix and the same arrivals for every policy. A mix has three to
-eight types of request: shares of compute and memory that are correlated or not, on one of three grids,
-whole GPUs where nodes have several, CPU in half of the mixes, and Dirichlet frequencies. Or it has MIG
-profiles.
+The number of a mix and its seed determine the mix and the arrivals, which are the same for every policy. A
+mix has three to eight types of request: shares of compute and memory that are correlated or not, on one of
+three grids, whole GPUs where nodes have several, CPU in half of the mixes, and Dirichlet frequencies. Or it
+has MIG profiles.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NODE_GPUS = (1, 2, 4, 8)
 
 
 class RandomMix(NamedTuple):
-    """A mix and the load at which it arrives."""
+    """A mix and its load."""
 
     work: Work
     load: float
@@ -64,7 +64,7 @@ def random_profiles(seed: int, number: int) -> RandomMix:
 
 
 def _sizes(rng: np.random.Generator, kinds: int, unit: int) -> Longs:
-    """Compute and memory (T, 2), at least 1 of each; small ones are more frequent in two mixes of three."""
+    """Compute and memory (T, 2), at least 1 of each; small ones are more frequent in two of three mixes."""
     correlated, skew = rng.random() < 0.5, rng.integers(1, 4)
     compute = rng.random(kinds) ** skew
     memory = compute * rng.lognormal(0, 0.3, kinds) if correlated else rng.random(kinds) ** skew
@@ -72,8 +72,8 @@ def _sizes(rng: np.random.Generator, kinds: int, unit: int) -> Longs:
 
 
 def _cpu(rng: np.random.Generator, gpus: Doubles, frequency: Doubles, node_gpus: int) -> tuple[Longs, int]:
-    """CPU milli of each type, proportional to its GPUs but for a random factor, and of a node; both 0 in half
-    of the mixes. As much GPU as there is asks for 0.7 to 1.1 of the CPU."""
+    """CPU milli of each type, proportional to its GPUs times a random factor, and of a node; both 0 in half
+    of the mixes. A GPU demand equal to the capacity requests 0.7 to 1.1 of the CPU."""
     if rng.random() < 0.5:
         return np.zeros(len(gpus), np.int64), 0
     cpu = np.ceil(8 * gpus * rng.lognormal(0, 0.5, len(gpus))) * 1000

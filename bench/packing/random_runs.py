@@ -1,7 +1,7 @@
 """Random request mixes under every policy: ``python -m bench.packing.random_runs --mixes 200 --seed 1``.
 
 A difference is our allocation minus that of the best of the other policies on the same arrivals, in points.
-Taking the best of several gives them the luck of each draw, so 0 is better than equal.
+Taking the best of several benefits from the luck of each draw, so 0 is better than equal.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOTICEABLE = -0.3
 
 
 class Kind(NamedTuple):
-    """How mixes of a kind are made from a seed and a number, and the other policies that pack them."""
+    """The generator of mixes of a kind from a seed and a number, and the other policies that pack them."""
 
     make: Callable[[int, int], RandomMix]
     others: tuple[str, ...]
@@ -85,7 +85,7 @@ def run_mix(seed: int, ways: Sequence[str], which: tuple[str, int]) -> Rows:
 
 
 def summary(rows: Rows) -> list[list[str]]:
-    """A line for each kind and way."""
+    """A row for each kind and way."""
     lines = [_HEAD]
     for kind, way in dict.fromkeys((row["kind"], row["way"]) for row in rows):
         of_kind = [row for row in rows if (row["kind"], row["way"]) == (kind, way)]
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.packing.random_runs")
     parser.add_argument("--mixes", type=int, default=200, metavar="N", help="mixes of each kind (200)")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the number of the first mix (0)")
-    parser.add_argument("--seed", type=int, default=1, help="of the mixes and the arrivals (1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the mixes and the arrivals (1)")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--ways", nargs="+", choices=list(REPLAYS), default=list(REPLAYS))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (%(default)s)")

@@ -1,5 +1,5 @@
-"""What no plan can beat, whatever moves where: the nodes that the work needs at least, and the GPUs that stay
-whole and free at most. The engine's nodes and pods as classes, for integer programs."""
+"""Bounds on any plan, wherever pods are moved: the minimum number of nodes needed, and the maximum number of
+GPUs that remain whole and free. The engine's nodes and pods as classes, for integer programs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from packing.model.node_spec import resolve_on
 from packing.model.request import WHOLE, Request
 
 _MOST_TYPES = 64
-"""Kinds of pods that the bound looks at, those with the most GPUs first: with fewer it is still a bound."""
+"""Maximum number of kinds of pods in the bound, those with the most GPUs first: with fewer it remains a
+bound."""
 _MOST_CLASSES = 256
-_ROUNDING = 1e-6  # GPUs: free parts are of single precision, and 1.39999998 has no room for two of 0.7
-_NO_PART = 1e-4  # GPUs: HiGHS goes wrong by limits as small as its tolerance, 1e-6
+_ROUNDING = 1e-6  # GPUs: free fractions are single precision, and 1.39999998 has no room for two of 0.7
+_NO_PART = 1e-4  # GPUs: HiGHS fails with limits as small as its tolerance, 1e-6
 _COUNTED = 4  # CPU, memory, compute and memory of GPUs that are placed one by one; then counted devices
 
 
 def most_whole_gpus_free(replay: SnapshotReplay, *, by_node: bool = False) -> int:
-    """No placement of the movable pods leaves more GPUs whole and free."""
+    """Upper bound on the GPUs that any placement of the movable pods leaves whole and free."""
     trial, today = replay.trial, replay.trial.savepoint()
     items = [*trial.movable.values()]
     for item in items:
@@ -39,19 +40,19 @@ def most_whole_gpus_free(replay: SnapshotReplay, *, by_node: bool = False) -> in
 
 
 def fewest_kept(trial: Trial) -> int | None:
-    """No drain keeps fewer nodes with GPUs; None where that is not known."""
+    """Lower bound on the nodes with GPUs that any drain keeps; None if unknown."""
     now, items = trial.savepoint(), list(trial.movable.values())
     for item in items:
         trial.leave(item)
-    # A pod may run where it would not fit any more. Without it the bound is still one.
+    # A pod may run where it would no longer fit. Without it the bound remains valid.
     bound = at_least(trial, [item for item in items if item.home < 0 or trial.fits(item)[item.home]])
     trial.undo_to(now)
     return None if bound is None else bound + len(trial.apart)
 
 
 def at_least(trial: Trial, items: list[Item]) -> int | None:
-    """At least so many nodes with GPUs hold these pods and those that stay; None where there are too many
-    kinds of nodes to say. The items must be off the fleet."""
+    """Lower bound on the nodes with GPUs that hold these pods and those that stay; None if there are too many
+    kinds of nodes. The items must have been removed from the fleet."""
     gpu_rows = set(trial.gpu_rows)
     if not items:
         return sum(bool(trial.blockers(row)) for row in gpu_rows)
@@ -73,10 +74,10 @@ def at_least(trial: Trial, items: list[Item]) -> int | None:
 
 
 def most_whole_gpus(trial: Trial, items: list[Item], gpus: Flags, *, by_node: bool = False) -> int:
-    """At most so many of these GPUs (G, N) are whole and free, wherever these pods go; they must be off the
-    fleet. Containers that ask for several GPUs get separate ones, unless that does not count. ``by_node``:
-    what is free on a node does not count together with that of nodes like it, which makes the bound tight,
-    and slow."""
+    """Upper bound on the whole and free ones of these GPUs (G, N), wherever these pods are placed; they must
+    have been removed from the fleet. Containers with several GPUs get separate ones, unless that is
+    irrelevant. ``by_node``: do not pool the free resources of equal nodes, which makes the bound tight, and
+    slow."""
     arrays = trial.fleet.arrays
     whole = whole_gpus(arrays) & gpus
     if not items:
@@ -96,7 +97,7 @@ def most_whole_gpus(trial: Trial, items: list[Item], gpus: Flags, *, by_node: bo
     classes = kinds.classes_of_rows(kind_of)
     firsts, nodes = [rows[0] for rows in classes], np.array([len(rows) for rows in classes])
     capacity, sizes, most = kinds.amounts(firsts)
-    certain = (arrays.free_devices - arrays.surplus_devices)[:, firsts].T.clip(0)  # to be separate GPUs
+    certain = (arrays.free_devices - arrays.surplus_devices)[:, firsts].T.clip(0)  # guaranteed separate GPUs
     asked = np.broadcast_to([kinds.separate(item) for item in kinds.items], (*most.shape, certain.shape[1]))
     parts = arrays.free_parts()
     is_part = (arrays.divisible > 0) & ~whole & (parts > _NO_PART)
@@ -114,8 +115,8 @@ def most_whole_gpus(trial: Trial, items: list[Item], gpus: Flags, *, by_node: bo
 
 @dataclass(frozen=True, slots=True)
 class _Kinds:
-    """Pods that ask for the same on the same nodes, as one of them; ``demand`` (T,): how many there are.
-    ``fits`` (T, N): where they may go."""
+    """Pods with equal requests and allowed nodes, as one of them; ``demand`` (T,): their number. ``fits``
+    (T, N): where they may be placed."""
 
     trial: Trial
     items: list[Item]
@@ -135,8 +136,8 @@ class _Kinds:
         return cls(trial, kinds, demand, np.array([trial.fits(kind) for kind in kinds]))
 
     def classes_of_rows(self, kind_of: Callable[[int], object]) -> list[list[int]]:
-        """The rows of equal nodes that take pods, where the same kinds fit: those with GPUs, and those where
-        any fits."""
+        """The rows of equal nodes that accept pods, where the same kinds fit: those with GPUs, and those
+        where any kind fits."""
         classes: defaultdict[object, list[int]] = defaultdict(list)
         for row in np.flatnonzero(self.trial.open).tolist():
             spec = self.trial.fleet.specs[row]
@@ -145,15 +146,15 @@ class _Kinds:
         return list(classes.values())
 
     def amounts(self, rows: list[int]) -> tuple[Doubles, Doubles, Longs]:
-        """What is free on these nodes (C, R), what a pod of each kind takes there (C, T, R), and how many
-        such pods alone fit there (C, T)."""
+        """Free amounts of these nodes (C, R), amounts that a pod of each kind takes there (C, T, R), and the
+        number of pods of a single kind that fit there (C, T)."""
         capacity = np.array([self.capacity(row) for row in rows])
         sizes = np.array([[self._size(row, item) for item in self.items] for row in rows])
         most = np.array([[self._most(row, item) for item in self.items] for row in rows], np.int64)
         return capacity, sizes, most * self.fits[:, rows].T
 
     def capacity(self, row: int) -> Doubles:
-        """(R,) what is free on a node."""
+        """(R,) free amounts of a node."""
         arrays = self.trial.fleet.arrays
         placed = arrays.divisible[:, row] > 0
         free = [
@@ -166,7 +167,7 @@ class _Kinds:
         return np.concatenate([free, counted]).clip(0).astype(np.float64)
 
     def separate(self, item: Item) -> Doubles:
-        """(R,) the devices of a pod that are to be separate GPUs."""
+        """(R,) the devices of a pod that must be separate GPUs."""
         fleet = self.trial.fleet
         asked = np.zeros(len(fleet.arrays.free_devices))
         if separation(fleet, item.request) != "ignore":
@@ -176,7 +177,7 @@ class _Kinds:
         return asked
 
     def whole_taken(self, row: int, item: Item) -> float:
-        """How many whole GPUs of a node a pod takes at least, a part of a GPU as its part."""
+        """Minimum number of whole GPUs of a node that a pod takes, counting fractions."""
         fleet, spec = self.trial.fleet, self.trial.fleet.specs[row]
         request = self._on(row, item)
         taken = 0.0
@@ -191,12 +192,12 @@ class _Kinds:
         return taken
 
     def _on(self, row: int, item: Item) -> Request:
-        """What the pod takes on this node."""
+        """The request of the pod as resolved on this node."""
         spec = self.trial.fleet.specs[row]
         return resolve_on(spec, item.request) if spec else item.request
 
     def _size(self, row: int, item: Item) -> Doubles:
-        """(R,) what a pod takes of a node."""
+        """(R,) amounts that a pod takes of a node."""
         fleet, request = self.trial.fleet, self._on(row, item)
         size = np.zeros(_COUNTED + len(fleet.arrays.free_devices))
         size[0], size[1] = item.request.cpu_milli, item.request.memory_bytes / (1 << 20)
@@ -210,7 +211,7 @@ class _Kinds:
         return size
 
     def _most(self, row: int, item: Item) -> int:
-        """How many such pods alone fit on a node, at most."""
+        """Maximum number of such pods alone that fit on a node."""
         capacity, size = self.capacity(row), self._size(row, item)
         asked = size > 0
         left = float(self.trial.pods_left(row))

@@ -37,7 +37,7 @@ _OUTPUTS: dict[str, Callable[[Rows], str]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Replay and print; the exit code is 2 for options or files that cannot be used."""
+    """Replay and print; the exit code is 2 for invalid options or unusable files."""
     args = _parser().parse_args(argv)
     try:
         text = _OUTPUTS[args.output](args.replay(args))
@@ -55,16 +55,17 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("--nodes", type=Path, required=True, metavar="CSV")
     trace.add_argument("--pods", type=Path, required=True, nargs="+", metavar="CSV")
     trace.add_argument("--arrival", type=_arrivals, default=(1.0,), help="multiples of the capacity (1.0)")
-    trace.add_argument("--mix", choices=["learnt", "known"], default="learnt", help="the policy's demand mix")
+    mix_choices = ["learned", "known"]
+    trace.add_argument("--mix", choices=mix_choices, default="learned", help="the policy's demand mix")
     trace.add_argument("--ties", choices=["fixed", "random"], default="fixed", help="among equal nodes")
     trace.add_argument("--node-order", choices=["file", "shuffle"], default="file")
     trace.add_argument("--scores", choices=["exact", "0-10"], default="exact", help="policy inventory only")
     trace.add_argument("--sample", type=sample_size, default=0, metavar="N", help="fitting nodes, 0 for all")
     trace.add_argument("--bound", action="store_true", help="add rows of the policy bound")
     trace.set_defaults(replay=_trace)
-    mixes = commands.add_parser("mixes", help="request mixes over GPUs alone")
+    mixes = commands.add_parser("mixes", help="request mixes on GPUs alone")
     mixes.add_argument("file", type=Path, metavar="FILE")
-    mixes.add_argument("--departures", action="store_true", help="requests leave again")
+    mixes.add_argument("--departures", action="store_true", help="requests end again")
     mixes.set_defaults(replay=_mixes)
     mixed = tuple({*POLICIES, *mig.POLICIES})
     for command, names, outputs in (

@@ -1,4 +1,4 @@
-"""The rows of replays of traces as aligned text: means over the seeds."""
+"""The rows of trace replays as aligned text: means over the seeds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _NO_FIGURES = (*_KEYS, "seed", "seconds", "interrupted")
 _HEADS = {
     "arrival": "arrived, x capacity",
     "allocation": "allocated, %",
-    "knee": "1 % dropped at, %",
+    "knee": "arrived when 1 % was dropped, %",
     "failed_pods": "pods dropped",
     "fragmentation": "unusable, %",
     "utilisation": "allocated, %",
-    "asked": "asked for, %",
+    "asked": "requested, %",
     "gpus": "GPUs",
     "allocated": "allocated, %",
     "held": "held, %",
@@ -26,7 +26,7 @@ _HEADS = {
     "cost": "cost, GPU-hours",
     "never_started": "pods never started",
 }
-"""Column -> what a table calls it."""
+"""Column -> its heading in tables."""
 Row = dict[str, Any]
 Progress = Callable[[str, float], None]
 
@@ -47,9 +47,8 @@ def table(rows: Sequence[Row], width: int = 0) -> str:
 
 
 def wait_table(rows: Sequence[Row], width: int = 0) -> str:
-    """Means over the seeds, with the standard deviation if there are several: a line for each trace and
-    system or policy. Waits are the median and the 95th percentile, in minutes; classes without pods are left
-    out."""
+    """Means over the seeds, with the standard deviation if there are several: a row for each trace and system
+    or policy. Waits are the median and the 95th percentile, in minutes; classes without pods are left out."""
     keys = [key for key in _KEYS if key in rows[0]]
     known = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     plain = [name for name in known if name not in _NO_FIGURES and not name.startswith("wait_")]

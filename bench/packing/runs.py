@@ -21,7 +21,7 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One column of a table on one trace: a policy, or ``bound``, with some seeds and options."""
+    """One column of a table for one trace: a policy, or ``bound``, with seeds and options."""
 
     label: str
     trace: str
@@ -40,12 +40,12 @@ class Result:
 
     @property
     def allocation(self) -> float:
-        """Mean over the seeds, in per cent."""
+        """Mean over the seeds, in percent."""
         return fmean(row["allocation"] for row in self.rows)
 
     @property
     def knee(self) -> float | None:
-        """Mean over the seeds that have one, in per cent; None for the bound."""
+        """Mean over the seeds that have a knee, in percent; None for the bound."""
         knees = [row["knee"] for row in self.rows if row["knee"] is not None]
         return fmean(knees) if knees else None
 
@@ -68,7 +68,7 @@ def run(data: Path, tasks: Sequence[Task], jobs: int) -> list[Result]:
 def run_mixes(
     path: Path, policies: Sequence[str], seeds: Sequence[int], *, departures: bool, jobs: int
 ) -> Rows:
-    """The rows of request mixes under these policies, mix by mix."""
+    """The rows of request mixes under these policies, ordered by mix."""
     replay = partial(replay_mixes, path, seeds=seeds, departures=departures)
     rows = [row for found in spread(replay, [[policy] for policy in policies], jobs) for row in found]
     order = {key: i for i, key in enumerate(dict.fromkeys((row["mix"], row["load"]) for row in rows))}

@@ -1,8 +1,8 @@
-"""What shards cost: one trace on one fleet, and on the same fleet in parts that cannot help each other.
+"""The cost of shards: one trace on one fleet, and on the same fleet split into independent parts.
 
-Nodes are dealt to the shards at random. A pod's shard is chosen before anybody looks for a node: at random
-(``hash``), or the one with the largest free part (``free``). A pod that does not fit in its shard is dropped.
-Run alone:
+Nodes are assigned to shards at random. A pod's shard is chosen before the search for a node: at random
+(``hash``), or the one with the largest free fraction (``free``). A pod that does not fit in its shard is
+dropped. Run alone:
 
     python -m bench.packing.shards --nodes CSV --pods CSV --shards 1 2 4 8 --seeds 42-44
 """
@@ -32,13 +32,13 @@ from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 
 Choose = Callable[[Doubles], int]
-"""The shard of the next pod, from the free GPUs of each."""
+"""The shard for the next pod, given the free GPUs of each."""
 
 
 def allocation(
     nodes: Sequence[NodeSpec], queue: Sequence[Request], shards: int, seed: int, *, hashed: bool
 ) -> float:
-    """Allocated GPU in per cent when the GPU of ``queue`` that has arrived equals the capacity."""
+    """Allocated GPU in percent when the arrived GPU demand of ``queue`` equals the capacity."""
     rng = np.random.default_rng([seed, shards])
     dealt = rng.permutation(len(nodes))
     parts = [[nodes[i] for i in dealt[part::shards]] for part in range(shards)]
@@ -61,7 +61,7 @@ def _placer(nodes: Sequence[NodeSpec]) -> Placer:
 
 
 def queue_of(nodes: Sequence[NodeSpec], requests: Sequence[Request], seed: int) -> list[Request]:
-    """The requests in order of arrival, up to a little more than the capacity."""
+    """The requests in order of arrival, up to slightly more than the capacity."""
     capacity = float(sum(len(node.gpus) for node in nodes))
     queue = [requests[i] for i in arrivals(requests, capacity, ARRIVING, seed)]
     arrived = np.cumsum([gpus_of(request) for request in queue])
@@ -69,7 +69,7 @@ def queue_of(nodes: Sequence[NodeSpec], requests: Sequence[Request], seed: int) 
 
 
 def main() -> None:
-    """Print a line for each number of shards: the mean over the seeds."""
+    """Print a row for each number of shards: the mean over the seeds."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=Path, required=True)
     parser.add_argument("--pods", type=Path, required=True)
@@ -78,7 +78,7 @@ def main() -> None:
     args = parser.parse_args()
     nodes, requests = read_nodes(args.nodes), [pod.request for pod in read_pods(args.pods)]
     queues = {seed: queue_of(nodes, requests, seed) for seed in args.seeds}
-    print("| shards | nodes of each | at random | the freest |\n|--:|--:|--:|--:|", flush=True)
+    print("| shards | nodes per shard | random shard | freest shard |\n|--:|--:|--:|--:|", flush=True)
     for shards in args.shards:
         means = [
             statistics.mean(

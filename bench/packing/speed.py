@@ -1,10 +1,10 @@
-"""How fast the default policy decides and a whole trace is replayed, beside our own FGD in the same run:
+"""Speed of the default policy, per decision and per replay of a trace, compared with our FGD in the same run:
 
     python -m bench.packing.speed --data DIR [--traces default,gpuspec33] [--rounds 3]
 
 DIR is that of ``bench.packing``. A decision is the cost of all 1,213 nodes and the choice of one of them. The
-replays are those of ``stowage replay`` (1.3 x the capacity arrives); of several rounds the fastest counts.
-Kernels are compiled before anything is timed.
+replays are those of ``stowage replay`` (1.3 x the capacity arrives); the fastest of several rounds counts.
+Kernels are compiled before the measurement.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WAYS = (("inventory", True), ("inventory", False), ("fgd", True))
 
 
 class Timed:
-    """A policy and a node picker that record how long the two take together, for every request."""
+    """A policy and a node picker that record their combined time for every request."""
 
     def __init__(self, policy: Policy, picker: NodePicker) -> None:
         self._policy, self._picker = policy, picker
@@ -64,7 +64,7 @@ class Timed:
 def replay(
     specs: Sequence[NodeSpec], queue: Sequence[Request], policy: str, mix: Mix | None
 ) -> tuple[float, list[int]]:
-    """Seconds of the whole replay, and nanoseconds of each decision in it."""
+    """Seconds of the whole replay, and nanoseconds of each decision."""
     timed = Timed(POLICIES[policy](mix), NodePicker(np.arange(len(specs))))
     placer = Placer(build_fleet(specs), cast(Policy, timed), timed.pick_node, learns=mix is None)
     began = time.perf_counter()
@@ -91,7 +91,7 @@ def main() -> None:
             mix = known_mix(policy, counts) if known else None
             seconds, nanoseconds = min(replay(specs, queue, policy, mix) for _ in range(args.rounds))
             middle, late = np.percentile(nanoseconds, [50, 99]) / 1e3
-            cells = [trace, policy, "known" if known else "learnt", f"{len(queue):,}"]
+            cells = [trace, policy, "known" if known else "learned", f"{len(queue):,}"]
             print("|", " | ".join([*cells, f"{middle:.0f} / {late:.0f}", f"{seconds:.2f}"]), "|", flush=True)
 
 

@@ -1,10 +1,10 @@
-"""How good the forecasts of starts are: worlds with a queue, and the jobs of Philly.
+"""Quality of start forecasts, on worlds with a queue and on the jobs of Philly.
 
-A job that has to wait is told by when it starts with a probability of 50 % and of 90 %, from what has ended
-of its owner's jobs and of all jobs of its size. Of all such jobs: the part that started in time (coverage,
-aim 50 and 90 %), and the mean pinball loss of both times in mean run times. The rivals: ``last``, the median
-and the 0.9 quantile of the last 100 waits of jobs of this size; and ``limits``, Slurm's way (sched/backfill):
-all that runs ends at its limit, here twice to five times its run time.
+For a pending job the times are forecast by which it starts with a probability of 50 % and of 90 %, from the
+completed jobs of its owner and of its size. Reported for all such jobs: the fraction that started in time
+(coverage, target 50 and 90 %), and the mean pinball loss of both times in mean run times. The rivals:
+``last``, the median and the 0.9 quantile of the last 100 waits of jobs of this size; and ``limits``, Slurm's
+method (sched/backfill): all running jobs end at their limit, here two to five times their run time.
 
     python -m bench.packing.starts DIR --load 0.85
     python -m bench.packing.starts --philly jobs.csv --load 0.95
@@ -32,31 +32,31 @@ from packing.model.lifetimes import Lifetimes, stratified
 from packing.plan.starts import PARTS, Running, StartQueue, Stretch
 
 FUTURES, ROWS, AHEAD = 64, 64, 10
-"""Futures, nodes that are looked at for each job, and jobs ahead of it that are placed before."""
+"""Number of futures, of nodes considered for each job, and of jobs ahead of it that are placed before."""
 _DAYS = 20
 _LIMITS = 2.0, 5.0
 
 
 Ends: TypeAlias = Callable[[int, float, int], Doubles]
-"""To the number of a job, its age and a number of futures: the seconds that it still runs in each."""
+"""Maps the number of a job, its age and a number of futures to the seconds that it will still run in each."""
 
 
 class Forecast(NamedTuple):
-    """Of one job by one way: the times by which it starts, and when it started."""
+    """The forecast for one job by one method: the times by which it starts, and when it started."""
 
     by: tuple[float, ...]
     started: float
 
 
 class Placed(NamedTuple):
-    """A job that runs ``since``, and what it holds."""
+    """A job that has been running ``since``, and its allocations."""
 
     since: float
     held: list[Allocation]
 
 
 class Forecaster:
-    """Follows a world, and forecasts for the jobs that have to wait."""
+    """Follows a world, and forecasts for the pending jobs."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world, self.lifetimes, self.stretch = world, Lifetimes(), Stretch()
@@ -82,7 +82,7 @@ class Forecaster:
     def _judge(
         self, number: int, made: Mapping[str, tuple[float, ...]], now: float, *, started: bool
     ) -> None:
-        """Learn from what has started, and from what has not in time."""
+        """Learn from jobs that have started, and from those that did not start in time."""
         for place in [*self._undecided[number]]:
             if started or now > made["Stowage"][place]:
                 self._undecided[number].remove(place)
@@ -94,7 +94,7 @@ class Forecaster:
         del self.running[number]
 
     def waits(self, number: int, ahead: Sequence[int], now: float) -> None:
-        """A job has to wait behind these."""
+        """A job has to wait behind these jobs."""
         self._count_running(now)
         for other, made in self.open.items():
             self._judge(other, made, now, started=False)
@@ -155,7 +155,8 @@ def _kinds(job: Arrival) -> tuple[Hashable, ...]:
 
 
 def run(world: World, seed: int) -> Forecaster:
-    """All arrivals of a world, with a queue in the order of arrival in which those that fit go ahead."""
+    """Replay all arrivals of a world, with a queue in order of arrival in which jobs that fit overtake
+    others."""
     forecaster = Forecaster(world, seed)
     play(world, forecaster.starts, forecaster.ends, forecaster.waits, queue=True)
     return forecaster
@@ -163,7 +164,7 @@ def run(world: World, seed: int) -> Forecaster:
 
 def philly(path: Path, load: float, days: int = _DAYS) -> dict[str, Any]:
     """The first days of Philly as a world: nodes of 8 GPUs, as many as this load needs; a job of more than 8
-    GPUs is a gang of nodes. The owner of a job is its virtual cluster with its size."""
+    GPUs is a gang of nodes. The owner of a job is its virtual cluster and size."""
     with path.open() as file:
         rows = list(csv.DictReader(file))
     jobs = [
@@ -202,8 +203,8 @@ def _template(gpus: int) -> dict[str, Any]:
 
 
 def table(results: Mapping[tuple[str, str], Sequence[Forecast]], lives: Mapping[str, float]) -> Iterator[str]:
-    """A row for each world and way."""
-    yield "| world | way | jobs that waited | in time, 50 % | 90 % | loss, 50 % | 90 % |"
+    """A row for each world and method."""
+    yield "| world | method | pending jobs | in time, 50 % | 90 % | loss, 50 % | 90 % |"
     yield "|---|---|--:|--:|--:|--:|--:|"
     for (world, way), made in results.items():
         cells = [
@@ -219,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.packing.starts")
     parser.add_argument("worlds", type=Path, nargs="*", help="files, or directories of them")
     parser.add_argument("--philly", type=Path, help="jobs.csv")
-    parser.add_argument("--load", type=float, default=0.85, help="GPUs asked for, as a part of all")
+    parser.add_argument("--load", type=float, default=0.85, help="requested GPUs, as a fraction of all")
     parser.add_argument("--days", type=int, default=_DAYS)
     args = parser.parse_args(arguments)
     files = [p for given in args.worlds for p in (sorted(given.iterdir()) if given.is_dir() else [given])]

@@ -14,7 +14,7 @@ _BEGIN, _END = "<!-- packing table -->", "<!-- end of the packing table -->"
 
 
 def by_trace(results: Sequence[Result], spread_of: str) -> Lines:
-    """A line for each trace and their mean, a column for each label, and the standard deviation of one label
+    """A row for each trace and their mean, a column for each label, and the standard deviation of one label
     over the seeds."""
     labels = list(dict.fromkeys(result.task.label for result in results))
     traces = list(dict.fromkeys(result.task.trace for result in results))
@@ -29,8 +29,8 @@ def by_trace(results: Sequence[Result], spread_of: str) -> Lines:
 
 
 def by_policy(results: Sequence[Result], traces: Sequence[str], gpus: int) -> Lines:
-    """A line for each label, best first: the mean over all traces, the GPUs left idle, the mean knee, and a
-    few traces."""
+    """A row for each label, best first: the mean over all traces, the idle GPUs, the mean knee, and a few
+    traces."""
     found: dict[str, dict[str, float]] = {}
     for result in results:
         found.setdefault(result.task.label, {})[result.task.trace] = result.allocation
@@ -57,10 +57,10 @@ def markdown(lines: Lines) -> str:
 
 
 def replace_in(page: Path, lines: Lines, command: str) -> None:
-    """Write the table and its command between the two marks of a page."""
+    """Write the table and its command between the two markers of a page."""
     text = page.read_text(encoding="utf-8")
     table = f"{_BEGIN}\n{markdown(lines)}\n\n    {command}\n{_END}"
     new, times = re.subn(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", lambda _: table, text, flags=re.DOTALL)
     if times != 1:
-        raise ValueError(f"{page}: has no marks for the table ({_BEGIN} ... {_END})")
+        raise ValueError(f"{page}: has no markers for the table ({_BEGIN} ... {_END})")
     page.write_text(new, encoding="utf-8")

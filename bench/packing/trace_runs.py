@@ -1,4 +1,4 @@
-"""Replays of trace files in all variants of the published protocol, and the bound on them, as rows."""
+"""Replays of trace files in all variants of the published protocol, and their bound, as rows."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ from packing.model.request import Request
 
 Rows = list[dict[str, Any]]
 Curve = tuple[list[float], list[float]]
-"""Arrived and allocated GPU, in per cent of the capacity."""
+"""Arrived and allocated GPU, in percent of the capacity."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """How a trace is replayed. ``arrival``: when to look, as multiples of the capacity. ``sample`` 0 looks at
-    every node. With ``fixed_scale`` the scheduler sees scores from 0 to 10 only (``FixedScale``)."""
+    """Options of a trace replay. ``arrival``: when to measure, as multiples of the capacity. ``sample`` 0
+    considers every node. With ``fixed_scale`` the scheduler gets only scores from 0 to 10
+    (``FixedScale``)."""
 
     arrival: tuple[float, ...] = (1.0,)
     random_ties: bool = False
@@ -54,7 +55,7 @@ class TraceOptions:
 def replay_trace(
     nodes: Path, traces: Sequence[Path], policies: Sequence[str], seeds: Sequence[int], options: TraceOptions
 ) -> tuple[Rows, dict[str, Curve]]:
-    """Rows, one per trace, policy, seed and arrival, and a curve of the first seed per trace and policy."""
+    """Rows, one per trace, policy, seed and arrival, and the curve of the first seed per trace and policy."""
     specs = read_nodes(nodes)
     capacity = float(sum(len(spec.gpus) for spec in specs))
     rows: Rows = []
@@ -70,10 +71,10 @@ def replay_trace(
 
 
 def bound_trace(nodes: Path, traces: Sequence[Path], seeds: Sequence[int], options: TraceOptions) -> Rows:
-    """Rows of the policy "bound", one per trace, seed and arrival: what no scheduler can exceed.
+    """Rows of the policy "bound", one per trace, seed and arrival: upper bounds for every scheduler.
 
-    A figure of ``replay_trace`` is a mean over some arrivals. The optimum is concave in what has arrived, so
-    the bound at the mean of what has arrived by then is a bound on the mean of the figures.
+    A figure of ``replay_trace`` is a mean over several arrivals. The optimum is concave in the arrived
+    demand, so the bound at its mean is a bound on the mean of the figures.
     """
     specs = read_nodes(nodes)
     rows: Rows = []
@@ -96,7 +97,7 @@ def bound_trace(nodes: Path, traces: Sequence[Path], seeds: Sequence[int], optio
 def _fill(
     specs: Sequence[NodeSpec], requests: Sequence[Request], policy: str, seed: int, options: TraceOptions
 ) -> tuple[dict[str, float], Filling]:
-    """One run: the fragmentation at its end and its seconds, and what each arrival got."""
+    """One run: the final fragmentation and the duration in seconds, and the placement of each arrival."""
     fleet, counts = build_fleet(specs), Counter(requests)
     capacity = float(sum(len(spec.gpus) for spec in specs))
     queue = _queue(requests, capacity, seed, options)
@@ -119,7 +120,7 @@ def _queue(requests: Sequence[Request], capacity: float, seed: int, options: Tra
 
 
 def _arrived(queue: Sequence[Request], capacity: float, arrival: float) -> Counter[Request]:
-    """How many of each request have arrived: the mean over the arrivals that the figures average."""
+    """Number of arrivals of each request: the mean over the arrivals that the figures average."""
     indices = arrivals_at(np.cumsum([gpus_of(request) for request in queue]), capacity, arrival)
     weights = 1 - np.searchsorted(indices, np.arange(len(queue))) / indices.size
     counts: Counter[Request] = Counter()

@@ -2,8 +2,8 @@
 
 nodes: ``sn, cpu_milli, memory_mib, gpu, model``; pods: ``name, cpu_milli, memory_mib, num_gpu, gpu_milli``
 and, where known, ``gpu_spec`` (allowed models, separated by a bar; empty for any), ``creation_time``,
-``deletion_time`` (seconds), ``qos``. The traces have no GPU memory: a share takes the same part of it as of
-compute. A row that cannot be is refused; errors name the file and the line.
+``deletion_time`` (seconds), ``qos``. The traces have no GPU memory: a share takes the same fraction of it as
+of compute. Impossible rows are rejected; errors name the file and the line.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _T = TypeVar("_T")
 _NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 _MOST_GPUS = 64
-_MOST_SECONDS = 1e11  # 3,000 years: a time in milliseconds is beyond it if it counts from 1970
+_MOST_SECONDS = 1e11  # 3,000 years: Unix times in milliseconds exceed it
 
 
 class BadInput(ValueError):
-    """A file that cannot be replayed; the text names the file and, of a trace, the line."""
+    """A file that cannot be replayed; the text names the file and, for a trace, the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One pod of a trace, and its line in the file; times in seconds, ``None`` where the file has none."""
+    """One pod of a trace, and its line in the file; times in seconds, ``None`` if the file has none."""
 
     name: str
     request: Request
@@ -45,7 +45,7 @@ class Arrival:
 
     @property
     def duration(self) -> float:
-        """Seconds, infinite if it remains."""
+        """Seconds, infinite if the pod does not end."""
         return math.inf if self.deleted is None or self.created is None else self.deleted - self.created
 
 
@@ -63,9 +63,9 @@ def read_nodes(path: Path) -> list[NodeSpec]:
 
 
 def read_pods(path: Path, nodes: Sequence[NodeSpec] = (), *, timed: bool = False) -> list[Arrival]:
-    """The pods, in the order of the file; at least one asks for GPU. Equal requests are one object. If
-    ``nodes`` are given, each pod allows a model of theirs; if ``timed``, each was created at some time.
-    Raises ``BadInput``."""
+    """The pods, in the order of the file; at least one requests GPU. Equal requests are one object. If
+    ``nodes`` are given, each pod allows one of their models; if ``timed``, each has a creation time. Raises
+    ``BadInput``."""
     known: dict[Request, Request] = {}
     lines: dict[str, int] = {}
     models = {node.model for node in nodes if node.model and node.gpus}
@@ -82,7 +82,7 @@ def read_pods(path: Path, nodes: Sequence[NodeSpec] = (), *, timed: bool = False
 
     pods = list(_rows(path, _POD_COLUMNS, parse))
     if not any(pod.request.shares for pod in pods):
-        raise BadInput(f"{path}: no pod asks for GPU")
+        raise BadInput(f"{path}: no pod requests a GPU")
     if untimed := [pod for pod in pods if timed and pod.created is None]:
         raise BadInput(f"{path}, line {untimed[0].line}: pod {quoted(untimed[0].name)} has no creation_time")
     return pods
@@ -108,7 +108,7 @@ def _rows(path: Path, columns: Sequence[str], parse: Callable[[Mapping[str, str]
 
 
 def _header_problem(found: Sequence[str], expected: Sequence[str]) -> str:
-    """Why these are not the columns of the file, "" if they are."""
+    """The problem with these columns, "" if there is none."""
     missing = [name for name in expected if name not in found]
     if not missing:
         return "a column is named twice" if len(set(found)) < len(found) else ""
@@ -117,13 +117,13 @@ def _header_problem(found: Sequence[str], expected: Sequence[str]) -> str:
             return f"columns are separated by {called}; expected commas (save it as CSV with commas)"
     for others, option, other in ((_NODE_COLUMNS, "--nodes", "--pods"), (_POD_COLUMNS, "--pods", "--nodes")):
         if others != expected and set(others) <= set(found):
-            return f"these are the columns of {option}, and the file is given as {other}"
+            return f"these are the columns of {option}, but the file was passed as {other}"
     columns = quoted(", ".join(found)) if found else "none"
     return f"column {missing[0]!r} is missing{_did_you_mean(missing[0], found)}; the file has {columns}"
 
 
 def _unique(column: str, name: str, line: int, lines: dict[str, int]) -> str:
-    """The name, which no earlier line has. ``lines``: where each name was seen."""
+    """The name, if no earlier line has it. ``lines``: the line of each name so far."""
     if not name:
         raise ValueError(f"{column} is empty")
     if (first := lines.setdefault(name, line)) != line:
@@ -165,7 +165,7 @@ def _request(row: Mapping[str, str]) -> Request:
 
 
 def _number(row: Mapping[str, str], column: str, most: int = LARGEST) -> int:
-    """A whole number from 0 to ``most``; an empty cell is 0. ``csv`` fills a line that is too short with
+    """Parse an integer from 0 to ``most``; an empty cell is 0. ``csv`` fills lines that are too short with
     None."""
     text = row[column]
     if text is None:

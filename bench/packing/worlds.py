@@ -1,17 +1,17 @@
-"""Worlds in which pods come and go: the GPU-hours that a policy places, and how long pods wait.
+"""Worlds in which pods arrive and end: the GPU-hours that a policy places, and the waiting times of pods.
 
-A world is a JSON file: ``load`` (GPUs asked for, as a part of all), ``life`` (mean run time), ``warm``
+A world is a JSON file: ``load`` (requested GPUs, as a fraction of all), ``life`` (mean run time), ``warm``
 (arrivals that do not count), ``nodes``, and ``templates`` of pods: ``name``, ``pod``, the ``gpus`` of one
-pod, ``gang`` pods that start together or not at all, with ``domain`` in one NVLink domain or below one leaf,
-and ``big`` for the jobs whose loss or wait is reported. ``arrivals`` are (time, duration, template).
+pod, ``gang`` pods that start together or not at all, with ``domain`` in one NVLink domain or below one leaf
+switch, and ``big`` for the jobs whose loss or wait is reported. ``arrivals`` are (time, duration, template).
 
-``drop``: what fits nowhere is dropped. ``queue``: it waits; whenever something ends, all that wait are tried
-in the order in which they came.
+``drop``: jobs that fit nowhere are dropped. ``queue``: they wait; whenever a job ends, all pending ones are
+tried in order of arrival.
 
     python -m bench.packing.worlds DIR [--way queue] [--load 0.85] [--policies inventory,best-fit]
 
-``--owners``: run times are drawn anew, by owner. ``--lifetimes``: the policy learns them from what has ended.
-``--wrong 3``: what it learns of an owner is 3 times too long or too short, as chance has it.
+``--owners``: run times are redrawn by owner. ``--lifetimes``: the policy learns them from completed jobs.
+``--wrong 3``: the run times learned for an owner are 3 times too long or too short, at random.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from packing.policies.interface import Policy
 
 RIVALS = ("best-fit", "fgd", "first-fit", "most-allocated", "least-allocated", "tightest")
 _SETS_AGAIN = 500
-"""Pods after which the sets of nodes are chosen again, as the service does with each plan."""
+"""Pods after which the sets of nodes are chosen again, as in the service with each plan."""
 
 Rows = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Pods of one kind: what they ask for, and the ``rows`` (N,) where their rules let them go."""
+    """Pods of one kind: their request, and the ``rows`` (N,) where their rules permit them."""
 
     name: str
     request: Request
-    learnt: Request
+    learned: Request
     rows: Rows
     gpus: float
     gang: int
@@ -78,9 +78,9 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of the arrivals that count. ``placed``: GPU-hours that ran, in per cent of those asked for; ``lost``:
-    big jobs that were dropped, in per cent; ``wait``: mean wait of big jobs, in mean run times;
-    ``gpu_wait``: waits weighted by GPUs, in per cent of all GPU-time."""
+    """Figures of the arrivals that count. ``placed``: GPU-hours that ran, in percent of those requested;
+    ``lost``: dropped big jobs, in percent; ``wait``: mean wait of big jobs, in mean run times; ``gpu_wait``:
+    waits weighted by GPUs, in percent of all GPU-time."""
 
     placed: float
     lost: float
@@ -89,7 +89,7 @@ class Result:
 
 
 class World:
-    """One world, and its cluster, which one run uses."""
+    """One world with its cluster, for one run."""
 
     def __init__(self, text: Mapping[str, Any], policy: str, load: float | None = None) -> None:
         longer = load / text["load"] if load else 1.0
@@ -108,15 +108,15 @@ class World:
         self._seen = 0
         self.ends: LastEnds | None = None
         self.wrong = dict[int | None, float]()
-        """By owner: what is learnt as a run time, over what it was."""
+        """By owner: ratio of the learned to the actual run time."""
 
     def use(self, policy: Policy) -> None:
-        """Place pods by this policy."""
+        """Place pods with this policy."""
         self.placer = Placer(self.state.fleet, policy, NodePicker(self._order))
 
     def give_owners(self, seed: int, wrong: float = 1.0, owners: int = 40) -> None:
-        """Jobs get one of so many owners, whose run times are lognormal: means and runs with a sigma of 1.
-        They are learnt ``wrong`` times too long or too short."""
+        """Assign each job to one of ``owners`` owners, whose run times are lognormal: means and runs with a
+        sigma of 1. They are learned ``wrong`` times too long or too short."""
         rng = np.random.default_rng([seed, 99])
         mean = rng.normal(0, 1, owners)
         kinds = rng.integers(owners, size=len(self.arrivals))
@@ -131,11 +131,11 @@ class World:
     def learn(self, template: Template) -> None:
         """A job arrives."""
         for _ in range(template.gang):
-            self.state.nodes.sets.observe(template.learnt)
+            self.state.nodes.sets.observe(template.learned)
             self._seen += 1
             if self._seen % _SETS_AGAIN == 0 or self._seen in (32, 64, 128, 256):
                 choose_node_sets_now(self.state)
-            self.placer.arrive(template.learnt)
+            self.placer.arrive(template.learned)
 
     def place(self, number: int, now: float) -> list[Allocation] | None:
         """Places for all pods of a job, or none."""
@@ -161,12 +161,12 @@ class World:
         return held
 
     def _places(self, job: Template) -> Iterator[Rows]:
-        """The rows among which a job is to be placed: in one domain, or anywhere."""
+        """The sets of rows in which to place a job: one domain, or anywhere."""
         if not job.domain:
             yield job.rows
             return
         copies = copies_that_fit(self.state.fleet, job.request)
-        assert copies is not None  # a gang in one domain asks for whole GPUs
+        assert copies is not None  # a gang in one domain requests whole GPUs
         copies = np.where(job.rows, copies, 0)
         level = next((ids for ids in self.domains if (ids >= 0).any()), self.domains[0])
         for domain in np.unique(level[level >= 0]).tolist():
@@ -174,7 +174,7 @@ class World:
                 yield job.rows & (level == domain)
 
     def _place_on(self, job: Template, rows: Rows) -> tuple[float, list[Allocation]] | None:
-        """The cost and the places of all pods of a job on these rows; they are not taken."""
+        """The cost and the allocations of all pods of a job on these rows; they are not taken."""
         fleet, held, total = self.state.fleet, list[Allocation](), 0.0
         for _ in range(job.gang):
             cost = self.placer.price(job.request) + self._more
@@ -196,7 +196,7 @@ class World:
 
 
 def run(world: World, *, queue: bool) -> Result:
-    """All arrivals of a world."""
+    """Replay all arrivals of a world."""
     waits: dict[int, float] = {}
 
     def starts(number: int, now: float, held: list[Allocation]) -> None:
@@ -214,8 +214,8 @@ def play(
     *,
     queue: bool,
 ) -> None:
-    """All arrivals of a world. It calls ``starts`` with a job's number, the time and what it holds; ``ends``;
-    and in a ``queue`` ``waits`` with those ahead of the job, and the time."""
+    """Replay all arrivals of a world. It calls ``starts`` with a job's number, the time and its allocations;
+    ``ends``; and in a ``queue`` ``waits`` with the jobs ahead of it, and the time."""
     ending: list[tuple[float, int, list[Allocation]]] = []
     waiting: list[int] = []
 
@@ -271,7 +271,7 @@ def _result(world: World, waits: Mapping[int, float]) -> Result:
 
 
 def world_of(text: Mapping[str, Any], policy: str, args: argparse.Namespace) -> World:
-    """The world as the arguments say."""
+    """The world with the options of the arguments."""
     world = World(text, policy, args.load)
     if args.owners:
         world.give_owners(text["seed"], args.wrong)
@@ -295,19 +295,19 @@ def _template(entry: Mapping[str, Any], permitted: PermittedRows) -> Template:
     snapshot.add(json.dumps({"kind": "List", "items": [entry["pod"]]}), "")
     (pod,) = snapshot.pods.values()
     request = request_of(pod)
-    learnt = replace(request, node_set=node_requirement(pod))
+    learned = replace(request, node_set=node_requirement(pod))
     job = entry["gpus"], entry["gang"], entry["domain"], entry["big"]
-    return Template(entry["name"], request, learnt, permitted.rows_that_accept(pod), *job)
+    return Template(entry["name"], request, learned, permitted.rows_that_accept(pod), *job)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.packing.worlds")
     parser.add_argument("worlds", type=Path, nargs="+", help="files, or directories of them")
     parser.add_argument("--way", choices=("drop", "queue"), default="drop")
-    parser.add_argument("--load", type=float, help="GPUs asked for, as a part of all (default: the world's)")
+    parser.add_argument("--load", type=float, help="requested GPUs, as a fraction (default: the world's)")
     parser.add_argument("--owners", action="store_true", help="draw run times by owner")
-    parser.add_argument("--wrong", type=float, default=1.0, help="factor by which learnt run times are wrong")
-    parser.add_argument("--lifetimes", action="store_true", help="learn how long pods run")
+    parser.add_argument("--wrong", type=float, default=1.0, help="error factor of learned run times")
+    parser.add_argument("--lifetimes", action="store_true", help="learn run times")
     parser.add_argument("--policies", type=lambda text: text.split(","), default=["inventory", *RIVALS])
     args = parser.parse_args(arguments)
     files = [
@@ -325,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def table(
     results: Mapping[tuple[str, str], Sequence[Result]], policies: Sequence[str], *, queue: bool
 ) -> Iterator[str]:
-    """A row for each world: for each policy both figures."""
+    """A row for each world: both figures for each policy."""
     yield f"| world | {' | '.join(policies)} |"
     yield f"|---|{'--:|' * len(policies)}"
     for world in dict.fromkeys(name for name, _ in results):

@@ -95,7 +95,7 @@ def test_queues_that_preempt_others_come_first():
     saving = queue_rules(DEFAULT_QUEUES, checkpoint=60)
     assert saving["batch"].checkpoint_interval == 60
     assert saving["interactive"].checkpoint_interval == math.inf  # it is not restartable
-    with pytest.raises(BadInput, match="in a circle"):
+    with pytest.raises(BadInput, match="in a cycle"):
         queue_rules({"a": Queue(preempts=frozenset({"b"})), "b": Queue(preempts=frozenset({"a"}))})
 
 

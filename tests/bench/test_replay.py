@@ -68,7 +68,7 @@ def test_the_defaults_are_those_of_the_service(files, capsys):
     assert [row["seed"] for row in rows] == list(range(42, 52))
     assert {(row["policy"], row["arrival"]) for row in rows} == {("inventory", 1.0)}
     assert captured.err == ""
-    same = ["--mix", "learnt", "--ties", "fixed", "--node-order", "file", "--sample", "0"]
+    same = ["--mix", "learned", "--ties", "fixed", "--node-order", "file", "--sample", "0"]
     assert replay(files, *same) == 0
     again = json.loads(capsys.readouterr().out)
     assert [row | {"seconds": 0} for row in again] == [row | {"seconds": 0} for row in rows]

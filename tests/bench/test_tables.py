@@ -50,5 +50,5 @@ def test_the_readme_has_one_place_for_the_table(tmp_path: Path) -> None:
     assert text.count("| ours | 2.00 |\n\n    python -m bench.packing\n") == 1
     assert "1.00 |" not in text
     page.write_text("nothing")
-    with pytest.raises(ValueError, match="has no marks"):
+    with pytest.raises(ValueError, match="has no markers"):
         tables.replace_in(page, [["policy"]], "")

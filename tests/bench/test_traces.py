@@ -60,15 +60,15 @@ def test_pods_and_nodes_are_read(files):
         ),
         (PODS.replace(",", ";"), "line 1: columns are separated by semicolons; expected commas"),
         (PODS.replace(",", "\t"), "line 1: columns are separated by tabs"),
-        (NODES, "line 1: these are the columns of --nodes, and the file is given as --pods"),
+        (NODES, "line 1: these are the columns of --nodes, but the file was passed as --pods"),
         (
             PODS.replace("cpu_milli", "CPU_milli"),
             r"column 'cpu_milli' is missing \(did you mean 'CPU_milli'\?\)",
         ),
         (PODS.replace("gpu_spec", "name"), "line 1: a column is named twice"),
         (PODS + "p3,1,1,1,500,,9,8\n", "line 5: deletion_time 8 is before creation_time 9"),
-        (PODS.split("p0")[0] + "p,1,1,0,0,,,\n", "no pod asks for GPU"),
-        (PODS.split("p0")[0], "no pod asks for GPU"),
+        (PODS.split("p0")[0] + "p,1,1,0,0,,,\n", "no pod requests a GPU"),
+        (PODS.split("p0")[0], "no pod requests a GPU"),
     ],
 )
 def test_a_broken_file_says_where(files, text, says):
@@ -86,7 +86,7 @@ def test_a_broken_file_says_where(files, text, says):
         (NODES + "c,0,1,2,\n", "line 4: 2 GPUs, but cpu_milli is 0"),
         (NODES + "c,1,0,2,\n", "line 4: 2 GPUs, but memory_mib is 0"),
         (NODES + "c,-1,1,2,\n", "line 4: cpu_milli: -1 is not between"),
-        (PODS, "line 1: these are the columns of --pods, and the file is given as --nodes"),
+        (PODS, "line 1: these are the columns of --pods, but the file was passed as --nodes"),
         (NODES + "c,1,1,65,\n", "line 4: gpu: 65 is not between 0 and 64"),
     ],
 )

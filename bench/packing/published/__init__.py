@@ -1,1 +1,1 @@
-"""Published policies that only the comparison knows."""
+"""Published policies for the comparison."""

@@ -1,8 +1,8 @@
 """Dot product: the node whose free resources align least with the request.
 
 DotProd of hkust-adsl/kubernetes-scheduler-simulator, after the vector heuristics of Panigrahy et al.,
-"Heuristics for Vector Bin Packing" (2011): a node's free CPU and GPU and the request's are vectors in parts
-of the largest node, all GPUs of a node merged.
+"Heuristics for Vector Bin Packing" (2011): the free CPU and GPU of a node and those of the request are
+vectors, as fractions of the largest node, with all GPUs of a node merged.
 """
 
 from __future__ import annotations

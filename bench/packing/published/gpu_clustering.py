@@ -15,11 +15,11 @@ from packing.model.request import WHOLE, Request
 from packing.policies.baselines import Baseline, largest_node, truncated
 
 _KINDS = 17
-"""Kind 0 are parts of GPUs, kind k are k whole GPUs, the last so many or more."""
+"""Kind 0 is fractions of GPUs, kind k is k whole GPUs, and the last kind is that many or more."""
 
 
 class GpuClustering(Baseline):
-    """For fills: it knows the pods for which it has chosen GPUs, and none of them may leave.
+    """For fills only: it tracks the pods for which it has chosen GPUs, and assumes that none of them ends.
 
     cost = 100 - score, with the score of
 
@@ -59,7 +59,7 @@ class GpuClustering(Baseline):
 
 
 def _kind(fleet: Fleet, request: Request) -> npt.NDArray[np.int64]:
-    """The request's kind on each node (N,): one resource may be a whole GPU on one node and a part of one on
+    """The request's kind on each node (N,): a resource may be a whole GPU on one node and a fraction on
     another."""
     part = request.shares
     whole = np.full(fleet.arrays.capacity, part is not None and part.compute_milli >= WHOLE)

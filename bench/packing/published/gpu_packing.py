@@ -21,7 +21,7 @@ class GpuPacking(Baseline):
     - a request without GPU: 0;
     - a node whose GPUs are all free: max(33 - GPUs, GPUs);
     - a node where k fully free GPUs must be used: max(50 - k, 33);
-    - any other: max(100 - free per cent of the GPUs used / 10, 50).
+    - any other: max(100 - free percent of the GPUs used / 10, 50).
     """
 
     name = "gpu-packing"

@@ -16,8 +16,8 @@ from packing.policies.baselines import Baseline
 
 
 class LeastSquares(Baseline):
-    """cost = least of (compute left)^2 + (memory left)^2 over the GPUs with room, in parts of a GPU; on
-    the node the shares go to the closest GPUs, lowest index on ties."""
+    """cost = minimum of (compute left)^2 + (memory left)^2 over the GPUs with room, as fractions of a GPU; on
+    the node the shares are placed on the closest GPUs, lowest index on ties."""
 
     name = "least-squares"
 
@@ -37,7 +37,7 @@ class LeastSquares(Baseline):
 
 
 def _left_squared(fleet: Fleet, shares: Shares) -> Floats:
-    """Square of what one share leaves of each GPU (G, N); infinite where the share does not fit."""
+    """Square of the rest of each GPU (G, N) after one share; infinite where the share does not fit."""
     capacity = np.maximum(fleet.arrays.memory_capacity, 1)
     compute = (fleet.arrays.compute - shares.compute_milli) / WHOLE
     memory = (fleet.arrays.memory - shares.memory_mib) / capacity - shares.memory_milli / WHOLE

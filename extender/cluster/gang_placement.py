@@ -220,13 +220,15 @@ class GangHolds:
         reservations: Reservations,
         gangs: GangTable,
         is_bound: Callable[[str], bool],
+        has_node: Callable[[str], bool],
         place: Callable[[Sequence[WaitingMembers], Sequence[Placement]], Sequence[Placement] | None],
     ) -> None:
-        """``is_bound``: whether the pod of this UID is bound. ``place`` returns places for these members of a
-        gang that has these places already, None if they do not fit together."""
+        """``is_bound``: whether the pod of this UID is bound. ``has_node``: whether the cluster has a node of
+        this name. ``place`` returns places for these members of a gang that has these places already, None if
+        they do not fit together."""
         self.seconds = 0.0
         self._reservations, self._gangs = reservations, gangs
-        self._is_bound, self._place = is_bound, place
+        self._is_bound, self._has_node, self._place = is_bound, has_node, place
 
     def update(self) -> None:
         """Begin, renew and end the room of the gangs that have changed, and look again for what one lacks."""
@@ -250,10 +252,14 @@ class GangHolds:
     def _searched_again(self) -> list[str]:
         """The gang to look again for room for: of those that lack it the one that has waited longest."""
         now, rooms = self._reservations.clock(), self._reservations.gangs
-        lacking = {key: room.searched for key, room in rooms.items() if room.lacks}
+        lacking = {key: room.searched for key, room in rooms.items() if room.lacks or self._has_lost(room)}
         if not lacking or now - max(lacking.values()) < _PAUSE:
             return []
         return [min(lacking, key=lambda key: lacking[key])]
+
+    def _has_lost(self, room: GangRoom) -> bool:
+        """Whether a node with one of the places was deleted."""
+        return not all(self._has_node(place.node) for place in room.places)
 
     def describe(self, key: str) -> str:
         """What is held for a gang, in words; "" if no member is bound, or all that must be."""
@@ -278,7 +284,8 @@ class GangHolds:
         counts: Counter[Request] = Counter()
         for member in wanted:
             counts[member.request] += member.count
-        room.places = _kept(room.places, counts, [bound[key] for key in bound.keys() - room.bound])
+        places = [place for place in room.places if self._has_node(place.node)]
+        room.places = _kept(places, counts, [bound[key] for key in bound.keys() - room.bound])
         room.bound = frozenset(bound)
         lacking = _without(wanted, Counter(place.request for place in room.places))
         now, room.lacks = self._reservations.clock(), bool(lacking)

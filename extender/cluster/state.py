@@ -117,7 +117,7 @@ class State:
         self.learner = DemandLearner(policy, self.fleet, self.nodes.sets)
         self.gang_check, self.binds, self.revision = False, False, 0
         self.assigns_all = False
-        at = self.reservations, self.gangs, self.pods.is_bound
+        at = self.reservations, self.gangs, self.pods.is_bound, self.fleet.rows.__contains__
         self.gang_holds = GangHolds(*at, self._place_together)
         self.gang_answers: tuple[object, dict[object, bool]] = None, {}
         self.kept_by_node: dict[str, object] = {}

@@ -67,6 +67,18 @@ def test_others_do_not_see_the_room_of_missing_members() -> None:
     assert state.reservations.is_empty
 
 
+def test_the_room_on_a_deleted_node_is_held_elsewhere() -> None:
+    pods = gang(2)
+    state, clock = holding_state(*NODES, *pods)
+    bind(state, pods[0], "a")
+    (free,) = free_for(state)
+    (held,) = {"b", "c"} - {free}
+    clock.now += 2
+    state.apply([Deleted("Node", held)])
+    assert free_for(state) == []  # the other node is held now
+    assert free_for(state, pods[1]) == [free]
+
+
 def test_nothing_is_held_for_members_that_have_succeeded() -> None:
     pods = gang(3)
     state, _ = holding_state(*NODES, *pods)

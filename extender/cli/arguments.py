@@ -84,7 +84,7 @@ _MODULES = {
     "settings": ("extender.cli.show_settings", "print the effective settings and their sources"),
     "replay": ("extender.cli.replay", "compare policies on the pods of a cluster"),
     "completion": ("extender.cli.completion", "print a completion script for bash, zsh or fish"),
-    "demo": ("extender.demo.run", "place pods on an example cluster, with and without Stowage"),
+    "demo": ("extender.cli.demo", "place pods on an example cluster, with and without Stowage"),
 }
 """Subcommands in modules of their own: each module has ``add_parser(subparsers)`` and ``run(args)``."""
 

@@ -50,11 +50,6 @@ def stream(seed: int) -> list[Manifest]:
     return [pod(kind, f"{kind.app}-{number:03}") for number, kind in enumerate(arriving, start=1)]
 
 
-def large_job() -> Manifest:
-    """A pod that requests 8 GPUs of any x86 node."""
-    return pod(PodKind("training", "train-h100", 112, 1024, 8), "large-job")
-
-
 def pod(kind: PodKind, name: str) -> Manifest:
     amounts = {"cpu": str(kind.cpu), "memory": f"{kind.memory_gib}Gi", kind.resource: str(kind.count)}
     selector = {"nvidia.com/gpu.product": kind.product} if kind.product else {"kubernetes.io/arch": "amd64"}

@@ -84,16 +84,16 @@ def abandon_output() -> None:
 
 
 @contextmanager
-def interruptible(*more: signal.Signals) -> Iterator[None]:
-    """In the block, Ctrl-C and these signals raise ``KeyboardInterrupt`` where they would end the process."""
-    changed = [n for n in (signal.SIGINT, *more) if signal.getsignal(n) is signal.SIG_DFL]
+def interruptible() -> Iterator[None]:
+    """In the block, Ctrl-C raises ``KeyboardInterrupt`` where it would end the process."""
+    ends = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
     try:
-        for number in changed:
-            signal.signal(number, signal.default_int_handler)
+        if ends:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
     finally:
-        for number in changed:
-            signal.signal(number, signal.SIG_DFL)
+        if ends:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def show_line(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The demo: its bundled cluster, its kube-scheduler, and the command as a user runs it."""
+"""The demo: its bundled cluster, the scores of kube-scheduler, and the command as a user runs it."""
 
 from __future__ import annotations
 
@@ -10,60 +10,26 @@ import socket
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable
 from http.client import HTTPConnection
 
 import pytest
 
 from bench import demo_cluster
+from extender.cli.main import main
 from extender.cluster.state import State
 from extender.cluster.totals import Totals
 from extender.data import CLUSTER
-from extender.demo.child_service import DemoError, free_port
+from extender.demo.compare import DefaultProfile, comparison, placed, still_pending
 from extender.demo.pods import GPU, stream
-from extender.demo.run import comparison, figures, waiting_text
-from extender.demo.scheduler import (
-    NodeInfo,
-    PodInfo,
-    Scheduler,
-    balanced_allocation,
-    least_allocated,
-    read_cluster,
-)
-from extender.source.snapshot import SnapshotSource, read
+from extender.k8s.objects import Container, PodSpec
+from extender.settings import Settings
+from extender.source.snapshot import Snapshot, SnapshotSource, read
+from packing.model.reasons import Reason
+from packing.model.request import Request
 from packing.policies.registry import POLICIES
-
-
-def node(name: str = "n", *, taken: dict[str, int] | None = None, **allocatable: int) -> NodeInfo:
-    resources = {"cpu": 100, "memory": 100, "pods": 10} | {
-        GPU if key == "gpus" else key: amount for key, amount in allocatable.items()
-    }
-    return NodeInfo(name, {"pool": name}, resources, Counter(taken or {}))
-
-
-def pod(gpus: int = 0, **selector: str) -> PodInfo:
-    manifest = {"metadata": {"namespace": "default", "name": "p"}, "spec": {"nodeSelector": selector}}
-    return PodInfo(manifest, {"cpu": 1, "memory": 1, "pods": 1} | ({GPU: gpus} if gpus else {}))
-
-
-class Scripted:
-    """A Stowage with fixed scores that records its calls."""
-
-    def __init__(self, scores: dict[str, int]) -> None:
-        self.scores = scores
-        self.asked: list[tuple[str, object]] = []
-
-    def filter(self, pod, nodes):
-        self.asked.append(("filter", nodes))
-        return [name for name in self.scores if name in nodes]
-
-    def prioritize(self, pod, nodes):
-        self.asked.append(("prioritize", nodes))
-        return {name: self.scores[name] for name in nodes}
-
-    def bind(self, pod, node):
-        self.asked.append(("bind", node))
+from tests.extender.builders import make_node, make_pod, make_state
+from tests.extender.plan.clusters import node, pod
 
 
 class TestBundledCluster:
@@ -91,11 +57,6 @@ class TestBundledCluster:
         assert len({one["nvidia.com/gpu.product"] for one in labels}) == 5
         assert len({clique for one in labels if (clique := one.get("nvidia.com/gpu.clique"))}) == 1
 
-    def test_no_node_holds_more_than_it_has(self):
-        nodes, pending = read_cluster(json.loads(demo_cluster.text())["items"])
-        assert pending
-        assert all(one.free(name) >= 0 for one in nodes for name in one.requested)
-
 
 class TestStream:
     def test_the_seed_only_changes_the_order(self):
@@ -110,121 +71,43 @@ class TestStream:
         assert len({p["metadata"]["uid"] for p in pods}) == len(pods) >= 200
 
 
-POD = {"cpu": 3000, "memory": 5000}
+def score(name: str, cpu: int, memory: int, cpu_taken: int = 0, memory_taken: int = 0) -> int:
+    """What kube-scheduler's plugins give a node for a pod of 3 CPUs and 5,000 MiB: least + balanced."""
+    requests = ("cpu", f"{cpu_taken}m"), ("memory", f"{memory_taken}Mi")
+    taken = make_pod("taken", spec=PodSpec((Container("main", requests),)), node_name=name)
+    state = make_state(make_node(name, 0, cpu=f"{cpu}m", memory=f"{memory}Mi"), taken)
+    request = Request(cpu_milli=3000, memory_bytes=5000 << 20)
+    return -int(DefaultProfile().rank(state.fleet, request)[state.fleet.rows[name]])
 
 
 class TestScores:
     """The cases of balanced_allocation_test.go and least_allocated_test.go, v1.36."""
 
     @pytest.mark.parametrize(
-        ("cpu", "memory", "taken", "score"),
+        ("cpu", "memory", "taken", "least", "balanced"),
         [
-            (4000, 10000, {}, 68),
-            (6000, 10000, {}, 75),
-            (10000, 20000, {"cpu": 3000}, 73),
-            (10000, 20000, {"cpu": 3000, "memory": 5000}, 74),
-            (10000, 50000, {"cpu": 3000, "memory": 5000}, 70),
+            (4000, 10000, (), 37, 68),
+            (6000, 10000, (), 50, 75),
+            (10000, 20000, (3000,), 57, 73),
+            (10000, 20000, (3000, 5000), 45, 74),
+            (10000, 50000, (3000, 5000), 60, 70),
         ],
     )
-    def test_balance(self, cpu, memory, taken, score):
-        assert balanced_allocation(node(cpu=cpu, memory=memory, taken=taken), POD) == score
-
-    def test_balance_reaches_its_ends(self):
-        memory_only = {"memory": 5000}
-        assert balanced_allocation(node(cpu=3000, memory=5000, taken={"cpu": 3000}), memory_only) == 100
-        assert balanced_allocation(node(cpu=3000, memory=5000), memory_only) == 50
-
-    @pytest.mark.parametrize(
-        ("cpu", "taken", "score"),
-        [(4000, {}, 37), (6000, {}, 50), (12000, {"cpu": 3000}, 50)],
-    )
-    def test_allocation(self, cpu, taken, score):
-        assert least_allocated(node(cpu=cpu, memory=10000, taken=taken), POD) == score
-
-
-class TestCycle:
-    def test_the_default_spreads(self):
-        run = Scheduler([node("a"), node("b"), node("c")], 1)
-        assert {run.schedule(pod()) for _ in range(3)} == {"a", "b", "c"}
-
-    def test_a_pod_that_does_not_fit_in_tree_never_reaches_the_extender(self):
-        asked = Scripted({"a": 1, "b": 1})
-        run = Scheduler([node("a", gpus=4), node("b", gpus=4)], 1, asked)
-        assert run.schedule(pod(gpus=8)) is None
-        assert run.schedule(pod(gpus=1, pool="c")) is None
-        assert asked.asked == []
-        assert len(run.waiting) == 2
-
-    def test_with_one_node_left_nothing_is_scored(self):
-        asked = Scripted({"b": 0})
-        run = Scheduler([node("a", gpus=4), node("b", gpus=4)], 1, asked)
-        assert run.schedule(pod(gpus=1)) == "b"
-        assert asked.asked == [("filter", ["a", "b"]), ("bind", "b")]
-
-    def test_stowage_says_which_node_is_best(self):
-        asked = Scripted({"full": 1, "empty": 0})
-        nodes = [node("full", gpus=4, taken={GPU: 3, "cpu": 90, "memory": 90}), node("empty", gpus=4)]
-        run = Scheduler(nodes, 1, asked)
-        assert run.schedule(pod(gpus=1)) == "full"
-        assert run.nodes["full"].free(GPU) == 0
-
-    def test_ties_are_broken_at_random(self):
-        def drawn(seed: int) -> str | None:
-            asked = Scripted({"a": 9, "b": 10, "c": 10})
-            nodes = [node(name, gpus=4) for name in "abc"]
-            return Scheduler(nodes, seed, asked).schedule(pod(gpus=1))
-
-        assert {drawn(seed) for seed in range(20)} == {"b", "c"}
+    def test_they_add_up(self, cpu, memory, taken, least, balanced):
+        assert score("a", cpu, memory, *taken) == least + balanced
 
 
 class TestReport:
-    def test_figures_are_counted_on_the_nodes(self):
-        large = {"cpu": 10**6, "memory": 10**7, "pods": 10}
-        nodes = [
-            NodeInfo("free", {}, large | {GPU: 8}),
-            NodeInfo("taken", {}, large | {GPU: 8}, Counter({GPU: 1})),
-            NodeInfo("little-cpu", {}, large | {GPU: 8, "cpu": 1000}),
-            NodeInfo("mig", {}, large | {GPU: 0, "nvidia.com/mig-1g.10gb": 7}),
-            NodeInfo("no-gpu", {}, large),
-        ]
-        run = Scheduler(nodes, 1)
-        run.placed, run.waiting = [pod(gpus=1)], [pod(gpus=8), pod(gpus=16)]
-        assert figures(run) == {
-            "pods placed": "1 of 3",
-            "8-GPU jobs placed": "0 of 1",
-            "whole GPUs in use": "1 of 24",
-            "free blocks of 8 GPUs": "2",
-            "8-GPU jobs that could still start": "1",
-            "GPUs on nodes with no GPU in use": "16",
-            "nodes with no GPU in use": "3",
-        }
-
-    def test_the_table_is_aligned(self):
-        run = Scheduler([node("a", gpus=8)], 1)
-        lines = comparison(run, run).splitlines()
+    def test_the_table_is_aligned_and_pods_that_fit_nowhere_say_why(self):
+        snapshot = Snapshot()
+        items = [node("a", gpus=8), pod("large", gpus=16), *(pod(f"p{n}", gpus=8) for n in range(3))]
+        snapshot.add(json.dumps({"kind": "List", "items": items}), "test")
+        trial = placed(snapshot, Settings(policy="best-fit"), lambda part: None)
+        lines = comparison(trial, trial).splitlines()
         assert len({len(line) for line in lines}) == 1
-
-    def test_waiting_pods_are_grouped_and_those_larger_than_any_node_are_marked(self):
-        run = Scheduler([node("a", gpus=8)], 1)
-        assert waiting_text(run) == "With Stowage no pod stays pending."
-        for gpus in (8, 8, 8, 16):
-            run.schedule(pod(gpus=gpus))
-        _, first, second = waiting_text(run).splitlines()
-        assert first == "    2 x nvidia.com/gpu: 8, any product"
-        assert second == "    1 x nvidia.com/gpu: 16, any product (larger than any node)"
-
-
-class TestPort:
-    def test_a_port_in_use_is_replaced_and_a_free_one_is_kept(self):
-        with socket.create_server(("127.0.0.1", 0)) as busy:
-            port = busy.getsockname()[1]
-            assert free_port("127.0.0.1", port) not in (0, port)
-        assert free_port("127.0.0.1", port) == port
-
-    @pytest.mark.parametrize(("host", "port"), [("192.0.2.1", 8080), ("127.0.0.1", 70000)])
-    def test_an_address_that_cannot_be_listened_on_is_an_error(self, host, port):
-        with pytest.raises(DemoError):
-            free_port(host, port)
+        _, first, second = still_pending(trial).splitlines()
+        assert first == f"    2 x {GPU}: 8 ({Reason.NO_FREE_GPUS.text})"
+        assert second == f"    1 x {GPU}: 16 ({Reason.TOO_FEW_GPUS.text})"
 
 
 class TestCommand:
@@ -254,7 +137,8 @@ class TestCommand:
                     assert_packed(output)
                     url = re.search(r"http://(\S+:\d+)", output)[1]
                     assert not url.endswith(f":{port}")
-                    assert get(url, "/readyz")[0] == 200
+                    while get(url, "/readyz")[0] != 200:
+                        time.sleep(0.05)
                     found = json.loads(get(url, "/debug/overview?waiting=200")[1])["overview"]
                     assert Totals(**found["totals"]).text in " ".join(
                         output.split()
@@ -285,26 +169,27 @@ class TestCommand:
             os.killpg(running.pid, signal.SIGINT)
             assert running.stdout is not None
             running.stdout.read()  # until its children have closed it, too
-            assert running.wait(60) == 130
+            assert running.wait(60) == -signal.SIGINT
             assert time.monotonic() - pressed < 5  # on a busy machine
 
-    def test_a_service_that_cannot_start_is_one_line(self):
+    def test_settings_that_cannot_be_used_are_one_line(self):
+        environment = os.environ | {"STOWAGE_SHORTLIST": "-1"}
         done = subprocess.run(
-            [*COMMAND, "--exit", "--port", "0"],
-            env=os.environ | {"STOWAGE_SHORTLIST": "-1"},
-            capture_output=True,
-            text=True,
-            timeout=60,
+            [*COMMAND, "--exit"], env=environment, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 1
+        assert done.stderr.startswith("stowage demo: ")
         assert "shortlist" in done.stderr
-        assert done.stderr.splitlines()[-1].startswith("stowage demo: the service exited")
+
+    def test_an_address_that_cannot_be_listened_on_is_one_line(self, capsys):
+        assert main(["demo", "--host", "192.0.2.1"]) == 2
+        assert "cannot listen on 192.0.2.1" in capsys.readouterr().err
 
 
 def assert_packed(output: str) -> None:
     """The table that compares has more on Stowage's side."""
     figures = dict(re.findall(r"^  (\S.*?)  +(\d+ .*|\d+)$", output, re.MULTILINE))
-    for row in ("pods placed", "8-GPU jobs placed", "whole GPUs in use", "nodes with no GPU in use"):
+    for row in ("pods placed", "8-GPU jobs placed", "GPUs in use", "nodes with no GPU in use"):
         spread, packed = (int(one) for one in re.findall(r"(\d+)(?: of \d+)?", figures[row]))
         assert packed > spread
 

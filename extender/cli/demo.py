@@ -1,0 +1,96 @@
+"""``stowage demo``: compares Stowage with kube-scheduler's default spreading on the bundled cluster, and then
+serves what Stowage has placed, with the page at ``/``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import textwrap
+from typing import TYPE_CHECKING
+
+from extender.cli.cluster_args import UsageError, whole_number
+from extender.untrusted.terminal import show_progress
+
+if TYPE_CHECKING:
+    from extender.cluster.totals import Totals
+    from extender.settings import Settings
+    from extender.source.snapshot import Snapshot
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_port = whole_number(0, 65535, "a port (0 to 65535)")
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add ``demo`` to the command line."""
+    parser = subparsers.add_parser(
+        "demo",
+        description="Place a few hundred pods on an example cluster, with Stowage and with kube-scheduler's "
+        "default spreading, and serve the result.",
+    )
+    parser.add_argument("--exit", action="store_true", help="exit at the end instead of serving until Ctrl-C")
+    parser.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
+    text = "port to serve on, or any free port if it is in use (%(default)s)"
+    parser.add_argument("--port", type=_port, default=8080, help=text)
+    text = "random seed for the order of the pods (%(default)s)"
+    parser.add_argument("--seed", type=int, default=1, help=text)
+
+
+def run(args: argparse.Namespace) -> int:
+    from extender import logs
+    from extender.cli.precompile import loading_kernels
+    from extender.settings_file import load
+
+    logs.configure("warning")
+    settings = load(None, os.environ).model_copy(update={"drain_seconds": 0})
+    with loading_kernels("extender.protocol.node_name_kernels"):
+        from extender.demo.compare import comparison, demo_cluster, placed, still_pending, totals_of
+    cluster = demo_cluster(args.seed)
+    default = placed(cluster, settings, lambda part: show_progress("Spreading", part), by_default=True)
+    packed = placed(cluster, settings, lambda part: show_progress("Packing", part))
+    print(f"Stowage demo: {len(packed.waiting)} pending pods, in the order of seed {args.seed}")
+    print("The same pods, in the same order, on the same nodes:\n")
+    print(
+        f"{comparison(default, packed)}\n\n{_in_words(totals_of(packed))}\n{still_pending(packed)}",
+        flush=True,
+    )
+    if not args.exit:
+        cluster.pods.update(packed.state.pods)
+        _serve(cluster, settings, args)
+    return 0
+
+
+def _in_words(totals: Totals) -> str:
+    return textwrap.fill(f"With Stowage: {totals.text}", 100, subsequent_indent="  ")
+
+
+def _serve(cluster: Snapshot, settings: Settings, args: argparse.Namespace) -> None:
+    """Until Ctrl-C."""
+    from extender.cli.arguments import version
+    from extender.server.run import run as serve
+    from extender.server.service import Service
+    from extender.source.snapshot import SnapshotSource
+
+    with _listening(args.host, args.port) as sock:
+        host, port = f"[{args.host}]" if ":" in args.host else args.host, sock.getsockname()[1]
+        in_use = f" (port {args.port} is in use)" if args.port not in (0, port) else ""
+        print(f"\nThe fleet is at http://{host}:{port}/ now{in_use}: open it in a browser")
+        print(
+            "Look first at the rows h100-mig-*: MIG instances filled GPU by GPU, so that whole GPUs stay free"
+        )
+        print("Ctrl-C stops the service.", flush=True)
+        serve(Service(settings, SnapshotSource(cluster, "the example"), version()), sock)
+    print("\nStopped.")
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    from extender.server.run import PortInUse, listen
+
+    try:
+        return listen(host, port)
+    except PortInUse:
+        try:
+            return listen(host, 0)
+        except PortInUse as error:
+            raise UsageError(str(error)) from None

@@ -15,19 +15,24 @@ from typing import Protocol
 
 from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
+from extender.evictor.book import Book, Hold
 from extender.evictor.decision import grace_of, why_evicted
 from extender.evictor.metrics import EvictorMetrics
 from extender.inventory.devices import LAYOUT_LABEL
 from extender.k8s.mig_change import ANNOTATION, MigChange
 from extender.k8s.objects import Node, Pod
+from extender.settings import Settings
 from extender.source.errors import NOT_LEADER, WriteError, WriteUnanswered
 from extender.source.evictor_api import EvictorApi, ObjectEvent
+from extender.untrusted.token_bucket import TokenBucket
 from extender.untrusted.visible import many
 from extender.verbs.eviction.plan import EvictionPlan, named
 
 _LEAVES = ("evicted", "gone")
 _NOT_REFUSED = (0, HTTPStatus.NOT_FOUND, HTTPStatus.BAD_GATEWAY)
 """Statuses of evictions that were not sent, came too late or got no answer."""
+_BURST = 0.25
+"""The part of a minute's evictions that may go at once."""
 _log = logging.getLogger(__name__)
 
 
@@ -52,36 +57,51 @@ class Leadership(Protocol):
 
 
 class Actions:
-    """The writes, each only as the leader. Failed writes are logged and counted here."""
+    """The writes, each only as the leader. Failed writes are logged and counted here.
+
+    All plans of the evictor share the ``book``, the ``bucket`` of evictions that may be made now, and the
+    clocks: ``clock`` returns monotonic seconds, ``wall`` Unix seconds.
+    """
 
     def __init__(
         self,
         state: State,
         api: EvictorApi,
         leadership: Leadership,
+        settings: Settings,
         metrics: EvictorMetrics,
+        clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        """``wall`` returns Unix seconds."""
-        self._state, self._api, self._wall = state, api, wall
-        self._leadership, self._metrics = leadership, metrics
+        self.state, self.settings, self.metrics, self.clock, self.wall = state, settings, metrics, clock, wall
+        self._api, self._leadership, self.book = api, leadership, Book()
+        per_minute = settings.evictions_per_minute
+        self.bucket = TokenBucket(per_minute / 60, max(1.0, per_minute * _BURST))
         self.unanswered = False
         """Whether the API server did not answer the last write."""
 
     async def nominate(self, pod: Pod, node: str, result: str = "made") -> bool:
         """Nominate the pod, and hold the room for it; whether that succeeded. ``result``: for the metric."""
         error = await self._write(lambda: self._api.nominate(pod, node), f"{pod.key}: nomination to {node}")
-        self._metrics.nominated("failed" if error else result)
+        self.metrics.nominated("failed" if error else result)
         if error is None:
-            self._state.reservations.reserve(pod.uid, Reserved.EVICTOR, node)
+            self.state.reservations.reserve(pod.uid, Reserved.EVICTOR, node)
         return error is None
+
+    async def hold_free_room(self, pod: Pod, node: str) -> bool:
+        """Nominate the pod to a node where it fits as it is, and hold the room; whether that succeeded."""
+        held = await self.nominate(pod, node, "replacement")
+        if held:
+            ends = self.clock() + self.settings.nomination_seconds
+            self.book.holds[pod.uid] = Hold(node, frozenset(), ends, ours=True, was_free=True)
+        return held
 
     async def withdraw(self, pod: Pod, node: str) -> None:
         """Clear the nomination if it still names the node, and hold the room no longer."""
-        self._state.reservations.release(pod.uid, Reserved.EVICTOR)
+        self.state.reservations.release(pod.uid, Reserved.EVICTOR)
         what = f"{pod.key}: withdrawal of the nomination to {node}"
         error = await self._write(lambda: self._api.clear_nomination(pod, node), what)
-        self._metrics.nominated("failed" if error else "cleared")
+        self.metrics.nominated("failed" if error else "cleared")
 
     async def evict(self, pod: Pod | None, plan: EvictionPlan, is_needed: Callable[[], bool]) -> Leaving:
         """Evict all victims of a plan for the pod that is nominated there (None: no pod is pending), if
@@ -96,11 +116,12 @@ class Actions:
         if not is_needed():
             return Leaving([], 0)
         for victim in [candidate for candidate in victims if candidate not in done.pods]:
-            if is_leaving(self._state, victim):
+            if is_leaving(self.state, victim):
                 done.pods.append(victim)
                 continue
             result = await self._try(victim, dry_run=False)
             done.evictions += result in ("evicted", "unanswered")
+            self.bucket.take(result in ("evicted", "unanswered"), self.clock())
             if result not in _LEAVES:
                 break
             done.pods.append(victim)
@@ -114,14 +135,14 @@ class Actions:
     async def recommend(self, pod: Pod, plan: EvictionPlan, victims: Sequence[Pod]) -> None:
         """Say on the pod that these victims of a plan should go, and evict nobody."""
         _log.info("%s would get room on %s without %s (%s)", pod.key, plan.node, named(victims), _cost(plan))
-        self._metrics.recommended()
+        self.metrics.recommended()
         text = f"Evicting {many(len(victims), 'pod')} would make room on node {plan.node} ({_cost(plan)})"
         await self._write_event(ObjectEvent(pod, "EvictionRecommended", "Recommending", text))
 
     async def recommend_moves(self, pod: Pod | None, text: str) -> None:
         """Say on the pod which others would move for it, and move nobody."""
         _log.info("%s: %s", pod.key if pod else "no pending pod", text)
-        self._metrics.moved("recommended")
+        self.metrics.moved("recommended")
         if pod:
             await self._write_event(ObjectEvent(pod, "MoveRecommended", "Recommending", text))
 
@@ -153,7 +174,7 @@ class Actions:
 
     async def _try(self, victim: Pod, *, dry_run: bool) -> str:
         """Evict a pod, or only ask whether that is allowed. Returns one of ``RESULTS``."""
-        grace = grace_of(self._state, victim)
+        grace = grace_of(self.state, victim)
         error = await self._write(
             lambda: self._api.evict(victim, grace, dry_run=dry_run),
             f"{victim.key}: {'dry run of an eviction' if dry_run else 'eviction'}",
@@ -161,13 +182,13 @@ class Actions:
         )
         result = _result(error)
         if error is not None and error.status not in _NOT_REFUSED:
-            self._state.disruptions.note_refused(victim, self._wall())
+            self.state.disruptions.note_refused(victim, self.wall())
         if result != "evicted" or not dry_run:
-            self._metrics.evicted(result)
+            self.metrics.evicted(result)
         return result
 
     async def _tell_victim(self, pod: Pod | None, plan: EvictionPlan, victim: Pod) -> None:
-        why, whom = why_evicted(self._state, plan, victim, pod or victim), pod.key if pod else "no pod yet"
+        why, whom = why_evicted(self.state, plan, victim, pod or victim), pod.key if pod else "no pod yet"
         _log.info("evicted %s from %s for %s: %s (%s)", victim.key, victim.node_name, whom, why, _cost(plan))
         # As in kube-scheduler's Event, the text has the preemptor's UID, and ``related`` names it.
         word, action = ("Moved", "Moving") if victim.uid in plan.moves_to else ("Preempted", "Preempting")

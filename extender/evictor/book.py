@@ -14,7 +14,6 @@ SETTLE = 5.0
 """How long a pod must be unschedulable: kube-scheduler's own preemption comes first."""
 ATTEMPTS = 3
 """How often at most the evictor tries to hold free room for a pod."""
-_SHORTEST, _LONGEST = 5.0, 300.0  # of a back-off
 
 
 @dataclass(slots=True)
@@ -61,13 +60,29 @@ class Schedulers:
         return name in self._names
 
 
-@dataclass(slots=True)
-class _Delay:
-    until: float
-    seconds: float
+class Backoff:
+    """When to try again by key, in monotonic seconds: each time twice as long after the last time, from
+    ``shortest`` to ``longest`` seconds."""
+
+    def __init__(self, shortest: float, longest: float) -> None:
+        self._shortest, self._longest = shortest, longest
+        self._delays: dict[str, tuple[float, float]] = {}  # until when, and for how many seconds
+
+    def may_try(self, key: str, now: float) -> bool:
+        return now >= self._delays.get(key, (now, 0.0))[0]
+
+    def delay(self, key: str, now: float, seconds: float | None = None) -> None:
+        """Try again in so many ``seconds``, which do not count as a time, or after the next delay."""
+        _, last = self._delays.get(key, (now, self._shortest / 2))
+        pause = min(self._longest, last * 2)
+        self._delays[key] = (now + pause, pause) if seconds is None else (now + seconds, last)
+
+    def keep(self, keys: Collection[str]) -> None:
+        """Forget all others."""
+        self._delays = {key: delay for key, delay in self._delays.items() if key in keys}
 
 
-class Book:
+class Book(Backoff):
     """Pending pods by UID: since when they wait, the room that is held for them, and when to try again.
 
     ``recommended``: the last recommendation. ``stale``: the node of a nomination that led to nothing, which
@@ -76,35 +91,24 @@ class Book:
     """
 
     def __init__(self) -> None:
+        super().__init__(5.0, 300.0)
         self.holds: dict[str, Hold] = {}
         self.recommended: dict[str, Recommendation] = {}
         self.stale: dict[str, str] = {}
         self.attempts: dict[str, int] = {}
         self.checked: dict[str, int] = {}
         self._since: dict[str, float] = {}
-        self._delays: dict[str, _Delay] = {}
 
     def see(self, waiting: Collection[str], now: float) -> None:
         """These pods wait at ``now``; forget all others but the holds."""
         self._since = {uid: self._since.get(uid, now) for uid in waiting}
-        for known in (self.recommended, self.stale, self.attempts, self.checked, self._delays):
+        self.keep(waiting)
+        for known in (self.recommended, self.stale, self.attempts, self.checked):
             for uid in [uid for uid in known if uid not in waiting]:
                 del known[uid]
 
     def has_settled(self, uid: str, now: float) -> bool:
         return now - self._since.get(uid, now) >= SETTLE
-
-    def may_try(self, uid: str, now: float) -> bool:
-        return uid not in self._delays or now >= self._delays[uid].until
-
-    def delay(self, uid: str, now: float, seconds: float | None = None) -> None:
-        """Try again in some seconds; by default twice as long as the last time, from 5 s to 5 min."""
-        before = self._delays.get(uid)
-        if seconds is None:
-            seconds = min(_LONGEST, before.seconds * 2 if before else _SHORTEST)
-            self._delays[uid] = _Delay(now + seconds, seconds)
-        else:
-            self._delays[uid] = _Delay(now + seconds, before.seconds if before else _SHORTEST / 2)
 
     def count_attempt(self, uid: str, *, last: bool = False) -> None:
         """Free room was to be held for the pod; ``last``: it is not to be tried again."""

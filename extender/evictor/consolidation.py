@@ -19,9 +19,8 @@ from extender.cluster.reservations import MovedRoom
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.evictor.actions import Actions
-from extender.evictor.book import Book, Hold
+from extender.evictor.book import Backoff, Book, Hold
 from extender.evictor.decision import longest_grace
-from extender.evictor.metrics import EvictorMetrics
 from extender.evictor.planner import Planner
 from extender.k8s.objects import Pod
 from extender.plan.room_by_moves import (
@@ -38,16 +37,13 @@ from extender.plan.room_by_moves import (
     would_make_room,
 )
 from extender.queues.disruptions import job_of
-from extender.settings import Mode, Settings
-from extender.untrusted.token_bucket import TokenBucket
+from extender.settings import Mode
 from extender.verbs.eviction.plan import EvictionPlan
 from packing.model.request import Request
 from packing.plan.move_rule import LossBudget, SmallWaits, WaitClock, free_pieces
 
 _LOOK = 5.0
 """Seconds between two looks at what is free for the jobs that wait."""
-_SHORTEST, _LONGEST = 20.0, 300.0
-"""Seconds until moves for a job are looked for again."""
 _NO_OTHER_WAY = ("no_plan", "budget")
 
 _log = logging.getLogger(__name__)
@@ -64,7 +60,7 @@ class Job:
     request: Request
 
 
-_NOBODY = Job("", (), 0, Request())
+_NO_JOB = Job("", (), 0, Request())
 """In its place if nobody waits."""
 
 
@@ -97,23 +93,14 @@ class _Moved:
 
 
 class Consolidation:
-    """What the evictor knows of moves. ``clock``: monotonic seconds, ``wall``: Unix seconds."""
+    """What the evictor knows of moves."""
 
     def __init__(
-        self,
-        state: State,
-        settings: Settings,
-        planner: Planner,
-        actions: Actions,
-        metrics: EvictorMetrics,
-        bucket: TokenBucket,
-        clock: Callable[[], float],
-        wall: Callable[[], float],
+        self, actions: Actions, planner: Planner, waits_for_scale_up: Callable[[Pod], Awaitable[bool]]
     ) -> None:
-        self._state, self._settings, self._planner = state, settings, planner
-        self._actions, self._metrics, self._bucket = actions, metrics, bucket
-        self._clock, self._wall = clock, wall
-        self._rule = rule_of(settings)
+        self._actions, self._planner, self._state = actions, planner, actions.state
+        self._settings, self._clock, self._wall = actions.settings, actions.clock, actions.wall
+        self._waits_for_scale_up, self._rule = waits_for_scale_up, rule_of(self._settings)
         self.forget()
 
     def forget(self) -> None:
@@ -124,26 +111,24 @@ class Consolidation:
         self._budget = LossBudget(self._rule, self._state.disruptions.moves)
         self._moved: dict[str, _Moved] = {}
         self._said: dict[str, frozenset[tuple[str, str]]] = {}  # the last recommendations
-        self._delays: dict[str, tuple[float, float]] = {}  # until when, and for how many seconds
+        self._backoff = Backoff(20.0, 300.0)
         self._known: list[tuple[Job, float]] = []
         self._large_waits = False
         self._number = 0  # of what room is looked for next before a job waits
         self._looked = -_LOOK
 
-    async def round(
-        self, waiting: Sequence[Pod], book: Book, waits_for_scale_up: Callable[[Pod], Awaitable[bool]]
-    ) -> None:
+    async def round(self, waiting: Sequence[Pod]) -> None:
         """See what became of earlier moves, and make room for one more job."""
         await self._follow()
         for job, waited in self._jobs(waiting):
             may_lose = self._rule.may_lose(job.gpus, waited)
-            if not may_lose or _has_room(book, job) or self._is_delayed(job):
+            if not may_lose or _has_room(self._actions.book, job) or self._is_delayed(job):
                 continue
             if (room := await self._room(job, may_lose)) is None:
-                self._delay(job.key)
+                self._delay(job)
                 continue
             version = self._state.room_version
-            if self._settings.scale_up_wait_seconds and await waits_for_scale_up(job.pods[0]):
+            if self._settings.scale_up_wait_seconds and await self._waits_for_scale_up(job.pods[0]):
                 continue
             if self._state.room_version != version:
                 room = await self._room(job, may_lose)
@@ -151,40 +136,40 @@ class Consolidation:
                 return
             if self._mode(job.pods[0]) == "recommend":
                 await self._recommend(job, room)
-                self._delay(job.key)
+                self._delay(job)
             else:
-                await self._move(job, room, book)
+                await self._move(job, room)
             return
         if not (self._large_waits or self._moved):
-            await self._make_room_in_advance(book)
+            await self._make_room_in_advance()
 
-    async def empty(self, node: str, book: Book) -> None:
+    async def empty(self, node: str) -> None:
         """Move the pods with GPUs off a node whose MIG layout changes, if they are not on their way."""
         under_way = any(pod.uid in self._moved for pod in holders(self._state, node))
-        if under_way or self._is_delayed(_NOBODY):
+        if under_way or self._is_delayed(_NO_JOB):
             return
         room = moves_off(self._state, node, self._wall(), self._rule)
         if room and room.moves and self._affordable(room):
-            await self._move(_NOBODY, room, book)
+            await self._move(_NO_JOB, room)
         else:
-            self._delay(_NOBODY.key)
+            self._delay(_NO_JOB)
 
-    async def _make_room_in_advance(self, book: Book) -> None:
+    async def _make_room_in_advance(self) -> None:
         """No large job waits."""
         mode = self._settings.consolidation_background
-        if mode == "off" or self._small.lately(self._clock()) or self._is_delayed(_NOBODY):
+        if mode == "off" or self._small.lately(self._clock()) or self._is_delayed(_NO_JOB):
             return
         room, more = room_in_advance(self._state, self._wall(), self._rule, self._number)
         self._number += 1
         if room or not more:
-            self._delay(_NOBODY.key)
+            self._delay(_NO_JOB)
             self._number = 0
         if room is None or not self._affordable(room):
             return
         if "recommend" in (mode, self._settings.evictor):
-            await self._recommend(_NOBODY, room)
+            await self._recommend(_NO_JOB, room)
         else:
-            await self._move(_NOBODY, room, book)
+            await self._move(_NO_JOB, room)
 
     def _jobs(self, waiting: Sequence[Pod]) -> Iterator[tuple[Job, float]]:
         """The jobs that others may move for, and for how many seconds each has waited beside free GPUs."""
@@ -206,10 +191,10 @@ class Consolidation:
                 rows = permitted.rows_that_accept(job.pods[0])
                 free = int(free_pieces(self._state.fleet, job.request)[rows].sum())
                 self._known.append((job, self._waited.look(job.key, now, enough=free >= job.gpus)))
-            keys = {_NOBODY.key, *(job.key for job, _ in self._known)}
+            keys = {_NO_JOB.key, *(job.key for job, _ in self._known)}
             self._waited.keep(keys)
             self._said = {key: moves for key, moves in self._said.items() if key in keys}
-            self._delays = {key: delay for key, delay in self._delays.items() if key in keys}
+            self._backoff.keep(keys)
         if self._small.lately(now):
             return iter(())
         return iter([known for known in self._known if all(map(self._planner.waits, known[0].pods))])
@@ -228,13 +213,10 @@ class Consolidation:
         return mode_for(self._state, pod, self._settings)
 
     def _is_delayed(self, job: Job) -> bool:
-        return self._clock() < self._delays.get(job.key, (0.0, 0.0))[0]
+        return not self._backoff.may_try(job.key, self._clock())
 
-    def _delay(self, key: str) -> None:
-        """Look for moves for this job again in some seconds, twice as many as the last time."""
-        _, seconds = self._delays.get(key, (0.0, _SHORTEST / 2))
-        seconds = min(_LONGEST, seconds * 2)
-        self._delays[key] = self._clock() + seconds, seconds
+    def _delay(self, job: Job) -> None:
+        self._backoff.delay(job.key, self._clock())
 
     async def _room(self, job: Job, may_lose: float) -> RoomByMoves | None:
         """The moves, if they lose no more than they may, and nothing cheaper makes room: pods that leave
@@ -249,7 +231,7 @@ class Consolidation:
     def _affordable(self, room: RoomByMoves) -> bool:
         gpus = float((self._state.fleet.arrays.compute_capacity > 0).sum())
         affordable = room.lost <= self._budget.left(gpus, self._wall())
-        return affordable and self._bucket.allows(len(room.moves), self._clock())
+        return affordable and self._actions.bucket.allows(len(room.moves), self._clock())
 
     async def _recommend(self, job: Job, room: RoomByMoves) -> None:
         moves = frozenset((move.pod.uid, move.target) for move in room.moves)
@@ -257,7 +239,7 @@ class Consolidation:
             self._said[job.key] = moves
             await self._actions.recommend_moves(next(iter(job.pods), None), would_make_room(room))
 
-    async def _move(self, job: Job, room: RoomByMoves, book: Book) -> None:
+    async def _move(self, job: Job, room: RoomByMoves) -> None:
         plan, seconds = eviction_plan(room), self._settings.nomination_seconds
         ends = self._clock() + longest_grace(self._state, plan.to_evict) + seconds
         for move in room.moves:
@@ -266,15 +248,15 @@ class Consolidation:
         for uid in plan.moves_to.keys() - evicted:
             self._end(uid)
         if not evicted:
-            self._delay(job.key)
+            self._delay(job)
             return
         lost = room.lost * len(evicted) / len(room.moves)
         self._budget.spend(lost, self._wall())
         for _ in evicted:
-            self._metrics.moved("moved", lost / len(evicted))
+            self._actions.metrics.moved("moved", lost / len(evicted))
         partial = len(evicted) < len(room.moves)
         for pod, node in room.nodes if job.pods else ():
-            book.holds[pod.uid] = Hold(node, evicted, ends, ours=True, partial=partial)
+            self._actions.book.holds[pod.uid] = Hold(node, evicted, ends, ours=True, partial=partial)
 
     async def _nominate_and_evict(self, job: Job, room: RoomByMoves, plan: EvictionPlan) -> frozenset[str]:
         """The UIDs of the pods that leave. Without any, nobody is nominated afterwards."""
@@ -287,7 +269,6 @@ class Consolidation:
         else:
             needed = lambda: all(map(self._planner.waits, job.pods))  # noqa: E731
             leaving = await self._actions.evict(next(iter(job.pods), None), plan, needed)
-            self._bucket.take(leaving.evictions, self._clock())
             evicted = frozenset(pod.uid for pod in leaving.pods)
         for pod, node in () if evicted else nominated:
             await self._actions.withdraw(pod, node)
@@ -316,14 +297,14 @@ class Consolidation:
             if placed := [
                 replacement for replacement in replacements if self._state.pods.is_bound(replacement.uid)
             ]:
-                self._metrics.moved("placed")
+                self._actions.metrics.moved("placed")
                 for other in self._moved.values():
                     if job_of(other.move.pod) == job:  # one pod replaces one
                         other.others |= {placed[0].uid}
                 self._end(uid)
             elif self._clock() >= moved.ends:
                 _log.warning("%s was moved, and its replacement was not placed", moved.move.pod.key)
-                self._metrics.moved("not_placed")
+                self._actions.metrics.moved("not_placed")
                 if replacements:
                     await self._actions.say_not_placed(replacements[0], moved.move.target)
                 self._end(uid)

@@ -13,19 +13,16 @@ import dataclasses
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from extender.background import with_turns
-from extender.cluster.state import State
 from extender.evictor.actions import Actions
-from extender.evictor.book import Book, Hold
 from extender.evictor.consolidation import Consolidation
 from extender.evictor.decision import longest_grace
-from extender.evictor.metrics import EvictorMetrics
 from extender.evictor.planner import Planner
 from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL
 from extender.inventory.mig_layouts import can_change, shows
@@ -42,7 +39,6 @@ from extender.plan.mig_search import (
     would_change,
 )
 from extender.plan.room_by_moves import holders, moves_off, rule_of
-from extender.settings import Settings
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 from packing.plan.mig_layouts import ChangeRule, Peaks, served
@@ -104,29 +100,18 @@ def next_write(node: Node, change: MigChange, rule: ChangeRule, now: float, *, i
 
 
 class LayoutChanges:
-    """What the evictor knows of layouts beside the nodes. ``clock``: monotonic seconds, ``wall``: Unix
-    seconds."""
+    """What the evictor knows of layouts beside the nodes."""
 
-    def __init__(
-        self,
-        state: State,
-        settings: Settings,
-        planner: Planner,
-        actions: Actions,
-        metrics: EvictorMetrics,
-        moves: Consolidation,
-        clock: Callable[[], float],
-        wall: Callable[[], float],
-    ) -> None:
-        self._state, self._settings, self._planner = state, settings, planner
-        self._actions, self._metrics, self._moves = actions, metrics, moves
-        self._clock, self._wall = clock, wall
+    def __init__(self, actions: Actions, planner: Planner, moves: Consolidation) -> None:
+        self._actions, self._planner, self._state = actions, planner, actions.state
+        self._settings, self._clock, self._wall = actions.settings, actions.clock, actions.wall
+        self._moves = moves
         self._rule = ChangeRule(
-            seconds=settings.mig_layout_seconds,
-            price=settings.consolidation_price,
-            after=settings.consolidation_after_seconds,
-            nodes=settings.mig_layouts_at_once,
-            per_hour=settings.mig_layouts_per_hour,
+            seconds=self._settings.mig_layout_seconds,
+            price=self._settings.consolidation_price,
+            after=self._settings.consolidation_after_seconds,
+            nodes=self._settings.mig_layouts_at_once,
+            per_hour=self._settings.mig_layouts_per_hour,
         )
         self.forget()
 
@@ -138,25 +123,25 @@ class LayoutChanges:
         self._delays: dict[str, float] = {}  # of nodes whose write failed
         self._recommended: tuple[str, str] = "", ""
 
-    async def round(self, waiting: Sequence[Pod], book: Book) -> None:
+    async def round(self, waiting: Sequence[Pod]) -> None:
         """Go on with each change that has begun, and begin one if it is worth it."""
         nodes = [node for node in self._state.nodes.values() if ANNOTATION in node.annotations]
         marked = [(node, change) for node in nodes if (change := mig_change_of(node.annotations))]
         for node, change in marked if self._settings.evictor == "on" else ():
             if self._clock() >= self._delays.get(node.name, -math.inf):
-                await self._go_on(node, change, book)
+                await self._go_on(node, change)
         if self._settings.mig_layouts != "off" and self._clock() - self._looked >= _LOOK:
             self._looked = self._clock()
             await self._look(waiting, [change for _, change in marked])
 
-    async def _go_on(self, node: Node, change: MigChange, book: Book) -> None:
+    async def _go_on(self, node: Node, change: MigChange) -> None:
         if change.step == "drain" and self._settings.mig_layouts != "on":
             return  # nobody leaves for a mark of others, and it ends by itself
         is_free = not holders(self._state, node.name)
         write = next_write(node, change, self._rule, self._wall(), is_free=is_free)
         if write is None:
             if change.step == "drain" and not is_free:
-                await self._moves.empty(node.name, book)
+                await self._moves.empty(node.name)
             return
         if not await self._actions.write_layout(node, write.change, write.label):
             self._delays[node.name] = self._clock() + _LOOK
@@ -165,13 +150,11 @@ class LayoutChanges:
         text += write.said or (write.change.step if write.change else "its time is over")
         _log.info("%s", text)
         if write.result:
-            self._metrics.layout_changed(write.result)
+            self._actions.metrics.layout_changed(write.result)
             await self._actions.say_layout(node, write.result, text)
         pod = self._state.pods.get(change.pod)
-        waits = write.result == "done" and pod is not None and self._planner.waits(pod)
-        if waits and pod and await self._actions.nominate(pod, node.name, "replacement"):
-            ends = self._clock() + self._settings.nomination_seconds
-            book.holds[pod.uid] = Hold(node.name, frozenset(), ends, ours=True, was_free=True)
+        if write.result == "done" and pod is not None and self._planner.waits(pod):
+            await self._actions.hold_free_room(pod, node.name)
 
     async def _look(self, waiting: Sequence[Pod], changes: Sequence[MigChange]) -> None:
         now, capable = self._clock(), list(self._capable())
@@ -258,7 +241,7 @@ class LayoutChanges:
         if "recommend" in (self._settings.mig_layouts, self._settings.evictor):
             if self._recommended != (best.name, best.layout.name):
                 self._recommended = best.name, best.layout.name
-                self._metrics.layout_changed("recommended")
+                self._actions.metrics.layout_changed("recommended")
                 await self._actions.recommend_layout(best.pods[0], would_change(best))
             return
         room = moves_off(self._state, best.name, self._wall(), rule_of(self._settings))
@@ -267,7 +250,7 @@ class LayoutChanges:
         until = now + self._rule.seconds + min(grace, _LONGEST_GRACE)
         change = MigChange(best.candidate.today, best.layout, "drain", now, until, first.key)
         if await self._actions.write_layout(best.candidate.node, change):
-            self._metrics.layout_changed("begun")
+            self._actions.metrics.layout_changed("begun")
             await self._actions.say_layout(best.candidate.node, "begun", would_change(best), first)
 
     def _is_worth(self, lost: float, pods: Iterable[Pod]) -> bool:

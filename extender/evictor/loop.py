@@ -30,7 +30,6 @@ from extender.settings import Settings
 from extender.source.errors import WriteError
 from extender.source.evictor_api import EvictorApi
 from extender.source.interface import Source
-from extender.untrusted.token_bucket import TokenBucket
 from extender.verbs.eviction.plan import EvictionPlan
 
 INTERVAL = 1.0
@@ -42,8 +41,6 @@ _SHOWN = 2.0
 _POLL = 0.02  # seconds
 _AGAIN = 1.0
 """Seconds after which a plan that failed half way is made anew."""
-_BURST = 0.25
-"""The part of a minute's evictions that may go at once."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,20 +62,12 @@ class Evictor:
         wall: Callable[[], float] = time.time,
     ) -> None:
         """``clock`` returns monotonic seconds, ``wall`` Unix seconds."""
-        self._state, self._source, self._api = state, source, api
-        self._leadership, self._settings, self._asked = leadership, settings, asked
-        self._metrics, self._clock, self._wall = metrics, clock, wall
-        self._actions = Actions(state, api, leadership, metrics, wall)
+        self._state, self._source, self._api, self._leadership = state, source, api, leadership
+        self._settings, self._asked, self._clock, self._wall = settings, asked, clock, wall
+        self.actions = Actions(state, api, leadership, settings, metrics, clock, wall)
         self._planner = Planner(state, asked, wall)
-        self._book = Book()
-        per_minute = settings.evictions_per_minute
-        self._bucket = TokenBucket(per_minute / 60, max(1.0, per_minute * _BURST))
-        self._moves = Consolidation(
-            state, settings, self._planner, self._actions, metrics, self._bucket, clock, wall
-        )
-        self._layouts = LayoutChanges(
-            state, settings, self._planner, self._actions, metrics, self._moves, clock, wall
-        )
+        moves = Consolidation(self.actions, self._planner, self._waits_for_scale_up)
+        self.plans = (moves, LayoutChanges(self.actions, self._planner, moves))
 
     async def run(self) -> None:
         """Rounds until cancelled. No error ends it."""
@@ -87,7 +76,7 @@ class Evictor:
             try:
                 await self.round()
             except Exception:
-                self._metrics.failed()
+                self.actions.metrics.failed()
                 _log.exception("a round of the evictor failed")
 
     async def round(self) -> None:
@@ -99,27 +88,33 @@ class Evictor:
             return
         began, skipped = self._clock(), Skipped()
         waiting = waiting_pods(self._state, self._asked.schedulers)
-        self._book.see({pod.uid for pod in waiting}, began)
-        for pod in [candidate for candidate in waiting if self._book.may_try(candidate.uid, began)]:
+        self.actions.book.see({pod.uid for pod in waiting}, began)
+        for pod in [candidate for candidate in waiting if self.actions.book.may_try(candidate.uid, began)]:
             with self._guarded(pod):
-                adopt(self._state, self._book, pod, began, self._settings.nomination_seconds, self._wall())
+                adopt(
+                    self._state,
+                    self.actions.book,
+                    pod,
+                    began,
+                    self._settings.nomination_seconds,
+                    self._wall(),
+                )
         await self._keep_holds()
         replacing = replacements(self._state, waiting, self._wall())
         if self._settings.evictor == "on":
             await self._hold_free_room(replacing, waiting)
-        await self._make_room(candidates(self._book, waiting, began, skipped, replacing), skipped)
-        with self._guarded(None):
-            await self._moves.round(waiting, self._book, self._waits_for_scale_up)
-        with self._guarded(None):
-            await self._layouts.round(waiting, self._book)
-        self._metrics.round_ended(self._clock() - began, skipped)
+        await self._make_room(candidates(self.actions.book, waiting, began, skipped, replacing), skipped)
+        for plan in self.plans:
+            with self._guarded(None):
+                await plan.round(waiting)
+        self.actions.metrics.round_ended(self._clock() - began, skipped)
 
     def _forget_everything(self) -> None:
         for uid in self._state.reservations.by_reason(Reserved.EVICTOR):
             self._state.reservations.release(uid, Reserved.EVICTOR)
-        self._moves.forget()
-        self._layouts.forget()
-        self._book = Book()
+        for plan in self.plans:
+            plan.forget()
+        self.actions.book = Book()
 
     @contextmanager
     def _guarded(self, pod: Pod | None) -> Iterator[None]:
@@ -127,59 +122,55 @@ class Evictor:
         try:
             yield
         except Exception:
-            self._metrics.failed()
+            self.actions.metrics.failed()
             _log.exception("%s: no room could be made", pod.key if pod else "a pod that is gone")
             if pod is not None:
-                self._book.delay(pod.uid, self._clock())
-                self._book.holds.pop(pod.uid, None)
+                self.actions.book.delay(pod.uid, self._clock())
+                self.actions.book.holds.pop(pod.uid, None)
                 self._state.reservations.release(pod.uid, Reserved.EVICTOR)
 
     async def _keep_holds(self) -> None:
-        for uid in list(self._book.holds):
+        for uid in list(self.actions.book.holds):
             pod = self._state.pods.by_uid(uid)
             with self._guarded(pod):
                 await self._keep_hold(uid, pod)
 
     async def _keep_hold(self, uid: str, pod: Pod | None) -> None:
-        hold, seconds = self._book.holds[uid], self._settings.nomination_seconds
-        step = next_step_of_hold(self._state, self._book, uid, self._clock(), seconds, self._wall())
+        hold, seconds = self.actions.book.holds[uid], self._settings.nomination_seconds
+        step = next_step_of_hold(self._state, self.actions.book, uid, self._clock(), seconds, self._wall())
         if step is None:
             return
         if step == "nominate" and pod is not None:
-            if not await self._actions.nominate(pod, hold.node, "renewed"):
-                self._book.delay(uid, self._clock())
+            if not await self.actions.nominate(pod, hold.node, "renewed"):
+                self.actions.book.delay(uid, self._clock())
             return
-        del self._book.holds[uid]
+        del self.actions.book.holds[uid]
         if pod is None or pod.node_name:
             return
         if pod.nominated_node == hold.node:
-            self._book.stale[uid] = hold.node
-            self._book.delay(uid, self._clock())
+            self.actions.book.stale[uid] = hold.node
+            self.actions.book.delay(uid, self._clock())
         if step == "clear":
             _log.warning("%s was not bound to %s in time, its room is given up", pod.key, hold.node)
-            await self._actions.withdraw(pod, hold.node)
+            await self.actions.withdraw(pod, hold.node)
         else:
             self._state.reservations.release(pod.uid, Reserved.EVICTOR)
 
     async def _hold_free_room(self, replacing: Collection[str], waiting: Sequence[Pod]) -> None:
         """Nominate pending pods that replace interrupted ones to nodes where they fit as they are."""
-        for pod in to_check(self._state, self._book, replacing, waiting):
+        for pod in to_check(self._state, self.actions.book, replacing, waiting):
             with self._guarded(pod):
                 if not (node := self._planner.free_node(pod, waiting)):
                     continue
-                held = await self._actions.nominate(pod, node, "replacement")
-                self._book.count_attempt(pod.uid, last=held)
-                if held:
-                    ends = self._clock() + self._settings.nomination_seconds
-                    self._book.holds[pod.uid] = Hold(node, frozenset(), ends, ours=True, was_free=True)
-            if self._actions.unanswered or not self._leadership.is_leader:
+                self.actions.book.count_attempt(pod.uid, last=await self.actions.hold_free_room(pod, node))
+            if self.actions.unanswered or not self._leadership.is_leader:
                 return
 
     async def _make_room(self, pods: Sequence[Pod], skipped: Skipped) -> None:
         for number, pod in enumerate(pods):
             if not self._leadership.is_leader:
                 return
-            if not self._bucket.allows(1, self._clock()):
+            if not self.actions.bucket.allows(1, self._clock()):
                 skipped["rate"] += len(pods) - number
                 return
             if number >= _PLANS:
@@ -189,26 +180,26 @@ class Evictor:
                 reason = await self._make_room_for(pod)
             if reason:
                 skipped[reason] += 1
-            if reason == "rate" or self._actions.unanswered:
+            if reason == "rate" or self.actions.unanswered:
                 return  # less urgent pods must not use up what it waits for
             await asyncio.sleep(0)
 
     async def _make_room_for(self, pod: Pod) -> str:
         """Evict for the pod, or say why not. Nothing changes between the plan and the nomination."""
-        plan, reason = await self._planner.plan(pod, self._book.recommended.values())
+        plan, reason = await self._planner.plan(pod, self.actions.book.recommended.values())
         if plan is None:
-            self._book.recommended.pop(pod.uid, None)
-            self._book.delay(pod.uid, self._clock())
+            self.actions.book.recommended.pop(pod.uid, None)
+            self.actions.book.delay(pod.uid, self._clock())
             return reason
         if not await self._planner.gang_fits(pod, plan):
-            self._book.delay(pod.uid, self._clock())
+            self.actions.book.delay(pod.uid, self._clock())
             return "gang"
-        if not self._bucket.allows(len(plan.to_evict), self._clock()):
+        if not self.actions.bucket.allows(len(plan.to_evict), self._clock()):
             return "rate"
         if self._settings.scale_up_wait_seconds and await self._waits_for_scale_up(pod):
             return "scale_up"
         # The cluster may have changed meanwhile.
-        if (plan := self._planner.confirmed(pod, plan, self._book.recommended.values())) is None:
+        if (plan := self._planner.confirmed(pod, plan, self.actions.book.recommended.values())) is None:
             return "no_plan"
         victims = plan.to_evict
         if self._settings.evictor == "recommend":
@@ -222,47 +213,46 @@ class Evictor:
             announced = announced_at(await self._api.events_about(pod))
         except WriteError as error:
             _log.warning("%s: its Events cannot be read: %s (status %d)", pod.key, error, error.status)
-            self._book.delay(pod.uid, self._clock())
+            self.actions.book.delay(pod.uid, self._clock())
             return True
         left = (announced or 0.0) + self._settings.scale_up_wait_seconds - self._wall()
         if announced is None or left <= 0:
             return False
-        self._book.delay(pod.uid, self._clock(), left)
+        self.actions.book.delay(pod.uid, self._clock(), left)
         return True
 
     async def _recommend(self, pod: Pod, plan: EvictionPlan, victims: Sequence[Pod]) -> str:
         uids = frozenset(victim.uid for victim in victims)
-        others = (earlier.victims for uid, earlier in self._book.recommended.items() if uid != pod.uid)
+        others = (earlier.victims for uid, earlier in self.actions.book.recommended.items() if uid != pod.uid)
         new = uids.difference(*others)
         recommendation = Recommendation(pod.uid, plan.node, new)
-        if new and self._book.recommended.get(pod.uid) != recommendation:
-            await self._actions.recommend(pod, plan, [victim for victim in victims if victim.uid in new])
-        self._book.recommended[pod.uid] = recommendation
-        self._book.delay(pod.uid, self._clock())
+        if new and self.actions.book.recommended.get(pod.uid) != recommendation:
+            await self.actions.recommend(pod, plan, [victim for victim in victims if victim.uid in new])
+        self.actions.book.recommended[pod.uid] = recommendation
+        self.actions.book.delay(pod.uid, self._clock())
         return "" if new else "room_is_coming"
 
     async def _act(self, pod: Pod, plan: EvictionPlan, victims: Sequence[Pod]) -> str:
-        if not await self._actions.nominate(pod, plan.node):
-            self._book.stale[pod.uid] = plan.node  # it may have happened
-            self._book.delay(pod.uid, self._clock())
+        if not await self.actions.nominate(pod, plan.node):
+            self.actions.book.stale[pod.uid] = plan.node  # it may have happened
+            self.actions.book.delay(pod.uid, self._clock())
             return "refused"
         leaving = Leaving([], 0)
         if victims:
-            leaving = await self._actions.evict(pod, plan, lambda: self._planner.needs_room(pod))
+            leaving = await self.actions.evict(pod, plan, lambda: self._planner.needs_room(pod))
         now = self._clock()
-        self._bucket.take(leaving.evictions, now)
         # If it is partial, the nomination stays: what terminates is room that comes, and the next plan
         # counts it.
         partial = len(leaving.pods) < len(victims)
         if partial and not leaving.evictions:
-            self._book.holds.pop(pod.uid, None)
-            self._book.delay(pod.uid, now)
-            await self._actions.withdraw(pod, plan.node)
+            self.actions.book.holds.pop(pod.uid, None)
+            self.actions.book.delay(pod.uid, now)
+            await self.actions.withdraw(pod, plan.node)
             return "refused"
         ends = now + longest_grace(self._state, plan.victims) + self._settings.nomination_seconds
         uids = frozenset(pod.uid for pod in (leaving.pods if partial else plan.victims))
-        self._book.holds[pod.uid] = Hold(plan.node, uids, ends, ours=True, partial=partial)
-        self._book.delay(pod.uid, now, _AGAIN)
+        self.actions.book.holds[pod.uid] = Hold(plan.node, uids, ends, ours=True, partial=partial)
+        self.actions.book.delay(pod.uid, now, _AGAIN)
         await self._until_shown(leaving.pods)
         return "refused" if partial else "" if victims else "room_is_coming"
 

@@ -186,8 +186,7 @@ class Planner:
 
     def free_node(self, pod: Pod, waiting: Sequence[Pod]) -> str:
         """The best node for the pod as it is, if its room may be held for the pod; else ""."""
-        reason = needs_no_plan(self._state, pod, self.nodes_of(pod))
-        if reason != "fits" or not self.waits(pod):
+        if not self.waits(pod) or self._why_none(pod, Done()) != "fits":
             return ""
         node = self._fitting_node(pod)
         return node if node and may_take(self._state, pod, node, waiting) else ""
@@ -198,7 +197,7 @@ class Planner:
 
     def needs_room(self, pod: Pod) -> bool:
         """Whether the pod still waits and fits nowhere."""
-        return self.waits(pod) and not needs_no_plan(self._state, pod, self.nodes_of(pod))
+        return not self._why_none(pod, Done())
 
     def waits(self, pod: Pod) -> bool:
         """Whether the pod is still there, and has no node."""

@@ -65,7 +65,7 @@ async def test_a_crash_after_any_write(api: ApiServer, start: Start, writes: int
     api.put(pod("p", "n1", gpus=2, priority=100))
     await second.rounds(20)
     assert evicted(api) == CHEAPER
-    assert second.evictor._book.holds == {}
+    assert second.evictor.actions.book.holds == {}
 
 
 @pytest.mark.parametrize("writes", range(1, WRITES))

@@ -364,7 +364,7 @@ async def test_time_passes_while_a_change_is_looked_for(
     api.put(small("b", "n2"))
     api.put(large("p"))
     replica = begin(start)
-    ticking = replica.evictor._layouts
+    ticking = replica.evictor.plans[1]
     ticking._wall = lambda: replica.now + time.monotonic() % 1
     await rounds(replica, manager, 8)
     assert step_of(api, "n1") == "drain"

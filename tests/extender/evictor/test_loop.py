@@ -34,7 +34,7 @@ async def test_nominate_then_dry_run_then_evict_then_tell(api: ApiServer, start:
     bind(api, "p", "n1")
     await replica.rounds(100)
     assert log(api)[5:] == []
-    assert replica.evictor._book.holds == {}
+    assert replica.evictor.actions.book.holds == {}
 
 
 async def test_a_pod_that_has_not_waited_long_is_left_to_kube_scheduler(api: ApiServer, start: Start) -> None:
@@ -121,7 +121,7 @@ async def test_less_urgent_pods_do_not_use_up_the_rate_that_a_large_one_waits_fo
         api.put(pod(f"v{number}", f"m{number}"))
         api.put(pod(f"p{number}"))
     replica = start(evictions_per_minute=8)  # two at once
-    replica.evictor._bucket.take(2, replica.now + 10)
+    replica.evictor.actions.bucket.take(2, replica.now + 10)
     await replica.rounds(40, seconds=1.0)
     keys = [key for _, key, _ in log(api, "evict")]
     assert set(keys[:2]) == {"ml/v", "ml/w"}

@@ -46,7 +46,7 @@ async def test_recommendations_do_not_share_victims(
     replica = start(evictor="recommend")
     await replica.rounds(40)
     assert sorted(log(api)) == [("event", f"ml/p{number}", "EvictionRecommended") for number in range(2)]
-    known = replica.evictor._book.recommended
+    known = replica.evictor.actions.book.recommended
     # w goes for the first pod, and the two GPUs of v are for the others.
     assert {uid: sorted(one.victims) for uid, one in known.items()} == {
         "u-p0": ["u-w"],

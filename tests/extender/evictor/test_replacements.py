@@ -45,7 +45,7 @@ def owned(name: str, job: str = "j1", created: str = AT_950, **spec: Any) -> Man
 
 
 def holds(replica: Replica) -> dict[str, str]:
-    return {uid: hold.node for uid, hold in replica.evictor._book.holds.items()}
+    return {uid: hold.node for uid, hold in replica.evictor.actions.book.holds.items()}
 
 
 async def test_room_is_held_for_the_replacement_before_others(api: ApiServer, start: Start) -> None:

@@ -19,16 +19,14 @@ from extender.k8s.mig_change import NodeLayout
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
 from extender.plan.mig_search import Candidate, Change, candidate, possible_changes
 from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
+from extender.plan.room_by_moves import lost_by_move
 from extender.plan.source import ClusterSource
-from extender.queues.disruptions import lost_seconds
 from extender.replay.steps import Step, carry_out
 from extender.replay.trial import Item, Trial
 from extender.source.snapshot import moment_of
 from extender.untrusted.visible import many
-from extender.verbs.eviction.node_pods import gpus_held
 from packing.model.node_spec import NodeSpec
 from packing.plan.mig_layouts import ChangeRule
-from packing.victims.rights import gpu_seconds
 
 Amounts = Counter[str]
 """Instances, or whole GPUs, by resource."""
@@ -158,9 +156,8 @@ def _lost(trial: Trial, item: Item) -> float:
     """GPU-seconds that the pod loses when it moves; 0 for one that is yet to start."""
     if item.home < 0:
         return 0.0
-    pod = trial.state.pods[item.key]
-    lost = lost_seconds(pod, trial.state.rights.queue_of(pod), moment_of(trial.state.pods.values()))
-    return float(gpu_seconds(gpus_held(trial.fleet, (trial.held[item.key],)), lost, 0))
+    now = moment_of(trial.state.pods.values())
+    return lost_by_move(trial.state, trial.state.pods[item.key], trial.held[item.key], now)
 
 
 def _emptied(trial: Trial, plan: MigPlan, change: Change) -> bool:

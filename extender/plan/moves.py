@@ -7,15 +7,14 @@ so moving its pod frees one and takes one. Nodes become free everywhere.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table
+from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
 from extender.replay.steps import Step, carry_out, largest_that_holds
 from extender.replay.trial import Item, Trial, largest_first
 from extender.untrusted.visible import many
@@ -24,6 +23,7 @@ from packing.fleet.stranded import whole_gpus
 
 Free = Literal["gpus", "nodes"]
 _FREE = {"gpus": "GPUs entirely free", "nodes": "nodes with no GPU in use"}
+_WHAT = {"gpus": "GPU", "nodes": "node"}
 _TARGETS = 16
 """Nodes that are tried for one pod, the cheapest first."""
 _TRIES = 400
@@ -39,14 +39,11 @@ class Unit:
     pods: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A pod that moves, and what becomes free once it and those before it have moved."""
+class Freed(NamedTuple):
+    """What becomes free, and the pods that leave it together, each with its new node."""
 
-    pod: str
-    origin: str
-    target: str
-    frees: str
+    what: str
+    moves: tuple[tuple[Item, str], ...]
 
 
 def units_of(trial: Trial, free: Free) -> list[Unit]:
@@ -78,29 +75,26 @@ def _gpus(held: Allocation) -> set[int]:
     return {gpu for gpu, *_ in held.shares} | ({-1} if held.devices else set())
 
 
-def plan_moves(trial: Trial, moves: int, free: Free) -> tuple[list[Move], int]:
-    """At most so many moves in order, and how much they free."""
-    today, units, emptied = _whole(trial, free), units_of(trial, free), set[int]()
-    said: list[Move] = []
+def plan_moves(trial: Trial, most: int, free: Free) -> list[Freed]:
+    """What at most so many moves free, in their order."""
+    units, emptied, freed, moved = units_of(trial, free), set[int](), list[Freed](), set[str]()
     for _ in range(min(_TRIES, len(units))):
-        moved = {move.pod for move in said}
         unit = min(units, key=lambda unit: len(unit.pods - moved))
         units.remove(unit)
         items = largest_first(trial.movable[pod] for pod in unit.pods - moved)
-        if len(said) + len(items) > moves:
+        if len(moved) + len(items) > most:
             break
         before, whole = trial.savepoint(), _whole(trial, free)
         closed = emptied | ({unit.row} if free == "nodes" else set())
-        place = partial(_place, trial, closed=closed, free=free)
-        if trial.relocate(items, place) or _whole(trial, free) <= whole:
+        if trial.relocate(items, partial(_place, trial, closed=closed, free=free)) or (
+            _whole(trial, free) <= whole
+        ):
             trial.undo_to(before)
             continue
-        emptied = closed
+        emptied, moved = closed, moved | {item.key for item in items}
         what = trial.name(unit.row) if unit.gpu < 0 else f"GPU {unit.gpu} of {trial.name(unit.row)}"
-        for item in items:
-            frees = what if item is items[-1] else ""
-            said.append(Move(item.key, trial.name(item.home), trial.node_of(item.key), frees))
-    return said, _whole(trial, free) - today
+        freed.append(Freed(what, tuple((item, trial.node_of(item.key)) for item in items)))
+    return freed
 
 
 def _whole(trial: Trial, free: Free) -> int:
@@ -124,66 +118,56 @@ def _place(trial: Trial, item: Item, closed: Collection[int], free: Free) -> boo
     return False
 
 
-def by_unit(moves: Sequence[Move]) -> list[Sequence[Move]]:
-    """The moves after which something becomes free, for each GPU or node."""
-    ends = [end for end, move in enumerate(moves, 1) if move.frees]
-    return [moves[begin:end] for begin, end in pairwise([0, *ends])]
-
-
-def steps_of(units: Iterable[Sequence[Move]]) -> list[Step]:
+def steps_of(freed: Iterable[Freed]) -> list[Step]:
     """The pods that are in the way of one GPU or node leave together."""
     steps: list[Step] = []
-    for moves in units:
-        steps += [Step("evict", move.pod) for move in moves]
-        steps += [Step("place", move.pod, move.target) for move in moves]
+    for _, moves in freed:
+        steps += [Step("evict", item.key) for item, _ in moves]
+        steps += [Step("place", item.key, target) for item, target in moves]
     return steps
 
 
-def moves_report(name: str, trial: Trial, moves: int, free: Free, progress: Progress) -> Report:
+def moves_report(name: str, trial: Trial, most: int, free: Free, progress: Progress) -> Report:
     """The moves, promised and replayed. ``trial`` is used up."""
     progress("moves", 0.0)
     today, start = trial.figures().whole if free == "gpus" else trial.free_nodes(), trial.savepoint()
-    planned, _ = plan_moves(trial, moves, free)
-    units, outcome = largest_that_holds(
-        by_unit(planned),
+    freed, outcome = largest_that_holds(
+        plan_moves(trial, most, free),
         lambda some: carry_out(trial, steps_of(some), start=start),
         lambda some, outcome: some[:-1] if outcome.problems and some else None,
     )
-    said, gain = [move for unit in units for move in unit], len(units)
     progress("moves", 1.0)
     replayed = outcome.figures.whole if free == "gpus" else outcome.free_nodes
-    what = "GPU" if free == "gpus" else "node"
-    rows = [
-        (n, move.pod, move.origin, move.target, outcome.placed.get(move.pod, "no place"), move.frees)
-        for n, move in enumerate(said, 1)
-    ]
+    rows: list[tuple[Cell, ...]] = []
+    for what, moves in freed:
+        for item, target in moves:
+            frees = what if item is moves[-1][0] else ""
+            place = outcome.placed.get(item.key, "no place")
+            rows.append((len(rows) + 1, item.key, trial.name(item.home), target, place, frees))
+    sentences = [_sentence(len(rows), len(freed), most, free)]
+    if not freed and free == "gpus":  # free GPUs can be brought together where no move frees one
+        nodes = plan_moves(trial, most, "nodes")
+        count = many(sum(len(node.moves) for node in nodes), "move")
+        sentences += [f"With --free nodes {count} would free {many(len(nodes), 'node')}."] if nodes else []
     return Report(
-        f"At most {many(moves, 'move')} for more free {what}s: {name}",
-        [_sentence(len(said), gain, moves, what), *_other_way(trial, moves, free, gain)],
+        f"At most {many(most, 'move')} for more free {_WHAT[free]}s: {name}",
+        sentences,
         [Table("moves", "Moves", ("move", "pod", "from", "to", "replayed", "frees"), rows)],
         [
-            Gain(_FREE[free], today, today + gain, replayed),
-            Gain("pods that moved", 0, len(said), sum(move.pod in outcome.placed for move in said)),
+            Gain(_FREE[free], today, today + len(freed), replayed),
+            Gain("pods that moved", 0, len(rows), len(outcome.placed)),
         ],
         outcome.problems,
         [UNKNOWN],
     )
 
 
-def _other_way(trial: Trial, moves: int, free: Free, gain: int) -> list[str]:
-    """Whether free GPUs can be brought together on nodes where no move frees one. Then nothing has moved."""
-    if gain or free == "nodes":
-        return []
-    said, nodes = plan_moves(trial, moves, "nodes")
-    return [f"With --free nodes {many(len(said), 'move')} would free {many(nodes, 'node')}."] if nodes else []
-
-
-def _sentence(said: int, gain: int, moves: int, what: str) -> str:
-    if not gain and what == "GPU":
+def _sentence(moves: int, gain: int, most: int, free: Free) -> str:
+    if not gain and free == "gpus":
         return (
             "No move frees a whole GPU: every GPU in use is allocated whole by a device plugin, or its pods "
             "find no place."
         )
     if not gain:
-        return f"No {many(moves, 'move')} free a node."
-    return f"{many(said, 'move')} would free {many(gain, what)}."
+        return f"No {many(most, 'move')} free a node."
+    return f"{many(moves, 'move')} would free {many(gain, _WHAT[free])}."

@@ -133,6 +133,12 @@ def asked_together(state: State, pods: Sequence[Pod]) -> list[Request]:
         return []
 
 
+def lost_by_move(state: State, pod: Pod, held: Allocation, now: float) -> float:
+    """GPU-seconds that a running pod with this allocation loses if it moves at ``now`` (Unix seconds)."""
+    lost = lost_seconds(pod, state.rights.queue_of(pod), now)
+    return float(gpu_seconds(gpus_held(state.fleet, (held,)), lost, state.disruptions.restarts(pod)))
+
+
 def would_make_room(room: RoomByMoves) -> str:
     """Who would move where, for whom, and what that loses. Short enough for an Event."""
     moves = [f"{shorten(move.pod.key, KEY)} to {shorten(move.target, KEY)}" for move in room.moves]
@@ -226,9 +232,7 @@ class Movers:
         kind = request, pod.spec.node_selector, pod.scheduling_constraints, pod.priority
         new = replace(as_new(pod), name=f"{pod.name}.", uid="")  # no pod has this name
         self._asked[pod.key] = new, request, partial(self._places_of, pod, held.row, request)
-        lost, gpus = lost_seconds(pod, queue, self._now), gpus_held(state.fleet, (held,))
-        cost = float(gpu_seconds(gpus, lost, state.disruptions.restarts(pod)))
-        return Movable(pod.key, request, held, cost, gang, kind)
+        return Movable(pod.key, request, held, lost_by_move(state, pod, held, self._now), gang, kind)
 
     def _places_of(self, pod: Pod, row: int, request: Request) -> _Places:
         """Where a running pod may go: its rules allow it, and it gets no weaker device."""

@@ -152,6 +152,11 @@ class _Columns(NamedTuple):
     on_offer: npt.NDArray[np.bool_]
     counted: npt.NDArray[np.bool_]
 
+    def installed(self, rows: npt.NDArray[np.bool_]) -> Installed:
+        """The sums over these nodes (N,)."""
+        gpus, used, counted = (column[rows].sum().item() for column in (self.gpus, self.used, self.counted))
+        return Installed(gpus, used, counted)
+
 
 class CensusTaker:
     """Counts one state. What is computed node by node is computed again only where it changed."""
@@ -184,14 +189,8 @@ class CensusTaker:
         row, columns = self._rows.get(name), self._columns
         if row is None or columns is None:
             return None
-        return NodeCount(
-            gpus=int(columns.gpus[row]),
-            not_offered=int(columns.not_offered[row]),
-            used=round(float(columns.used[row]), 3),
-            free=round(float(columns.free[row]), 3),
-            whole=int(columns.whole[row]),
-            on_offer=bool(columns.on_offer[row]),
-        )
+        gpus, not_offered, used, free, whole, on_offer, _ = (column[row].item() for column in columns)
+        return NodeCount(gpus, not_offered, round(used, 3), round(free, 3), whole, on_offer)
 
     def mig_on(self, name: str) -> dict[str, int]:
         """How many instances of each profile pods can get now on a node that was on offer."""
@@ -256,11 +255,7 @@ class CensusTaker:
             fleet,
             models,
             _installed(state, columns, hidden),
-            Installed(
-                int(columns.gpus[spot].sum()),
-                float(columns.used[spot].sum()),
-                int((columns.counted & spot).sum()),
-            ),
+            columns.installed(spot),
             self._mig_slices(),
             dict(Counter(closed_text(state, spec.name) or _OFFERS_NONE for spec in closed_specs if spec)),
             waiting,
@@ -332,21 +327,12 @@ def with_node(sums: Fragmentation, node: Unoffered) -> Fragmentation:
 
 def _installed(state: State, columns: _Columns, hidden: Mapping[str, Unoffered]) -> dict[str, Installed]:
     """By model, with the GPUs that nodes do not offer."""
-    names = [kind.model or UNKNOWN for kind in state.fleet.names.kinds]
-    model = state.fleet.arrays.model.astype(np.int64)
+    names = [*(kind.model or UNKNOWN for kind in state.fleet.names.kinds), UNKNOWN]
+    labels = np.array(names, object)[state.fleet.arrays.model]  # (N,)
     for name, node in hidden.items():
-        names.append(_label(node))
-        model[state.fleet.rows[name]] = len(names) - 1
-    gpus = np.bincount(model, columns.gpus, len(names)).tolist()
-    used = np.bincount(model, columns.used, len(names)).tolist()
-    nodes = np.bincount(model, columns.counted, len(names)).tolist()
-    found: dict[str, Installed] = {}
-    for label, *counts in zip(names, gpus, used, nodes, strict=True):
-        if any(counts):
-            sums = found.get(label, Installed(0, 0.0, 0))
-            count, in_use, of_nodes = counts
-            found[label] = Installed(sums.gpus + int(count), sums.used + in_use, sums.nodes + int(of_nodes))
-    return found
+        labels[state.fleet.rows[name]] = _label(node)
+    found = {label: columns.installed(labels == label) for label in {*labels.tolist()}}
+    return {label: sums for label, sums in sorted(found.items()) if sums.nodes}
 
 
 def _label(node: Unoffered) -> str:

@@ -6,6 +6,7 @@ What it says is what ``view_node`` says, with the parts of GPUs (``gpu_parts``) 
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -50,20 +51,6 @@ class GpuCell(NamedTuple):
 _TAKES_NONE = GpuCell("", 0, 0, False)
 
 
-class PartCell(NamedTuple):
-    """As ``GpuPart``; ``devices`` is its ``count``. ``pod`` and ``resource`` are positions in the row's
-    lists, -1 for none."""
-
-    gpu: int
-    pod: int
-    resource: int
-    devices: int
-    compute_milli: int
-    memory_mib: int
-    start: int
-    size: int
-
-
 class PodCell(NamedTuple):
     """A pod with a part of a GPU; ``exact``: it is known which GPU it has. ``labels``: ``labels_of``."""
 
@@ -79,7 +66,8 @@ class FleetRow:
     """``count``: what the census says of the node, null for a node without GPUs. ``closed``: why it takes no
     pods, "" if it does. ``cpu_milli`` and ``memory_mib`` are free and total. ``pods_beside`` counts
     the pods without a GPU. ``layout``: what says which GPU has which MIG instances, "" where they are spread
-    evenly; ``more``: parts that are left out because there are too many."""
+    evenly; ``parts``: each a ``GpuPart`` whose ``pod`` and ``resource`` are positions in the row's lists, -1
+    for none; ``more``: parts that are left out because there are too many."""
 
     name: str
     model: str
@@ -94,7 +82,7 @@ class FleetRow:
     resources: tuple[str, ...]
     gpus: tuple[GpuCell, ...]
     pods: tuple[PodCell, ...]
-    parts: tuple[PartCell, ...]
+    parts: tuple[tuple[int, ...], ...]
     pods_beside: int
     more: int
     zone: str
@@ -157,7 +145,7 @@ class _RowLists:
     def __init__(self, state: State) -> None:
         self._state = state
         self.gpus: list[GpuCell] = []
-        self.parts: list[PartCell] = []
+        self.parts: list[tuple[int, ...]] = []
         self.pods: list[PodCell] = []
         self._pod_at: dict[str, int] = {}
         self._resource_at: dict[str, int] = {}
@@ -169,8 +157,7 @@ class _RowLists:
 
     def add_part(self, part: GpuPart, holder: HolderView | None) -> None:
         pod = self._pod(holder.pod, holder.known == "placement", holder.assumed_seconds) if holder else FREE
-        sizes = part.count, part.compute_milli, part.memory_mib, part.start, part.size
-        self.parts.append(PartCell(part.gpu, pod, self._resource(part.resource), *sizes))
+        self.parts.append((part.gpu, pod, self._resource(part.resource), *part[3:]))
 
     def add_devices(self, devices: Sequence[DeviceView]) -> None:
         """A cell for each device of DRA that a claim has, and for each whole one that is free."""
@@ -181,14 +168,14 @@ class _RowLists:
             pods = [self._pod(pod, True, None) for pod in device.pods[:LISTED_NAMES]] or [FREE]
             resource = self._resource(shorten(device.what, KEY))
             for pod in pods if device.pods or device.free else ():
-                self.parts.append(PartCell(index, pod, resource, 1, WHOLE // len(pods), 0, 0, 0))
+                self.parts.append((index, pod, resource, 1, WHOLE // len(pods), 0, 0, 0))
 
     def add_hidden(self, hidden: Unoffered) -> None:
         """A cell for each GPU that takes no pods, with the pods that have some still, in any order."""
         self.gpus += [_TAKES_NONE] * hidden.gpus
         holders = (self._pod(pod, False, None) for pod, count in hidden.held for _ in range(count))
         for gpu, pod in zip(range(hidden.gpus), holders, strict=False):
-            self.parts.append(PartCell(gpu, pod, -1, 1, WHOLE, 0, 0, 0))
+            self.parts.append((gpu, pod, -1, 1, WHOLE, 0, 0, 0))
 
     def _pod(self, key: str, exact: bool, assumed_seconds: float | None) -> int:
         """The position of the pod in ``pods``."""
@@ -207,16 +194,15 @@ class _RowLists:
         return self._resource_at.setdefault(name, len(self._resource_at))
 
 
-@dataclass(frozen=True, slots=True)
-class GpuPart:
-    """``count`` equal devices, or one share, of a GPU that the pod with this number has (``FREE``: nobody),
+class GpuPart(NamedTuple):
+    """``devices`` equal ones, or one share, of a GPU that the pod with this number has (``FREE``: nobody),
     with compute and memory of all of them. ``resource`` is "" for a share. A MIG instance takes ``size``
     memory slices from ``start``; ``size`` is 0 where that is not known, or it is none."""
 
     gpu: int
     pod: int
     resource: str
-    count: int
+    devices: int
     compute_milli: int
     memory_mib: int
     start: int = 0
@@ -310,32 +296,23 @@ def _devices_on_gpus(pools: tuple[Pool, ...]) -> Mapping[str, Sequence[tuple[int
 
 
 def _laid_out(spec: NodeSpec, parts: Sequence[GpuPart]) -> Iterator[GpuPart]:
-    """The parts, with those of MIG instances one by one, each with its memory slices."""
-    geometry = _geometry(spec)
-    mig = [part for part in parts if part.resource.startswith(MIG_PREFIX)] if geometry else []
-    if geometry is None or not mig:
-        yield from parts
-        return
-    by_gpu: dict[int, list[GpuPart]] = {}
-    for part in mig:
-        by_gpu.setdefault(part.gpu, []).append(part)
-    yield from (part for part in parts if not part.resource.startswith(MIG_PREFIX))
-    memory = {gpu: spec.gpus[gpu].memory_mib for gpu in by_gpu}
-    for gpu, on_gpu in by_gpu.items():
-        counts = tuple(sorted((part.resource, part.count) for part in on_gpu))
-        places = {name: list(found) for name, found in _places(geometry, memory[gpu], counts)}
-        for part in on_gpu:
-            yield from _instances(part, places.get(part.resource, []))
-
-
-def _instances(part: GpuPart, places: list[tuple[int, int]]) -> Iterator[GpuPart]:
-    """The devices of a part, one by one where there are places for all of them, which are used up."""
-    if len(places) < part.count:
-        yield part
-        return
-    milli, mib = part.compute_milli // part.count, part.memory_mib // part.count
-    for _ in range(part.count):
-        yield GpuPart(part.gpu, part.pod, part.resource, 1, milli, mib, *places.pop(0))
+    """The parts, those of MIG instances last, and one by one where all of their GPU find memory slices."""
+    counts: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    for part in parts:
+        if part.resource.startswith(MIG_PREFIX):
+            counts[part.gpu][part.resource] += part.devices
+    free = dict[tuple[int, str], list[tuple[int, int]]]()
+    if counts and (geometry := _geometry(spec)):
+        for gpu, on_gpu in counts.items():
+            found = _places(geometry, spec.gpus[gpu].memory_mib, tuple(sorted(on_gpu.items())))
+            free |= {(gpu, resource): list(places) for resource, places in found}
+    for part in sorted(parts, key=lambda part: part.gpu if part.resource in counts[part.gpu] else -1):
+        if (places := free.get((part.gpu, part.resource))) is None:
+            yield part
+            continue
+        milli, mib = part.compute_milli // part.devices, part.memory_mib // part.devices
+        for _ in range(part.devices):
+            yield GpuPart(part.gpu, part.pod, part.resource, 1, milli, mib, *places.pop(0))
 
 
 @lru_cache(maxsize=1024)

@@ -53,15 +53,18 @@ def test_shares_are_where_the_annotations_say() -> None:
         "stowage.dev/gpu-indices": "1",
     }
     row = row_of(make_node("a", 2, labels=SHARING), make_pod("p", 0, node_name="a", annotations=annotations))
-    [part] = row.parts
-    assert (part.gpu, part.compute_milli, part.memory_mib, part.resource) == (1, 300, 8192, -1)
-    assert row.pods[part.pod].exact
+    [(gpu, pod, resource, _, compute_milli, memory_mib, *_)] = row.parts
+    assert (gpu, compute_milli, memory_mib, resource) == (1, 300, 8192, -1)
+    assert row.pods[pod].exact
 
 
 def test_replicas_are_counted_and_not_listed_one_by_one() -> None:
     labels = {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "8"}
     node = make_node("a", 8, labels=labels)
-    assert [(p.pod, p.count) for p in parts_of(node, make_pod("p", 3, node_name="a"))] == [(0, 3), (FREE, 5)]
+    assert [(p.pod, p.devices) for p in parts_of(node, make_pod("p", 3, node_name="a"))] == [
+        (0, 3),
+        (FREE, 5),
+    ]
 
 
 def test_mig_instances_lie_where_the_geometry_permits() -> None:
@@ -113,8 +116,8 @@ def test_no_two_instances_overlap_and_nothing_is_lost(profiles: list[str], data:
     by_resource: Counter[str] = Counter()
     held: Counter[str] = Counter()
     for part in found:
-        by_resource[part.resource] += part.count
-        held[part.resource] += part.count * (part.pod != FREE)
+        by_resource[part.resource] += part.devices
+        held[part.resource] += part.devices * (part.pod != FREE)
     assert by_resource == {mig(name): count for name, count in counts.items()}
     assert held == Counter({mig(name): count for name, count in wanted.items()})
     for gpu in {part.gpu for part in found}:

@@ -383,6 +383,12 @@ class Settings(BaseModel):
     )
     body_limit_mib: int = _whole(64, 1, 1024, "the largest request body in MiB")
     decisions_kept: int = _whole(1000, 0, 1_000_000, "the number of pods whose last decisions are stored")
+    history_path: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the path of a directory for past decisions and samples, or null",
+    )
+    history_mib: int = _whole(128, 1, 1_000_000, "the size of all files in history_path in MiB")
     tracing: bool = _flag(False, "whether each call of a verb is traced as an OpenTelemetry span")
     drain_seconds: _Seconds = _seconds(2.0, 0, 300, "between SIGTERM and closing the sockets")
     log_level: Literal["debug", "decision", "info", "warning", "error"] = Field(

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -54,12 +55,27 @@ def add_parser(subparsers: Subparsers) -> None:
     text = "result for this node (repeatable)"
     which.add_argument("--node", action="append", metavar="NAME", help=text)
     which.add_argument("--all", action="store_true", help="result for every node")
+    text = "last decisions before a time: 26h (ago) or 2026-11-27T03:00"
+    parser.add_argument("--before", type=_moment, metavar="TIME", help=text)
     text = "show scores and cost terms, in GPUs"
     parser.add_argument("-v", "--verbose", action="store_true", help=text)
     text = "exit with 0: all pods fit, 1: not all, 2: error"
     parser.add_argument("--exit-code", action="store_true", help=text)
     names = "nodes that fit best"
     cluster_args.add_output(parser, "text", "wide", "json", "yaml", "name", wide="any width", name=names)
+
+
+def _moment(text: str) -> datetime:
+    """A time of this time zone, or how long ago."""
+    from extender.untrusted.duration import as_seconds
+
+    try:
+        if "-" in text:
+            return datetime.fromisoformat(text).astimezone()
+        return datetime.now(UTC) - timedelta(seconds=as_seconds(text))
+    except (ValueError, OverflowError):
+        expected = "expected how long ago, such as 26h, or a time such as 2026-11-27T03:00"
+        raise argparse.ArgumentTypeError(f"invalid time {text!r}; {expected}") from None
 
 
 class _Answer(NamedTuple):
@@ -92,6 +108,8 @@ def run(args: argparse.Namespace) -> int:
     cluster_args.say_source(args, "explain")
     answers = cluster_args.ask(args, "explain", lambda stowage: _asked(args, text, pods, stowage))
     warnings: list[str] = []
+    if answers is None and args.before:
+        raise ValueError("only a running Stowage knows earlier decisions: see --url and --stowage-namespace")
     if answers is None:
         answers, warnings = _worked_out(args, text, name, templates, pods, settings)
     if args.output in ("json", "yaml"):
@@ -137,11 +155,13 @@ def _asked(
 
     for word in pods:
         is_key = word.count("/") == 1 and not _kind(word.partition("/")[0])
-        path = f"/debug/pods/{quote(word if is_key else _only(word, args.namespace, named))}"
+        key = word if is_key else _only(word, args.namespace, named)
+        path = f"/debug/pods/{quote(key)}"
         if args.all or nodes:
             answers += _answers(args, _read_answers([stowage.get(f"{path}/nodes", nodes)], stowage))
         else:
-            answers.append(_reported(args, stowage.get(path, [("explained", "true")]), stowage))
+            past = [("before", args.before.isoformat())] if args.before else [("explained", "true")]
+            answers.append(_reported(args, stowage.get(path, past), stowage))
     return answers
 
 
@@ -180,9 +200,10 @@ def _reported(args: argparse.Namespace, found: dict[str, Any], stowage: StowageS
     report = cluster_args.read_answer(PodReport, found, stowage)
     more = {key: found[key] for key in ("note", "decisions", "replica")}
     value = {**(found["now"] or {"pod": report.pod, "node": report.node}), **more}
-    text = render(report.now, **_look(args)) if report.now else f"{report.pod} runs on {report.node}"
+    text = f"{report.pod} runs on {report.node}" if report.node else ""
+    text = render(report.now, **_look(args)) if report.now and not args.before else text
     decisions = render_decisions(report.decisions, report.replica.name, report.note)
-    nodes = _fitting(report.now) if report.now else [report.node]
+    nodes = _fitting(report.now) if report.now else [*filter(None, [report.node])]
     return _Answer(value, "\n".join(filter(None, (text, decisions))), nodes)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         Refusal,
     )
 
-_NAMED_VICTIMS = 4
+_NAMED_VICTIMS, _NAMED_REASONS = 4, 3
 _WHO_EVICTS = {
     "kube-scheduler": "It would fit if these pods were evicted. kube-scheduler does so at its next attempt:",
     "evictor": "It would fit if these pods were evicted. kube-scheduler does not do so, {}:",
@@ -91,8 +91,15 @@ def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = Fal
 
 def render_decisions(decisions: Sequence[Decision], replica: str, note: str) -> str:
     """What a replica of Stowage has answered about a pod, newest first, and what it says beside."""
-    rows = [(f"{d.at:%Y-%m-%d %H:%M:%S} UTC", d.verb, d.answer) for d in decisions]
+    rows = [(f"{d.at:%Y-%m-%d %H:%M:%S} UTC", d.verb, d.answer + _reasons(d)) for d in decisions]
     return joined([*_sections({f"Last decisions (of {replica}):": rows}), *(["", note] if note else [])])
+
+
+def _reasons(decision: Decision) -> str:
+    """Why most nodes did not fit, of a pod that fitted nowhere."""
+    found = decision.explanation
+    refusals = found.refusals[:_NAMED_REASONS] if found and not found.fits else ()
+    return f" ({'; '.join(f'{r.nodes}: {r.reason}' for r in refusals)})" if refusals else ""
 
 
 def _option(option: Option, *, verbose: bool) -> tuple[str, ...]:

@@ -231,10 +231,25 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """A pod on GPUs of a node, from ``start`` to ``end`` in Unix seconds, None while it runs. ``job``: its
+    controller, such as ``Job train``, "" for none."""
+
+    pod: str
+    job: str
+    node: str
+    gpus: float
+    start: float
+    end: float | None = None
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PodReport:
     """A pod: its node, the last decisions about it (newest first), and, if it waits or that was asked, where
     it fits now. ``replica``: the one whose decisions these are. ``asked``: what it asks for, in a line;
-    ``gang``: the sentence about its gang, and the first of its ``members`` with their nodes, "" for none."""
+    ``gang``: the sentence about its gang, and the first of its ``members`` with their nodes, "" for none.
+    ``runs``: the last runs of the pods of its job."""
 
     pod: str
     node: str
@@ -245,6 +260,7 @@ class PodReport:
     asked: str = ""
     gang: str = ""
     members: tuple[tuple[str, str], ...] = ()
+    runs: tuple[Run, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
 from time import monotonic, thread_time
 
 from extender.cluster.failures import Failures
@@ -31,9 +30,14 @@ class Decisions:
     """The last decision of each verb, for the last ``kept`` pods that kube-scheduler asked about; for fewer
     where pods are so large that they would take more memory than ``DECISION`` for each."""
 
-    def __init__(self, kept: int, failures: Failures | None = None) -> None:
-        """``failures`` counts decisions that could not be explained."""
-        self._kept = kept
+    def __init__(
+        self,
+        kept: int,
+        failures: Failures | None = None,
+        record: Callable[[Pod, Decision], None] = lambda pod, decision: None,
+    ) -> None:
+        """``failures`` counts decisions that could not be explained. ``record`` is called with each."""
+        self._kept, self._record = kept, record
         self._size = max(CACHE, kept * DECISION)
         self._pods: BoundedMap[str, tuple[Pod, dict[str, Decision]]] = BoundedMap(kept, self._size)
         self._failures = failures or Failures()
@@ -85,6 +89,7 @@ class Decisions:
         decisions[decision.verb] = decision
         size = pod.size + sum(map(_size, decisions.values()))
         self._pods.put(pod.key, (pod, decisions), min(size, self._size // 16))  # at least 16 are kept
+        self._record(pod, decision)
 
     def about(self, key: str) -> list[Decision]:
         """Decisions about the pod ``namespace/name``, newest first."""
@@ -92,11 +97,11 @@ class Decisions:
         _, decisions = self._pods.get(key) or (None, {})
         return sorted(decisions.values(), key=lambda decision: decision.at, reverse=True)
 
-    def latest(self, before: datetime | None = None) -> list[tuple[str, Decision]]:
-        """All decisions that are kept with the keys of their pods, newest first; those ``before`` a time."""
+    def latest(self, before: float = float("inf")) -> list[tuple[str, Decision]]:
+        """All decisions that are kept ``before`` a moment with the keys of their pods, newest first."""
         self.flush()
         found = [(pod.key, decision) for pod, kept in self._pods.values() for decision in kept.values()]
-        found = [pair for pair in found if before is None or pair[1].at < before]
+        found = [pair for pair in found if pair[1].at.timestamp() < before]
         return sorted(found, key=lambda pair: pair[1].at, reverse=True)
 
     def pod(self, key: str) -> Pod | None:

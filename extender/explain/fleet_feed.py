@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import monotonic, time
 
@@ -40,8 +40,10 @@ _ROWS, _LOOKS = 3, 100
 """Rows that are rendered, and nodes that are looked at, before other tasks run."""
 INTERVAL = 10.0
 """Seconds between two samples."""
-_RECENT, _EVERY, _OLDER = 90, 6, 720
-"""Samples that are all kept (15 minutes); of older ones each sixth is kept, one a minute for 12 hours."""
+_RECENT, _EVERY, _OLDER = 90, 18, 720
+"""Samples that are all kept (15 minutes); of older ones one in three minutes is kept, for 36 hours."""
+PAST = _EVERY * _OLDER * INTERVAL
+"""The seconds that are shown of the past."""
 _TOTALS = "gpus", "used", "waiting", "whole", "whole_nodes"
 _ON_OFFER = (
     "largest_request",
@@ -215,7 +217,7 @@ def _rounded(amount: float) -> float:
 
 
 class FleetHistory:
-    """The samples of the last 12 hours."""
+    """The samples of the last 36 hours."""
 
     def __init__(self, census: CensusTaker) -> None:
         self._census = census
@@ -231,6 +233,16 @@ class FleetHistory:
             if self._moved % _EVERY == 0:
                 self._older.append(oldest)
             self._moved += 1
+
+    def last(self) -> dict[str, float]:
+        """The last sample, by column."""
+        return dict(zip(_COLUMNS, self._recent[-1], strict=True))
+
+    def restore(self, samples: Iterable[dict[str, float]]) -> None:
+        """Put earlier samples before all others, the oldest first. One without a time counts as old."""
+        for sample in samples:
+            if not self._older or sample.get("at", 0.0) - self._older[-1][0] >= _EVERY * INTERVAL:
+                self._older.append(tuple(sample.get(name, 0.0) for name in _COLUMNS))
 
     def columns(self) -> dict[str, list[float]]:
         """By name, the values from the oldest to the newest. ``stranded`` is compute for which GPU memory, or

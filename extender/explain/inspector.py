@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from itertools import count
 from time import monotonic, time
+
+from pydantic import FiniteFloat, TypeAdapter
 
 from extender.background import with_turns
 from extender.cluster.census import CensusTaker
@@ -28,8 +29,10 @@ from extender.explain.answers import (
 )
 from extender.explain.candidates import candidates_of
 from extender.explain.decision_log import Decisions
-from extender.explain.fleet_feed import INTERVAL, FleetFeed, FleetHistory
+from extender.explain.fleet_feed import INTERVAL, PAST, FleetFeed, FleetHistory
 from extender.explain.hints import describe_gang, gates_text
+from extender.explain.history import History
+from extender.explain.job_runs import RUN, JobRuns
 from extender.explain.node import NodeView, view_node
 from extender.explain.overview import overview
 from extender.explain.pod import asks, explain, explain_each, explain_template
@@ -37,10 +40,18 @@ from extender.explain.start_forecast import StartForecasts
 from extender.k8s.objects import Pod
 from extender.settings import Settings
 from extender.source.workloads import Template, parse_pod, parse_templates, pods_named
-from extender.untrusted.limits import EXPLAIN_PODS, KEY, LISTED_NAMES, shorten
+from extender.untrusted.limits import (
+    EXPLAIN_PODS,
+    HISTORY_RUNS,
+    HISTORY_SHOWN,
+    KEY,
+    LISTED_NAMES,
+    shorten,
+)
 
 _TEAMS_EVERY = 6
-"""Samples of the fleet for one of the teams, which looks at every pod."""
+"""Samples of the fleet for one in the history, and for one of teams and jobs, which looks at every pod."""
+_SAMPLE = TypeAdapter(dict[str, FiniteFloat])
 _EXPLAINED_AT_ONCE = 10
 """Nodes that say what a pod lacks there before other tasks get their turn."""
 _NEVER_ASKED = (
@@ -51,27 +62,45 @@ _NEVER_ASKED = (
 
 class Inspector:
     """Reads the state and the decisions, and changes neither of them. ``replica`` says which one this is;
-    ``fleet`` and ``history`` are what the page at ``/`` shows."""
+    ``fleet`` and ``history`` are what the page at ``/`` shows. ``kept``: what outlives a restart."""
 
-    def __init__(self, state: State, decisions: Decisions, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        state: State,
+        decisions: Decisions,
+        settings: Settings | None = None,
+        kept: History | None = None,
+    ) -> None:
         self._state, self._decisions = state, decisions
-        self._settings = settings
+        self._settings, self._kept = settings, kept
         self.replica: Callable[[], Replica] = lambda: Replica("")
         self.census = CensusTaker(state)
         self.starts = StartForecasts(state)
         self.fleet = FleetFeed(state, self.census, starts=self.starts)
         self.history = FleetHistory(self.census)
         self.teams = TeamUse(state)
+        self.jobs = JobRuns(state, kept)
 
     async def run(self, is_ready: Callable[[], bool]) -> None:
         """Note how the fleet is used, and by whom, now and then, until cancelled."""
+        if self._kept:
+            await self._restore(self._kept)
         for number in count():
             if is_ready():
                 await self.history.sample(time())
                 if number % _TEAMS_EVERY == 0:
                     await self.teams.count()
+                    await self.jobs.look(time(), PAST)
+                    if self._kept:
+                        self._kept.add("sample", self.history.last(), time())
             self.fleet.forget_if_idle()
             await asyncio.sleep(INTERVAL if is_ready() else 0.2)
+
+    async def _restore(self, kept: History) -> None:
+        since = time() - PAST
+        samples = await kept.last(_SAMPLE, b'"sample":', HISTORY_RUNS, after=since)
+        self.history.restore(reversed(samples))
+        self.jobs.restore(await kept.last(RUN, b'"run":', HISTORY_RUNS, after=since))
 
     def node_names(self) -> list[str]:
         return sorted(self._state.fleet.rows)
@@ -80,11 +109,27 @@ class Inspector:
         """A node; None where it is not known (any more)."""
         return view_node(self._state, name, monotonic())
 
-    async def pod(self, key: str, *, explained: bool = False) -> PodReport | None:
+    async def pod(
+        self, key: str, *, explained: bool = False, before: float = float("inf")
+    ) -> PodReport | None:
         """The pod ``namespace/name``; None where neither the watch nor kube-scheduler has shown it.
 
-        ``explained``: also where a copy of it would fit, if it has a node already.
+        ``explained``: also where a copy of it would fit, if it has a node already. ``before``: only decisions
+        before this moment.
         """
+        report = await self._now(key, explained=explained)
+        past = await self._kept.decisions(key, before, HISTORY_SHOWN) if self._kept else []
+        if report is None and not past:
+            return None
+        report = report or PodReport(key, "", f"{key} does not exist now", [], None, self.replica())
+        merged = {(d.at, d.verb): d for d in (*(d for _, d in past), *report.decisions)}
+        last = sorted(merged.values(), key=lambda decision: decision.at, reverse=True)
+        last = [decision for decision in last if decision.at.timestamp() < before][:HISTORY_SHOWN]
+        runs = self.jobs.of_job_of(key, self._state.pods.get(key))
+        return replace(report, decisions=last, runs=runs)
+
+    async def _now(self, key: str, *, explained: bool) -> PodReport | None:
+        """The same with what this process knows."""
         asked = self._decisions.pod(key)
         pod = self._state.pods.or_misaligned().get(key) or asked
         if pod is None:
@@ -122,9 +167,12 @@ class Inspector:
         """Keys of the pods of this name, or of the workload of this kind and name, bounded."""
         return pods_named(self._state.pods.or_misaligned().values(), name, kind)[:LISTED_NAMES]
 
-    def decisions(self, before: datetime | None = None) -> Sequence[tuple[str, Decision]]:
-        """The last decisions of this replica with the keys of their pods, newest first."""
-        return self._decisions.latest(before)
+    async def decisions(self, before: float, most: int) -> Sequence[tuple[str, Decision]]:
+        """The last decisions ``before`` a moment with the keys of their pods, newest first: of this replica,
+        or in the history."""
+        if self._kept:
+            return await self._kept.decisions("", before, most)
+        return self._decisions.latest(before)[:most]
 
     async def overview(self, most_waiting: int, namespace: str = "") -> Overview:
         return await overview(self._state, self.census, most_waiting, namespace, self.starts.of)

@@ -22,7 +22,7 @@ from packing.fleet.feasibility import could_host
 from packing.model.reasons import Reason
 
 ProblemKind: TypeAlias = Literal[
-    "watch", "right", "settings", "policy", "task", "token", "node", "pod", "object"
+    "watch", "right", "settings", "policy", "task", "token", "history", "node", "pod", "object"
 ]
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _SILENT = 360.0
@@ -33,6 +33,7 @@ _SETTINGS = "correct the setting (docs/settings.md), or what it names"
 _POLICY = "pods are placed without this part; see the traceback in the log and report it"
 _TASK = "it was restarted; see the traceback in the log and report it"
 _TOKEN = "correct debug_token_file, or apply deploy/rbac-debug-auth.yaml for debug_token_review"
+_HISTORY = "check the volume of history_path: its space, its rights, and the files stowage-*.jsonl"
 _NODE_CLOSED = "correct the named label, annotation or resource: until then the node takes no pods"
 _NODE = "correct what is named; it is ignored until then, and the node takes pods"
 _UNOFFERED = "check the device plugin and the driver of the node; until then its GPUs take no pods"
@@ -60,14 +61,15 @@ class Problem:
 class Surroundings:
     """What the state does not know. ``watches``: why the last attempt to list or watch a resource failed;
     ``silent``: seconds since the last bytes, by resource. ``lease`` and ``tokens``: why they could not be
-    used when that was last tried. ``tasks``: which tasks and threads failed lately, and how.
-    ``server_version``: of the API server, "" if unknown."""
+    used when that was last tried. ``tasks``: which tasks and threads failed lately, and how. ``history``: why
+    some of it is missing. ``server_version``: of the API server, "" if unknown."""
 
     watches: Mapping[str, str] = field(default_factory=dict)
     silent: Mapping[str, float] = field(default_factory=dict)
     lease: str = ""
     tokens: str = ""
     tasks: Mapping[str, str] = field(default_factory=dict)
+    history: str = ""
     server_version: str = ""
 
 
@@ -103,6 +105,8 @@ def _of_cluster(state: State, settings: Settings, around: Surroundings) -> Itera
         yield Problem("right" if forbidden else "watch", "the Lease", shorten(around.lease), advice)
     if around.tokens:
         yield Problem("token", "/debug and /metrics", around.tokens, _TOKEN)
+    if around.history:
+        yield Problem("history", "history_path", shorten(around.history), _HISTORY)
     for part, count in sorted(state.failures.counts.items()):
         yield Problem("policy", part, f"failed {count} times since the start", _POLICY)
     for name, text in around.tasks.items():

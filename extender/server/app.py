@@ -204,9 +204,12 @@ class _DebugRoutes:
     async def pods(self, name: str, kind: str = "pod") -> Response:
         return _json({"pods": self._inspector().pods_named(name, kind)})
 
-    async def pod(self, namespace: str, name: str, explained: bool = False) -> Response:
+    async def pod(
+        self, namespace: str, name: str, explained: bool = False, before: datetime | None = None
+    ) -> Response:
         key = f"{namespace}/{name}"
-        return self._found(await self._inspector().pod(key, explained=explained), f"pod {shorten(key, KEY)}")
+        report = await self._inspector().pod(key, explained=explained, before=_moment(before))
+        return self._found(report, f"pod {shorten(key, KEY)}")
 
     async def pod_nodes(self, namespace: str, name: str, node: Nodes = None) -> Response:
         inspector, key = self._inspector(), f"{namespace}/{name}"
@@ -231,7 +234,7 @@ class _DebugRoutes:
         """The last ones ``before`` a time, newest first, but at most ``DECISIONS_SIZE`` bytes. ``next`` is
         the time with which the next page begins, null after the last one."""
         inspector = self._inspector()
-        found, size = inspector.decisions(before), 0
+        found, size = await inspector.decisions(_moment(before), limit + 1), 0
         rendered: list[bytes] = []
         last: datetime | None = None
         async for pod, decision in with_turns(found[:limit], _BATCH):
@@ -269,6 +272,7 @@ class _DebugRoutes:
             lease=service.lease_problem(),
             tokens=service.debug_auth.problem if service.debug_auth else "",
             tasks=service.background.problems(),
+            history=engine.history.problem if engine.history else "",
             server_version=engine.server_version,
         )
         found = problems_of(engine.state, service.settings, around, limit)
@@ -348,6 +352,13 @@ class _DebugRoutes:
             return await self._bodies.take(request, declared, most)
         except BodyRefused as refused:
             raise HTTPException(refused.status, str(refused), {"connection": "close"}) from None
+
+
+def _moment(before: datetime | None) -> float:
+    """In Unix seconds. A time without a zone is UTC."""
+    if before is None:
+        return float("inf")
+    return (before if before.tzinfo else before.replace(tzinfo=UTC)).timestamp()
 
 
 def _json(value: object) -> Response:

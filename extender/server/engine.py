@@ -25,6 +25,7 @@ from extender.evictor.book import Schedulers
 from extender.evictor.planner import Asked
 from extender.explain.answers import Decision
 from extender.explain.decision_log import LONGEST_ANSWER, Decisions
+from extender.explain.history import history_of
 from extender.explain.inspector import Inspector
 from extender.explain.pod import explain_evaluation
 from extender.k8s.node_filter import has_unknown_filters
@@ -81,12 +82,14 @@ class Engine:
         self._refused_nodes: BoundedMap[str, bytes] = BoundedMap(_RECENT_PODS, KEPT_PODS)
         self._last_filter, self._parsing = LastFilter(self.state), asyncio.Lock()
         self.after = AfterAnswer()
-        self._decisions = Decisions(settings.decisions_kept, self.state.failures)
+        self.history = history_of(settings)
+        record = [self.history.add_decision] if self.history else []
+        self._decisions = Decisions(settings.decisions_kept, self.state.failures, *record)
         self.state.binds, self.server_version = settings.bind, ""
         self.state.reservations.interruption = source.interruption
         self._binder = Binder(self.state, source, settings)
         self.refresher = PolicyRefresher(self.state)
-        self.inspector = Inspector(self.state, self._decisions, settings)
+        self.inspector = Inspector(self.state, self._decisions, settings, self.history)
         self._recheck = RefusalRecheck(LONGEST if source.watches() else 0.0)
         self.gauges = Gauges(self.state, source, self._recheck, self.inspector)
         self.state.pods.on_bound = self._pod_bound
@@ -108,6 +111,8 @@ class Engine:
         yield "refresh of the policy", self._refresh
         yield "expiry of assumed pods", lambda: expire_forever(self.state, self.source)
         yield "history of the fleet", lambda: self.inspector.run(lambda: not self.missing())
+        if self.history:
+            yield "history on disk", self.history.run
         yield "forecast of starts", lambda: self.inspector.starts.run(lambda: not self.missing())
 
     async def _refresh(self) -> None:

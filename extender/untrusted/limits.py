@@ -218,6 +218,14 @@ ConfigMap."""
 DECISION = 8 << 10
 """Characters for the decisions of one pod, on average over the number of pods in the settings."""
 
+# The files of the history. Whoever can write to its directory can add lines.
+HISTORY_FILES = 64  # files that are read; older ones are removed
+HISTORY_LINE = 64 << 10  # bytes of a line. A decision has up to 8 KiB
+HISTORY_QUEUED = 10_000  # lines that wait to be written; more would mean that the disk does not answer
+HISTORY_SHOWN = 20  # decisions of one pod in one answer
+HISTORY_RUNS, JOB_RUNS = 10_000, 64
+"""Runs of pods that are remembered, and those of one job in one answer."""
+
 
 def shorten(text: str, limit: int = PROBLEM) -> str:
     """The text with at most ``limit`` characters. It ends in ``...`` if it was cut."""

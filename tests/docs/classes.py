@@ -48,6 +48,10 @@ BY_TEST = {
         "stowage replay --snapshot docs/examples/cluster.json --policy inventory,best-fit",
     ),
     "tests/extender/demo/test_demo.py::test_it_keeps_serving_at_a_free_port_until_ctrl_c": ("make demo",),
+    "tests/extender/server/test_run.py::test_decisions_and_the_past_outlive_a_kill": (
+        "stowage explain team-a/train-0 --before 2026-11-27T03:10",
+        "stowage explain team-a/train-0 --before 26h",
+    ),
     "tests/e2e/test_program.py::test_it_is_installed_from_the_clone": ("uv tool install .",),
     "tests/e2e/test_install.py::test_the_commands_of_the_page_place_a_first_pod": (
         "tar xf kube_stowage-0.1.0.tar.gz",

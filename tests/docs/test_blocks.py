@@ -18,6 +18,7 @@ from .collect import LANGUAGES, Block, blocks, commands, pages
 
 FRAGMENTS = {
     "docs/air-gapped.md": {("image", "scheduler", "imagePullSecrets")},  # values of the chart
+    "docs/debug.md": {("historyVolume",)},  # a value of the chart
     "docs/metrics.md": {("metadata",)},
     "docs/two-extenders.md": {("extenders",)},  # tests/e2e/test_two_extenders.py
     "docs/plan.md": {

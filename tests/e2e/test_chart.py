@@ -59,6 +59,7 @@ REFUSED = {
 }
 
 
+HISTORY = {"persistentVolumeClaim": {"claimName": "stowage-history"}}
 VOLUME = {"name": "ca", "configMap": {"name": "my-ca"}}
 MOUNT = {"name": "ca", "mountPath": "/etc/ca", "readOnly": True}
 ZONES = {"topologyKey": "zone", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
@@ -69,6 +70,7 @@ OF_PEOPLE: Object = {
     "extraArgs": ["--log-format=json"],
     "extraEnv": [{"name": "TZ", "value": "UTC"}],
     "extraVolumes": [VOLUME],
+    "historyVolume": HISTORY,
     "extraVolumeMounts": [MOUNT],
     "scheduler": {
         "extraArgs": ["--v=3"],
@@ -340,7 +342,8 @@ def test_pods_are_as_the_platform_wants_them(tmp_path: Path) -> None:
         assert one["volumeMounts"][-1] == MOUNT
         assert one["securityContext"]["privileged"] is False
         assert one["securityContext"]["readOnlyRootFilesystem"] is True
-    assert pod["volumes"][-1] == VOLUME
+    assert pod["volumes"][-2:] == [{"name": "history"} | HISTORY, VOLUME]
+    assert {"name": "history", "mountPath": "/var/lib/stowage"} in stowage["volumeMounts"]
     assert pod["affinity"] == {"nodeAffinity": {}}
     assert pod["topologySpreadConstraints"] == [ZONES]
     assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}

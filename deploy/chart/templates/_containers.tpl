@@ -87,6 +87,9 @@ securityContext: {{ toYaml .Values.securityContext | nindent 2 }}
   - {name: tls, mountPath: /etc/stowage-tls, readOnly: true} # no subPath: kubelet would not update it
   {{- end }}
   - {name: kernels, mountPath: /var/cache/stowage}
+  {{- if .Values.historyVolume }}
+  - {name: history, mountPath: /var/lib/stowage}
+  {{- end }}
   {{- with .Values.extraVolumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

@@ -86,7 +86,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{/* The settings as YAML: what the shape needs, then those of the user. */}}
 {{- define "stowage.settings" -}}
-{{- range list "leader_election" "evictor_lease" "shield_configmap" "node_selector" "shard_schedulers" }}
+{{- range list "leader_election" "evictor_lease" "shield_configmap" "node_selector" "shard_schedulers" "history_path" }}
 {{- if hasKey $.Values.settings . }}{{ fail (printf "settings.%s is set by the chart" .) }}{{ end }}
 {{- end }}
 {{- if ne (empty .Values.shard.name) (empty .Values.shard.nodes) }}{{ fail "shard.name and shard.nodes need each other" }}{{ end }}
@@ -96,6 +96,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- range $label, $value := . }}{{ $labels = append $labels (printf "%s=%s" $label $value) }}{{ end }}
 {{- $_ := set $set "node_selector" (join "," $labels) }}
 {{- $_ := set $set "shard_schedulers" (list $.Values.scheduler.name) }}
+{{- end }}
+{{- if .Values.historyVolume }}
+{{- $_ := set $set "history_path" "/var/lib/stowage" }}
 {{- end }}
 {{- if eq .Values.shape "beside" }}
 {{- $_ := set $set "drain_seconds" 0 }}{{/* kube-scheduler stops first, so no requests arrive */}}

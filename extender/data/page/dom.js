@@ -70,6 +70,10 @@ export function csv(name, head, rows) {
   setTimeout(() => URL.revokeObjectURL(href), 1000);
 }
 
+export function csvButton(name, head, rows) {
+  return el("button", { class: "link", type: "button", title: "Download as CSV", onclick: () => csv(name, head, rows) }, "CSV");
+}
+
 const tip = byId("tip");
 
 /** Show a text near a point of the window; `title` in bold above it. */

@@ -1,14 +1,13 @@
 /** The panel beside the fleet: the pending pods, or the story of what is selected. */
 
 import { read } from "./api.js";
-import { byId, csv, duration, el, number, plural, startsIn } from "./dom.js";
+import { byId, csvButton, duration, el, number, plural, startsIn } from "./dom.js";
 import { byJob, labelKeys, teams } from "./fleet.js";
 import { gpuStory, nodeStory, podStory } from "./story.js";
 import { gpuName } from "./tile.js";
 
 const panel = byId("panel");
 const PENDING = ["pod", "job", "queue", "priority", "created", "requests", "why", "advice"];
-const csvButton = (name, head, rows) => el("button", { class: "link", type: "button", title: "Download as CSV", onclick: () => csv(name, head, rows) }, "CSV");
 
 export class Panel {
   #shown = "";
@@ -25,6 +24,10 @@ export class Panel {
     const focus = same && panel.contains(document.activeElement) ? document.activeElement.textContent : null;
     if (!kind) panel.replaceChildren(...this.#waiting(view));
     else panel.replaceChildren(...this.#story(view, kind, name, index));
+    for (const table of panel.querySelectorAll("table.costs:not(#teams)")) {
+      const [head, ...rows] = [...table.rows].map((row) => [...row.cells].map((cell) => cell.innerText));
+      table.after(csvButton("table", head, rows));
+    }
     panel.scrollTop = scroll;
     if (focus) [...panel.querySelectorAll("button, a, summary")].find((one) => one.textContent === focus)?.focus();
     if (!same && kind && panel.offsetTop > window.innerHeight / 2) panel.scrollIntoView(); // below the fleet on a narrow page

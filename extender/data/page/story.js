@@ -1,6 +1,7 @@
 /** What is known of one node, GPU or pod, as elements for the panel. */
 
 import { duration, el, gib, number, plural, startsIn } from "./dom.js";
+import { jobRuns } from "./gantt.js";
 import { tile } from "./rows.js";
 import { gpuName, isStranded, partText } from "./tile.js";
 
@@ -102,6 +103,7 @@ export function podStory(key, pod, report, problem, go) {
     problem ? el("p", { class: "problem" }, problem) : null,
     report ? null : problem ? null : el("p", { class: "muted" }, "loading …"),
     ...(report?.now ? nowStory(report.now, go) : []),
+    jobRuns(report?.runs ?? [], go),
     ...decisions(report?.decisions ?? [], go),
     report ? el("details", {}, el("summary", {}, "Everything, as JSON"), el("pre", { class: "raw mono", tabindex: 0 }, JSON.stringify(report, null, 2))) : null,
     raw(path),
@@ -198,7 +200,8 @@ function decisions(found, go) {
   if (!found.length) return [];
   const items = found.map((one) => {
     const at = new Date(one.at);
-    const ago = `${at.toLocaleTimeString()}, ${duration((Date.now() - at) / 1000)} ago`;
+    const seconds = (Date.now() - at) / 1000;
+    const ago = `${seconds < 72000 ? at.toLocaleTimeString() : at.toLocaleString()}, ${duration(seconds)} ago`;
     return el("div", { class: "decision" }, el("div", {}, el("b", {}, one.verb), " ", el("span", { class: "at" }, ago)), el("div", {}, one.answer),
       options(one.explanation?.best ?? [], go), one.explanation ? refusals(one.explanation, go) : null);
   });

@@ -266,3 +266,44 @@ def test_ipv6_is_served_if_the_machine_has_it() -> None:
         return
     with serve.listen("::1", 0) as listener:
         assert listener.family is socket.AF_INET6
+
+
+def test_decisions_and_the_past_outlive_a_kill(start: Start, tmp_path: Path) -> None:
+    settings = {"history_path": str(tmp_path / "history"), "drain_seconds": "0"}
+    huge = {"requests": {"nvidia.com/gpu": "64"}}
+    spec = {"containers": [{"resources": huge}]}
+    pod = {"metadata": {"uid": "u", "name": "train", "namespace": "team"}, "spec": spec}
+    first = start("--example", **settings)
+    first.wait_until_ready()
+    asked = {**FILTER, "Pod": pod}
+    assert not httpx.post(f"{first.urls[0]}/scheduler/filter", json=asked).json()["NodeNames"]
+    before = httpx.get(f"{first.urls[0]}/debug/pods/team/train").json()["decisions"]
+    assert before[0]["explanation"]["refusals"][0]["reason"] == "node has fewer GPUs than requested"
+    while not httpx.get(f"{first.urls[0]}/debug/fleet/history").json()["at"]:
+        time.sleep(0.1)
+    time.sleep(2.5)  # it writes once a second
+    first.signal(signal.SIGKILL)
+    first.exit_code()
+    second = start("--example", **settings)
+    second.wait_until_ready()
+    found = httpx.get(f"{second.urls[0]}/debug/pods/team/train").json()
+    assert (found["note"], found["decisions"]) == ("team/train does not exist now", before)
+    query = {"before": before[0]["at"]}
+    listed = httpx.get(f"{second.urls[0]}/debug/decisions", params=query).json()["decisions"]
+    assert listed == []
+    query["before"] = "2100-01-01T00:00:00"
+    listed = httpx.get(f"{second.urls[0]}/debug/decisions", params=query).json()["decisions"]
+    assert [one["decision"] for one in listed] == before
+    end = time.monotonic() + READY_SECONDS
+    while len(httpx.get(f"{second.urls[0]}/debug/fleet/history").json()["at"]) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    told = explain(second.urls[0], "--before", "2100-01-01T00:00")
+    assert told == explain(second.urls[0], "--before", "0s")
+    assert "0 of 1 nodes fit (1: node has fewer GPUs than requested)" in told
+    assert "team/train does not exist now" in explain(second.urls[0])
+
+
+def explain(url: str, *options: str) -> str:
+    command = [sys.executable, "-m", "extender.cli.main", "explain", "team/train", "--url", url, *options]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,170 @@
+"""The history in files: read back as written, bounded, and in nobody's way if the disk fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from extender.explain import history
+from extender.explain.answers import Decision, Explanation, Refusal
+from extender.explain.history import History, _backwards
+from tests.extender.builders import make_pod
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+REFUSED = Explanation("default/p", {"GPUs": 8}, refusals=(Refusal("too few GPUs", 3, True, "n1"),))
+
+
+def decision(
+    hours: float, answer: str = "0 of 3 nodes fit", explanation: Explanation | None = REFUSED
+) -> Decision:
+    return Decision(START + timedelta(hours=hours), "filter", answer, explanation)
+
+
+async def about(kept: History, key: str, before: datetime | None = None, most: int = 100) -> list[Decision]:
+    until = before.timestamp() if before else float("inf")
+    return [found for _, found in await kept.decisions(key, until, most)]
+
+
+async def test_another_process_reads_what_was_written(tmp_path: Path) -> None:
+    first = History(tmp_path, 1 << 20, "a")
+    for hours in range(5):
+        first.add_decision(make_pod("p"), decision(hours, f"answer {hours}"))
+        first.add_decision(make_pod("other"), decision(hours))
+    first.add("sample", {"used": 3.5}, 7.0)
+    first._write()
+    second = History(tmp_path, 1 << 20, "b")
+    second.add_decision(make_pod("p"), decision(2.5, "of the other replica"))
+    assert await about(second, "default/p", START + timedelta(hours=3), 2) == [
+        decision(2.5, "of the other replica"),
+        decision(2, "answer 2"),
+    ]
+    assert [found.answer for found in await about(second, "default/p")][::-1] == [
+        "answer 0", "answer 1", "answer 2", "of the other replica", "answer 3", "answer 4",
+    ]  # fmt: skip
+    assert len(await second.decisions("", float("inf"), 100)) == 11
+    assert await second.last(TypeAdapter(dict[str, float]), b'"sample":', 10, after=7.0) == [{"used": 3.5}]
+    assert await second.last(TypeAdapter(dict[str, float]), b'"sample":', 10, after=8.0) == []
+    assert second.problem == ""
+
+
+async def test_an_unchanged_answer_is_written_once_an_hour(tmp_path: Path) -> None:
+    kept = History(tmp_path, 1 << 20, "a")
+    for minute in range(0, 150, 10):
+        kept.add_decision(make_pod("p"), decision(minute / 60))
+        kept.add_decision(make_pod("p"), decision(minute / 60, explanation=None))  # no time to explain it
+    kept.add_decision(make_pod("p"), decision(2.6, "3 of 3 nodes fit"))
+    kept.add_decision(make_pod("p", uid="new"), decision(2.6))
+    minutes = [(found.at - START).seconds // 60 for found in await about(kept, "default/p")]
+    assert sorted(minutes) == [0, 60, 120, 156, 156]
+
+
+async def test_lines_that_cannot_be_read_are_skipped_and_counted(tmp_path: Path) -> None:
+    kept = History(tmp_path, 1 << 20, "a")
+    kept.add_decision(make_pod("p"), decision(1))
+    kept._write()
+    file = next(tmp_path.iterdir())
+    whole = file.read_bytes().strip()
+    bad = [
+        whole[:100],  # the process was killed
+        b"\xff\x00 nothing",
+        b'{"at":17',
+        whole.replace(b'"verb":"filter"', b'"verb":7'),
+        b'{"at":1e3,"decision":["default/p",null]}',
+        b'{"at":1e3,"decision":["default/p",' + b"[" * 2000 + b"}",
+    ]
+    file.write_bytes(b"\n".join([*bad[:3], whole, *bad[3:]]))
+    again = History(tmp_path, 1 << 20, "a")
+    again.add_decision(make_pod("p"), decision(2))  # after a line that was not ended
+    assert await about(again, "default/p") == [decision(2), decision(1)]
+    assert again.problem == f"unreadable lines are skipped: {len(bad)}"
+
+
+async def test_the_files_stay_within_their_size_and_the_newest_lines_are_kept(tmp_path: Path) -> None:
+    size = 40_000
+    for number in range(400):
+        kept = History(tmp_path, size, f"pod-{number // 100}")
+        kept.add_decision(make_pod("p"), decision(number, f"answer {number}"))
+        kept._write()
+        assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= size
+    found = [int(one.answer.split()[1]) for one in await about(kept, "default/p", most=1000)]
+    assert found == list(range(399, 399 - len(found), -1))
+    assert len(found) > 50
+
+
+async def test_a_disk_that_is_full_loses_lines_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    kept = History(tmp_path, 1 << 20, "a")
+    kept._own = Path("/dev/full")
+    monkeypatch.setattr(history, "_WRITE_EVERY", 0.01)
+    task = asyncio.create_task(kept.run())
+    kept.add_decision(make_pod("p"), decision(1))
+    while not kept.problem:
+        await asyncio.sleep(0.01)
+    assert "No space left on device" in kept.problem
+    kept._own = tmp_path / "stowage-a.jsonl"
+    kept.add_decision(make_pod("p"), decision(2, "later"))
+    while kept.problem:
+        await asyncio.sleep(0.01)
+    kept.add_decision(make_pod("p"), decision(3, "last"))
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert [one.answer for one in await about(History(tmp_path, 1 << 20, "b"), "default/p")] == [
+        "last",
+        "later",
+    ]
+
+
+async def test_a_disk_that_does_not_answer_delays_nobody_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = History(tmp_path, 1 << 20, "a")
+    monkeypatch.setattr(kept, "_files", lambda: time.sleep(0.5) or [])
+    monkeypatch.setattr(history, "_LONGEST", 0.05)
+    assert await about(kept, "default/p") == []
+    assert kept.problem == "the disk did not answer within 0.05 s"
+
+
+@given(
+    st.lists(st.binary(max_size=40).map(lambda line: line.replace(b"\n", b""))),
+    st.integers(1, 50),
+)
+def test_lines_backwards_are_the_lines_reversed(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], block: int
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "lines"
+    file.write_bytes(b"\n".join(lines))
+    before, history._BLOCK = history._BLOCK, block
+    try:
+        assert list(_backwards(file)) == [line for line in reversed(lines) if line]
+    finally:
+        history._BLOCK = before
+
+
+def test_a_line_without_end_takes_no_memory(tmp_path: Path) -> None:
+    file = tmp_path / "stowage-x.jsonl"
+    file.write_bytes(b"x" * (4 << 20))
+    assert max(map(len, _backwards(file))) <= history.HISTORY_LINE
+
+
+def test_the_format_of_a_line(tmp_path: Path) -> None:
+    """Files of earlier versions are read: the names of fields are part of the format."""
+    kept = History(tmp_path, 1 << 20, "a")
+    kept.add_decision(make_pod("p"), decision(0))
+    kept._write()
+    line = json.loads(next(tmp_path.iterdir()).read_text())
+    assert list(line) == ["at", "decision"]
+    key, said = line["decision"]
+    assert (line["at"], key, said["verb"]) == (START.timestamp(), "default/p", "filter")

@@ -7,7 +7,7 @@ from bench import latency, start, tails, throughput, victims
 
 
 def main() -> None:
-    """Print each table when it is done."""
+    """Print each table as soon as it is complete."""
     print("Latency over HTTP, median / 99th percentile\n", flush=True)
     print(latency.table(latency.run()), flush=True)
     print("\nThe slowest requests while the cluster changes, 5,000 nodes\n", flush=True)

@@ -1,7 +1,7 @@
-"""Another extender, which runs already: it gets the same requests as Stowage (``bench.latency --against``).
+"""Another running extender, which receives the same requests as Stowage (``bench.latency --against``).
 
-Only what kube-scheduler asks every extender is compared: filter, then prioritize for the nodes that it has
-returned. Nothing is bound. An extender without prioritize (HAMi) answers 404 there, and only filter counts.
+Only the calls that kube-scheduler makes to every extender are compared: filter, then prioritize for the
+returned nodes. Nothing is bound. An extender without prioritize (HAMi) answers 404, and only filter counts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _NO_SUCH_VERB = (404, 405)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Milliseconds of both calls, CPU milliseconds of its first thread (0 where its process is not known),
-    and how many nodes fit."""
+    """Milliseconds of both calls, CPU milliseconds of the extender's first thread (0 if its process is
+    unknown), and the number of nodes that fit."""
 
     filter_ms: float
     prioritize_ms: float
@@ -33,8 +33,8 @@ class Other:
     """One connection to another extender."""
 
     def __init__(self, url: str, pid: int = 0) -> None:
-        """``url``: as ``urlPrefix`` in kube-scheduler's configuration, to which the verbs are added; http
-        only. ``pid``: of its process, if it runs on this machine. Raises ``ValueError`` for another URL."""
+        """``url``: as ``urlPrefix`` in kube-scheduler's configuration, to which the verbs are appended; http
+        only. ``pid``: its process, if it runs on this machine. Raises ``ValueError`` for other URLs."""
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname or parts.query or parts.fragment:
             raise ValueError(f"{url}: expected http://HOST:PORT/PATH")
@@ -43,7 +43,7 @@ class Other:
         self.prioritizes = True
 
     def ask(self, pod: dict[str, Any], names: Sequence[str]) -> Answer:
-        """Call both verbs for this pod. An error in the reply of filter counts as no node. Raises
+        """Call both verbs for this pod. An error in the reply of filter counts as no nodes. Raises
         ``Refused``."""
         client, filtered = self._client, json.loads(self._post("filter", extender_args(pod, names)))
         seconds, cpu = client.seconds, client.cpu

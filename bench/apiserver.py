@@ -1,12 +1,13 @@
-"""A scripted API server: it lists a synthetic cluster in pages and streams changes to watches.
+"""A scripted API server that lists a synthetic cluster in pages and streams changes to watches.
 
-It replaces kube-apiserver where runs must repeat exactly and the rate of changes is an argument. Objects have
-real size, and answers are rendered once. It is a process of its own, so its cost is not counted as Stowage's:
+It replaces kube-apiserver where runs must be reproducible and the rate of changes is an argument. Objects
+have realistic sizes, and answers are rendered once. It is a separate process, so its cost is not counted as
+Stowage's:
 
     python -m bench.apiserver --port 8001 --nodes 5000 --rate 500 --burst 500
 
-With ``--hostile N`` there are also N pending pods that are expensive to process, and every tenth change is of
-one of them.
+With ``--hostile N`` there are also N pending pods that are expensive to process, and every tenth change
+concerns one of them.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _BURST_EVERY = 5.0  # seconds
 
 
 class WatchLines:
-    """Endless watch events after the list. Pods arrive, are bound where there is room, run and go again, so
-    the load stays the same. Nodes report their status, as the kubelet does every few minutes."""
+    """Endless watch events after the list. Pods arrive, are bound where there is room, run and end, so the
+    load remains constant. Nodes report their status, as the kubelet does every few minutes."""
 
     def __init__(self, nodes: int, hostile: int = 0, gpus: int = GPUS_PER_NODE) -> None:
         self._version = itertools.count(10_000_000)
@@ -42,7 +43,7 @@ class WatchLines:
         self._with_room = list(cluster.nodes_with_room(nodes))
 
     def pods(self) -> Iterator[bytes]:
-        """Four changes of each pod; as many exist as there are nodes with room."""
+        """Four changes of each pod; at any time there are as many pods as nodes with room."""
         alive = len(self._with_room)
         hostile = itertools.cycle(self._hostile)
         for number, node in enumerate(itertools.cycle(self._with_room), start=5_000_000):
@@ -55,7 +56,7 @@ class WatchLines:
                 yield self._line("MODIFIED", next(hostile))
 
     def nodes(self) -> Iterator[bytes]:
-        """Each node in turn, without a change that matters for placement."""
+        """Each node in turn, without changes that matter for placement."""
         for node in itertools.cycle(list(cluster.nodes(self._nodes, gpus=self._gpus))):
             yield self._line("MODIFIED", node)
 
@@ -65,7 +66,7 @@ class WatchLines:
 
 
 class ApiServer:
-    """An ASGI application with the paths that Stowage requests."""
+    """An ASGI application that serves the paths that Stowage requests."""
 
     def __init__(
         self,
@@ -79,8 +80,8 @@ class ApiServer:
         pods: int = cluster.PODS_PER_NODE,
         gpus: int = GPUS_PER_NODE,
     ) -> None:
-        """``dialect``: of the lists. The changes are in ``nvidia``. ``pods`` and ``gpus``: on each node.
-        ``rate``: changes of pods a second."""
+        """``dialect``: that of the lists. The changes are in ``nvidia``. ``pods`` and ``gpus``: per node.
+        ``rate``: changes of pods per second."""
         self._rate, self._sent = rate, 0
         arrived = itertools.islice(cluster.arrivals(dialect=dialect), waiting)
         listed = itertools.chain(cluster.bound_pods(nodes, dialect, pods), cluster.hostile(hostile), arrived)
@@ -88,7 +89,7 @@ class ApiServer:
             "/api/v1/nodes": ("NodeList", [_dump(node) for node in cluster.nodes(nodes, dialect, gpus)]),
             "/api/v1/pods": ("PodList", [_dump(pod) for pod in listed]),
         }
-        # Rendered once and then repeated: writing a pod as JSON costs more than reading it.
+        # Rendered once and then repeated, because writing a pod as JSON costs more than reading it.
         watch = WatchLines(nodes, hostile, gpus)
         heartbeats = nodes / 300 if dialect == "nvidia" else 0.0
         self._changes: dict[str, tuple[list[bytes], Callable[[], float], int]] = {
@@ -108,7 +109,7 @@ class ApiServer:
         elif path in self._lists:
             first = int(query.get("continue", ["0"])[0])
             await _reply(send, 200, self._page(path, first, int(query.get("limit", ["1000000"])[0]), label))
-        elif path == "/rate":  # of this server alone: ``/rate?pods=500`` changes it, both say what was sent
+        elif path == "/rate":  # only of this server: ``/rate?pods=500`` changes it, both report what was sent
             self._rate = float(query.get("pods", [str(self._rate)])[0])
             await _reply(send, 200, _dump({"sent": self._sent}))
         elif path == "/version":
@@ -142,7 +143,8 @@ class ApiServer:
 
 
 def _rendered(selector: str) -> bytes:
-    """How objects with this label are written; ``selector``: KEY=VALUE, or "" for all objects."""
+    """The rendered label, which is in all objects that have it; ``selector``: KEY=VALUE, or "" for all
+    objects."""
     key, _, value = selector.partition("=")
     return f'"{key}":"{value}"'.encode() if selector else b""
 
@@ -171,13 +173,15 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--nodes", type=int, default=5000)
-    parser.add_argument("--rate", type=float, default=0, help="changes of pods a second (0)")
-    parser.add_argument("--burst", type=int, default=0, help="changes that come at once every 5 s (0)")
+    parser.add_argument("--rate", type=float, default=0, help="changes of pods per second (0)")
+    parser.add_argument("--burst", type=int, default=0, help="simultaneous changes every 5 s (0)")
     parser.add_argument("--hostile", type=int, default=0, help="pods that are expensive to process (0)")
-    parser.add_argument("--waiting", type=int, default=0, help="the first of the pods that arrive (0)")
+    parser.add_argument("--waiting", type=int, default=0, help="pending pods in the list (0)")
     parser.add_argument("--pods", type=int, default=cluster.PODS_PER_NODE, help="pods on each node (6)")
-    parser.add_argument("--gpus", type=int, default=GPUS_PER_NODE, help="GPUs of each node (8)")
-    parser.add_argument("--dialect", choices=list(DIALECTS), default="nvidia", help="of nodes and pods")
+    parser.add_argument("--gpus", type=int, default=GPUS_PER_NODE, help="GPUs on each node (8)")
+    parser.add_argument(
+        "--dialect", choices=list(DIALECTS), default="nvidia", help="format of nodes and pods"
+    )
     args = vars(parser.parse_args())
     port = args.pop("port")
     app = ApiServer(**args)

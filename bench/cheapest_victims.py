@@ -1,4 +1,4 @@
-"""The cheapest victims of a node without gangs, by HiGHS: slow and proven, to compare the search with."""
+"""The cheapest victims of a node without gangs, by HiGHS: slow but proven, as a reference for the search."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from packing.victims.amounts import Demand, Holdings
 from packing.victims.victims import Cost, Victims
 
 _WORTH = 1e8
-"""Of one unit of the first component, in units of the second: all victims of a node cost less there."""
+"""Weight of one unit of the first component, in units of the second: all victims of a node together cost less
+there."""
 
 
 def least_cost(demand: Demand, holdings: Holdings, victims: Victims) -> Cost:
     """The first two components of the cost of the cheapest set that frees the demand. Raises ValueError if
-    not even all victims are enough.
+    even all victims are not sufficient.
 
-    One variable for each victim (it leaves), each target (it is used), and each island of each choice (all
-    GPUs are there).
+    There is one variable for each victim (it is evicted), each target (it is used), and each island of each
+    choice (all GPUs are in it).
     """
-    rows: list[tuple[dict[int, float], float]] = []  # sums of variables, and their least values
+    rows: list[tuple[dict[int, float], float]] = []  # sums of variables, and their minimum
     first_target = len(victims)
     number = first_target + len(demand.targets)
     for (count, end), start in zip(

@@ -1,7 +1,8 @@
-"""A headless Chromium, driven over the DevTools protocol: for tests of the page, its pictures and figures.
+"""A headless Chromium, driven over the DevTools protocol, for tests, screenshots and measurements of the
+page.
 
-The protocol is https://chromedevtools.github.io/devtools-protocol; ``websockets`` speaks it, so
-nothing has to be installed but Chromium itself (Debian: ``apt-get install chromium``).
+The protocol is https://chromedevtools.github.io/devtools-protocol over ``websockets``, so only Chromium
+itself needs to be installed (Debian: ``apt-get install chromium``).
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def find_chromium() -> str | None:
 
 
 class Page:
-    """One tab. ``requests`` are the URLs that it asked for, ``problems`` its errors and violated policies."""
+    """One tab. ``requests`` are the URLs that it has requested, ``problems`` its errors and violated
+    policies."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection, self._numbers = connection, itertools.count(1)
@@ -51,7 +53,7 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: object) -> Json:
-        """The result of a method of the protocol. Raises RuntimeError if it fails."""
+        """The result of a protocol method. Raises RuntimeError if it fails."""
         number = next(self._numbers)
         self._connection.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
@@ -80,7 +82,7 @@ class Page:
         raise TimeoutError(f"never true: {expression}; {self.problems}")
 
     def open(self, url: str) -> None:
-        """Go to a URL. What was noted before is forgotten."""
+        """Navigate to a URL, and clear ``requests`` and ``problems``."""
         self.requests.clear()
         self.problems.clear()
         self.call("Page.navigate", url=url)
@@ -97,7 +99,7 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=features)
 
     def press(self, key: str) -> None:
-        """Press and release a key, as the keyboard would."""
+        """Press and release a key, like the keyboard."""
         code, number = _KEYS.get(key, (f"Key{key.upper()}", ord(key.upper()[0])))
         event = {"key": key, "code": code, "windowsVirtualKeyCode": number}
         text = {"text": "\r" if key == "Enter" else key} if len(key) == 1 or key == "Enter" else {}
@@ -118,7 +120,7 @@ class Page:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def picture(self) -> bytes:
-        """What the window shows, as PNG."""
+        """A screenshot of the window, as PNG."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def _note(self, message: Json) -> None:
@@ -133,7 +135,7 @@ class Page:
 
 @contextmanager
 def chromium(path: str, width: int = 1440, height: int = 900) -> Iterator[Page]:
-    """A tab of a new browser with a profile of its own."""
+    """A tab of a new browser with a separate profile."""
     with tempfile.TemporaryDirectory(prefix="stowage-chromium-", ignore_cleanup_errors=True) as profile:
         command = [path, *_ARGUMENTS, f"--user-data-dir={profile}", "about:blank"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

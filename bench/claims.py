@@ -1,10 +1,9 @@
-"""What Stowage's scores for ResourceClaims gain: MIG devices created on demand, claims that come and go.
+"""The gain of Stowage's scores for ResourceClaims: MIG devices created on demand, claims that arrive and end.
 
-Claims arrive at random, each for a MIG device or for whole GPUs, and leave after a random time; a claim that
+Claims arrive at random, each for a MIG device or for whole GPUs, and end after a random time; a claim that
 fits nowhere is dropped. Each node allocates the first devices that fit, as kube-scheduler does. The node is a
-random one that fits (the in-tree plugins score no devices), the one of which most is allocated (what a simple
-scorer would do), or the one that Stowage scores best. The figure is the allocated part of the requested GPUs,
-in per cent.
+random one that fits (the in-tree plugins do not score devices), the most allocated one (like a simple
+scorer), or the one with Stowage's best score. The figure is the allocated percentage of the requested GPUs.
 
     python -m bench.claims --seeds 1 2 3 4
 """
@@ -75,10 +74,10 @@ class Cluster:
             for raw in divided_node(name, gpus)[1]:
                 self._cache.put(parse_slice(raw["metadata"]["name"], raw["spec"]))
         self._simulator = AllocationSimulator(self._cache)
-        self._used = defaultdict[str, float](float)  # GPUs that are allocated, by node
+        self._used = defaultdict[str, float](float)  # allocated GPUs, by node
 
     def run(self, mix: Mapping[str, float], load: float, seed: int, claims: int, choice: Choice) -> float:
-        """The allocated part of the requested GPUs. ``load`` is the requested part of all GPUs."""
+        """The allocated fraction of the requested GPUs. ``load`` is the requested fraction of all GPUs."""
         rng, luck = random.Random(seed), random.Random(-seed)
         arrival_rate = load * self.gpus / sum(share * SIZES[kind] for kind, share in mix.items())
         now = requested = allocated = 0.0

@@ -1,8 +1,8 @@
 """The client side of a connection from kube-scheduler: one keep-alive socket, as cheap as possible.
 
-The time from the first byte sent to the last byte received is measured. Requests are rendered before, replies
-are parsed afterwards. On a shared machine part of that time is spent waiting for a CPU; Linux counts it for
-each thread, so it is reported separately.
+The measured time is from the first byte sent to the last byte received. Requests are rendered before, and
+replies are parsed afterwards. On a shared machine part of that time is spent waiting for a CPU; Linux counts
+this for each thread, so it is reported separately.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POLL = 0.0002  # seconds
 
 
 class Refused(RuntimeError):
-    """An answer with another status than 200."""
+    """An answer with a status other than 200."""
 
     def __init__(self, status: int, reply: bytes) -> None:
         super().__init__(f"status {status}: {reply[:200].decode(errors='replace')}")
@@ -33,16 +33,16 @@ class Refused(RuntimeError):
 class Client:
     """One connection to Stowage, or to another extender.
 
-    Seconds of the last exchange: ``seconds`` in all, ``cpu`` of Stowage's event loop until the answer (it has
-    work left then: ``settled``), and ``starved``, in which that loop or this client was ready to run but had
-    no CPU.
+    Seconds of the last exchange: ``seconds`` in total, ``cpu`` of Stowage's event loop until the answer (more
+    work follows: ``settled``), and ``starved``, in which that loop or this client was runnable but had no
+    CPU.
     """
 
     def __init__(
         self, port: int, pid: int, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
     ) -> None:
-        """``pid``: of a process on this machine whose first thread answers; 0 where that is not known, then
-        ``cpu`` and ``starved`` mean nothing."""
+        """``pid``: the process on this machine whose first thread answers; 0 if unknown, then ``cpu`` and
+        ``starved`` are meaningless."""
         tasks = (pid or os.getpid(), os.getpid())
         self._state = Path(f"/proc/{pid}/task/{pid}/stat") if pid else None
         self._schedstats = [Path(f"/proc/{task}/task/{task}/schedstat") for task in tasks]
@@ -60,7 +60,7 @@ class Client:
         return self._read_schedstats()[0] - self._cpu_at_start
 
     def settled(self) -> float:
-        """The loop's seconds of CPU so far, once it sleeps: with all that it does after an answer."""
+        """The loop's seconds of CPU so far, once it sleeps: including all work that follows an answer."""
         deadline = perf_counter() + _LONGEST_WORK
         while self._state and self._state.read_bytes().rpartition(b") ")[2][:1] != b"S":
             if perf_counter() > deadline:
@@ -94,7 +94,7 @@ class Client:
         return reply
 
     def _read_schedstats(self) -> tuple[float, float]:
-        """Seconds so far: on a CPU (the loop), waiting for one (loop and client); sched-stats.rst of
+        """Seconds so far: on a CPU (the loop), waiting for one (loop and client); see sched-stats.rst of
         Linux."""
         loop, own = ([int(field) for field in path.read_bytes().split()] for path in self._schedstats)
         return loop[0] / 1e9, (loop[1] + own[1]) / 1e9

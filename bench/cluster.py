@@ -1,7 +1,7 @@
-"""A synthetic GPU cluster with objects of real size, the same in every run.
+"""A synthetic GPU cluster with objects of realistic size, the same in every run.
 
-Nodes have eight whole GPUs and what GPU feature discovery and the kubelet write (15 KB, most of it the list
-of images). Pods are 4 KB; a tenth of that matters for placement. Six pods run on every node.
+Nodes have eight whole GPUs and the data of GPU feature discovery and the kubelet (15 KB, most of it the list
+of images). Pods have 4 KB, of which a tenth matters for placement. Six pods run on every node.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _OCCUPANCIES = (
     (0, 0, 1, 1, 1, 1),
     (0, 0, 0, 0, 0, 4),
 )
-"""GPUs of the six pods on a node, from full to half empty: every request but the largest fits somewhere."""
+"""GPUs of the six pods on a node, from full to half empty: every request except the largest fits
+somewhere."""
 _PRODUCTS = (
     ("NVIDIA-H100-80GB-HBM3", "81559", "hopper", 6),
     ("NVIDIA-A100-SXM4-80GB", "81920", "ampere", 3),
@@ -31,11 +32,11 @@ _PRODUCTS = (
 )
 """Product, memory in MiB, family, and weight of the nodes' GPUs."""
 GPU_WEIGHTS = {1: 12, 2: 4, 4: 3, 8: 1}
-"""How often an arriving pod asks for so many GPUs."""
+"""GPUs of an arriving pod, and their weights."""
 
 
 def node_name(index: int) -> str:
-    """As long as the names of cloud machines."""
+    """A name as long as those of cloud machines."""
     return f"gpu-node-{index // 1000:02d}-{index % 1000:04d}.eu-west.compute.internal"
 
 
@@ -62,14 +63,14 @@ def bound_pods(count: int, dialect: str = "nvidia", per_node: int = PODS_PER_NOD
 
 
 def nodes_with_room(count: int) -> Iterator[str]:
-    """The names of those of ``count`` nodes that have at least four GPUs free."""
+    """The names of those of ``count`` nodes that have at least four free GPUs."""
     for index, sizes in enumerate(_occupancy(count)):
         if GPUS_PER_NODE - sum(sizes) >= 4:
             yield node_name(index)
 
 
 def arrivals(sizes: Mapping[int, int] = GPU_WEIGHTS, dialect: str = "nvidia") -> Iterator[Manifest]:
-    """An endless stream of pods without a node; ``sizes``: how often one asks for so many GPUs."""
+    """An endless stream of pods without a node; ``sizes``: weights by number of GPUs."""
     rng = random.Random(SEED + 2)
     for number in itertools.count(1_000_000):
         gpus = rng.choices(list(sizes), list(sizes.values()))[0]
@@ -79,7 +80,7 @@ def arrivals(sizes: Mapping[int, int] = GPU_WEIGHTS, dialect: str = "nvidia") ->
 
 
 def hostile(count: int) -> Iterator[Manifest]:
-    """``count`` pods without a node whose manifests are expensive to process."""
+    """``count`` pods without a node, whose manifests are expensive to process."""
     for number, (extra, gpus) in zip(range(count), itertools.cycle(_HOSTILE), strict=False):
         manifest = pod(9_000_000 + number, gpus)
         manifest["metadata"]["annotations"] |= extra

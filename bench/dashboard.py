@@ -2,8 +2,8 @@
 
     python -m bench.dashboard --out DIR --seconds 90
 
-Writes one picture for each row of the dashboard and says which queries found nothing. The exit code is 1 if a
-query finds nothing that should, or an alert names a metric that is not there. Needs Prometheus (Debian: apt
+Writes one picture for each row of the dashboard and prints the queries without results. The exit code is 1 if
+a query unexpectedly has no results, or an alert names a nonexistent metric. Requires Prometheus (Debian: apt
 install prometheus) and matplotlib.
 """
 
@@ -29,7 +29,7 @@ _PAUSE = 0.25  # seconds between two arrivals
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was found: the series of each panel, problems, and the alerts that are pending or fire."""
+    """The series of each panel, problems, and the alerts that are pending or firing."""
 
     answers: dict[str, list[tuple[str, Series]]]
     problems: list[str]
@@ -37,7 +37,7 @@ class Result:
 
 
 def run(seconds: float) -> Result:
-    """Load the service for so long, then ask Prometheus everything."""
+    """Load the service for ``seconds``, then run all queries."""
     with (
         tempfile.TemporaryDirectory(prefix="stowage-prometheus-") as directory,
         loaded_cluster() as (cluster, running),
@@ -84,16 +84,18 @@ def _answers(
 
 
 def _filled(expr: str) -> str:
-    """With the variables as they are when nobody has chosen anything."""
+    """The query with the default values of the variables."""
     expr = chosen(expr).replace("$cluster", "").replace("$price", "1")
     return expr.replace("$model", ".*").replace("$namespace", ".*")
 
 
 def main() -> int:
-    """Run, draw, and print what was found."""
+    """Run, draw, and print the result."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the pictures go")
-    parser.add_argument("--seconds", type=float, default=90, help="how long the load lasts (90)")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="output directory of the pictures"
+    )
+    parser.add_argument("--seconds", type=float, default=90, help="duration of the load (90)")
     args = parser.parse_args()
     if not installed():
         print(MISSING, file=sys.stderr)

@@ -1,8 +1,9 @@
-"""Makes the bundled cluster, in the format of ``kubectl get nodes,pods -A -o json``. To write the file again:
+"""Generates the bundled cluster, in the format of ``kubectl get nodes,pods -A -o json``. To regenerate the
+file:
 
     python -m bench.demo_cluster
 
-Labels are those that GPU feature discovery (GFD) and Node Feature Discovery write on such machines. Sources:
+The labels are those of GPU feature discovery (GFD) and Node Feature Discovery on such machines. Sources:
 NVIDIA/k8s-device-plugin internal/lm (the labels) and its issue 1501 (a dump of 8 x H100),
 NVIDIA/cloud-native-docs gpu-operator/manifests/output/mig-mixed-node-labels.json (a dump of MIG devices),
 docs/gpu-feature-discovery/README.md (the clique); memory sizes as in ``packing/data/gpus.json``.
@@ -104,7 +105,7 @@ def _partitioned(name: str, mig_gpus: int) -> Manifest:
     counts = {profile: each * mig_gpus for profile, each in _BALANCED.items()}
     labels = _mig_labels("all-balanced" if mig_gpus == _H100.gpus else f"custom-{mig_gpus}of{_H100.gpus}")
     labels |= {"nvidia.com/mig.strategy": "mixed"}
-    if mig_gpus == _H100.gpus:  # GFD describes the whole GPUs, and there are none
+    if mig_gpus == _H100.gpus:  # GFD describes the whole GPUs, of which there are none
         labels |= {"nvidia.com/gpu.replicas": "0"}
     for profile, count in counts.items():
         labels |= _INSTANCES[profile].labels(profile, count)
@@ -250,7 +251,7 @@ def _bound(kind: pods.PodKind, number: int, node: str, phase: str) -> Manifest:
 
 
 def text() -> str:
-    """The content of the file, with sorted keys and an indent of four, as kubectl prints it."""
+    """The content of the file, with sorted keys and an indentation of four, as printed by kubectl."""
     items = nodes() + bundled()
     document = {"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}}
     return json.dumps(document, indent=4, sort_keys=True) + "\n"

@@ -1,7 +1,7 @@
-"""The synthetic cluster in the words of another GPU sharing system, so that its extender can read it too.
+"""The synthetic cluster in the format of another GPU sharing system, so that its extender can also read it.
 
-Nodes and GPUs are the same in every dialect. Bound pods have whole GPUs, and pods that arrive ask for as many
-parts of GPUs as they ask for GPUs in ``nvidia``.
+Nodes and GPUs are the same in every dialect. Bound pods have whole GPUs, and arriving pods request as many
+fractions of GPUs as they request GPUs in ``nvidia``.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from bench.node_manifest import GPUS_PER_NODE, Manifest
 
 _SHARES = 10
-"""Into how many parts HAMi's device plugin divides a GPU by default (``deviceSplitCount``)."""
+"""Default number of shares into which HAMi's device plugin divides a GPU (``deviceSplitCount``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """``node`` and ``pod`` write a manifest of ``bench.cluster`` in the words of the dialect, in place.
-
-    ``pod`` takes the number of GPUs that it asks for, and of a bound pod the first of the GPUs that it has,
-    else -1.
+    """``node`` and ``pod`` convert a manifest of ``bench.cluster`` to the dialect, in place. ``pod`` takes
+    the number of requested GPUs, and for a bound pod the first of its GPUs, else -1.
     """
 
     node: Callable[[Manifest], None]
@@ -29,7 +27,7 @@ class Dialect:
 
 
 def _hami_node(node: Manifest) -> None:
-    """Facts: see ``extender/dialects/hami.py``."""
+    """For facts see ``extender/dialects/hami.py``."""
     labels = node["metadata"]["labels"]
     gpu = {
         "count": _SHARES,
@@ -42,13 +40,13 @@ def _hami_node(node: Manifest) -> None:
     name = node["metadata"]["name"]
     gpus = [{"id": _uuid(name, index), "index": index, **gpu} for index in range(GPUS_PER_NODE)]
     node["metadata"]["annotations"]["hami.io/node-nvidia-register"] = json.dumps(gpus)
-    # Objects of their own: capacity and allocatable of the manifest may be one.
+    # Separate objects: capacity and allocatable of the manifest may be the same.
     for amounts in ("capacity", "allocatable"):
         node["status"][amounts] = node["status"][amounts] | {"nvidia.com/gpu": str(_SHARES * GPUS_PER_NODE)}
 
 
 def _hami_pod(pod: Manifest, gpus: int, first: int) -> None:
-    """Facts: see ``extender/dialects/hami.py``."""
+    """For facts see ``extender/dialects/hami.py``."""
     if not gpus:
         return
     part = 100 if first >= 0 else 40
@@ -70,7 +68,7 @@ def _uuid(node: str, index: int) -> str:
 
 
 def _unchanged(*_: object) -> None:
-    """Whole GPUs of NVIDIA's device plugin, which ``bench.cluster`` writes."""
+    """Whole GPUs of NVIDIA's device plugin, as written by ``bench.cluster``."""
 
 
 DIALECTS: Mapping[str, Dialect] = {

@@ -1,7 +1,7 @@
-"""The least that an answer over HTTP costs: a bare ASGI application that reads a body and writes bytes.
+"""The minimum cost of an answer over HTTP: a bare ASGI application that reads a body and writes bytes.
 
 It runs on the same server as Stowage (uvicorn with uvloop and httptools), parses nothing and decides nothing.
-The path says how many bytes the reply has, so a client can have it read and write what Stowage does.
+The path contains the size of the reply, so a client can make it read and write as many bytes as Stowage.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from bench.client import Client
 from bench.service import free_port, running_process, until_ok
 
 _REPLY = b" " * (1 << 20)
-"""A reply is cut out of these bytes; a copy, as Stowage's reply is one."""
+"""Replies are cut from these bytes, as a copy, like Stowage's replies."""
 
 
 async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:  # noqa: ANN401  # ASGI's callables
-    """Read the whole body, then reply with as many bytes as the path says."""
+    """Read the whole body, then reply with the number of bytes in the path."""
     more = True
     while more:
         message = await receive()
@@ -35,7 +35,7 @@ async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:  # noqa:
 
 @contextmanager
 def running_echo() -> Iterator[tuple[int, int]]:
-    """The echo as a process of its own; yields its port and process id."""
+    """The echo as a separate process; yields its port and process id."""
     port = free_port()
     with running_process([sys.executable, "-m", "bench.echo", str(port)], {}) as process:
         until_ok(process, f"http://127.0.0.1:{port}/2")
@@ -49,7 +49,7 @@ def echoed(echo: Client, body: bytes, reply: bytes) -> float:
 
 
 def serve(application: Callable[..., Awaitable[None]], port: int) -> None:
-    """Serve an ASGI application as Stowage is served."""
+    """Serve an ASGI application in the same way as Stowage."""
     uvicorn.run(
         application,
         port=port,

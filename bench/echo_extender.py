@@ -1,8 +1,8 @@
-"""The least that an extender with a shortlist costs: a bare ASGI application that decides nothing.
+"""The minimum cost of an extender with a shortlist: a bare ASGI application that decides nothing.
 
-``filter`` answers with the first names of the request, as many as Stowage's shortlist has; ``prioritize``
-gives all of them the same score. It runs on the same server as Stowage, so what it loses against a bare
-kube-scheduler is the protocol, and what Stowage loses against it are Stowage's decisions.
+``filter`` answers with the first names of the request, as many as in Stowage's shortlist; ``prioritize``
+gives all of them the same score. It runs on the same server as Stowage, so its loss compared with a bare
+kube-scheduler is the cost of the protocol, and Stowage's further loss is the cost of its decisions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHORTLIST: int = Settings.model_fields["shortlist"].default
 
 
 def echo(shortlist: int) -> Callable[..., Awaitable[None]]:
-    """Answers ``/scheduler/filter`` and ``/scheduler/prioritize``."""
+    """The application that answers ``/scheduler/filter`` and ``/scheduler/prioritize``."""
 
     async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:  # noqa: ANN401  # ASGI's
         body, more = b"", True
@@ -39,8 +39,8 @@ def echo(shortlist: int) -> Callable[..., Awaitable[None]]:
 
 
 def answer(verb: str, body: bytes, shortlist: int = SHORTLIST) -> bytes:
-    """The reply to a verb; an empty object for any other. The names are quoted, as they stand in the body:
-    kube-scheduler sends them last."""
+    """The reply to a verb; an empty object for any other. The names are copied with their quotes from the end
+    of the body, where kube-scheduler writes them."""
     end = body.rfind(b"]")
     start = body.rfind(_NAMES) + len(_NAMES)
     names = body[start:end].split(b",", shortlist)[:shortlist]
@@ -54,7 +54,7 @@ def answer(verb: str, body: bytes, shortlist: int = SHORTLIST) -> bytes:
 
 @contextmanager
 def running_echo_extender(shortlist: int = SHORTLIST) -> Iterator[Running]:
-    """The extender as a process of its own."""
+    """The extender as a separate process."""
     port = free_port()
     command = [sys.executable, "-m", "bench.echo_extender", str(port), str(shortlist)]
     with running_process(command, {}) as process:

@@ -1,8 +1,8 @@
-"""CPU time of the objects of the first lists and of the events of a pod: to parse each, and to apply it.
+"""CPU time to parse and to apply the objects of the first lists and the events of a pod.
 
-In one process, without network and threads, so what a thread costs that wakes up for each event is not in it.
-With ``--before``, a directory with the sources of an earlier version, that version is measured in turns with
-this one. Run alone:
+In one process, without network and threads, so the cost of waking a thread for each event is not included.
+With ``--before``, a directory with the sources of an earlier version, that version is measured alternately
+with this one. Run alone:
 
     python -m bench.events --nodes 5000 --rounds 3 --before DIR
 """
@@ -23,18 +23,18 @@ from time import thread_time
 from typing import Any, TypeAlias
 
 Costs: TypeAlias = dict[str, tuple[float, float]]
-"""Microseconds to parse one object and to apply it, by what it is."""
+"""Microseconds to parse one object and to apply it, by kind of object."""
 
 _PODS = 1000
-"""Pods of which each event is measured."""
-_EVENTS = {"ADDED": "a pod arrives", "BOUND": "it is bound", "RUNNING": "it runs", "DELETED": "it goes"}
+"""Number of pods whose events are measured."""
+_EVENTS = {"ADDED": "a pod arrives", "BOUND": "it is bound", "RUNNING": "it runs", "DELETED": "it is deleted"}
 
 
 class _NoSource:
-    """What the engine asks of a source when it starts and applies events."""
+    """The methods of a source that the engine calls at its start and when it applies events."""
 
     def watches(self) -> Mapping[str, object]:
-        """Nothing is watched."""
+        """There are no watches."""
         return {}
 
     def describe(self) -> str:
@@ -42,7 +42,8 @@ class _NoSource:
 
 
 def measure(nodes: int) -> Costs:
-    """The costs here: lists of ``nodes`` nodes with six pods each, then four events of each pod."""
+    """The costs of this version: lists of ``nodes`` nodes with six pods each, then four events of each
+    pod."""
     from bench import cluster
     from extender.k8s.objects import REQUIRED_KINDS, Listed
     from extender.server.engine import Engine
@@ -118,7 +119,7 @@ def _lines(nodes: int) -> Mapping[str, list[bytes]]:
 
 
 def run(nodes: int = 5000, rounds: int = 3, before: Path | None = None) -> Iterator[tuple[str, Costs]]:
-    """The version and its costs, each in a process of its own, in turns."""
+    """The version and its costs, each in a separate process, alternating."""
     here = Path(__file__).resolve()
     sources = {"before": before, "now": here.parents[1]} if before else {"now": here.parents[1]}
     for _, (version, path) in itertools.product(range(rounds), sources.items()):
@@ -131,7 +132,7 @@ def run(nodes: int = 5000, rounds: int = 3, before: Path | None = None) -> Itera
 
 def table(found: Sequence[tuple[str, Costs]]) -> str:
     """Medians (lowest to highest), in Markdown."""
-    # Not at the top: an earlier version, which is measured too, has no such module.
+    # Not at the top: earlier versions, which are also measured, have no such module.
     from bench.cells import median_and_range
 
     lines = ["| CPU, us | version | parse | apply |", "|---|---|--:|--:|"]

@@ -1,9 +1,9 @@
-"""What one replica holds and costs, by the size of the cluster, and the formula that follows.
+"""Memory and CPU of one replica by the size of the cluster, and fitted formulas.
 
-Each size is one scripted API server (``bench.apiserver``) and one Stowage, one after the other. Memory and
-the CPU of a start are fitted as ``a + b x nodes + c x pods + d x GPUs`` (least squares); to tell the three
-apart, the sizes of ``--vary`` are measured with fewer pods and with more GPUs on each node, too. The last
-lines are one of four shards of the sizes of ``--shard``, which the formulas leave out. Run alone:
+Sizes are measured one by one, each with a scripted API server (``bench.apiserver``) and one Stowage. Memory
+and the CPU of a start are fitted as ``a + b x nodes + c x pods + d x GPUs`` (least squares); to separate the
+three factors, the sizes of ``--vary`` are also measured with fewer pods and with more GPUs on each node. The
+last lines are one of four shards of the sizes of ``--shard``, which the formulas exclude. Run alone:
 
     python -m bench.growth --nodes 1000 5000 10000 20000
 """
@@ -35,14 +35,14 @@ _FEWER_PODS, _MORE_GPUS = 2, 16
 _DECISIONS = 200
 _SHORTLIST = 64  # the default of the setting
 _SETTLES = 8.0  # seconds after the start until freed memory is returned and garbage is collected
-_IDLE, _LONGEST = 0.15, 120.0  # part of a core; seconds until which the first prices have to be found
-_RATES = 500, 2000  # changes of pods a second
+_IDLE, _LONGEST = 0.15, 120.0  # fraction of a core; seconds until which the first prices must be found
+_RATES = 500, 2000  # changes of pods per second
 _SECONDS = 10.0  # at each rate
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A cluster; ``pods`` and ``gpus`` on each node."""
+    """A cluster; ``pods`` and ``gpus`` are per node."""
 
     nodes: int
     pods: int = cluster.PODS_PER_NODE
@@ -51,31 +51,30 @@ class Size:
 
     @property
     def names(self) -> list[str]:
-        """The nodes that kube-scheduler asks about."""
+        """The nodes in kube-scheduler's requests."""
         return [cluster.node_name(index) for index in range(0, self.nodes, self.shards)]
 
     @property
     def settings(self) -> dict[str, str]:
-        """Of the first shard, as environment variables. Its scheduler has no pods: only its nodes count."""
+        """Settings of the first shard, as environment variables. Its scheduler has no pods: only its nodes
+        count."""
         if self.shards == 1:
             return {}
         return {"STOWAGE_NODE_SELECTOR": f"{SHARD_LABEL}=0", "STOWAGE_SHARD_SCHEDULERS": '["stowage-0"]'}
 
     @property
     def terms(self) -> tuple[float, float, float, float]:
-        """What the formula's four factors are multiplied by: 1, nodes, pods, GPUs."""
+        """The terms of the formula's four factors: 1, nodes, pods, GPUs."""
         return 1.0, float(self.nodes), float(self.nodes * self.pods), float(self.nodes * self.gpus)
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one size. ``ready``: seconds from the start of the process; ``start_cpu``: its CPU until then.
-
-    ``resident`` and ``peak`` in MiB, after the start and ``_DECISIONS`` pods. ``decision_ms`` and
-    ``decision_cpu_ms``: of filter and prioritize together with all nodes named, the lower quartile, because
-    other work on the machine can only add to them. ``event_us``: CPU
-    of the process for each watch event, at each of ``_RATES``.
-    """
+    """Figures of one size. ``ready``: seconds from the start of the process; ``start_cpu``: its CPU until
+    then. ``resident`` and ``peak`` in MiB, after the start and ``_DECISIONS`` pods. ``decision_ms`` and
+    ``decision_cpu_ms``: filter and prioritize together with all nodes named, the lower quartile, because
+    other work on the machine can only add to them. ``event_us``: CPU of the process per watch event, at each
+    of ``_RATES``."""
 
     size: Size
     ready: float
@@ -89,14 +88,15 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """``factors`` of 1, nodes, pods and GPUs, and for each size what was measured minus what they give."""
+    """``factors`` of 1, nodes, pods and GPUs, and for each size the residual: the measured value minus the
+    fit."""
 
     factors: tuple[float, ...]
     residuals: tuple[float, ...]
 
 
 def sizes(nodes: Sequence[int], vary: Collection[int], shard: Sequence[int]) -> Iterator[Size]:
-    """The sizes to measure: each number of nodes, those of ``vary`` with other pods and GPUs, too, and a
+    """The sizes to measure: each number of nodes, those of ``vary`` also with other pods and GPUs, and a
     shard of those of ``shard``."""
     for count in nodes:
         yield Size(count)
@@ -108,8 +108,8 @@ def sizes(nodes: Sequence[int], vary: Collection[int], shard: Sequence[int]) -> 
 
 
 def fit(measured: Sequence[Figures], value: Callable[[Figures], float]) -> Fit:
-    """Least squares over all sizes. A factor whose term does not vary beside the others gets a share of
-    theirs: with nodes of one kind only, pods and GPUs are multiples of the nodes."""
+    """Least squares over all sizes. A factor whose term is proportional to others shares their value: with
+    only one kind of nodes, pods and GPUs are multiples of the nodes."""
     terms = np.array([one.size.terms for one in measured])
     values = np.array([value(one) for one in measured])
     scale = terms.max(axis=0)
@@ -131,7 +131,7 @@ def measure(size: Size, environment: Mapping[str, str]) -> Figures:
 
 
 def _until_idle(pid: int) -> None:
-    """Wait until what a start leaves to be done is done."""
+    """Wait until the work that follows a start is done."""
     deadline = time.monotonic() + _LONGEST
     time.sleep(_SETTLES)
     while time.monotonic() < deadline:
@@ -168,7 +168,7 @@ def _quartile(values: Sequence[float]) -> float:
 
 
 def _event(pid: int, port: int, rate: int) -> float:
-    """Microseconds of CPU for each event of ``_SECONDS``."""
+    """Microseconds of CPU per event of ``_SECONDS``."""
     before, cpu = _sent(port, f"?pods={rate}"), cpu_seconds(pid)
     time.sleep(_SECONDS)
     sent, cpu = _sent(port) - before, cpu_seconds(pid) - cpu
@@ -181,7 +181,7 @@ def _sent(port: int, query: str = "") -> int:
 
 
 def row(one: Figures) -> str:
-    """A line of the table."""
+    """A row of the table."""
     _, nodes, pods, gpus = one.size.terms
     shard = f", 1 of {one.size.shards} shards" if one.size.shards > 1 else ""
     columns = [f"{nodes:,.0f}{shard}", f"{pods:,.0f}", f"{gpus:,.0f}"]
@@ -193,14 +193,14 @@ def row(one: Figures) -> str:
 
 HEAD = (
     "| nodes | pods | GPUs | memory, MiB | its peak | ready after, s | CPU of the start, s "
-    "| filter + prioritize, ms | their CPU, ms | CPU of an event at 500 a second, us | at 2,000 "
-    "| events a second of one core |\n"
+    "| filter + prioritize, ms | their CPU, ms | CPU per event at 500 per second, us | at 2,000 "
+    "| events per second per core |\n"
     f"{'|--:' * 12}|"
 )
 
 
 def formula(name: str, unit: str, measured: Sequence[Figures], value: Callable[[Figures], float]) -> str:
-    """The formula and how far each size is from it."""
+    """The formula and the residual of each size."""
     found = fit(measured, value)
     base, *factors = found.factors
     terms = [f"{factor * 1000:.3f} x {what}" for factor, what in zip(factors, _WHATS, strict=True)]
@@ -216,7 +216,7 @@ _WHATS = ("thousand nodes", "thousand pods", "thousand GPUs")
 
 
 def main() -> None:
-    """Print a line for each size, then the formulas."""
+    """Print a row for each size, then the formulas."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--vary", type=int, nargs="*", default=[5000])

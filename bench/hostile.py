@@ -1,8 +1,8 @@
-"""What hostile pods cost the others: the latency of normal pods with and without them.
+"""The cost of hostile pods to others: the latency of normal pods with and without them.
 
 Two Stowages watch two scripted API servers with the same cluster and the same changes; one cluster also has
-pending pods that are expensive to process. Each normal pod is sent to both, one after the other, so a change
-of the machine's speed affects both. Run alone:
+pending pods that are expensive to process. Each normal pod is sent to both in succession, so changes of the
+machine's speed affect both. Run alone:
 
     python -m bench.hostile --nodes 1000 --hostile 200 --pods 500
 """
@@ -18,9 +18,9 @@ from bench import cluster
 from bench.client import Client, extender_args
 from bench.service import api_server, stowage
 
-_RATE = 50  # changes of pods a second
+_RATE = 50  # changes of pods per second
 _WARM_UP = 20
-_SIZES = {1: 12, 2: 4, 4: 3}  # every pod fits: a refusal is evaluated again for up to 30 ms
+_SIZES = {1: 12, 2: 4, 4: 3}  # every pod fits: a refusal is reevaluated for up to 30 ms
 _CALLS = ("/scheduler/filter", "/scheduler/prioritize")
 
 
@@ -48,7 +48,7 @@ def run(nodes: int, hostile: int, pods: int) -> tuple[list[list[float]], list[fl
 
 
 def main() -> None:
-    """Print medians, 99th percentiles, and the ratio pod by pod."""
+    """Print medians, 99th percentiles, and the ratio per pod."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--hostile", type=int, default=200)
@@ -59,7 +59,7 @@ def main() -> None:
         p99 = statistics.quantiles(milliseconds, n=100)[98]
         print(f"{name}: median {statistics.median(milliseconds):.2f} ms, p99 {p99:.2f} ms, {mib:.0f} MiB")
     ratios = [beside / without for without, beside in zip(*times, strict=True)]
-    print(f"ratio, pod by pod: median {statistics.median(ratios):.3f}")
+    print(f"ratio per pod: median {statistics.median(ratios):.3f}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""How long filter and prioritize take over HTTP, by cluster size, with all names and with the shortlist.
+"""Latency of filter and prioritize over HTTP by cluster size, with all names and with the shortlist.
 
 Each pair is one pod: filter with the names of all nodes, then prioritize with all of them (``shortlist: 0``)
 or with those that filter returned. Each request of a pair is also sent to an echo (``bench.echo``), which
-reads and writes as many bytes: machines differ, and the ratio of both says what Stowage adds. Run alone:
+reads and writes the same number of bytes: machines differ, and the ratio shows Stowage's share. Run alone:
 
     python -m bench.latency --nodes 100 1000 5000 20000 --pods 300
 
-With ``--against URL`` each pod is also sent to another extender, which runs already and knows the same
-cluster (``python -m bench.apiserver`` serves it); ``--dialect``: in which words pods and nodes are written.
+With ``--against URL`` each pod is also sent to another running extender with the same cluster (served by
+``python -m bench.apiserver``); ``--dialect``: the format of pods and nodes.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _WARM_UP = 20
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """filter and prioritize for one pod: milliseconds of both, CPU milliseconds of the event loop, with what
-    it does after its answers, and how many nodes filter returned."""
+    """filter and prioritize for one pod: milliseconds of both, CPU milliseconds of the event loop, including
+    the work after its answers, and the number of nodes that filter returned."""
 
     filter_ms: float
     prioritize_ms: float
@@ -50,8 +50,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The pairs of each pod, in order: of Stowage, of the echo, and of an earlier version and of another
-    extender if there is one."""
+    """The pairs of each pod, in order: of Stowage, of the echo, and if present of an earlier version and of
+    another extender."""
 
     nodes: int
     shortlist: int
@@ -67,7 +67,7 @@ class Row:
 
     @property
     def cpu_times_echo(self) -> float:
-        """The same of the CPU of the event loops, on which other work of the machine has little influence."""
+        """The same ratio for the CPU of the event loops, which other work on the machine hardly affects."""
         return _ratio([one.cpu_ms for one in self.pairs], [one.cpu_ms for one in self.echoes])
 
     @property
@@ -77,13 +77,13 @@ class Row:
 
 
 class Asker:
-    """Calls one Stowage as kube-scheduler does, and the echo of both calls."""
+    """Calls one Stowage like kube-scheduler, and the echo of both calls."""
 
     def __init__(self, client: Client, shortlist: int) -> None:
         self._client, self._shortlist = client, shortlist
 
     def ask(self, pod: dict[str, Any], names: list[str], echo: Client | None = None) -> tuple[Pair, Pair]:
-        """The pair of this pod, and its echo (zeros without one)."""
+        """The pair of this pod, and its echo (zeros without an echo)."""
         client, body = self._client, extender_args(pod, names)
         cpu, echo_cpu = client.settled(), echo.settled() if echo else 0.0
         reply = client.post("/scheduler/filter", body)
@@ -108,9 +108,10 @@ def measure(
     other: Other | None = None,
     dialect: str = "nvidia",
 ) -> Row:
-    """Measure ``pods`` pairs on one connection, in turns with the echo and the others on their own.
+    """Measure ``pods`` pairs on one connection, alternating with the echo and the others on separate
+    connections.
 
-    The names begin at another node for each pod: kube-scheduler does not send the same list twice.
+    The names start at a different node for each pod: kube-scheduler does not send the same list twice.
     """
     names = [cluster.node_name(index) for index in range(nodes)]
     row = Row(nodes, shortlist)
@@ -122,7 +123,7 @@ def measure(
             start = number * 37 % nodes
             rotated = names[start:] + names[:start]
             pair, of_echo = stowage_now.ask(pod, rotated, bare)
-            # With the echo, too: without it this version would find the CPU's caches as it left them.
+            # Also with the echo: without it this version would find its data still in the CPU's caches.
             was = Asker(earlier, shortlist).ask(pod, rotated, bare)[0] if earlier else None
             answer = other.ask(pod, rotated) if other else None
             if number >= _WARM_UP:
@@ -142,10 +143,10 @@ def run(
     dialect: str = "nvidia",
 ) -> list[Row]:
     """Measure every size with ``shortlist: 0`` and with the default. ``before``: a directory with the sources
-    of an earlier version, which runs with the packages of this one."""
+    of an earlier version, which runs with the packages of this version."""
     rows = []
     for nodes in sizes:
-        # kube-scheduler asks about pods that the watch has shown.
+        # kube-scheduler sends pods that the watch has observed.
         waiting = pods + _WARM_UP
         with api_server(nodes, waiting=waiting, dialect=dialect) as kubeconfig, running_echo() as echo:
             for shortlist in shortlists:
@@ -178,7 +179,8 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def comparison(rows: Sequence[Row]) -> str:
-    """Stowage beside the other extender, as a Markdown table: medians, and for how many pods a node fits."""
+    """Stowage compared with the other extender, as a Markdown table: medians, and the number of pods for
+    which a node fits."""
     lines = [
         "| nodes | shortlist | Stowage, ms | other, ms | other: filter | other: CPU | x other "
         "| pods that fit: Stowage | other |",
@@ -212,9 +214,11 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--pods", type=int, default=300)
     parser.add_argument("--before", type=Path, help="directory with the sources of an earlier version")
-    parser.add_argument("--against", metavar="URL", help="urlPrefix of another extender, which runs already")
-    parser.add_argument("--against-pid", type=int, default=0, help="its process, for the CPU that it takes")
-    parser.add_argument("--dialect", choices=list(DIALECTS), default="nvidia", help="of nodes and pods")
+    parser.add_argument("--against", metavar="URL", help="urlPrefix of another running extender")
+    parser.add_argument("--against-pid", type=int, default=0, help="its process, to measure its CPU")
+    parser.add_argument(
+        "--dialect", choices=list(DIALECTS), default="nvidia", help="format of nodes and pods"
+    )
     args = parser.parse_args()
     with ExitStack() as stack:
         other = stack.enter_context(Other(args.against, args.against_pid)) if args.against else None

@@ -1,7 +1,7 @@
-"""Measures the figures of ``limits.yaml``, and fails where one is worse than its margin allows.
+"""Measures the figures of ``limits.yaml``, and fails if one exceeds its margin.
 
 Every figure is a ratio of two values of the same run, lower is better: machines differ, and one machine
-differs from hour to hour. A change that makes something 20 % slower is to be seen. Run alone:
+differs from hour to hour. Slowdowns of 20 % should be detected. Run alone:
 
     python -m bench.limits --only echo-1000-shortlist memory
 """
@@ -34,8 +34,8 @@ _ECHO_SIZES = (100, 1000)  # with more nodes the echo differs too much from hour
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """``observed``: the median of the runs when the file was written; ``spread``: highest minus lowest of
-    them. ``margin``: the part of ``observed`` by which a later median may be higher."""
+    """``observed``: the median of the runs when the file was written; ``spread``: their highest minus their
+    lowest. ``margin``: the fraction of ``observed`` by which a later median may be higher."""
 
     name: str
     what: str
@@ -50,7 +50,7 @@ class Limit:
 
 
 def read(path: Path = FILE) -> list[Limit]:
-    """The limits of a file. Raises ``ValueError`` where a figure is not complete, or is there twice."""
+    """The limits of a file. Raises ``ValueError`` if a figure is incomplete or duplicated."""
     limits = []
     for entry in yaml.safe_load(path.read_text())["figures"]:
         if set(entry) != {field.name for field in fields(Limit)}:
@@ -80,7 +80,7 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """One line of the table."""
+        """One row of the table."""
         spread = max(self.values) - min(self.values)
         result = "ok" if self.passes else "WORSE"
         if self.median < self.limit.observed * (1 - self.limit.margin):
@@ -101,7 +101,7 @@ def echo(nodes: int, shortlist: int, rounds: int) -> list[float]:
 
 
 def undisturbed(pairs: Sequence[latency.Pair]) -> float:
-    """The lower quartile of the CPU, ms: neighbours on the machine can only add to it."""
+    """The lower quartile of the CPU, ms: other work on the machine can only add to it."""
     return statistics.quantiles([pair.cpu_ms for pair in pairs], n=4)[0]
 
 
@@ -134,23 +134,23 @@ MEASURES: Mapping[str, Callable[[int], list[float]]] = {
     **{f"echo-{nodes}-shortlist": partial(echo, nodes, _SHORTLIST) for nodes in _ECHO_SIZES},
     "memory": memory,
 }
-"""By the names in the file. Each takes a number of rounds, and returns as many values."""
+"""By the names in the file. Each takes a number of rounds, and returns that many values."""
 
 
 def chosen(limits: Sequence[Limit], only: Sequence[str]) -> list[Limit]:
-    """Those with these names, all without any. Raises ``ValueError`` for an unknown name."""
+    """The limits with these names, or all. Raises ``ValueError`` for an unknown name."""
     if unknown := set(only) - {limit.name for limit in limits}:
         raise ValueError(f"unknown figure: {', '.join(sorted(unknown))}")
     return [limit for limit in limits if not only or limit.name in only]
 
 
 def main() -> None:
-    """Print a line for each figure; status 1 if one is worse than its margin allows."""
+    """Print a row for each figure; the exit code is 1 if one exceeds its margin."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[], help="names of figures (all)")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    print("| figure | observed | most | now | spread | |\n|---|--:|--:|--:|--:|---|")
+    print("| figure | observed | limit | now | spread | |\n|---|--:|--:|--:|--:|---|")
     passes = True
     for limit in chosen(read(), args.only):
         verdict = Verdict(limit, tuple(MEASURES[limit.name](args.rounds)))

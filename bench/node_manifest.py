@@ -1,4 +1,4 @@
-"""The manifest of one node, with the labels and the status of a real one."""
+"""The manifest of one node, with realistic labels and status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARD_LABEL, SHARDS = "stowage.dev/shard", 4
 def node_manifest(
     index: int, name: str, product: str, memory_mib: str, family: str, gpus: int = GPUS_PER_NODE
 ) -> Manifest:
-    """A node with eight GPUs, or ``gpus``; ``index`` is its number in the cluster."""
+    """A node with ``gpus`` GPUs; ``index`` is its number in the cluster."""
     amounts = {
         "cpu": "128",
         "memory": "2113536732Ki",
@@ -78,7 +78,7 @@ def _node_status(index: int) -> Manifest:
         "conditions": [{"type": kind, **condition} for kind in kinds],
         "addresses": [{"type": "InternalIP", "address": address}],
         "nodeInfo": {"kubeletVersion": "v1.36.3", "containerRuntimeVersion": "containerd://2.1.4"},
-        "images": [  # the kubelet reports its 50 largest
+        "images": [  # the kubelet reports the 50 largest
             {
                 "names": [f"{image}-{i:02d}@sha256:{i:064x}", f"{image}-{i:02d}:2026.{i}.0"],
                 "sizeBytes": 1_234_567_890 + i,

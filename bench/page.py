@@ -1,12 +1,13 @@
-"""What the page at ``/`` costs: how fast it loads in Chromium, and what it costs the verbs while it is open.
+"""The cost of the page at ``/``: its load time in Chromium, and its effect on the verbs while it is open.
 
     python -m bench.page --nodes 2000 --loads 10 --pairs 20
     python -m bench.page --screenshots docs/images
 
-Loads are those of a real Chromium on the same machine, until all nodes are drawn. For the verbs there are
-``--pairs`` of blocks of ``--seconds``, one with a page and one without, in random order, while pods come and
-go. What an open page asks, a process of its own asks at the same intervals, so that a browser does not use
-the CPUs of the service. The difference is the mean of those of the blocks' medians, with its standard error.
+Load times are those of a real Chromium on the same machine, until all nodes are drawn. For the verbs there
+are ``--pairs`` of blocks of ``--seconds``, one with a page and one without, in random order, while pods
+arrive and end. A separate process sends the requests of an open page at the same intervals, so that no
+browser uses the CPUs of the service. The difference is the mean difference of the blocks' medians, with its
+standard error.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image  # matplotlib needs it, too
+from PIL import Image  # also required by matplotlib
 
 from bench import cluster
 from bench.chromium import Page, chromium, find_chromium
@@ -39,15 +40,15 @@ from bench.service import api_server, cpu_seconds, free_port, running_process, s
 
 _READY = "document.body?.dataset.ready"
 _POLL, _HISTORY = 2.0, 10.0  # seconds, as in main.js
-_RATE = 20.0  # pods that come and go, a second
+_RATE = 20.0  # pods that arrive and end per second
 _PAUSE = 0.02  # seconds between two pods
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Of one block: the median and mean milliseconds of filter and prioritize together, the mean CPU of the
-    event loop meanwhile (with what it did for the page before it came to the request), and the CPU seconds a
-    second of the whole service."""
+    """Figures of one block: the median and mean milliseconds of filter and prioritize together, the mean CPU
+    of the event loop during a request (including preceding work for the page), and the CPU seconds per second
+    of the whole service."""
 
     median_ms: float
     mean_ms: float
@@ -58,7 +59,7 @@ class Block:
 _ROWS = (
     ("filter and prioritize, median, ms", "median_ms"),
     ("the same, mean, ms", "mean_ms"),
-    ("CPU of the event loop meanwhile, mean, ms", "loop_ms"),
+    ("CPU of the event loop during it, mean, ms", "loop_ms"),
     ("CPU of the service, s/s", "service"),
 )
 
@@ -142,7 +143,7 @@ def _block(client: Client, bodies: Sequence[bytes], seconds: float, pid: int) ->
 
 
 def poll(port: int) -> None:
-    """Ask what an open page asks, between the lines "on" and "off" of standard input."""
+    """Send the requests of an open page, between the lines "on" and "off" of standard input."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     version, is_open, read_at, history_at = "", False, 0.0, 0.0
     while True:
@@ -170,14 +171,14 @@ _SHOTS = (
     ("page-2000-light", 2000, "light", ""),
     ("page-2000-dark", 2000, "dark", "#colour=use"),
 )
-"""File, nodes, scheme and what is shown."""
+"""File, nodes, color scheme and view."""
 
 
 def screenshots(folder: Path) -> None:
-    """Write the pictures of docs/page.md."""
+    """Write the screenshots of docs/page.md."""
     path = find_chromium()
     if path is None:
-        raise SystemExit("Chromium is needed: apt-get install chromium")
+        raise SystemExit("Chromium is required: apt-get install chromium")
     for nodes, shots in itertools.groupby(_SHOTS, lambda shot: shot[1]):
         with snapshot_service(nodes) as url, chromium(path, 1280, 800) as page:
             time.sleep(12)  # a second sample
@@ -188,20 +189,20 @@ def screenshots(folder: Path) -> None:
                 page.wait_for(_READY)
                 page.run("document.getElementById('source').textContent = 'an example'")
                 time.sleep(1)
-                # 128 colors are enough, and a third of the size.
+                # 128 colors are sufficient, at a third of the size.
                 picture = Image.open(io.BytesIO(page.picture())).convert("RGB").quantize(128)
                 picture.save(folder / f"{name}.png", optimize=True)
 
 
 def main() -> None:
-    """Print the figures, or write the pictures."""
+    """Print the figures, or write the screenshots."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2000)
     parser.add_argument("--loads", type=int, default=10)
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--screenshots", type=Path)
-    parser.add_argument("--poll", type=int, help="for this program itself")
+    parser.add_argument("--poll", type=int, help="used internally")
     args = parser.parse_args()
     if args.poll:
         poll(args.poll)

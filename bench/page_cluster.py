@@ -1,8 +1,8 @@
-"""A mixed fleet for looking at the page, of any size, the same in every run.
+"""A mixed fleet of any size to view on the page, the same in every run.
 
 H100s in one NVLink island, A100s in two, A100s in MIG instances, L40S that Stowage shares, time-sliced T4s;
-some nodes are spot, cordoned or being re-partitioned, and on some the CPU is used up beside free GPUs. As
-manifests in a List, which ``stowage serve --snapshot`` reads.
+some nodes are spot nodes, cordoned or being repartitioned, and some have free GPUs but no free CPU. The
+manifests are in a List for ``stowage serve --snapshot``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TEAMS = ("speech", "vision", "search", "ranking", "robotics")
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Nodes of one kind: their name, product and GPUs, labels, and ``weight``, how many of 20 there are."""
+    """Nodes of one kind: their name, product and GPUs, labels, and ``weight``, their number among 20."""
 
     name: str
     product: str
@@ -47,7 +47,7 @@ _MIG = {"nvidia.com/mig-1g.10gb": 16, "nvidia.com/mig-2g.20gb": 8, "nvidia.com/m
 
 
 def manifests(nodes: int) -> Manifest:
-    """A List of so many nodes, their pods, and a few pods that wait."""
+    """A List of ``nodes`` nodes, their pods, and a few pending pods."""
     rng = random.Random(SEED)
     kinds = [kind for kind in _KINDS for _ in range(kind.weight)]
     items: list[Manifest] = []
@@ -97,7 +97,7 @@ Amounts = dict[str, str]
 
 
 def _pods(rng: random.Random, kind: _Kind) -> Iterator[tuple[Amounts, dict[str, dict[str, str]]]]:
-    """What pods of one node ask for, with annotations."""
+    """Requests of the pods of one node, with annotations."""
     if kind.name == "mig":
         for resource, count in _MIG.items():
             for _ in range(round(count * rng.choice((0.4, 0.7, 1.0)))):

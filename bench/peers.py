@@ -1,17 +1,18 @@
-"""GPUs allocated, 8-GPU jobs placed and pods a second, of other schedulers and with Stowage.
+"""Allocated GPUs, placed 8-GPU jobs and pods per second, of other schedulers and with Stowage.
 
-All of them get the same pods on one control plane, in turns.
+All of them schedule the same pods on one control plane, alternating.
 
-Pods of 1, 2, 4 and 8 GPUs (``bench.cluster.GPU_WEIGHTS``) arrive in random order until they ask for three
-quarters of all GPUs; every second of them ends; then others arrive until all pods ask for as many GPUs as
-there are. No pod moves and none is evicted. Pods a second are those of the first part, which exist before the
-scheduler starts, between 10 and 90 % of them; the rest is counted when nothing has changed for ``_STILL``
-seconds. Rounds differ in their pods.
+Pods of 1, 2, 4 and 8 GPUs (``bench.cluster.GPU_WEIGHTS``) arrive in random order until they request three
+quarters of all GPUs; every second one ends; then others arrive until all pods request as many GPUs as exist.
+No pods are moved or evicted. The rate is that of the first part, whose pods exist before the scheduler
+starts, between 10 and 90 % of them; the rest is counted when nothing has changed for ``_STILL`` seconds.
+Rounds differ in their pods.
 
-The schedulers: kube-scheduler as it comes and with MostAllocated (``scheduler-config/second-scheduler.yaml``
-without its extender), the same with Stowage, and Volcano with binpack where ``STOWAGE_E2E_VOLCANO`` is the
-path of vc-scheduler (tests/e2e/README.md). HAMi is not among them: its bind waits for its device plugin,
-which needs GPUs. The control plane is that of the end-to-end tests. Run alone:
+The schedulers: kube-scheduler with its defaults and with MostAllocated
+(``scheduler-config/second-scheduler.yaml`` without its extender), the same with Stowage, and Volcano with
+binpack if ``STOWAGE_E2E_VOLCANO`` is the path of vc-scheduler (tests/e2e/README.md). HAMi is not included:
+its bind waits for its device plugin, which needs GPUs. The control plane is that of the end-to-end tests. Run
+alone:
 
     python -m bench.peers --nodes 100 --rounds 2
 """
@@ -38,14 +39,14 @@ from tests.e2e.controlplane.build import missing
 from tests.e2e.controlplane.cluster import ControlPlane
 
 _FIRST = 0.75
-"""Part of the GPUs that the pods of the first part ask for."""
+"""Fraction of the GPUs that the pods of the first part request."""
 _STILL, _TIMEOUT = 12.0, 300.0
-"""Seconds: kube-scheduler tries a refused pod again after 10 s at most if something has changed."""
+"""Seconds: kube-scheduler retries an unschedulable pod after 10 s at most if something has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """``allocated``: part of the GPUs. ``placed`` and ``wanted``: 8-GPU jobs of the second part."""
+    """``allocated``: fraction of the GPUs. ``placed`` and ``wanted``: 8-GPU jobs of the second part."""
 
     scheduler: str
     allocated: float
@@ -89,7 +90,7 @@ _SCHEDULERS: Mapping[str, Callable[[ControlPlane], AbstractContextManager[None]]
 
 
 def run(nodes: int, rounds: int) -> Iterator[Run]:
-    """Each scheduler ``rounds`` times, in turns. Needs the built control plane."""
+    """Run each scheduler ``rounds`` times, alternating. Needs the built control plane."""
     if missing():
         raise SystemExit("the control plane is not built: python -m tests.e2e.controlplane.build")
     with ExitStack() as stack:
@@ -127,7 +128,7 @@ def _run(
 
 
 def _until(gpus: float, sizes: Sequence[int]) -> Iterator[int]:
-    """The first of these sizes that together are no more than so many GPUs; larger ones are left out."""
+    """The first of these sizes that together do not exceed ``gpus`` GPUs; larger ones are skipped."""
     for size in sizes:
         if size <= gpus:
             gpus -= size
@@ -135,7 +136,7 @@ def _until(gpus: float, sizes: Sequence[int]) -> Iterator[int]:
 
 
 def _create(plane: ControlPlane, sizes: Sequence[int], start: int, groups: bool) -> dict[str, int]:
-    """Pods of these sizes, created in this order, one after the other: their names, with the sizes."""
+    """Create pods of these sizes in this order: their names, with the sizes."""
     created = dict[str, int]()
     for number, size in enumerate(sizes, start):
         pod: Manifest = new_object(cluster.pod(number, size))
@@ -150,7 +151,7 @@ def _create(plane: ControlPlane, sizes: Sequence[int], start: int, groups: bool)
 
 
 def _waiting(plane: ControlPlane) -> Iterator[tuple[float, set[str]]]:
-    """When (monotonic seconds), and the pods without a node, until nobody waits or nothing changes."""
+    """The time (monotonic seconds) and the pods without a node, until there are none or nothing changes."""
     changed, before = time.monotonic(), None
     deadline = changed + _TIMEOUT
     while (now := time.monotonic()) < deadline:
@@ -166,7 +167,7 @@ def _waiting(plane: ControlPlane) -> Iterator[tuple[float, set[str]]]:
 
 
 def _rate(pace: Sequence[tuple[float, int]], pods: int) -> float:
-    """Pods a second between 10 and 90 % of them."""
+    """Pods per second between 10 and 90 % of them."""
     begun = next(one for one in pace if one[1] >= 0.1 * pods)
     ended = next((one for one in pace if one[1] >= 0.9 * pods), pace[-1])
     return (ended[1] - begun[1]) / max(ended[0] - begun[0], 0.1)
@@ -174,7 +175,7 @@ def _rate(pace: Sequence[tuple[float, int]], pods: int) -> float:
 
 def table(runs: Sequence[Run]) -> str:
     """Medians (lowest to highest), in Markdown."""
-    lines = ["| | GPUs allocated, % | 8-GPU jobs placed, % | pods a second |", "|---|--:|--:|--:|"]
+    lines = ["| | GPUs allocated, % | 8-GPU jobs placed, % | pods per second |", "|---|--:|--:|--:|"]
     for name in dict.fromkeys(one.scheduler for one in runs):
         rows = [one for one in runs if one.scheduler == name]
         allocated = median_and_range([100 * one.allocated for one in rows], ".1f")

@@ -1,9 +1,9 @@
-"""The longest that each task of the service keeps the event loop, and with it every request that comes.
+"""The longest time for which each task of the service blocks the event loop, and with it every request.
 
-One process follows a full cluster on the small API server of the tests: the evictor and moves are on, a gang
-and large jobs wait, one of each three running pods may go for them, pods come and go, kube-scheduler asks,
-Prometheus scrapes, and every page of ``/debug`` is read. The event loop times each callback in CPU of its
-thread, so other work on the machine does not count. Run alone:
+One process follows a full cluster on the small API server of the tests: the evictor and moves are enabled, a
+gang and large jobs are pending, a third of the running pods may be evicted for them, pods arrive and end,
+kube-scheduler sends requests, Prometheus scrapes, and every page of ``/debug`` is read. The event loop times
+each callback in CPU of its thread, so other work on the machine does not count. Run alone:
 
     python -m bench.pieces --nodes 1000 --seconds 60
 """
@@ -60,7 +60,7 @@ READ = (
 
 @dataclass(slots=True)
 class Pieces:
-    """By task or callback: how often it ran, and the longest run in seconds of CPU. ``tasks``: those of the
+    """By task or callback: the number of runs, and the longest run in seconds of CPU. ``tasks``: those of the
     service."""
 
     tasks: set[str] = field(default_factory=set)
@@ -73,7 +73,7 @@ class Pieces:
 
 
 class TimedLoop(asyncio.SelectorEventLoop):
-    """Times what it runs: each step of a task by the task's name, other callbacks by their own."""
+    """Times its callbacks: each step of a task under the task's name, others under their own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,8 +115,8 @@ def _name_of(callback: Callable[..., object]) -> str:
 
 
 def pieces(nodes: int, seconds: float, first: float = 10.0) -> Pieces:
-    """What kept the event loop of a service with so many nodes of 8 GPUs: not in the ``first`` seconds, in
-    which everything runs once, and is loaded or compiled for that."""
+    """Blocking times in a service with ``nodes`` nodes of 8 GPUs, without the ``first`` seconds, in which
+    everything runs for the first time and is loaded or compiled."""
     with tempfile.TemporaryDirectory() as directory:
         api = ApiServer()
         api.start()
@@ -131,8 +131,8 @@ def pieces(nodes: int, seconds: float, first: float = 10.0) -> Pieces:
 
 
 def _cluster(nodes: int) -> Iterator[dict[str, Any]]:
-    """Nodes with 7 of 8 GPUs in use, and what waits: a gang with a member that no node can take, jobs of 8
-    GPUs that nobody yields to, and urgent ones."""
+    """Nodes with 7 of 8 GPUs in use, and pending pods: a gang with a member that no node can accept, jobs of
+    8 GPUs that may not preempt, and urgent ones."""
     for number in range(nodes):
         yield node(f"n{number}", gpus=8)
         for place, gpus in enumerate((4, 2, 1)):
@@ -183,7 +183,7 @@ def _repeat(name: str, call: Callable[[], Awaitable[object]], pause: float) -> a
 
 
 async def _call(app: FastAPI, method: str, path: str, body: bytes = b"") -> None:
-    """As a port does, and nobody reads the answer."""
+    """Call the application like a port, and discard the answer."""
     path, _, query = path.partition("?")
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     headers.append((b"content-length", b"%d" % len(body)))
@@ -220,7 +220,7 @@ async def _ask_verbs(app: FastAPI, nodes: int) -> None:
 
 
 async def _change(api: ApiServer, nodes: int, numbers: Iterator[int]) -> None:
-    """A small pod comes and one goes."""
+    """Create and delete a small pod."""
     number = next(numbers)
     api.pods.put(pod(f"s{number}", f"n{number % nodes}", gpus=1, priority=0))
     if number >= 10:

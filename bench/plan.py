@@ -1,8 +1,8 @@
-"""How long commands about a snapshot take: until their first line, and until they end.
+"""Duration of commands on a snapshot: until their first line, and until they end.
 
 ``explain``, ``top`` and ``plan`` on nodes of eight GPUs with six running pods each (``bench/cluster.py``) and
-a hundred waiting pods. The kernels are loaded from a cache that a run before has filled. Beside the seconds
-on the clock stand those of the processor, which mean something on a busy machine, too. Run alone:
+a hundred pending pods. The kernels are loaded from a cache filled by a preceding run. CPU time is shown in
+addition to elapsed time, because it is also meaningful on a busy machine. Run alone:
 
     python -m bench.plan --nodes 400 1000 --rounds 3
 """
@@ -37,7 +37,7 @@ COMMANDS = (
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one run, from the start of the process: on the clock and of the processor (``cpu``)."""
+    """Seconds of one run, from the start of the process: elapsed time and CPU time (``cpu``)."""
 
     command: str
     nodes: int
@@ -48,7 +48,7 @@ class Timing:
 
 
 def write_snapshot(path: Path, nodes: int) -> str:
-    """The cluster as a file; returns the key of a waiting pod."""
+    """Write the cluster to a file; returns the key of a pending pod."""
     waiting = list(itertools.islice(cluster.arrivals(), _WAITING))
     items = [*cluster.nodes(nodes), *cluster.bound_pods(nodes), *waiting]
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
@@ -56,7 +56,7 @@ def write_snapshot(path: Path, nodes: int) -> str:
 
 
 def measure(command: Sequence[str], snapshot: Path, pod: str, nodes: int) -> Timing:
-    """One run. Raises ``CalledProcessError`` where it fails."""
+    """One run. Raises ``CalledProcessError`` if it fails."""
     words = [pod if word == "POD" else word for word in command]
     started = time.perf_counter()
     process = subprocess.Popen(
@@ -75,13 +75,13 @@ def measure(command: Sequence[str], snapshot: Path, pod: str, nodes: int) -> Tim
 
 
 def _cpu_seconds(pid: int) -> float:
-    """What a running process has used of the processor (proc(5): utime and stime, in ticks)."""
+    """CPU time of a running process (proc(5): utime and stime, in ticks)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def run(nodes: Sequence[int], rounds: int) -> list[Timing]:
-    """All commands on all sizes, ``rounds`` times; one run before fills the cache of kernels."""
+    """All commands on all sizes, ``rounds`` times; a preceding run fills the cache of kernels."""
     timings: list[Timing] = []
     with tempfile.TemporaryDirectory() as directory:
         for count in nodes:
@@ -95,7 +95,7 @@ def run(nodes: Sequence[int], rounds: int) -> list[Timing]:
 
 def table(timings: Sequence[Timing]) -> str:
     """Medians and the range of each command, in Markdown."""
-    head = "| nodes | command | first line after, s | of the processor | end after, s | of the processor |"
+    head = "| nodes | command | first line after, s | CPU, s | end after, s | CPU, s |"
     lines = [head, "|--:|---|--:|--:|--:|--:|"]
     for count, command in dict.fromkeys((one.nodes, one.command) for one in timings):
         same = [one for one in timings if (one.nodes, one.command) == (count, command)]

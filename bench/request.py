@@ -1,7 +1,7 @@
-"""What filter and prioritize cost in one process, and how that grows with the cluster.
+"""The cost of filter and prioritize in one process, by cluster size.
 
-Each is an ASGI call without sockets, with all that follows the answer. The lowest of many calls counts: it
-has warm caches, and other work on the machine hardly changes it. ``bench.latency`` measures requests over
+Each is an ASGI call without sockets, including all work after the answer. The fastest of many calls counts:
+it has warm caches, and other work on the machine hardly affects it. ``bench.latency`` measures requests over
 HTTP. Run alone:
 
     python -m bench.request --nodes 100 1000 5000 20000
@@ -32,8 +32,8 @@ _CALLS = 200
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Microseconds of both calls for one waiting pod, and of Python's json to read and write the body of
-    filter: a yardstick that grows with the names, too."""
+    """Microseconds of both calls for one pending pod, and of Python's json to read and write the body of
+    filter: a yardstick that also grows with the names."""
 
     filter: float
     prioritize: float
@@ -71,14 +71,14 @@ def _snapshot(nodes: int, pod: dict[str, Any]) -> Snapshot:
 
 
 class _Caller:
-    """Asks a service as a port does."""
+    """Calls a service like a port."""
 
     def __init__(self, service: Service) -> None:
         self._service, self._app = service, create_app(service, debug=False)
         self._reply = b""
 
     async def ask(self, path: str, body: bytes) -> bytes:
-        """The body of the reply, once all that follows it is done, too."""
+        """The body of the reply, once all work after it is also done."""
         assert self._service.engine is not None
         headers = [
             (b"host", b"stowage"),

@@ -1,10 +1,10 @@
-"""How long does a scrape of /metrics keep the event loop busy? Run alone:
+"""The time for which a scrape of /metrics blocks the event loop. Run alone:
 
     python -m bench.scrape --nodes 2000 5000 --rounds 50
 
-CPU time of the event loop, on a cluster with six pods a node, 500 that wait, and a quarter of the nodes in
-MIG mode. Before each scrape 200 nodes change. A scrape takes many turns of the loop; the longest of them is
-what another request may have to wait.
+CPU time of the event loop, on a cluster with six pods per node, 500 pending pods, and a quarter of the nodes
+in MIG mode. Before each scrape 200 nodes change. A scrape takes many turns of the loop; the longest of them
+is the time that another request may have to wait.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _INSTANCES = {"nvidia.com/mig-1g.10gb": "28", "nvidia.com/mig-2g.20gb": "8", "nv
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Medians of CPU milliseconds: a scrape, and its longest turn; the largest turn of all; series."""
+    """Medians of CPU milliseconds: a scrape, and its longest turn; the maximum turn of all; the number of
+    series."""
 
     nodes: int
     scrape_ms: float
@@ -42,7 +43,7 @@ class Row:
 
 
 async def measure(count: int, rounds: int) -> Row:
-    """Scrape so often, after one scrape that does not count."""
+    """Scrape ``rounds`` times, after one scrape that does not count."""
     service = Service(Settings(), SnapshotSource(_snapshot(count), "bench"), "0")
     engine = await service.start()
     for verb, result in itertools.product(VERBS, ("fits", "scored", "bound")):

@@ -1,4 +1,4 @@
-"""Starts ``stowage serve`` and the scripted API server, each as a process of its own."""
+"""Starts ``stowage serve`` and the scripted API server as separate processes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pathlib import Path
 import yaml
 
 _PATIENCE = 1200.0
-"""Seconds: 20,000 nodes on a machine that is busy with other work."""
+"""Seconds: enough for 20,000 nodes on a machine that is busy with other work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A Stowage that is ready; ``ready_seconds`` after its process was started."""
+    """A Stowage that was ready ``ready_seconds`` after its process was started."""
 
     port: int
     pid: int
@@ -40,7 +40,7 @@ class Running:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used, all threads together."""
+    """CPU time of a process, all threads together."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -88,7 +88,7 @@ def stowage(
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
+    """A port that was free just now."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 

@@ -1,7 +1,7 @@
-"""A long run beside a real kube-scheduler: pods at a steady rate, the evictor, and connections of all sorts.
+"""A long run with a real kube-scheduler: pods at a steady rate, the evictor, and connections of all sorts.
 
-Memory of the service may not grow, and no answer may take long. Pods run for a few seconds on full nodes, one
-of ten is urgent and evicts another, and waves of connections are held, slow, too large or nonsense. The
+Memory of the service must not grow, and no answer may take long. Pods run for a few seconds on full nodes,
+one in ten is urgent and evicts another, and waves of connections are idle, slow, oversized or malformed. The
 control plane is that of the end-to-end tests (build it with ``make e2e``). Run alone:
 
     python -m bench.soak --minutes 20 --rate 1000
@@ -31,7 +31,7 @@ from tests.e2e.rush import GPU, LABEL_SETS
 from tests.e2e.workload import node, pod
 
 _NODES, _RUNS_FOR = 12, "5s"
-_SETTLES = 300.0  # seconds after which memory may not grow any more
+_SETTLES = 300.0  # seconds after which memory must not grow
 _WAVE = 100  # connections
 _EVICTOR = {"STOWAGE_EVICTOR": "on", "STOWAGE_EVICTOR_LEASE": "default/soak"}
 _GET = b"GET /healthz HTTP/1.1\r\nHost: s\r\n"
@@ -47,7 +47,7 @@ _SORTS = (
 
 @dataclass(slots=True)
 class Seen:
-    """Resident MiB by seconds since the start, seconds of answers, pods that were created and connections."""
+    """Resident MiB by seconds since the start, seconds of answers, created pods and connections."""
 
     memory: list[tuple[float, float]] = field(default_factory=list)
     answers: list[float] = field(default_factory=list)
@@ -61,13 +61,13 @@ class Seen:
         sent = f"{self.created:,} pods, {self.connections:,} connections; {len(ms):,} answers"
         return (
             f"{sent}: median {median:.1f} "
-            f"ms, 99 % {high:.0f} ms, longest {ms[-1]:.0f} ms; memory at first {self.memory[0][1]:.0f} MiB, "
-            f"later {min(late):.0f} to {max(late):.0f}, at last {late[-1]:.0f}"
+            f"ms, 99 % {high:.0f} ms, longest {ms[-1]:.0f} ms; initial memory {self.memory[0][1]:.0f} MiB, "
+            f"later {min(late):.0f} to {max(late):.0f}, finally {late[-1]:.0f}"
         )
 
 
 def soak(minutes: float, rate: float) -> Seen:
-    """Run for so many minutes with so many pods a minute. Needs the built control plane."""
+    """Run for ``minutes`` with ``rate`` pods per minute. Needs the built control plane."""
     if missing():
         raise SystemExit("the control plane is not built: python -m tests.e2e.controlplane.build")
     seen, end = Seen(), threading.Event()
@@ -127,7 +127,7 @@ def _ended(api: Api) -> Iterator[str]:
 
 
 def _ask(running: Running, seen: Seen, end: threading.Event) -> None:
-    """One question every 20 ms, as kube-scheduler asks, on a connection that stays open."""
+    """Send a request every 20 ms, like kube-scheduler, on a persistent connection."""
     container = {"name": "c", "resources": {"requests": {GPU: "1"}}}
     asked = {"metadata": {"name": "a", "namespace": "d", "uid": "a"}, "spec": {"containers": [container]}}
     names = [f"gpu-{number:02}" for number in range(_NODES)]
@@ -141,7 +141,7 @@ def _ask(running: Running, seen: Seen, end: threading.Event) -> None:
 
 
 async def _connect(port: int, seen: Seen, end: threading.Event) -> None:
-    """Wave after wave, each of another sort and from an address of its own."""
+    """Wave after wave, each of a different kind and from a different address."""
     while not end.is_set():
         for number, sent in enumerate(_SORTS):
             writers = await asyncio.gather(*(_connection(port, sent, number) for _ in range(_WAVE)))
@@ -161,10 +161,10 @@ async def _connection(port: int, sent: bytes, number: int) -> asyncio.StreamWrit
 
 
 def main() -> None:
-    """Print a line every 15 s, and the last one."""
+    """Print a line every 15 s, and a final one."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=20)
-    parser.add_argument("--rate", type=float, default=1000, help="pods a minute")
+    parser.add_argument("--rate", type=float, default=1000, help="pods per minute")
     args = parser.parse_args()
     print(soak(args.minutes, args.rate).line())
 

@@ -1,8 +1,8 @@
-"""How long a start takes beside the list calls alone, and how much memory is in use afterwards.
+"""Duration of a start compared with the list calls alone, and the memory used afterwards.
 
-Each start lists the whole cluster; the kernels are compiled, or loaded from the cache that the start before
-has filled. Before each start a plain client reads the same pages and drops them. With ``--before``, a
-directory with the sources of an earlier version, that version starts in turns with this one. Run alone:
+Each start lists the whole cluster; the kernels are compiled, or loaded from the cache filled by the preceding
+start. Before each start a plain client reads and discards the same pages. With ``--before``, a directory with
+the sources of an earlier version, that version and this one are started alternately. Run alone:
 
     python -m bench.start --nodes 5000 --rounds 3 --before DIR
 """
@@ -30,7 +30,7 @@ from bench.client import Client, extender_args
 from bench.service import api_server, cpu_seconds, stowage
 from extender.source.list_watch import PAGE
 
-_REQUESTS = 200  # filter and prioritize each, so that what requests cache is counted
+_REQUESTS = 200  # filter and prioritize each, so that the caches of requests are counted
 _LISTS = ("/api/v1/nodes", "/api/v1/pods")
 
 
@@ -88,7 +88,7 @@ def _start(
 
 
 def list_seconds(kubeconfig: Path) -> float:
-    """Seconds that reading both lists takes, in the pages that Stowage asks for, both at a time."""
+    """Seconds to read both lists concurrently, in the pages that Stowage requests."""
     server = yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
     started = time.perf_counter()
     with ThreadPoolExecutor(len(_LISTS)) as pool:
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--before", type=Path, help="sources of an earlier version (none)")
-    parser.add_argument("--cached", action="store_true", help="only starts from the cache of kernels")
+    parser.add_argument("--cached", action="store_true", help="only starts with cached kernels")
     args = parser.parse_args()
     print(table(run(args.nodes, args.rounds, args.before, cached=args.cached)))
 

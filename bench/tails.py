@@ -1,10 +1,10 @@
-"""The slowest of 10,000 requests while the cluster changes and others read metrics and debug pages.
+"""The slowest of 10,000 requests while the cluster changes and other clients read metrics and debug pages.
 
-filter and prioritize alternate on one connection. Meanwhile pods come and go (``--rate`` changes a second,
-and ``--burst`` at once every five seconds; several of them: one run for each), nodes report their status,
-Prometheus scrapes, and the debug endpoint is read. Each request also goes to an echo (``bench.echo``), which
-replies with as many bytes and does nothing else: its slowest show what the machine adds.
-With ``--before DIR`` the version whose sources are there is measured first. Run alone:
+filter and prioritize alternate on one connection, while pods arrive and end (``--rate`` changes per second,
+and ``--burst`` at once every five seconds; one run for each of several values), nodes report their status,
+Prometheus scrapes, and the debug endpoint is read. Each request is also sent to an echo (``bench.echo``),
+which replies with the same number of bytes and does nothing else: its slowest replies show the delays of the
+machine. With ``--before DIR`` the version whose sources are there is measured first. Run alone:
 
     python -m bench.tails --nodes 5000 --requests 10000 --rate 500 --burst 0 500
 """
@@ -30,15 +30,15 @@ from bench.echo import echoed, running_echo
 from bench.service import api_server, stowage
 
 LIMIT_MS = 50.0
-_FEWEST = 2  # values of which there are quantiles
+_FEWEST = 2  # minimum number of values for quantiles
 _VISITS = {"/metrics": 5.0, "/debug/nodes": 20.0, "/debug/pods/team-00/none": 7.0}
 """Path -> seconds between two requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """When a request ended (s since the start), how long it took and waited for a CPU (ms), how long its echo
-    took (ms), and whether it was a refusal, which may wait for news (``extender/verbs/recheck.py``)."""
+    """The end of a request (s since the start), its duration and wait for a CPU (ms), the duration of its
+    echo (ms), and whether it was a refusal, which may wait for news (``extender/verbs/recheck.py``)."""
 
     at: float
     verb: str
@@ -57,7 +57,7 @@ def run(
 ) -> list[Request]:
     """Send ``requests`` requests on one connection, one at a time, and each to an echo.
 
-    ``sources``: directory of an earlier version that is asked, None for this one.
+    ``sources``: directory of an earlier version to measure, None for this one.
     """
     settings = {"PYTHONPATH": str(sources)} if sources else {}
     names = [cluster.node_name(index) for index in range(nodes)]
@@ -105,7 +105,7 @@ def table(requests: Sequence[Request]) -> str:
 
 
 def _ask(client: Client, echo: Client, verb: str, args: bytes, started: float) -> tuple[bytes, Request]:
-    """The reply, and what the request took; whether it is a refusal is not looked at."""
+    """The reply, and the figures of the request; refusals are not detected here."""
     reply = client.post(f"/scheduler/{verb}", args)
     at = time.perf_counter() - started
     echo_ms = echoed(echo, args, reply) * 1e3
@@ -137,7 +137,7 @@ def _visit(url: str, every: float, stop: threading.Event) -> None:
 
 
 def main() -> None:
-    """Print the tables and the slowest requests but refusals."""
+    """Print the tables and the slowest requests except refusals."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--requests", type=int, default=10_000)
@@ -148,7 +148,7 @@ def main() -> None:
     versions = [args.before, None] if args.before else [None]
     for burst, sources in itertools.product(args.burst, versions):
         requests = run(args.nodes, args.requests, args.rate, burst, sources)
-        changes = f"{args.rate:g} changes a second, and {burst} at once every 5 s"
+        changes = f"{args.rate:g} changes per second, and {burst} at once every 5 s"
         print(f"{'before' if sources else 'now'}: {changes}:\n\n{table(requests)}\n")
         for slow in sorted((one for one in requests if not one.refused), key=lambda r: -r.ms)[:10]:
             waited = f"{slow.starved_ms:.1f} of it without a CPU"

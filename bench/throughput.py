@@ -1,15 +1,15 @@
-"""Pods per second through a real kube-scheduler: alone, with an echo, with Stowage, and with Stowage as it
-was, in turns on one control plane.
+"""Pods per second through a real kube-scheduler: alone, with an echo, with Stowage, and with an earlier
+Stowage, alternating on one control plane.
 
 All pods exist before the scheduler starts; the rate is the slope of its counter of scheduled pods between 10
 % and 90 % of them. The echo is an extender that answers with the same shortlist and decides nothing
-(``bench.echo_extender``). "All" nodes seen is ``percentageOfNodesToScore: 100``, the shipped configuration;
-"default" is kube-scheduler's own sample. The control plane is that of the end-to-end tests (build it with
-``make e2e``). Run alone:
+(``bench.echo_extender``). With "all" nodes, ``percentageOfNodesToScore`` is 100, as in the shipped
+configuration; "default" is kube-scheduler's default sample. The control plane is that of the end-to-end tests
+(build it with ``make e2e``). Run alone:
 
     python -m bench.throughput --nodes 1000 5000 --pods 3000 --rounds 3 --before DIR
 
-``--before`` names a directory with the sources of an earlier version, which runs with the packages of this.
+``--before`` is a directory with the sources of an earlier version, which runs with the packages of this one.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _SCHEDULED = re.compile(rb'^scheduler_schedule_attempts_total\{[^}]*result="sche
 _SET_BY_SERVER = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "ownerReferences")
 _TIMEOUT = 600  # seconds for one run
 _IDLE_SECONDS, _IDLE_SHARE = 2.0, 0.1
-"""A process that uses less than this share of one CPU for so long has finished its start."""
+"""A process that uses less than this share of one CPU for this many seconds has completed its start."""
 _SAMPLES = {"all": 100, "default": 0}
-"""``percentageOfNodesToScore``, by what it makes kube-scheduler see."""
+"""``percentageOfNodesToScore``, by the resulting sample of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Pods a second, and CPU for each of them in ms: of the extender (0 without one), of kube-scheduler."""
+    """Pods per second, and CPU per pod in ms: of the extender (0 without one), of kube-scheduler."""
 
     nodes: int
     sample: str
@@ -65,7 +65,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """Pods scheduled at a time, and the CPU used until then, all in seconds."""
+    """The number of scheduled pods at a time, and the CPU used until then, all in seconds."""
 
     at: float
     pods: float
@@ -81,7 +81,7 @@ def run(
     samples: Sequence[str] = tuple(_SAMPLES),
     shortlist: int = SHORTLIST,
 ) -> Iterator[Run]:
-    """Run each extender ``rounds`` times, in turns. Needs the built control plane."""
+    """Run each extender ``rounds`` times, alternating. Needs the built control plane."""
     if missing():
         raise SystemExit("the control plane is not built: python -m tests.e2e.controlplane.build")
     extenders: list[Extender] = ["alone", "echo", *(("before",) if before else ()), "Stowage"]
@@ -97,8 +97,8 @@ def run(
 def table(runs: Sequence[Run]) -> str:
     """Medians (lowest to highest); ratios are medians of the ratios of each round. In Markdown."""
     lines = [
-        "| nodes | seen | kube-scheduler | pods a second | of echo | of alone "
-        "| the extender's CPU for a pod, ms | kube-scheduler's, ms |",
+        "| nodes | sample | kube-scheduler | pods per second | x echo | x alone "
+        "| CPU per pod of the extender, ms | of kube-scheduler, ms |",
         "|--:|---|---|--:|--:|--:|--:|--:|",
     ]
     places = dict.fromkeys((one.nodes, one.sample) for one in runs)
@@ -121,7 +121,7 @@ _NAMES = {"echo": "an echo", "before": "Stowage before", "Stowage": "Stowage"}
 
 
 def _ratio(rows: Sequence[Run], here: Sequence[Run], other: str) -> str:
-    """Pods a second beside another extender's of the same round, as a median over the rounds."""
+    """Pods per second divided by another extender's of the same round, as a median over the rounds."""
     others = [one for one in here if one.extender == other]
     pairs = zip(rows, others, strict=False)
     ratios = [one.pods_per_second / beside.pods_per_second for one, beside in pairs]
@@ -176,7 +176,7 @@ def _counts(scheduler: Process, running: Running | None, pods: int) -> Iterator[
 
 
 def _slope(counts: Sequence[_Count], pods: int) -> tuple[float, float, float]:
-    """Pods a second and both CPUs in ms for each, from the first sample past 10 % to one past 90 %."""
+    """Pods per second and both CPUs in ms per pod, from the first sample above 10 % to one above 90 %."""
     first = next(count for count in counts if count.pods >= 0.1 * pods)
     last = next(count for count in counts if count.pods >= 0.9 * pods)
     done = last.pods - first.pods
@@ -185,7 +185,7 @@ def _slope(counts: Sequence[_Count], pods: int) -> tuple[float, float, float]:
 
 
 def configuration(running: Running | None, sample: str) -> dict[str, Any]:
-    """The shipped configuration of a second scheduler, with this extender or without any."""
+    """The shipped configuration of a second scheduler, with this extender or without one."""
     configuration: dict[str, Any] = yaml.safe_load(_CONFIGURATION.read_text())
     configuration["leaderElection"] = {"leaderElect": False}
     configuration["clientConnection"] = {"qps": 5000, "burst": 5000}
@@ -214,7 +214,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seen", nargs="+", choices=_SAMPLES, default=[*_SAMPLES])
     parser.add_argument("--before", type=Path, help="sources of an earlier version (none)")
-    parser.add_argument("--shortlist", type=int, default=SHORTLIST, help="of the echo and of Stowage (64)")
+    parser.add_argument(
+        "--shortlist", type=int, default=SHORTLIST, help="shortlist of the echo and of Stowage (64)"
+    )
     args = parser.parse_args()
     found = run(args.nodes, args.pods, args.rounds, args.before, args.seen, args.shortlist)
     print(table(list(found)))

@@ -1,7 +1,7 @@
-"""What mutual TLS costs filter and prioritize on connections that stay open, and what a handshake costs.
+"""The cost of mutual TLS for filter and prioritize on persistent connections, and of a handshake.
 
-Two Stowages follow the same cluster, one with TLS and one without. Each pod goes to both, in turns first to
-one and first to the other, so that both see the same load of the machine. Run alone:
+Two Stowages follow the same cluster, one with TLS and one without. Each pod is sent to both, alternately
+first to one and first to the other, so that both have the same machine load. Run alone:
 
     python -m bench.tls --nodes 1000 --pods 300
 """
@@ -30,14 +30,14 @@ _CONNECTIONS = 200
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Milliseconds of filter and prioritize of each pod, and of them CPU of Stowage's event loop."""
+    """Milliseconds of filter and prioritize for each pod, and the CPU of Stowage's event loop within them."""
 
     client: Client
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
     def place(self, pod: dict[str, object], names: Sequence[str]) -> None:
-        """One pod, as kube-scheduler asks with a shortlist."""
+        """Place one pod, like kube-scheduler with a shortlist."""
         reply = self.client.post("/scheduler/filter", extender_args(pod, names))
         wall, cpu = self.client.seconds, self.client.cpu
         body = extender_args(pod, json.loads(reply)["NodeNames"] or names[:1])
@@ -68,7 +68,7 @@ def run(nodes: int, pods: int) -> str:
         f"| {nodes:,} nodes, {pods} pods, ms | plain | TLS | difference |",
         "|--|--:|--:|--:|",
         _row("filter and prioritize", one.wall[_WARM_UP:], other.wall[_WARM_UP:]),
-        _row("of it CPU of the event loop", one.cpu[_WARM_UP:], other.cpu[_WARM_UP:]),
+        _row("CPU of the event loop", one.cpu[_WARM_UP:], other.cpu[_WARM_UP:]),
         _row("CPU of a new connection and `/healthz`", *connections),
     ]
     return "\n".join(lines)
@@ -89,7 +89,7 @@ def _certificates(directory: Path) -> tuple[list[str], ssl.SSLContext]:
 
 
 def _connections(sides: Sequence[tuple[Running, ssl.SSLContext | None]]) -> list[list[float]]:
-    """Milliseconds of the event loop's CPU for a new connection and a short request, for each side."""
+    """CPU milliseconds of the event loop for a new connection and a short request, for each side."""
     found: list[list[float]] = [[] for _ in sides]
     for _ in range(_CONNECTIONS):
         for values, (running, context) in zip(found, sides, strict=True):
@@ -99,7 +99,7 @@ def _connections(sides: Sequence[tuple[Running, ssl.SSLContext | None]]) -> list
 
 
 def _row(name: str, plain: Sequence[float], secure: Sequence[float]) -> str:
-    """Medians, and that of the differences of pairs with its standard error (from the quartiles: there are
+    """Medians, and the median difference of pairs with its standard error (from the quartiles: there are
     outliers)."""
     differences = [after - before for before, after in zip(plain, secure, strict=True)]
     low, _, high = statistics.quantiles(differences, n=4)

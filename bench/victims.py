@@ -1,16 +1,16 @@
-"""How long the search for victims takes on 100 full nodes of 60 pods, in CPU time of one process.
+"""Duration of the search for victims on 100 full nodes of 60 pods, in CPU time of one process.
 
 The nodes have eight GPUs: shared ones, ones that are divided into MIG instances on demand, or whole ones
 behind the device plugin. "Ranked": all nodes are searched roughly and the best ones again, as for a plan,
-with ``Holdings`` kept from before; "all": all are searched thoroughly; "not kept": ranked, with new holdings.
-"x feasible": the time of "ranked" by that of one ``reasons_for`` on the same fleet, the core of one filter.
-"Cheapest": where no set costs less, by HiGHS (``cheapest_victims``), for several seeds; the ratios to the
-least cost are those of the first component that differs.
+with cached ``Holdings``; "all": all are searched thoroughly; "not cached": ranked, with new holdings. "x
+feasible": the time of "ranked" divided by that of one ``reasons_for`` on the same fleet, the core of one
+filter. "Cheapest": the percentage for which no set costs less, by HiGHS (``cheapest_victims``), for several
+seeds; the ratios to the lowest cost are those of the first component that differs.
 
 The second table is the whole plan of the ``preempt`` verb for half a GPU on shared nodes with 60 pods of
 three priorities and two queues: rights, costs, search, and the evaluation of all answers. "New": nothing is
-known of any node; "kept": nothing has changed since the last plan. "x filter": "kept" by one ``evaluate``
-of these nodes.
+cached for any node; "cached": nothing has changed since the last plan. "x filter": "cached" divided by one
+``evaluate`` of these nodes.
 
     python -m bench.victims --nodes 100 --rounds 20
 """
@@ -63,7 +63,7 @@ _MIG = (
 
 
 def share(count: int, milli: int, cpu: int = 1000) -> Request:
-    """So much compute and memory of ``count`` GPUs."""
+    """This much compute and memory of ``count`` GPUs."""
     return Request(cpu, 4 * GIB, shares=Shares(count, milli, memory_milli=milli, resource=RESOURCE))
 
 
@@ -102,7 +102,7 @@ def questions() -> list[Question]:
 
 
 def filled(question: Question, nodes: int, seed: int) -> tuple[Fleet, list[tuple[Holdings, Victims]]]:
-    """A fleet of such nodes with 60 pods each, or as many as fit, and the pods as victims of each."""
+    """A fleet of such nodes with 60 pods each, or as many as fit, and the pods as victims on each node."""
     rng = random.Random(seed)
     fleet, victims = Fleet(nodes, GPUS), []
     for number in range(nodes):
@@ -126,7 +126,7 @@ def filled(question: Question, nodes: int, seed: int) -> tuple[Fleet, list[tuple
 
 
 def median_ms(run: Callable[[], object], rounds: int) -> float:
-    """The median CPU time of a call, which does not depend on what else runs on the machine."""
+    """The median CPU time of a call, which is independent of other work on the machine."""
     times = []
     for _ in range(rounds):
         started = time.process_time()
@@ -144,7 +144,7 @@ class Searches:
         self.kept, self._victims = zip(*victims, strict=True)
 
     def found(self, rows: Iterable[int], *, roughly: bool, new: bool = False) -> list[VictimSet]:
-        """What is found on these rows, without those on which nothing helps. ``new``: with new holdings."""
+        """The results on these rows, without those where no eviction helps. ``new``: with new holdings."""
         among, answers = VictimSearch(self._fleet, self._asked).among, []
         for row in rows:
             kept = self.kept[row]
@@ -153,22 +153,22 @@ class Searches:
         return [answer for answer in answers if answer]
 
     def on_all(self, *, roughly: bool = False) -> list[VictimSet]:
-        """What is found on all nodes."""
+        """The results on all nodes."""
         return self.found(range(len(self.kept)), roughly=roughly)
 
     def rank(self, *, new: bool = False) -> None:
-        """As the plan does: all nodes roughly, and the best again."""
+        """Search like the plan: all nodes roughly, and the best ones again."""
         roughly = self.found(range(len(self.kept)), roughly=True, new=new)
         best = sorted(range(len(self.kept)), key=lambda row: roughly[row].cost)[:MOST_THOROUGH]
         self.found(best, roughly=False, new=new)
 
     def feasibility(self) -> None:
-        """Which nodes fit."""
+        """Determine the nodes that fit."""
         self._fleet.last_reasons = None
         reasons_for(self._fleet, self._asked)
 
     def least_costs(self) -> list[Cost]:
-        """Of each node."""
+        """The lowest cost on each node."""
         demands = (demand_of(self._fleet, self._asked, row, one.rows) for row, one in enumerate(self.kept))
         return list(map(least_cost, demands, self.kept, self._victims))
 
@@ -191,14 +191,14 @@ def measure(question: Question, nodes: int, rounds: int, seeds: int) -> str:
 
 
 def _compared(answers: Sequence[VictimSet], least: Sequence[Cost]) -> list[str]:
-    """How many are as cheap as can be, in per cent, and the mean and the worst ratio."""
+    """Percentage of results at the lowest cost, and the mean and the worst ratio."""
     ratios = [_ratio(answer.cost, cost) for answer, cost in zip(answers, least, strict=True)]
     same = sum(ratio == 1 for ratio in ratios)
     return [f"{100 * same / len(ratios):.1f}", f"{statistics.mean(ratios):.4f}", f"{max(ratios):.2f}"]
 
 
 def _ratio(cost: Cost, least: Cost) -> float:
-    """Of the first components that differ."""
+    """The ratio of the first components that differ."""
     for one, other in zip(cost, least, strict=False):
         if abs(one - other) > 1e-6 * (one + other):
             return one / other if other else math.inf
@@ -208,14 +208,14 @@ def _ratio(cost: Cost, least: Cost) -> float:
 def table(nodes: int = 100, rounds: int = 20, seeds: int = 3) -> str:
     """All questions as a Markdown table."""
     compared = "cheapest, % | mean x | worst x"
-    times = "ranked, ms | all, ms | not kept, ms | x feasible"
+    times = "ranked, ms | all, ms | not cached, ms | x feasible"
     head = f"| request | victims | {compared} | roughly: {compared} | {times} |"
     rows = [measure(question, nodes, rounds, seeds) for question in questions()]
     return "\n".join([head, "|---" + "|--:" * 11 + "|", *rows])
 
 
 def cluster(nodes: int, seed: int) -> State:
-    """Nodes with eight shared GPUs that are full, with 60 pods each."""
+    """Full nodes with eight shared GPUs and 60 pods each."""
     rng, state = random.Random(seed), state_of(Settings())
     labels = {
         "stowage.dev/gpu-sharing": "true",
@@ -260,7 +260,7 @@ def whole_plan(nodes: int, rounds: int) -> str:
     def forget() -> None:
         state.kept_by_node.clear()
         for one in list(state.pods.values()):
-            state.apply([Upserted(replace(one))])  # a new record of which nothing is known
+            state.apply([Upserted(replace(one))])  # a new record, for which nothing is cached
 
     def evaluation() -> None:
         state.fleet.last_reasons = None
@@ -269,7 +269,7 @@ def whole_plan(nodes: int, rounds: int) -> str:
     plan()
     new = statistics.median(_after(forget, plan) for _ in range(max(3, rounds // 4)))
     kept, filtered = median_ms(plan, rounds), median_ms(evaluation, rounds * 5)
-    head = "| plan for half a GPU | new, ms | kept, ms | filter, ms | x filter |\n|---|--:|--:|--:|--:|"
+    head = "| plan for half a GPU | new, ms | cached, ms | filter, ms | x filter |\n|---|--:|--:|--:|--:|"
     return f"{head}\n| {nodes} nodes | {new:.0f} | {kept:.1f} | {filtered:.2f} | {kept / filtered:.0f} |"
 
 

@@ -1,1 +1,1 @@
-"""The Grafana dashboard, and a run of its queries and of the alerts by a real Prometheus."""
+"""The Grafana dashboard, and a run of its queries and alerts by a real Prometheus."""

@@ -1,4 +1,4 @@
-"""Draws the panels from the answers of Prometheus, as Grafana would arrange them. Needs matplotlib."""
+"""Draws the panels from Prometheus's answers, in the arrangement of Grafana. Requires matplotlib."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.monitoring.queries import Panel
 
 _COLUMNS = 3
 Answers = Mapping[str, Sequence[tuple[str, Series]]]
-"""By title of a panel: name and values of each series."""
+"""By panel title: name and values of each series."""
 
 
 def legend_of(text: str, labels: Mapping[str, str]) -> str:
@@ -27,7 +27,7 @@ def legend_of(text: str, labels: Mapping[str, str]) -> str:
 
 
 def draw(title: str, panels: Sequence[Panel], answers: Answers, path: Path) -> None:
-    """One row of the dashboard as a picture; seconds count from the first sample of all."""
+    """Draw one row of the dashboard; seconds are relative to the first sample of all series."""
     times = [at for series in answers.values() for _, one in series for at in (one.times[0], one.times[-1])]
     span = min(times, default=0.0), max(times, default=0.0)
     rows = -(-len(panels) // _COLUMNS)

@@ -3,7 +3,7 @@
     python -m bench.monitoring.grafana > deploy/monitoring/dashboard.json
 
 Format: Grafana's dashboard JSON model (grafana.com/docs/grafana/latest/dashboards/build-dashboards/
-view-dashboard-json-model), with the data source as a variable, so that an import asks for nothing.
+view-dashboard-json-model), with the data source as a variable, so that an import needs no input.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it."""
+    """The dashboard in Grafana's import format."""
     return {
         "uid": "stowage",
         "title": "Stowage",
-        "description": "GPU packing: the fleet, waiting pods, and the service. See docs/metrics.md.",
+        "description": "GPU packing: the fleet, pending pods, and the service. See docs/metrics.md.",
         "tags": ["gpu", "scheduling"],
         "schemaVersion": 39,
         "version": 1,
@@ -45,7 +45,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def _variable(name: str, metric: str, *, all_of_them: bool = False) -> dict[str, Any]:
-    """The values of a label; empty where no series has it."""
+    """The values of a label; empty if no series has it."""
     label = "workload_namespace" if name == "namespace" else name
     several = {"includeAll": True, "multi": True, "allValue": ".*"} if all_of_them else {}
     return several | {

@@ -1,8 +1,8 @@
 """A small cluster under load: pods of several queues arrive, are placed by a real Stowage, run and end.
 
 The API server is that of the tests, the nodes are those of the demo, some of them spot nodes. This process
-plays kube-scheduler and kubelet. So that every panel has something to show, one node is cordoned, one is
-being re-partitioned, some pods are preempted, and some ask for more than any node has.
+acts as kube-scheduler and kubelet. So that every panel has data, one node is cordoned, one is being
+repartitioned, some pods are preempted, and some request more than any node has.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SETTINGS = {
     "STOWAGE_LEADER_ELECTION": "gpu/stowage",
     "STOWAGE_DEMAND": '[{weight: 1, resources: {"nvidia.com/gpu": "8", cpu: "64"}}]',
 }
-"""With ``bind`` and a Lease, and with a demand that is not what arrives."""
+"""Settings with ``bind`` and a Lease, and with a demand that differs from the arrivals."""
 _QUEUES = ("interactive", "batch", "batch", "backfill", "")
 _SEED = 20_261_122
 _MOST_WAITING = 15
@@ -45,7 +45,7 @@ _RUNTIME = 8.0, 25.0  # seconds
 
 
 class Cluster:
-    """The cluster and its scheduler; ``step`` every now and then."""
+    """The cluster and its scheduler; call ``step`` regularly."""
 
     def __init__(self, api: ApiServer, port: int) -> None:
         self._api, self._url = api, f"http://127.0.0.1:{port}/scheduler/"
@@ -56,11 +56,11 @@ class Cluster:
         self.answered = 0
 
     def step(self) -> None:
-        """One pod arrives, all that wait are tried once, and some end."""
+        """One pod arrives, all pending pods are tried once, and some pods end."""
         pod = next(self._arrivals)
         self._api.put(pod)
         self._waiting.append(pod)
-        time.sleep(0.01)  # the watch of Stowage shows the pod
+        time.sleep(0.01)  # until Stowage's watch observes the pod
         self._waiting = [one for one in self._waiting if not self._schedule(one)]
         while len(self._waiting) > _MOST_WAITING:
             self._delete(self._waiting.pop(0))
@@ -70,7 +70,7 @@ class Cluster:
         self._ends = [one for one in self._ends if one[0] >= now]
 
     def disturb(self) -> None:
-        """Cordon one node, re-partition another, and use up the CPU of a third."""
+        """Cordon one node, repartition another, and use up the CPU of a third."""
         cordoned, changing = (deepcopy(self._api.nodes.objects[name]) for name in ("l40s-06", "h100-mig-03"))
         cordoned["spec"]["unschedulable"] = True
         changing["metadata"]["labels"]["nvidia.com/mig.config.state"] = "pending"
@@ -79,7 +79,7 @@ class Cluster:
         self._api.put(_CPU_POD)
 
     def _schedule(self, pod: Manifest) -> bool:
-        """As kube-scheduler does; whether the pod is bound."""
+        """Schedule like kube-scheduler. Returns whether the pod was bound."""
         names = [*self._api.nodes.objects]
         fitting = self._post("filter", extender_args(pod, names)).get("NodeNames") or []
         if not fitting:
@@ -114,7 +114,7 @@ class Cluster:
             return {}
 
     def _end(self, pod: Manifest) -> None:
-        """One pod in eight does not end by itself: it is preempted."""
+        """One pod in eight does not end by itself but is preempted."""
         if self._random.random() < 1 / 8:
             preempted = deepcopy(pod)
             preempted["metadata"]["deletionTimestamp"] = _now()
@@ -146,7 +146,7 @@ class Cluster:
 
 @contextmanager
 def loaded_cluster() -> Iterator[tuple[Cluster, Running]]:
-    """A cluster and a Stowage that is ready."""
+    """A cluster and a ready Stowage."""
     api = ApiServer()
     for path in list(api.stores):
         api.stores[path] = Store(page_size=500)

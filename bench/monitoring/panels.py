@@ -1,7 +1,7 @@
-"""The panels of the dashboard: what they are called, what they tell, and their queries.
+"""The panels of the dashboard: their titles, descriptions, and queries.
 
 All replicas see the same cluster, so queries about it take the maximum over replicas, and those about
-requests the sum.
+requests take the sum.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SERVICE = (
     ),
     Panel(
         "Results",
-        "What was answered. Refusals are below.",
+        "Results of requests. Failed requests are below.",
         "reqps",
         (Query(rate("verb, result", "stowage_verb_results_total") + " > 0", "{{verb}}: {{result}}"),),
     ),
@@ -32,8 +32,8 @@ _SERVICE = (
         ),
     ),
     Panel(
-        "Refused requests",
-        "Requests that failed or that Stowage could not answer. All zero is normal.",
+        "Failed requests",
+        "Requests that failed or that Stowage could not answer. Zero is normal.",
         "reqps",
         (
             Query(
@@ -45,16 +45,16 @@ _SERVICE = (
         stacked=True,
     ),
     Panel(
-        "Refusals evaluated again",
-        "No node fitted, so Stowage waited up to 30 ms for news: how often that helped.",
+        "Reevaluated refusals",
+        "No node fit, so Stowage waited up to 30 ms for changes. Shows how often that helped.",
         "reqps",
         (Query(rate("result", "stowage_refusal_rechecks_total"), "{{result}}"),),
         stacked=True,
     ),
     Panel(
         "State age and assumed pods",
-        "Seconds since the last bytes of each watch (up to 290 in a quiet cluster), and age of the oldest "
-        "pod that was bound and that the watch has not shown.",
+        "Seconds since the last data of each watch (up to 290 in a quiet cluster), and the age of the "
+        "oldest bound pod that the watch has not confirmed.",
         "s",
         (
             Query(by("resource", "stowage_state_age_seconds"), "{{resource}}"),
@@ -62,8 +62,8 @@ _SERVICE = (
         ),
     ),
     Panel(
-        "Ends of watches",
-        "In time is normal, once in five minutes for each resource.",
+        "Closed watches",
+        "`in_time` is normal, once in five minutes per resource.",
         "short",
         (
             Query(
@@ -75,17 +75,17 @@ _SERVICE = (
     ),
     Panel(
         "Problems",
-        "Objects that cannot be read, over-committed nodes, and caught errors. All zero is normal.",
+        "Unreadable objects, over-committed nodes, and caught errors. Zero is normal.",
         "short",
         (
             Query("max(stowage_problems)", "problems"),
             Query("max(stowage_overcommitted_nodes)", "over-committed nodes"),
-            Query(f"sum(increase(stowage_policy_failures_total{RATE}))", "errors of the policy"),
+            Query(f"sum(increase(stowage_policy_failures_total{RATE}))", "policy errors"),
         ),
     ),
     Panel(
         "Replicas",
-        "Running replicas by version, and those that lead.",
+        "Running replicas by version, and leaders.",
         "short",
         (
             Query("count by (version) (stowage_build_info)", "version {{version}}"),
@@ -97,12 +97,12 @@ _SERVICE = (
 _FLEET = (
     Panel(
         "GPUs",
-        "All GPUs: in use, free and whole, free in parts, and free on nodes that take no pods.",
+        "All GPUs: in use, free and whole, free as fractions, and free on nodes that accept no pods.",
         "short",
         (
             Query(of_models("stowage_gpus_used"), "in use"),
             Query(of_models("stowage_gpus_whole"), "free, whole"),
-            Query(f"{of_models('stowage_gpus_free')} - {of_models('stowage_gpus_whole')}", "free, in parts"),
+            Query(f"{of_models('stowage_gpus_free')} - {of_models('stowage_gpus_whole')}", "free, fractions"),
             Query(
                 f"clamp_min({of_models('stowage_gpus_installed')} - {of_models('stowage_gpus_used')} - "
                 f"{of_models('stowage_gpus_free')}, 0)",
@@ -113,27 +113,27 @@ _FLEET = (
     ),
     Panel(
         "Compute in use by model",
-        "The part of the installed GPUs.",
+        "Fraction of the installed GPUs.",
         "percentunit",
         (Query("max by (model) (stowage_gpus_used) / max by (model) (stowage_gpus_installed)", "{{model}}"),),
     ),
     Panel(
-        "Whole GPUs free by model",
-        "GPUs on offer of which nothing is in use.",
+        "Free whole GPUs by model",
+        "Unused GPUs on nodes that accept pods.",
         "short",
         (Query(by("model", "stowage_gpus_whole"), "{{model}}"),),
         stacked=True,
     ),
     Panel(
-        "Whole nodes free by model",
-        "Nodes on offer all of whose GPUs are free.",
+        "Free whole nodes by model",
+        "Nodes that accept pods and whose GPUs are all free.",
         "short",
         (Query(by("model", "stowage_nodes_whole"), "{{model}}"),),
         stacked=True,
     ),
     Panel(
         "Largest request that fits",
-        "Whole GPUs that one pod can get now, and as NVLink peers.",
+        "Whole GPUs that can be allocated to one pod now, in total and as NVLink peers.",
         "short",
         (
             Query(by("model", "stowage_largest_request_gpus"), "{{model}}"),
@@ -142,35 +142,35 @@ _FLEET = (
     ),
     Panel(
         "Stranded GPUs",
-        "Free GPUs for which the node lacks CPU or host memory, or that have no GPU memory left.",
+        "Free GPUs without sufficient CPU or host memory on the node, or without GPU memory left.",
         "short",
         (Query("sum by (lack) (max by (model, lack) (stowage_stranded_gpus))", "lack of {{lack}}"),),
     ),
     Panel(
         "Stranded MIG slices",
-        "Free memory slices that cannot become an instance of the profile, but could on an empty GPU.",
+        "Free memory slices that cannot be part of an instance of the profile, but could on an empty GPU.",
         "short",
         (Query(by("model, profile", "stowage_mig_stranded_slices"), "{{profile}} ({{model}})"),),
         may_be_empty="no node has MIG instances",
     ),
     Panel(
-        "MIG instances free",
-        "Instances that pods can get now.",
+        "Free MIG instances",
+        "Instances that can be allocated now.",
         "short",
         (Query(by("model, profile", "stowage_mig_free_instances"), "{{profile}} ({{model}})"),),
         may_be_empty="no node has MIG instances",
     ),
     Panel(
-        "Nodes that take no pods",
-        "Nodes with GPUs, by the reason.",
+        "Nodes that accept no pods",
+        "Nodes with GPUs, by reason.",
         "short",
         (Query(by("reason", "stowage_closed_nodes"), "{{reason}}"),),
         stacked=True,
-        may_be_empty="all nodes take pods",
+        may_be_empty="all nodes accept pods",
     ),
     Panel(
         "Spot",
-        "The part of all GPUs in use that are on spot nodes.",
+        "Fraction of all GPUs, in use and installed, on spot nodes.",
         "percentunit",
         (
             Query(
@@ -187,35 +187,35 @@ _FLEET = (
 
 _PODS = (
     Panel(
-        "Waiting pods by queue",
+        "Pending pods by queue",
         "GPU pods without a node.",
         "short",
         (Query(by("queue", "stowage_waiting_pods"), "{{queue}}"),),
         stacked=True,
     ),
     Panel(
-        "Waiting GPUs by queue",
-        "GPUs that they ask for.",
+        "Pending GPUs by queue",
+        "GPUs that pending pods request.",
         "short",
         (Query(by("queue", "stowage_waiting_gpus"), "{{queue}}"),),
         stacked=True,
     ),
     Panel(
         "GPUs by queue",
-        "GPUs that pods with a node have.",
+        "GPUs allocated to pods with a node.",
         "short",
         (Query(by("queue", "stowage_queue_gpus"), "{{queue}}"),),
         stacked=True,
     ),
     Panel(
-        "Oldest waiting pod",
-        "Since it was created.",
+        "Oldest pending pod",
+        "Seconds since its creation.",
         "s",
         (Query(by("queue", "stowage_waiting_oldest_seconds"), "{{queue}}"),),
     ),
     Panel(
         "Waiting time",
-        "Median and 95th percentile of the pods that got a node.",
+        "Median and 95th percentile over the scheduled pods.",
         "s",
         (
             Query(
@@ -230,7 +230,7 @@ _PODS = (
     ),
     Panel(
         "Nodes evaluated, by reason",
-        "The part of all nodes that filter evaluated.",
+        "Fraction of all nodes that filter evaluated.",
         "percentunit",
         (
             Query(
@@ -243,10 +243,10 @@ _PODS = (
     ),
     Panel(
         "Pods that fit nowhere",
-        "Filter requests without a node that fits; each reason counts once.",
+        "Filter requests without a fitting node; each reason counts once.",
         "reqps",
         (Query(rate("reason", "stowage_unschedulable_total"), "{{reason}}"),),
-        may_be_empty="every pod fitted",
+        may_be_empty="every pod fit",
     ),
     Panel(
         "Preempted and interrupted pods",
@@ -263,7 +263,7 @@ _PODS = (
     ),
     Panel(
         "Work lost by preemption",
-        "GPU-hours since the start or the last checkpoint, an estimate; a rate per hour.",
+        "Estimated GPU-hours since the start or the last checkpoint, as a rate per hour.",
         "short",
         (
             Query(
@@ -275,14 +275,14 @@ _PODS = (
     ),
     Panel(
         "Demand mix",
-        "The part of the pods that ask for so many GPUs.",
+        "Fraction of the pods by number of requested GPUs.",
         "percentunit",
         (Query(by("gpus", "stowage_demand_ratio"), "{{gpus}}"),),
         stacked=True,
     ),
     Panel(
-        "Drift of the demand",
-        "How far the mix has moved since the last plan, and from the settings: 0 to 1.",
+        "Demand drift",
+        "Change of the mix since the last plan, and relative to the settings: 0 to 1.",
         "percentunit",
         (Query(by("since", "stowage_demand_drift_ratio"), "since the {{since}}"),),
     ),
@@ -294,7 +294,7 @@ _USED = (
     'label_replace(label_replace(DCGM_FI_DEV_GPU_UTIL, "workload_namespace", "$1", "namespace", "(.+)"), '
     '"workload_namespace", "$1", "exported_namespace", "(.+)")'
 )
-"""By the namespace of the pod, under whichever name Prometheus was told to keep it."""
+"""By the namespace of the pod, under whichever label Prometheus was configured to keep it."""
 
 
 def _of_teams(expr: str) -> str:
@@ -304,21 +304,21 @@ def _of_teams(expr: str) -> str:
 _TEAMS = (
     Panel(
         "GPUs by namespace",
-        "GPUs that pods with a node have.",
+        "GPUs allocated to pods with a node.",
         "short",
         (Query(_of_teams(_HAD), "{{workload_namespace}}"),),
         stacked=True,
     ),
     Panel(
         "Cost per hour",
-        "GPUs, each with its value beside an A100 of 80 GB, times the price of an hour of that.",
+        "GPUs, weighted by their value relative to an A100 with 80 GB, times its price per hour.",
         "short",
         (Query(f"{_of_teams(_WORTH)} * $price", "{{workload_namespace}}"),),
         stacked=True,
     ),
     Panel(
-        "Busy part of these GPUs",
-        "Utilisation by the exporter of DCGM, of the GPUs that the namespace has. No decision reads it.",
+        "Utilization of these GPUs",
+        "Utilization of the namespace's GPUs as reported by the DCGM exporter. Decisions do not use it.",
         "percentunit",
         (
             Query(

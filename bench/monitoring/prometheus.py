@@ -22,12 +22,12 @@ from bench.service import free_port
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "deploy" / "monitoring" / "alerts.yaml"
 RATE_INTERVAL = "20s"
-"""In place of Grafana's ``$__rate_interval`` at a scrape each second."""
+"""Replaces Grafana's ``$__rate_interval`` for scrapes every second."""
 MISSING = "prometheus is not installed (Debian: apt install prometheus): its queries cannot be run"
 
 
 def installed() -> bool:
-    """Whether the programs ``prometheus`` and ``promtool`` are there."""
+    """Whether the programs ``prometheus`` and ``promtool`` are installed."""
     return shutil.which("prometheus") is not None and shutil.which("promtool") is not None
 
 
@@ -65,7 +65,7 @@ class Prometheus:
         return [Series(one["metric"], [one["value"][0]], [float(one["value"][1])]) for one in results]
 
     def rules(self) -> list[dict[str, Any]]:
-        """The alerts as Prometheus evaluates them: name, query, state, health, lastError."""
+        """The alerts as evaluated by Prometheus: name, query, state, health, lastError."""
         return [rule for group in self._get("rules", {})["groups"] for rule in group["rules"]]
 
     def _get(self, path: str, query: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSON
@@ -77,13 +77,13 @@ class Prometheus:
             raise RuntimeError(f"{query}: {error.read().decode()}") from None
 
     def wait(self, seconds: float = 120) -> None:
-        """Until it answers and has scraped once."""
+        """Wait until it answers and has scraped once. Raises TimeoutError."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             try:
                 if self.now("stowage_build_info"):
                     return
-            except (OSError, RuntimeError):  # it does not listen yet, or is not ready
+            except (OSError, RuntimeError):  # not listening or not ready yet
                 pass
             time.sleep(0.2)
         raise TimeoutError(f"Prometheus has scraped nothing within {seconds:g} s")
@@ -91,7 +91,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(stowage_ports: Sequence[int], directory: Path) -> Iterator[Prometheus]:
-    """Scrapes these ports of this machine each second, and evaluates ``deploy/monitoring/alerts.yaml``."""
+    """Scrape these ports of this machine every second, and evaluate ``deploy/monitoring/alerts.yaml``."""
     targets = [f"127.0.0.1:{port}" for port in stowage_ports]
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "2s"},

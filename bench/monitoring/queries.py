@@ -1,4 +1,4 @@
-"""What a panel of the dashboard is, and the forms that its queries take."""
+"""The panels of the dashboard, and the forms of their queries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RATE = "[$__rate_interval]"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """PromQL, and the name of a series: text, with labels in ``{{...}}``."""
+    """PromQL, and the name of a series: text with labels in ``{{...}}``."""
 
     expr: str
     legend: str
@@ -18,7 +18,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A graph over time; ``unit`` as Grafana names it. ``may_be_empty``: why there may be no series."""
+    """A graph over time; ``unit`` is Grafana's name. ``may_be_empty``: the reason there may be no series."""
 
     title: str
     text: str
@@ -33,7 +33,7 @@ def by(label: str, metric: str, *, function: str = "max") -> str:
 
 
 def of_models(metric: str) -> str:
-    """The sum over GPU models of what any replica says."""
+    """The sum over GPU models of the maximum over replicas."""
     return f"sum(max by (model) ({metric}))"
 
 
@@ -52,8 +52,8 @@ _OF_MODELS = re.compile(
 
 
 def chosen(expr: str) -> str:
-    """The query for what the dashboard's variables choose: by model only where all metrics are of models.
-    An empty cluster is one without that label."""
+    """The query for the values of the dashboard's variables: filtered by model only if all metrics have
+    models. An empty cluster is one without that label."""
     ours = re.findall(r"stowage_\w+", expr)
     model = ['model=~"$model"'] if ours and all(map(_OF_MODELS.match, ours)) else []
 

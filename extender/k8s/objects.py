@@ -200,6 +200,10 @@ class _Memo:
     _version: str
 
 
+KILLING = 5.0
+"""Seconds after its grace period in which a pod still ends as expected: kubelet gives containers two seconds
+after a preStop hook that took all of it (``minimumGracePeriodInSeconds`` in k8s.io/kubernetes,
+pkg/kubelet/kuberuntime), then kills and removes them, and the API server counts whole seconds."""
 LONGEST_GRACE = 600.0
 """Seconds before the end of its grace period from which a pod that terminates is expected to go: with more
 left nobody knows when. One that is still there at the end may be stuck."""
@@ -274,7 +278,7 @@ class Pod(_Memo):
     def is_about_to_go(self, now: float) -> bool:
         """Whether its room is one that comes: it terminates, and is expected to end soon after ``now`` (Unix
         seconds)."""
-        return self.deleting and (not self.ends or now < self.ends <= now + LONGEST_GRACE)
+        return self.deleting and (not self.ends or now - KILLING < self.ends <= now + LONGEST_GRACE)
 
     @property
     def held(self) -> PodSpec:

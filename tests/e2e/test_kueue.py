@@ -256,7 +256,7 @@ def test_a_gated_pod_waits_for_kueue_and_not_for_room(api: Api, stowage: Stowage
     assert {"name": "kueue.x-k8s.io/admission"} in gates
     assert stays(lambda: ends.jobs() == {}, for_s=8)  # the evictor would have acted
     explained = stowage.json("/debug/pods/default/plain")["now"]
-    assert "kueue.x-k8s.io/admission (Kueue has not admitted it" in explained["hints"][0]
+    assert "kueue.x-k8s.io/admission (Kueue has not admitted it" in explained["held"]
     assert explained["evictions"] is None
     stop(api, "holds")
     wait_until_running(api, "plain")

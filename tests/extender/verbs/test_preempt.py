@@ -150,6 +150,11 @@ def test_nobody_is_evicted_while_room_is_coming_on_a_node_that_was_not_proposed(
     assert answer(coming, high(1), {"b": ["innocent"]}) == {"b": ["innocent"]}
 
 
+def test_a_pod_still_ends_in_the_seconds_after_its_grace_period(coming):
+    coming.apply([Upserted(replace(coming.pods["default/stopped"], ends=NOW - 3))])
+    assert answer(coming, high(1), {"b": ["innocent"]}) == {}
+
+
 @pytest.mark.parametrize(
     ("stopped", "pod"),
     [

@@ -143,8 +143,7 @@ def _allows(request: Request, kind: NodeKind) -> bool:
 
 def _size(request: Request) -> int:
     """Approximate bytes of the texts that decide on which models a request may run."""
-    names = [
-        len(name.letters) for group in (*request.products.allow, request.products.deny) for name in group
-    ]
+    groups = *request.products.allow, request.products.deny
+    names = [sum(map(len, name.words)) for group in groups for name in group]
     models = [len(name) for name in request.models or ()]
     return 512 + 256 * len(names) + sum(names) + 64 * len(models) + sum(models) + len(request.mode)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from functools import reduce
-from itertools import accumulate
-from operator import or_
-from typing import Literal, NamedTuple
+from typing import Literal
 
 _SEPARATORS = re.compile("[-_ ]+")
 
@@ -96,69 +93,47 @@ class NameFilter:
         return all(name in group for group in self.allow) and name not in self.deny
 
 
-class ModelText(NamedTuple):
-    """The name of a GPU model, prepared for searching.
-
-    ``letters`` is the text in lower case without separators; bit k of ``gaps`` is set if separators precede
-    letter k.
-    """
-
-    letters: str
-    gaps: int
-
-    @classmethod
-    def of(cls, text: str) -> ModelText:
-        words = _SEPARATORS.split(text.lower())
-        ends = accumulate(map(len, words[:-1]))
-        return cls("".join(words), reduce(or_, map((1).__lshift__, ends), 0))
+def model_text(text: str) -> str:
+    """The name of a GPU model, prepared for searching: in lower case, with "-" for each run of separators."""
+    return _SEPARATORS.sub("-", text.lower())
 
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """A name of GPU models as users write it: words with separators between them, in any case.
+    """A name of GPU models as users write it: ``words`` in lower case.
 
     A text contains it if the words occur there in sequence, with any separators or none between them, and no
     separator within a word. ``whole``: no letter or digit directly before or after the name.
-
-    ``letters`` are the words in lower case, joined; bit k of ``joints`` is set if a word other than the first
-    starts at letter k.
     """
 
-    letters: str
-    joints: int = 0
+    words: tuple[str, ...]
     whole: bool = False
 
     @classmethod
     def of(cls, text: str, *, whole: bool = False) -> ModelName:
         """Parse a name. Raises ValueError if it contains no words."""
-        letters, gaps = ModelText.of(text)
-        if not letters:
+        words = tuple(filter(None, model_text(text).split("-")))
+        if not words:
             raise ValueError("a model name that consists only of separators")
-        return cls(letters, gaps & ((1 << len(letters)) - 2), whole)
+        return cls(words, whole)
 
-    def found_in(self, text: ModelText) -> bool:
-        """Whether a text contains the name."""
+    def found_in(self, text: str) -> bool:
+        """Whether a ``model_text`` contains the name."""
         at = -1
-        while (at := text.letters.find(self.letters, at + 1)) >= 0:
-            if self._matches_at(text, at):
+        while (at := text.find(self.words[0], at + 1)) >= 0:
+            if self._is_at(text, at):
                 return True
         return False
 
-    def _matches_at(self, text: ModelText, start: int) -> bool:
-        """Whether separators and boundaries match where the letters do."""
-        end = start + len(self.letters)
-        inside = (1 << len(self.letters)) - 2
-        if text.gaps >> start & inside & ~self.joints:
-            return False
-        return not self.whole or not (_adjoins(text, start, start - 1) or _adjoins(text, end, end))
-
-
-def _adjoins(text: ModelText, place: int, neighbor: int) -> bool:
-    """Whether a letter or digit is directly next to a place in a text."""
-    if text.gaps >> place & 1 or not 0 <= neighbor < len(text.letters):
-        return False
-    letter = text.letters[neighbor]
-    return letter.isascii() and letter.isalnum()
+    def _is_at(self, text: str, start: int) -> bool:
+        end = start
+        for word in self.words:
+            end += end > start and text.startswith("-", end)
+            if not text.startswith(word, end):
+                return False
+            end += len(word)
+        beside = text[start - 1 : start] + text[end : end + 1]
+        return not (self.whole and any(letter.isascii() and letter.isalnum() for letter in beside))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +148,10 @@ class Models:
         """Whether a model is permitted. The time is linear in the names; ``model`` is a node's label."""
         if not (self.allow or self.deny):
             return True
-        text = ModelText.of(model)
-        if not text.letters:
+        text = model_text(model)
+        if not text.strip("-") or any(name.found_in(text) for name in self.deny):
             return False
-        return all(_any_in(group, text) for group in self.allow) and not _any_in(self.deny, text)
-
-
-def _any_in(names: Iterable[ModelName], text: ModelText) -> bool:
-    return any(name.found_in(text) for name in names if name.letters in text.letters)
+        return all(any(name.found_in(text) for name in group) for group in self.allow)
 
 
 ANY = NameFilter()

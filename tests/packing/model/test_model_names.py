@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.model.request import ModelName, Models, ModelText
+from packing.model.request import ModelName, Models, model_text
 
 
 def pattern(name: str, *, whole: bool) -> str:
@@ -23,7 +23,7 @@ names = texts.filter(lambda name: name.strip("-_ "))
 
 @given(names, texts, st.booleans())
 def test_a_name_is_found_where_its_pattern_matches(name: str, text: str, whole: bool) -> None:
-    found = ModelName.of(name, whole=whole).found_in(ModelText.of(text))
+    found = ModelName.of(name, whole=whole).found_in(model_text(text))
     assert found == bool(re.search(pattern(name, whole=whole), text, re.IGNORECASE))
 
 
@@ -31,7 +31,7 @@ def test_a_name_is_found_where_its_pattern_matches(name: str, text: str, whole: 
 def test_a_part_of_a_text_is_found(parts: list[str], text: str, whole: bool) -> None:
     name = "-".join(parts)
     inside = f"{text}{name}{text}"
-    found = ModelName.of(name, whole=whole).found_in(ModelText.of(inside))
+    found = ModelName.of(name, whole=whole).found_in(model_text(inside))
     assert found == bool(re.search(pattern(name, whole=whole), inside, re.IGNORECASE))
     assert found or whole
 
@@ -50,7 +50,7 @@ def test_a_part_of_a_text_is_found(parts: list[str], text: str, whole: bool) -> 
     ],
 )
 def test_names(name: str, whole: bool, text: str, found: bool) -> None:
-    assert ModelName.of(name, whole=whole).found_in(ModelText.of(text)) is found
+    assert ModelName.of(name, whole=whole).found_in(model_text(text)) is found
 
 
 @pytest.mark.parametrize("name", ["", "-", "_ -"])

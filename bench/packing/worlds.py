@@ -131,7 +131,7 @@ class World:
     def learn(self, template: Template) -> None:
         """A job arrives."""
         for _ in range(template.gang):
-            self.state.nodes.sets.observe(template.learned)
+            self.state.learner.monitor.demand.observe(template.learned)
             self._seen += 1
             if self._seen % _SETS_AGAIN == 0 or self._seen in (32, 64, 128, 256):
                 choose_node_sets_now(self.state)

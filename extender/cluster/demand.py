@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from extender.cluster.node_sets import NodeSets
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_filter import node_requirement
@@ -38,8 +37,8 @@ class DemandLearner:
     ``stopped``: it learns nothing more.
     """
 
-    def __init__(self, policy: Policy, fleet: Fleet, node_sets: NodeSets) -> None:
-        self._policy, self._fleet, self._node_sets = policy, fleet, node_sets
+    def __init__(self, policy: Policy, fleet: Fleet) -> None:
+        self._policy, self._fleet = policy, fleet
         self.learnt = 0
         self.stopped = False
         self.monitor = DemandMonitor(fleet)
@@ -69,21 +68,18 @@ class DemandLearner:
         self._untaught.pop(key, None)
 
     def keep(self, keys: frozenset[str]) -> None:
-        """Forget all pods but these."""
         for key in self._untaught.keys() - keys:
             self.forget(key)
 
     def _learn(self, pod: Pod) -> None:
         if self.stopped or not self._started or pod.gates or pod.key not in self._untaught:
             return
-        request = _typical_request(pod)
-        if request is None:
+        if (request := _typical_request(pod)) is None:
             self.forget(pod.key)
         elif self._can_be_hosted(request):
             self.forget(pod.key)
             if (required := node_requirement(pod)) is not None:
                 request = replace(request, node_set=required)
-            self._node_sets.observe(request)
             self._policy.observe(request)
             self.monitor.demand.observe(request)
             self.learnt += 1

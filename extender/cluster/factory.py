@@ -114,7 +114,6 @@ def state_of(settings: Settings, dump: Header | None = None) -> State:
     policy = GuardedPolicy(chosen, fallback=POLICIES["best-fit"]())
     rights = Rights(Queues(settings.queues), settings.evict_kueue_pods)
     state = State(policy, rights, DisruptionLog(settings.shield_seconds))
-    state.nodes.sets.expect(prior)
     state.learner.stopped = dump is not None
     if dump:
         state.disruptions.load(dump.disruptions)

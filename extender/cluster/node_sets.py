@@ -17,7 +17,6 @@ from extender.inventory.gpu_labels import PRODUCT_LABELS
 from extender.k8s.affinity import Taint
 from extender.k8s.node_filter import NO_REQUIREMENT, NodeRequirement
 from extender.k8s.objects import Node
-from packing.cost.demand import Demand, Mix
 from packing.fleet.fleet import Fleet
 from packing.model.request import Request
 
@@ -34,21 +33,13 @@ Numbers = Mapping[NodeRequirement | None, int]
 
 
 class NodeSets:
-    """Learns what pods insist on, chooses the sets, and tells the fleet which node is in which."""
+    """Chooses the sets, and tells the fleet which node is in which."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._fleet, self._demand = fleet, Demand()
+        self._fleet = fleet
         self._numbers: Numbers = {}
         self._sets = _Sets(())
         self._masks: dict[str, int] = {}
-
-    def expect(self, prior: Mix | None) -> None:
-        """Before any pod arrives: the requests that are expected."""
-        self._demand = Demand(prior=prior)
-
-    def observe(self, request: Request) -> None:
-        """A pod with this request arrives."""
-        self._demand.observe(request)
 
     def put(self, node: Node) -> None:
         """A node came, or its labels changed; before its inventory is put into the fleet."""
@@ -57,10 +48,9 @@ class NodeSets:
     def remove(self, name: str) -> None:
         self._masks.pop(name, None)
 
-    def choose(self, nodes: Mapping[str, Node]) -> Callable[[], Numbers]:
-        """A function that chooses the sets for what was learned. It uses no shared state, so it may run in a
-        thread."""
-        counts = self._demand.counts()
+    def choose(self, nodes: Mapping[str, Node], counts: Mapping[Request, float]) -> Callable[[], Numbers]:
+        """A function that chooses the sets for requests that come so often (``Demand.counts``). It uses no
+        shared state, so it may run in a thread."""
         gpus = self._fleet.arrays.compute_capacity[0].tolist()
         with_gpus = [nodes[name] for name, row in self._fleet.rows.items() if gpus[row] and name in nodes]
         if not any(request.node_set for request in counts) and not any(node.taints for node in with_gpus):

@@ -26,6 +26,5 @@ class PodConflicts:
         self._keys = {key for key, _ in self._by_domain}
 
     def on(self, node: Node) -> list[Pod]:
-        """Those that keep it off this node."""
         domains = ((key, node.labels.get(key, "")) for key in self._keys)
         return [pod for domain in domains for pod in self._by_domain.get(domain, ())]

@@ -28,7 +28,8 @@ def plan_now(state: State) -> None:
 def choose_node_sets_now(state: State) -> None:
     """Tell apart the nodes that the pods of the cluster insist on."""
     with state.failures.caught("node_sets"):
-        state.nodes.sets.adopt(state.nodes.sets.choose(state.nodes)(), state.nodes.values())
+        choose = state.nodes.sets.choose(state.nodes, state.learner.monitor.demand.counts())
+        state.nodes.sets.adopt(choose(), state.nodes.values())
 
 
 class PolicyRefresher:
@@ -55,8 +56,8 @@ class PolicyRefresher:
         if due is Due.TABLES:
             state.learner.monitor.planned()
             with state.failures.caught("node_sets"):
-                sets = await asyncio.to_thread(state.nodes.sets.choose(state.nodes))
-                state.nodes.sets.adopt(sets, state.nodes.values())
+                choose = state.nodes.sets.choose(state.nodes, state.learner.monitor.demand.counts())
+                state.nodes.sets.adopt(await asyncio.to_thread(choose), state.nodes.values())
         solve = state.policy.update(state.fleet, due)
         state.revision += 1
         if solve is not None:

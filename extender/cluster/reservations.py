@@ -153,7 +153,6 @@ class AssumedPods:
         return list(self._by_uid[uid].values()) if uid in self._by_uid else []
 
     def on_node(self, uid: str, node: str) -> AssumedPod | None:
-        """The one of this pod on this node."""
         return self._by_uid[uid].get(node) if uid in self._by_uid else None
 
     def by_key(self, key: str) -> AssumedPod | None:

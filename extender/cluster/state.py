@@ -114,7 +114,7 @@ class State:
         self.admission = Admission(self.pods, self.nodes, self.rights.queues.classes)
         self.devices = devices = DeviceCache()
         self.simulator = AllocationSimulator(devices)
-        self.learner = DemandLearner(policy, self.fleet, self.nodes.sets)
+        self.learner = DemandLearner(policy, self.fleet)
         self.gang_check, self.binds, self.revision = False, False, 0
         self.assigns_all = False
         at = self.reservations, self.gangs, self.pods.is_bound, self.fleet.rows.__contains__

@@ -101,7 +101,6 @@ class Parser:
         return value
 
     def products(self, names: Iterable[object]) -> frozenset[str]:
-        """The products with these names."""
         return frozenset(_product_label(self.text(name)) for name in names)
 
     def with_products(self, gpus: Iterable[Gpu], names: Iterable[object]) -> tuple[Gpu, ...]:

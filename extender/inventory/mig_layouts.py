@@ -51,7 +51,6 @@ def can_change(node: Node, spec: NodeSpec) -> bool:
 
 
 def today(node: Node, spec: NodeSpec) -> NodeLayout:
-    """What the node offers as it is."""
     single = next((pool.profile for pool in spec.pools if pool.resource == WHOLE), "")
     devices = {pool.resource: pool.total for pool in spec.pools if pool.total}
     return NodeLayout(node.labels.get(LAYOUT_LABEL, ""), devices, single)

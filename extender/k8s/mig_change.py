@@ -62,7 +62,6 @@ class MigChange(Struct, frozen=True, omit_defaults=True):
         return f"{text}; to stop it, remove the annotation {ANNOTATION}" if self.is_active else text
 
     def text(self) -> str:
-        """The annotation."""
         return msgspec.json.encode(self).decode()
 
 

@@ -103,7 +103,6 @@ class NodeRequirement:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The labels that it depends on."""
         of_terms = (requirement.key for term in self.terms for requirement in term.labels)
         return tuple(dict.fromkeys((*(key for key, _ in self.selector), *of_terms)))
 

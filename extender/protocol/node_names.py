@@ -76,7 +76,6 @@ class NodeNames:
         return type(self)(self._text, self._starts[which], self._lengths[which])
 
     def json(self) -> bytes:
-        """A JSON array of all names."""
         if self._json is None:
             self._json = self.interleave((b'","',), head=b'["', cut=2) + b"]" if len(self) else b"[]"
         return self._json

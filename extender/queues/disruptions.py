@@ -149,7 +149,6 @@ class DisruptionLog:
         self._refused.put(pod.uid, (now + seconds, seconds), len(pod.uid) + 64)
 
     def was_refused(self, pod: Pod, now: float) -> bool:
-        """Whether plans leave the pod out."""
         return (self._refused.get(pod.uid) or (0.0, 0.0))[0] > now
 
     def restarts(self, pod: Pod) -> int:

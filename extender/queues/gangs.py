@@ -397,7 +397,6 @@ class GangTable:
         return self._gang(members) if members else None
 
     def pod_groups(self) -> list[PodGroup]:
-        """All PodGroups."""
         return list(self._pod_groups.values())
 
     @property

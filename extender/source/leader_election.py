@@ -84,7 +84,6 @@ class Election:
         self.observe(record, now)
 
     def resign(self) -> None:
-        """Stop leading, for good."""
         self._resigned = True
 
 

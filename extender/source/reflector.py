@@ -124,7 +124,6 @@ class Reflector:
 
     @property
     def resource(self) -> str:
-        """The plural in the path of the API."""
         return self._watched.resource
 
     @property
@@ -210,7 +209,6 @@ class Reflector:
             self._waking.set()
 
     def _interrupt(self) -> None:
-        """End a pause, and a read."""
         self._waking.set()
         self._shut_down()
 

@@ -80,7 +80,6 @@ class Shard:
         return [passed for event in events for passed in self._passed(event)]
 
     def joining(self) -> frozenset[str]:
-        """The nodes that are held back."""
         with self._lock:
             return frozenset(self._joining)
 

@@ -79,7 +79,6 @@ def record_line(record: KubernetesObject) -> bytes:
 
 
 def end_line(records: int) -> bytes:
-    """The last line of a complete dump."""
     return to_json({"kind": "End", "records": records}) + b"\n"
 
 

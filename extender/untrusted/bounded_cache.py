@@ -49,12 +49,10 @@ class BoundedMap(Generic[K, V]):
         return entry[0] if entry else None
 
     def pop(self, key: K) -> None:
-        """Remove the key, if it is known."""
         if (entry := self._entries.pop(key, None)) is not None:
             self._size -= entry[1]
 
     def values(self) -> Iterator[V]:
-        """The values, oldest first."""
         return iter([value for value, _ in self._entries.values()])
 
 

@@ -42,7 +42,6 @@ def listed(names: Sequence[str], most: int, more: str = "") -> str:
 
 
 def joined(lines: Iterable[str]) -> str:
-    """A text of just these lines."""
     return "\n".join(map(visible, lines))
 
 

@@ -56,7 +56,6 @@ class Part:
 
     @property
     def gpu(self) -> float:
-        """Size of one part in GPUs."""
         return (self.compute_milli + self.memory_milli) / 2000
 
 

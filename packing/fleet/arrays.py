@@ -109,7 +109,6 @@ class NodeArrays:
         return column
 
     def reserve_node(self, row: int) -> None:
-        """Grow to hold this row."""
         if row < self.capacity:
             return
         more = max(64, self.capacity * 2) - self.capacity

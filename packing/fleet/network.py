@@ -43,19 +43,10 @@ class Network:
         self._changes += self._domains.pop(node, None) is not None
 
     def of(self, node: str) -> Domains:
-        """The domains of a node."""
         return self._domains.get(node, ("",) * self._levels)
 
     def ids(self, fleet: _Fleet) -> DomainIds:
         """The domains of the nodes in the rows of the fleet."""
-        return self._ids_on(fleet)
-
-    def levels(self, fleet: _Fleet) -> DomainIds:
-        """``ids`` without the levels at which no node is in a domain."""
-        ids = self._ids_on(fleet)
-        return ids[self._used]
-
-    def _ids_on(self, fleet: _Fleet) -> DomainIds:
         rows, made_for = fleet.rows, (self._changes, fleet.replaced, fleet.arrays.capacity)
         if self._ids[0] != made_for:
             ids = np.full((self._levels, fleet.arrays.capacity), -1, np.int32)
@@ -66,3 +57,8 @@ class Network:
                         ids[level, rows[node]] = numbers.setdefault(domains[level], len(numbers))
             self._ids, self._used = (made_for, ids), np.any(ids >= 0, axis=1)
         return self._ids[1]
+
+    def levels(self, fleet: _Fleet) -> DomainIds:
+        """``ids`` without the levels at which no node is in a domain."""
+        ids = self.ids(fleet)
+        return ids[self._used]

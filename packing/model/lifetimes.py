@@ -184,7 +184,6 @@ class LastEnds:
         self._mean = 0.0
 
     def starts(self, pod: str, running: Running) -> None:
-        """The pod runs on a node."""
         if self.running.get(pod) != running:
             self.leaves(pod)
             self.running[pod] = running

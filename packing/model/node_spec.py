@@ -85,7 +85,6 @@ class Pool:
 
     @property
     def is_whole(self) -> bool:
-        """Whether a device is a whole GPU."""
         return self.compute_milli > ALMOST_WHOLE * WHOLE and not self.profile
 
 

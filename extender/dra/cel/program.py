@@ -277,7 +277,6 @@ def optional_member(container: object, key: object) -> OptionalValue:
 
 
 def has_member(container: object, name: str) -> bool:
-    """``has_member(container.name)``."""
     if not isinstance(container, Mapping):
         no_overload()
     return isinstance(container, DefaultingMap) or name in container
@@ -303,20 +302,23 @@ Program: TypeAlias = Callable[[Scope], Result]
 """A compiled expression or a part of one."""
 
 
-def constant(value: object) -> Program:
-    def run(scope: Scope) -> object:
+def metered(evaluate: Program) -> Program:
+    """The program, for one step more."""
+
+    def run(scope: Scope) -> Result:
         scope.meter.spend()
-        return value
+        return evaluate(scope)
 
     return run
+
+
+def constant(value: object) -> Program:
+    return metered(lambda scope: value)
 
 
 def variable(name: str) -> Program:
-    def run(scope: Scope) -> Result:
-        scope.meter.spend()
-        return scope.variables[name] if name in scope.variables else fail(f"{quoted(name)} is not known")
-
-    return run
+    unknown = f"{quoted(name)} is not known"
+    return metered(lambda scope: scope.variables[name] if name in scope.variables else fail(unknown))
 
 
 def call(
@@ -336,12 +338,7 @@ def call(
 
 def member(function: Callable[[Any, str], Any], target: Program, name: str) -> Program:
     """A function of the target's value and of a name that is written in the expression."""
-
-    def run(scope: Scope) -> Result:
-        scope.meter.spend()
-        return function(target(scope), name)
-
-    return run
+    return metered(lambda scope: function(target(scope), name))
 
 
 def relation(sign: str, left: Program, right: Program) -> Program:
@@ -356,39 +353,24 @@ def relation(sign: str, left: Program, right: Program) -> Program:
 
 
 def list_of(items: Sequence[Program]) -> Program:
-    def run(scope: Scope) -> list[Result]:
-        scope.meter.spend()
-        return [item(scope) for item in items]
-
-    return run
+    return metered(lambda scope: [item(scope) for item in items])
 
 
 def logical(sides: Sequence[Program], *, decisive: bool) -> Program:
     """``||`` if True is decisive, ``&&`` if False is."""
-
-    def run(scope: Scope) -> bool:
-        scope.meter.spend()
-        return decide(sides, lambda side: side(scope), decisive=decisive)
-
-    return run
+    return metered(lambda scope: decide(sides, lambda side: side(scope), decisive=decisive))
 
 
 def conditional(condition: Program, yes: Program, no: Program) -> Program:
     """``?:``. Only one side is evaluated."""
 
-    def run(scope: Scope) -> Result:
-        scope.meter.spend()
+    def evaluate(scope: Scope) -> Result:
         value = condition(scope)
         return (yes if value else no)(scope) if isinstance(value, bool) else fail("no condition")
 
-    return run
+    return metered(evaluate)
 
 
 def with_value(name: str, value: Program, body: Program) -> Program:
     """``cel.bind(name, value, body)``."""
-
-    def run(scope: Scope) -> Result:
-        scope.meter.spend()
-        return body(scope.with_variable(name, value(scope)))
-
-    return run
+    return metered(lambda scope: body(scope.with_variable(name, value(scope))))

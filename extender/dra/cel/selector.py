@@ -285,12 +285,11 @@ class Parser:
         self._macro_depth -= 1
         self._expect(")")
 
-        def run(scope: Scope) -> Result:
-            scope.meter.spend()
+        def evaluate(scope: Scope) -> Result:
             items = items_of(target(scope))
             return MACROS[name](items, lambda item: body(scope.with_variable(item_name, item)))
 
-        return run
+        return cel.metered(evaluate)
 
     def _list_until(self, end: str) -> list[Program]:
         items: list[Program] = []

@@ -116,7 +116,6 @@ def test_no_gang_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     single = make_pod("single", 4)
     state = state_of(*nodes({"x": 2, "y": 2}), single, *gang(2, 4))
     monkeypatch.setattr("extender.cluster.gang_placement.gang_costs", None)
-    monkeypatch.setattr(state.nodes.network, "ids", None)
     assert state.gang_costs(single, request_of(single)) is None
     schedule(state, [single])
 

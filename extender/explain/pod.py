@@ -44,7 +44,7 @@ from extender.explain.verdict import TOO_LARGE, Question, and_then, decide, of_h
 from extender.explain.words import Hint, Kind, admission_problem, is_manifest, written_as
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import Bytes, NodeNames
-from extender.queues.gangs import GANG, GANG_MIN, words_of
+from extender.queues.gang_words import GANG, GANG_MIN, words_of
 from extender.settings import Settings
 from extender.source.workloads import Template
 from extender.untrusted.limits import GANG_READ, KEY, LISTED_NAMES, shorten

@@ -25,7 +25,7 @@ from extender.k8s.manifest import Pairs
 from extender.k8s.objects import Container, Pod
 from extender.k8s.quantity import QuantityError, exact, whole
 from extender.queues.disruptions import CHECKPOINT_INTERVAL, CHECKPOINTED_AT
-from extender.queues.gangs import GANG, GANG_MIN
+from extender.queues.gang_words import GANG, GANG_MIN
 from extender.queues.queue import QUEUE_LABEL, RESTARTABLE
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
 

@@ -1,7 +1,7 @@
 """Jobs of many pods, as their operators' own objects describe them: how many pods start together, and which.
 
 A kind is a row of ``JOB_KINDS``, beside its name in ``objects.JobKind``, the reader of its pods' labels in
-``queues.gangs`` and its right in ``deploy/rbac.yaml``. A TrainJob (Kubeflow Trainer v2) makes a JobSet,
+``queues.gang_words`` and its right in ``deploy/rbac.yaml``. A TrainJob (Kubeflow Trainer v2) makes a JobSet,
 NVIDIA's Dynamo a PodGang or a LeaderWorkerSet, a RayJob and a RayService a RayCluster.
 """
 

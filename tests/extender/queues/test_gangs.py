@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from extender.cluster.state import State
 from extender.k8s.objects import Deleted, Event, Listed, Pod, PodGroup, Upserted
 from extender.queues import gangs as module
-from extender.queues.gangs import GangTable, words_of
+from extender.queues.gang_words import words_of
+from extender.queues.gangs import GangTable
 from extender.source.list_watch import ListWatch
 from extender.source.watched_kinds import WATCHED_KINDS
 from extender.untrusted.limits import GANG_MEMBERS

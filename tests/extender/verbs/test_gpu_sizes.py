@@ -19,7 +19,7 @@ from extender.k8s.objects import Listed, Node, Pod, Upserted
 from extender.k8s.resource_claims import DeviceClass
 from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
 from extender.protocol.node_names import NodeNames
-from extender.queues.gangs import GANG, GANG_MIN
+from extender.queues.gang_words import GANG, GANG_MIN
 from extender.queues.queue import QUEUE_LABEL
 from extender.settings import Settings
 from extender.verbs.bind import Refusal, assign

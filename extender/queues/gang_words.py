@@ -1,0 +1,214 @@
+"""Which gang a pod names, in the words of every common system.
+
+The first system in ``_READERS`` whose words a pod has decides. Users write all of them, so a gang never
+crosses a namespace, and a name that is no object name (too long) is ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias
+
+from extender.k8s.objects import Pod, PodGroupKind
+from extender.k8s.pod_groups import NATIVE
+from extender.untrusted.limits import OBJECT_NAME
+
+GANG = "stowage.dev/gang"
+"""Label or annotation of a pod: the name of its gang."""
+GANG_MIN = "stowage.dev/gang-min"
+"""Label or annotation: how many members must run. Without it: all."""
+KUEUE_WORKLOAD = "kueue.x-k8s.io/workload"
+"""Annotation: the name of the Workload of the pod's job."""
+_KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
+_KOORDINATOR_MIN = "gang.scheduling.koordinator.sh/min-available"
+_OLD_KOORDINATOR = "pod-group.scheduling.sigs.k8s.io"
+_COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class GangWords:
+    """What a pod says of its gang. ``kind`` and ``name`` identify it within a namespace.
+
+    ``minimum`` is what the pod itself declares, None for nothing. ``pod_groups`` are the kinds of objects of
+    this name that declare it, or of the name ``object``; the first that exists counts. ``role``: whose number
+    in that object counts, "" for all. ``indispensable``: without this pod the others are useless.
+    ``others_unlike``: members that do not exist yet may ask for something else than this pod.
+    """
+
+    kind: str
+    name: str
+    minimum: int | None = None
+    pod_groups: tuple[PodGroupKind, ...] = ()
+    object: str = ""
+    role: str = ""
+    indispensable: bool = False
+    others_unlike: bool = False
+
+
+NO_WORDS = GangWords("", "")
+
+
+def words_of(pod: Pod) -> GangWords | None:
+    """The gang that a pod names, None for none."""
+    if not pod.pod_group and _NAMES.isdisjoint(pod.labels) and _NAMES.isdisjoint(pod.annotations):
+        return None  # as for most pods
+    for read in _READERS:
+        words = read(pod)
+        if words is not None:
+            return words if 0 < len(words.name) <= OBJECT_NAME else None
+    return None
+
+
+_Entries: TypeAlias = tuple[tuple[Callable[[Pod], Mapping[str, str]], str], ...]
+
+
+def _labels(*keys: str) -> _Entries:
+    return tuple((attrgetter("labels"), key) for key in keys)
+
+
+def _annotations(*keys: str) -> _Entries:
+    return tuple((attrgetter("annotations"), key) for key in keys)
+
+
+class _System(NamedTuple):
+    """A system whose pods name their gang in the first of ``names`` that they have, and how many of it must
+    run in the first of ``minimums``."""
+
+    kind: str
+    names: _Entries
+    pod_groups: tuple[PodGroupKind, ...] = ()
+    minimums: _Entries = ()
+
+    def __call__(self, pod: Pod) -> GangWords | None:
+        name = next(filter(None, (entries(pod).get(key) for entries, key in self.names)), "")
+        counts = (_count(entries(pod), key) for entries, key in self.minimums if name)
+        minimum = next((count for count in counts if count is not None), None)
+        return GangWords(self.kind, name, minimum, self.pod_groups) if name else None
+
+
+def _native(pod: Pod) -> GangWords | None:
+    """``spec.schedulingGroup.podGroupName`` (Kubernetes 1.36 on, feature gate GenericWorkload): k8s.io/api
+    v0.36.3, ``core/v1/types.go``."""
+    if not pod.pod_group:
+        return None
+    return GangWords("PodGroup", pod.pod_group, pod_groups=NATIVE)
+
+
+_KUBEFLOW: tuple[PodGroupKind, ...] = ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob")
+
+
+def _kubeflow(pod: Pod) -> GangWords | None:
+    """kubeflow/trainer, branch release-1.9, ``pkg/apis/kubeflow.org/v1/common_types.go``. Only the launcher
+    of an MPIJob (kubeflow/mpi-operator, v2beta1) is a pod of a Job of its own."""
+    name = pod.labels.get("training.kubeflow.org/job-name")
+    if not name:
+        return None
+    for kind in _KUBEFLOW:
+        if pod.owner and pod.owner.kind == kind:
+            return GangWords(kind, name, pod_groups=(kind,))
+    return GangWords("MPIJob", name, pod_groups=("MPIJob", "OldMPIJob"))
+
+
+def _kueue_workload(pod: Pod) -> GangWords | None:
+    """kubernetes-sigs/kueue, ``apis/kueue/v1beta2/topology_types.go`` (WorkloadAnnotation, set by default
+    from 0.14 on). A Job that is not Indexed is a queue of tasks. Slices of an elastic job replace each
+    other."""
+    name = pod.annotations.get(KUEUE_WORKLOAD)
+    indexed = "batch.kubernetes.io/job-completion-index" in pod.labels
+    elastic = "kueue.x-k8s.io/workload-slice-name" in pod.annotations
+    if not name or elastic or not (indexed or (pod.owner and pod.owner.kind != "Job")):
+        return None
+    return GangWords("Kueue Workload", name, pod_groups=("KueueWorkload",))
+
+
+def _leader_worker_set(pod: Pod) -> GangWords | None:
+    """kubernetes-sigs/lws, ``api/leaderworkerset/v1/leaderworkerset_types.go``. A group starts again as a
+    whole (RecreateGroupOnPodRestart, the default). Its workers may be created only when the leader is ready,
+    from a template of their own."""
+    prefix = "leaderworkerset.sigs.k8s.io/"
+    name, index = pod.labels.get(f"{prefix}name"), pod.labels.get(f"{prefix}group-index")
+    if not name or not index:
+        return None
+    return GangWords(
+        "LeaderWorkerSet",
+        f"{name}-{index}",
+        _count(pod.annotations, f"{prefix}size"),
+        ("LeaderWorkerSet",),
+        object=name,
+        indispensable=pod.labels.get(f"{prefix}worker-index") == "0",
+        others_unlike=True,
+    )
+
+
+def _ray(pod: Pod) -> GangWords | None:
+    """ray-project/kuberay, ``ray-operator/controllers/ray/utils/constant.go``. A cluster is lost with its
+    head, and works on with any number of workers. The hosts of one worker replica
+    (``ray.io/worker-group-replica-name``, from 1.5) are replaced together."""
+    name = pod.labels.get("ray.io/cluster")
+    if not name:
+        return None
+    replica = pod.labels.get("ray.io/worker-group-replica-name")
+    if replica:
+        group = pod.labels.get("ray.io/group", "")
+        return GangWords("Ray worker", replica, None, ("RayCluster",), object=name, role=group)
+    head = pod.labels.get("ray.io/node-type") == "head"
+    return GangWords("Ray", name, 1, ("RayCluster",), indispensable=head, others_unlike=True)
+
+
+_READERS: tuple[Callable[[Pod], GangWords | None], ...] = (
+    _System("stowage", _labels(GANG) + _annotations(GANG), (), _labels(GANG_MIN) + _annotations(GANG_MIN)),
+    _native,
+    # kubernetes-sigs/scheduler-plugins, ``apis/scheduling/v1alpha1/types.go`` (PodGroupLabel). Koordinator
+    # may read the same label: without the object, its annotation has the minimum.
+    _System(
+        "coscheduling",
+        _labels("scheduling.x-k8s.io/pod-group"),
+        ("CoschedulingPodGroup",),
+        _annotations(_KOORDINATOR_MIN),
+    ),
+    # volcano-sh/apis, ``pkg/apis/scheduling/v1beta1/labels.go``
+    _System(
+        "Volcano",
+        _annotations("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name"),
+        ("VolcanoPodGroup",),
+    ),
+    # NVIDIA/KAI-Scheduler, ``pkg/common/constants/constants.go`` (PodGroupAnnotationForPod)
+    _System("KAI", _annotations("pod-group-name"), ("KaiPodGroup",)),
+    # koordinator-sh/koordinator, ``apis/extension/coscheduling.go``, and ``GetGangNameByPod`` of
+    # ``pkg/scheduler/plugins/coscheduling/util/gang_helper.go``
+    _System(
+        "Koordinator",
+        _labels(_OLD_KOORDINATOR, f"{_OLD_KOORDINATOR}/name")
+        + _annotations("gang.scheduling.koordinator.sh/name"),
+        ("KoordinatorPodGroup",),
+        _labels(f"{_OLD_KOORDINATOR}/min-available") + _annotations(_KOORDINATOR_MIN),
+    ),
+    # kubernetes-sigs/kueue, ``GetPodGroupName`` in ``pkg/util/pod/pod.go``: groups of plain pods. Since 0.18
+    # the name may be an annotation, which decides.
+    _System(
+        "Kueue",
+        _annotations(_KUEUE_GROUP) + _labels(_KUEUE_GROUP),
+        minimums=_annotations("kueue.x-k8s.io/pod-group-total-count"),
+    ),
+    _leader_worker_set,
+    # NVIDIA/grove, ``operator/api/common/labels.go``
+    _System("PodGang", _labels("grove.io/podgang"), ("PodGang",)),
+    # kubernetes-sigs/jobset, ``api/jobset/v1alpha2/jobset_types.go``. By its failure policy a JobSet starts
+    # all of its jobs again when one has failed.
+    _System("JobSet", _labels("jobset.sigs.k8s.io/jobset-name"), ("JobSet",)),
+    *(_kubeflow, _ray, _kueue_workload),
+)
+_NAMES = frozenset({
+    *(key for system in _READERS if isinstance(system, _System) for _, key in system.names),
+    *("leaderworkerset.sigs.k8s.io/name", "ray.io/cluster", "training.kubeflow.org/job-name", KUEUE_WORKLOAD),
+})  # fmt: skip
+"""Labels and annotations with the name of a gang: without any of them a pod names no gang."""
+
+
+def _count(entries: Mapping[str, str], key: str) -> int | None:
+    """The number of members that an entry declares, None if there is none or it is no number."""
+    text = entries.get(key)
+    return int(text) if text and _COUNT.fullmatch(text) else None

@@ -15,12 +15,14 @@ import re
 import time
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+from msgspec import Meta, ValidationError, convert
 
 from extender.inventory.node_state import is_leaving
 from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
@@ -82,15 +84,18 @@ def disruption_reason(pod: Pod, *, node_interrupted: bool) -> str:
     return pod.disruption if pod.disruption in REASONS else pod.disruption and "other"
 
 
+_Text: TypeAlias = Annotated[str, Meta(max_length=KEY)]
+
+
 class Disruption(NamedTuple):
     """One pod that was disrupted, at ``at`` (Unix seconds). ``queue``: its queue then, "" for none.
     ``gpus``: whether it had any."""
 
     at: float
-    uid: str
-    job: str
-    queue: str
-    reason: str
+    uid: _Text
+    job: _Text
+    queue: _Text
+    reason: _Text
     gpus: bool = True
 
     @property
@@ -192,12 +197,12 @@ class DisruptionLog:
     def load(self, dumped: object) -> None:
         """Add the disruptions and moves of a dump. Invalid ones are ignored; counters do not change."""
         now = self._now()
-        for entry in _entries(dumped, "disruptions"):
-            if (loss := _parsed(entry, now)) is not None:
+        for loss in _entries(dumped, "disruptions", Disruption):
+            if 0 < loss.at <= now and loss.reason in REASONS:
                 self._add(loss)
-        for entry in _entries(dumped, "moves"):
-            if (move := _parsed_move(entry, now)) is not None and move not in self.moves:
-                self.moves.append(move)
+        for at, lost in _entries(dumped, "moves", tuple[float, float]):
+            if now - _HOUR < at <= now and 0 <= lost < _MOST_LOST and (at, lost) not in self.moves:
+                self.moves.append((at, lost))
 
     def _before(self, pod: Pod, now: float) -> int:
         """How many disruptions the pod's job had until ``now`` and before the pod's creation."""
@@ -244,34 +249,12 @@ def _remove(lists: dict[_K, list[_T]], key: _K, value: _T) -> None:
         del lists[key]
 
 
-def _entries(dumped: object, name: str) -> Sequence[object]:
+def _entries(dumped: object, name: str, kind: type[_T]) -> Iterator[_T]:
+    """The last entries of this kind in a dump. Others are ignored."""
     entries = dumped.get(name) if isinstance(dumped, Mapping) else None
-    if not isinstance(entries, Sequence) or isinstance(entries, str):
-        return ()
-    return entries[-DISRUPTIONS:]
-
-
-def _parsed_move(entry: object, now: float) -> tuple[float, float] | None:
-    """A time and GPU-seconds, None if they are invalid, more than an hour ago or in the future."""
-    if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) != 2:
-        return None
-    at, lost = entry
-    if not all(isinstance(item, int | float) and not isinstance(item, bool) for item in entry):
-        return None
-    return (float(at), float(lost)) if now - _HOUR < at <= now and 0 <= lost < _MOST_LOST else None
-
-
-def _parsed(entry: object, now: float) -> Disruption | None:
-    """An entry of a dump, None if it is invalid or in the future."""
-    if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) not in (5, 6):
-        return None
-    at, *texts = entry[:5]
-    if isinstance(at, bool) or not (isinstance(at, int | float) and 0 < at <= now):
-        return None
-    if not all(isinstance(text, str) and len(text) <= KEY for text in texts):
-        return None
-    loss = Disruption(float(at), *texts, *map(bool, entry[5:]))
-    return loss if loss.reason in REASONS else None
+    for entry in entries[-DISRUPTIONS:] if isinstance(entries, list) else ():
+        with suppress(ValidationError):
+            yield convert(entry, kind)
 
 
 class Progress(NamedTuple):

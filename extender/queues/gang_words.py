@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from extender.k8s.objects import Pod, PodGroupKind
 from extender.k8s.pod_groups import NATIVE
@@ -73,7 +73,8 @@ def _annotations(*keys: str) -> _Entries:
     return tuple((attrgetter("annotations"), key) for key in keys)
 
 
-class _System(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _System:
     """A system whose pods name their gang in the first of ``names`` that they have, and how many of it must
     run in the first of ``minimums``."""
 

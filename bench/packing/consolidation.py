@@ -26,6 +26,7 @@ from bench.packing.job_traces import read_jobs
 from bench.packing.moving_timeline import MovingTimeline, Ways
 from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
+from bench.packing.policies import POLICIES
 from bench.packing.seeds import seed_range
 from bench.packing.timeline import Ended, TimedPod
 from bench.packing.timeline_figures import waiting_times
@@ -34,7 +35,6 @@ from packing.fleet.arrays import Doubles
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, whole_gpus
 from packing.plan.move_rule import MoveRule
-from packing.policies.registry import POLICIES
 
 SIZES, PARTS = (1, 2, 4, 8), (0.6, 0.2, 0.1, 0.1)
 _GPUS, _HOUR, _DAY, _SIGMA = 8, 3600.0, 86_400.0, math.sqrt(2 * math.log(3))

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.packing.policies import POLICIES
 from bench.packing.repack_bound import most_whole_gpus_free
 from bench.packing.seeds import seed_range
 from extender.cluster.factory import state_of
@@ -45,7 +46,6 @@ from packing.fleet.downgrade import device_on
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
 from packing.plan.move_rule import MoveRule
-from packing.policies.registry import POLICIES
 from packing.policies.upkeep import Arrivals
 
 RIVALS = ("best-fit", "fgd", "least-allocated", "most-allocated")

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from bench.packing.published.dot_product import DotProduct
+from bench.packing.published.fgd import Fgd
 from bench.packing.published.gpu_clustering import GpuClustering
 from bench.packing.published.gpu_packing import GpuPacking
 from bench.packing.published.least_squares import LeastSquares
-from packing.cost.demand import MEASURES, Mix, by_pods
+from packing.cost.demand import MEASURES, Demand, Mix, by_pods
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import fitting_with_free_part, freest
@@ -76,6 +77,7 @@ _MORE: tuple[type[Baseline], ...] = (
 )
 POLICIES: dict[str, Callable[..., Policy]] = {
     **SERVICE_POLICIES,
+    "fgd": lambda mix=None, *, prior=None, **_: Fgd(mix, Demand(prior=prior)),
     **{one.name: lambda mix=None, one=one: one() for one in _MORE},
 }
 """Name -> function that creates the policy, with a known mix or None."""

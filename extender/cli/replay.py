@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     settings = load(args.config, {})  # equal commands give equal results: the environment is not read
     cluster_args.say_source(args, "replay")
     source, settings, _ = cluster_args.source_with_settings(args, settings)
-    with loading_kernels(*(["packing.policies.fgd_kernels"] if "fgd" in args.policy else [])):
+    with loading_kernels():
         interrupted = _collect(rows, args, settings, source)
     if rows:
         print(_text(rows, args.output), flush=True)

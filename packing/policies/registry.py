@@ -21,18 +21,7 @@ def _inventory(
     return InventoryPolicy(mix, Demand(prior=prior, seen=arrived), minimum_milli=minimum_milli)
 
 
-def _fgd(
-    mix: Mix | None = None, *, prior: Mix | None = None, arrived: int = 0, minimum_milli: int = 0
-) -> Policy:
-    from packing.cost.demand import Demand
-    from packing.policies.fgd import Fgd
-
-    return Fgd(mix, Demand(prior=prior))
-
-
-def _baseline(
-    name: str, mix: object = None, *, prior: object = None, arrived: int = 0, minimum_milli: int = 0
-) -> Policy:
+def _baseline(name: str, *_: object, **__: object) -> Policy:
     from packing.policies.baselines import BestFit, LeastAllocated, MostAllocated
 
     return {policy.name: policy for policy in (BestFit, MostAllocated, LeastAllocated)}[name]()
@@ -40,7 +29,6 @@ def _baseline(
 
 POLICIES: dict[str, Callable[..., Policy]] = {
     "inventory": _inventory,
-    "fgd": _fgd,
     **{name: partial(_baseline, name) for name in ("best-fit", "most-allocated", "least-allocated")},
 }
 """Name in the settings and on the command line -> function that creates the policy; the first is the default.

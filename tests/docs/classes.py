@@ -15,7 +15,7 @@ HERE = (
     "stowage explain pod.yaml --example --node h100-04 --node a100-02",
     "stowage explain pod.yaml --snapshot cluster.json",
     "stowage plan mig --snapshot cluster.json",
-    "stowage replay --snapshot cluster.json --policy inventory,fgd,best-fit",
+    "stowage replay --snapshot cluster.json --policy inventory,best-fit,most-allocated",
     "stowage replay --snapshot cluster.json --policy inventory,least-allocated",
     "stowage top --snapshot cluster.json",
     "stowage version",

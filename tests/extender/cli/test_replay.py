@@ -19,10 +19,10 @@ def replay(*more):
 def test_the_first_row_is_the_cluster_as_it_is_and_rows_repeat(capsys):
     rows = []
     for _ in range(2):
-        assert replay("--policy", "inventory,fgd") == 0
+        assert replay("--policy", "inventory,best-fit") == 0
         rows.append([{**row, "seconds": 0} for row in json.loads(capsys.readouterr().out)])
     assert rows[0] == rows[1]
-    assert [row["policy"] for row in rows[0]] == ["today", "inventory", "fgd"]
+    assert [row["policy"] for row in rows[0]] == ["today", "inventory", "best-fit"]
 
 
 @pytest.mark.parametrize(

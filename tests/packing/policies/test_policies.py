@@ -5,17 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packing.cost.demand import Mix
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request, Shares
 from packing.policies.baselines import BestFit, LeastAllocated, MostAllocated
-from packing.policies.fgd import Fgd
-from packing.policies.interface import update_now
 from packing.policies.registry import POLICIES
-from tests.examples import examples
 
 MIB = 1000
 
@@ -85,50 +81,6 @@ def place_and_give_back(policy, steps):
         fleet.give_back(one)
     after = fleet.arrays.cpu, fleet.arrays.compute, fleet.arrays.memory, fleet.arrays.free_devices
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
-
-
-def unusable_by_hand(free, cpu, mix):
-    """F of one node, straight from its definition; ``free`` in milli per GPU."""
-    total = 0.0
-    for request, frequency in zip(mix.requests, mix.frequency, strict=True):
-        part = request.shares
-        room = sum(f >= part.compute_milli for f in free) if part else 0
-        if part is None or cpu < request.cpu_milli or room < part.count:
-            total += frequency * sum(free)
-        else:
-            total += frequency * sum(f for f in free if f < part.compute_milli)
-    return total / 1000
-
-
-@settings(max_examples=examples(40))
-@given(st.lists(st.integers(0, 1000), min_size=3, max_size=3), st.integers(1000, 9000), st.integers(50, 1000))
-def test_fgd_agrees_with_its_definition(taken, cpu, milli):
-    mix = Mix.of({share(300, 2000): 3, share(500, 4000): 2, share(1000, 6000, 2): 1, Request(3000): 2})
-    fleet, policy = fleet_of(3, cpu=cpu), Fgd(mix)
-    for gpu, used in enumerate(taken):
-        if used:
-            take(fleet, 0, used, gpu)
-    update_now(policy, fleet)
-    free = [1000 - used for used in taken]
-    rises = []
-    for gpu, f in enumerate(free):
-        if f >= milli:
-            after = [*free[:gpu], f - milli, *free[gpu + 1 :]]
-            rises.append(unusable_by_hand(after, cpu - 1000, mix) - unusable_by_hand(free, cpu, mix))
-    cost = policy.cost(fleet, share(milli))[0]
-    if not rises:
-        assert cost == np.inf
-    else:
-        best = max(100 / (1 + np.exp(rise)) for rise in rises)
-        assert 100 - best - 1e-3 <= cost <= 101 - best + 1e-3
-
-
-def test_fgd_takes_the_first_of_equal_gpus():
-    """Its working memory had too few rows, and what was behind them told equal GPUs apart."""
-    for milli in range(100, 1001, 50):
-        fleet, policy = fleet_of(4), Fgd(Mix.of({share(milli): 1}))
-        assert policy.choose(fleet, share(milli, count=3), 0) == (0, 1, 2)
-        assert policy.choose(fleet, share(milli), 0) == (0,)
 
 
 def test_best_fit_takes_the_tightest_node_and_gpu():

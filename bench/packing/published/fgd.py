@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from bench.packing.published.fgd_kernels import MixWeights, fgd_cost
 from packing.cost.cost_cache import CostCache, gpus_in
 from packing.cost.demand import Demand, Mix, by_pods
 from packing.cost.kernel_args import GPU_ROWS, CachedCost, mix_types
@@ -21,7 +22,6 @@ from packing.fleet.fleet import Fleet
 from packing.fleet.placement import tightest
 from packing.jit import checked
 from packing.model.request import Request
-from packing.policies.fgd_kernels import MixWeights, fgd_cost
 from packing.policies.interface import Due, Solve
 
 

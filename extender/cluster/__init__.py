@@ -1,1 +1,1 @@
-"""The state of the cluster as Stowage knows it: nodes, pods and what they have of nodes, and assumed pods."""
+"""The state of the cluster as Stowage knows it: nodes, pods with their allocations, and assumed pods."""

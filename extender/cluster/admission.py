@@ -1,10 +1,10 @@
-"""A pod as it will be created, with what the API server adds to it as far as the objects are known that say
-so; and the volumes of pods.
+"""Pods with the fields that the API server adds on creation, as far as the objects that define these are
+known, and the volumes of pods.
 
 Sources: plugin/pkg/admission of k8s.io/kubernetes: ``limitranger``, ``priority``, ``runtimeclass`` and
-``extendedresourcetoleration``. Who runs that: GKE, EKS (docs.aws.amazon.com/eks, platform versions), AKS
-(Azure/AKS#1449, and "Frequently asked questions" of learn.microsoft.com/azure/aks) and OKE (docs.oracle.com,
-"Supported Admission Controllers").
+``extendedresourcetoleration``. The last of these runs on GKE, EKS (docs.aws.amazon.com/eks, platform
+versions), AKS (Azure/AKS#1449, and "Frequently asked questions" of learn.microsoft.com/azure/aks) and OKE
+(docs.oracle.com, "Supported Admission Controllers").
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _CLOUDS = {
     "kubernetes.azure.com/agentpool": "AKS",
     "oke.oraclecloud.com/node.info.private_subnet": "OKE",
     "oke.oraclecloud.com/pool.name": "OKE",
-    "kops.k8s.io/instancegroup": "",  # on machines of these clouds, with an API server of its own
+    "kops.k8s.io/instancegroup": "",  # on machines of these clouds, with its own API server
 }
 _PROVIDERS = {"gce": "GKE", "aws": "EKS"}
 
 
 class Admission:
-    """The RuntimeClasses, LimitRanges, PersistentVolumes and their claims."""
+    """RuntimeClasses, LimitRanges, PersistentVolumes and PersistentVolumeClaims."""
 
     def __init__(self, pods: PodTable, nodes: Mapping[str, Node], priorities: PriorityClasses) -> None:
         self._pods, self._nodes, self._priorities = pods, nodes, priorities
@@ -46,21 +46,22 @@ class Admission:
         self.runtime_classes: Mapping[str, RuntimeClass] = self._by_kind["RuntimeClass"]
 
     def apply(self, event: Event) -> None:
-        """Take in an event of one of these kinds."""
+        """Apply an event of one of these kinds."""
         take_in(event, self._by_kind[event.kind])
 
     def records(self) -> list[AdmissionRecord]:
         return [record for by_key in self._by_kind.values() for record in by_key.values()]
 
     def volumes_of(self, pod: Pod) -> list[PersistentVolume | None]:
-        """The volume of each of the pod's claims, None for one that is not known."""
+        """The volume of each of the pod's claims, None where it is unknown."""
         claims, volumes = self._by_kind["PersistentVolumeClaim"], self._by_kind["PersistentVolume"]
         bound = (claims.get(f"{pod.namespace}/{name}") for name in pod.volume_claims)
         found = (volumes.get(claim.volume) if claim else None for claim in bound)
         return [None if record is None or record.problem else record for record in found]
 
     def as_created(self, pod: Pod) -> tuple[Pod, str]:
-        """The pod, and what is added, in one line. A pod that the cluster has stays as it is."""
+        """The pod as created, and one line on what is added. A pod that exists in the cluster is returned
+        unchanged."""
         known = self._pods.get(pod.key) or self._pods.misaligned.get(pod.key)
         if known and known.uid == pod.uid:
             return pod, ""
@@ -68,7 +69,7 @@ class Admission:
         for step in (self._with_requests, self._with_priority, self._of_runtime_class, self._tolerating):
             pod, what = step(pod)
             added += [what] if what else []
-        return pod, f"The API server adds when it is created: {'; '.join(added)}." if added else ""
+        return pod, f"On creation, the API server adds {'; '.join(added)}." if added else ""
 
     def _with_requests(self, pod: Pod) -> tuple[Pod, str]:
         ranges = (r for _, r in sorted(self._by_kind["LimitRange"].items(), reverse=True))
@@ -91,7 +92,7 @@ class Admission:
         if known is None or pod.priority:
             return pod, ""
         never = pod.never_preempts or known.never_preempts
-        text = "" if pod.priority_class else f"the PriorityClass {shorten(default, KEY)}, the default"
+        text = "" if pod.priority_class else f"the default PriorityClass {shorten(default, KEY)}"
         return replace(pod, priority=known.value, priority_class=known.name, never_preempts=never), text
 
     def _of_runtime_class(self, pod: Pod) -> tuple[Pod, str]:
@@ -114,19 +115,19 @@ class Admission:
         if not cloud:
             return pod, ""
         added = tuple(Toleration(name, "Exists") for name in sorted(names))
-        text = f"a toleration of {_listed(dict.fromkeys(names, ''))} ({cloud} runs {ADDS_TOLERATIONS})"
+        text = f"a toleration for {_listed(dict.fromkeys(names, ''))} ({cloud} runs {ADDS_TOLERATIONS})"
         return replace(
             pod, scheduling_constraints=replace(rules, tolerations=rules.tolerations + added)
         ), text
 
 
 def extended_resources(pod: Pod) -> set[str]:
-    """The extended resources that its containers request."""
+    """Extended resources that the pod's containers request."""
     return {name for c in pod.spec.all_containers for name, _ in c.requests if is_extended(name)}
 
 
 def _cloud(node: Node) -> str:
-    """Whose API server the node has, "" if that is not known."""
+    """The provider of the node's API server, "" if unknown."""
     known = (cloud for label, cloud in _CLOUDS.items() if label in node.labels)
     return next(known, _PROVIDERS.get(node.provider, ""))
 

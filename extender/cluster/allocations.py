@@ -1,8 +1,8 @@
-"""Allocations: what each bound pod has of its node.
+"""Allocations: the resources that each bound pod holds on its node.
 
-Which GPUs a pod has on a node that shares GPUs is worked out here, once both pod and node are known;
-contradictions are kept as problems. Pods are kept by the *name* of their node: a pod may be seen before its
-node, and a node may go and come back. Nothing else changes what is free in the fleet.
+The GPUs of a pod on a node that shares GPUs are determined here, once both pod and node are known;
+contradictions are recorded as problems. Pods are stored by the *name* of their node: a pod may be observed
+before its node, and a node may be removed and return. Nothing else changes the free resources of the fleet.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class Problems(dict[str, str]):
-    """What cannot be read, or contradicts something else: by the name of a node, the key of a pod or another
-    object."""
+    """Unreadable or contradictory data, by the name of a node or the key of a pod or another object."""
 
     def report(self, subject: str, problem: str, consequence: str = "") -> bool:
-        """Keep a problem, "" for none any more. A new one is logged; returns whether it is new."""
+        """Record a problem; "" removes it. A new one is logged. Returns whether it is new."""
         if not problem:
             self.pop(subject, None)
         elif self.get(subject) != problem:
@@ -40,11 +39,11 @@ class Problems(dict[str, str]):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A pod on a node: what it asks for, and the node that it is bound or nominated to.
+    """A pod on a node: its request, and the node that it is bound or nominated to.
 
-    ``claims`` is what its annotations say it has of shared GPUs, ``reported`` how many counted devices of
-    each resource kubelet reports. ``possible`` is set where the request cannot be read: the largest share
-    that each sharing system can have given it (see ``BoundRequest``).
+    ``claims``: its shared GPUs according to its annotations. ``reported``: the number of counted devices of
+    each resource that kubelet reports. ``possible`` is set if the request is unreadable: the largest share
+    that each sharing system can have allocated to it (see ``BoundRequest``).
     """
 
     node: str
@@ -57,12 +56,12 @@ class Placement:
 
 
 class Allocations:
-    """The placement of each pod by its key, and the fleet whose resources they take.
+    """The placement of each pod by its key, and the fleet whose resources the pods hold.
 
-    ``problems`` says, by these keys, what of a pod's claims contradicts its request or its node;
-    ``contradictions`` counts all of them since the start. ``changes`` counts what came, went or changed.
-    ``deferred``: nothing is taken of the fleet before ``settle``. So the first lists take all pods of a node
-    in one step.
+    ``problems``: by the same keys, contradictions between a pod's claims and its request or node;
+    ``contradictions`` counts all of them since the start. ``changes`` counts additions, removals and changes.
+    ``deferred``: nothing is allocated in the fleet before ``settle``, so that the first lists allocate all
+    pods of a node in one step.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -76,7 +75,8 @@ class Allocations:
         self._on_node: defaultdict[str, dict[str, None]] = defaultdict(dict)
 
     def put_node(self, spec: NodeSpec) -> None:
-        """Add or replace a node, and allocate again what its pods have. Raises TooMany, as ``Fleet.put``."""
+        """Add or replace a node, and reallocate the resources of its pods. Raises TooMany, as
+        ``Fleet.put``."""
         self.changes += 1
         if spec.name in self._fleet.rows:
             self._forget_allocated(spec.name)
@@ -85,7 +85,7 @@ class Allocations:
             self._allocate(spec.name, self._on_node.get(spec.name, ()))
 
     def settle(self) -> bool:
-        """Take of the fleet what was ``deferred``. Returns whether it was."""
+        """Make the ``deferred`` allocations. Returns whether they were deferred."""
         if not self.deferred:
             return False
         self.deferred = False
@@ -95,13 +95,14 @@ class Allocations:
                 continue
             try:
                 self._allocate(node, keys)
-            except Exception:  # of one pod; it must not lose the others
-                log.exception("%s: its pods are counted one by one", node)
+            except Exception:  # due to one pod; the others must count
+                log.exception("%s: allocating its pods together failed; they are allocated one by one", node)
                 self._allocate_each(node, keys)
         return True
 
     def remove_node(self, name: str) -> None:
-        """Remove a node. Its pods stay known until they go, too, and contradict nothing without it."""
+        """Remove a node. Its pods remain known until they are removed too; without it, they have no
+        contradictions."""
         self.changes += 1
         for key in self._on_node.get(name, ()):
             self.problems.pop(key, None)
@@ -110,9 +111,10 @@ class Allocations:
             self._fleet.remove(name)
 
     def allocate(self, key: str, placement: Placement, history: ClaimHistory | None = None) -> None:
-        """The pod is bound to a node. ``history`` is what was seen of it under another key.
+        """Allocate the resources of a pod that is bound to a node. ``history``: its claims observed under
+        another key.
 
-        As long as it stays there, it keeps the GPUs that it has, and no less of them (see ``ClaimHistory``).
+        While it is bound there, it keeps its GPUs, with shares that do not shrink (see ``ClaimHistory``).
         """
         before = self._placements.get(key)
         if before == placement:
@@ -147,19 +149,19 @@ class Allocations:
             self._fleet.give_back(allocation)
 
     def allocation_of(self, key: str) -> Allocation | None:
-        """What the pod has in the fleet; None for one that is not bound to a known node."""
+        """The pod's allocation in the fleet; None if it is not bound to a known node."""
         return self._allocated.get(key)
 
     def history_of(self, key: str) -> ClaimHistory | None:
-        """What the pod of this key has claimed by its annotations since it was bound."""
+        """Claims in the pod's annotations since it was bound."""
         return self._histories.get(key)
 
     def pods_on(self, node: str) -> list[str]:
-        """Keys of the pods that are bound to a node, in the order in which they came."""
+        """Keys of the pods that are bound to a node, in order of arrival."""
         return list(self._on_node.get(node, ()))
 
     def allocation_if_bound(self, placement: Placement) -> Allocation:
-        """What a pending pod would have of its node, which must be known, if it were bound now."""
+        """Allocation of a pending pod if it were bound to its node now. The node must be known."""
         row = self._fleet.rows[placement.node]
         gpus = freest_gpus(self._fleet, row, placement.request)
         return allocation_of(self._fleet, row, placement.request, gpus)
@@ -178,10 +180,10 @@ class Allocations:
             try:
                 self._allocate(node, [key])
             except Exception:
-                log.exception("what a pod has of %s could not be computed", node)
+                log.exception("the allocation of a pod on %s could not be computed", node)
 
     def _allocation(self, spec: NodeSpec, row: int, key: str) -> Allocation:
-        """What a pod has of its node, whatever others have."""
+        """Allocation of a pod on its node, independent of other pods."""
         placement, history = self._placements[key], self._histories[key]
         request, problem = reconcile_counts(spec, placement.request, history.reported)
         reconciled = reconcile_since_bound(

@@ -1,12 +1,12 @@
-"""What a running pod has of each GPU of a node that shares GPUs: its claims, checked against its request and
-the node, now and since it was bound.
+"""Shares that a running pod holds of each GPU of a node that shares GPUs: its claims, checked against its
+request and the node, now and since it was bound.
 
-Claims are annotations: they can be missing, wrong or forged. Then the larger use counts, so that no GPU is
-given out twice, and the contradiction is a problem. A device that the node does not have could be any of its
-GPUs, so the claim counts on every one of them. The larger counts of the share asked for and the one claimed.
+Claims are annotations: they can be missing, wrong or forged. In that case the larger use counts, so that no
+GPU is allocated twice, and the contradiction is a problem. A device that the node does not have could be any
+of its GPUs, so the claim counts on each of them. Of the requested and the claimed share, the larger counts.
 
-A pod keeps its GPUs for as long as it runs, while its owner may edit its annotations. So the first claims
-that contradict nothing count, and the largest share that was asked for. CPU and memory may be resized while a
+A pod keeps its GPUs for as long as it runs, but its owner may edit its annotations. So the first claims
+without a contradiction count, and the largest share that was requested. CPU and memory may be resized while a
 pod runs: they follow its spec, and are not handled here.
 """
 
@@ -26,24 +26,25 @@ from packing.model.node_spec import Gpu, NodeSpec, resolve_on
 from packing.model.request import WHOLE, Request, Shares, share_memory_mib, whole_gpus
 
 _ROUNDING = 2
-"""MiB by which sharing systems may round a fraction of a GPU's memory differently."""
+"""MiB by which sharing systems may differ in rounding a fraction of a GPU's memory."""
 _Amount: TypeAlias = tuple[int, int, int]
-"""Compute in milli, memory in MiB, and as how many of the pods of a GPU it counts."""
+"""Compute in milli, memory in MiB, and the number of the GPU's slots for pods."""
 _NOTHING: _Amount = (0, 0, 0)
 Parts: TypeAlias = tuple[tuple[int, int, int], ...]
 """(GPU, compute milli, memory MiB), as in ``packing.fleet.node_usage.Allocation``."""
 _CHANGED = "its annotations have changed since it was bound"
 _ALTERNATIVES = 2
-"""Shares of one pod; no share covers another. Beyond this number, one share that covers them all counts."""
+"""Maximum number of shares of one pod; no share covers another. Beyond it, one share that covers them all
+counts."""
 _amounts = attrgetter("count", "compute_milli", "memory_mib", "memory_milli")
-"""All of a share but its resource."""
+"""All fields of a share except its resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReconciledClaims:
-    """``parts`` of GPUs that the pod has, (GPU, mask) the ``slices`` of those in MIG instances, and
-    ``further`` as in ``packing.fleet.node_usage.Allocation``; ``problem`` says what the claims contradict, ""
-    where nothing."""
+    """``parts`` of GPUs that the pod holds, ``slices`` (GPU, mask) of those with MIG instances, and
+    ``further`` as in ``packing.fleet.node_usage.Allocation``; ``problem``: what the claims contradict, "" if
+    nothing."""
 
     parts: Parts = ()
     problem: str = ""
@@ -52,12 +53,12 @@ class ReconciledClaims:
 
 
 def reconcile_claims(node: NodeSpec, request: Request, claims: Claims | None) -> ReconciledClaims:
-    """What a pod bound to this node has of its shared GPUs."""
+    """Shares of this node's GPUs that a pod bound to it holds."""
     if not node.sharing_resource:
         return ReconciledClaims()
     asked = resolve_on(node, request).shares
     if claims is not None and claims.resource != node.sharing_resource:
-        claims = None  # of another sharing system: only what the pod asks for counts here
+        claims = None  # of another sharing system: only the pod's request counts here
     if claims is None and asked is None:
         return ReconciledClaims()
     usable, problems = _usable(node, asked, claims)
@@ -70,9 +71,9 @@ def reconcile_claims(node: NodeSpec, request: Request, claims: Claims | None) ->
 def reconcile_counts(
     node: NodeSpec, request: Request, reported: tuple[tuple[str, int], ...]
 ) -> tuple[Request, str]:
-    """The request with the counted devices that kubelet reports, where those are more, and the problem.
+    """The request, with the counted devices that kubelet reports where these are more, and the problem.
 
-    Where GPUs are shared, kubelet's devices are interchangeable placeholders, and are not counted.
+    On nodes that share GPUs, kubelet's devices are interchangeable placeholders, and are not counted.
     """
     if not reported:
         return request, ""
@@ -82,7 +83,7 @@ def reconcile_counts(
     if not more:
         return request, ""
     problem = "; ".join(
-        f"has {n} {name} by kubelet's report, asks for {asked.get(name, 0)}" for name, n in more.items()
+        f"kubelet reports {n} {name}, the pod requests {asked.get(name, 0)}" for name, n in more.items()
     )
     return replace(request, shares=None, devices=tuple(sorted((asked | more).items()))), problem
 
@@ -90,23 +91,23 @@ def reconcile_counts(
 def _usable(
     node: NodeSpec, asked: Shares | None, claims: Claims | None
 ) -> tuple[tuple[Claim, ...], list[str]]:
-    """Claims that can be used, at least one if the pod asks for a share, and the problems of the others."""
+    """Usable claims, at least one if the pod requests a share, and the problems of the others."""
     devices: tuple[Claim, ...] = ()
     problems = []
     if claims is None:
-        problems.append("nothing says which GPU it has: it counts on every GPU of the node")
+        problems.append("no annotation names its GPU: it counts on every GPU of the node")
     elif claims.node not in ("", node.name):
         problems.append(f"claims GPUs of node {quoted(claims.node)}: it counts on every GPU of the node")
     else:
         devices = claims.devices
         problems.append(claims.problem and f"annotation {claims.problem}")
     if asked is None:
-        problems.append("claims GPU that the pod did not ask for")
+        problems.append("claims GPU that the pod did not request")
     return devices or ((Claim("", requested=_most_of_a_gpu(asked)),) if asked else ()), problems
 
 
 def _most_of_a_gpu(asked: Shares) -> Shares:
-    """What the pod can have on any one GPU, if nothing says where its containers have theirs."""
+    """The most that the pod can have on any one GPU, if the GPUs of its containers are unknown."""
     if asked.containers == 1:
         return asked
     return asked.stacked or whole_gpus(1, asked.resource)
@@ -116,17 +117,17 @@ def _share_on(gpu: Gpu, claim: Claim, *, exact: bool) -> tuple[int, int, str]:
     """Compute and memory that count on this GPU, and the problem of the claim."""
     least = claim.requested
     milli, mib = claim.compute_milli, share_memory_mib(gpu.memory_mib, claim.memory_mib, claim.memory_milli)
-    # A MIG instance may be larger than what was asked for, and its compute is what comes with its memory.
+    # A MIG instance may be larger than requested, and its compute follows from its memory.
     exact = exact and not gpu.instances
     asked_milli = min(least.compute_milli, gpu.compute_milli) if least and not gpu.instances else 0
     asked_mib = least.mib_of(gpu.memory_mib) if least else 0
     problem = ""
     slack = _ROUNDING if least and least.memory_milli else 0
-    # Who has all of the compute has the GPU alone: the memory that is claimed beside it does not matter.
+    # A pod with all of the compute has the GPU exclusively: the memory that it claims does not matter.
     if least and milli < WHOLE and (mib + slack < asked_mib or milli < asked_milli < WHOLE):
-        problem = "claims less GPU than the pod asks for"
+        problem = "claims less GPU than the pod requests"
     elif least and exact and (mib > asked_mib + slack > slack or milli > asked_milli > 0):
-        problem = "claims more GPU than the pod asks for"
+        problem = "claims more GPU than the pod requests"
     if milli > gpu.compute_milli or mib > gpu.memory_mib:
         problem = "claims more than the GPU has"
     milli, mib = max(milli, asked_milli), max(mib, asked_mib)
@@ -134,7 +135,8 @@ def _share_on(gpu: Gpu, claim: Claim, *, exact: bool) -> tuple[int, int, str]:
 
 
 def _slices_on(instances: Instances, claim: Claim, *, trusted: bool) -> tuple[int, str]:
-    """The slices that count, and the problem of the claimed ones: with one, all slices of the GPU count."""
+    """The slices that count, and the problem of the claimed ones; with a problem, all slices of the GPU
+    count."""
     if trusted and any(claim.slices in instance.windows for instance in instances):
         return claim.slices, ""
     return every_slice(instances), "claims no MIG instance that its GPU can have"
@@ -142,7 +144,7 @@ def _slices_on(instances: Instances, claim: Claim, *, trusted: bool) -> tuple[in
 
 @dataclass
 class _OnAny:
-    """What counts on each GPU like ``gpu``, by stage (see ``Claim``), and the most at once."""
+    """Amounts that count on each GPU like ``gpu``, by stage (see ``Claim``), and their peak."""
 
     gpu: Gpu
     stages: dict[int, _Amount] = field(default_factory=dict)
@@ -153,10 +155,10 @@ class _OnAny:
 
 
 class _GpuUse:
-    """What claims use of a node's GPUs, added up.
+    """The use of a node's GPUs, summed over claims.
 
-    A claim that could be on any GPU is added once for each kind of GPU, so that the work grows with claims
-    plus GPUs and not with their product.
+    A claim that could be on any GPU is added once per kind of GPU, so that the work grows with the sum of
+    claims and GPUs, not with their product.
     """
 
     def __init__(self, node: NodeSpec, *, exact: bool) -> None:
@@ -188,7 +190,7 @@ class _GpuUse:
         return self._by_uuid.get(device)
 
     def _add_anywhere(self, claim: Claim) -> str:
-        """It could be any GPU of the node, so it counts on each."""
+        """Add a claim that could be on any GPU of the node, so it counts on each."""
         if not self._anywhere:
             self._anywhere = {_kind(gpu): _OnAny(gpu) for gpu in self._gpus}
         for on_any in self._anywhere.values():
@@ -198,15 +200,14 @@ class _GpuUse:
         return f"claims GPU {quoted(claim.device)}, which the node does not have" if claim.device else ""
 
     def parts(self) -> Parts:
-        """The most of each GPU at once: the sidecars so far, and beside them the containers or any one init
-        container.
+        """Peak use of each GPU: the sidecars that run, plus the containers or any one init container.
 
-        Forged sums may be too large for the fleet, so they are cut to a little more than the GPU has.
+        Forged sums may be too large for the fleet, so they are capped slightly above what the GPU has.
         """
         return tuple((gpu, *self._most(gpu)[:2]) for gpu in self._used())
 
     def further(self) -> tuple[tuple[int, int], ...]:
-        """(GPU, number) by which it counts as more than one of the pods of the GPU."""
+        """(GPU, number) of the GPU's slots for pods that it takes beyond the first."""
         slots = ((gpu, self._most(gpu)[2]) for gpu in self._used())
         return tuple((gpu, number - 1) for gpu, number in slots if number > 1)
 
@@ -222,14 +223,14 @@ class _GpuUse:
         return min(milli, gpu.compute_milli + 1), min(mib, gpu.memory_mib + 1), slots
 
     def slices(self) -> tuple[tuple[int, int], ...]:
-        """(GPU, mask) the slices in use of each GPU that is divided into MIG instances."""
+        """(GPU, mask) of the slices in use of each GPU that is divided into MIG instances."""
         if not self._anywhere:
             return tuple(sorted(self._slices.items()))
         return tuple((i, every_slice(gpu.instances)) for i, gpu in enumerate(self._gpus) if gpu.instances)
 
 
 def _peak(stages: Mapping[int, _Amount]) -> _Amount:
-    """The most at once, by stage."""
+    """The peak of amounts by stage."""
     running = most = _NOTHING
     for stage in sorted(stages, key=lambda stage: (stage == 0, abs(stage))):
         now = _sum(running, stages[stage])
@@ -255,7 +256,7 @@ def _kind(gpu: Gpu) -> tuple[int, int, Instances]:
 
 @dataclass(frozen=True, slots=True)
 class RequestAndClaims:
-    """What a pod asks for, and what it claims to have, at one moment."""
+    """A pod's request and its claims at one moment."""
 
     request: Request
     claims: Claims
@@ -263,11 +264,11 @@ class RequestAndClaims:
 
 @dataclass(slots=True)
 class ClaimHistory:
-    """What has been seen of a bound pod's GPUs since it was bound. It ends with the pod, or with Stowage.
+    """Observations of a pod's GPUs since it was bound. They end with the pod, or with the Stowage process.
 
-    ``shares`` are the largest that it asked for. ``accepted`` are the first claims that contradicted nothing:
-    ``first``, the first of all, are tried first, also where the node becomes known later. ``reported`` is the
-    most that kubelet has reported, by resource.
+    ``shares``: the largest that it has requested. ``first``: the first claims of all. ``accepted``: the first
+    claims without a contradiction; ``first`` is tried before others, even if the node becomes known later.
+    ``reported``: by resource, the highest number that kubelet has reported.
     """
 
     shares: tuple[Shares, ...] = ()
@@ -276,7 +277,7 @@ class ClaimHistory:
     reported: tuple[tuple[str, int], ...] = ()
 
     def note(self, request: Request, claims: Claims | None, reported: Sequence[tuple[str, int]]) -> None:
-        """The pod asks for and claims this now, and kubelet reports so many devices."""
+        """Record the pod's present request and claims, and the numbers of devices that kubelet reports."""
         if request.shares:
             self.shares = _largest(self.shares, request.shares)
         if claims and self.first is None:
@@ -293,10 +294,10 @@ def reconcile_since_bound(
     possible: tuple[Shares, ...],
     history: ClaimHistory,
 ) -> ReconciledClaims:
-    """What a pod bound to this node has of its shared GPUs, by its claims now and before.
+    """Shares of this node's GPUs that a pod bound to it holds, by its present and earlier claims.
 
-    ``possible`` is set where the request cannot be read: the shares that it can have been given; ``request``
-    is then what its spec alone takes. Sets ``history.accepted`` where that is not known yet.
+    ``possible`` is set if the request is unreadable: the shares that can have been allocated to it;
+    ``request`` then covers only its spec. Sets ``history.accepted`` if it is not known yet.
     """
     if not node.sharing_resource:
         return ReconciledClaims()
@@ -328,7 +329,8 @@ def _acceptable(
     present: RequestAndClaims | None,
     reconciled: ReconciledClaims,
 ) -> RequestAndClaims | None:
-    """Claims that contradict nothing: the first ones, or else the present ones, which gave ``reconciled``."""
+    """Claims without a contradiction: the first ones, otherwise the present ones, which resulted in
+    ``reconciled``."""
     if (
         first
         and (present is None or first.claims != present.claims)
@@ -344,8 +346,8 @@ def _is_for(node: NodeSpec, claimed: RequestAndClaims) -> bool:
 
 
 def _as_granted(node: NodeSpec, request: Request, share: Shares) -> Request:
-    """A request that cannot be read, with the share that the pod can have been given here; whole GPUs where
-    its spec asks for those, too."""
+    """An unreadable request, with the share that can have been allocated to the pod here; whole GPUs if its
+    spec also requests some."""
     others = tuple(device for device in request.devices if device[0] != share.resource)
     beside = resolve_on(node, replace(request, devices=others))
     if beside.shares:
@@ -360,7 +362,7 @@ def _with_least(claims: Claims | None, share: Shares) -> Claims | None:
 
 
 def _larger_of(first: ReconciledClaims, other: ReconciledClaims) -> ReconciledClaims:
-    """The larger of both on each GPU; ``problem`` of the first."""
+    """The larger of the two on each GPU, with the ``problem`` of the first."""
     compute, memory, slices = Counter[int](), Counter[int](), dict(first.slices)
     further = tuple(sorted((Counter(dict(first.further)) | Counter(dict(other.further))).items()))
     for gpu, milli, mib in (*first.parts, *other.parts):
@@ -381,7 +383,7 @@ def _covers(shares: Shares | None, other: Shares) -> bool:
 
 
 def _largest(shares: tuple[Shares, ...], new: Shares) -> tuple[Shares, ...]:
-    """These shares and a new one, without those that another covers."""
+    """These shares and a new one, except those that another covers."""
     if any(_covers(held, new) for held in shares):
         return shares
     kept = (*(held for held in shares if not _covers(new, held)), new)

@@ -1,6 +1,6 @@
-"""What pods ask for: the policy learns which requests arrive, and figures show the mix.
+"""The demand: the policy learns the requests of arriving pods, and statistics show the mix.
 
-Only the watch teaches, never a call of a verb: kube-scheduler asks many times about one pod.
+Requests are learned only from the watch, never from calls of verbs: kube-scheduler makes many for one pod.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from packing.model.request import WHOLE, Request
 from packing.policies.interface import Policy
 
 SIZES = ("part", "1", "2", "3-4", "5-8", "9 or more")
-"""GPUs that a pod asks for; ``part``: less than one, as a share, a replica or a MIG instance."""
+"""GPUs that a pod requests; ``part``: less than one, such as a share, a replica or a MIG instance."""
 _MOST_REQUESTS = 1000
-"""Requests for which it is remembered whether a node could host them."""
+"""Maximum number of requests for which it is cached whether a node could host them."""
 
 
 class DemandLearner:
-    """Shows each pod to the policy once: when the watch first shows it without scheduling gates, or, where no
-    node could host it then, when it is bound. Before the nodes are known, pods wait for ``start``. ``learnt``
-    counts the pods that the policy has learned from; ``monitor`` has their requests, and figures of them.
-    ``stopped``: it learns nothing more.
+    """Shows each pod to the policy once: when the watch first shows it without scheduling gates or, if no
+    node could host it then, when it is bound. Until the nodes are known, pods are deferred to ``start``.
+    ``learnt`` counts the pods that the policy has learned from; ``monitor`` holds their requests and
+    statistics. ``stopped``: nothing more is learned.
     """
 
     def __init__(self, policy: Policy, fleet: Fleet) -> None:
@@ -43,19 +43,20 @@ class DemandLearner:
         self.stopped = False
         self.monitor = DemandMonitor(fleet)
         self._started = False
-        self._untaught: dict[str, None] = {}  # keys of pods, in the order in which they came
+        self._untaught: dict[str, None] = {}  # keys of pods, in order of arrival
         self._hostable: dict[Request, bool] = {}
         self._hostable_at = fleet.replaced
 
     def start(self, pods: Mapping[str, Pod]) -> None:
-        """All nodes are known: learn from the pods that came before them."""
+        """Learn from the pods that arrived before all nodes were known."""
         if not self._started:
             self._started = True
             for key in [*self._untaught]:
                 self._learn(pods[key])
 
     def learn_from(self, pod: Pod, before: Pod | None) -> None:
-        """Learn from a pod as the watch shows it; ``before`` is what it showed under this name."""
+        """Learn from a pod as the watch shows it; ``before``: the pod that it showed under this name until
+        now."""
         if pod.terminated:
             self.forget(pod.key)
         elif before is None or before.uid != pod.uid:
@@ -85,7 +86,8 @@ class DemandLearner:
             self.learnt += 1
 
     def _can_be_hosted(self, request: Request) -> bool:
-        """Whether some node could host it when empty. The policy keeps no room for what nobody can get."""
+        """Whether some node could host it when empty. The policy reserves no room for requests that no node
+        can meet."""
         if self._hostable_at != self._fleet.replaced or len(self._hostable) >= _MOST_REQUESTS:
             self._hostable.clear()
             self._hostable_at = self._fleet.replaced
@@ -95,7 +97,7 @@ class DemandLearner:
 
 
 def _typical_request(pod: Pod) -> Request | None:
-    """The pod's request, if it takes GPUs and is no longer than requests that other pods may share."""
+    """The pod's request, if it includes GPUs and is short enough to be shared by other pods."""
     try:
         request = request_of(pod)
     except RequestError:
@@ -106,8 +108,8 @@ def _typical_request(pod: Pod) -> Request | None:
 
 
 class DemandMonitor:
-    """Counts the requests that the policy learns from, with the same half-life, whatever the policy does with
-    them: ``demand``."""
+    """Counts the requests that the policy learns from in ``demand``, with the same half-life, whatever the
+    policy does with them."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.demand = Demand()
@@ -116,34 +118,34 @@ class DemandMonitor:
         self._fleet = fleet
 
     def expect(self, prior: Mix | None) -> None:
-        """The demand of the settings, None for none."""
+        """Start with the demand of the settings, None if they have none."""
         if prior is not None:
             self.demand = Demand(prior=prior)
             self._expected = self._shares()
 
     def planned(self) -> None:
-        """The policy plans with the demand as it is now."""
+        """Record that the policy plans with the present demand."""
         self._planned = self._shares()
 
     @property
     def moved_since_plan(self) -> float:
-        """How far the mix has moved since the last plan, from 0 to 1: half the sum of the differences."""
+        """Shift of the mix since the last plan, from 0 to 1: half the sum of the differences."""
         return distance(self._shares(), self._planned) if self._planned else 0.0
 
     @property
     def moved_since_settings(self) -> float | None:
-        """The same since the demand of the settings; None where they have none."""
+        """Shift of the mix from the demand of the settings; None if they have none."""
         return distance(self._shares(), self._expected) if self._expected else None
 
     def by_size(self) -> dict[str, float]:
-        """The part of the pods that ask for so many GPUs, for each of ``SIZES``; 0 before the first pod."""
+        """Fraction of the pods for each of ``SIZES``; 0 before the first pod."""
         sums = dict.fromkeys(SIZES, 0.0)
         for request, share in self._shares().items():
             sums[size_of(gpus_of(self._fleet, request))] += share
         return sums
 
     def beside(self) -> Beside:
-        """The CPU and host memory that pods ask for beside one GPU, on average."""
+        """Mean CPU and host memory that pods request per GPU."""
         gpus = cpu = memory = 0.0
         for request, share in self._shares().items():
             gpus += share * gpus_of(self._fleet, request)
@@ -152,8 +154,8 @@ class DemandMonitor:
         return Beside(cpu / gpus, memory / gpus) if gpus else Beside()
 
     def _shares(self) -> dict[Request, float]:
-        """The part of each kind of request: those that differ only in the set of nodes count as one, and
-        memory in steps of GiB."""
+        """Fraction of each kind of request. Requests that differ only in the set of nodes count as one kind,
+        and memory is rounded up to GiB."""
         counts, shares = self.demand.counts(), Counter[Request]()
         total = sum(counts.values())
         for request, count in counts.items():
@@ -169,7 +171,7 @@ def distance(first: Mapping[Request, float], other: Mapping[Request, float]) -> 
 
 
 def size_of(gpus: float) -> str:
-    """Which of ``SIZES`` so many GPUs are."""
+    """The entry of ``SIZES`` for this number of GPUs."""
     if gpus < 1:
         return "part"
     limits = zip((1, 2, 4, 8), SIZES[1:], strict=False)
@@ -177,8 +179,8 @@ def size_of(gpus: float) -> str:
 
 
 def gpus_of(fleet: Fleet, request: Request) -> float:
-    """The GPUs that it takes, on the nodes where it takes most; a resource that no node has counts as one GPU
-    for each device."""
+    """GPUs that the request takes, on the nodes where it takes the most. A resource that no node has counts
+    as one GPU per device."""
     arrays, gpus = fleet.arrays, 0.0
     for name, count in request.devices:
         number = fleet.names.resources.get(name)

@@ -1,12 +1,12 @@
-"""How long pods run, learned from those that have ended, and what that says about the nodes.
+"""Run times of pods, learned from those that have ended, and the costs of nodes that follow from them.
 
-The kind of a pod is its controller without the parts of the name that change from run to run:
-``train-llm-28391`` and ``train-llm-28402`` run about equally long. Pods of another kind are expected to run
-as long as those of their queue that ask for as many GPUs.
+The kind of a pod is its controller, without the parts of the name that change from run to run:
+``train-llm-28391`` and ``train-llm-28402`` have similar run times. Pods of an unknown kind are expected to
+run as long as pods of their queue that request the same number of GPUs.
 
-Pods that end together free whole nodes. So, if that is switched on, nodes cost more where a pod would run for
-longer than all that is there. A pod without a controller, or of a kind of which too few have ended, costs the
-same everywhere.
+Pods that end together free whole nodes. So, if enabled, a node costs more if the pod would run longer than
+all pods there. A pod without a controller, or of a kind of which too few pods have ended, costs the same
+everywhere.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from packing.fleet.fleet import Fleet
 from packing.model.lifetimes import LastEnds, Running
 
 PROLONGED = 1.0
-"""GPUs that it costs to prolong the time until a node is empty by the mean run time of all pods
-(bench/packing/worlds.py): it decides between nodes whose slots cost about the same."""
+"""Cost in GPUs of prolonging the time until a node is empty by the mean run time of all pods
+(bench/packing/worlds.py). It decides between nodes whose slots cost about the same."""
 _RUN = re.compile(r"(-[a-z0-9]*[0-9][a-z0-9]*)+$")
-"""What of a controller's name changes with each run: dates, numbers and hashes."""
+"""Parts of a controller's name that change with each run: dates, numbers and hashes."""
 EVERY = "every pod"
-"""The kind of all pods but those of services."""
+"""The kind of all pods except those of services."""
 _TURN = 300
-"""Updates, every 0.1 s, in which the pods of all nodes have got older."""
+"""Number of updates, one every 0.1 s, that refresh the ages of the pods of all nodes."""
 _FINISHED = 10_000
-"""Pods that had finished before Stowage saw them run, and that it has learned from."""
+"""Maximum number of finished pods that are remembered, so that each is learned from only once."""
 
 
 def kind_of(pod: Pod) -> tuple[str, str, str] | None:
-    """Pods that may run about equally long."""
+    """The kind of a pod, shared by pods that may have similar run times; None without a controller."""
     owner = pod.owner
     return (pod.namespace, owner.kind, _RUN.sub("", owner.name)) if owner else None
 
 
 class EndCosts:
-    """Follows the pods that have GPUs. ``enabled``: it also says what nodes cost more."""
+    """Run times of pods with GPUs. ``enabled``: also the additional costs of nodes."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class EndCosts:
         longest_run: Callable[[Pod], float] = lambda pod: math.inf,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``queue_of``: the name of a pod's queue. ``longest_run``: the seconds that its job lets it run at
-        most. ``clock``: Unix seconds."""
+        """``queue_of``: the name of a pod's queue. ``longest_run``: the maximum run time in seconds that its
+        job allows. ``clock``: Unix seconds."""
         self.enabled = False
         self.ends, self._clock, self._queue_of = LastEnds(), clock, queue_of
         self._longest_run = longest_run
@@ -67,7 +67,7 @@ class EndCosts:
         self._finished: BoundedMap[str, bool] = BoundedMap(_FINISHED)
 
     def apply(self, event: Event) -> None:
-        """A pod, after ``allocations`` knows of it; or the nodes that there are."""
+        """Apply an event of a pod, after ``allocations`` has applied it."""
         match event:
             case Upserted(Pod() as pod) if pod.terminated and pod.key in self.ends.running:
                 self._finished.put(pod.uid, True, len(pod.uid))
@@ -87,15 +87,15 @@ class EndCosts:
                     self.ends.leaves(key)
 
     def _learn_from_finished(self, pod: Pod) -> None:
-        """A pod that ran before this process saw it, and is still listed."""
+        """Learn from a pod that ran before this process observed it and that is still listed."""
         known = self._finished.get(pod.uid)
         self._finished.put(pod.uid, True, len(pod.uid))
         if not known and 0 < pod.started < pod.finished and (kinds := self._kinds(pod)):
             self.ends.lifetimes.ended(kinds, pod.finished - pod.started)
 
     def _kinds(self, pod: Pod) -> tuple[Hashable, ...]:
-        """The kinds of a pod with GPUs, the narrowest first; none of another. A service is of its own kind
-        only."""
+        """The kinds of a pod with GPUs, narrowest first; empty for other pods. A service has only its own
+        kind."""
         try:
             request = request_of(pod)
         except RequestError:
@@ -108,9 +108,9 @@ class EndCosts:
         return tuple(filter(None, (kind_of(pod), like, EVERY)))
 
     def remaining(self, pod: Pod, outlives: Doubles) -> Doubles:
-        """Seconds from now until the pod ends, infinite where nothing is known of that: (S,). ``outlives``
-        (S,): the part (0 to 1) of the pods of its kind and age that end before it does. For a pending pod:
-        from its start."""
+        """(S,) seconds from now until the pod ends, or from its start for a pending pod; infinite where
+        unknown. ``outlives`` (S,): the fraction (0 to 1) of the pods of its kind and age that end before it
+        does."""
         now, running = self._clock(), self.ends.running.get(pod.key)
         if pod.is_about_to_go(now):
             return np.full_like(outlives, max(pod.ends - now, 0.0))
@@ -120,14 +120,14 @@ class EndCosts:
         return np.minimum(ends, max(min(pod.deadline, self._longest_run(pod)) - age, 0.0))
 
     def update(self) -> None:
-        """Nodes that are gone are forgotten; for the costs, some of the pods have got older."""
+        """Forget removed nodes and, for the costs, refresh the ages of some pods."""
         if len(self.ends.places) > 2 * len(self._fleet.rows):
             self.ends.keep(self._fleet.rows)
         if self.enabled:
             self.ends.update(self._clock(), -(-len(self.ends.places) // _TURN))
 
     def __call__(self, pod: Pod) -> Floats | None:
-        """What each row costs more, (N,) in GPUs; None where the kind of the pod is not known."""
+        """Additional cost of each row, (N,) in GPUs; None if the pod's kind is unknown."""
         prolonged = self.ends.prolonged(kind_of(pod)) if self.enabled and pod.owner else None
         if prolonged is None:
             return None

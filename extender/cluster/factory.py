@@ -1,5 +1,5 @@
-"""Makes the state of the cluster from settings: the chosen policy, and the demand mix that it expects. A
-dump of a state has what makes it again."""
+"""Construction of the cluster state from settings: the chosen policy, and the demand mix that it expects. A
+dump of a state holds all that is needed to reconstruct it."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from packing.policies.interface import Due, Policy, Solve
 from packing.policies.registry import POLICIES
 
 _DUMPED = 20
-"""Records of a dump that are rendered before other tasks run: about a millisecond."""
+"""Records of a dump to render before other tasks run: about a millisecond."""
 _SECRET = {"debug_token_file", "debug_token_review"}
-"""Settings that say how the service is protected. No answer depends on them."""
+"""Settings that protect the service. No answer depends on them."""
 
 
 class GuardedPolicy:
     """The ``chosen`` policy, with a ``fallback`` for costs and choices. No method raises.
 
-    A policy only compares nodes that fit, so a fault in it costs packing and nothing else. If a plan fails,
-    the last good tables stay in use. If a cost or a choice fails, the fallback decides; if that fails too,
-    all nodes that fit are equal. Each failure is counted (``stowage_policy_failures_total``), each kind is
+    A policy only compares nodes that fit, so a fault in it only makes packing worse. If a plan fails, the
+    last good tables stay in use. If a cost or a choice fails, the fallback decides; if that fails too, all
+    nodes that fit are equal. Each failure is counted (``stowage_policy_failures_total``), and each kind is
     logged once.
     """
 
@@ -58,7 +58,7 @@ class GuardedPolicy:
         self.chosen, self._policies = policy, (policy, fallback)
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
-        """Finite on every node where the request fits. If there are none, no policy is asked."""
+        """Finite on every node where the request fits. If there are none, no policy is called."""
         codes = reasons_for(fleet, request)
         if not (codes == Reason.FITS).any():
             return np.full(codes.size, np.inf, np.float32)
@@ -86,7 +86,7 @@ class GuardedPolicy:
             self.chosen.observe(request)
 
     def update(self, fleet: Fleet, due: Due) -> Solve | None:
-        """If a part of it fails, the tables stay as they are."""
+        """If any part fails, the tables remain unchanged."""
         with self.failures.caught("plan"):
             solve = self.chosen.update(fleet, due)
             return solve and partial(self._solve, solve)
@@ -103,9 +103,10 @@ class GuardedPolicy:
 
 
 def state_of(settings: Settings, dump: Header | None = None) -> State:
-    """A state without nodes or pods, under these settings. Raises ``SettingsError``.
+    """A state without nodes or pods, with these settings. Raises ``SettingsError``.
 
-    ``dump``: what a service has learned and remembers. Then pods that come teach nothing: it knew them.
+    ``dump``: what a service has learned and remembers. Nothing is then learned from the pods of the dump,
+    which the service already knew.
     """
     prior = _learnt(dump) if dump else prior_of(settings.demand)
     check_policy(settings.policy)
@@ -143,7 +144,8 @@ def check_policy(name: str) -> None:
 
 
 def prior_of(expected: Sequence[ExpectedRequest]) -> Mix | None:
-    """The mix of these requests; None without any. Raises ``SettingsError``, with the place in the list."""
+    """The mix of these requests; None if there are none. Raises ``SettingsError`` with the index in the
+    list."""
     weights: Counter[Request] = Counter()
     for place, entry in enumerate(expected):
         weights[_request(place, entry)] += entry.weight  # type: ignore[assignment]
@@ -166,14 +168,14 @@ def _request(place: int, expected: ExpectedRequest) -> Request:
     except (RequestError, QuantityError) as error:
         raise SettingsError(f"demand.{place}: {error}") from None
     if not request.wants_gpu:
-        raise SettingsError(f"demand.{place}: asks for no GPU")
+        raise SettingsError(f"demand.{place}: requests no GPU")
     return replace(request, node_set=node_requirement(pod))
 
 
 async def state_lines(state: State, settings: Settings, version: str, replica: str) -> AsyncIterator[bytes]:
-    """All that a replica knows at one moment, some lines at a time (``source.state_dump``): requests come in
-    between. Ends without the last line beyond ``STATE_DUMP`` bytes."""
-    records = state.records()  # they never change
+    """Dump of all that a replica knows at one moment, a few lines at a time (``source.state_dump``), so that
+    requests are served in between. Beyond ``STATE_DUMP`` bytes, it stops without the end line."""
+    records = state.records()  # immutable
     demand = state.learner.monitor.demand
     head = header_line(
         Header(

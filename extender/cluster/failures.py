@@ -1,4 +1,4 @@
-"""Counts what failed in scoring and explaining: pods are placed without the part that failed."""
+"""Counts of failures in scoring and explaining; pods are placed without the part that failed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Part = Literal[
     "observe", "plan", "cost", "choose", "terms", "forecast", "rank", "explain",
     "node_sets", "separate_gpus", "end_costs",
 ]  # fmt: skip
-"""What may fail; a label of ``stowage_policy_failures_total``."""
+"""Part that may fail; a label of ``stowage_policy_failures_total``."""
 
 _log = logging.getLogger(__name__)
 
 
 class Failures:
-    """Counts failures of the comparison of nodes, by what failed."""
+    """Counts of failures in comparing nodes, by the part that failed."""
 
     def __init__(self) -> None:
         self.counts: Counter[Part] = Counter()
@@ -26,7 +26,7 @@ class Failures:
 
     @contextmanager
     def caught(self, what: Part) -> Iterator[None]:
-        """An error in the block ends it, and is counted. The first of each kind is logged."""
+        """Suppress and count errors in the block. The first of each kind is logged."""
         try:
             yield
         except Exception as error:

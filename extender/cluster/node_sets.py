@@ -1,11 +1,11 @@
-"""Which nodes pods insist on: the sets of nodes that the demand mix tells apart.
+"""Sets of nodes that pods require, as far as the demand mix distinguishes them.
 
-A pod names labels that its node must have, and taints that its node may have. Room that it can use is scarcer
-than other room, and the mix knows that by the set of nodes in its requests (``Request.node_set``); None is
-what pods insist on that name no label and tolerate nothing. Every set makes the mix longer and each
-answer slower, so only a few are told apart: those that the most GPUs are asked for on, first of all those
-that say nothing but the GPU product. A pod that insists on a set beyond that counts as one that insists on
-the product only, or on nothing.
+A pod requires labels of its node and tolerates taints. Room that it can use is scarcer than other room, and
+the mix accounts for that by the set of nodes in its requests (``Request.node_set``); None stands for pods
+that require no label and tolerate nothing. Every set makes the mix longer and each answer slower, so only a
+few are distinguished: those for which the most GPUs are requested, and first of all those that require
+nothing but the GPU product. A pod that requires any other set counts as one that requires only the product,
+or nothing.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from packing.model.request import Request
 
 MOST_SETS = 16
 MOST_CLASSES = 64
-"""Different memberships of nodes in the sets. The fleet numbers them as kinds of nodes."""
+"""Maximum number of different memberships of nodes in the sets. The fleet numbers them as kinds of nodes."""
 _CANDIDATES = 2 * MOST_SETS
-"""Requirements that are compared with the nodes; several may mean the same nodes."""
+"""Maximum number of requirements that are compared with the nodes; several may select the same nodes."""
 _MOST_MASKS = 4096
-"""Masks that are remembered, by the values of the labels that count."""
+"""Maximum number of cached masks, by the values of the relevant labels."""
 
 Numbers = Mapping[NodeRequirement | None, int]
 """The bit of each requirement's set in the masks of nodes; None: of ``NO_REQUIREMENT``."""
 
 
 class NodeSets:
-    """Chooses the sets, and tells the fleet which node is in which."""
+    """Chooses the sets, and assigns the nodes of the fleet to them."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -42,15 +42,15 @@ class NodeSets:
         self._masks: dict[str, int] = {}
 
     def put(self, node: Node) -> None:
-        """A node came, or its labels changed; before its inventory is put into the fleet."""
+        """Add a node or update its labels, before its inventory is put into the fleet."""
         self._masks[node.name] = self._sets.mask(node.labels, node.taints)
 
     def remove(self, name: str) -> None:
         self._masks.pop(name, None)
 
     def choose(self, nodes: Mapping[str, Node], counts: Mapping[Request, float]) -> Callable[[], Numbers]:
-        """A function that chooses the sets for requests that come so often (``Demand.counts``). It uses no
-        shared state, so it may run in a thread."""
+        """Return a function that chooses the sets for requests with these frequencies (``Demand.counts``). It
+        uses no shared state, so it may run in a thread."""
         gpus = self._fleet.arrays.compute_capacity[0].tolist()
         with_gpus = [nodes[name] for name, row in self._fleet.rows.items() if gpus[row] and name in nodes]
         if not any(request.node_set for request in counts) and not any(node.taints for node in with_gpus):
@@ -59,7 +59,7 @@ class NodeSets:
         return lambda: choose_sets(_asked_for(counts), *zip(*facts, strict=True)) if facts else {}
 
     def adopt(self, numbers: Numbers, nodes: Iterable[Node]) -> None:
-        """Tell these sets apart from now on. Raises TooMany, as ``Fleet.tell_apart``."""
+        """Distinguish these sets from now on. Raises TooMany, as ``Fleet.tell_apart``."""
         if numbers == self._numbers:
             return
         first = dict[int, NodeRequirement]()
@@ -73,7 +73,7 @@ class NodeSets:
 
 
 class _Sets:
-    """One requirement for each set, by its bit."""
+    """One requirement for each set, in the order of the bits."""
 
     def __init__(self, requirements: Sequence[NodeRequirement]) -> None:
         self.requirements = tuple(requirements)
@@ -81,7 +81,7 @@ class _Sets:
         self._mask_of_values: dict[object, int] = {}
 
     def mask(self, labels: Mapping[str, str], taints: tuple[Taint, ...]) -> int:
-        """The sets that a node with these labels and taints is in."""
+        """Mask of the sets that contain a node with these labels and taints."""
         values = tuple([labels.get(key) for key in self._keys]), taints
         mask = self._mask_of_values.get(values)
         if mask is None:
@@ -97,15 +97,15 @@ def choose_sets(
     labels: Sequence[Mapping[str, str]],
     taints: Sequence[tuple[Taint, ...]] = (),
 ) -> Numbers:
-    """The sets to tell apart on nodes with these ``labels`` and ``taints`` (none if not given); ``asked``:
-    how many GPUs are asked for on each.
+    """The sets to distinguish on nodes with these ``labels`` and ``taints`` (none if not given). ``asked``:
+    number of GPUs requested with each requirement.
 
-    A requirement that all nodes meet is no set. Requirements that the same nodes meet are one set.
+    A requirement that all nodes meet forms no set. Requirements that the same nodes meet form one set.
     """
     ranked = sorted(asked, key=lambda r: (not _is_about_product(r), -asked[r], repr(r)))[:_CANDIDATES]
     keys = _keys_of(ranked)
     facts = zip(labels, taints or [()] * len(labels), strict=True)
-    # Which nodes differ at all:
+    # Nodes that differ:
     combinations = {(*[of.get(key) for key in keys], tainted): (of, tainted) for of, tainted in facts}
     names_of: dict[tuple[bool, ...], list[NodeRequirement]] = {}
     everywhere = set[NodeRequirement]()
@@ -130,7 +130,7 @@ def choose_sets(
 
 
 def _asked_for(counts: Mapping[Request, float]) -> Counter[NodeRequirement]:
-    """How many GPUs are asked for on the nodes of each requirement, and of its part about the product."""
+    """Number of GPUs requested with each requirement, and with its part about the product."""
     asked = Counter[NodeRequirement]()
     for request, count in counts.items():
         requirement = request.node_set or NO_REQUIREMENT

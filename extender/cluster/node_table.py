@@ -1,9 +1,9 @@
-"""Nodes, and the objects beside them that say which GPUs they have: Koordinator's Device, MIG layouts.
+"""Nodes, and the other objects that describe their GPUs: Koordinator's Device, MIG layouts.
 
-The MIG manager of a node reads one file: a ConfigMap that all nodes share, or its own, which it writes as
-``<node>-mig-config`` (NVIDIA/mig-parted at bd7160f4, cmd/nvidia-mig-manager/main.go). So layouts of two
-ConfigMaps are never mixed. Where several are for the same nodes, the one of that name counts, else the first
-by namespace and name.
+The MIG manager of a node reads one file: a ConfigMap that all nodes share, or a ConfigMap for this node,
+which it writes as ``<node>-mig-config`` (NVIDIA/mig-parted at bd7160f4, cmd/nvidia-mig-manager/main.go). So
+layouts of two ConfigMaps are never merged. If several are for the same nodes, the one with that name is used,
+otherwise the first by namespace and name.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from packing.model.reasons import Reason
 _log = logging.getLogger(__name__)
 NodeKind: TypeAlias = Literal["Node", "Device", "ConfigMap"]
 _STARTS_FOR = 900
-"""Seconds from the creation of a node in which its MIG manager starts."""
+"""Seconds from the creation of a node until its MIG manager must have started."""
 _TRIED_AGAIN = 8
-"""Nodes without room in the fleet that are read again whenever another one changes."""
+"""Number of nodes without room in the fleet that are retried whenever another node changes."""
 
 
 class MigLayoutTable:
-    """ConfigMaps by ``namespace/name``. ``listed``: whether Stowage follows them, so that one that is not
-    known is not there."""
+    """ConfigMaps by ``namespace/name``. ``listed``: whether Stowage watches them, so that an unknown
+    ConfigMap does not exist."""
 
     def __init__(self) -> None:
         self.listed = False
@@ -64,12 +64,12 @@ class MigLayoutTable:
             self._choose(known.node)
 
     def on(self, node: str) -> MigLayouts | None:
-        """The layouts that a node can have: its own, or else those for all nodes."""
+        """The layouts available to a node: its own, otherwise those for all nodes."""
         return self._counting.get(node) or self._counting.get("")
 
     def problems(self, nodes: Mapping[str, Node]) -> Iterator[tuple[str, str]]:
-        """Which layouts of these nodes are missing, unreadable or in doubt, and why."""
-        if missing := "the MIG manager's configmap is not there" if self.listed else "":
+        """Missing, unreadable and ambiguous layouts of these nodes, each with the problem."""
+        if missing := "the MIG manager's ConfigMap does not exist" if self.listed else "":
             if not self.by_name:
                 yield _layouts_of(""), missing
             elif "" not in self._counting:
@@ -78,7 +78,7 @@ class MigLayoutTable:
         for node, layouts in self._counting.items():
             count = len(self._by_node[node])
             problem = layouts.problem and f"{layouts.name}: {layouts.problem}"
-            doubt = f"{layouts.name} counts of {count} configmaps" if count > 1 else ""
+            doubt = f"{layouts.name} is used, one of {count} ConfigMaps" if count > 1 else ""
             if (problem or doubt) and (not node or node in nodes):
                 yield _layouts_of(node), "; ".join(filter(None, (problem, doubt)))
 
@@ -96,12 +96,14 @@ def _layouts_of(node: str) -> str:
 
 
 class NodeTable(Mapping[str, Node]):
-    """Nodes by name. Writes what they have into ``allocations``, and returns the nodes that it changed there.
+    """Nodes by name. Writes their resources into ``allocations``; the methods return the nodes that changed
+    there.
 
-    ``sources`` say what each inventory was read from, ``network`` which nodes are near each other, ``sets``
-    which nodes pods insist on, and ``closed`` which are cordoned or not ready, and why. A node whose
-    inventory cannot be read has no sources, takes no pods, and is a problem. ``unoffered``: how many GPUs
-    a node has beside those that it offers; 0 is not known. ``layouts``: those of the MIG manager.
+    ``sources``: the sources of each inventory. ``network``: the nodes that are near each other. ``sets``: the
+    sets of nodes that pods require. ``closed``: cordoned nodes and nodes that are not ready, with the reason.
+    A node with an unreadable inventory has no sources, accepts no pods, and is a problem. ``unoffered``: the
+    number of GPUs of a node in addition to those that it offers; 0: unknown. ``layouts``: those of the MIG
+    manager.
     """
 
     def __init__(self, allocations: Allocations, fleet: Fleet) -> None:
@@ -117,7 +119,7 @@ class NodeTable(Mapping[str, Node]):
         self.layouts = MigLayoutTable()
         self._koordinator_devices: dict[str, KoordinatorDevice] = {}
         self._nodes: dict[str, Node] = {}
-        self._too_many: dict[str, None] = {}  # those that were tried last at the end
+        self._too_many: dict[str, None] = {}  # the last retried at the end
         self._allocations, self._fleet = allocations, fleet
 
     def __getitem__(self, name: str) -> Node:
@@ -169,7 +171,7 @@ class NodeTable(Mapping[str, Node]):
                 return self._set_layouts(key, None)
 
     def keep(self, kind: NodeKind, keys: frozenset[str]) -> list[str]:
-        """Forget all objects of a kind but these."""
+        """Forget all objects of a kind except these."""
         by_kind: dict[NodeKind, Iterable[str]] = {
             "Node": self._nodes,
             "Device": self._koordinator_devices,
@@ -180,11 +182,11 @@ class NodeTable(Mapping[str, Node]):
         return [node for key in gone for node in self.remove(kind, key)]
 
     def records(self) -> list[Node | KoordinatorDevice | MigLayouts]:
-        """Nodes, and what says which GPUs they have."""
+        """Nodes, and the objects that describe their GPUs."""
         return [*self._nodes.values(), *self._koordinator_devices.values(), *self.layouts.by_name.values()]
 
     def labels_of(self, node: str) -> Mapping[str, str]:
-        """The labels of a node; none where it is not known."""
+        """The labels of a node; none if it is unknown."""
         known = self._nodes.get(node)
         return known.labels if known else {}
 
@@ -195,13 +197,13 @@ class NodeTable(Mapping[str, Node]):
             self.closed.pop(node.name, None)
 
     def layout_problems(self) -> Iterator[tuple[str, str]]:
-        """Why the MIG manager's layouts are not used: of all nodes or single ones."""
+        """Reasons the MIG manager's layouts are not used, of all nodes or single ones."""
         of_nodes = ((name, text) for name, text in sorted(self.problems.items()) if _LAYOUT in text)
         return chain(self.layouts.problems(self), of_nodes)
 
     def _set_layouts(self, name: str, layouts: MigLayouts | None) -> list[str]:
-        """A ConfigMap has come or changed; None: it has gone. Reads the nodes again of which that changes the
-        layout."""
+        """Add or update a ConfigMap; None removes it. Reads the inventories of nodes again whose layout this
+        changes."""
         named = {known.node for known in (self.layouts.by_name.get(name), layouts) if known}
         nodes = self._nodes.values() if "" in named else filter(None, map(self._nodes.get, named))
         before = {node.name: self._layout(node) for node in nodes}
@@ -213,8 +215,8 @@ class NodeTable(Mapping[str, Node]):
         return self._read_inventories(changed)
 
     def _waits_for_layout(self, node: Node) -> bool:
-        """Whether the node takes no pods because its MIG layout is about to change, or because the MIG
-        manager has not begun there. That ends with time."""
+        """Whether the node accepts no pods because its MIG layout is about to change, or because the MIG
+        manager has not started there. Both end with time."""
         spec = self._fleet.spec_of(node.name)
         if spec is None:
             return False
@@ -222,14 +224,14 @@ class NodeTable(Mapping[str, Node]):
         return not_begun or spec.blocked is Reason.LAYOUT_CHANGES
 
     def _layout(self, node: Node) -> tuple[str, bool, MigLayout | None] | None:
-        """What a node's inventory depends on in its MIG layouts."""
+        """The parts of a node's MIG layouts on which its inventory depends."""
         layouts = self.layouts.on(node.name)
         if layouts is None or LAYOUT_LABEL not in node.labels:
             return None
         return layouts.name, bool(layouts.layouts), applied_layout(node, layouts)
 
     def _read_inventories(self, names: Iterable[str]) -> list[str]:
-        """Read these nodes, then some for which there was no room in the fleet: there may be now."""
+        """Read these nodes, then some that had no room in the fleet: there may be room now."""
         known = [name for name in names if name in self._nodes]
         known += [name for name in islice(self._too_many, _TRIED_AGAIN) if name not in known]
         for name in known:
@@ -257,7 +259,7 @@ class NodeTable(Mapping[str, Node]):
                     self.unoffered[name] = inventory.unoffered
             except (InventoryError, QuantityError, TooMany) as error:
                 self._allocations.put_node(NodeSpec(name, 0, 0, blocked=Reason.UNREADABLE))
-                problem = f"node takes nothing: {error}"
+                problem = f"node accepts no pods: {error}"
                 self.unoffered[name] = known_gpus(self._nodes[name])
                 if isinstance(error, TooMany):
                     self._too_many[name] = None
@@ -266,18 +268,18 @@ class NodeTable(Mapping[str, Node]):
 
 
 _LAYOUT = "MIG layout"
-"""In the texts of ``inventory/devices.py``."""
+"""Contained in texts of ``inventory/devices.py``."""
 
 
 _inventory_fields = attrgetter(
     "labels", "annotations", "allocatable", "capacity", "taints", "conditions", "unreadable", "problem"
 )
-"""All that an inventory is read from. Heartbeats change other fields of a node."""
+"""All fields from which an inventory is read. Heartbeats change other fields of a node."""
 
 
 def blocked_because(spec: NodeSpec, node: Node, pods: Iterable[Pod]) -> Reason:
-    """Why a node with these pods takes nothing at all: for what is known of the node, or because its device
-    plugin could confuse another pod with one of them that is still starting. ``FITS`` for no reason."""
+    """Reason a node with these pods accepts no others: a state of the node, or a device plugin that could
+    confuse another pod with one of these that is still starting. ``FITS`` if there is none."""
     writer = WRITERS.get(spec.sharing_resource)
     if spec.blocked or writer is None:
         return spec.blocked

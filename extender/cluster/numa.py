@@ -1,13 +1,13 @@
-"""Where kubelet's Topology Manager would refuse a pod, by what NodeResourceTopologies say is free.
+"""Nodes where kubelet's Topology Manager would reject a pod, by the free resources in NodeResourceTopologies.
 
 The answers are those of NodeResourceTopologyMatch (kubernetes-sigs/scheduler-plugins at 903da7df,
-``pkg/noderesourcetopology/filter.go``), and go on where it stops: ``restricted`` and ``best-effort`` are
-judged, too, sidecars keep what they have, and a resource that no NUMA node lists is bound to none. As in
-kubelet, only Guaranteed pods have CPU, memory and huge pages of a NUMA node, and CPUs only if they are whole
+``pkg/noderesourcetopology/filter.go``), with additions: ``restricted`` and ``best-effort`` are also judged,
+sidecars keep their resources, and a resource that no NUMA node lists is bound to none. As in kubelet, only
+Guaranteed pods have CPU, memory and huge pages of a NUMA node, and CPUs only if their number is an integer
 (kubernetes, ``pkg/kubelet/cm/cpumanager/policy_static.go``, ``memorymanager/policy_static.go``).
 
-The node does not report at once what a new pod takes. Until it does, the pod counts beside the report, where
-kubelet would put it.
+A node does not immediately report the resources of a new pod. Until it does, the pod counts in addition to
+the report, where kubelet would place it.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from packing.model.numa import REFUSING, Aligned, Policy, Wanted
 from packing.model.numa_alignment import Flags, Longs, as_arrays, fit_one_after_the_other
 
 REPORTED = 120.0
-"""Seconds after which a report has what a pod takes: twice the interval of NFD's topology updater."""
+"""Seconds after which a report includes a pod's resources: twice the interval of NFD's topology updater."""
 _ON_ITS_WAY = 5.0
-"""Seconds in which a report reaches Stowage, with the difference between both clocks."""
-_MOST = 10**18  # of an amount that cannot be read
+"""Seconds until a report reaches Stowage, including the difference between the clocks."""
+_MOST = 10**18  # value of an unreadable amount
 _MOST_WAYS = 64
-"""Ways in which what pods leave behind may lie on the NUMA nodes, that are tried."""
+"""Maximum number of distributions of freed resources over the NUMA nodes that are tried."""
 _MOST_ENDED = 64
-"""Pods of a node that have ended and that the report still has."""
+"""Maximum number of ended pods of a node that its report still includes."""
 _KEPT_TABLES = 8
-"""Sets of resources for which a report is kept as arrays."""
+"""Maximum number of sets of resources for which a report is cached as arrays."""
 
 
 class _Report(NamedTuple):
-    """``covers``: pods that started before this time are in it; -inf if that is not known. ``came``: when it
-    was read (Unix seconds). ``ended``: when pods have ended since that are in it, and what they had.
-    ``tables``: what it says of some resources."""
+    """``covers``: pods that started before this time are included; -inf if unknown. ``came``: when it was
+    read (Unix seconds). ``ended``: for each included pod that has ended since, the time and its resources.
+    ``tables``: the report as arrays, for some sets of resources."""
 
     topology: NodeTopology
     covers: float
@@ -54,7 +54,7 @@ class _Report(NamedTuple):
     tables: dict[tuple[tuple[str, ...], int], Longs]
 
     def has(self, pod: Pod, now: float) -> bool:
-        """Whether what the pod takes is in it."""
+        """Whether the report includes the pod's resources."""
         return 0 < pod.started <= max(self.covers, now - REPORTED)
 
     def table(self, names: tuple[str, ...], size: int) -> Longs:
@@ -66,8 +66,9 @@ class _Report(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """About one node: where in the answer, its report, the pods that are not in it yet, and of those that are
-    in it the ones that have left, and that stay."""
+    """A question about one node: its index in the answer, its report, the pods that the report does not
+    include yet (``lately``), and those of the included ones that have ended (``left``) and that remain
+    (``staying``)."""
 
     at: int
     report: _Report
@@ -93,12 +94,12 @@ class NumaTable:
 
     @property
     def problems(self) -> dict[str, str]:
-        """By the name of the node."""
+        """Problems by node name."""
         found = ((report.name, report.problem) for report in self.records() if report.problem)
         return {name: f"NodeResourceTopology: {problem}" for name, problem in found}
 
     def apply(self, event: Event) -> None:
-        """Take in an event about a NodeResourceTopology."""
+        """Apply an event of a NodeResourceTopology."""
         match event:
             case Upserted(NodeTopology() as topology):
                 self._put(topology)
@@ -108,14 +109,14 @@ class NumaTable:
                 self._keep(keys)
 
     def clear(self) -> None:
-        """Forget all: what they say is free is not so where pods are moved in thought."""
+        """Forget all reports: their free resources do not hold when moves of pods are simulated."""
         self._keep(())
 
     def _put(self, topology: NodeTopology) -> None:
         known = self._reports.get(topology.name)
         if known and known.topology == topology:
             return  # from another list
-        if known and topology.problem and not topology.numa:  # what it said last counts
+        if known and topology.problem and not topology.numa:  # the last readable report counts
             topology = replace(known.topology, problem=topology.problem)
         now = self._pods.now()
         covers = now - _ON_ITS_WAY if known else -math.inf
@@ -130,11 +131,11 @@ class NumaTable:
     def misaligned(
         self, fleet: Fleet, pod: Pod, rows: npt.NDArray[np.int64], policies: Collection[Policy], *, idle: bool
     ) -> Flags:
-        """Where kubelet has one of these policies, and cannot give the pod what it prefers: (len(rows),).
-        ``idle``: not even if nothing else ran there. Row -1 is a node that is not known.
+        """(len(rows),) where kubelet has one of these policies and cannot align the pod as it prefers.
+        ``idle``: not even if nothing else ran there. Row -1 is an unknown node.
 
-        Pods that are taken out of the fleet have left. On which NUMA nodes they were is not known, so kubelet
-        must admit the pod wherever they may have been.
+        Pods that are excluded from the fleet count as ended. Their NUMA nodes are unknown, so kubelet must
+        admit the pod wherever they may have been.
         """
         found = np.zeros(rows.size, np.bool_)
         wanted = _wanted(pod.spec, False), _wanted(pod.spec, True)
@@ -184,14 +185,15 @@ class NumaTable:
             yield _Question(at, report, lately, left, staying)
 
     def _note_end(self, pod: Pod) -> None:
-        """What the pod has left is free, though the report of its node says so only later."""
+        """Count the resources of an ended pod as free, although the report of its node shows that only
+        later."""
         report, now = self._reports.get(pod.node_name), self._pods.now()
         if report and report.has(pod, now) and len(report.ended) < _MOST_ENDED:
             report.ended.append((now, _wanted(pod.spec, report.topology.whole_pods)))
 
     def doubt(self, pod: Pod, node: str) -> str:
-        """Why kubelet's verdict on the pod is not known there, in words; "" if it is, and if there are no
-        reports at all."""
+        """Why kubelet's verdict on the pod is unknown there; "" if it is known, and if there are no reports
+        at all."""
         report = self._reports.get(node)
         if not self._reports or not any(container.amounts for container in _wanted(pod.spec, False)):
             return ""
@@ -208,8 +210,8 @@ class NumaTable:
         return ""
 
     def free(self, pod: Pod, node: str) -> str:
-        """What the report says is free of the devices that the pod asks for, NUMA node by NUMA node; "" if
-        nothing is known."""
+        """Free devices of the kinds that the pod requests, by NUMA node, according to the report; "" if
+        unknown."""
         report = self._reports.get(node)
         numa = [dict(zone.free) for zone in report.topology.numa] if report else []
         asked = {name for c in _wanted(pod.spec, True) for name, amount in c.amounts if amount}
@@ -218,8 +220,8 @@ class NumaTable:
         return ", ".join(texts)
 
     def _refused_at(self, pod: Pod, now: float) -> dict[str, float]:
-        """When kubelet last refused a pod that wants the same, by node, though the report had room for it. A
-        Job would otherwise spend all its attempts there before the next report."""
+        """By node, when kubelet last rejected a pod with the same requests although the report had room for
+        it. Otherwise a Job would spend all its retries there before the next report."""
         return {
             other.node_name: other.started
             for other in self._pods.misaligned.values()
@@ -230,8 +232,8 @@ class NumaTable:
 
 
 def _admitted(questions: Sequence[_Question], wanted: tuple[Wanted, Wanted]) -> Flags:
-    """For each node whether its kubelet admits the pod that wants this as single containers, or as a whole.
-    Where there is no room for one of the pods that came lately, it is in the report already."""
+    """Whether the kubelet of each node admits the pod; ``wanted``: as single containers, and as a whole. If
+    one of the ``lately`` arrived pods has no room, the report already includes it."""
     pods = {id(pod): pod for q in questions for pod in (*q.lately, *q.left, *q.staying)}.values()
     names = tuple(sorted({name for pod in (*pods, wanted[0]) for c in pod for name, _ in c.amounts}))
     size = max(len(question.report.topology.numa) for question in questions)
@@ -247,14 +249,14 @@ def _admitted(questions: Sequence[_Question], wanted: tuple[Wanted, Wanted]) -> 
     queues = [(*question.lately, wanted[question.report.topology.whole_pods]) for question in questions]
     fits = fit_one_after_the_other(single, free, total[of], names, [queues[n] for n in of.tolist()])
     found = fits[: len(questions)].copy()
-    for n, ways in given.items():  # as it is, or wherever what has been left is
+    for n, ways in given.items():  # as reported, or wherever the freed resources are
         found[n] |= bool(ways) and fits[of == n][1:].all()
     return found
 
 
 def _ways(asked: _Question, free: Longs, total: Longs, names: Sequence[str]) -> list[Longs]:
-    """The ways in which what pods have left may lie on the NUMA nodes, (K, R) each; none if they are too
-    many, or if the report has some of it as free already."""
+    """The possible distributions of freed resources over the NUMA nodes, (K, R) each; none if there are too
+    many, or if the report already counts some of them as free."""
     total = np.maximum(total, 0)
     if not any(container.amounts for pod in asked.staying for container in pod):
         return [total - free]
@@ -267,15 +269,15 @@ def _ways(asked: _Question, free: Longs, total: Longs, names: Sequence[str]) -> 
 
 
 def _amounts(pods: Iterable[Wanted], names: Sequence[str]) -> Longs:
-    """(C, R) what the containers of these pods keep."""
+    """(C, R) amounts that the containers of these pods keep."""
     each = [dict(container.amounts) for pod in pods for container in pod if container.stays]
     return np.array([[a.get(name, 0) for name in names] for a in each], np.int64).reshape(-1, len(names))
 
 
 @lru_cache(maxsize=1024)
 def _spread(each: tuple[tuple[int, ...], ...], taken: tuple[tuple[int, ...], ...]) -> list[Longs]:
-    """All ways to lay these amounts, each on one NUMA node, where so much is taken; none if there are more
-    than ``_MOST_WAYS``. Amounts that no NUMA node alone can have are left out."""
+    """All ways to assign these amounts, each to one NUMA node, within what is ``taken`` there; none if there
+    are more than ``_MOST_WAYS``. Amounts that are too large for any single NUMA node are left out."""
     ways = {tuple(tuple(0 for _ in row) for row in taken)}
     for amounts in each:
         found = set()
@@ -292,8 +294,8 @@ def _spread(each: tuple[tuple[int, ...], ...], taken: tuple[tuple[int, ...], ...
 
 @lru_cache(maxsize=4096)
 def _wanted(spec: PodSpec, whole_pods: bool) -> Wanted:
-    """What kubelet aligns, in the order in which containers start."""
-    # Kubelet does not align CPU and memory of pods with resources of their own.
+    """Amounts that kubelet aligns, in the order in which containers start."""
+    # kubelet does not align CPU and memory of pods with pod-level resources.
     guaranteed = not (spec.requests or spec.limits) and all(map(_is_guaranteed, spec.all_containers))
 
     def amounts(container: Container) -> dict[str, int]:
@@ -321,7 +323,7 @@ def _amount(name: str, text: str) -> int:
 
 
 def _is_guaranteed(container: Container) -> bool:
-    """Whether it has limits of CPU and memory that are its requests (``ComputePodQOS`` of k8s.io/kubernetes,
+    """Whether its limits of CPU and memory equal its requests (``ComputePodQOS`` of k8s.io/kubernetes,
     pkg/apis/core/v1/helper/qos)."""
     requests, limits = dict(container.requests), dict(container.limits)
     return all(

@@ -1,8 +1,9 @@
-"""What a node has left of the resources that Stowage does not place by, and how many pods it still takes.
+"""Free amounts of the resources that Stowage does not place by, and the number of pods that a node accepts.
 
-RDMA and EFA interfaces, huge pages, local storage and other extended resources. kube-scheduler filters by
-them before it asks Stowage (``NodeResourcesFit`` of k8s.io/kubernetes, pkg/scheduler/framework/plugins); who
-looks at all nodes, as ``explain`` and ``plan`` do, asks here.
+These are RDMA and EFA interfaces, huge pages, local storage and other extended resources. kube-scheduler
+filters by them before it calls Stowage (``NodeResourcesFit`` of k8s.io/kubernetes,
+pkg/scheduler/framework/plugins); code that examines all nodes, such as ``explain`` and ``plan``, filters
+here.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from packing.model.request import Request
 
 PODS = "pods"
 MOST = 1 << 55
-"""Of an amount: what cannot be read is as much as that, and the most that a pod or node can have."""
+"""Maximum amount of a pod or node, and the value of an unreadable amount."""
 OF_SHARING_SYSTEMS = frozenset(
     {
         *("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores", "nvidia.com/priority"),
@@ -40,7 +41,7 @@ _STORAGE, _HUGE_PAGES = "ephemeral-storage", "hugepages-"
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """What a node has too little of: how much of it the pod asks for, is left, and is there."""
+    """A resource of which a node has too little: the amounts requested by the pod, free, and in total."""
 
     name: str
     asked: int
@@ -54,7 +55,7 @@ class Lack:
     @property
     def text(self) -> str:
         if self.name == PODS:
-            return f"takes {self.total} pods, {self.total - self.left} are there"
+            return f"runs {self.total - self.left} of at most {self.total} pods"
         name, (asked, left, total) = shorten(self.name, KEY), (self.asked, max(0, self.left), self.total)
         if "/" in name:
             return f"needs {asked} {name}, {left_text(left, total)}"
@@ -63,22 +64,24 @@ class Lack:
 
 
 def lack_reason(name: str, *, offered: bool) -> str:
-    """Why a node that lacks this is refused. ``offered``: by the node, or by any if that is not known."""
+    """Reason to reject a node that lacks this. ``offered``: by the node, or by any node if that is
+    unknown."""
     if name == PODS:
-        return "node runs as many pods as it may"
+        return "node has reached its maximum number of pods"
     if not offered:
         return f"node does not offer {shorten(name, KEY)}"
     return f"node has too little {shorten(name, KEY)} left"
 
 
 def left_text(left: object, total: object) -> str:
-    """What a node has left of something; a node that has none of it at all may only not report it."""
+    """Free amount of a resource as text. A node with a total of 0 may have the resource without reporting
+    it."""
     return f"{left} of {total} are free" if str(total) != "0" else "the node reports none"
 
 
 def asked_by(pod: Pod) -> Amounts:
-    """What the pod takes of a node beside what Stowage places by, and one of its ``pods``. Huge pages that
-    it requests as a whole replace those of its containers."""
+    """Amounts of a node's other resources that the pod takes, and one of the node's ``pods``. Huge pages in
+    pod-level requests replace those of the containers."""
     known: Amounts | None = getattr(pod.spec, "asked_memo", None)
     if known is None:
         known = _asked_by(pod.spec)
@@ -112,7 +115,7 @@ def _amount(text: str, unreadable: int, *, round_up: bool = True) -> int:
 
 
 def totals_of(node: Node, names: Collection[str]) -> dict[str, int]:
-    """What the node offers of these. A number of pods that cannot be read is no limit."""
+    """Allocatable amounts of these resources. An unreadable number of pods is no limit."""
     found = {name: _amount(node.allocatable.get(name, "0"), 0, round_up=False) for name in names}
     if PODS in found:
         found[PODS] = _amount(node.allocatable.get(PODS, ""), MOST)
@@ -122,7 +125,7 @@ def totals_of(node: Node, names: Collection[str]) -> dict[str, int]:
 def left_on(
     state: State, node: Node, names: Collection[str], without: Collection[str] = ()
 ) -> dict[str, int]:
-    """What the node has left of these, ``without`` the pods of these UIDs."""
+    """Free amounts of these resources, ``without`` the pods of these UIDs."""
     left = totals_of(node, names)
     if left.keys() == {PODS} and not without:  # most pods
         return {PODS: left[PODS] - len(state.allocations.pods_on(node.name))}
@@ -135,7 +138,8 @@ def left_on(
 
 
 def lacking_on(state: State, node: Node, asked: Amounts, without: Collection[str] = ()) -> Iterator[Lack]:
-    """What the node has too little of, ``without`` the pods of these UIDs. Devices of DRA do not count."""
+    """Resources of which the node has too little, ``without`` the pods of these UIDs. DRA devices do not
+    count."""
     left = left_on(state, node, asked, without)
     for name, amount in asked.items():
         if left[name] < amount and not is_of_dra(state, node, name):
@@ -143,21 +147,21 @@ def lacking_on(state: State, node: Node, asked: Amounts, without: Collection[str
 
 
 def wants_devices(state: State, pod: Pod, request: Request) -> bool:
-    """Whether the pod asks for a GPU, or for any device of DRA: by claims or by resources of classes."""
+    """Whether the pod requests a GPU or any DRA device, by claims or by resources of DeviceClasses."""
     if request.wants_gpu or pod.spec.claims or class_resources(pod.spec):
         return True
     return not state.devices.extended_resources.isdisjoint(asked_by(pod))
 
 
 def is_of_dra(state: State, node: Node, name: str) -> bool:
-    """Whether the node offers the extended resource as devices: a DeviceClass provides it, and the node does
-    not advertise it itself (``fitsRequest`` of ``NodeResourcesFit``; KEP-5004)."""
+    """Whether the node offers the extended resource as DRA devices: a DeviceClass provides it, and the node
+    does not advertise it itself (``fitsRequest`` of ``NodeResourcesFit``; KEP-5004)."""
     if name not in state.devices.extended_resources or totals_of(node, [name])[name]:
         return False
     return state.devices.on_node(node.name, state.nodes.labels_of(node.name)).has_pools
 
 
 def takes_another_pod(state: State, node: str, leaving: int = 0) -> bool:
-    """Whether a known node may run one more pod than it has once ``leaving`` pods have left it."""
+    """Whether a known node accepts another pod once ``leaving`` of its pods have ended."""
     most = totals_of(state.nodes[node], [PODS])[PODS]
     return len(state.allocations.pods_on(node)) - leaving < most

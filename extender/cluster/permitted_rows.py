@@ -1,5 +1,5 @@
-"""Where the rules of a pod let it run: its node selector, required node affinity and tolerations, and with
-volume claims only its own zone."""
+"""Rows where a pod may run by its rules: node selector, required node affinity and tolerations, and, with
+volume claims, only its own zone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Flags = npt.NDArray[np.bool_]
 
 
 class PermittedRows:
-    """Where the rules of the pods of a state let them go, among the ``open`` (N,) nodes, which take pods."""
+    """Rows where the pods of a state may run by their rules, among the ``open`` (N,) nodes, which accept
+    pods."""
 
     def __init__(self, state: State) -> None:
         self._state, blocked = state, state.fleet.arrays.blocked
@@ -25,7 +26,7 @@ class PermittedRows:
         self._by_rules: dict[object, Flags] = {}
 
     def rows_that_accept(self, pod: Pod) -> Flags:
-        """(N,) the rows; pods with equal rules share the array."""
+        """(N,) whether each row accepts the pod. Pods with equal rules share the array."""
         zone = self._zone(pod.node_name) if pod.volume_claims and pod.node_name else None
         volumes = tuple(filter(None, self._state.admission.volumes_of(pod)))
         rules = (pod.spec.node_selector, pod.scheduling_constraints, zone, volumes)

@@ -1,5 +1,5 @@
-"""Required anti-affinity between pods (kube-scheduler's ``InterPodAffinity``): which running pods keep a pod
-out of their domains."""
+"""Required anti-affinity between pods (kube-scheduler's ``InterPodAffinity``): running pods that keep a pod
+out of their topology domains."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from extender.k8s.objects import Node, Pod
 
 
 class PodConflicts:
-    """The running pods with which a pod must not share a domain, by its own anti-affinity or by theirs."""
+    """Running pods with which a pod must not share a domain, because of its own anti-affinity or theirs."""
 
     def __init__(self, state: State, pod: Pod) -> None:
         self._by_domain: defaultdict[tuple[str, str], list[Pod]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Pods as the watch shows them, and as ``bind`` assumes them, each with what it has of its node."""
+"""Pods as shown by the watch and as assumed by ``bind``, each with its allocation."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from extender.untrusted.limits import REFUSED_PODS
 from packing.fleet.node_usage import Allocation
 
 JUST_ENDED = 5.0
-"""Seconds after the end of a pod in which its room counts as coming: kube-scheduler tries the pod again when
-it sees that end. Later, room that is free and was not taken may be closed for a reason that Stowage does not
+"""Seconds after the end of a pod in which pending pods are expected to take its room: kube-scheduler retries
+them when it observes the end. Room that is still free later may be closed for a reason that Stowage does not
 see."""
 
 _STATUS_ALONE = {"phase", "ready", "started", "unscheduled", "disruption", "disrupted", "ends", "deleted"}
-"""Fields that say nothing about what a bound pod that has not ended holds of its node, or of its queue."""
+"""Fields that do not affect what a bound pod, until it ends, holds of its node and its queue."""
 _holdings = attrgetter(*[field.name for field in fields(Pod) if field.name not in _STATUS_ALONE])
 
 
 class PodTable(Mapping[str, Pod]):
     """Pods by key that the watch shows and that have not ended, and the ``reservations`` of all pods.
 
-    Writes what they have into ``allocations``, and returns the nodes whose pods it changed ("" is no node).
-    ``waiting`` are the keys of those without a node, ``leaving`` of those with a node that terminate,
-    ``anti_affine`` of those with a required anti-affinity to other pods.
-    ``misaligned``: the last that kubelet refused for its NUMA policy, which have ended and still exist.
-    ``expects``: since when a pending pod, by its UID, is told to wait for the room of pods that have just
-    ended. ``obscure``: the nodes of pods that may hold more than can be read, by key. ``on_bound`` is called
-    when a pod that waited gets a node, ``on_end`` when one with a node is gone. ``now``: Unix seconds.
+    Writes their resources into ``allocations``; the methods return the nodes whose pods changed ("" is no
+    node). ``waiting``: keys of pods without a node. ``leaving``: keys of terminating pods with a node.
+    ``anti_affine``: keys of pods with required anti-affinity to other pods. ``misaligned``: the latest pods
+    that kubelet rejected by its NUMA policy, which have ended but still exist. ``expects``: by UID of a
+    pending pod, the time since which it has been told to wait for the room of pods that have just ended.
+    ``obscure``: by key, the nodes of pods that may hold more than can be read. ``on_bound`` is called when a
+    pending pod is bound, ``on_end`` when a bound pod is gone. ``now``: Unix seconds.
     """
 
     def __init__(self, allocations: Allocations) -> None:
@@ -51,8 +51,8 @@ class PodTable(Mapping[str, Pod]):
         self.expects: dict[str, float] = {}
         self.obscure: dict[str, str] = {}
         self.now: Callable[[], float] = time.time
-        self._ended: dict[str, float] = {}  # by node, the oldest first
-        self._starting: dict[str, None] = {}  # keys of bound pods that may not have started for long
+        self._ended: dict[str, float] = {}  # by node, oldest first
+        self._starting: dict[str, None] = {}  # keys of bound pods that may have started only recently
         self._problems = Problems()
         self._pods: dict[str, Pod] = {}
         self._keys_by_uid: dict[str, str] = {}
@@ -68,14 +68,14 @@ class PodTable(Mapping[str, Pod]):
         return len(self._pods)
 
     def put(self, pod: Pod) -> set[str]:
-        """Take in a pod as the watch shows it. Where it has a node, nothing is assumed of it any more."""
+        """Add or update a pod as the watch shows it. Once it has a node, it is no longer assumed."""
         if pod.terminated:
             return self._end(pod)
         known = self._pods.get(pod.key)
         if pod.is_obscure and known is not None and known.uid == pod.uid and known.node_name:
-            pod = replace(known, unreadable=pod.unreadable, problem=pod.problem)  # it holds what it held
+            pod = replace(known, unreadable=pod.unreadable, problem=pod.problem)  # it keeps its allocation
         only_status = known is not None and pod.node_name and _holdings(known) == _holdings(pod)
-        if only_status and not self.assumed.of_pod(pod.uid):  # as in most of the kubelet's events
+        if only_status and not self.assumed.of_pod(pod.uid):  # as in most events from kubelets
             self._pods[pod.key] = pod
             return {pod.node_name}
         changed = set()
@@ -116,15 +116,15 @@ class PodTable(Mapping[str, Pod]):
         return changed
 
     def or_misaligned(self) -> Mapping[str, Pod]:
-        """All of them, and those that kubelet refused."""
+        """All pods, including those that kubelet rejected."""
         return {**self.misaligned, **self._pods}
 
     def failed_pods(self) -> Iterator[Pod]:
-        """Those that wait and whose last attempt ended with an error."""
+        """Pending pods whose last scheduling attempt ended with an error."""
         return (pod for key in self.waiting if (pod := self._pods[key]).unscheduled == FAILED)
 
     def records(self) -> list[Pod]:
-        """All pods; those that are assumed to be bound with their node, once it is certain that they are."""
+        """All pods. Assumed pods have their node once the binding is confirmed."""
         found = dict(self._pods)
         for assumed in self.assumed:
             if assumed.confirmed and (known := found.get(assumed.pod.key)) and known.uid == assumed.pod.uid:
@@ -150,8 +150,8 @@ class PodTable(Mapping[str, Pod]):
         return self.forget_all(pod.uid) | {pod.node_name}
 
     def keep(self, keys: frozenset[str], began: float) -> set[str]:
-        """Forget all pods of the watch but these, and assumed pods that this list would show if they were
-        still there, because they were bound before it ``began`` (monotonic seconds)."""
+        """Forget all pods of the watch except these. Forget also assumed pods that were bound before this
+        list ``began`` (monotonic seconds): it would show them if they still existed."""
         changed = set().union(
             *(self.remove(key) for key in (self._pods.keys() | self.misaligned.keys()) - keys)
         )
@@ -161,7 +161,7 @@ class PodTable(Mapping[str, Pod]):
         return changed
 
     def assume(self, assumed: AssumedPod, history: ClaimHistory | None = None) -> set[str]:
-        """Count a pod as bound; ``history`` is what was seen of it on this node."""
+        """Count a pod as bound; ``history``: its claims observed on this node."""
         self.assumed.insert(assumed)
         self._allocate(assumed.key, assumed.pod, history)
         return {assumed.pod.node_name}
@@ -172,11 +172,11 @@ class PodTable(Mapping[str, Pod]):
         return {assumed.pod.node_name}
 
     def forget_all(self, uid: str) -> set[str]:
-        """Do not count this pod as assumed anywhere any more."""
+        """Stop counting this pod as assumed anywhere."""
         return set().union(*map(self.forget, self.assumed.of_pod(uid)))
 
     def starting(self, since: float) -> dict[str, list[Pod]]:
-        """By node, the pods that are bound to it, or assumed to be, and have not started until ``since``."""
+        """By node, the pods that are bound or assumed there and had not started by ``since``."""
         found: dict[str, list[Pod]] = {}
         for key in [*self._starting]:
             if 0 < self._pods[key].started <= since:
@@ -188,7 +188,7 @@ class PodTable(Mapping[str, Pod]):
         return found
 
     def just_ended(self, now: float) -> list[str]:
-        """The nodes that a pod left in the last ``JUST_ENDED`` seconds before ``now``, in Unix seconds."""
+        """Nodes on which a pod ended in the last ``JUST_ENDED`` seconds before ``now``, in Unix seconds."""
         return [node for node, at in self._ended.items() if at >= now - JUST_ENDED]
 
     def _note_end(self, node: str) -> None:
@@ -199,40 +199,40 @@ class PodTable(Mapping[str, Pod]):
             del self._ended[oldest]
 
     def by_uid(self, uid: str) -> Pod | None:
-        """The pod of this UID, as the watch shows it."""
+        """The pod with this UID, as the watch shows it."""
         key = self._keys_by_uid.get(uid)
         return self._pods.get(key) if key else None
 
     def is_bound(self, uid: str) -> bool:
-        """Whether the pod of this UID has a node, or is assumed to have one."""
+        """Whether the pod with this UID is bound or assumed."""
         pod = self.by_uid(uid)
         return bool(pod and pod.node_name) or bool(self.assumed.of_pod(uid))
 
     def node_of(self, pod: Pod) -> str:
-        """The node that a known pod has, is assumed to have, or is nominated to; "" for none."""
+        """The node to which a known pod is bound, assumed or nominated; "" if there is none."""
         assumed = (assumed.pod.node_name for assumed in self.assumed.of_pod(pod.uid))
         return pod.node_name or next(assumed, "") or pod.nominated_node
 
     def on_node(self, node: str) -> Iterator[Pod]:
-        """The pods that are bound to a node, or assumed to be."""
+        """Pods that are bound to a node or assumed there."""
         for key in self._allocations.pods_on(node):
             assumed = self.assumed.by_key(key)
             yield assumed.pod if assumed else self._pods[key]
 
     def allocations_of(self, pod: Pod) -> list[Allocation]:
-        """All that the pod has in the fleet, also where it is assumed."""
+        """All allocations of the pod in the fleet, including those of assumed bindings."""
         keys = [pod.key, *(assumed.key for assumed in self.assumed.of_pod(pod.uid))]
         return [*filter(None, map(self._allocations.allocation_of, keys))]
 
     @property
     def problems(self) -> dict[str, str]:
-        """What cannot be read, by the keys of ``allocations``."""
+        """Unreadable requests, with the keys of ``allocations``."""
         return self._problems | self.reservations.problems()
 
     def _allocate(self, key: str, pod: Pod, history: ClaimHistory | None = None) -> None:
-        """Allocate what a pod has of its node under this key."""
+        """Allocate a pod's resources of its node under this key."""
         bound = bound_request(pod)
-        closes = "; its node takes nothing" if bound.obscure else ""
+        closes = "; its node accepts no pods" if bound.obscure else ""
         self._problems.report(key, bound.problem and f"request cannot be read: {bound.problem}{closes}")
         self.obscure.pop(key, None)
         if bound.obscure:
@@ -249,14 +249,14 @@ class PodTable(Mapping[str, Pod]):
         self._allocations.allocate(key, placement, history)
 
     def _release(self, key: str) -> None:
-        """Nothing counts under this key any more, and nothing of it is a problem."""
+        """Remove the allocation and the problems of this key."""
         self._problems.pop(key, None)
         self.obscure.pop(key, None)
         self._allocations.release(key)
 
 
 def _reported(pod: Pod) -> tuple[tuple[str, int], ...]:
-    """How many devices of each GPU resource kubelet reports."""
+    """Number of devices of each GPU resource that kubelet reports."""
     if not pod.devices:
         return ()
     return tuple(sorted(Counter(name for name, _ in set(pod.devices) if is_gpu_resource(name)).items()))

@@ -1,6 +1,6 @@
-"""Keeps the policy's tables and prices up to date, outside requests.
+"""Updates of the policy's tables and prices, outside of requests.
 
-A plan is computed in a thread; everything else runs on the event loop between two requests.
+A plan is computed in a thread; everything else runs on the event loop between requests.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from packing.policies.interface import Due, update_now
 from packing.policies.upkeep import Upkeep
 
 INTERVAL = 0.1
-"""Seconds between two checks."""
+"""Seconds between checks."""
 OVERDUE = 30.0
-"""Seconds since the last plan or update after which any new pod or change is enough."""
+"""Seconds since the last plan or update after which any new pod or change triggers another."""
 
 
 def plan_now(state: State) -> None:
-    """Plan new tables and adopt them, for commands that have nothing else to do meanwhile."""
+    """Plan new tables and adopt them, for commands that may block."""
     choose_node_sets_now(state)
     update_now(state.policy, state.fleet)
     state.revision += 1
 
 
 def choose_node_sets_now(state: State) -> None:
-    """Tell apart the nodes that the pods of the cluster insist on."""
+    """Distinguish the sets of nodes that the pods of the cluster require."""
     with state.failures.caught("node_sets"):
         choose = state.nodes.sets.choose(state.nodes, state.learner.monitor.demand.counts())
         state.nodes.sets.adopt(choose(), state.nodes.values())
@@ -48,7 +48,7 @@ class PolicyRefresher:
             await asyncio.sleep(INTERVAL)
 
     async def refresh_if_due(self) -> None:
-        """Update the policy if ``Upkeep`` says so."""
+        """Update the policy if ``Upkeep`` considers it due."""
         state, now = self._state, asyncio.get_running_loop().time()
         learnt, overdue = state.learner.learnt, now - self._refreshed_at >= OVERDUE
         if (due := self._upkeep.due(state.fleet, learnt, overdue=overdue)) is None:

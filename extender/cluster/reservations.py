@@ -1,6 +1,6 @@
-"""Places on nodes that are reserved for pods which the watch does not show there yet.
+"""Places that are reserved on nodes for pods that the watch does not show there yet.
 
-docs/architecture.md has a table of who makes them, what ends them, and who may take them.
+A table in docs/architecture.md lists what makes them, what ends them, and which pods may take them.
 """
 
 from __future__ import annotations
@@ -23,42 +23,44 @@ from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import KEPT_PODS
 
 TIME_TO_LIVE = 60.0
-"""Seconds after which an assumed pod is looked up. kube-apiserver gives up a request after as long
+"""Seconds after which an assumed pod is looked up. kube-apiserver aborts a request after the same time
 (``--request-timeout``): a binding that has not happened by then never will."""
 SHOWN_WITHIN = 5.0
-"""The same for a pod whose binding has happened: the watch shows almost all within milliseconds."""
+"""The same for a pod with a confirmed binding: the watch shows almost all within milliseconds."""
 FAILED = "SchedulerError"
-"""Reason of the condition PodScheduled after an attempt that ended with an error."""
+"""Reason of the PodScheduled condition after a scheduling attempt that ended with an error."""
 TRIED_AGAIN = 12.0
-"""Seconds in which kube-scheduler has tried such a pod again: ``podMaxBackoffSeconds`` is 10 by default."""
+"""Seconds within which kube-scheduler retries such a pod: ``podMaxBackoffSeconds`` is 10 by default."""
 _BEFORE_BREAK = 30.0
-"""Seconds before a break in which answers may have led to bindings that were lost: requests may queue."""
+"""Seconds before an interruption in which answers may have led to lost bindings: requests may queue."""
 _UNNOTICED = 1.0
-"""Seconds for which a break may go unnoticed."""
+"""Seconds for which an interruption may go unnoticed."""
 _IN_FLIGHT = 10.0
-"""Seconds from an answer to the end of its binding, as long as nothing is lost."""
+"""Seconds from an answer to the end of its binding, if nothing is lost."""
 _AFTER_BREAK = 60.0
-"""Seconds after a break in which kube-scheduler may still wait for its watch: client-go tries every 30 s."""
+"""Seconds after an interruption in which kube-scheduler may still be waiting for its watch: client-go retries
+every 30 s."""
 _ANSWERS_KEPT = 4096
 _CYCLE = 5.0
 """Seconds from an answer to the end of the cycle in which kube-scheduler asks about a gang's members."""
 _STARTS = 2.0
-"""Seconds from an answer about one member of a gang to that about the next."""
+"""Seconds from the answer about one member of a gang to the answer about the next."""
 _FRUITLESS, _CLAIMS_AGAIN = 10.0, 60.0
-"""Seconds in which other gangs wait for one of which no further member is bound, and from the first of these
-answers to the next for which they wait again."""
+"""Seconds for which other gangs wait for a gang of which no further member is bound, and seconds after the
+first of its answers until they wait for it again."""
 _CLAIMS = 256
-"""Gangs whose answers are remembered for that."""
+"""Number of gangs whose answers are remembered for this."""
 
 _log = logging.getLogger(__name__)
 
 
 class Reserved(IntEnum):
-    """Why a pending pod has a place, the strongest first."""
+    """Reasons a pending pod has a place, strongest first."""
 
     SUPPOSED = 1
-    # Up to 1.37 kube-scheduler clears a nomination whenever it tries the pod before the victims have gone: it
-    # finds no victims of its own (``Evaluator.Preempt`` in pkg/scheduler/framework/preemption, v1.36.3).
+    # Up to 1.37, kube-scheduler clears a nomination whenever it retries the pod before the victims are gone,
+    # because it finds no victims itself (``Evaluator.Preempt`` in pkg/scheduler/framework/preemption,
+    # v1.36.3).
     EVICTOR = 2
     NOMINATING = 3
     STATUS = 4
@@ -72,11 +74,12 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class GangRoom:
-    """Room for the members of a gang that are missing (``GangHolds``), which is held for ``seconds``.
+    """Room for the missing members of a gang (``GangHolds``), which is held for ``seconds``.
 
-    ``expires`` and ``searched`` in seconds of the clock; it never expires before there is any. ``lacks``: it
-    is to be searched for again. ``is_over``: the time has passed, so nothing is held until the gang starts
-    again. ``bound``: the members that were bound when the places were chosen, or released last."""
+    ``expires`` and ``searched``: in seconds of the clock; without any room, it never expires. ``lacks``:
+    another search is needed. ``is_over``: the time has passed, so nothing is held until the gang starts
+    again. ``bound``: the members that were bound when the places were last chosen or released.
+    """
 
     seconds: float
     expires: float = math.inf
@@ -88,7 +91,7 @@ class GangRoom:
 
 
 class MovedRoom(NamedTuple):
-    """Room for the pod that replaces one which is moved here: for pods of this job (``job_of``)."""
+    """Room for the replacement of a pod that is moved here: for pods of this job (``job_of``)."""
 
     job: str
     place: Placement
@@ -96,8 +99,8 @@ class MovedRoom(NamedTuple):
 
 @dataclass(slots=True)
 class GangCycle:
-    """What was answered about the pods of a cycle, by UID, since kube-scheduler began to ask about them.
-    ``expires`` in seconds of the clock."""
+    """Answers about the pods of a cycle, by UID, since kube-scheduler began the cycle. ``expires`` in seconds
+    of the clock."""
 
     expires: float
     places: dict[str, Placement] = field(default_factory=dict)
@@ -105,12 +108,12 @@ class GangCycle:
 
 @dataclass(slots=True)
 class AssumedPod:
-    """One pod on one node. ``pod`` is as it will be once bound: with its node, and with ``assignment``, the
+    """One pod on one node. ``pod`` is the pod as bound: with its node, and with ``assignment``, the
     annotations that name its GPUs.
 
-    ``since``: when the binding was last asked for or answered, in seconds of the caller's clock.
-    ``in_flight``: how many bindings have no answer yet. ``outcome_unknown``: one was never answered, and may
-    have happened. ``confirmed``: the binding has happened.
+    ``since``: when the binding was last requested or answered, in seconds of the caller's clock.
+    ``in_flight``: number of bindings without an answer yet. ``outcome_unknown``: a binding was never
+    answered, and may have happened. ``confirmed``: the binding has happened.
     """
 
     pod: Pod
@@ -127,16 +130,16 @@ class AssumedPod:
 
 
 class AssumedPods:
-    """Bindings that were asked of the API server, and that the watch has not shown yet. One pod has several
-    while it is not known which one happened.
+    """Bindings that were requested of the API server and that the watch does not show yet. A pod has several
+    while it is unknown which of them happened.
 
-    The API server makes a binding or refuses it, or its answer is lost; the watch shows it later than the
+    The API server makes a binding or rejects it, or its answer is lost; the watch shows a binding after the
     answer. An assumed pod is forgotten when
 
     - the watch shows the pod bound, deleted or ended;
-    - the binding has happened, and a list that began later does not have the pod;
-    - the API server refuses the binding, or makes another one of the same pod;
-    - it is overdue, and the API server says what it has.
+    - the binding has happened, and a list that began later does not contain the pod;
+    - the API server rejects the binding, or makes another binding of the same pod;
+    - it is overdue, and a lookup at the API server shows the state of the pod.
     """
 
     def __init__(self) -> None:
@@ -159,7 +162,7 @@ class AssumedPods:
         return self._by_key.get(key)
 
     def insert(self, assumed: AssumedPod) -> None:
-        """Add it, or replace the one of this pod on this node."""
+        """Add an assumed binding, or replace the one of this pod to this node."""
         self._by_uid[assumed.pod.uid][assumed.pod.node_name] = assumed
         self._by_key[assumed.key] = assumed
 
@@ -170,7 +173,7 @@ class AssumedPods:
             del self._by_uid[assumed.pod.uid]
 
     def overdue(self, now: float) -> list[AssumedPod]:
-        """Those whose bindings are all answered or given up, for too long without a word from the watch."""
+        """Assumed pods without bindings in flight that the watch has not shown for too long."""
         return [
             assumed
             for assumed in self
@@ -179,15 +182,17 @@ class AssumedPods:
         ]
 
     def oldest(self, now: float) -> float:
-        """Seconds since the oldest was last asked for or answered; 0 without any."""
+        """Seconds since the oldest was last requested or answered; 0 if there are none."""
         return max((now - assumed.since for assumed in self), default=0.0)
 
 
 class Reservations:
-    """The table. ``by_uid`` finds a pod that the watch shows. ``clock``: monotonic seconds.
+    """The table of reserved places. ``by_uid`` finds a pod that the watch shows. ``clock``: monotonic
+    seconds.
 
-    ``changes`` counts what may hide or show a place. ``interruption``: when the last one of the watch of pods
-    began and ended (None: it has not), None if there was none. Only then may pods be bound unseen.
+    ``changes`` counts changes that may hide or reveal a place. ``interruption``: when the last interruption
+    of the pod watch began and ended (None: it has not), None if there was none. Only then can pods be bound
+    unobserved.
     """
 
     def __init__(self, by_uid: Callable[[str], Pod | None]) -> None:
@@ -206,7 +211,7 @@ class Reservations:
         self._claims: BoundedMap[str, tuple[int, float]] = BoundedMap(_CLAIMS)
 
     def reserve(self, uid: str, reason: Reserved, node: str) -> None:
-        """Keep a place for a pod that is known and waits; of another one this does nothing."""
+        """Reserve a place for a known, pending pod; do nothing for any other pod."""
         if (known := self._by_uid(uid)) is not None and not known.node_name:
             self._places[uid][reason] = _Place(node)
             self.changes += 1
@@ -218,8 +223,8 @@ class Reservations:
                 del self._places[uid]
 
     def bound(self, before: Pod | None, pod: Pod) -> None:
-        """The watch shows a bound pod, and has shown it as ``before``. It takes room that was kept for its
-        job on this node."""
+        """Process a bound pod that the watch showed as ``before`` until now. It takes room that was reserved
+        for its job on this node."""
         self.forget(pod.uid)
         if before is None or before.uid != pod.uid or not before.node_name:
             rooms = ((uid, room) for uid, room in self._moved.items() if room.place.node == pod.node_name)
@@ -235,12 +240,12 @@ class Reservations:
                 del self._cycles[key]
 
     def update(self, before: Pod | None, pod: Pod) -> None:
-        """The watch shows a pending pod, and has shown it as ``before``.
+        """Process a pending pod that the watch showed as ``before`` until now.
 
         When an attempt fails, as all do while an extender does not answer, kube-scheduler clears the pod's
-        nomination (``handleSchedulingFailure`` in its schedule_one.go), also if victims have left for the pod
-        already. Another pod of the same priority could take that room before the pod is tried again. So the
-        nomination counts a while longer. A Stowage that has just started has not seen it.
+        nomination (``handleSchedulingFailure`` in its schedule_one.go), even if victims were already evicted
+        for it. Another pod of the same priority could take that room before the pod is retried, so the
+        nomination counts for a while longer. A Stowage process that has just started has not observed it.
         """
         old = self._places.get(pod.uid, {})
         places = {reason: place for reason, place in old.items() if reason <= Reserved.EVICTOR}
@@ -259,7 +264,7 @@ class Reservations:
             self.forget(pod.uid)
 
     def reserve_moved(self, uid: str, room: MovedRoom) -> None:
-        """Keep room for the replacement of the pod of this UID until ``release_moved``."""
+        """Reserve room for the replacement of the pod with this UID until ``release_moved``."""
         self._moved[uid] = room
         self.changes += 1
 
@@ -267,12 +272,12 @@ class Reservations:
         self.changes += self._moved.pop(uid, None) is not None
 
     def release_all_moved(self) -> None:
-        """This replica moves no pods any more."""
+        """Release all room for replacements: this replica no longer moves pods."""
         self.changes += len(self._moved)
         self._moved.clear()
 
     def node_of(self, uid: str) -> str:
-        """Where a pending pod has a place, "" for nowhere."""
+        """The node on which a pending pod has a place, "" if it has none."""
         self.expire()
         return self._strongest(uid)
 
@@ -280,12 +285,13 @@ class Reservations:
         return reason in self._places.get(uid, ())
 
     def by_reason(self, reason: Reserved) -> dict[str, str]:
-        """The node for each pod, by its UID, that has a place for this reason."""
+        """By UID, the nodes of the pods that have a place for this reason."""
         return {uid: places[reason].node for uid, places in self._places.items() if reason in places}
 
     @contextmanager
     def supposing(self) -> Iterator[Callable[[str, str], None]]:
-        """A function that supposes a place for the pod of a UID on a node, until the end of the block."""
+        """Yield a function that reserves a hypothetical place for a pod, by UID, on a node, until the end of
+        the block."""
         try:
             yield lambda uid, node: self.reserve(uid, Reserved.SUPPOSED, node)
         finally:
@@ -294,13 +300,13 @@ class Reservations:
 
     @property
     def version(self) -> object:
-        """Changes when a place may have become hidden or seen."""
+        """Changes when a place may have become hidden or visible."""
         self.expire()
         return self.changes, {uid: node for uid, (_, node) in self.possibly_bound().items()}
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is hidden from anybody, apart from what assumed pods have."""
+        """Whether no place is hidden from any pod, apart from those of assumed pods."""
         self.expire()
         has_room = any(room.places for room in self.gangs.values())
         return not (self._places or self._moved or self._cycles or has_room or self.possibly_bound())
@@ -308,8 +314,8 @@ class Reservations:
     def hidden_from(
         self, pod: Pod, gang: str, cycle: str = "", ignored: Collection[str] = ()
     ) -> list[Placement]:
-        """The places of others that the pod must not take. ``gang`` and ``cycle``: the keys of its own, ""
-        for none. ``ignored``: keys of pods whose places do not count."""
+        """Places of other pods that the pod must not take. ``gang`` and ``cycle``: the keys of its own, "" if
+        there is none. ``ignored``: keys of pods whose places do not count."""
         self.expire()
         unsure = self.possibly_bound()
         places = []
@@ -318,7 +324,7 @@ class Reservations:
             other = self._by_uid(uid)
             if other is None or other.priority < pod.priority or other.key == pod.key:
                 continue
-            # kube-scheduler nominates members that it has placed, and binds others meanwhile.
+            # kube-scheduler nominates members that it has placed while it binds others.
             if uid in unsure or uid in answered or other.key in ignored or self.assumed.of_pod(uid):
                 continue
             if not (bound := bound_request(other)).problem:
@@ -333,31 +339,32 @@ class Reservations:
         return places + self.gang_places(pod.priority, gang)
 
     def gang_places(self, priority: int, own: str) -> list[Placement]:
-        """The room of gangs but the ``own`` one that a pod of this priority does not see."""
+        """Room of gangs, except the ``own`` one, that is hidden from a pod of this priority."""
         self.expire()
         rooms = (room for key, room in self.gangs.items() if key != own)
         return [place for room in rooms for place in room.places if place.priority >= priority]
 
     def asked_in_cycle(self, uid: str, cycle: str) -> None:
-        """kube-scheduler asks about a member. If it has an answer already, a new cycle has begun."""
+        """Process a call of kube-scheduler about a member. If the member already has an answer, a new cycle
+        has begun."""
         if cycle in self._cycles and uid in self._cycles[cycle].places:
             del self._cycles[cycle]
             self.changes += 1
 
     def in_cycle(self, cycle: str) -> dict[str, str]:
-        """The nodes that were answered in this cycle, by UID; empty outside of one."""
+        """By UID, the nodes that were answered in this cycle; empty outside of a cycle."""
         self.expire()
         answered = self._cycles.get(cycle)
         return {uid: place.node for uid, place in answered.places.items()} if answered else {}
 
     def expires_in(self, seconds: float) -> float:
-        """The time in so many seconds, at which ``expire`` has something to do."""
+        """The clock's time in this many seconds, from which ``expire`` has an entry to remove."""
         expires = self.clock() + seconds
         self._next_expiry = min(self._next_expiry, expires)
         return expires
 
     def expire(self) -> None:
-        """End what is over. All that reads the table calls this first."""
+        """Remove expired entries. Every reader of the table calls this first."""
         if (now := self.clock()) < self._next_expiry:
             return
         for uid, places in list(self._places.items()):
@@ -379,14 +386,15 @@ class Reservations:
 
     @property
     def starting_gang(self) -> str:
-        """The gang of which kube-scheduler is binding members, "" for none."""
+        """The gang whose members kube-scheduler is binding, "" if there is none."""
         gang, until = self._starting
         return gang if self.clock() < until else ""
 
     def answered(self, pod: Pod, node: str, cycle: str = "", gang: str = "", running: int = 0) -> None:
-        """kube-scheduler will most likely bind the pod to this node. ``cycle``: the key of the cycle in which
-        it asks about the pod, "" for none. Only the other pods of the cycle see this place as taken.
-        ``gang``: the key of its gang, if that is starting, with so many members ``running``."""
+        """Record that kube-scheduler will most likely bind the pod to this node. ``cycle``: the key of the
+        cycle in which it calls about the pod, "" if there is none. Only the other pods of the cycle see this
+        place as taken. ``gang``: the key of its gang if that is starting, ``running``: the number of its
+        running members."""
         if gang:
             self._claim(gang, running)
         size = min(pod.size + len(node), KEPT_PODS // 16)
@@ -398,7 +406,7 @@ class Reservations:
             self.changes += 1
 
     def _claim(self, gang: str, running: int) -> None:
-        """Other gangs wait for this one, unless it has long been answered and none of it was bound."""
+        """Make other gangs wait for this one, unless answers about it have long led to no binding."""
         now = self.clock()
         known, since = self._claims.get(gang) or (-1, -math.inf)
         if running > known or now - since >= _CLAIMS_AGAIN:
@@ -408,12 +416,13 @@ class Reservations:
             self._starting = gang, now + _STARTS
 
     def possibly_bound(self) -> dict[str, tuple[Pod, str]]:
-        """By UID, pods that kube-scheduler may have bound while the API server was away, and the nodes.
+        """By UID, pods that kube-scheduler may have bound while the API server was unreachable, and their
+        nodes.
 
         A binding whose answer is lost may have happened. kube-scheduler treats it as failed and forgets the
-        pod until its own watch is back; pods that it binds meanwhile are not on our watch yet. So after an
-        outage both caches lack pods of the other, and both may over-allocate. For a while the nodes that were
-        answered therefore count as allocated, until the watch shows what became of the pods.
+        pod until its own watch recovers; pods that it binds in the meantime are not in our watch yet. So
+        after an outage each cache lacks pods of the other, and both sides may over-allocate. Therefore the
+        answered nodes count as allocated for a while, until the watch shows the outcome for the pods.
         """
         if (interruption := self.interruption()) is None:
             return {}
@@ -432,7 +441,7 @@ class Reservations:
 
     @contextmanager
     def without_possibly_bound(self) -> Iterator[None]:
-        """Inside the block no pod counts as possibly bound."""
+        """Inside the block, no pod counts as possibly bound."""
         interruption, self.interruption = self.interruption, lambda: None
         try:
             yield
@@ -440,7 +449,7 @@ class Reservations:
             self.interruption = interruption
 
     def problems(self) -> dict[str, str]:
-        """Pods with a place whose request cannot be read, by their keys: they count nowhere."""
+        """By key, pods with a place and an unreadable request: they count nowhere."""
         found = {}
         for uid in self._places:
             pod = self._by_uid(uid)
@@ -454,13 +463,13 @@ class Reservations:
 
 
 class RetryOrder:
-    """After an interruption, pods of higher priority are placed first. An interruption ends with the first
-    request, and whenever one could be answered with nothing but an error.
+    """The order after an interruption: pods of higher priority are placed first. An interruption ends with
+    the first request, and with each request that could only be answered with an error.
 
     While its extender fails, every attempt of kube-scheduler fails. It then clears the nomination of the pod
-    and puts it into its backoff queue, each pod for a time of its own. So a pod of low priority may be tried
-    first and get the room that victims have just left. Until the pods of higher priority have been tried
-    again, such a pod is refused with an error, which puts it back into the backoff queue.
+    and puts it into its backoff queue, each pod for a different time. So a pod of low priority may be retried
+    first and take the room that victims have just freed. Until the pods of higher priority have been retried,
+    such a pod is rejected with an error, which puts it back into the backoff queue.
     """
 
     def __init__(self) -> None:
@@ -468,13 +477,13 @@ class RetryOrder:
         self._tried: set[str] = set()
 
     def interrupted(self, now: float) -> None:
-        """Keep the order from ``now`` on (monotonic seconds), for ``TRIED_AGAIN`` seconds."""
+        """Enforce the order from ``now`` (monotonic seconds) for ``TRIED_AGAIN`` seconds."""
         self._ends = now + TRIED_AGAIN
         self._tried.clear()
 
     def must_wait(self, failed: Iterable[Pod], pod: Pod, now: float) -> bool:
-        """Whether one of the pods whose last attempt has ``failed`` has a higher priority, and has not been
-        tried since. Otherwise this pod counts as tried."""
+        """Whether a pod of higher priority whose last attempt ``failed`` has not been retried since.
+        Otherwise this pod counts as retried."""
         if self._ends == math.inf:
             self.interrupted(now)
         if now >= self._ends:

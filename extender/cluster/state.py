@@ -1,7 +1,7 @@
-"""The state of the cluster: takes in events and bindings, and keeps the fleet up to date with them.
+"""The state of the cluster, which applies events and bindings and keeps the fleet up to date.
 
-Only the event loop touches it: no locks, and nothing changes between two awaits. It does not know where
-events come from (the API server, a snapshot file).
+Only the event loop accesses it: there are no locks, and nothing changes between two awaits. It does not
+depend on the source of the events (the API server, a snapshot file).
 """
 
 from __future__ import annotations
@@ -66,33 +66,32 @@ Rows = npt.NDArray[np.int64]
 
 
 class _Table(Protocol):
-    """What knows the objects of a kind that change no node."""
+    """A table of objects of a kind that does not change nodes."""
 
     def apply(self, event: Event) -> None:
-        """Take in an event."""
+        """Apply an event."""
 
 
 class State:
-    """What Stowage knows of the cluster, in one table for each group of objects: ``nodes``, ``pods`` and
-    ``devices`` (of Dynamic Resource Allocation). ``allocations`` say which pod has what of the ``fleet``.
+    """All that Stowage knows of the cluster, in one table for each group of objects: ``nodes``, ``pods`` and
+    ``devices`` (of Dynamic Resource Allocation). ``allocations``: the resources of the ``fleet`` that each
+    pod holds.
 
-    ``assumed_pods`` are bound as far as ``bind`` knows; the watch has not shown it yet. ``simulator``
-    forecasts which devices claims get. ``overcommitted`` are nodes whose pods have more GPU than the node.
-    ``rights`` say who may be evicted for whom, ``budgets`` which evictions disrupt too many pods, ``gangs``
-    which pods belong together, and ``disruptions`` which jobs lost pods lately. ``reservations`` are the
-    places that are kept for pods, and ``gang_holds`` makes those of gangs. ``gang_costs`` is what nodes far
-    from the others cost, ``end_costs`` what it costs that a node is busy for longer; ``gang_check``: no
-    member of a gang is placed before all fit.
-    ``synced`` are the kinds whose first list has arrived.
-    ``failures`` counts errors in comparing nodes that fit, which refuse no pod. ``kept_by_node``: what verbs
-    keep about the pods of a node, until the node or its pods change.
-    ``spot``, ``plain_gpu``, ``plain_gpu_by_namespace``: the settings; ``any_whole``: some pods that say
-    nothing get whole GPUs.
-    ``revision`` counts events, new prices and new sets of nodes. ``binds``: Stowage
-    writes which GPU a pod has, so a node takes nothing while its device plugin is busy. ``assigns_all``:
-    shared GPUs can be assigned everywhere, as where pods are only placed in simulation. ``unknown_node``: why
-    nodes that are not known take nothing.
-    ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
+    ``assumed_pods``: bindings made by ``bind`` that the watch does not show yet. ``simulator`` forecasts the
+    devices that claims are allocated. ``overcommitted``: nodes whose pods hold more GPU than the node has.
+    ``rights``: which pods may be evicted for which. ``budgets``: which evictions disrupt too many pods.
+    ``gangs``: which pods belong together. ``disruptions``: which jobs lost pods recently. ``reservations``:
+    places reserved for pods; ``gang_holds`` makes those of gangs. ``gang_costs``: the cost of nodes far from
+    the other members. ``end_costs``: the cost of keeping a node busy for longer. ``gang_check``: no member of
+    a gang is placed before all fit. ``synced``: the kinds whose first list has arrived. ``failures`` counts
+    errors in comparing nodes that fit, which reject no pod. ``kept_by_node``: data that verbs cache about the
+    pods of a node, until the node or its pods change. ``spot``, ``plain_gpu``, ``plain_gpu_by_namespace``:
+    the settings. ``any_whole``: some pods that do not specify a kind of GPU are allocated whole GPUs.
+    ``revision`` counts events, new prices and new sets of nodes. ``binds``: Stowage writes the GPU assignment
+    of pods, so a node accepts no pods while its device plugin is busy. ``assigns_all``: shared GPUs can be
+    assigned on all nodes, as in simulations. ``unknown_node``: the reason unknown nodes accept no pods.
+    ``eviction_helps_extenders``: kube-scheduler looks for victims even where only an extender rejected the
+    pod (1.38 and later).
     """
 
     def __init__(
@@ -138,7 +137,7 @@ class State:
         self.failures, self._row_table = Failures(), (-1, NameTable({}))
 
     def apply(self, events: Sequence[Event]) -> None:
-        """Take in what happened. An object that cannot be read is a problem, and raises nothing."""
+        """Apply events. An unreadable object is recorded as a problem, and raises nothing."""
         self.revision += len(events)
         for event in events:
             match event.kind:
@@ -162,31 +161,31 @@ class State:
             self.gang_holds.update()
 
     def request_of(self, pod: Pod) -> Request:
-        """What the pod asks for: by its own words, else as the settings say. Raises ``RequestError``."""
+        """The pod's request, completed by the settings where it is not specific. Raises ``RequestError``."""
         request = request_of(pod)
         if not self.any_whole:
             return request
         wanted = self.rights.queue_of(pod).plain_gpu
         wanted = wanted or self.plain_gpu_by_namespace.get(pod.namespace, self.plain_gpu)
         if wanted == "least" or any(name in self.devices.extended_resources for name, _ in request.devices):
-            return request  # of the devices of DRA kube-scheduler chooses
+            return request  # kube-scheduler chooses DRA devices
         return as_whole(request)
 
     def request_or_none(self, pod: Pod) -> Request | None:
-        """As ``request_of``, None where the pod's words cannot be read."""
+        """As ``request_of``; None if the request is unreadable."""
         with suppress(RequestError):
             return self.request_of(pod)
         return None
 
     def _gpus_of(self, pod: Pod) -> float:
-        """How many GPUs a bound pod has; 0 where its node is not known."""
+        """Number of GPUs that a bound pod holds; 0 if its node is unknown."""
         row = self.fleet.rows.get(pod.node_name)
         return 0.0 if row is None else float(gpu_sizes(self.fleet, bound_request(pod).request)[row])
 
     def _place_together(
         self, members: Sequence[WaitingMembers], own: Sequence[Placement]
     ) -> list[Placement] | None:
-        """Places for members of a gang that has its ``own`` places already, given what others hold."""
+        """Places for members of a gang that already has its ``own`` places, given the places of others."""
         members = [replace(member, request=self.request_of(member.pod)) for member in members]
         known = (place for place in own if place.node in self.fleet.rows)
         with (
@@ -197,7 +196,7 @@ class State:
             return place_together(fleet, self.policy, self.nodes, members, far)
 
     def _apply(self, event: Event) -> Iterable[str]:
-        """Hand an event to the table of its kind; returns the nodes that it changed."""
+        """Pass an event to the table of its kind. Returns the nodes that it changed."""
         match event:
             case Upserted(Pod() as pod):
                 self.learner.learn_from(pod, before=self.pods.get(pod.key))
@@ -223,8 +222,9 @@ class State:
         return self.devices.pop_changed()
 
     def sync_nodes(self, names: Iterable[str]) -> None:
-        """Bring up to date what depends on the pods of these nodes: whether the node is closed because its
-        device plugin is busy, and whether it is over-committed. Unknown names are no nodes (any more)."""
+        """Update what depends on the pods of these nodes: whether the node is closed because its device
+        plugin is busy, and whether it is over-committed. Unknown names are not, or no longer, names of
+        nodes."""
         for name in () if self.allocations.deferred else names:
             self.kept_by_node.pop(name, None)
             row = self.fleet.rows.get(name)
@@ -237,17 +237,17 @@ class State:
                 self.overcommitted.discard(name)
             elif name not in self.overcommitted:
                 self.overcommitted.add(name)
-                log.warning("%s: node is over-committed: its pods have more GPU than its allocatable", name)
+                log.warning("%s: node is over-committed: its pods hold more GPU than is allocatable", name)
 
     def _note_two_ways(self, name: str) -> None:
-        """Note whether the node's GPUs are offered in two ways."""
+        """Record whether the node's GPUs are offered in two ways."""
         spec, labels = self.fleet.spec_of(name), self.nodes.labels_of(name)
         self.devices.two_ways.pop(name, None)
         if spec and spec.gpus and (text := offered_twice(spec, labels, self.devices.on_node(name, labels))):
             self.devices.two_ways[name] = text
 
     def _blocked_because(self, row: int, ignored_uid: str = "") -> Reason:
-        """Why a node takes nothing at all, without the pod of ``ignored_uid``."""
+        """Why a node accepts no pods, ignoring the pod with ``ignored_uid``."""
         spec = self.fleet.specs[row]
         assert spec is not None
         if spec.name in self.pods.obscure.values():
@@ -263,21 +263,21 @@ class State:
 
     @property
     def room_version(self) -> object:
-        """Changes when what is free, the rules of nodes, gangs, or devices may have changed."""
+        """Changes when free resources, rules of nodes, gangs or devices may have changed."""
         changes = self.allocations.changes, self.nodes.changes, self.gangs.changes, self.devices.changes
         return changes, self.numa.changes, self.reservations.version
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """What cannot be read or contradicts something else, by the name of a node, the key of a pod or
-        another object. A node that cannot be read takes no pods; a pod counts with the larger use."""
+        """Unreadable or contradictory data, by the name of a node or the key of a pod or another object. An
+        unreadable node accepts no pods; a pod counts with the larger use."""
         pods = self.allocations.problems | self.pods.problems
         nodes = self.nodes.problems | dict(self.nodes.layouts.problems(self.nodes))
         return pods | nodes | self.numa.problems | self.object_problems
 
     @property
     def object_problems(self) -> dict[str, str]:
-        """Those of objects that are neither nodes nor pods, by kind and key."""
+        """Problems of objects that are neither nodes nor pods, by kind and key."""
         groups = {f"PodGroup {g.key}": g.problem for g in self.gangs.pod_groups() if g.problem}
         others: list[KubernetesObject] = [*self.rights.queues.classes.by_name.values()]
         others += [*self.budgets.records(), *self.admission.records()]
@@ -285,7 +285,7 @@ class State:
         return {**self.devices.problems, **rules, **groups}
 
     def rows(self, names: NodeNames) -> Rows:
-        """The fleet row of each name, -1 for a node that is not known: (len(names),) int64."""
+        """The fleet row of each name, -1 for an unknown node: (len(names),) int64."""
         if self._row_table[0] != self.fleet.replaced:
             self._row_table = self.fleet.replaced, NameTable(self.fleet.rows)
         return self._row_table[1].find(names)
@@ -295,7 +295,7 @@ class State:
         return NodeFilter(pod, self.admission.volumes_of(pod))
 
     def records(self) -> list[KubernetesObject]:
-        """All objects that are known, for a dump; nodes first, pods last."""
+        """All known objects, for a dump; nodes first, pods last."""
         found: list[KubernetesObject] = [*self.nodes.records(), *self.devices.records()]
         found += [
             *self.gangs.pod_groups(),
@@ -308,9 +308,9 @@ class State:
 
     @contextmanager
     def fleet_view_for(self, pod: Pod, without: Collection[str] = ()) -> Iterator[Fleet]:
-        """The fleet as this pod sees it: with the ``reservations`` that are hidden from it applied, and
-        without its own allocation. ``without``: the keys of pods whose reservations do not count. The exact
-        old state after the block."""
+        """The fleet from the view of this pod: with the ``reservations`` of others that it must not take, and
+        without its own allocation. ``without``: the keys of pods whose reservations do not count. The block
+        ends with the exact previous state."""
         own, placements = self.pods.allocations_of(pod), []
         if not self.reservations.is_empty:
             gang, cycle = self.gangs.gang_of(pod), self.gangs.cycle_of(pod)
@@ -325,7 +325,7 @@ class State:
             yield self.fleet
 
     def assume(self, pod: Pod, node: str, assignment: Mapping[str, str], now: float) -> AssumedPod:
-        """Count the pod as bound to a node with these annotations, before the API server is asked.
+        """Count the pod as bound to a node with these annotations, before the request to the API server.
 
         Exactly one of ``binding_succeeded`` and ``binding_failed`` must follow each call.
         """
@@ -339,7 +339,8 @@ class State:
         return assumed
 
     def binding_succeeded(self, pod: Pod, now: float) -> None:
-        """The API server has made this binding: no other one of the pod has happened or will."""
+        """Record that the API server has made this binding: no other binding of the pod has happened or
+        will."""
         for assumed in self.assumed_pods.of_pod(pod.uid):
             if assumed.pod.node_name == pod.node_name:
                 assumed.in_flight, assumed.confirmed, assumed.since = assumed.in_flight - 1, True, now
@@ -347,10 +348,10 @@ class State:
                 self.sync_nodes(self.pods.forget(assumed))
 
     def binding_failed(self, pod: Pod, now: float, *, outcome_unknown: bool) -> None:
-        """The API server has refused this binding, or (``outcome_unknown``) not answered, so that it may have
-        happened."""
+        """Record that the API server has rejected this binding or, with ``outcome_unknown``, has not
+        answered, so that the binding may have happened."""
         assumed = self.assumed_pods.on_node(pod.uid, pod.node_name)
-        if assumed is None:  # the watch has shown meanwhile what became of the pod
+        if assumed is None:  # the watch has already shown the outcome
             return
         assumed.in_flight -= 1
         assumed.since = now
@@ -359,12 +360,12 @@ class State:
             self.sync_nodes(self.pods.forget(assumed))
 
     def reconcile(self, pod: Pod, truth: Pod | None, now: float) -> None:
-        """The API server was asked for this pod, and has ``truth`` (None: it is gone).
+        """Adopt the pod's state at the API server, ``truth`` (None: the pod is gone).
 
-        Nothing is assumed of it any more, unless it waits and a binding of it may still happen.
+        Earlier assumptions about it end, unless it is pending and a binding may still happen.
         """
         assumed_pods = self.assumed_pods.of_pod(pod.uid)
-        if not assumed_pods:  # the watch was first, and may know more by now
+        if not assumed_pods:  # the watch was faster, and may be more recent
             return
         if truth is None or truth.uid != pod.uid or truth.terminated:
             self.sync_nodes(self.pods.forget_all(pod.uid))
@@ -376,7 +377,7 @@ class State:
                     self.sync_nodes(self.pods.forget(assumed))
 
     def observe_bound(self, truth: Pod, now: float) -> None:
-        """The API server has this pod. Others may have bound it, and the watch may not have shown it yet."""
+        """Adopt a pod's state at the API server: others may have bound it before the watch shows that."""
         known = self.pods.get(truth.key)
         shown = known is not None and known.uid == truth.uid and known.node_name
         if truth.node_name and not (shown or truth.terminated):

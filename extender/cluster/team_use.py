@@ -1,4 +1,4 @@
-"""How long teams have had GPUs since this process started, for the metrics and the page."""
+"""GPU time of teams since this process started, for the metrics and the page."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from extender.untrusted.limits import KEY, shorten
 
 _HOUR = 3600
 _GONE = 24 * _HOUR
-"""Seconds without any pod after which a namespace is forgotten."""
+"""Seconds without pods after which a namespace is forgotten."""
 _SHOWN = 100
-"""Namespaces, and queues, of ``hours``: those with most."""
+"""Maximum number of namespaces, and of queues, in ``hours``: those with the most."""
 
 
 class TeamUse:
-    """``gpus`` that each team has, and ``gpu_seconds`` that it had: between two counts the mean of both."""
+    """``gpus`` that each team holds, and ``gpu_seconds`` that it has held: between two counts, their mean."""
 
     def __init__(self, state: State) -> None:
         self._state, self._counted = state, time.monotonic()
         self.gpus: dict[Team, float] = {}
         self.gpu_seconds: defaultdict[Team, float] = defaultdict(float)
-        self._seen: dict[str, float] = {}  # when a namespace had pods last
+        self._seen: dict[str, float] = {}  # when a namespace last had pods
 
     async def count(self) -> None:
-        """Count once more. Other tasks run in between."""
+        """Update the counts. Other tasks run in between."""
         gpus = await gpus_by_team(self._state)
         now = time.monotonic()
         for team in self.gpus.keys() | gpus.keys():
@@ -39,8 +39,8 @@ class TeamUse:
             del self.gpu_seconds[team]
 
     def hours(self) -> dict[str, dict[str, tuple[float, float]]]:
-        """For ``namespace`` and ``queue``, by name ("" for no queue): GPU-hours, and what they are worth in
-        hours of an A100 with 80 GB."""
+        """For ``namespace`` and ``queue``, by name ("" for no queue): GPU-hours, and their value in hours of
+        an A100 with 80 GB."""
         found: dict[str, dict[str, tuple[float, float]]] = {"namespace": {}, "queue": {}}
         for team, seconds in sorted(self.gpu_seconds.items(), key=lambda entry: -entry[1]):
             worth = seconds * self._state.fleet.values.of(team.model, "")

@@ -1,8 +1,8 @@
-"""Nodes whose GPUs both a device plugin and ResourceSlices offer: the same ones, unless the labels count
-enough GPUs for both.
+"""Nodes whose GPUs are offered both by a device plugin and in ResourceSlices: the same GPUs, unless the
+labels count enough GPUs for both.
 
-Neither knows what the other has given out. So claims get no GPU while pods have some of the device plugin,
-and the node takes no other pods while claims have some.
+Neither knows what the other has allocated. So claims are allocated no GPU while pods hold GPUs of the device
+plugin, and the node accepts no other pods while claims hold any.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _DRIVERS = {
     "amd.com": ("amd.com",),
     "intel.com": ("intel.com",),
 }
-"""What the names of drivers end with, by the vendor in the names of resources."""
+"""Suffixes of driver names, by the vendor prefix of resource names."""
 
 
 def offered_twice(spec: NodeSpec, labels: Mapping[str, str], on_node: NodeDevices) -> str:
-    """What is offered in both ways, "" for nothing."""
+    """Description of the GPUs that are offered in both ways, "" if there are none."""
     if not spec.gpus or not on_node.devices:
         return ""
     counted = [name for vendor, names in _DRIVERS.items() if _counts(spec, vendor) for name in names]
@@ -31,20 +31,20 @@ def offered_twice(spec: NodeSpec, labels: Mapping[str, str], on_node: NodeDevice
     known = read_gpu_labels(labels).gpu_count
     if not in_slices or known >= len(spec.gpus) + in_slices:
         return ""
-    same = "They are the same" if known else "Whether they are the same is not known"
+    same = "They are the same GPUs" if known else "They may be the same GPUs"
     return (
-        f"a device plugin offers {len(spec.gpus)} GPUs, and ResourceSlices {in_slices}. {same}, so pods get "
-        "them in one way at a time: remove one of the two"
+        f"a device plugin advertises {len(spec.gpus)} GPUs, and ResourceSlices {in_slices}. {same}, so they "
+        "are allocated in only one way at a time: remove one of the two"
     )
 
 
 def _counts(spec: NodeSpec, vendor: str) -> bool:
-    """Whether the node has GPUs of the vendor; all sharing systems are for NVIDIA's."""
+    """Whether the node has GPUs of the vendor. All sharing systems are for NVIDIA GPUs."""
     shared = bool(spec.sharing_resource) and vendor == "nvidia.com"
     return shared or any(f"{vendor}/" in pool.resource for pool in spec.pools)
 
 
 def pods_have_gpus(fleet: Fleet, row: int) -> bool:
-    """Whether pods have GPUs of the device plugin."""
+    """Whether GPUs of the device plugin are allocated to pods."""
     arrays = fleet.arrays
     return bool((arrays.compute[:, row] < arrays.compute_capacity[:, row]).any())

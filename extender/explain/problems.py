@@ -140,7 +140,7 @@ def _of_nodes(state: State) -> Iterator[Problem]:
     for name in sorted(state.overcommitted):
         yield Problem("node", name, Reason.OVERCOMMITTED.text, ADVICE[Reason.OVERCOMMITTED])
     for name, text in sorted(state.nodes.problems.items()):
-        advice = _NODE_CLOSED if text.startswith("node takes nothing") else _NODE
+        advice = _NODE_CLOSED if text.startswith("node accepts no pods") else _NODE
         yield Problem("node", shorten(name, KEY), shorten(text), advice)
     for name, text in sorted(state.numa.problems.items()):
         yield Problem("node", shorten(name, KEY), shorten(text), _NODE)

@@ -14,7 +14,7 @@ from ..extender.builders import NOW
 from .clusters import TAINT, cloud
 
 MANIFESTS = yaml.load((Path(__file__).parent / "manifests.yaml").read_text(), yaml.CSafeLoader)
-ADDED = "a toleration of nvidia.com/gpu"
+ADDED = "a toleration for nvidia.com/gpu"
 ANY_GPU = {"gke": 11, "eks": 14, "aks": 11, "oke": 14}  # EKS and OKE taint no spot nodes
 WHOLE_NODES = dict.fromkeys(TAINT, 5)
 WITHOUT_GPU = dict.fromkeys(TAINT, 4)

@@ -83,7 +83,7 @@ async def test_a_node_that_takes_nothing_says_why(start: Start) -> None:
         "broken": Reason.UNREADABLE.text,
         "changing": Reason.REPARTITIONING.text,
     }
-    assert "node takes nothing" in (await get(stowage, "/debug/nodes/broken"))["problem"]
+    assert "node accepts no pods" in (await get(stowage, "/debug/nodes/broken"))["problem"]
 
 
 async def test_the_last_decisions_about_a_pod(start: Start) -> None:

@@ -63,7 +63,7 @@ def test_a_wrong_form_stops_the_start(tmp_path: Path, text: str, says: str) -> N
 @pytest.mark.parametrize(
     ("expected", "says"),
     [
-        (ExpectedRequest(resources={"cpu": "1"}), "demand.1: asks for no GPU"),
+        (ExpectedRequest(resources={"cpu": "1"}), "demand.1: requests no GPU"),
         (ExpectedRequest(resources={GPU: "one"}), "demand.1: .*one"),
         (ExpectedRequest(annotations={"stowage.dev/gpu-compute": "200%"}), "demand.1: .*200%"),
     ],

@@ -71,8 +71,8 @@ def shape(state: State) -> NodeSpec:
 @pytest.mark.parametrize(
     ("event", "problem"),
     [
-        (Deleted("ConfigMap", NAME), "is not there"),
-        (Listed("ConfigMap", frozenset()), "is not there"),
+        (Deleted("ConfigMap", NAME), "does not exist"),
+        (Listed("ConfigMap", frozenset()), "does not exist"),
         (Upserted(layouts("mig-configs: [")), f"{NAME}: config.yaml is not YAML"),
         (
             Upserted(layouts(CONFIG.replace('"1g.10gb": 7', '"1g.10gb": 700'))),
@@ -94,7 +94,7 @@ def test_without_a_layout_only_allocatable_counts(event: Any, problem: str) -> N
 def test_a_configmap_that_was_never_there_is_a_problem() -> None:
     state = make_state(mig_node("custom-mig", CUSTOM))
     state.apply([Listed("ConfigMap", frozenset())])
-    assert "is not there" in state.problems["MIG layouts of all nodes"]
+    assert "does not exist" in state.problems["MIG layouts of all nodes"]
 
 
 def test_a_node_may_have_a_configmap_of_its_own() -> None:
@@ -152,7 +152,7 @@ def test_of_two_configmaps_the_other_stays(gone: Event, node: str) -> None:
         state.apply([Upserted(one) for one in order])
         assert state.nodes.sources["n"].layout == "configmap gpu/a"
         about = f"MIG layouts of {node or 'all nodes'}"
-        assert "gpu/a counts of 2 configmaps" in state.problems[about]
+        assert "gpu/a is used, one of 2 ConfigMaps" in state.problems[about]
         state.apply([gone])
         assert state.nodes.sources["n"].layout == "configmap gpu/b"
         assert about not in state.problems

@@ -195,7 +195,7 @@ def test_devices_that_kubelet_has_reported_stay():
     state = make_state(make_node("n"), more)
     state.apply([Upserted(running)])
     assert int(state.fleet.arrays.free_devices[0, 0]) == 5
-    assert "3 nvidia.com/gpu by kubelet's report" in state.problems[running.key]
+    assert "kubelet reports 3 nvidia.com/gpu" in state.problems[running.key]
 
 
 def test_cpu_and_memory_may_be_resized():

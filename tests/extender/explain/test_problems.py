@@ -50,7 +50,7 @@ def test_a_healthy_cluster_has_none() -> None:
 OBJECTS: dict[str, tuple[list[Any], tuple[str, str, str, str]]] = {
     "unreadable node": (
         [make_node("n", **{GPU: "x"})],
-        ("node", "n", "node takes nothing", "until then the node takes no pods"),
+        ("node", "n", "node accepts no pods", "until then the node takes no pods"),
     ),
     "over-committed node": (
         [make_node("n", 1), make_pod("a", node_name="n"), make_pod("b", node_name="n")],
@@ -62,7 +62,7 @@ OBJECTS: dict[str, tuple[list[Any], tuple[str, str, str, str]]] = {
     ),
     "contradiction": (
         [make_node("n"), make_pod("p", 1, node_name="n", devices=((GPU, "a"), (GPU, "b")))],
-        ("pod", "default/p", "has 2 nvidia.com/gpu by kubelet's report", "keep-assignments.yaml"),
+        ("pod", "default/p", "kubelet reports 2 nvidia.com/gpu", "keep-assignments.yaml"),
     ),
     "unreadable pod": (
         [make_node("n"), replace(make_pod("p", node_name="n"), problem="too many containers")],

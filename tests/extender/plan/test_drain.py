@@ -56,7 +56,7 @@ def test_what_keeps_a_node_is_said(stays, why):
     [
         ("rdma/hca", "2", "node has too little rdma/hca left"),
         ("ephemeral-storage", "2G", "node has too little ephemeral-storage left"),
-        ("pods", "2", "node runs as many pods as it may"),
+        ("pods", "2", "node has reached its maximum number of pods"),
     ],
 )
 def test_what_kube_scheduler_alone_counts_keeps_a_node_too(resource, offered, why):

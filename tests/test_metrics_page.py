@@ -45,7 +45,7 @@ async def busy_service() -> Service:
     settings = Settings(leader_election="default/stowage", demand=({"resources": {"nvidia.com/gpu": "1"}},))
     service = Service(settings, Live(Snapshot(), "test"), "1.2.3")
     evictor = EvictorMetrics(service.metrics.registry)
-    evictor.nominated("made")
+    evictor.nominations.labels("made").inc()
     with TemporaryDirectory() as directory:
         secret = Secret(Path(directory) / "tls")
         secret.certify(Authority().server())

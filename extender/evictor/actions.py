@@ -83,7 +83,7 @@ class Actions:
     async def nominate(self, pod: Pod, node: str, result: str = "made") -> bool:
         """Nominate the pod, and hold the room for it; whether that succeeded. ``result``: for the metric."""
         error = await self._write(lambda: self._api.nominate(pod, node), f"{pod.key}: nomination to {node}")
-        self.metrics.nominated("failed" if error else result)
+        self.metrics.nominations.labels("failed" if error else result).inc()
         if error is None:
             self.state.reservations.reserve(pod.uid, Reserved.EVICTOR, node)
         return error is None
@@ -101,7 +101,7 @@ class Actions:
         self.state.reservations.release(pod.uid, Reserved.EVICTOR)
         what = f"{pod.key}: withdrawal of the nomination to {node}"
         error = await self._write(lambda: self._api.clear_nomination(pod, node), what)
-        self.metrics.nominated("failed" if error else "cleared")
+        self.metrics.nominations.labels("failed" if error else "cleared").inc()
 
     async def evict(self, pod: Pod | None, plan: EvictionPlan, is_needed: Callable[[], bool]) -> Leaving:
         """Evict all victims of a plan for the pod that is nominated there (None: no pod is pending), if
@@ -135,14 +135,14 @@ class Actions:
     async def recommend(self, pod: Pod, plan: EvictionPlan, victims: Sequence[Pod]) -> None:
         """Say on the pod that these victims of a plan should go, and evict nobody."""
         _log.info("%s would get room on %s without %s (%s)", pod.key, plan.node, named(victims), _cost(plan))
-        self.metrics.recommended()
+        self.metrics.recommendations.inc()
         text = f"Evicting {many(len(victims), 'pod')} would make room on node {plan.node} ({_cost(plan)})"
         await self._write_event(ObjectEvent(pod, "EvictionRecommended", "Recommending", text))
 
     async def recommend_moves(self, pod: Pod | None, text: str) -> None:
         """Say on the pod which others would move for it, and move nobody."""
         _log.info("%s: %s", pod.key if pod else "no pending pod", text)
-        self.metrics.moved("recommended")
+        self.metrics.moves.labels("recommended").inc()
         if pod:
             await self._write_event(ObjectEvent(pod, "MoveRecommended", "Recommending", text))
 
@@ -184,7 +184,7 @@ class Actions:
         if error is not None and error.status not in _NOT_REFUSED:
             self.state.disruptions.note_refused(victim, self.wall())
         if result != "evicted" or not dry_run:
-            self.metrics.evicted(result)
+            self.metrics.evictions.labels(result).inc()
         return result
 
     async def _tell_victim(self, pod: Pod | None, plan: EvictionPlan, victim: Pod) -> None:

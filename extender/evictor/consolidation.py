@@ -252,8 +252,8 @@ class Consolidation:
             return
         lost = room.lost * len(evicted) / len(room.moves)
         self._budget.spend(lost, self._wall())
-        for _ in evicted:
-            self._actions.metrics.moved("moved", lost / len(evicted))
+        self._actions.metrics.moves.labels("moved").inc(len(evicted))
+        self._actions.metrics.moves_lost.inc(lost)
         partial = len(evicted) < len(room.moves)
         for pod, node in room.nodes if job.pods else ():
             self._actions.book.holds[pod.uid] = Hold(node, evicted, ends, ours=True, partial=partial)
@@ -297,14 +297,14 @@ class Consolidation:
             if placed := [
                 replacement for replacement in replacements if self._state.pods.is_bound(replacement.uid)
             ]:
-                self._actions.metrics.moved("placed")
+                self._actions.metrics.moves.labels("placed").inc()
                 for other in self._moved.values():
                     if job_of(other.move.pod) == job:  # one pod replaces one
                         other.others |= {placed[0].uid}
                 self._end(uid)
             elif self._clock() >= moved.ends:
                 _log.warning("%s was moved, and its replacement was not placed", moved.move.pod.key)
-                self._actions.metrics.moved("not_placed")
+                self._actions.metrics.moves.labels("not_placed").inc()
                 if replacements:
                     await self._actions.say_not_placed(replacements[0], moved.move.target)
                 self._end(uid)

@@ -217,10 +217,10 @@ def announced_at(events: Iterable[Announcement]) -> float | None:
 
     Pods that consume a ProvisioningRequest are created, or no longer suspended, once it is provisioned.
     """
-    return min((event.since for event in events if _announces(event)), default=None)
-
-
-def _announces(event: Announcement) -> bool:
-    if event.reason == "Nominated":
-        return "nodeclaim/" in event.note and " node/" not in event.note
-    return event.reason == "TriggeredScaleUp"
+    announced = (
+        event.since
+        for event in events
+        if event.reason == "TriggeredScaleUp"
+        or (event.reason == "Nominated" and "nodeclaim/" in event.note and " node/" not in event.note)
+    )
+    return min(announced, default=None)

@@ -150,7 +150,7 @@ class LayoutChanges:
         text += write.said or (write.change.step if write.change else "its time is over")
         _log.info("%s", text)
         if write.result:
-            self._actions.metrics.layout_changed(write.result)
+            self._actions.metrics.layouts.labels(write.result).inc()
             await self._actions.say_layout(node, write.result, text)
         pod = self._state.pods.get(change.pod)
         if write.result == "done" and pod is not None and self._planner.waits(pod):
@@ -241,7 +241,7 @@ class LayoutChanges:
         if "recommend" in (self._settings.mig_layouts, self._settings.evictor):
             if self._recommended != (best.name, best.layout.name):
                 self._recommended = best.name, best.layout.name
-                self._actions.metrics.layout_changed("recommended")
+                self._actions.metrics.layouts.labels("recommended").inc()
                 await self._actions.recommend_layout(best.pods[0], would_change(best))
             return
         room = moves_off(self._state, best.name, self._wall(), rule_of(self._settings))
@@ -250,7 +250,7 @@ class LayoutChanges:
         until = now + self._rule.seconds + min(grace, _LONGEST_GRACE)
         change = MigChange(best.candidate.today, best.layout, "drain", now, until, first.key)
         if await self._actions.write_layout(best.candidate.node, change):
-            self._actions.metrics.layout_changed("begun")
+            self._actions.metrics.layouts.labels("begun").inc()
             await self._actions.say_layout(best.candidate.node, "begun", would_change(best), first)
 
     def _is_worth(self, lost: float, pods: Iterable[Pod]) -> bool:

@@ -76,7 +76,7 @@ class Evictor:
             try:
                 await self.round()
             except Exception:
-                self.actions.metrics.failed()
+                self.actions.metrics.errors.inc()
                 _log.exception("a round of the evictor failed")
 
     async def round(self) -> None:
@@ -122,7 +122,7 @@ class Evictor:
         try:
             yield
         except Exception:
-            self.actions.metrics.failed()
+            self.actions.metrics.errors.inc()
             _log.exception("%s: no room could be made", pod.key if pod else "a pod that is gone")
             if pod is not None:
                 self.actions.book.delay(pod.uid, self._clock())

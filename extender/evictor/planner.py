@@ -127,20 +127,18 @@ def _may_be_held_for(book: Book, pod: Pod) -> bool:
 def may_take(state: State, pod: Pod, node: str, waiting: Sequence[Pod]) -> bool:
     """Whether free room on a node may be held for the pod: no pending pod of higher priority fits there, and
     the pod's gang, if it has one, fits as a whole."""
-    above = [other for other in waiting if other.priority > pod.priority and _needs_room(state, other)]
-    if len(above) > _ABOVE or any(_could_use(state, other, node) for other in above):
+    above = [
+        other
+        for other in waiting
+        if other.priority > pod.priority and other.unscheduled == UNSCHEDULABLE
+        if not (other.nominated_node or state.reservations.has(other.uid, Reserved.EVICTOR))
+    ]
+    if len(above) > _ABOVE:
+        return False
+    may_go = (other for other in above if not state.node_filter(other).rejection(state.nodes[node]))
+    if any(fits_on(state, other, node) for other in may_go):
         return False
     return gang_may_fit(state, pod, state.request_of(pod))
-
-
-def _needs_room(state: State, pod: Pod) -> bool:
-    reserved = pod.nominated_node or state.reservations.has(pod.uid, Reserved.EVICTOR)
-    return pod.unscheduled == UNSCHEDULABLE and not reserved
-
-
-def _could_use(state: State, pod: Pod, node: str) -> bool:
-    rejected = state.node_filter(pod).rejection(state.nodes[node])
-    return not rejected and fits_on(state, pod, node)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from typing import Any, Protocol
 
 from extender.evictor.actions import Leadership
+from extender.queues.disruptions import DisruptionLog
 from extender.source.errors import WriteError
 from extender.source.evictor_api import EvictorApi
 from extender.untrusted.limits import SHIELD_SIZE
@@ -23,20 +23,12 @@ INTERVAL = 2.0
 _log = logging.getLogger(__name__)
 
 
-class Log(Protocol):
-    """What is kept: ``DisruptionLog``."""
-
-    def dump(self) -> dict[str, Any]:
-        """JSON values."""
-
-    def load(self, dumped: object) -> None:
-        """Add what a dump has; ignore what is invalid."""
-
-
 class ShieldKeeper:
     """One log, and the ConfigMap that it is kept in."""
 
-    def __init__(self, log: Log, api: EvictorApi, leadership: Leadership, namespace: str, name: str) -> None:
+    def __init__(
+        self, log: DisruptionLog, api: EvictorApi, leadership: Leadership, namespace: str, name: str
+    ) -> None:
         self._disruptions, self._api, self._leadership = log, api, leadership
         self._namespace, self._name = namespace, name
         self._stored: str | None = None  # None until it has been read in this term

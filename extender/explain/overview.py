@@ -46,14 +46,9 @@ async def overview(
         waiting_line(state, pod, await candidates_of(state, pod), starts(pod))
         for pod in waiting[:most_waiting]
     ]
-    more = len(waiting) - len(shown)
-    return Overview(totals, tuple(nodes), tuple(shown), more, unread_objects(state))
-
-
-def unread_objects(state: State) -> tuple[str, ...]:
-    """Pods with a node, and objects such as claims, of which something cannot be read, and what."""
     problems = [*sorted(state.pods.problems.items()), *sorted(state.object_problems.items())]
-    return tuple(f"{shorten(name, KEY)}: {shorten(text)}" for name, text in problems[:_UNREAD])
+    unread = tuple(f"{shorten(name, KEY)}: {shorten(text)}" for name, text in problems[:_UNREAD])
+    return Overview(totals, tuple(nodes), tuple(shown), len(waiting) - len(shown), unread)
 
 
 def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Iterator[NodeLine]:

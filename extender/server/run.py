@@ -55,15 +55,12 @@ def run(
             host, port = listener.getsockname()[:2]
             scheme, host = "https" if tls else "http", f"[{host}]" if ":" in host else host
             _log.info("listening for %s on %s://%s:%d", purpose, scheme, host, port)
-    if service.settings.bind and not (tls and tls.files.client_ca) and not _is_loopback(sock):
+    is_loopback = ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
+    if service.settings.bind and not (tls and tls.files.client_ca) and not is_loopback:
         _log.warning("whoever reaches the port for kube-scheduler can have pods bound: use --client-ca")
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(service, sock, debug_sock, tls))
-
-
-def _is_loopback(sock: socket.socket) -> bool:
-    return ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
 
 
 async def _run(

@@ -148,13 +148,7 @@ def _why_it_stays(trial: Trial, row: int) -> str:
         key, why = min(keep.items())
         more = f" (and {len(keep) - 1} more)" if len(keep) > 1 else ""
         return f"{key}: {why}{more}"
-    now, items = trial.savepoint(), trial.items_on(row)
-    trial.cordon(row)
-    if (item := trial.relocate(items)) is None:
-        return ""
-    problem = f"{item.key}: {trial.why_not(item)}"
-    trial.undo_to(now)
-    return problem
+    return trial.empty(row, trial.items_on(row))
 
 
 def drain_report(

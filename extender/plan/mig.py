@@ -162,12 +162,10 @@ def _lost(trial: Trial, item: Item) -> float:
 
 def _emptied(trial: Trial, plan: MigPlan, change: Change) -> bool:
     """Move the pods off the node; else it is stuck."""
-    row, before = trial.fleet.rows[change.name], trial.savepoint()
+    row = trial.fleet.rows[change.name]
     items = items_on(trial, row)
-    trial.cordon(row)
-    if left := trial.relocate(items):
-        plan.stuck[change.name] = f"{left.key}: {trial.why_not(left)}"
-        trial.undo_to(before)
+    if why := trial.empty(row, items):
+        plan.stuck[change.name] = why
         return False
     plan.moves[change.name] = [item.key for item in items if item.home >= 0]
     return True

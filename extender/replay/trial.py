@@ -322,6 +322,17 @@ class Trial:
             self.leave(item)
         return next((item for item in in_order if not (place or self.place)(item)), None)
 
+    def empty(self, row: int, items: Iterable[Item]) -> str:
+        """Cordon the node and move these pods off it; "" if each finds a place, else the first that finds
+        none, and why: then nothing has changed."""
+        before = self.savepoint()
+        self.cordon(row)
+        if (left := self.relocate(items)) is None:
+            return ""
+        why = f"{left.key}: {self.why_not(left)}"
+        self.undo_to(before)
+        return why
+
     def cordon(self, row: int) -> None:
         """The node takes no more pods."""
         self.open[row] = False

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
     logs.configure("warning")
     settings = load(None, os.environ).model_copy(update={"drain_seconds": 0})
-    with loading_kernels("extender.protocol.node_name_kernels"):
+    with loading_kernels():
         from extender.demo.compare import comparison, demo_cluster, placed, still_pending, totals_of
     cluster = demo_cluster(args.seed)
     default = placed(cluster, settings, lambda part: show_progress("Spreading", part), by_default=True)

@@ -143,8 +143,7 @@ class ApiServer:
 
 
 def _rendered(selector: str) -> bytes:
-    """The rendered label, which is in all objects that have it; ``selector``: KEY=VALUE, or "" for all
-    objects."""
+    """The label as it appears in rendered objects; ``selector``: KEY=VALUE, or "" for all objects."""
     key, _, value = selector.partition("=")
     return f'"{key}":"{value}"'.encode() if selector else b""
 

@@ -1,5 +1,5 @@
 """The same pods placed twice on the bundled cluster: with the scores of kube-scheduler's default profile, and
-with Stowage's policy. Both times the engine of the service says where a pod fits."""
+with Stowage's policy. In both cases the engine of the service determines where a pod fits."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class DefaultProfile(Baseline):
 
 
 def _balance(taken: npt.NDArray[np.int64], total: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How equally CPU and memory (2, N) are in use, up to 100."""
+    """(N,) balance of the used fractions of CPU and memory (2, N), up to 100."""
     cpu, memory = np.minimum(taken / total, 1)
     found: npt.NDArray[np.int64] = (100 * (1 - abs(cpu - memory) / 2)).astype(np.int64)
     return found
 
 
 def demo_cluster(seed: int) -> Snapshot:
-    """The bundled cluster with the pods of this seed. The last of those that wait has been created now, each
-    other one a second before the next."""
+    """The bundled cluster with the pods of this seed. The last pending pod is created now, and each earlier
+    one a second before the next."""
     items = [*json.loads(CLUSTER.read_text(encoding="utf-8"))["items"], *stream(seed)]
     pending = [item for item in items if item["kind"] == "Pod" and item["status"]["phase"] == "Pending"]
     now = datetime.now(UTC)
@@ -71,7 +71,7 @@ def demo_cluster(seed: int) -> Snapshot:
 def placed(
     snapshot: Snapshot, settings: Settings, progress: Callable[[float], None], *, by_default: bool = False
 ) -> Trial:
-    """The pending pods, placed in their order where they fit; ``by_default``: with the default profile."""
+    """Place the pending pods in order where they fit; ``by_default``: with the default profile."""
     state = state_of(settings)
     for events in SnapshotSource(snapshot, "the example").list_once():
         state.apply(events)
@@ -89,7 +89,7 @@ def totals_of(trial: Trial) -> Totals:
 
 
 def figures(trial: Trial) -> dict[str, str]:
-    """What the table shows."""
+    """The rows of the table."""
     pods, totals = trial.waiting, totals_of(trial)
     started = [item for item in pods if item.key in trial.held]
     return {
@@ -105,7 +105,7 @@ def _is_large(item: Item) -> bool:
 
 
 def comparison(default: Trial, stowage: Trial) -> str:
-    """The figures of both side by side."""
+    """The figures of both runs side by side."""
     without, with_stowage = figures(default), figures(stowage)
     rows = [("", "kube-scheduler's", "with"), ("", "default spreading", "Stowage")]
     rows += [(label, cell, with_stowage[label]) for label, cell in without.items()]
@@ -114,12 +114,12 @@ def comparison(default: Trial, stowage: Trial) -> str:
 
 
 def still_pending(trial: Trial) -> str:
-    """The pods that found no place, by what they ask for and why."""
+    """The unplaced pods, by request and reason."""
     pods = [item for item in trial.waiting if item.key not in trial.held]
     if not pods:
-        return "With Stowage no pod stays pending."
+        return "With Stowage no pods remain pending."
     asked = Counter((item.request.devices, trial.why_not(item)) for item in pods)
-    lines = ["Pods still pending with Stowage, by what they ask for:"]
+    lines = ["Pods still pending with Stowage, by request:"]
     for (devices, why), count in asked.most_common():
         lines.append(f"  {count:>3} x {', '.join(f'{name}: {n}' for name, n in devices)} ({why})")
     return "\n".join(lines)

@@ -47,7 +47,7 @@ weights of the terms, on the same six traces. The optimum is flat: no rounding c
 is sensitive: 0.1 costs it 0.4, no rounding 0.7."""
 PEER_SLOTS, APART = 0.4, 2 * STEP
 """For islands: the weight, 0 to 1, of the islands' own count in slots for several GPUs; and the cost of a GPU
-apart from its peers, a multiple of STEP, so that it changes no rounding where all nodes are alike. Found with
+apart from its peers, a multiple of STEP, so that it changes no rounding where all nodes are equal. Found with
 bench/packing/islands.py, seeds 1-4: 4 x STEP gives 1 % more jobs peers, and costs 0.3 points more of
 allocation where a device plugin chooses; PEER_SLOTS 0 or 0.25 costs up to 0.1. Above 0.44, on a fleet of two
 nodes, a job for eight peers was placed on the degraded switch to spare the intact one."""

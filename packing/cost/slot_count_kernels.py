@@ -35,7 +35,7 @@ def count_slots(nodes, types, counts, scratch):
         open_node = nodes.blocked[n] == 0 and nodes.overcommitted[n] == 0
         for t in range(limits.size):
             shares = amounts[MAX_PER_GPU, t] > 0
-            if not shares:  # asks for no share, so the GPUs do not limit it
+            if not shares:  # requests no share, so the GPUs do not limit it
                 held[t] = BIG
             usable = open_node and nodes.max_island[n] >= amounts[ISLAND, t]
             usable = usable and (not shares or amounts[SHARING, t] == nodes.sharing[n])

@@ -41,16 +41,19 @@ class Reason(IntEnum):
     NO_FREE_PEERS = 17, "no NVLink island has enough free GPUs", True
     NO_ASSIGNER = 18, "no component can assign the node's shared GPUs to the pod"
     UNHEALTHY_GPU = 19, "node reports an unhealthy GPU"
-    PARTS_OF_ONE_GPU = 21, "node would give a container several replicas or instances of the same GPU"
+    PARTS_OF_ONE_GPU = 21, "node would allocate a container several replicas or instances of the same GPU"
     GANG_DOES_NOT_FIT = 23, "the pod's gang does not fit as a whole"
     BELOW_MINIMUM = 24, "requested GPU share is below the minimum"
     LEAVING = 25, "node is about to be terminated"
     ON_SPOT = 26, "node is a spot node, and the pod is not restartable"
     NOT_IN_SHARD = 27, "node is not in the shard of this Stowage"
-    SHARES_USED_UP = 28, "the node's GPUs take no more pods: their split count is used up", True
-    WRONG_MODE = 29, "node isolates shared GPUs in another way than the pod requests"
+    SHARES_USED_UP = 28, "the node's GPUs accept no more pods: their split count is used up", True
+    WRONG_MODE = 29, "node isolates shared GPUs differently than the pod requests"
     MISALIGNED = 30, "kubelet would reject the pod: its NUMA policy cannot align the free resources", True
-    OTHER_WAY = 31, "GPUs that both a device plugin and ResourceSlices offer are in use through the other"
+    OTHER_WAY = (
+        31,
+        "GPUs offered through both a device plugin and ResourceSlices are in use through the other",
+    )
     GPUS_TOO_SMALL = 32, "GPUs of the node are smaller than the share that the pod requests"
     PART_OF_A_GPU = 33, "node offers fractions of GPUs, and the pod requires whole ones"
     SMALL_DEVICES = 34, "no GPU or fraction on the node is known to have the memory that the pod needs"

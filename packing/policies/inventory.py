@@ -4,7 +4,7 @@ A placement costs, in GPUs,
 
     slots - F x fill + S x stranding + islands + device,
 
-rounded up to STEP, plus less than a STEP for what is free.
+rounded up to STEP, plus a fraction of STEP for the free amount.
 
 - *slots*: a slot is room for one more request of a type; the placement pays the price of every slot that it
   takes from the fleet (``packing.cost.slots``). This preserves whole nodes, scarce models and CPU for GPUs.

@@ -1,1 +1,1 @@
-"""Who may evict whom, and the cheapest pods to evict on a node."""
+"""Rules of eviction, and the cheapest pods to evict on a node."""

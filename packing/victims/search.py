@@ -158,8 +158,8 @@ class _Search:
 
 
 class _Trials:
-    """A ``Reprieve`` that uses a callback, at most ``budget`` times, and not for what follows from earlier
-    answers. Once the budget is used up, no further units stay."""
+    """A ``Reprieve`` that calls ``fits`` at most ``budget`` times, and not for sets whose result follows from
+    earlier ones. Once the budget is used up, no further units stay."""
 
     def __init__(self, units: Units, fits: Fits, budget: int) -> None:
         self._units, self._callback, self._left = units, fits, budget

@@ -25,7 +25,7 @@ def test_two_gpus_are_two_gpus(cluster: ControlPlane, api: Api, stowage: Stowage
         assert wait_until_running(api, "two") == "whole"
         api.create(pod("only-real-ones", {GPU: 2}, annotations={SEPARATE: "required"}))
         assert (
-            "3 node would give a container several replicas or instances of the same GPU"
+            "3 node would allocate a container several replicas or instances of the same GPU"
             in why_unscheduled(api, "only-real-ones")
         )
         api.create(pod("takes-replicas", {GPU: 2}))

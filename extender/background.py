@@ -77,7 +77,7 @@ class Background:
         now = time.monotonic()
         lately = {name: last for name, last in sorted(self._last.items()) if now - last.at < _SHOWN}
         return {
-            name: f"failed {self.failures[name]} times since the start, {now - last.at:.0f} s ago {last.kind}"
+            name: f"failures since start: {self.failures[name]}, last {now - last.at:.0f} s ago: {last.kind}"
             for name, last in lately.items()
         }
 
@@ -92,4 +92,4 @@ class Background:
     def _note(self, name: str, error: BaseException) -> None:
         self.failures[name] += 1
         self._last[name] = _Error(time.monotonic(), type(error).__name__)
-        _log.error("%s failed, it starts again in %g s", name, self._pause, exc_info=error)
+        _log.error("%s failed and restarts in %g s", name, self._pause, exc_info=error)

@@ -401,7 +401,7 @@ class Settings(BaseModel):
         queues = info.data.get("queues", {}).values()
         modes = {value, *(queue.consolidation for queue in queues)} - {"off", None}
         if modes and info.data.get("evictor") == "off":
-            raise ValueError("needs evictor: recommend or on, also for a single queue")
+            raise ValueError("needs evictor: recommend or on, even for a single queue")
         return value
 
     @field_validator("evictor", "shield_configmap")
@@ -410,7 +410,9 @@ class Settings(BaseModel):
         # Also with a single replica: during an update there are two for a moment.
         leases = info.data.get("evictor_lease"), info.data.get("leader_election")
         if value not in (None, "off") and not any(leases):
-            raise ValueError("needs evictor_lease or leader_election, so that one replica evicts at a time")
+            raise ValueError(
+                "needs evictor_lease or leader_election, so that only one replica evicts at a time"
+            )
         return value
 
 

@@ -68,7 +68,9 @@ def _merged_queues(changes: Sequence[_Given]) -> tuple[dict[str, Any], dict[str,
     for change, origin in changes:
         for name, value in change.items():
             if value is None and name not in queues:
-                raise SettingsError(f"{origin}: queues.{name}: null removes a queue, and none has this name")
+                raise SettingsError(
+                    f"{origin}: queues.{name}: null removes a queue, but no queue has this name"
+                )
             if value is None:
                 del queues[name]
             elif isinstance(value, dict):

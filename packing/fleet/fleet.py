@@ -51,7 +51,7 @@ class Fleet:
         self.gpu_of_uuid: dict[str, tuple[int, int]] = {}
         """(GPU, row) of each known UUID."""
         self.changes = 0
-        """Number of changes of nodes; ``replaced``: of nodes that were added or removed."""
+        """Number of changes to nodes; ``replaced``: number of nodes added, replaced or removed."""
         self.replaced = 0
         self.last_reasons: tuple[Request, int, npt.NDArray[np.int8]] | None = None
         """The last answer of ``feasibility.reasons_for``: ``prioritize`` follows ``filter`` with the same
@@ -86,7 +86,7 @@ class Fleet:
         Raises TooMany if the fleet would exceed a limit; then the node is unchanged.
         """
         if len(spec.gpus) > MOST_GPUS:
-            raise TooMany(f"{len(spec.gpus)} GPUs on one node, more than {MOST_GPUS}")
+            raise TooMany(f"{len(spec.gpus)} GPUs on one node: the limit is {MOST_GPUS}")
         sharing = self.names.number_sharing_resource(spec.sharing_resource)
         kind = self._kind_of(spec)
         pools = self.names.number_resources(
@@ -108,11 +108,11 @@ class Fleet:
         """Distinguish exactly these sets of nodes: the bit of each set, and by node name the mask of the sets
         that contain it. The same mapping may be changed later, before ``put`` of that node.
 
-        Raises TooMany if that would leave too little of ``MOST_KINDS``; then nothing changes.
+        Raises TooMany if that would use more than half of ``MOST_KINDS``; then nothing changes.
         """
         kinds = {_node_kind(spec, sets_of_node.get(spec.name, 0)) for spec in self.specs if spec}
         if len(kinds) > MOST_KINDS // 2:
-            raise TooMany(f"nodes are of {len(kinds)} kinds if {len(node_sets)} sets of them are told apart")
+            raise TooMany(f"{len(node_sets)} sets of nodes would result in {len(kinds)} kinds of nodes")
         renamed = self.sets_of_node is sets_of_node
         self.sets_of_node = sets_of_node
         self.names.tell_apart(node_sets, renamed=renamed)
@@ -206,9 +206,9 @@ class Fleet:
         """Within the context, the fleet has these allocations of nominated pods; the exact previous state is
         restored after it.
 
-        Each is read from the iterable once those before it are taken, so it can depend on the rest. The pods
-        may wait for resources that others still hold: where more is allocated than exists, nothing is free,
-        but the node does not count as over-committed.
+        Each is read from the iterable once those before it are taken, so it can depend on the remaining
+        resources. The pods may wait for resources that others still hold: where more is allocated than
+        exists, nothing is free, but the node does not count as over-committed.
         """
         taken: list[Allocation] = []
         try:

@@ -193,7 +193,7 @@ def _on_demand_part(instances: Instances, taken: int) -> _Part:
 @lru_cache(maxsize=4096)
 def disjoint(windows: Windows, taken: int) -> int:
     """Maximum number of these windows, each a run of slices, that overlap neither each other nor ``taken``:
-    always the window that ends first (interval scheduling)."""
+    greedily the window that ends first (interval scheduling)."""
     count = 0
     for mask in sorted(windows, key=int.bit_length):
         if not mask & taken:

@@ -18,7 +18,7 @@ MOST_RESOURCES = 128
 """Maximum number of extended resources of all nodes together. Real clusters have one or two per MIG
 profile."""
 MOST_KINDS = 512
-"""Maximum number of distinct nodes: by model, product and mode of their GPUs, and by the sets that contain
+"""Maximum number of kinds of nodes: by model, product and mode of their GPUs, and by the sets that contain
 them."""
 MOST_SHARING_RESOURCES = 255
 """Maximum number of resources that count the shares of GPUs: ``NodeArrays.sharing`` is a byte."""

@@ -229,9 +229,8 @@ class LastEnds:
             self._stale = {}
 
     def prolonged(self, kind: Hashable) -> tuple[Doubles, float] | None:
-        """The time by which a pod of this kind prolongs the time until all pods of a node have ended: the
-        expected value in mean run times, by ``places``; and the same for an empty node. None if the kind is
-        unknown."""
+        """The expected extension, by a pod of this kind, of the time until all pods of a node have ended, in
+        mean run times: by ``places``, and for an empty node. None if the kind is unknown."""
         lifetime = self.lifetimes.of(kind)
         if lifetime is None or not self._mean:
             return None

@@ -41,7 +41,7 @@ async def test_a_task_starts_again_after_an_error(error: BaseException) -> None:
 
     await kept.keep("the task", run)
     assert (failing.calls, kept.failures["the task"]) == (3, 2)
-    text = f"failed 2 times since the start, 0 s ago {type(error).__name__}"
+    text = f"failures since start: 2, last 0 s ago: {type(error).__name__}"
     assert kept.problems() == {"the task": text}
 
 

@@ -251,7 +251,7 @@ def test_null_removes_a_queue_also_from_what_the_others_preempt(tmp_path: Path) 
     with pytest.raises(SettingsError, match=r"batch preempts 'backfill', which is not among the queues"):
         load(write(tmp_path, "queues: {backfill: null, batch: {preempts: [backfill]}}"), {})
     with pytest.raises(
-        SettingsError, match=r"extender\.yaml: queues\.bakfill: null removes a queue, and none"
+        SettingsError, match=r"extender\.yaml: queues\.bakfill: null removes a queue, but no queue"
     ):
         load(write(tmp_path, "queues: {bakfill: null}"), {})
 

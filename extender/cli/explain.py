@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -31,11 +30,6 @@ _SHORT = {"po": "pod", "deploy": "deployment", "rs": "replicaset", "sts": "state
 """What kubectl calls kinds for short."""
 _NAMED = 8
 _SUFFIXES = (".json", ".yaml", ".yml")
-_NO_GPU = "It requests no GPU."
-_PLAIN_HINT = re.compile(
-    rf"{_NO_GPU}|Its schedulerName is default-scheduler|Of the (\d+) such pods of its workload \1 fit at once"
-)
-"""Hints that are no problem of a pod without GPUs."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -266,7 +260,7 @@ def _answers(args: argparse.Namespace, answers: Sequence[PodAnswer]) -> list[_An
             found.append(_Answer(answer.nodes, text, fitting))
             continue
         text, fitting = "", _fitting(answer.explanation)
-        if len(answers) > 1 and not args.verbose and _is_plain(answer.explanation):
+        if len(answers) > 1 and not args.verbose and answer.explanation.plain:
             plain.append(len(found))
         else:
             text = title + render(answer.explanation, **_look(args))
@@ -276,13 +270,6 @@ def _answers(args: argparse.Namespace, answers: Sequence[PodAnswer]) -> list[_An
         named = ", ".join(visible(answers[i].pod) for i in plain[:_NAMED]) + " ..." * (len(plain) > _NAMED)
         found[plain[-1]] = found[plain[-1]]._replace(text=fit + named)
     return found
-
-
-def _is_plain(found: Explanation) -> bool:
-    """Whether all is well with a pod without GPUs."""
-    if not found.fits or found.held or found.gang or _NO_GPU not in found.hints:
-        return False
-    return all(map(_PLAIN_HINT.match, found.hints))
 
 
 def _look(args: argparse.Namespace) -> dict[str, Any]:

@@ -68,16 +68,24 @@ ADVICE: Mapping[Reason, str] = {
     Reason.ON_SPOT: "wait for other nodes, or declare the pod restartable; only with spot: require",
 }
 """By reason, for all but ``FITS``."""
-ABOUT_SIZE = frozenset(
-    {
-        Reason.GPUS_TOO_SMALL.text,
-        *(Reason.TOO_FEW_GPUS.text, Reason.ISLAND_TOO_SMALL.text, Reason.NO_FREE_GPUS.text),
-        *(Reason.FRAGMENTED.text, Reason.NO_FREE_CPU.text, Reason.NO_FREE_MEMORY.text),
-        *(Reason.TOO_MANY_REPLICAS.text, Reason.PARTS_OF_ONE_GPU.text, Reason.BELOW_MINIMUM.text),
-        Reason.SMALL_DEVICES.text,
-    }
-)
-"""Reasons that are about how much the pod asks for."""
+FULL, TOO_SMALL, OTHER = 1, 2, 3
+RANKS: Mapping[str, int] = {
+    Reason.GANG_DOES_NOT_FIT.text: 0,
+    **{
+        reason.text: TOO_SMALL
+        for reason in (
+            *(Reason.GPUS_TOO_SMALL, Reason.TOO_FEW_GPUS, Reason.ISLAND_TOO_SMALL, Reason.NO_FREE_GPUS),
+            *(Reason.FRAGMENTED, Reason.NO_FREE_CPU, Reason.NO_FREE_MEMORY, Reason.TOO_MANY_REPLICAS),
+            *(Reason.PARTS_OF_ONE_GPU, Reason.BELOW_MINIMUM, Reason.SMALL_DEVICES),
+        )
+    },
+    Reason.REPARTITIONING.text: 4,
+    Reason.UNKNOWN_NODE.text: 4,
+    Reason.NO_SUCH_RESOURCE.text: 5,
+}
+"""By the text of a reason how much it says, the lower the more: that the gang does not fit (the pod does),
+that nodes are ``FULL``, that they are ``TOO_SMALL`` for what the pod asks for, what ``OTHER`` things they
+have against it, and last that they have no such resource."""
 _NAMED = 3
 """Nodes, and reasons, that are named."""
 

@@ -156,7 +156,8 @@ class Explanation:
     the rest is as if it were released. ``gang``: the gang of the pod, and whether room is held for it.
     ``node``: where the pod runs; then the rest is about a copy of it. ``hints``: what is probably wrong with
     the request as such, without what the ``verdict`` says already. ``unchecked``: what else
-    kube-scheduler filters by for its sake. ``starts``: when a pending pod will start.
+    kube-scheduler filters by for its sake. ``starts``: when a pending pod will start. ``plain``: it asks for
+    no GPU, and all is well with it.
     """
 
     pod: str
@@ -176,6 +177,7 @@ class Explanation:
     verdict: Verdict = NO_VERDICT
     unchecked: tuple[str, ...] = ()
     starts: StartForecast | None = None
+    plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

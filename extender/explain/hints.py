@@ -297,7 +297,8 @@ def _pinned(state: State, pod: Pod) -> Iterator[Hint]:
         yield Hint(Kind.NOTE if known else Kind.NEVER, text, "leave out spec.nodeName")
 
 
-_OF_DEFAULT = (
+NO_GPU = "It requests no GPU."
+OF_DEFAULT = (
     "Its schedulerName is default-scheduler: Stowage is called only if that scheduler is configured with it "
     "(scheduler-config/)."
 )
@@ -309,11 +310,11 @@ _BY_ANNOTATIONS = (
 
 def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
     if pod.scheduler_name == _DEFAULT_SCHEDULER and not pod.node_name:
-        yield Hint(Kind.NOTE, _OF_DEFAULT)
+        yield Hint(Kind.NOTE, OF_DEFAULT)
     names = [name.lower() for name, amount in _requests(pod) if amount != "0"]
     sounds_like_gpu = any("gpu" in name or "mig-" in name for name in names)
     if request and not (wants_devices(state, pod, request) or sounds_like_gpu):
-        yield Hint(Kind.NOTE, "It requests no GPU.")
+        yield Hint(Kind.NOTE, NO_GPU)
     elif request and request.wants_gpu and not any(is_extended(name) for name, _ in _requests(pod)):
         yield Hint(Kind.NOTE, _BY_ANNOTATIONS)
 

@@ -25,10 +25,12 @@ from extender.dialects.pod_request import WHOLE_GPU, as_whole
 from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import ELSEWHERE, Forecast
 from extender.dra.node_search import NOTHING_FITS
-from extender.explain.advice import ABOUT_SIZE, advice_on, doubts, refused_text
+from extender.explain.advice import RANKS, TOO_SMALL, advice_on, doubts, refused_text
 from extender.explain.answers import EvictorMode, Explanation, NodeAnswer, Refusal, Verdict
 from extender.explain.candidates import Candidates, all_candidates
 from extender.explain.hints import (
+    NO_GPU,
+    OF_DEFAULT,
     claims_asked,
     describe_gang,
     gates_text,
@@ -61,6 +63,8 @@ from packing.model.request import Request
 BEST = 3
 """Nodes that are shown of those that fit."""
 _MENDS = 4
+_PLAIN = {NO_GPU, OF_DEFAULT}
+"""Notes that are no problem of a pod without GPUs."""
 _UNKNOWN_REASONS = 20
 """Different reasons that are shown where devices are not known: they may quote what others wrote."""
 Flags = npt.NDArray[np.bool_]
@@ -81,7 +85,7 @@ def explain(
         return _explain(state, pod, candidates, now, settings)
     with state.gangs.supposing(_released_gang(state, pod)):
         found = _explain(state, replace(pod, gates=()), candidates, None, settings)
-    return replace(found, held=gates_text(pod), gang=describe_gang(state, pod))
+    return replace(found, held=gates_text(pod), gang=describe_gang(state, pod), plain=False)
 
 
 def explain_template(
@@ -104,24 +108,26 @@ def explain_template(
     new = [copy for copy in islice(copies, GANG_READ) if copy.key not in state.pods]
     with state.gangs.supposing(new):
         found = explain(state, pod, candidates, now, settings)
-        together = (
-            _together_text(state, state.admission.as_created(pod)[0], template.copies) if found.fits else ""
-        )
-        return replace(found, hints=(*filter(None, [together]), *found.hints))
+        if not found.fits:
+            return found
+        together, all_fit = _together(state, state.admission.as_created(pod)[0], template.copies)
+        hints = *filter(None, [together]), *found.hints
+        return replace(found, hints=hints, plain=found.plain and all_fit)
 
 
-def _together_text(state: State, pod: Pod, copies: int) -> str:
+def _together(state: State, pod: Pod, copies: int) -> tuple[str, bool]:
     """How many of the pods that belong together fit at once, "" for a pod of its own and where it is not
-    known."""
+    known; and whether all do, as far as is known."""
     gang, request = state.gangs.gang_of(pod), state.request_of(pod)
     if gang is None:
         fit = fit_at_once(state, pod, request, copies) if copies > 1 else 0
-        return f"Of the {copies} such pods of its workload {fit} fit at once." if fit else ""
+        text = f"Of the {copies} such pods of its workload {fit} fit at once." if fit else ""
+        return text, fit in (0, copies)
     if gang.to_place < 2 or wants_dra(state, WaitingMembers(pod, request)):
-        return ""
+        return "", True
     whole = gang_would_fit(state, pod, request, Supposed(state.nodes))
     then = "fit now" if whole else "fit only once pods have ended or were evicted"
-    return f"The {gang.to_place} pods that must start together {then}."
+    return f"The {gang.to_place} pods that must start together {then}.", whole
 
 
 def _in_gang(template: Template) -> Template:
@@ -178,6 +184,7 @@ def _explain(
         hints=tuple(notes),
         evictions=evictions,
         verdict=verdict,
+        plain=bool(explanation.fits) and not explanation.gang and NO_GPU in notes and {*notes} <= _PLAIN,
     )
 
 
@@ -402,7 +409,7 @@ def _refusal(
 ) -> Refusal:
     refused = np.flatnonzero(evaluation.codes == reason)
     nearest = int(refused[np.argmin(shortfall(fleet, evaluation.rows[refused], evaluation.request))])
-    about_size = reason.eviction_helps or reason.text in ABOUT_SIZE
+    about_size = reason.eviction_helps or RANKS.get(reason.text) == TOO_SMALL
     needs = missing_needs(fleet, int(evaluation.rows[nearest]), evaluation.request) if about_size else ()
     can_host = int(hosts[refused].sum())
     advice = ""

@@ -1,9 +1,8 @@
-"""What makes room for a pod or a gang that does not fit: to uncordon a node, a pod that ends, or some that
-move elsewhere."""
+"""What makes room for a pod or a gang that does not fit: a pod that ends, or some that move elsewhere."""
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -14,7 +13,6 @@ from extender.cluster.permitted_rows import PermittedRows
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError, effective_requests
 from extender.explain.answers import Actor, EvictionOption, Evictions, EvictorMode, Refusal
-from extender.explain.candidates import uncordoned
 from extender.inventory.devices import LAYOUT_LABEL
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, milli, whole
@@ -42,8 +40,8 @@ from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.plan.move_rule import MoveRule
 
-_CORDONED, _TRIED, _LAYOUTS = 16, 24, 256
-"""How many cordoned nodes are tried, and pods on others, and nodes for another MIG layout."""
+_TRIED, _LAYOUTS = 24, 256
+"""How many pods on others are tried, and nodes for another MIG layout."""
 _WHO = {
     "on": "wait: the evictor moves others once it has waited for long enough: ",
     "recommend": "let the evictor move others (evictor: on, consolidation: on): ",
@@ -155,15 +153,6 @@ def held_without_gpus(state: State, node: str) -> list[tuple[Pod, Allocation]]:
     ]
 
 
-def node_to_uncordon(state: State, pod: Pod, request: Request) -> str:
-    """A cordoned node with which all members of the pod's gang fit that must run together; "" if no single
-    one is known to be enough, and for a pod without such a gang."""
-    for node in _cordoned(state, pod):
-        if gang_would_fit(state, pod, request, Supposed(ChainMap({node.name: node}, dict(state.nodes)))):
-            return node.name
-    return ""
-
-
 def gang_fits_when_empty(state: State, pod: Pod, request: Request) -> bool:
     """Whether the pod's gang would fit if no other pod had a GPU; True where too many have one to try."""
     bound = (other for other in state.pods.values() if other.node_name)
@@ -171,18 +160,6 @@ def gang_fits_when_empty(state: State, pod: Pod, request: Request) -> bool:
     held = (allocation for allocation in every if allocation.has_gpus)
     left = tuple(islice(held, _EMPTIED + 1))
     return len(left) > _EMPTIED or gang_would_fit(state, pod, request, Supposed(state.nodes, left))
-
-
-def _cordoned(state: State, pod: Pod) -> Iterator[Node]:
-    """Cordoned nodes as they would be without that, where the pod's rules and nothing else closes them."""
-    accepts, tried = state.node_filter(pod), 0
-    for name in sorted(state.nodes.closed):
-        node = state.nodes[name]
-        if node.unschedulable and tried < _CORDONED:
-            node = uncordoned(node)
-            if not accepts.rejection(node):
-                tried += 1
-                yield node
 
 
 def _holders_on(

@@ -17,14 +17,13 @@ from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
 from extender.dialects.pod_request import DEVICE_MEMORY
 from extender.dialects.shared_gpus import is_gpu_resource
-from extender.explain.advice import ABOUT_SIZE, ADVICE
+from extender.explain.advice import ADVICE, FULL, OTHER, RANKS, TOO_SMALL
 from extender.explain.answers import EvictionOption, Evictions, Need, Refusal, Verdict
 from extender.explain.candidates import Candidates, Rejection, uncordoned
 from extender.explain.needs import EACH_GPU, GPU_MEMORY, NO_DEVICES, reduced, replicas_given
 from extender.explain.room import (
     gang_fits_when_empty,
     layout_change_for,
-    node_to_uncordon,
     others_without_gpus,
     room_by_others,
     whose_end,
@@ -45,13 +44,11 @@ from packing.model.reasons import Reason
 from packing.model.request import Request
 
 TOO_LARGE = "No node is large enough for it, even without other pods: waiting does not help."
-_GANG = Reason.GANG_DOES_NOT_FIT.text
+_GANG, _WHOLE_GANG = Reason.GANG_DOES_NOT_FIT.text, "the whole gang"
 _ON_SEVERAL_NODES = ", or set evictor: on: kube-scheduler evicts no gang that runs on several nodes"
 _NAMED = 3
 _WAYS = 4
 """Changes past rules that are shown, those that help most."""
-_SMALL, _OTHER = 2, 5
-"""Ranks of reasons: nodes are too small, and nothing that says more."""
 _ACTORS = {"kube-scheduler": "kube-scheduler", "evictor": "the evictor"}
 
 
@@ -93,10 +90,10 @@ def decide(asked: Question, hints: Sequence[Hint]) -> Verdict:
     refused = min(others, key=lambda change: _rank(change.refusal), default=None)
     too_small = refused.refusal if refused and _is_small(refused.refusal) else None
     first = min(asked.refusals, key=_rank, default=None)
-    rank = _rank(first)[0] if first else _OTHER
+    rank = _rank(first)[0] if first else OTHER
     by_kind = {hint.kind: hint for hint in reversed(hints)}
     said = [by_kind.get(Kind.NEVER), by_kind.get(Kind.WORD)]
-    largest = first if rank == _SMALL else too_small if rank > _SMALL else None
+    largest = first if rank == TOO_SMALL else too_small if rank > TOO_SMALL else None
     if not said[0] and largest and not changes:
         return Verdict(TOO_LARGE, _near(largest), tuple(_smaller(asked, largest)))
     if hint := next(filter(None, said), None):
@@ -104,11 +101,9 @@ def decide(asked: Question, hints: Sequence[Hint]) -> Verdict:
     instead = (*(_change_text(asked, change) for change in changes[:_WAYS]), *_other_resources(asked, first))
     if starting := next((len(change.fits) for change in changes if change.fits and change.starts), 0):
         return Verdict(f"{many(starting, 'node')} that would take it {_are(starting)} starting", ways=instead)
-    if first and rank <= _SMALL:
-        is_small = rank == _SMALL
-        ways = (
-            (*_smaller(asked, first), *instead) if is_small else tuple(_ways_when_full(asked, first, changes))
-        )
+    if first and rank <= TOO_SMALL:
+        smaller = (*_smaller(asked, first), *instead) if rank == TOO_SMALL else None
+        ways = tuple(_ways_when_full(asked, first, changes)) if smaller is None else smaller
         return Verdict(f"{first.reason} ({_of(first.nodes, asked.every)})", _near(first), ways)
     if hint := by_kind.get(Kind.RULE):
         return _by_rule(asked, hint, refused if not changes else None, instead)
@@ -156,18 +151,10 @@ def _and_still_refused(asked: Question, why: str, refused: StillRefused) -> Verd
 
 
 def _rank(refusal: Refusal) -> tuple[int, int, int]:
-    """The lower, the more it says: that the gang does not fit (the pod does), that nodes are full, that they
-    are too small, what else they have against it, and last that they have no such resource."""
-    if refusal.reason == _GANG:
-        rank = 0
-    elif refusal.eviction_helps and refusal.can_host:
-        rank = 1
-    elif refusal.reason in ABOUT_SIZE or (refusal.eviction_helps and _is_small(refusal)):
-        rank = _SMALL
-    elif refusal.reason in (Reason.REPARTITIONING.text, Reason.UNKNOWN_NODE.text):
-        rank = 4
-    else:
-        rank = _OTHER if refusal.reason == Reason.NO_SUCH_RESOURCE.text else 3
+    """The lower, the more it says."""
+    otherwise = TOO_SMALL if refusal.eviction_helps and _is_small(refusal) else OTHER
+    is_full = refusal.eviction_helps and refusal.can_host
+    rank = FULL if is_full else RANKS.get(refusal.reason, otherwise)
     return rank, len(_too_small(refusal)), -refusal.nodes
 
 
@@ -281,7 +268,7 @@ def _who_fits(asked: Question, change: RuleChange) -> str:
         opened[name] = replace(node, taints=(), labels={**node.labels, **labels})
     nodes = ChainMap(opened, dict(state.nodes))
     whole = gang_would_fit(state, pod, asked.request, Supposed(nodes))
-    return "the whole gang" if whole else "single members, and not the whole gang"
+    return _WHOLE_GANG if whole else "single members, and not the whole gang"
 
 
 def _other_resources(asked: Question, first: Refusal | None) -> Iterator[str]:
@@ -315,7 +302,7 @@ def _ways_when_full(asked: Question, first: Refusal, changes: Sequence[RuleChang
     """Nothing to do where somebody evicts; an open node; a pod that moves, ends or is evicted; one node
     more."""
     if first.reason == _GANG:
-        yield from _ways_for_gang(asked)
+        yield from _ways_for_gang(asked, changes)
         return
     found = asked.evictions or Evictions()
     best = next(iter(found.best), None)
@@ -355,10 +342,11 @@ def _others_in_the_way(asked: Question, first: Refusal, best: EvictionOption | N
         yield others
 
 
-def _ways_for_gang(asked: Question) -> Iterator[str]:
+def _ways_for_gang(asked: Question, changes: Sequence[RuleChange]) -> Iterator[str]:
     state, pod, request = asked.state, asked.pod, asked.request
-    if asked.now is not None and (node := node_to_uncordon(state, pod, request)):
-        yield f"uncordon a node, and the whole gang fits: kubectl uncordon {shorten(node, KEY)}"
+    tried = changes if asked.now is not None else ()
+    if enough := next((change for change in tried if _who_fits(asked, change) == _WHOLE_GANG), None):
+        yield _change_text(asked, enough)
     elif asked.now is not None and (moves := room_by_others(state, pod, asked.settings, asked.now)):
         yield moves
     if gang_fits_when_empty(state, pod, request):

@@ -40,7 +40,7 @@ def test_a_node_to_uncordon() -> None:
     told = explain(state, pods[0], now=NOW)
     assert told.refusals[0].reason == Reason.GANG_DOES_NOT_FIT.text
     assert told.verdict.why.startswith(Reason.GANG_DOES_NOT_FIT.text)
-    assert told.verdict.ways[0] == "uncordon a node, and the whole gang fits: kubectl uncordon b"
+    assert told.verdict.ways[0] == "kubectl uncordon b: 1 node would take the whole gang"
     assert told.verdict.ways[0] in render(told)
     state.apply([Upserted(replace(closed, unschedulable=False))])
     assert explain(state, pods[0], now=NOW).fits == 2

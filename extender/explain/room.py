@@ -117,12 +117,16 @@ def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:
 
 def whose_end(state: State, pod: Pod, request: Request, names: Sequence[str]) -> Pod | None:
     """The first pod that is found on these nodes whose place is enough for the pod."""
-
-    def is_enough(other: Pod, held: Allocation) -> bool:
-        return reason_on(state, pod, request, other.node_name, without=[held]) is Reason.FITS
-
     tried = islice(_holders_on(state, pod, request, names), _TRIED)
-    return next((other for other, held in tried if is_enough(other, held)), None)
+    ends = (other for other, held in tried if _fits_without(state, pod, request, other.node_name, held))
+    return next(ends, None)
+
+
+def _fits_without(state: State, pod: Pod, request: Request, node: str, *left: Allocation) -> bool:
+    """Whether the pod fits on the node, and its gang as a whole, without what others have ``left``."""
+    if reason_on(state, pod, request, node, without=left) is not Reason.FITS:
+        return False
+    return not state.gang_check or gang_would_fit(state, pod, request, Supposed(state.nodes, left))
 
 
 def others_without_gpus(state: State, pod: Pod, request: Request, refusal: Refusal) -> str:
@@ -130,8 +134,8 @@ def others_without_gpus(state: State, pod: Pod, request: Request, refusal: Refus
     leaving would not be enough. Pods of DaemonSets and static pods stay."""
     lacking = next((need.what for need in refusal.lacks if need.what in ("cpu (milli)", "memory (MiB)")), "")
     held = held_without_gpus(state, refusal.nearest) if lacking else []
-    left = [taken for _, taken in held]
-    if not held or reason_on(state, pod, request, refusal.nearest, without=left) is not Reason.FITS:
+    left = (taken for _, taken in held)
+    if not held or not _fits_without(state, pod, request, refusal.nearest, *left):
         return ""
     is_cpu = lacking == "cpu (milli)"
     sizes = {other.key: taken.cpu_milli if is_cpu else taken.memory_mib for other, taken in held}

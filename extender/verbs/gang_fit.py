@@ -121,11 +121,11 @@ class Supposed:
 
 
 def gang_would_fit(state: State, pod: Pod, request: Request, supposed: Supposed) -> bool:
-    """Whether all members that must run together would fit, as far as is known, without evictions: False for
-    a pod without such a gang. For plans and ``explain``, which promise nothing that they do not know."""
+    """Whether all members that must run together would fit, as far as is known, without evictions: True for a
+    pod without such a gang. For plans and ``explain``, which promise nothing that they do not know."""
     gang = state.gangs.gang_of(pod)
     if gang is None or gang.to_place < 2:
-        return False
+        return True
     return _may_fit(state, gang, WaitingMembers(pod, request), time.time(), supposed)
 
 

@@ -1,6 +1,6 @@
 """Caches that are bounded by the size of their entries, not only by their number.
 
-The entries come from texts that others wrote, so a bound on their number is not enough: 1,000 pods may have
+The entries are derived from untrusted texts, so a bound on their number is not enough: 1,000 pods may have
 250 MiB.
 """
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class BoundedMap(Generic[K, V]):
-    """The newest entries: at most ``entries`` of them, with at most ``size`` together.
+    """The newest entries: at most ``entries`` of them, with a total size of at most ``size``.
 
     An entry larger than a sixteenth of ``size`` is not kept, so that it cannot evict all others.
     """
@@ -59,7 +59,7 @@ class BoundedMap(Generic[K, V]):
 def bounded_cache(
     entries: int, weigh: Callable[P, int], size: int = CACHE
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Caches results by positional arguments. ``weigh`` gives the size of the arguments of a call."""
+    """Cache results by positional arguments. ``weigh`` returns the size of the arguments of a call."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         results: BoundedMap[tuple[object, ...], R] = BoundedMap(entries, size)

@@ -1,4 +1,4 @@
-"""Durations as Go and Kubernetes write them (``1h30m``), in seconds."""
+"""Durations in the notation of Go and Kubernetes (``1h30m``), in seconds."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0
 
 
 class DurationError(ValueError):
-    """A duration is malformed or too large. The text quotes it."""
+    """A malformed or too large duration. The text quotes it."""
 
 
 @lru_cache(maxsize=1024)
 def seconds(text: str) -> float:
-    """The seconds of a duration; negative ones are allowed. Raises ``DurationError``.
+    """Seconds of a duration; negative durations are allowed. Raises ``DurationError``.
 
     Grammar and range: ``ParseDuration`` of Go's package ``time``.
     """
@@ -35,7 +35,7 @@ def seconds(text: str) -> float:
 
 
 def as_seconds(text: str) -> float:
-    """The seconds of a number (``90``) or of a duration (``1h30m``). Raises ``DurationError``."""
+    """Seconds of a number (``90``) or of a duration (``1h30m``). Raises ``DurationError``."""
     try:
         return float(text)
     except ValueError:

@@ -1,9 +1,9 @@
-"""Files that gzip has packed."""
+"""Files that are compressed with gzip."""
 
 
 def unpacked(data: bytes, most: int) -> bytes:
-    """The bytes, unpacked if they are those of gzip. Raises ``OSError`` if they are damaged, or more than
-    ``most``."""
+    """The bytes, decompressed if they are in gzip format. Raises ``OSError`` if they are corrupt, or more
+    than ``most`` when decompressed."""
     if not data.startswith(b"\x1f\x8b"):
         return data
     import gzip
@@ -15,5 +15,5 @@ def unpacked(data: bytes, most: int) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         raise OSError(0, f"gzip: {error}") from None
     if len(text) > most:
-        raise OSError(0, f"it unpacks to more than {most >> 20} MiB")
+        raise OSError(0, f"it decompresses to more than {most >> 20} MiB")
     return text

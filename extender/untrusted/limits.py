@@ -1,10 +1,10 @@
-"""Limits on untrusted input: how much Stowage reads of what others write.
+"""Limits on untrusted input.
 
 The author of a pod, node, claim, file or request controls every text in it. All limits are defined here. They
-are enforced where the text enters: in the manifests (``k8s/``), in requests (``server/port.py`` and
-``body.py``), in the parsers of annotations (``dialects/``, ``inventory/``). An object beyond one counts as
-unreadable, and gets a problem with a short text. ``docs/security.md`` lists who writes each text, and what
-happens to it.
+are enforced where the text enters: in manifests (``k8s/``), in requests (``server/port.py`` and ``body.py``),
+and in the parsers of annotations (``dialects/``, ``inventory/``). An object beyond a limit counts as
+unreadable, and is reported as a problem with a short text. ``docs/security.md`` lists the author of each
+text, and how it is handled.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 # Annotations and labels, in characters. The API server allows 256 KiB of annotations for each object.
 POD_ANNOTATION = 16 << 10
-"""One annotation or label of a pod. The longest known one is HAMi's, with 60 characters for each device."""
+"""One annotation or label of a pod. The longest known one is HAMi's, with 60 characters per device."""
 POD_ANNOTATIONS = 32 << 10  # all annotations and labels of a pod that Stowage reads
-NODE_ANNOTATION = 96 << 10  # one annotation of a node. HAMi's register has 2 KiB for each GPU in MIG mode
+NODE_ANNOTATION = 96 << 10  # one annotation of a node. HAMi's register has 2 KiB per GPU in MIG mode
 NODE_ANNOTATIONS = 192 << 10  # all annotations of a node that Stowage reads
 KEY = 317
 """The name of an annotation, label or resource: 253 for a domain, a slash and 63, as in the API server."""
 LABEL = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-"""A regular expression: the value of a label that is not empty."""
+"""Regular expression of a non-empty label value."""
 
 # Lists and counts.
 LISTED_NAMES = 64  # GPU models or UUIDs that one annotation of a pod lists
@@ -55,10 +55,10 @@ NUMA_ZONES, NUMA_RESOURCES = 256, 64
 one of them."""
 
 GANG_MEMBERS = 2048
-"""Members of a gang, waiting ones included. If there are more, each of them counts as a pod of its own. Of
-those that have succeeded no more are remembered."""
+"""Members of a gang, including pending ones. If there are more, each of them counts as a single pod. Also the
+number of remembered members that have succeeded."""
 GANG_TEMPLATES = 16
-"""Pod templates of a job that are read. Those of most have one to three."""
+"""Pod templates of a job that are read. Most jobs have one to three."""
 # PodDisruptionBudgets. The API server has no limits for selectors.
 BUDGET_SELECTOR = 64  # requirements and values in the selector of a PodDisruptionBudget. Most have one or two
 DISRUPTED_PODS = 2000
@@ -69,15 +69,16 @@ BUDGETS_PER_POD = 16
 evicts no pod with more than one."""
 
 REFUSED_PODS = 512
-"""Pods that ended because kubelet's NUMA policy refused them, and are remembered to be explained."""
+"""Pods that ended because kubelet's NUMA policy rejected them, and that are remembered for explanations."""
 GANG_READ, GANG_PLACED, GANG_VICTIMS, GANG_HELD = 256, 64, 256, 32
-"""Of a waiting gang: members that are read, members that are placed in memory one by one to see whether all
-fit, and pods that it may evict to that end: those beyond the limits count as fitting. Last, the places that
-are held for members of all gangs together."""
+"""For a pending gang: members that are read, members that are placed in memory one by one to check whether
+all fit, and pods that it may evict for that; members beyond the limits count as fitting. The last limit is on
+the places that are held for members of all gangs together."""
 
 # The page at ``/``.
 PAGE_PARTS = 1024
-"""Parts of GPUs of one node that the page shows. A node of eight GPUs in seven MIG instances each has 56."""
+"""Fractions of GPUs of one node that the page shows. A node of eight GPUs in seven MIG instances each has
+56."""
 PAGE_LABELS = 12  # labels of a node or pod that the page filters by
 PAGE_WAITING = 40  # pending pods that the page explains, the most urgent ones
 
@@ -122,46 +123,48 @@ author of a claim can make it only a few times slower."""
 MOST_STEPS = 1_000_000  # steps for one pod's forecast, for any number of nodes and devices: about a second
 
 DEPTH = 64
-"""Nesting depth of maps and lists of the API server, where the decoder would stop. A pod has 12."""
+"""Nesting depth of maps and lists from the API server, beyond which the decoder stops. A pod has 12."""
 
 # YAML of files and of requests for an explanation.
 YAML_DEPTH = 64  # nesting depth of maps and lists. A pod has 12
 YAML_NODES = 20_000
 """Scalars, lists and maps in one manifest of a request, or in one layout file. A large pod has 2,000."""
 EXPLAIN_BODY = 1 << 20
-"""Bytes of a manifest for ``POST /debug/explain``. etcd stores about as much of one object."""
+"""Bytes of a manifest for ``POST /debug/explain``. etcd stores objects of up to about this size."""
 
-# Requests. Everybody who can reach the port can send them.
+# Requests. Anyone who can reach the port can send them.
 PART_OF_MEMORY = 16
-"""A body is at most this part of the memory that the process may have, if a cgroup limits that."""
-LARGE_BODY = 1 << 20  # bytes from which on a message is parsed in a thread, one at a time
+"""A body has at most this inverse fraction of the memory of the process, if a cgroup limits that."""
+LARGE_BODY = 1 << 20  # bytes from which a message is parsed in a thread, one at a time
 BODIES_IN_FLIGHT = 4
 """All request bodies of one port together, in multiples of the largest body that the port accepts."""
-MESSAGE_NAMES = 100_000  # nodes in one message. Kubernetes is for up to 5,000
+MESSAGE_NAMES = 100_000  # nodes in one message. Kubernetes supports up to 5,000
 NODE_VICTIMS, MESSAGE_VICTIMS = 4096, 1_000_000
 """Victims on one node, and in one message. kubelet runs 110 pods on a node, or a few hundred."""
-MESSAGE_POD = 3 << 20  # bytes of the pod in a message: as many as the API server accepts of one object
+MESSAGE_POD = 3 << 20  # bytes of the pod in a message: the largest object that the API server accepts
 BODY_SECONDS = 10
 """Seconds for a body to arrive. By default kube-scheduler waits 5 s for the answer of an extender."""
 HEADER_SECONDS = 10
 """Seconds for the head of a request to arrive, from its first byte, and for the caller to read the answer."""
 HEADERS = 64 << 10  # bytes of a request's first line and headers. kube-scheduler sends 200
 KNOWN_HOSTS = 64
-"""Different hosts of requests that are remembered, and that are logged because they are refused."""
+"""Different hosts of requests that are remembered, and different rejected hosts that are logged."""
 PIPELINED_REQUESTS = 16
 """Requests that one connection sends without waiting for answers. kube-scheduler always waits."""
 CONNECTIONS, CONNECTIONS_OF_ADDRESS = 400, 64
-"""Connections of one port, with TLS handshakes that are under way: two ports and the watches stay below the
-usual limit of 1,024 open files. If there are more, an address with more than so many loses one of its own."""
+"""Connections of one port, including TLS handshakes in progress: two ports and the watches remain below the
+usual limit of 1,024 open files. Beyond this limit, an address with more connections than the second limit
+loses one of them."""
 UNREAD_ANSWERS = 32 << 20
-"""Bytes of the answers of one port that their callers have not read yet. That with all nodes of a large
+"""Bytes of the answers of one port that their callers have not read yet. An answer with all nodes of a large
 cluster has 10 MiB."""
 TLS_CONNECTION_SECONDS = 600
-"""Age of a TLS connection at which the next answer closes it: certificates are checked when it begins."""
+"""Age of a TLS connection at which the next answer closes it, because certificates are only checked when it
+begins."""
 TLS_FILE = 1 << 20  # bytes of a certificate, key or CA file: the largest Secret
 
 VOLCANO_NODES = 8
-"""Nodes of the pods in one question of Volcano about victims. It always asks about the pods of one node."""
+"""Nodes of the pods in one request of Volcano for victims, which always has the pods of one node."""
 
 DEBUG_TOKEN = 16 << 10  # characters of a bearer token. Those of service accounts have about 1,000
 DEBUG_PATH = 1024  # characters of a path under ``/debug`` for which a token is checked
@@ -185,7 +188,7 @@ PROBLEMS_LISTED = 1000  # problems in one answer of ``/debug/problems``
 STATE_DUMP = 512 << 20
 """Bytes of a dump of the state. 5,000 nodes with 30,000 pods as in the bundled example take 21 MiB."""
 
-# Prometheus, which ``stowage plan slices`` asks for measured use.
+# Prometheus, which ``stowage plan slices`` queries for measured use.
 METRICS_SECONDS = 30  # seconds for one answer. A maximum over a week of a thousand series takes a few
 METRICS_SIZE = 32 << 20  # bytes of one answer. A series of one pod has about 300
 METRICS_SERIES = 65_536  # series of one answer
@@ -197,20 +200,21 @@ ERRORS = 100
 PROBLEM = 300  # characters of one problem, error or log line about untrusted input
 LOG_LEVEL = 16  # bytes of a level that a caller sets
 LOG_LINES, LOG_SECONDS = 20, 10
-"""Log lines of one kind within so many seconds. More are counted: whoever reaches a port can cause some."""
+"""Log lines of one kind within this many seconds. Further ones are only counted, because anyone who can reach
+a port can cause them."""
 
 # The demand mix.
 TAUGHT_NAMES = 16
 """GPU models and UUIDs that a pod lists. A pod that lists more is placed, but does not count as demand."""
 TAUGHT_LABELS = 32
 """Labels and values in the node selector and the required node affinity of a pod. A pod with more counts as
-one that insists on nothing."""
+one that requires nothing."""
 
 # Memory.
 CACHE = 1 << 20
 """Characters of untrusted text that one cache keeps. An entry larger than a sixteenth of it is not kept."""
 KEPT_PODS = 4 << 20
-"""About the bytes of the pods that are kept from filter requests. One pod counts as a sixteenth at most, so
+"""Approximate bytes of the pods that are kept from filter requests. One pod counts as at most a sixteenth, so
 the latest pods are always kept."""
 DISRUPTIONS = 2048
 """Disruptions of pods that are remembered, over all jobs. Even with the longest names they fit into one
@@ -218,17 +222,17 @@ ConfigMap."""
 DECISION = 8 << 10
 """Characters for the decisions of one pod, on average over the number of pods in the settings."""
 
-# The files of the history. Whoever can write to its directory can add lines.
+# Files of the history. Anyone who can write to their directory can add lines.
 HISTORY_FILES = 64  # files that are read; older ones are removed
 HISTORY_LINE = 64 << 10  # bytes of a line. A decision has up to 8 KiB
-HISTORY_QUEUED = 10_000  # lines that wait to be written; more would mean that the disk does not answer
+HISTORY_QUEUED = 10_000  # lines queued for writing; more would mean that the disk does not respond
 HISTORY_SHOWN = 20  # decisions of one pod in one answer
 HISTORY_RUNS, JOB_RUNS = 10_000, 64
 """Runs of pods that are remembered, and those of one job in one answer."""
 
 
 def shorten(text: str, limit: int = PROBLEM) -> str:
-    """The text with at most ``limit`` characters. It ends in ``...`` if it was cut."""
+    """The text with at most ``limit`` characters. It ends with ``...`` if it was truncated."""
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
@@ -238,9 +242,9 @@ def quoted(text: str) -> str:
 
 
 def validation_problem(error: ValidationError) -> str:
-    """What is wrong with a manifest or message: the first problem and its path, in ``PROBLEM`` characters.
+    """The first problem of a manifest or message and its path, in at most ``PROBLEM`` characters.
 
-    Beyond ``ERRORS`` problems only their number, because pydantic describes all of them to give the first.
+    Beyond ``ERRORS`` problems, only their number, because pydantic describes all of them to return the first.
     """
     if (count := error.error_count()) > ERRORS:
         return f"{count} values are invalid"

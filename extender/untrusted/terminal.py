@@ -1,7 +1,7 @@
 """Standard output and standard error of a command.
 
-Whatever prints, hidden characters are escaped here. Output that cannot be written ends the command; messages
-that cannot be written are dropped.
+Hidden characters are escaped here, whatever code prints them. Output that cannot be written ends the command;
+messages that cannot be written are dropped.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from extender.untrusted.visible import visible, visible_lines
 
 _BAR = 30  # characters
 _VISIBLY = "stowage.visibly"
-"""The name of ``_unencodable``."""
+"""The name under which ``_unencodable`` is registered."""
 
 
 class OutputLost(Exception):
-    """Standard output cannot be written; the text says why. ``unread``: who reads it has seen enough."""
+    """Standard output cannot be written; the text is the reason. ``unread``: the reader has closed the
+    pipe."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(getattr(error, "strerror", None) or str(error))
@@ -33,11 +34,13 @@ class OutputLost(Exception):
 
 
 class _Shown:
-    """A stream for people. Raises ``OutputLost`` where it cannot be written, unless it is for errors."""
+    """A stream for people. Raises ``OutputLost`` if it cannot be written, unless it is for errors."""
 
     def __init__(self, stream: TextIO, *, errors: bool) -> None:
         self._stream, self._errors = stream, errors
-        if reconfigure := getattr(stream, "reconfigure", None):  # else a terminal in ASCII ends the command
+        if reconfigure := getattr(
+            stream, "reconfigure", None
+        ):  # or an ASCII terminal ends the command
             reconfigure(errors=_VISIBLY)
 
     def __getattr__(self, name: str) -> object:
@@ -47,7 +50,7 @@ class _Shown:
         return self.control(visible_lines(text))
 
     def control(self, text: str) -> int:
-        """Write a text with control sequences of our own."""
+        """Write a text that contains our control sequences."""
         with self._lost():
             return self._stream.write(text)
         return 0
@@ -67,7 +70,7 @@ class _Shown:
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """In the block, all output goes through here."""
+    """Pass all output of the block through here."""
     before = _opened("stdin"), _opened("stdout"), _opened("stderr")
     codecs.register_error(_VISIBLY, _unencodable)
     sys.stdout = cast(TextIO, _Shown(before[1], errors=False))
@@ -79,7 +82,7 @@ def shown() -> Iterator[None]:
 
 
 def abandon_output() -> None:
-    """Let what is left of standard output go to the null device, or the flush at exit fails again."""
+    """Redirect the rest of standard output to the null device; otherwise the flush at exit fails again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -97,14 +100,15 @@ def interruptible() -> Iterator[None]:
 
 
 def show_line(text: str) -> None:
-    """Replace the line of a terminal on standard error; "" clears it. The next output overwrites it."""
+    """Replace the current line of a terminal on standard error; "" clears it. The next output overwrites
+    it."""
     if sys.stderr.isatty():
         _control(sys.stderr, f"\r\033[K{visible(text)}\r")
 
 
 def show_step(text: str) -> None:
-    """What a command does next, so that nobody waits in silence: ``show_line``, or a line where standard
-    error is no terminal."""
+    """Show the next step of a command, so that the user sees progress: by ``show_line``, or as a line if
+    standard error is not a terminal."""
     if sys.stderr.isatty():
         show_line(f"{text} ...")
     else:
@@ -112,20 +116,20 @@ def show_step(text: str) -> None:
 
 
 def show_progress(what: str, part: float) -> None:
-    """Replace that line by a bar of which this part (0 to 1) is full; 1 clears it."""
+    """Replace that line by a progress bar that is filled to ``part`` (0 to 1); 1 clears it."""
     filled = "#" * round(_BAR * part)
     show_line(f"{what:32.32} [{filled:.<{_BAR}}] {part:4.0%}" if part < 1 else "")
 
 
 def line_width(*, wide: bool = False) -> int:
-    """Characters of a line on standard output: ``COLUMNS``, or those of the terminal; 0, for any, without
-    both, or if ``wide``."""
+    """Width of a line on standard output in characters: ``COLUMNS``, or the width of the terminal; 0
+    (unlimited) without both, or if ``wide``."""
     bounded = not wide and (sys.stdout.isatty() or os.environ.get("COLUMNS"))
     return shutil.get_terminal_size().columns if bounded else 0
 
 
 def clear_screen() -> None:
-    """Clear the terminal that is standard output."""
+    """Clear the screen if standard output is a terminal."""
     if sys.stdout.isatty():
         _control(sys.stdout, "\033[H\033[2J")
 
@@ -136,14 +140,14 @@ def _control(stream: TextIO, text: str) -> None:
 
 
 def _opened(name: str) -> TextIO:
-    """The stream; one that the caller has closed (``>&-``) is the null device, or the next file to be opened
-    would be taken for it."""
+    """The stream, or the null device for one that the caller has closed (``>&-``): otherwise the next opened
+    file would get its descriptor."""
     if getattr(sys, name) is None:
         setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w"))  # noqa: SIM115
     return cast(TextIO, getattr(sys, name))
 
 
 def _unencodable(error: UnicodeError) -> tuple[str, int]:
-    """What is written for characters that the encoding of the stream does not have."""
+    """Escape sequence for characters that the encoding of the stream lacks."""
     assert isinstance(error, UnicodeEncodeError)
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end

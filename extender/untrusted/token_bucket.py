@@ -1,13 +1,13 @@
-"""A budget that refills with time: so much in the long run, and some of it at once."""
+"""A budget that refills over time: a long-term rate, with bursts."""
 
 from __future__ import annotations
 
 
 class TokenBucket:
-    """At most ``per_second`` tokens in a second on average. Times are monotonic seconds."""
+    """At most ``per_second`` tokens per second on average. Times are monotonic seconds."""
 
     def __init__(self, per_second: float, burst: float) -> None:
-        """``burst``: how many may be taken at once after a pause."""
+        """``burst``: the number of tokens that may be taken at once after a pause."""
         self._per_second, self._burst = per_second, burst
         self._tokens, self._at = burst, 0.0
 
@@ -16,7 +16,7 @@ class TokenBucket:
         return self._refill(now) >= min(count, self._burst)
 
     def take(self, count: float, now: float) -> None:
-        """``count`` tokens are used. May leave a debt, which later ones wait for."""
+        """Take ``count`` tokens. This may leave a debt, for which later tokens wait."""
         self._tokens = self._refill(now) - count
 
     def _refill(self, now: float) -> float:

@@ -1,6 +1,6 @@
-"""How people are shown what others wrote: in lines, tables and CSV in which no character acts or hides.
+"""Output of untrusted text for people: lines, tables and CSV without control or hidden characters.
 
-A hidden character is written as JSON writes it (``\\u202e``), so JSON stays JSON of the same value.
+Hidden characters are escaped as in JSON (``\\u202e``), so JSON remains JSON of the same value.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ _HIDDEN = re.compile(
     "\u205f-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]"
 )
-"""Control characters, marks of direction, separators of lines, what has no width, and lone surrogates."""
+"""Control characters, directional marks, line separators, zero-width characters, and lone surrogates."""
 _NARROWEST = 12
-"""Characters of a column."""
+"""Minimum width of a column, in characters."""
 _FORMULA = re.compile("[=@＝＠]|[-+－＋](?![0-9.]*$)")
-"""What a spreadsheet takes for the start of a formula; a number and a lone sign are none."""
+"""Text that a spreadsheet interprets as the start of a formula, except a number and a lone sign."""
 
 
 def visible(text: str) -> str:
-    """The text in one line, with hidden characters and line breaks escaped. Twice is as good as once."""
+    """The text in one line, with hidden characters and line breaks escaped. Idempotent."""
     return _HIDDEN.sub(_escaped, text)
 
 
 def visible_lines(text: str) -> str:
-    """The same of a text whose lines are meant."""
+    """As ``visible``, but with line breaks kept."""
     return _HIDDEN.sub(lambda found: "\n" if found[0] == "\n" else _escaped(found), text)
 
 
 def listed(names: Sequence[str], most: int, more: str = "") -> str:
-    """The first names, and how many there are beside them: ``a, b and 3 more``, with what these are."""
+    """The first names, and the number of others: ``a, b and 3 more``, followed by the text ``more``."""
     beside = f" and {len(names) - most} more{more}" if len(names) > most else ""
     return ", ".join(names[:most]) + beside
 
@@ -48,9 +48,9 @@ def joined(lines: Iterable[str]) -> str:
 def columns(
     rows: Sequence[Sequence[str]], right: Container[int] = (), indent: str = "", width: int = 0
 ) -> list[str]:
-    """The rows as lines with columns of equal width, those in ``right`` flush right. Within ``width``
-    characters, 0 for any number: columns are made narrower, first those whose texts then take the fewest
-    lines. Words stay whole, so that a name can be found and copied."""
+    """The rows as lines with aligned columns, those in ``right`` flush right. To fit into ``width``
+    characters (0: unlimited), columns are narrowed, first those whose texts then take the fewest lines. Words
+    are not broken, so that names can be searched and copied."""
     texts = [[*map(visible, row)] for row in rows]
     longest = [max(map(len, column)) for column in zip(*texts, strict=True)]
     narrowest = [
@@ -78,15 +78,15 @@ def columns(
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """The text in lines of this width, 0 for any. Those that continue it are indented: what others wrote can
-    begin no line."""
+    """The text in lines of this width (0: unlimited). Continuation lines are indented, so that untrusted text
+    cannot begin a line."""
     if not 0 < width < len(text):
         return [text]
     return textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """The rows as CSV. A text that a spreadsheet would run as a formula begins with an apostrophe."""
+    """The rows as CSV. A text that a spreadsheet would run as a formula is prefixed with an apostrophe."""
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
     return file.getvalue().rstrip("\n")

@@ -1,9 +1,9 @@
-"""Reads untrusted YAML and JSON as plain values. Nothing else in Stowage reads YAML.
+"""A reader of untrusted YAML and JSON as plain values. Nothing else in Stowage reads YAML.
 
-PyYAML's loaders are not safe for this: they build a tree by recursion in C, so deep nesting ends the process,
-and they resolve aliases, so a few lines become gigabytes. This reader takes the events of PyYAML's parser one
-by one, and builds the values without recursion, in a third of the time of PyYAML's C loader and without its
-tree. An alias costs as much as what it stands for.
+PyYAML's loaders are not safe for this: they build a tree by recursion in C, so deep nesting crashes the
+process, and they resolve aliases, so a few lines expand to gigabytes. This reader processes the events of
+PyYAML's parser one by one and builds the values without recursion, in a third of the time of PyYAML's C
+loader and without its tree. An alias costs as much as the value that it stands for.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _WORDS = {
 _INTEGER = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)")
 _FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+][0-9]+)?")
 _LONGEST_NUMBER = 64
-"""Characters. A longer number stays text."""
+"""Maximum number of characters. A longer number remains text."""
 # libyaml compares every %TAG with all earlier ones, which takes minutes for a megabyte of them. The pattern
 # begins with a literal character because Python then searches fast.
 _DIRECTIVE = re.compile(r"%(?<=[\n\r\x85\u2028\u2029\ufeff]%)")
 _TAG = "tag:yaml.org,2002:"
 _MERGE = object()
-"""Stands for the key ``<<`` of a map that is not complete."""
+"""Stands for the key ``<<`` of an incomplete map."""
 _TEXT_TAGS = frozenset({None, "!", *(_TAG + name for name in ("str", "binary", "timestamp"))})
 _PLAIN_TAGS = frozenset(_TAG + name for name in ("null", "bool", "int", "float"))
 
 
 class TextError(ValueError):
-    """The text is refused. The message says why in a few words, and does not quote the text."""
+    """The text is rejected. The message states the reason in a few words, and does not quote the text."""
 
 
 def plain_value(text: str) -> object:
-    """The value of an unquoted scalar: None, a boolean, a number, or else the text itself.
+    """The value of an unquoted scalar: None, a boolean, a number, otherwise the text itself.
 
-    As in YAML 1.1, which Kubernetes reads, except that times and numbers to base 60 stay text.
+    As in YAML 1.1, which Kubernetes uses, except that times and base-60 numbers remain text.
     """
     if text in _WORDS:
         return _WORDS[text]
@@ -70,11 +70,11 @@ def yaml_documents(
     plain: Callable[[str], object] = plain_value,
     hook: Hook | None = None,
 ) -> list[Any]:
-    """The documents of a YAML text. Keys of maps stay text. Raises ``TextError``.
+    """The documents of a YAML text. Keys of maps remain text. Raises ``TextError``.
 
-    ``nodes`` is the limit for scalars, lists and maps; without it anchors, aliases and merge keys are
-    refused. ``plain`` gives the value of an unquoted scalar. Directives and other tags than those of plain
-    values are refused.
+    ``nodes``: the limit on scalars, lists and maps; without it, anchors, aliases and merge keys are rejected.
+    ``plain`` returns the value of an unquoted scalar. Directives, and tags other than those of plain values,
+    are rejected.
     """
     if text.startswith("%") or _DIRECTIVE.search(text):
         raise TextError("directives (%) are not allowed")
@@ -102,7 +102,7 @@ def bounded_json(text: str, nodes: int) -> Any:  # noqa: ANN401 (whatever JSON h
 
 
 class _Collection(NamedTuple):
-    """A list or map that is not complete yet. Of a map ``values`` has keys and values alternately."""
+    """An incomplete list or map. In a map, ``values`` alternates between keys and values."""
 
     values: list[Any]
     is_map: bool
@@ -174,7 +174,7 @@ class _Builder:
         if not self._takes_aliases:
             raise _refused("aliases are not allowed", event)
         if event.anchor not in self._anchors:
-            raise _refused("an alias of what is not complete", event)
+            raise _refused("an alias to an incomplete value", event)
         value = self._anchors[event.anchor]
         if self._inner.wants_key and not isinstance(value, str):
             raise _refused("a key is not text", event)
@@ -188,18 +188,19 @@ class _Builder:
 
 
 def _members(keys: list[Any], values: list[Any]) -> dict[str, Any]:
-    """The members of a map. Its own come before merged ones, and earlier merged ones before later."""
+    """The members of a map. Its own take precedence over merged ones, and earlier merged ones over later
+    ones."""
     own = {key: value for key, value in zip(keys, values, strict=True) if key is not _MERGE}
     for merged in (value for key, value in zip(keys, values, strict=True) if key is _MERGE):
         for other in merged if isinstance(merged, list) else [merged]:
             if not isinstance(other, dict):
-                raise TextError("a merge key (<<) takes a map or a list of maps")
+                raise TextError("a merge key (<<) requires a map or a list of maps")
             own = other | own
     return own
 
 
 def _left_after(value: object, left: int, depth: int) -> int:
-    """How many scalars, lists and maps are left after those of a value, which is nested this deep."""
+    """Remaining number of scalars, lists and maps after those of a value, which is nested this deep."""
     unread: list[Iterator[object]] = [iter([value])]
     while unread:
         for item in unread[-1]:

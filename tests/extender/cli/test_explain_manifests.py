@@ -243,7 +243,7 @@ def test_a_manifest_with_anchors(case: Case) -> None:
         (b"\x00\x01\x02", "is not YAML: the text has a character that YAML does not allow"),
         (
             b"kind: Pod\nmetadata: {name: a}\nspec: *m\n",
-            "an alias of what is not complete (line 3)",
+            "an alias to an incomplete value (line 3)",
         ),
         (b"kind: MyThing\nspec: {size: 3}\n", "has no pod and no pod template (MyThing): create it, and"),
         (b"kind: Pod\nmetadata: {name: a}\nspec: {containers: nvidia}\n", "spec.containers: "),

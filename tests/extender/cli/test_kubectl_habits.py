@@ -73,7 +73,7 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "explain -f bomb.yaml.gz --example",
             1,
-            "bomb.yaml.gz: cannot be read: it unpacks to more than 32 MiB",
+            "bomb.yaml.gz: cannot be read: it decompresses to more than 32 MiB",
         ),
         ("explain -f cut.yaml.gz --example", 1, "cut.yaml.gz: cannot be read: gzip: Compressed file ended"),
         (

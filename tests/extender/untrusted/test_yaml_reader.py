@@ -33,7 +33,7 @@ ALIASES = (
         ("? " * 500_000, "a key is not text"),
         ("[" * (YAML_DEPTH + 1) + "]" * (YAML_DEPTH + 1), "deep"),
         (ALIASES, "too many values"),
-        ("a: 1\nb: *a", r"an alias of what is not complete \(line 2\)"),
+        ("a: 1\nb: *a", r"an alias to an incomplete value \(line 2\)"),
         ("a: &a [*a]", "not complete"),
         ("{&a <<: {}, b: *a}", "not complete"),
         ("a: &a [1]\n*a : 2", "a key is not text"),

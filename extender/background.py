@@ -48,14 +48,14 @@ class Background:
         self._last: dict[str, _Error] = {}
 
     async def keep(self, name: str, run: Run) -> None:
-        """Await ``run()``, and repeat after each error, until it returns or this task is cancelled."""
+        """Await ``run()``, and repeat after each error, until it returns or this task is canceled."""
         while True:
             try:
                 return await run()
             except asyncio.CancelledError as error:
                 if (task := asyncio.current_task()) is None or task.cancelling():
                     raise
-                self._note(name, error)  # something that it awaited was cancelled
+                self._note(name, error)  # something that it awaited was canceled
             except Exception as error:
                 self._note(name, error)
             await asyncio.sleep(self._pause)

@@ -16,7 +16,6 @@ _HEADS = {
     "knee": "arrived when 1 % was dropped, %",
     "failed_pods": "pods dropped",
     "fragmentation": "unusable, %",
-    "utilisation": "allocated, %",
     "asked": "requested, %",
     "gpus": "GPUs",
     "allocated": "allocated, %",

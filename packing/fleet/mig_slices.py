@@ -142,11 +142,11 @@ def _windows_of(spec: NodeSpec, pool: Pool) -> Windows:
     model = named_model(spec.model)
     if not pool.profile or model is None or model.geometry is None:
         return ()
-    return _catalogue_windows(model.geometry, pool.profile, model.memory_mib)
+    return _catalog_windows(model.geometry, pool.profile, model.memory_mib)
 
 
 @lru_cache(maxsize=1024)
-def _catalogue_windows(geometry: Geometry, name: str, memory_mib: int) -> Windows:
+def _catalog_windows(geometry: Geometry, name: str, memory_mib: int) -> Windows:
     profile = parse_profile(name)
     placement = placement_of(geometry, profile, memory_mib) if profile else None
     return tuple(window(start, placement.size) for start in placement.starts) if placement else ()

@@ -181,7 +181,7 @@ UNKNOWN_VALUE = 1.0
 """The value of a GPU of an unknown model."""
 
 
-def catalogue_value(model: Model) -> float:
+def catalog_value(model: Model) -> float:
     """The mean of dense FP16 rate and memory, relative to an A100 with 80 GB; this ranks models roughly by
     price."""
     return (model.fp16_tflops / _FP16 + model.memory_mib / _MIB) / 2
@@ -212,13 +212,13 @@ class GpuValues:
         if (number := number_for(self.given, model, product)) is not None:
             return number / _unit(tuple(self.given.items()))
         known = named_model(model)
-        return catalogue_value(known) if known else UNKNOWN_VALUE
+        return catalog_value(known) if known else UNKNOWN_VALUE
 
 
 @lru_cache(maxsize=16)
 def _unit(given: tuple[tuple[str, float], ...]) -> float:
     """The given number that corresponds to a value of 1: the mean ratio to the catalog's values, so that
     models without a given number keep their relation to those with one."""
-    named = [(number_for(dict(given), model.name, ""), catalogue_value(model)) for model in models()]
+    named = [(number_for(dict(given), model.name, ""), catalog_value(model)) for model in models()]
     ratios = [number / value for number, value in named if number is not None]
     return geometric_mean(ratios) if ratios else 1.0

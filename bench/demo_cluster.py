@@ -223,7 +223,7 @@ _RUNNING = [
     ("rack-4g", "gb200-r1-01", 1),
     ("rack-4g", "gb200-r1-02", 1),
 ]
-"""How many pods of a kind run on a node of the bundled cluster."""
+"""Kind, node and number of the running pods of the bundled cluster."""
 
 _PENDING = ["tune-2g", "chat-13b", "notebook", "sweep", "train-16g"]
 

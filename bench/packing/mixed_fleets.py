@@ -284,7 +284,8 @@ def _steps(room: RoomByMoves) -> list[Step]:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Of the pods that count, in percent: placed GPU-hours, by GPU and by value, and dropped 8-GPU jobs."""
+    """Results for the pods that count, in percent: placed GPU-hours, by GPU and by value, and dropped 8-GPU
+    jobs."""
 
     gpu_hours: float
     worth: float
@@ -329,8 +330,8 @@ def departures(seed: int, policy: str, load: float, select: float) -> Placed:
 
 
 def _mean_lifetime(fleet: Fleet, items: Sequence[Item], load: float) -> float:
-    """In arrivals: such that the jobs request ``load`` times the whole GPUs, once all fractions of GPUs are
-    taken by single-GPU jobs."""
+    """The mean lifetime, in arrivals, at which the jobs request ``load`` times the whole GPUs, once all
+    fractions of GPUs are taken by single-GPU jobs."""
     arrays = fleet.arrays
     devices = arrays.total_devices[fleet.names.resources[GPU]]
     whole = (arrays.offered == WHOLE_GPU).sum(axis=0)

@@ -1,4 +1,4 @@
-"""How many pods restricted to a subset of the nodes wait, while others could have been placed elsewhere.
+"""Counts restricted pods that are pending although other pods could have been placed elsewhere.
 
 Half of the nodes are in zone a, and a third of the pods require it, unless options specify other numbers.
 Pods arrive one by one until they request ``load`` x the GPUs, and pods that fit nowhere wait. The policy

@@ -130,7 +130,7 @@ def _arrived(queue: Sequence[Request], capacity: float, arrival: float) -> Count
 
 
 def _curve(filling: Filling, capacity: float) -> Curve:
-    """At every 20th arrival."""
+    """The curve, sampled at every 20th arrival."""
     arrived = np.cumsum(filling.gpus)
     used = np.cumsum(np.where(filling.rows >= 0, filling.gpus, 0.0))
     return (100 * arrived[::20] / capacity).tolist(), (100 * used[::20] / capacity).tolist()

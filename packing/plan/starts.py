@@ -157,7 +157,7 @@ class StartQueue:
                 self._take_on(row, {*needs}, key, request, np.where(here, ends, 0.0))
 
     def _take_on(self, row: int, needs: set[str], key: str, request: Request, ends: Doubles) -> None:
-        """In futures in which the request does not start there, it ends at once."""
+        """Place the request on this row. In futures in which it does not start there, it ends at once."""
         ahead = self._ahead[row]
         ended = [allocation for pod in self._running(row) if pod.key in needs for allocation in pod.held]
         stays = [allocation for pod in ahead if pod.key not in needs for allocation in pod.held]
@@ -190,8 +190,9 @@ class StartQueue:
     def _by_trial(
         self, request: Request, row: int, pods: Sequence[Running], ends: Doubles, leaving: Flags
     ) -> Flags:
-        """Where amounts are not sufficient: remove the pods in the order in which they end, until the fleet
-        confirms that the request fits. Sets ``leaving``; returns whether it ever fits, (S,)."""
+        """Find the starts by trial where amounts are not sufficient: remove the pods in the order in which
+        they end, until the fleet confirms that the request fits. Sets ``leaving``; returns whether it ever
+        fits, (S,)."""
 
         @cache
         def fits(gone: frozenset[int]) -> bool:

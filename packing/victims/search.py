@@ -5,9 +5,9 @@ A *victim* is a pod that may be evicted; its cost is a vector that is compared l
 evicted, at the gang's cost.
 
 The search is greedy: start with evicting all victims, then let as many as possible stay, one by one. The
-order determines the remaining set, so several orders are tried, and then the neighbors of the best set. No
-unit could be left out of a resulting set. Whether the request fits is determined by amounts, or by trial
-where these are not sufficient.
+order determines the remaining set, so several orders are tried, and then the neighbors of the best set. The
+resulting sets are minimal: no unit can be left out. Whether the request fits is determined by amounts, or by
+trial where these are not sufficient.
 """
 
 from __future__ import annotations

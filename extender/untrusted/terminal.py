@@ -38,9 +38,7 @@ class _Shown:
 
     def __init__(self, stream: TextIO, *, errors: bool) -> None:
         self._stream, self._errors = stream, errors
-        if reconfigure := getattr(
-            stream, "reconfigure", None
-        ):  # or an ASCII terminal ends the command
+        if reconfigure := getattr(stream, "reconfigure", None):  # or an ASCII terminal ends the command
             reconfigure(errors=_VISIBLY)
 
     def __getattr__(self, name: str) -> object:

@@ -1,1 +1,1 @@
-"""Queues and gangs: which queue and which gang a pod belongs to, and who may be evicted for whom."""
+"""Queues and gangs: the queue and the gang of a pod, and which pods may be evicted for which."""

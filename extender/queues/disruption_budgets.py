@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: which evictions the eviction API refuses."""
+"""PodDisruptionBudgets: the evictions that the eviction API rejects."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
 from extender.untrusted.limits import BUDGETS_PER_POD
 
 _Bucket: TypeAlias = tuple[str, str | None, str]
-"""A namespace, and a label with its value that all pods of a budget have (None: there is no such label)."""
+"""A namespace, and a label with its value that all pods of a budget have (None: no such label)."""
 Selecting: TypeAlias = list[PodDisruptionBudget] | None
-"""The budgets that select a pod; None if that is not certain."""
+"""The budgets that select a pod; None if uncertain."""
 _NEVER_HELD = ("Pending", "Succeeded", "Failed")
 
 
 class DisruptionBudgets:
-    """The budgets by key. Each is filed under one label of its selector, the one with the fewest budgets.
+    """The budgets by key. Each is indexed by one label of its selector, the one with the fewest budgets.
 
     ``known``: the API server lists them for Stowage. If not, nothing counts as a violation. ``changes``
-    counts changes of which pods they select.
+    counts changes of their selectors.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class DisruptionBudgets:
         self._buckets: dict[_Bucket, dict[str, PodDisruptionBudget]] = {}
 
     def apply(self, event: Event) -> None:
-        """Take in an event about a PodDisruptionBudget."""
+        """Apply an event of a PodDisruptionBudget."""
         match event:
             case Upserted(PodDisruptionBudget() as budget):
                 self.known = True
@@ -71,13 +71,14 @@ class DisruptionBudgets:
     def violations(
         self, pods: Sequence[Pod], selecting: MutableMapping[str, Selecting] | None = None
     ) -> tuple[bool, ...]:
-        """For each pod, in this order, whether its eviction after those before it violates a budget.
-        ``selecting``: what is found by the keys of pods, which a caller keeps who asks again at once.
+        """For each pod, in this order, whether its eviction after the preceding ones violates a budget.
+        ``selecting``: a cache by the key of the pod, for callers that repeat the question immediately.
 
-        As the eviction API decides (kubernetes, ``pkg/registry/core/pod/storage/eviction.go``): no budget
-        holds a pod that is Pending or terminates, and none that ``frees_unready`` one that is not ready; a
-        pod with two budgets is never evicted. Every budget is charged, unless its ``disruptedPods`` name the
-        pod already. A pod violates them, too, if one cannot be read or too many may select it.
+        Follows the eviction API (kubernetes, ``pkg/registry/core/pod/storage/eviction.go``): no budget
+        protects a pod that is Pending or terminating, and no budget with ``frees_unready`` a pod that is not
+        ready; a pod with two budgets is never evicted. Every budget is charged, unless its ``disruptedPods``
+        already contain the pod. An unreadable budget, or too many that may select the pod, also count as a
+        violation.
         """
         charged: dict[str, int] = {}
         found = []
@@ -100,8 +101,8 @@ class DisruptionBudgets:
         return selecting[pod.key]
 
     def _selecting(self, pod: Pod) -> Selecting:
-        """The budgets that select the pod; None if one cannot be read, or more than ``BUDGETS_PER_POD`` are
-        to be compared."""
+        """The budgets that select the pod; None if one is unreadable, or if more than ``BUDGETS_PER_POD``
+        must be compared."""
         namespace, buckets = pod.namespace, self._buckets
         if not buckets:
             return []
@@ -115,7 +116,7 @@ class DisruptionBudgets:
 
 
 def _possible_buckets(budget: PodDisruptionBudget) -> Iterator[_Bucket]:
-    """One for each requirement that a label has one certain value."""
+    """A bucket for each requirement that a label has one specific value."""
     for requirement in budget.selector or ():
         if requirement.operator == "In" and len(requirement.values) == 1:
             yield budget.namespace, requirement.key, requirement.values[0]

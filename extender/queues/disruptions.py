@@ -1,10 +1,10 @@
-"""Which jobs lost pods to preemption or interruption, when, and how much work that cost: the time since the
-last checkpoint, or since the start.
+"""Jobs that lost pods to preemption or interruption: when, and how much work that cost, which is the time
+since the last checkpoint, or since the start.
 
 Kubernetes marks a pod that it is about to end with the condition ``DisruptionTarget``. Its reasons are listed
-in "Pod disruption conditions" (kubernetes.io/docs/concepts/workloads/pods/disruptions, from 1.31 on), and
-``DeletionByDeviceTaintManager`` in pkg/controller/devicetainteviction of Kubernetes 1.36. Volcano and KAI set
-``PreemptionByScheduler``, too (Volcano pkg/scheduler/cache/cache.go at ed72c7c8, KAI-Scheduler
+in "Pod disruption conditions" (kubernetes.io/docs/concepts/workloads/pods/disruptions, 1.31 and later), and
+``DeletionByDeviceTaintManager`` in pkg/controller/devicetainteviction of Kubernetes 1.36. Volcano and KAI
+also set ``PreemptionByScheduler`` (Volcano pkg/scheduler/cache/cache.go at ed72c7c8, KAI-Scheduler
 pkg/scheduler/cache/evictor/default_evictor.go at d5bc503a).
 """
 
@@ -35,25 +35,25 @@ from packing.fleet.arrays import Doubles
 from packing.victims.rights import rounds_of
 
 CHECKPOINTED_AT = "stowage.dev/checkpointed-at"
-"""Annotation: when the pod saved its work last, in RFC 3339."""
+"""Annotation: when the pod last saved its work, in RFC 3339."""
 CHECKPOINT_INTERVAL = "stowage.dev/checkpoint-interval"
 """Annotation: how often the pod saves its work, as a Go duration or in seconds."""
 PREEMPTIONS = ("PreemptionByScheduler", "EvictionByEvictionAPI")
-"""Reasons of disruptions that make room for other pods. ``kubectl drain`` has the second one as well."""
+"""Reasons of disruptions that make room for other pods. ``kubectl drain`` also causes the second one."""
 NODE_INTERRUPTION = "NodeInterruption"
-"""Our reason for a pod that is evicted from a node with an interruption taint, or deleted there."""
+"""Stowage's reason for a pod that is evicted from a node with an interruption taint, or deleted there."""
 REASONS = (
     *PREEMPTIONS, NODE_INTERRUPTION, "DeletionByTaintManager", "DeletionByDeviceTaintManager",
     "DeletionByPodGC", "TerminationByKubelet", "other",
 )  # fmt: skip
 OWNERS = ("Job", "ReplicaSet", "StatefulSet", "DaemonSet", "none", "other")
-"""Kinds of controllers that metrics tell apart."""
+"""Kinds of controllers that metrics distinguish."""
 NO_QUEUE_LABEL = "none"
-"""The label of metrics for pods without a queue."""
+"""Label value in metrics for pods without a queue."""
 REPLACEMENT_SECONDS = 3600.0
-"""How long after an interruption a pending pod of the same job counts as the replacement."""
+"""Seconds after an interruption in which a pending pod of the same job counts as the replacement."""
 _LEFT_OUT = 10.0, 300.0
-"""Seconds for which a pod whose eviction was refused is left out of plans, at first and at most."""
+"""Seconds for which a pod is excluded from plans after its eviction was rejected, initially and at most."""
 _K = TypeVar("_K")
 _T = TypeVar("_T")
 _NODE_CLOCK_SKEW = 60.0  # seconds that the clock of a node may be ahead of ours
@@ -62,18 +62,18 @@ _SECONDS = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?")
 _HOUR = 3600.0
 _MOST_LOST = 1e15  # GPU-seconds
 _CLOCK_SKEW = 5.0
-"""Seconds by which the clock of whoever ends a pod may be ahead of the API server's, which notes when the
-replacement was created."""
+"""Seconds by which the clock of the component that ends a pod may be ahead of the API server's, which sets
+the creation time of the replacement."""
 
 
 def job_of(pod: Pod) -> str:
-    """What outlives a pod that is replaced: the UID of its controller, or the pod's own name, in its
-    namespace: who may create pods can write any UID."""
+    """The identity that outlives a replaced pod: the UID of its controller, otherwise the pod's own name. The
+    namespace is included because anyone who can create pods can write any UID."""
     return f"{pod.namespace}/{pod.owner.uid}"[:KEY] if pod.owner and pod.owner.uid else pod.key
 
 
 def disruption_reason(pod: Pod, *, node_interrupted: bool) -> str:
-    """Why a bound pod that ends was disrupted, one of ``REASONS``; "" if nothing says that it was.
+    """Why a bound pod that ends was disrupted, one of ``REASONS``; "" without a sign of a disruption.
 
     Without the condition, only a pod that is deleted on a node with an interruption taint counts.
     """
@@ -88,7 +88,7 @@ _Text: TypeAlias = Annotated[str, Meta(max_length=KEY)]
 
 
 class Disruption(NamedTuple):
-    """One pod that was disrupted, at ``at`` (Unix seconds). ``queue``: its queue then, "" for none.
+    """One disrupted pod, at ``at`` (Unix seconds). ``queue``: its queue at that time, "" if it had none.
     ``gpus``: whether it had any."""
 
     at: float
@@ -104,12 +104,12 @@ class Disruption(NamedTuple):
 
 
 class DisruptionLog:
-    """The last disruptions of all jobs, each pod once. Times in Unix seconds, by the clock ``now``. Where
-    there are too many, the oldest of the namespace with most is dropped: nobody can wash out those of others,
-    nor those of pods with GPUs by pods without.
+    """The latest disruptions of all jobs, each pod once. Times in Unix seconds, by the clock ``now``. If
+    there are too many, the oldest of the namespace with the most is dropped, so that no namespace can
+    displace the disruptions of others, nor pods without GPUs those of pods with GPUs.
 
     ``pods`` counts disrupted pods by (queue, reason, kind of owner), ``gpu_seconds`` the work that they lost
-    by (queue, reason), both since the log was made. ``changes`` counts what was added.
+    by (queue, reason), both since the log was created. ``changes`` counts additions.
     """
 
     def __init__(self, shield_seconds: float = 600.0, now: Callable[[], float] = time.time) -> None:
@@ -118,7 +118,7 @@ class DisruptionLog:
         self._shield, self._now = shield_seconds, now
         self._began = math.floor(now())  # Kubernetes has whole seconds
         self.moves: list[tuple[float, float]] = []
-        """When pods were moved for others, and the GPU-seconds that this lost, within the last hour."""
+        """Moves of pods for others within the last hour: the time, and the GPU-seconds lost."""
         self.changes = 0
         self._refused: BoundedMap[str, tuple[float, float]] = BoundedMap(
             DISRUPTIONS
@@ -128,15 +128,15 @@ class DisruptionLog:
         self._by_job: dict[str, list[Disruption]] = {}  # by time
         self._preemptions: dict[str, list[float]] = {}  # times, by queue
         self._by_whose: dict[tuple[str, bool], list[Disruption]] = {}  # by time
-        self._forgotten: dict[tuple[str, bool], float] = {}  # the time of the latest that was dropped
+        self._forgotten: dict[tuple[str, bool], float] = {}  # the time of the latest dropped one
 
     def record_loss(
         self, pod: Pod, queue: str, reason: str, gpus: float, lost: Callable[[float], float]
     ) -> None:
-        """Note a disrupted pod of this queue; a known one and one that is too old are ignored.
+        """Record a disrupted pod of this queue. Known and too old ones are ignored.
 
-        ``reason``: one of ``REASONS``. ``gpus``: how many GPUs it had. ``lost``: the seconds of work lost if
-        it ends at that time.
+        ``reason``: one of ``REASONS``. ``gpus``: number of GPUs that it had. ``lost``: seconds of work lost
+        if it ends at a given time.
         """
         now = self._now()
         at = min(pod.disrupted or now, now)
@@ -148,7 +148,8 @@ class DisruptionLog:
         self.gpu_seconds[queue or NO_QUEUE_LABEL, reason] += gpus * lost(at)  # type: ignore[assignment]
 
     def note_refused(self, pod: Pod, now: float) -> None:
-        """The API server has refused to evict the pod: plans leave it out, twice as long as the last time."""
+        """Record that the API server has rejected the pod's eviction: plans exclude it for twice as long as
+        the last time."""
         _, before = self._refused.get(pod.uid) or (0.0, _LEFT_OUT[0] / 2)
         seconds = min(_LEFT_OUT[1], before * 2)
         self._refused.put(pod.uid, (now + seconds, seconds), len(pod.uid) + 64)
@@ -157,36 +158,36 @@ class DisruptionLog:
         return (self._refused.get(pod.uid) or (0.0, 0.0))[0] > now
 
     def restarts(self, pod: Pod) -> int:
-        """How often the pod's job lost a pod before this one was created, as far as the log goes back."""
+        """Number of pods that the pod's job lost before this one was created, as far as the log goes back."""
         return self._before(pod, math.inf)
 
     def rounds(self, pod: Pod, apart: float) -> int:
-        """How often the pod's job was preempted before this pod was created, see ``rounds_of``."""
+        """Number of times that the pod's job was preempted before this pod was created, see ``rounds_of``."""
         lost = self._by_job.get(job_of(pod), ())[: self.restarts(pod)]
         return rounds_of((loss.at for loss in lost if loss.reason in PREEMPTIONS), apart)
 
     @property
     def jobs(self) -> Collection[str]:
-        """The jobs that lost a pod, as far as the log goes back, see ``job_of``."""
+        """Jobs that lost a pod, as far as the log goes back, see ``job_of``."""
         return self._by_job.keys()
 
     def shielded_until(self, pod: Pod, seconds: float | None = None) -> float:
-        """Until when the pod is shielded because its job lost one before this one was created: only a
+        """Time until which the pod is shielded because its job lost a pod before this one was created: only a
         replacement is shielded, not each pod of a large ReplicaSet. -inf without such a loss. ``seconds``:
-        for how long after the loss, None for the usual time."""
+        length of the shield after the loss, None for the usual length."""
         count, shield = self.restarts(pod), self._shield if seconds is None else seconds
         return self._by_job[job_of(pod)][count - 1].at + shield if count else -math.inf
 
     def replaces_interrupted(self, pod: Pod, now: float) -> bool:
-        """Whether a pending pod replaces one of the same job that was interrupted up to an hour ago: it
-        was created after that. Where a job also grows, this may be true for more pods than were lost."""
+        """Whether a pending pod replaces a pod of the same job that was interrupted up to an hour ago: it was
+        created after that. If a job also grows, this may be true for more pods than were lost."""
         count = 0 if pod.node_name else self._before(pod, now)
         lost = self._by_job[job_of(pod)][:count] if count else ()
         lately = (disruption for disruption in lost if disruption.at > now - REPLACEMENT_SECONDS)
         return any(disruption.reason not in PREEMPTIONS for disruption in lately)
 
     def evictions_last_hour(self, queue_name: str, now: float) -> int:
-        """How many pods of a queue were preempted within the hour before ``now``, by whomever."""
+        """Number of pods of a queue that were preempted within the hour before ``now``, by any component."""
         times = self._preemptions.get(queue_name, ())
         return bisect_right(times, now) - bisect_right(times, now - _HOUR)
 
@@ -205,13 +206,13 @@ class DisruptionLog:
                 self.moves.append((at, lost))
 
     def _before(self, pod: Pod, now: float) -> int:
-        """How many disruptions the pod's job had until ``now`` and before the pod's creation."""
+        """Number of disruptions of the pod's job until ``now`` and before the pod's creation."""
         created = math.floor(pod.created + _CLOCK_SKEW) + 1.0  # Kubernetes has whole seconds
         of_job = self._by_job.get(job_of(pod), [])
         return min(bisect_left(of_job, created, key=_time), bisect_right(of_job, now, key=_time))
 
     def _add(self, loss: Disruption) -> bool:
-        """Whether the disruption is new. Drops the oldest one beyond the limit."""
+        """Add a disruption. Returns whether it is new. Drops the oldest one beyond the limit."""
         forgotten = self._forgotten.get(loss.whose, -math.inf)
         if not loss.uid or loss.uid in self._uids or loss.at <= forgotten:
             return False
@@ -243,7 +244,7 @@ def _time(loss: Disruption) -> float:
 
 
 def _remove(lists: dict[_K, list[_T]], key: _K, value: _T) -> None:
-    """Remove a value from the list of a key, and an empty list."""
+    """Remove a value from the list of a key, and the list if it is then empty."""
     lists[key].remove(value)
     if not lists[key]:
         del lists[key]
@@ -258,8 +259,8 @@ def _entries(dumped: object, name: str, kind: type[_T]) -> Iterator[_T]:
 
 
 class Progress(NamedTuple):
-    """When a pod started (Unix seconds, 0 for not yet), the time of its last checkpoint that is not before
-    that (else NaN), and the seconds between two of its checkpoints (0 for none)."""
+    """The start of a pod (Unix seconds, 0: not started), the time of its last checkpoint if not before the
+    start (otherwise NaN), and the seconds between its checkpoints (0: none)."""
 
     started: float
     saved: float
@@ -267,7 +268,7 @@ class Progress(NamedTuple):
 
 
 def progress_of(pod: Pod, queue: Queue) -> Progress:
-    """What the pod and its queue say about its checkpoints."""
+    """The pod's progress, by its annotations and its queue."""
     saved_at, every = pod.annotations.get(CHECKPOINTED_AT), pod.annotations.get(CHECKPOINT_INTERVAL)
     saved = _timestamp(saved_at) if saved_at else None
     if saved is None or saved < pod.started:
@@ -286,13 +287,14 @@ def lost_by_each(started: Doubles, saved: Doubles, interval: Doubles, now: float
 
 
 def lost_seconds(pod: Pod, queue: Queue, now: float) -> float:
-    """Seconds of work that the pod loses if it ends at ``now`` (Unix seconds): from 0 to the time since its
-    start; 0 for a pod that has not started.
+    """Seconds of work that the pod loses if it ends at ``now`` (Unix seconds): between 0 and the time since
+    its start; 0 if it has not started.
 
     Its last checkpoint is the time in ``stowage.dev/checkpointed-at``. A time before the pod's start was
-    copied from another pod, and one in the future is wrong: they do not count. Otherwise the pod is taken to
-    save its work at each multiple of its interval after its start: that of
-    ``stowage.dev/checkpoint-interval``, else ``queue.checkpoint_interval``. Without any of them all is lost.
+    copied from another pod, and one in the future is wrong: they do not count. Otherwise the pod is assumed
+    to save its work at each multiple of its interval after its start: that of
+    ``stowage.dev/checkpoint-interval``, otherwise ``queue.checkpoint_interval``. Without any of these, all
+    work is lost.
     """
     started, saved, interval = (np.array([field]) for field in progress_of(pod, queue))
     return float(lost_by_each(started, saved, interval, now)[0])
@@ -326,18 +328,18 @@ def note_disruptions(
     nodes: Mapping[str, Node],
     gpus_of: Callable[[Pod], float],
 ) -> None:
-    """Note in ``log`` which pods the event shows as disrupted, and how much work they lost. ``gpus_of``: how
-    many GPUs a bound pod has."""
+    """Record in ``log`` the pods that the event shows as disrupted, and the work that they lost. ``gpus_of``:
+    the number of GPUs of a bound pod."""
     for pod, reason in disrupted_pods(event, pods, nodes):
         lost = partial(lost_seconds, pod, queues.queue_of(pod))
         log.record_loss(pod, queues.name_of(pod), reason, gpus_of(pod), lost)
 
 
 def disrupted_pods(event: Event, pods: Mapping[str, Pod], nodes: Mapping[str, Node]) -> list[tuple[Pod, str]]:
-    """Bound pods that end with this event because of a disruption, and the reason. ``pods`` are those before
+    """Bound pods that end with this event because of a disruption, and the reason. ``pods``: the pods before
     the event.
 
-    A pod counts once it is being deleted, has ended or is gone: until then the disruption may come to nothing
+    A pod counts once it is being deleted, has ended or is gone: until then the disruption may not take place
     (Kubernetes resets such a condition after two minutes, pkg/controller/disruption/disruption.go, v1.36).
     """
     disrupted = []

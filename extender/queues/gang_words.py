@@ -1,7 +1,7 @@
-"""Which gang a pod names, in the words of every common system.
+"""The gang that a pod names, in the labels and annotations of every common system.
 
-The first system in ``_READERS`` whose words a pod has decides. Users write all of them, so a gang never
-crosses a namespace, and a name that is no object name (too long) is ignored.
+The first system in ``_READERS`` of which a pod has labels or annotations decides. Users write all of them, so
+a gang never crosses a namespace, and a name that is too long for an object is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from extender.untrusted.limits import OBJECT_NAME
 GANG = "stowage.dev/gang"
 """Label or annotation of a pod: the name of its gang."""
 GANG_MIN = "stowage.dev/gang-min"
-"""Label or annotation: how many members must run. Without it: all."""
+"""Label or annotation: number of members that must run; all if it is absent."""
 KUEUE_WORKLOAD = "kueue.x-k8s.io/workload"
 """Annotation: the name of the Workload of the pod's job."""
 _KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
@@ -30,12 +30,13 @@ _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class GangWords:
-    """What a pod says of its gang. ``kind`` and ``name`` identify it within a namespace.
+    """A pod's declaration of its gang. ``kind`` and ``name`` identify the gang within a namespace.
 
-    ``minimum`` is what the pod itself declares, None for nothing. ``pod_groups`` are the kinds of objects of
-    this name that declare it, or of the name ``object``; the first that exists counts. ``role``: whose number
-    in that object counts, "" for all. ``indispensable``: without this pod the others are useless.
-    ``others_unlike``: members that do not exist yet may ask for something else than this pod.
+    ``minimum``: the one that the pod itself declares, None if it declares none. ``pod_groups``: kinds of
+    objects that declare the minimum, with this name or the name ``object``; the first that exists counts.
+    ``role``: the role whose number in that object counts, "" for all. ``indispensable``: without this pod,
+    the others are useless. ``others_unlike``: members that do not exist yet may have requests that differ
+    from this pod's.
     """
 
     kind: str
@@ -52,7 +53,7 @@ NO_WORDS = GangWords("", "")
 
 
 def words_of(pod: Pod) -> GangWords | None:
-    """The gang that a pod names, None for none."""
+    """The gang that a pod names, None if it names none."""
     if not pod.pod_group and _NAMES.isdisjoint(pod.labels) and _NAMES.isdisjoint(pod.annotations):
         return None  # as for most pods
     for read in _READERS:
@@ -75,8 +76,8 @@ def _annotations(*keys: str) -> _Entries:
 
 @dataclass(frozen=True, slots=True)
 class _System:
-    """A system whose pods name their gang in the first of ``names`` that they have, and how many of it must
-    run in the first of ``minimums``."""
+    """A system whose pods name their gang in the first of ``names`` that they have, and its minimum in the
+    first of ``minimums``."""
 
     kind: str
     names: _Entries
@@ -91,8 +92,8 @@ class _System:
 
 
 def _native(pod: Pod) -> GangWords | None:
-    """``spec.schedulingGroup.podGroupName`` (Kubernetes 1.36 on, feature gate GenericWorkload): k8s.io/api
-    v0.36.3, ``core/v1/types.go``."""
+    """``spec.schedulingGroup.podGroupName`` (Kubernetes 1.36 and later, feature gate GenericWorkload):
+    k8s.io/api v0.36.3, ``core/v1/types.go``."""
     if not pod.pod_group:
         return None
     return GangWords("PodGroup", pod.pod_group, pod_groups=NATIVE)
@@ -103,7 +104,7 @@ _KUBEFLOW: tuple[PodGroupKind, ...] = ("PyTorchJob", "TFJob", "XGBoostJob", "JAX
 
 def _kubeflow(pod: Pod) -> GangWords | None:
     """kubeflow/trainer, branch release-1.9, ``pkg/apis/kubeflow.org/v1/common_types.go``. Only the launcher
-    of an MPIJob (kubeflow/mpi-operator, v2beta1) is a pod of a Job of its own."""
+    of an MPIJob (kubeflow/mpi-operator, v2beta1) is a pod of a separate Job."""
     name = pod.labels.get("training.kubeflow.org/job-name")
     if not name:
         return None
@@ -115,7 +116,7 @@ def _kubeflow(pod: Pod) -> GangWords | None:
 
 def _kueue_workload(pod: Pod) -> GangWords | None:
     """kubernetes-sigs/kueue, ``apis/kueue/v1beta2/topology_types.go`` (WorkloadAnnotation, set by default
-    from 0.14 on). A Job that is not Indexed is a queue of tasks. Slices of an elastic job replace each
+    since 0.14). A Job that is not Indexed is a queue of tasks. Slices of an elastic job replace each
     other."""
     name = pod.annotations.get(KUEUE_WORKLOAD)
     indexed = "batch.kubernetes.io/job-completion-index" in pod.labels
@@ -126,9 +127,9 @@ def _kueue_workload(pod: Pod) -> GangWords | None:
 
 
 def _leader_worker_set(pod: Pod) -> GangWords | None:
-    """kubernetes-sigs/lws, ``api/leaderworkerset/v1/leaderworkerset_types.go``. A group starts again as a
-    whole (RecreateGroupOnPodRestart, the default). Its workers may be created only when the leader is ready,
-    from a template of their own."""
+    """kubernetes-sigs/lws, ``api/leaderworkerset/v1/leaderworkerset_types.go``. A group restarts as a whole
+    (RecreateGroupOnPodRestart, the default). Its workers may be created only when the leader is ready, from a
+    different template."""
     prefix = "leaderworkerset.sigs.k8s.io/"
     name, index = pod.labels.get(f"{prefix}name"), pod.labels.get(f"{prefix}group-index")
     if not name or not index:
@@ -146,8 +147,8 @@ def _leader_worker_set(pod: Pod) -> GangWords | None:
 
 def _ray(pod: Pod) -> GangWords | None:
     """ray-project/kuberay, ``ray-operator/controllers/ray/utils/constant.go``. A cluster is lost with its
-    head, and works on with any number of workers. The hosts of one worker replica
-    (``ray.io/worker-group-replica-name``, from 1.5) are replaced together."""
+    head, and continues with any number of workers. The hosts of one worker replica
+    (``ray.io/worker-group-replica-name``, since 1.5) are replaced together."""
     name = pod.labels.get("ray.io/cluster")
     if not name:
         return None
@@ -163,7 +164,7 @@ _READERS: tuple[Callable[[Pod], GangWords | None], ...] = (
     _System("stowage", _labels(GANG) + _annotations(GANG), (), _labels(GANG_MIN) + _annotations(GANG_MIN)),
     _native,
     # kubernetes-sigs/scheduler-plugins, ``apis/scheduling/v1alpha1/types.go`` (PodGroupLabel). Koordinator
-    # may read the same label: without the object, its annotation has the minimum.
+    # may read the same label: without the object, its annotation contains the minimum.
     _System(
         "coscheduling",
         _labels("scheduling.x-k8s.io/pod-group"),
@@ -197,8 +198,8 @@ _READERS: tuple[Callable[[Pod], GangWords | None], ...] = (
     _leader_worker_set,
     # NVIDIA/grove, ``operator/api/common/labels.go``
     _System("PodGang", _labels("grove.io/podgang"), ("PodGang",)),
-    # kubernetes-sigs/jobset, ``api/jobset/v1alpha2/jobset_types.go``. By its failure policy a JobSet starts
-    # all of its jobs again when one has failed.
+    # kubernetes-sigs/jobset, ``api/jobset/v1alpha2/jobset_types.go``. By its failure policy, a JobSet
+    # restarts all of its jobs when one has failed.
     _System("JobSet", _labels("jobset.sigs.k8s.io/jobset-name"), ("JobSet",)),
     *(_kubeflow, _ray, _kueue_workload),
 )
@@ -206,10 +207,10 @@ _NAMES = frozenset({
     *(key for system in _READERS if isinstance(system, _System) for _, key in system.names),
     *("leaderworkerset.sigs.k8s.io/name", "ray.io/cluster", "training.kubeflow.org/job-name", KUEUE_WORKLOAD),
 })  # fmt: skip
-"""Labels and annotations with the name of a gang: without any of them a pod names no gang."""
+"""Labels and annotations with the name of a gang: a pod without any of them names no gang."""
 
 
 def _count(entries: Mapping[str, str], key: str) -> int | None:
-    """The number of members that an entry declares, None if there is none or it is no number."""
+    """The number of members that an entry declares, None if it is missing or not a number."""
     text = entries.get(key)
     return int(text) if text and _COUNT.fullmatch(text) else None

@@ -26,18 +26,18 @@ from extender.queues.gang_words import KUEUE_WORKLOAD, NO_WORDS, GangWords, word
 from extender.untrusted.limits import GANG_MEMBERS
 
 _COMES_WITHIN = 10.0
-"""Seconds in which a job is shown that has made a pod already: its watch may lag behind."""
+"""Seconds within which a job must be observed after its first pod: its watch may lag behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """A gang: its key (unique in the cluster) and how many of its members must run.
+    """A gang: its key (unique in the cluster) and the number of members that must run.
 
-    ``indispensable`` are the keys of members without which the others are useless: if one of them leaves, all
-    leave. ``words``: how the pods name the gang. ``together``: how many members are to be placed all at once
-    or not at all, 0 where nothing says so. ``succeeded``: how many members have ended well, which count
-    towards both numbers. ``templates``: members that its job makes, and how many of each, () where it is not
-    known. ``uncounted``: the job that would say how many there are, and is not seen: "PyTorchJob train".
+    ``indispensable``: keys of members without which the others are useless: if one of them is evicted, all
+    are. ``words``: the pods' declaration of the gang. ``together``: number of members to place all at once or
+    not at all, 0 if undeclared. ``succeeded``: number of members that have succeeded, which count towards
+    both numbers. ``templates``: members that its job creates, with the number of each, () if unknown.
+    ``uncounted``: the job that declares the number of members and is not observed: "PyTorchJob train".
     """
 
     key: str
@@ -51,18 +51,19 @@ class Gang:
 
     @property
     def to_place(self) -> int:
-        """How many members are still to run, or to be placed, of those that must be placed together."""
+        """Number of members, of those that must be placed together, that have not succeeded."""
         return max(self.together - self.succeeded, 0)
 
     @property
     def to_run(self) -> int:
-        """How many members must run, of those that have not succeeded."""
+        """Number of members that must run, without those that have succeeded."""
         return max(self.minimum - self.succeeded, 0)
 
 
 class StillToStart(NamedTuple):
-    """Of the members of a gang that nothing deletes: those that have ``room``, those that wait for it without
-    gates (``free``) or with them, and how many more than have room need it, negative for too many."""
+    """Members of a gang that are not being deleted: those with ``room``, those without room that have no
+    scheduling gates (``free``) or have some (``gated``), and the number of ``missing`` rooms, negative if
+    there are too many."""
 
     room: Sequence[Pod]
     free: Sequence[Pod]
@@ -71,7 +72,7 @@ class StillToStart(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """A member of a gang, the gang's key, and how the pod names it."""
+    """A member of a gang, the gang's key, and the pod's declaration."""
 
     pod: Pod
     gang: str
@@ -79,14 +80,14 @@ class _Member(NamedTuple):
 
 
 class _Members:
-    """The members of one gang, with the numbers that change with each of them."""
+    """The members of one gang, with figures that each member changes."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
         self.running = 0
         self.indispensable: set[str] = set()
-        self.declared: Counter[int] = Counter()  # the minimums that the pods declare
-        self.gang: tuple[int, Gang | None] = -1, None  # the version of the PodGroups that it is made with
+        self.declared: Counter[int] = Counter()  # minimums that the pods declare
+        self.gang: tuple[int, Gang | None] = -1, None  # with the version of the PodGroups that it is based on
 
     def add(self, pod: Pod, words: GangWords) -> None:
         self.pods[pod.key] = pod
@@ -109,7 +110,7 @@ class _Members:
 
 
 def is_running(pod: Pod) -> bool:
-    """Whether the pod is bound, and nothing ends it."""
+    """Whether the pod is bound, and not ending."""
     return bool(pod.node_name) and not (pod.deleting or pod.disruption or pod.terminated)
 
 
@@ -117,20 +118,20 @@ class GangTable:
     """The gangs of all known pods. The cluster's state keeps it up to date.
 
     The members of a gang have one namespace and one priority. A gang with more than ``limits.GANG_MEMBERS``
-    members counts as none, so that nobody protects pods by their number.
+    members does not count as a gang, so that pods cannot be protected by their number.
 
-    Members that have succeeded count towards the minimum until they are deleted, as for Volcano
-    (volcano-sh/volcano, ``ReadyTaskNum`` in ``pkg/scheduler/api/job_info.go``), and as for scheduler-plugins,
-    which counts all members that exist (kubernetes-sigs/scheduler-plugins, ``PreFilter`` in
-    ``pkg/coscheduling/core/core.go``). KAI never calls a group stale of which a member has succeeded
-    (NVIDIA/KAI-Scheduler, ``IsStale`` in ``pkg/scheduler/api/podgroup_info/job_info.go``). Members that have
-    failed do not count: others replace them.
+    Members that have succeeded count towards the minimum until they are deleted, as in Volcano
+    (volcano-sh/volcano, ``ReadyTaskNum`` in ``pkg/scheduler/api/job_info.go``) and in scheduler-plugins,
+    which counts all existing members (kubernetes-sigs/scheduler-plugins, ``PreFilter`` in
+    ``pkg/coscheduling/core/core.go``). In KAI, a group with a succeeded member is never stale
+    (NVIDIA/KAI-Scheduler, ``IsStale`` in ``pkg/scheduler/api/podgroup_info/job_info.go``). Failed members do
+    not count: they are replaced.
     """
 
     def __init__(self) -> None:
         self._gangs: dict[str, _Members] = {}
-        self._pods: dict[str, _Member | None] = {}  # None for a pod of its own
-        self._ended: dict[str, str] = {}  # by the key of a member that has succeeded, its gang's
+        self._pods: dict[str, _Member | None] = {}  # None for a single pod
+        self._ended: dict[str, str] = {}  # by the key of a succeeded member, the key of its gang
         self._succeeded: Counter[str] = Counter()  # members by gang, at most GANG_MEMBERS of each
         self._pod_groups: dict[tuple[PodGroupKind, str], PodGroup] = {}
         self.changes = 0  # of members and PodGroups
@@ -139,7 +140,7 @@ class GangTable:
         self._served: set[str] = set()  # kinds of PodGroups that were listed
 
     def gang_of(self, pod: Pod) -> Gang | None:
-        """The gang of a pod, None for a pod of its own. For a known pod, what the watch shows counts."""
+        """The gang of a pod, None for a single pod. For a known pod, the version of the watch counts."""
         key = pod.key
         if key in self._pods:
             member = self._pods[key]
@@ -150,15 +151,16 @@ class GangTable:
         return self._gang(self._gangs.get(_key(pod, words)) or _alone(pod, words))
 
     def awaited_job(self, pod: Pod, now: float) -> str:
-        """The job that says how many pods start with this one, as "PyTorchJob train", if it should be seen
-        soon: its kind is served, and the pod is young at ``now`` (Unix seconds); else ""."""
+        """The job that declares the number of pods of this pod's gang, such as "PyTorchJob train", if it
+        should be observed soon: its kind is served, and the pod is new at ``now`` (Unix seconds); otherwise
+        ""."""
         gang = self.gang_of(pod)
         if gang is None or self._served.isdisjoint(gang.words.pod_groups):
             return ""
         return gang.uncounted if 0 <= now - pod.created < _COMES_WITHIN else ""
 
     def longest_run(self, pod: Pod) -> float:
-        """The seconds that the pod runs at most, as its job or its Workload of Kueue says."""
+        """Maximum run time of the pod in seconds, by its job or its Kueue Workload."""
         words = words_of(pod) or NO_WORDS
         named = [(kind, words.object or words.name) for kind in words.pod_groups]
         named.append(("KueueWorkload", pod.annotations.get(KUEUE_WORKLOAD, "")))
@@ -166,9 +168,9 @@ class GangTable:
         return min((group.longest for group in groups if group), default=math.inf)
 
     def cycle_of(self, pod: Pod) -> str:
-        """The key of the pods that kube-scheduler asks about in one cycle, before it binds any of them: those
-        of a PodGroup of Kubernetes' own, or those of all CompositePodGroups of the namespace, of which it
-        asks about one at a time. "" for other pods."""
+        """Key of the pods about which kube-scheduler calls in one cycle, before it binds any of them: those
+        of a native PodGroup, or those of all CompositePodGroups of the namespace, of which it processes one
+        at a time. "" for other pods."""
         if not pod.pod_group:
             return ""
         name = f"{pod.namespace}/{pod.pod_group}"
@@ -180,7 +182,7 @@ class GangTable:
         return pod.key in self._pods and self._pods[pod.key] is None
 
     def gang(self, key: str) -> Gang | None:
-        """The gang of this key; None if no pod names it, or if its members count one by one."""
+        """The gang with this key; None if no pod names it, or if its members count as single pods."""
         members = self._gangs.get(key)
         return self._gang(members) if members else None
 
@@ -189,24 +191,24 @@ class GangTable:
 
     @property
     def has_changed(self) -> bool:
-        """Whether ``take_changed`` returns any."""
+        """Whether ``take_changed`` would return any."""
         return bool(self._changed)
 
     def take_changed(self) -> set[str]:
-        """The keys of the gangs whose members have changed since the last call."""
+        """Keys of the gangs whose members have changed since the last call."""
         changed, self._changed = self._changed, set()
         return changed
 
     def members(self, key: str) -> Sequence[Pod]:
-        """The known members of a gang that have not ended, waiting ones included."""
+        """The known members of a gang that have not ended, including pending ones."""
         members = self._gangs.get(key)
         return tuple(members.pods.values()) if members else ()
 
     def still_to_start(
         self, gang: Gang, needed: int, has_room: Callable[[str], bool], *, but: str = ""
     ) -> StillToStart:
-        """Who of a gang must still start, so that as many as ``needed`` have room. ``has_room``: whether the
-        pod of this UID does. ``but``: the key of a member that is not counted."""
+        """The members of a gang that must still start until ``needed`` of them have room. ``has_room``:
+        whether the pod with this UID does. ``but``: key of a member that is not counted."""
         room, free, gated = list[Pod](), list[Pod](), list[Pod]()
         for member in self.members(gang.key):
             if member.key != but and not member.deleting:
@@ -214,21 +216,21 @@ class GangTable:
         return StillToStart(room, free, gated, needed - len(room))
 
     def succeeded(self) -> dict[str, int]:
-        """How many members have succeeded, by the key of their gang."""
+        """Number of members that have succeeded, by the key of their gang."""
         return dict(self._succeeded)
 
     def load_succeeded(self, counts: Mapping[str, int]) -> None:
-        """Take in what ``succeeded`` of another table has returned."""
+        """Add the result of ``succeeded`` of another table."""
         self._succeeded.update(counts)
 
     def running(self, key: str) -> int:
-        """How many members are bound and do not terminate."""
+        """Number of members that are bound and not terminating."""
         members = self._gangs.get(key)
         return members.running if members else 0
 
     @contextmanager
     def supposing(self, pods: Iterable[Pod]) -> Iterator[None]:
-        """For one question, with these pods in place of the known ones of the same keys, or beside them."""
+        """In the block, these pods replace the known ones with the same keys, or are added."""
         pods = [pod for pod in pods if pod.key not in self._ended]
         known = {pod.key: self._pods[pod.key] for pod in pods if pod.key in self._pods}
         changed = set(self._changed)
@@ -246,7 +248,7 @@ class GangTable:
             self._changed = changed
 
     def apply(self, event: Event) -> None:
-        """Take in an event about a pod or a PodGroup; others change nothing."""
+        """Apply an event of a pod or a PodGroup; others change nothing."""
         match event:
             case Upserted(Pod() as pod):
                 self._put(pod)
@@ -362,13 +364,13 @@ class GangTable:
 
 
 def _key(pod: Pod, words: GangWords) -> str:
-    """Pods of another priority are another gang: they must not protect those that are below them."""
+    """Pods of another priority form another gang: they must not protect pods of lower priority."""
     priority = f" of priority {pod.priority}" if pod.priority else ""
     return f"{words.kind} {pod.namespace}/{words.name}{priority}"
 
 
 def _alone(pod: Pod, words: GangWords) -> _Members:
-    """The gang of a pod that the watch has not shown."""
+    """The gang of a pod that the watch does not show."""
     members = _Members()
     members.add(pod, words)
     return members

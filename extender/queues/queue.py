@@ -1,4 +1,4 @@
-"""Queues: what their pods may do to each other, and which queue a pod belongs to."""
+"""Queues: the rights of their pods, and the queue to which a pod belongs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OTHER_QUEUE_LABELS = (
     "kai.scheduler/queue",
     "runai/queue",
 )
-"""Labels or annotations with the name of a queue of another system.
+"""Labels or annotations with the name of another system's queue.
 
 Sources: Kueue pkg/controller/constants and pkg/constants (the last two are written into the pods of admitted
 jobs); Volcano apis scheduling/v1beta1/labels.go (pods) and batch/v1alpha1/labels.go (pods of its jobs); KAI
@@ -26,20 +26,20 @@ pkg/common/constants and docs/migrationguides/v0.6.0 (the older name).
 """
 
 RESTARTABLE = "stowage.dev/restartable"
-"""Annotation: "true" or "false", before what the pod's queue says."""
+"""Annotation: "true" or "false"; takes precedence over the pod's queue."""
 NO_QUEUE = Queue()
-"""For pods that belong to no queue: only their priority counts, as in kube-scheduler."""
+"""For pods without a queue: only their priority counts, as in kube-scheduler."""
 
 
 class PriorityClasses:
-    """The PriorityClasses of the cluster. ``revision`` is another object after each change."""
+    """The PriorityClasses of the cluster. ``revision`` is a new object after each change."""
 
     def __init__(self) -> None:
         self.revision = object()
         self.by_name: Mapping[str, PriorityClass] = {}
 
     def apply(self, event: Event) -> None:
-        """Take in an event about a PriorityClass."""
+        """Apply an event of a PriorityClass."""
         after = dict(self.by_name)
         take_in(event, after)
         if after != self.by_name:
@@ -47,7 +47,7 @@ class PriorityClasses:
 
 
 class Queues:
-    """The queues of the settings, by name. ``classes`` are the PriorityClasses of the cluster."""
+    """The queues of the settings, by name. ``classes``: the PriorityClasses of the cluster."""
 
     def __init__(self, queues: Mapping[str, Queue] = DEFAULT_QUEUES) -> None:
         self.by_name = dict(queues)
@@ -56,10 +56,10 @@ class Queues:
         self._by_alias = {name: key for key, queue in queues.items() for name in (key, *queue.aliases)}
 
     def name_of(self, pod: Pod) -> str:
-        """The name of the pod's queue, "" for none.
+        """The name of the pod's queue, "" if it has none.
 
-        The first that names a queue counts: the label or annotation ``stowage.dev/queue``; the queue of
-        Kueue, Volcano or KAI, by name or alias; the PriorityClass.
+        The first of these that names a queue counts: the label or annotation ``stowage.dev/queue``; the queue
+        of Kueue, Volcano or KAI, by name or alias; the PriorityClass.
         """
         labels, annotations = pod.labels, pod.annotations
         for named in (labels.get(QUEUE_LABEL), annotations.get(QUEUE_LABEL)):
@@ -82,6 +82,6 @@ class Queues:
 
 
 def is_restartable(pod: Pod, queue: Queue) -> bool:
-    """Whether the pod may be interrupted at any time, and so run on spot nodes: its annotation says it, else
-    its queue. Any other text of the annotation is ignored."""
+    """Whether the pod may be interrupted at any time and can therefore run on spot nodes: by its annotation,
+    otherwise by its queue. Any other text of the annotation is ignored."""
     return {"true": True, "false": False}.get(pod.annotations.get(RESTARTABLE, ""), queue.restartable)

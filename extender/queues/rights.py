@@ -1,4 +1,4 @@
-"""Who may be evicted for whom: what protects pods of Kubernetes, for ``packing.victims.rights``."""
+"""Which pods may be evicted for which: the protections of Kubernetes pods, for ``packing.victims.rights``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ from packing.victims.rights import (
 
 _FORBIDDEN_UNTIL = Standing._fields.index("forbidden_until")
 _SYSTEM_CRITICAL = 2_000_000_000
-"""``SystemCriticalPriority`` in k8s.io/kubernetes, pkg/apis/scheduling: the lowest that users cannot have."""
+"""``SystemCriticalPriority`` in k8s.io/kubernetes, pkg/apis/scheduling: the lowest priority that is
+reserved."""
 _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 _DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 _PREEMPTIBILITY = "kai.scheduler/preemptibility"
@@ -53,14 +54,14 @@ _TRUE, _FALSE = ("1", "t", "T", "TRUE", "true", "True"), ("0", "f", "F", "FALSE"
 
 class WhyNot(StrEnum):
     """Why a pod may not be evicted for another one. Explanations are grouped by these texts. Each ``Verdict``
-    but ``FORBIDDEN``, which has many reasons, has one of its name."""
+    except ``FORBIDDEN``, which has many reasons, has a member with its name."""
 
     NEVER = "the pod's preemptionPolicy is Never"
     PRIORITY = "not of lower priority"
     QUEUE = "its queue may not be preempted by the pod's queue"
     MIN_RUNTIME = "below its minimum runtime"
     SAME_GANG = "it belongs to the pod's own job or gang"
-    SYSTEM = "it is critical for the cluster"
+    SYSTEM = "it is system-critical"
     PINNED = "it is a static pod or belongs to a DaemonSet"
     KUEUE = "Kueue manages it and evicts it itself"
     TOLERATION = "its PriorityClass tolerates preemption by this priority"
@@ -73,16 +74,16 @@ class WhyNot(StrEnum):
     QUOTA_PREEMPTIBLE = "quota.scheduling.koordinator.sh/preemptible forbids it"
     DISABLE_PREEMPTIBLE = "scheduling.koordinator.sh/disable-preemptible forbids it"
     UNREADABLE = "its labels and annotations cannot be read completely"
-    SHIELDED = "its job lost a pod a short time ago"
-    HOURLY_BOUND = "its queue has lost as many pods within an hour as it may"
-    STUCK = "it is terminating but overdue, so its room is not counted on"
-    REFUSED = "the API server refused its eviction a moment ago"
+    SHIELDED = "its job lost a pod recently"
+    HOURLY_BOUND = "its queue has reached its hourly limit of evictions"
+    STUCK = "its termination is overdue, so its room does not count"
+    REFUSED = "the API server has just rejected its eviction"
 
 
 class _PodRights(NamedTuple):
-    """What is found once for each record of a pod, for these ``rights`` and this ``revision`` of the
-    PriorityClasses. ``forbidden_by``: what ``standing.forbidden_until`` is about. ``keeps_minimum``: the pod
-    may only leave if its gang keeps its minimum."""
+    """The rights of a pod, computed once per record of the pod, for these ``rights`` and this ``revision`` of
+    the PriorityClasses. ``forbidden_by``: the reason for ``standing.forbidden_until``. ``keeps_minimum``: the
+    pod may be evicted only if its gang keeps its minimum."""
 
     rights: object
     revision: object
@@ -95,20 +96,21 @@ class _PodRights(NamedTuple):
 
 @dataclass(slots=True)
 class Rights:
-    """The effective rules. ``evict_kueue_pods``: also pods that Kueue manages may be evicted."""
+    """The effective rules. ``evict_kueue_pods``: pods that Kueue manages may also be evicted."""
 
     queues: Queues = field(default_factory=Queues)
     evict_kueue_pods: bool = False
 
     def queue_name(self, pod: Pod) -> str:
-        """``Queues.name_of``, found once for each record of a pod."""
+        """``Queues.name_of``, computed once per record of a pod."""
         return self.rights_of(pod).queue_name
 
     def queue_of(self, pod: Pod) -> Queue:
         return self.rights_of(pod).queue
 
     def rights_of(self, pod: Pod) -> _PodRights:
-        """Found once for each record of a pod, as long as the PriorityClasses stay the same."""
+        """The rights of a pod, computed once per record of the pod while the PriorityClasses do not
+        change."""
         known = getattr(pod, "memo", None)
         if known is None or known.rights is not self or known.revision is not self.queues.classes.revision:
             known = self._find_rights(pod)
@@ -142,7 +144,7 @@ class Rights:
 
 class Standings(NamedTuple):
     """V pods as possible victims: ``numbers`` (7, V) as in ``Standing``, their queues and jobs, and the
-    columns of those that name a gang or must not leave it too small."""
+    columns of the pods that name a gang or must keep the minimum of one."""
 
     pods: Sequence[Pod]
     numbers: Doubles
@@ -152,7 +154,7 @@ class Standings(NamedTuple):
 
 
 def standings_of(rights: Rights, gangs: GangTable, pods: Sequence[Pod]) -> Standings:
-    """What depends neither on the moment nor on the pod that wants their places."""
+    """The standings of these pods, which depend neither on the time nor on the preemptor."""
     found = [rights.rights_of(pod) for pod in pods]
     numbers = np.array([k.standing for k in found], np.float64).reshape(-1, len(Standing._fields)).T
     jobs = tuple(map(job_of, pods))
@@ -162,11 +164,11 @@ def standings_of(rights: Rights, gangs: GangTable, pods: Sequence[Pod]) -> Stand
 
 
 class EvictionRules:
-    """Who may be evicted for one pod at one moment (``now`` in Unix seconds).
+    """Which pods may be evicted for one pod at one moment (``now`` in Unix seconds).
 
-    ``to_equals``: pods of equal priority, in the same queue or one that preempts it, may take over from one
-    that is beyond its maximum duration. ``moved_within``: the victims get another place, so those of equal
-    priority of any queue may be taken, but no job that lost a pod within so many seconds.
+    ``to_equals``: pods of equal priority, in the same queue or one that preempts it, may take over from a pod
+    that is beyond its maximum duration. ``moved_within``: the victims are moved to another place, so pods of
+    equal priority of any queue may be taken, but none of a job that lost a pod within this many seconds.
     """
 
     def __init__(
@@ -188,10 +190,10 @@ class EvictionRules:
         self._gang_starts: dict[str, float] = {}
 
     def verdicts(self, victims: Standings, *, ever: bool = False) -> npt.NDArray[np.int8]:
-        """The ``Verdict`` of each of these bound pods (V,). ``ever``: whatever their jobs and queues have
-        lost lately, which protects them for a short time only.
+        """The ``Verdict`` of each of these bound pods (V,). ``ever``: ignore the recent losses of their jobs
+        and queues, which protect them only for a short time.
 
-        A member of a gang that must keep its minimum may be one of those beyond it: the search sees to that.
+        A member of a gang that must keep its minimum may be beyond the minimum: the search handles that.
         """
         numbers = victims.numbers.copy()
         job = job_of(self.preemptor)
@@ -211,29 +213,30 @@ class EvictionRules:
         return verdicts(priority, numbers, relations, self.now, never_preempts=never)
 
     def _refused_among(self, victims: Sequence[Pod]) -> list[int]:
-        """The columns of those whose eviction the API server has just refused. kube-scheduler deletes pods
-        instead."""
+        """The columns of pods whose eviction the API server has just rejected. Ignored for kube-scheduler,
+        which deletes pods instead."""
         if not (self._to_equals or self._moved_within is not None):
             return []
         return [i for i, pod in enumerate(victims) if self._disruptions.was_refused(pod, self.now)]
 
     def why_not(self, victims: Sequence[Pod]) -> list[str]:
-        """Why each of these bound pods may not be evicted, a text of ``WhyNot``; "" if it may."""
+        """For each of these bound pods, why it may not be evicted, a text of ``WhyNot``; "" if it may."""
         found = self.verdicts(standings_of(self._rights, self._gangs, victims)).tolist()
         return [self._text(Verdict(verdict), victim) for verdict, victim in zip(found, victims, strict=True)]
 
     def may_ever_leave(self, victims: Sequence[Pod]) -> list[bool]:
-        """Whether each of these bound pods may be evicted, whatever its job and queue have lost lately."""
+        """Whether each of these bound pods may be evicted, ignoring recent losses of its job and queue."""
         found = self.verdicts(standings_of(self._rights, self._gangs, victims), ever=True).tolist()
         return [verdict == Verdict.MAY_LEAVE for verdict in found]
 
     def may_leave_whole(self, members: Sequence[Pod]) -> bool:
-        """Whether all these members of a gang may be evicted, and none says that its gang must remain."""
+        """Whether all these members of a gang may be evicted, and none requires that its gang keeps its
+        minimum."""
         keep_minimum = any(self._rights.rights_of(member).keeps_minimum for member in members)
         return not keep_minimum and not any(self.why_not(members))
 
     def exceeds_hourly_bound(self, victims: Iterable[Pod]) -> bool:
-        """Whether these are more pods of a queue than may be evicted within this hour."""
+        """Whether these pods of a queue exceed the number that may still be evicted within this hour."""
         names = Counter(self._rights.queue_name(pod) for pod in victims if not pod.deleting)
         return any(count > self._left_this_hour(name) for name, count in names.items())
 
@@ -245,10 +248,10 @@ class EvictionRules:
         return WhyNot[verdict.name] if verdict else ""
 
     def _standing_now(self, victim: Pod, *, ever: bool) -> Standing:
-        """The standing with what the pod's gang and the past of its job make of it.
+        """The standing, adjusted for the pod's gang and the history of its job.
 
-        A gang has one runtime, from the start of its first member that still runs, or its author could keep
-        it by adding members.
+        A gang has one runtime, from the start of its first member that still runs; otherwise its author could
+        protect it by adding members.
         """
         known, gang = self._rights.rights_of(victim), self._gangs.gang_of(victim)
         gang_started = self._gang_start(gang.key) if gang else math.inf
@@ -288,14 +291,14 @@ class EvictionRules:
         )
 
     def _gang_start(self, key: str) -> float:
-        """When the first member started that still runs."""
+        """Start of the first member that still runs."""
         if key not in self._gang_starts:
             starts = (pod.started for pod in self._gangs.members(key) if pod.started and is_running(pod))
             self._gang_starts[key] = min(starts, default=math.inf)
         return self._gang_starts[key]
 
     def _left_this_hour(self, queue: str) -> float:
-        """How many more pods of a queue may be evicted."""
+        """Number of further pods of a queue that may be evicted."""
         if queue not in self._evictions_left:
             bound = self._rights.queues.by_name.get(queue, NO_QUEUE).evictions_per_hour
             evicted = self._disruptions.evictions_last_hour(queue, self.now) if bound is not None else 0
@@ -304,22 +307,24 @@ class EvictionRules:
 
 
 def _overtime_from(queue: Queue, started: float, rounds: int = 0) -> float:
-    """From when equals may take over from a pod that has started, see ``longest_run``."""
+    """Time from which equals may take over from a pod that has started, see ``longest_run``."""
     if not started or queue.max_duration is None:
         return math.inf
     return started + longest_run(queue.max_duration, rounds)
 
 
 def _toleration_end(known_class: PriorityClass, started: float) -> float:
-    """A pod without a known start was bound just now: it tolerates for as long as it ever will."""
+    """End of the toleration. A pod without a known start has just been bound, so its full toleration
+    remains."""
     if not known_class.toleration:
         return -math.inf
     return started + known_class.toleration if started else math.inf
 
 
 class Protection(NamedTuple):
-    """Why a pod may not be evicted: ``reason`` until ``until`` (Unix seconds; ``inf``: always), None for no
-    reason. ``keeps_minimum``: the gang of the pod must keep its minimum, members beyond it may go."""
+    """Why a pod may not be evicted: ``reason`` until ``until`` (Unix seconds; ``inf``: always), None if there
+    is none. ``keeps_minimum``: the gang of the pod must keep its minimum; members beyond it may be
+    evicted."""
 
     reason: WhyNot | None = None
     until: float = -math.inf
@@ -330,10 +335,10 @@ NO_PROTECTION = Protection()
 
 
 def protection_of(pod: Pod) -> Protection:
-    """The protection by the pod's own words, labels and annotations of other systems, that lasts longest.
+    """The longest protection by labels and annotations of other systems on the pod.
 
-    Words that cannot be read protect. A pod that has not started (``started`` is 0) has lost nothing, so only
-    a protection without an end, or one that a start would begin, keeps it.
+    Unreadable labels and annotations protect. A pod that has not started (``started`` is 0) has lost nothing,
+    so it is protected only if the protection has no end or would begin with the start.
     """
     if pod.problem or not PROTECTING_WORDS.isdisjoint(pod.unreadable):
         return _forbidden(WhyNot.UNREADABLE)
@@ -356,7 +361,7 @@ def _safe_to_evict(pod: Pod) -> Protection:
 
 
 def declares_movable(pod: Pod) -> bool:
-    """Whether the pod says that it may leave its node although it has local data or volumes (as above)."""
+    """Whether the pod declares that it may be evicted although it has local data or volumes (as above)."""
     return pod.annotations.get(_SAFE_TO_EVICT) in _TRUE
 
 
@@ -387,8 +392,8 @@ def _preemptable(pod: Pod) -> Protection:
 
 
 def _of_koordinator(pod: Pod) -> Iterator[Protection]:
-    """koordinator-sh/koordinator, apis/extension/preemption.go and elastic_quota.go: labels; its pages say
-    annotations, too."""
+    """koordinator-sh/koordinator, apis/extension/preemption.go and elastic_quota.go: labels; its pages also
+    mention annotations."""
     if _word(pod, _QUOTA_PREEMPTIBLE, "true") not in _TRUE:
         yield _forbidden(WhyNot.QUOTA_PREEMPTIBLE)
     if _word(pod, _DISABLE_PREEMPTIBLE, "false") not in _FALSE:
@@ -402,7 +407,7 @@ def _word(pod: Pod, key: str, default: str) -> str:
 def _cooldown(pod: Pod) -> Protection:
     """Volcano, pkg/scheduler/plugins/cdp: the label, then the annotation; only running pods are protected.
 
-    There the time begins when the pod is scheduled, here when kubelet accepts it, moments later.
+    In Volcano the time begins when the pod is scheduled, here when kubelet accepts it, moments later.
     """
     text = pod.labels.get(_COOLDOWN, pod.annotations.get(_COOLDOWN))
     if text is None:

@@ -37,7 +37,7 @@ _POLL = 0.2  # seconds
 _LONGEST = "packing.cost.inventory_kernels"
 """Takes as long as all others that a command needs."""
 _OF_SERVICE = "extender.protocol.node_name_kernels"
-"""No command needs them but the demo, which serves its result."""
+"""No command needs them."""
 _WHAT = "Compiling kernels, only once"
 _FUNCTION = re.compile(r"^@(?:inlined|kernel|record_kernel)\b", re.MULTILINE)
 _INTERPRET = "NUMBA_DISABLE_JIT"
@@ -63,10 +63,10 @@ def prepare_kernels() -> None:
 
 
 @contextmanager
-def loading_kernels(*more: str) -> Iterator[None]:
-    """Load the kernels that commands need, and these modules of others. A terminal shows ``Loading ...``
-    until the block ends, and what must be compiled shows how far it is."""
-    modules, directory = _of_commands(*more), _cache()
+def loading_kernels() -> Iterator[None]:
+    """Load the kernels that commands need. A terminal shows ``Loading ...`` until the block ends, and what
+    must be compiled shows how far it is."""
+    modules, directory = _of_commands(), _cache()
     if directory is not None and (missing := not_compiled(directory, modules)):
         _compile(directory, missing)
     with _saying_so():
@@ -98,8 +98,8 @@ def _saying_so() -> Iterator[None]:
         show_line("")
 
 
-def _of_commands(*more: str) -> list[str]:
-    return [name for name in kernel_modules() if name != _OF_SERVICE or name in more]
+def _of_commands() -> list[str]:
+    return [name for name in kernel_modules() if name != _OF_SERVICE]
 
 
 def _compile_for_later(directory: Path, modules: list[str]) -> None:

@@ -1,15 +1,13 @@
 """The functions and macros of CEL, and the functions that Kubernetes adds, on values.
 
-Regular expressions are matched by Python's ``re``: only patterns that mean the same in RE2 are supported, and
-only if the number of ways to match them is bounded.
+Regular expressions are matched by RE2, as in kube-scheduler: what it costs to match one is bounded.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
 from extender.dra.cel.program import (
@@ -28,41 +26,19 @@ from extender.k8s.resource_slices import Amount, Version, parse_amount, parse_ve
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import quoted
 
-_SAFE_PATTERN = re.compile(
-    r"(?:\(\?i\))?(?:[^\\(\[{]|\\[dwsDWSb.\\/+*?()|\[\]{}^$-]|\((?!\?)|\(\?:|\[\^?[\w .:/-]+\]|\{\d{1,2}\})*"
-)
 MAX_NESTING = 2  # macros inside each other: their work multiplies
 _MAX_ITEMS = 64  # of one macro, for the same reason
 _MAX_PATTERN = 256
-_MATCHES_PER_STEP = 64  # ways to match a text that count as one step
 _STEPS_PER_CHARACTER = 8  # to compile one character of a pattern
-_MAX_TEXT = 64  # characters to match a pattern against: an attribute has no more, by the API
+_STEPS_PER_MATCH, _WORK_PER_STEP = 8, 64  # characters of a text x instructions of a pattern
 _MAX_PARTS = 1024  # of a text that is split
 _INTEGER = re.compile(r"[+-]?[0-9]{1,32}")
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 _ASCII_UPPER = {lower: lower - 32 for lower in range(ord("a"), ord("z") + 1)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Regex:
-    """A compiled pattern with ``repeats`` repeated atoms. ``anchored``: it starts with ``^``. ``branches`` is
-    an upper bound of the ways through its alternatives."""
-
-    pattern: re.Pattern[str]
-    repeats: int
-    anchored: bool
-    branches: int
-
-    def cost(self, text: str) -> int:
-        """The most steps to find out that the text does not match. A way to match is a position where the
-        match begins, one where each repeat ends, in this order, and a way through the alternatives."""
-        ends = self.repeats + (not self.anchored)
-        ways = math.comb(len(text) + ends, ends) * self.branches
-        return ways * (1 + len(self.pattern.pattern) // _MATCHES_PER_STEP) // _MATCHES_PER_STEP
-
-
-_REGEXES: BoundedMap[str, _Regex | str] = BoundedMap(256, 64 << 10)
-"""By pattern; a text is the problem of a pattern that is not supported."""
+_REGEXES: BoundedMap[str, Any] = BoundedMap(256, 64 << 10)
+"""Compiled patterns; False for one that is invalid or too large."""
 
 
 def _or_value(optional: object, other: object) -> Result:
@@ -93,38 +69,32 @@ def _comparison(test: Callable[[int], Any]) -> Callable[[object, object], Any]:
 
 
 def _matches(text: str, pattern: str) -> bool:
-    found = _REGEXES.get(pattern) or _compile_regex(pattern)
-    if isinstance(found, str) or len(text) > _MAX_TEXT or "\n" in text:  # $ differs in RE2
-        raise Unsupported(f"the regular expression {quoted(pattern)} is not supported")
-    return found.pattern.search(text) is not None
+    with suppress(UnicodeEncodeError):
+        if regex := _REGEXES.get(pattern) or _compile_regex(pattern):
+            return regex.search(text) is not None
+    raise Unsupported(f"the regular expression {quoted(pattern)} is not supported")
 
 
 def _matches_cost(meter: Meter, text: object, pattern: object) -> int:
     """The steps of a match. The first expression with a pattern also spends those for compiling it."""
-    if not isinstance(text, str) or not isinstance(pattern, str) or len(text) > _MAX_TEXT:
+    if not isinstance(text, str) or not isinstance(pattern, str):
         return 0
-    if (found := _REGEXES.get(pattern)) is None:
+    if (regex := _REGEXES.get(pattern)) is None:
         meter.spend_compiling(_STEPS_PER_CHARACTER * min(len(pattern), _MAX_PATTERN))
-        found = _compile_regex(pattern)
-        _REGEXES.put(pattern, found, 64 + len(pattern))
-    return 0 if isinstance(found, str) else found.cost(text)
+        regex = _compile_regex(pattern)
+        _REGEXES.put(pattern, regex, 64 + len(pattern))
+    return _STEPS_PER_MATCH + len(text) * regex.programsize // _WORK_PER_STEP if regex else 0
 
 
-def _compile_regex(pattern: str) -> _Regex | str:
-    """The compiled pattern, or its problem if it may mean something else in RE2."""
-    if len(pattern) > _MAX_PATTERN or not _SAFE_PATTERN.fullmatch(pattern):
-        return "not supported"
-    if re.search(r"\)[*+?{]|[*+?}][*+?{]", pattern):
-        return "a group that is repeated"
-    bare = re.sub(r"\\.|\[[^]]*\]|(?<=\()\?[:i]", "", pattern)
-    repeats, alternatives, groups = len(re.findall(r"[*+?{]", bare)), bare.count("|"), 1 + bare.count("(")
-    # The product is largest if all groups, and what is outside of them, have equally many alternatives.
-    branches = math.ceil((alternatives / groups + 1) ** groups) if alternatives else 1
+def _compile_regex(pattern: str) -> Any:  # noqa: ANN401 (re2 has no types)
+    import re2  # takes 20 ms, and few selectors have a pattern
+
+    options = re2.Options()
+    options.log_errors, options.max_mem = False, 1 << 16
     try:
-        compiled = re.compile(pattern, re.ASCII)
-    except (re.error, OverflowError, RecursionError):
-        return "not supported"
-    return _Regex(compiled, repeats, pattern.startswith("^") and not alternatives, branches)
+        return len(pattern) <= _MAX_PATTERN and re2.compile(pattern, options)
+    except (re2.error, UnicodeEncodeError):
+        return False
 
 
 def _split(text: str, separator: str) -> list[str]:

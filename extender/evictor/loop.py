@@ -24,7 +24,7 @@ from extender.evictor.decision import (
 )
 from extender.evictor.layout_changes import LayoutChanges
 from extender.evictor.metrics import EvictorMetrics
-from extender.evictor.planner import Asked, Planner, replacements, to_check
+from extender.evictor.planner import Asked, Planner, gang_fits, replacements, to_check
 from extender.k8s.objects import REQUIRED_KINDS, Pod
 from extender.settings import Settings
 from extender.source.errors import WriteError
@@ -191,7 +191,7 @@ class Evictor:
             self.actions.book.recommended.pop(pod.uid, None)
             self.actions.book.delay(pod.uid, self._clock())
             return reason
-        if not await self._planner.gang_fits(pod, plan):
+        if not await gang_fits(self._state, pod, plan, self._planner.place):
             self.actions.book.delay(pod.uid, self._clock())
             return "gang"
         if not self.actions.bucket.allows(len(plan.to_evict), self._clock()):

@@ -189,10 +189,6 @@ class Planner:
         node = self._fitting_node(pod)
         return node if node and may_take(self._state, pod, node, waiting) else ""
 
-    async def gang_fits(self, pod: Pod, plan: EvictionPlan) -> bool:
-        """See ``gang_fits``."""
-        return await gang_fits(self._state, pod, plan, self._place)
-
     def needs_room(self, pod: Pod) -> bool:
         """Whether the pod still waits and fits nowhere."""
         return not self._why_none(pod, Done())
@@ -206,7 +202,7 @@ class Planner:
         """The nodes that kube-scheduler's own filters accept for the pod."""
         return nodes_for(self._state, pod, self._asked.nodes(pod.uid))
 
-    async def _place(self, pod: Pod, done: Done) -> tuple[str, Collection[Pod]] | None:
+    async def place(self, pod: Pod, done: Done) -> tuple[str, Collection[Pod]] | None:
         """See ``gang_fits``."""
         await asyncio.sleep(0)
         with done.supposed(self._state):

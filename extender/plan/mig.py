@@ -63,8 +63,12 @@ def plan_changes(source: ClusterSource, trial: Trial, most: int, growth: float, 
     plan.served = in_use(trial)
     items, rule = {item.key: item for item in unserved}, ChangeRule(seconds=seconds)
     while best := _best(source, trial, plan, [item.pod for item in items.values()], most, rule):
-        if not _emptied(trial, plan, best):
+        row = trial.fleet.rows[best.name]
+        leaving = items_on(trial, row)
+        if why := trial.empty(row, leaving):
+            plan.stuck[best.name] = why
             continue
+        plan.moves[best.name] = [item.key for item in leaving if item.home >= 0]
         plan.changes.append(best)
         starting = [items.pop(pod.key) for pod in best.pods]
         plan.served += _devices(starting)
@@ -158,17 +162,6 @@ def _lost(trial: Trial, item: Item) -> float:
         return 0.0
     now = moment_of(trial.state.pods.values())
     return lost_by_move(trial.state, trial.state.pods[item.key], trial.held[item.key], now)
-
-
-def _emptied(trial: Trial, plan: MigPlan, change: Change) -> bool:
-    """Move the pods off the node; else it is stuck."""
-    row = trial.fleet.rows[change.name]
-    items = items_on(trial, row)
-    if why := trial.empty(row, items):
-        plan.stuck[change.name] = why
-        return False
-    plan.moves[change.name] = [item.key for item in items if item.home >= 0]
-    return True
 
 
 def in_use(trial: Trial) -> Amounts:

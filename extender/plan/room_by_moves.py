@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -251,9 +251,16 @@ class Movers:
         self._asked[pod.key] = pod, request, lambda: places
         return Waiting(pod.key, request, rows)
 
-    def exceeds_hourly_bound(self, pods: Sequence[Pod]) -> bool:
-        """Whether these are more pods of a queue than may be evicted within this hour."""
-        return self._rules_for(pods).exceeds_hourly_bound(pods)
+    def permitted(
+        self, nodes: tuple[tuple[Pod, str], ...], targets: Mapping[str, Allocation], lost: float
+    ) -> RoomByMoves | None:
+        """The moves to these ``targets`` (by pod), unless a budget or the bound of an hour forbids them."""
+        state, leaving = self._state, [self._state.pods[key] for key in targets]
+        if any(state.budgets.violations(leaving)) or self._rules_for(leaving).exceeds_hourly_bound(leaving):
+            return None
+        name_of = {row: name for name, row in state.fleet.rows.items()}
+        moves = (Move(state.pods[key], name_of[held.row], held) for key, held in targets.items())
+        return RoomByMoves(nodes, tuple(moves), lost)
 
     def costs(self, key: str) -> Floats:
         """As ``packing.plan.room_by_moves.Costs``, by the code that answers ``filter`` and ``prioritize``."""
@@ -320,16 +327,11 @@ def moves_off(state: State, node: str, now: float, rule: MoveRule) -> RoomByMove
     movers = Movers(state, None, now, rule, closed=True)
     staying = {pod.key for pod in holders(state, node) if not pod.deleting}
     movable = movers.movable_on([node]) if staying else []
-    leaving = [state.pods[pod.key] for pod in movable]
-    if staying - {pod.key for pod in leaving} or len(leaving) > rule.moves:
-        return None
-    if any(state.budgets.violations(leaving)) or movers.exceeds_hourly_bound(leaving):
+    if staying - {pod.key for pod in movable} or len(movable) > rule.moves:
         return None
     if (targets := places_elsewhere(state.fleet, movable, movers.costs)) is None:
         return None
-    name_of = {row: name for name, row in state.fleet.rows.items()}
-    moves = (Move(state.pods[key], name_of[held.row], held) for key, held in targets.items())
-    return RoomByMoves(((_NOBODY, node),), tuple(moves), sum(pod.cost for pod in movable))
+    return movers.permitted(((_NOBODY, node),), targets, sum(pod.cost for pod in movable))
 
 
 def holders(state: State, node: str) -> list[Pod]:
@@ -398,12 +400,6 @@ def _search(
     )
     if moves is None or not moves.targets:
         return None
-    leaving = [state.pods[key] for key in moves.targets]
-    if any(state.budgets.violations(leaving)) or movers.exceeds_hourly_bound(leaving):
-        return None
     name_of = {row: name for name, row in state.fleet.rows.items()}
-    return RoomByMoves(
-        tuple((pod, name_of[moves.places[pod.key].row]) for pod, *_ in asked),
-        tuple(Move(state.pods[key], name_of[held.row], held) for key, held in moves.targets.items()),
-        moves.cost,
-    )
+    nodes = tuple((pod, name_of[moves.places[pod.key].row]) for pod, *_ in asked)
+    return movers.permitted(nodes, moves.targets, moves.cost)

@@ -1,1 +1,1 @@
-"""What pods request of GPUs, and a module for each system that divides GPUs: its nodes and its pods."""
+"""Requests of pods for GPUs, and a module with the nodes and pods of each system that divides GPUs."""

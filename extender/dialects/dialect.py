@@ -1,6 +1,6 @@
-"""What the module of a sharing system must offer, and claims: what annotations say about a bound pod's GPUs.
+"""The interface of a sharing system's module, and claims: a bound pod's GPUs according to its annotations.
 
-``pod_request.DIALECTS`` and ``pod_request.WRITERS`` list the modules. Anyone who may edit a pod can write its
+``pod_request.DIALECTS`` and ``pod_request.WRITERS`` list the modules. Anyone who can edit a pod can write its
 annotations, so ``extender/cluster/claim_check.py`` compares claims with the pod's request and its node before
 they count.
 """
@@ -19,22 +19,22 @@ from packing.model.request import Shares
 
 
 class Dialect(Protocol):
-    """One sharing system's way to request parts of GPUs, and to say which GPUs a pod has."""
+    """One sharing system's notation for requests of fractions of GPUs, and for the GPUs that a pod has."""
 
     RESOURCE: str
     """The extended resource that counts the shares. A node shares its GPUs under this name."""
     REQUEST_ANNOTATIONS: frozenset[str]
     """Annotations of a pending pod that change its request."""
     GIVING: frozenset[str]
-    """Extended resources that give a GPU to a bound pod which requests any of them, whatever contradicts
-    that; none where only ``bind`` gives GPUs."""
+    """Extended resources by which a bound pod that requests any of them is allocated a GPU, whatever
+    contradicts that; none if only ``bind`` allocates GPUs."""
     ASSIGNMENT_ANNOTATIONS: frozenset[str]
-    """Annotations that say which GPUs a pod has been given, and when."""
+    """Annotations with the GPUs that a pod was allocated, and when."""
 
     def requested_shares(
         self, spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]
     ) -> Shares | None:
-        """What the pod requests, None if it does not use this dialect. Raises ValueError, or RequestError.
+        """The pod's request, None if it does not use this dialect. Raises ValueError or RequestError.
 
         ``resources`` are the pod's ``effective_requests``, ``metadata`` the annotations and labels that any
         dialect reads.
@@ -42,42 +42,43 @@ class Dialect(Protocol):
         ...
 
     def claims(self, pod: Pod) -> Claims | None:
-        """What a bound pod says it has, None if it says nothing in this dialect. Never raises."""
+        """The claims of a bound pod, None if it has none in this dialect. Never raises."""
         ...
 
 
 class AssignmentWriter(Protocol):
-    """A dialect in which ``bind`` writes which GPUs a pod gets. ``Dialect.claims`` reads it back."""
+    """A dialect in which ``bind`` writes the GPUs of a pod. ``Dialect.claims`` reads them back."""
 
     RESOURCE: str
 
     def assignment(
         self, pod: Pod, node_spec: NodeSpec, gpus: tuple[int, ...], now: float, taken: Mapping[int, int]
     ) -> dict[str, str]:
-        """The annotations that give a pod these GPUs (indices) of a node that shares them as ``RESOURCE``.
+        """The annotations that assign these GPUs (indices) of a node that shares them as ``RESOURCE`` to a
+        pod.
 
-        ``now`` is in Unix seconds. ``taken`` has the memory slices that other pods have on each of these
-        GPUs, as masks. Raises RequestError if the node's device plugin could not follow such annotations.
+        ``now`` is in Unix seconds. ``taken``: the memory slices that other pods have on each of these GPUs,
+        as masks. Raises RequestError if the node's device plugin could not follow these annotations.
         """
         ...
 
     def plugin_may_confuse(self, node: Node, others: Iterable[Pod]) -> bool:
-        """Could the device plugin confuse this pod with one that is still starting?
+        """Whether the device plugin could confuse a new pod with one that is still starting.
 
-        ``others`` are the pods on the node.
+        ``others``: the pods on the node.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A device that a pod says it has, and how much of it.
+    """A device that a pod claims, and how much of it.
 
     ``device`` is a UUID or an index, "" if unknown. ``memory_milli`` is memory in thousandths of the device's
-    memory; it adds to ``memory_mib``. ``requested`` is what the pod requested of each device; the larger of
-    claim and request counts. ``stage`` is 0 for containers, and counts the init containers from 1, which run
-    one after another; it is negative for sidecars, which go on to run. ``slices`` is the mask of a MIG
-    instance's memory slices, 0 for none.
+    memory, in addition to ``memory_mib``. ``requested`` is the pod's request of each device; the larger of
+    claim and request counts. ``stage`` is 0 for containers, and numbers the init containers from 1, which run
+    one after another; it is negative for sidecars, which continue to run. ``slices`` is the mask of a MIG
+    instance's memory slices, 0 if there is none.
     """
 
     device: str
@@ -91,11 +92,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """All that a pod says it has of GPUs that are shared as ``resource``.
+    """All claims of a pod on GPUs that are shared as ``resource``.
 
-    ``problem`` says why the annotations cannot be used, or what they contradict in the pod's spec; "" for
-    nothing. ``node`` is the node that they name, if any. ``exact``: claiming more than was requested is a
-    problem, too. It is False where the sharing system rounds up to a MIG instance.
+    ``problem``: why the annotations are unusable, or what they contradict in the pod's spec; "" if nothing.
+    ``node``: the node that they name, if any. ``exact``: claiming more than requested is also a problem;
+    False if the sharing system rounds up to a MIG instance.
     """
 
     resource: str

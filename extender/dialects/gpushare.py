@@ -3,22 +3,22 @@
 Facts (AliyunContainerService/gpushare-scheduler-extender at c0b6141, ``pkg/utils/{const,pod}.go`` and
 ``docs/userguide.md``; gpushare-device-plugin at 45fb8b8, ``pkg/gpu/nvidia``): a pod requests memory only, the
 sum of its containers, on one GPU. ``ALIYUN_COM_GPU_MEM_IDX`` is the index of that GPU. Alibaba Cloud's ACK
-divides N units over M GPUs, N/M each, a whole number (help page "Enable Multi-GPU Sharing with Shared GPU
-Scheduling"); its pods name M in a label.
+divides N units over M GPUs, N/M each, an integer (help page "Enable Multi-GPU Sharing with Shared GPU
+Scheduling"); its pods specify M in a label.
 
-The device plugin chooses the unit (GiB, or MiB with ``--memory-unit=MiB``), and the pod does not name it.
-Stowage therefore counts memory of such nodes and pods in that unit, in fields that are MiB elsewhere.
+The device plugin chooses the unit (GiB, or MiB with ``--memory-unit=MiB``), and the pod does not specify it.
+Stowage therefore counts the memory of such nodes and pods in that unit, in fields that are MiB elsewhere.
 
-``bind`` writes what gpushare's scheduler writes before it binds (``PatchPodAnnotationSpec``). The plugin
-takes the pending pod of the right size that was assumed first. Two pods of the same size may therefore swap
-GPUs, whichever scheduler binds them. kubelet asks the plugin for one container at a time, and the plugin
-compares that with the sum of the pod's containers (Allocate in ``allocate.go``). So it finds only pods in
-which one container, and no init container, requests memory. On a node with one GPU it needs no pod.
-The plugin reads one index. Pods on several GPUs are for ACK's
-closed-source plugin, which reads what another scheduler writes, so ``bind`` refuses them.
+``bind`` writes the same annotations as gpushare's scheduler before it binds (``PatchPodAnnotationSpec``). The
+plugin picks the pending pod of the right size that was assumed first. Two pods of the same size may therefore
+swap GPUs, whichever scheduler binds them. kubelet calls the plugin for one container at a time, and the
+plugin compares that request with the sum of the pod's containers (Allocate in ``allocate.go``). So it
+recognizes only pods in which one container, and no init container, requests memory. On a node with one GPU it
+does not need to recognize a pod. The plugin reads one index. Pods on several GPUs are for ACK's closed-source
+plugin, which reads the annotations of another scheduler, so ``bind`` rejects them.
 
 Nodes have ``aliyun.com/gpu-mem`` units of memory on ``aliyun.com/gpu-count`` equal GPUs: every GPU has total
-/ count units and is named by its index (``pkg/cache/nodeinfo.go`` of the extender).
+/ count units and is identified by its index (``pkg/cache/nodeinfo.go`` of the extender).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RESOURCE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 def shared_gpus(node: Node) -> SharedGpus | None:
     """The node's GPUs if gpushare shares them. Raises InventoryError."""
     units, gpus = (whole(node.allocatable.get(name, "0")) for name in (RESOURCE, COUNT))
-    if not units:  # gpushare has left the node: kubelet keeps the count that its plugin has written
+    if not units:  # gpushare was removed from the node: kubelet keeps the count that its plugin wrote
         return None
     if not 0 < gpus <= min(units, GPUS_PER_NODE) or units // gpus > GPU_MIB:
         raise InventoryError(f"{RESOURCE}: {units} units on {gpus} GPUs ({COUNT}) are impossible")
@@ -57,8 +57,8 @@ def shared_gpus(node: Node) -> SharedGpus | None:
 
 
 def leftover(node: Node) -> str:
-    """What gpushare has left behind on a node that other systems use now, and how to remove it; "" for
-    nothing. Raises QuantityError."""
+    """Description of what gpushare has left behind on a node that other systems now use, and how to remove
+    it; "" if nothing. Raises QuantityError."""
     units, gpus = (whole(node.allocatable.get(name, "0")) for name in (RESOURCE, COUNT))
     if units or not gpus:
         return ""
@@ -82,12 +82,12 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
     memory = resources.get(RESOURCE, 0)
     if not memory:
         if resources.get(COUNT):
-            raise RequestError(f"{COUNT} without {RESOURCE}: how much of each GPU?")
+            raise RequestError(f"{COUNT} requires {RESOURCE}")
         return None
     count_text = metadata.get(COUNT) or str(resources.get(COUNT) or "")
     count = parse_positive(COUNT, count_text) if count_text else 1
     if memory % count:
-        raise RequestError(f"{RESOURCE}: {memory} cannot be divided into {count} equal whole parts")
+        raise RequestError(f"{RESOURCE}: {memory} cannot be divided into {count} equal integer shares")
     return Shares(count, 0, memory // count, resource=RESOURCE)
 
 
@@ -111,12 +111,12 @@ def assignment(
 ) -> dict[str, str]:
     requested = requested_shares(pod.spec, effective_requests(pod.spec), pod.labels)
     if requested is None or len(gpus) != 1:
-        raise RequestError("gpushare's device plugin cannot give several GPUs to one pod")
+        raise RequestError("gpushare's device plugin cannot allocate several GPUs to one pod")
     requesting = [c for c in pod.spec.all_containers if parse_quantities(c.requests)[RESOURCE]]
     if len(node_spec.gpus) > 1 and (len(requesting) > 1 or requesting[0] in pod.spec.init_containers):
         raise RequestError(
-            "on a node with several GPUs gpushare's device plugin finds only pods in which one container, "
-            f"and no init container, requests {RESOURCE}"
+            "on a node with several GPUs gpushare's device plugin recognizes only pods in which one "
+            f"container, and no init container, requests {RESOURCE}"
         )
     (index,) = gpus
     return {
@@ -129,5 +129,5 @@ def assignment(
 
 
 def plugin_may_confuse(node: Node, others: Iterable[Pod]) -> bool:
-    """Never: the plugin tells pods apart by their size, and pods of the same size may swap GPUs."""
+    """Never: the plugin distinguishes pods by their size, and pods of the same size may swap GPUs."""
     return False

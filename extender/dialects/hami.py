@@ -1,59 +1,59 @@
 """HAMi: ``nvidia.com/gpu`` with ``gpumem``, ``gpumem-percentage`` and ``gpucores``, or GPUs named by UUID.
 
-Facts (Project-HAMi/HAMi at 4707fb02), manifests are in ``examples/nvidia``:
+Facts (Project-HAMi/HAMi at 4707fb02); manifests are in ``examples/nvidia``:
 
 Requests. Resources and defaults are in ``pkg/device/nvidia/device.go`` (GenerateResourceRequests,
-MutateAdmission). Memory is in MiB (``memoryFactor`` 1). A container that names neither memory nor cores gets
-a GPU to itself: the default ``defaultMemory: 0`` is all memory, and the webhook then adds all cores.
-``gpumem`` and ``gpumem-percentage`` are not meant to be used together; Stowage refuses that. A pod with
-``nvidia.com/gpu`` alone does not use this dialect: it requests a counted device, which is a whole GPU on a
-HAMi node (``packing/model/node_spec.py``). Stowage does not place pods for HAMi's MPS mode.
+MutateAdmission). Memory is in MiB (``memoryFactor`` 1). A container that requests neither memory nor cores is
+allocated an exclusive GPU: the default ``defaultMemory: 0`` is all memory, and the webhook then adds all
+cores. ``gpumem`` and ``gpumem-percentage`` are not meant to be used together; Stowage rejects that. A pod
+with ``nvidia.com/gpu`` alone does not use this dialect: it requests a counted device, which is a whole GPU on
+a HAMi node (``packing/model/node_spec.py``). Stowage does not place pods for HAMi's MPS mode.
 
-``hami.io/gpu-scheduler-policy: mutex`` takes GPUs that no other pod uses (Fit in
-``pkg/device/nvidia/device.go``, PolicyContains in ``pkg/util/util.go``). Until such a pod is bound it counts
-with whole GPUs, and then with what it was given, because other pods may join it.
+``hami.io/gpu-scheduler-policy: mutex`` selects GPUs that no other pod uses (Fit in
+``pkg/device/nvidia/device.go``, PolicyContains in ``pkg/util/util.go``). Until such a pod is bound, it counts
+with whole GPUs, and then with its allocation, because other pods may join it.
 
 Claims. The annotation has ``UUID,type,MiB,cores:`` for each device and ``;`` after each container, init
-containers first (``pkg/device/devices.go``). The device plugin expects a place for every container. HAMi's
+containers first (``pkg/device/devices.go``). The device plugin expects an entry for every container. HAMi's
 scheduler writes none for containers that request no GPU (allocateAppContainers in
 ``pkg/scheduler/score.go``), and older versions wrote none for init containers. From 2.4 to 2.5.3 it wrote
-``,,0,0:`` for a container without a GPU, and no place for those before the first one with a GPU (calcScore
-in ``pkg/scheduler/score.go`` at v2.5.3).
+``,,0,0:`` for a container without a GPU, and no entry for containers before the first one with a GPU
+(calcScore in ``pkg/scheduler/score.go`` at v2.5.3).
 
 MIG mode. A device is a MIG instance. ``hami.io/vgpu-mig-allocations`` has the profile and the placement of
 each device of each container, init containers first (``pkg/device/nvidia/mig_allocations.go``). The plugin
-makes the instance when the container starts (GetContainerDeviceStrArray in its ``plugin/util.go``) and keeps
-it until the pod ends. HAMi compares ``gpucores`` with the GPU, Stowage with the instance.
+creates the instance when the container starts (GetContainerDeviceStrArray in its ``plugin/util.go``) and
+keeps it until the pod ends. HAMi compares ``gpucores`` with the GPU, Stowage compares it with the instance.
 
-Binding. ``bind`` writes what HAMi's scheduler writes in its ``filter`` and ``bind`` (Filter and Bind in
-``pkg/scheduler/scheduler.go``, PatchAnnotations in ``device.go``). kubelet does not tell the device plugin
-which pod it starts. The plugin takes the pod that the lock on the Node names; without a lock, the first
-listed pod that is Pending, names the node, and is ``allocating`` or ``success`` (GetPendingPod in
-``pkg/util/util.go``). Stowage takes no lock, so it binds a pod only if there is no such pod
+Binding. ``bind`` writes the annotations that HAMi's scheduler writes in its ``filter`` and ``bind`` (Filter
+and Bind in ``pkg/scheduler/scheduler.go``, PatchAnnotations in ``device.go``). kubelet does not tell the
+device plugin which pod it starts. The plugin picks the pod that the lock on the Node names; without a lock,
+the first listed pod that is Pending, names the node, and is ``allocating`` or ``success`` (GetPendingPod in
+``pkg/util/util.go``). Stowage does not take the lock, so it binds a pod only if there is no such pod
 (``plugin_may_confuse``).
 
 Nodes. HAMi's device plugin registers the GPUs in ``hami.io/node-nvidia-register``: a JSON list of id, index,
-count, devmem (MiB), devcore (per cent), type, numa, mode, health. Go omits zero values, so a GPU without
+count, devmem (MiB), devcore (percent), type, numa, mode, health. Go omits zero values, so a GPU without
 ``health`` is unhealthy (``pkg/device/devices.go``: DeviceInfo). Older versions write
 ``id,count,devmem,devcore,type,numa,health[,index,mode]:`` (``docs/develop/protocol.md``).
-``hami.io/device-cordon`` lists UUIDs of GPUs that take no new pods. HAMi's scheduler up to 2.9 writes
-``Deleted`` to ``hami.io/node-handshake`` when it no longer hears the plugin (MarkAnnotationsToDelete in
-``pkg/util/util.go``). Up to 2.8 that stays, also when the plugin runs again; 2.9 replaces it after a minute
+``hami.io/device-cordon`` lists UUIDs of GPUs that accept no new pods. HAMi's scheduler up to 2.9 writes
+``Deleted`` to ``hami.io/node-handshake`` when the plugin no longer responds (MarkAnnotationsToDelete in
+``pkg/util/util.go``). Up to 2.8 that remains, even when the plugin runs again; 2.9 replaces it after a minute
 (CheckHealth in ``pkg/device/devices.go``, in ``pkg/util/util.go`` before 2.7). The plugin advertises
 ``nvidia.com/gpu`` as the sum of the counts of its healthy GPUs (``nvinternal/plugin/server.go``:
-ListAndWatch; kubelet leaves unhealthy devices out of ``allocatable``).
+ListAndWatch; kubelet excludes unhealthy devices from ``allocatable``).
 
 HAMi's chart can rename its resources (``resourceName`` in ``charts/hami/values.yaml``). A node that
-advertises as many of another resource as its healthy GPUs have shares takes no new pods.
+advertises as many of another resource as its healthy GPUs have shares accepts no new pods.
 
-A node with a register counts as HAMi's, because otherwise its GPUs might be allocated twice. If HAMi may not
-manage the GPUs any more (see ``_leftover_problem``), the pods there keep what they hold, and the node takes
-no new pods until the annotation is removed.
+A node with a register counts as HAMi's, because otherwise its GPUs might be allocated twice. If HAMi possibly
+no longer manages the GPUs (see ``_leftover_problem``), the pods there keep their allocations, and the node
+accepts no new pods until the annotation is removed.
 
-All GPUs of a node are in one mode. In MIG mode each lists ``migProfiles``: name, memoryMB, core (per cent),
+All GPUs of a node are in one mode. In MIG mode each lists ``migProfiles``: name, memoryMB, core (percent),
 sliceCount, and placements with start and size in memory slices (``pkg/device/devices.go``: MigProfile). HAMi
 creates instances on demand, the smallest by memory, 1g and 3g from the high end (selectMigCandidate in
-``pkg/device/nvidia/device.go``, ``mig_topology.go``). These GPUs are listed and take no pods here: GPUs in
+``pkg/device/nvidia/device.go``, ``mig_topology.go``). These GPUs are listed and accept no pods here: GPUs in
 MPS mode, in MIG mode of older versions (their layouts are in HAMi's own configuration), and in MIG mode on a
 node with other modes.
 """
@@ -115,26 +115,27 @@ def shared_gpus(node: Node) -> SharedGpus | None:
 
 
 def _renamed(node: Node, entries: Iterable[Mapping[str, object]]) -> str:
-    """The resource by which HAMi seems to count its shares here instead of ``RESOURCE``, "" for none."""
+    """The resource by which HAMi appears to count its shares here instead of ``RESOURCE``, "" if there is
+    none."""
     shares = sum(map(_shares, filter(_healthy, entries)))
     others = (name for name in sorted(node.allocatable) if "/" in name and not name.startswith("hugepages"))
     return next((name for name in others if shares and whole(node.allocatable[name]) == shares), "")
 
 
 def _renamed_problem(resource: str) -> str:
-    return f"HAMi counts its shares as {quoted(resource)} here, and Stowage reads only {RESOURCE}"
+    return f"HAMi counts its shares as {quoted(resource)} here, but Stowage reads only {RESOURCE}"
 
 
 def is_renamed(problem: str, resource: str) -> bool:
-    """Whether a node's problem is that HAMi counts its shares there as this resource."""
+    """Whether the node's problem is that HAMi counts its shares there as this resource."""
     return _renamed_problem(resource) in problem
 
 
 def _leftover_problem(node: Node, entries: list[Mapping[str, object]]) -> str:
-    """The problem if HAMi may not manage the GPUs any more, "" if it certainly does.
+    """The problem if HAMi possibly no longer manages the GPUs, "" if it certainly does.
 
-    HAMi advertises more devices than there are GPUs, or as many as its healthy GPUs have shares. Fewer may
-    come from NVIDIA's plugin, and then the annotation is a leftover.
+    HAMi advertises more devices than GPUs, or as many as its healthy GPUs have shares. Fewer devices may be
+    from NVIDIA's plugin, and then the annotation is a leftover.
     """
     remedy = f"remove annotation {REGISTER} if HAMi no longer runs here"
     if node.annotations.get(HANDSHAKE, "").startswith("Deleted"):
@@ -173,7 +174,7 @@ def _gpu(entry: Mapping[str, object], mode: str, cordoned: set[str]) -> Gpu:
 
 
 def _instances(profiles: object) -> Instances:
-    """The instances of a GPU, in the order in which HAMi tries them."""
+    """The MIG instances of a GPU, in the order in which HAMi tries them."""
     listed = _PARSER.objects(profiles, MIG_PROFILES)
     by_slices = [(_PARSER.number(profile.get("sliceCount", 0)), _instance(profile)) for profile in listed]
     by_slices.sort(key=lambda sized: (sized[1].memory_mib, sized[0]))
@@ -282,11 +283,12 @@ def claims(pod: Pod) -> Claims | None:
 
 
 def _containers_of_claims(spec: PodSpec, counts: list[int]) -> list[_Staged]:
-    """The containers, with their stages, for the places in the annotation; ``counts`` are their devices.
+    """The containers, with their stages, for the entries of the annotation; ``counts``: the devices of each
+    entry.
 
-    Places without a device may be missing or shifted, and so may those of init containers. So the first
-    reading counts in which the containers that request devices have as many, one after the other; if there is
-    none, one with as many places.
+    Entries without a device may be missing or shifted, and so may those of init containers. So the first
+    reading counts in which the containers that request devices have matching counts, in order; if there is
+    none, a reading with as many entries.
     """
     containers = spec.all_containers
     every = list(zip(containers, container_stages(spec), map(_count_or_0, containers), strict=True))
@@ -308,7 +310,7 @@ def _count_or_0(container: Container) -> int:
 
 
 def _parse_reservations(text: str) -> dict[tuple[int, int, str], int]:
-    """The slices of each MIG instance, by index of the container, index of its device, and UUID of the GPU.
+    """The slices of each MIG instance, by container index, device index, and UUID of the GPU.
 
     Raises ValueError, TypeError or KeyError.
     """
@@ -361,11 +363,11 @@ def _instances_to_make(
 ) -> dict[int, _Placed]:
     """The instance on each of these GPUs that is in MIG mode. Raises RequestError.
 
-    It is large enough for every container, because an init container uses the one that a container uses
-    later.
+    An instance is large enough for every container, because an init container uses the instance that a
+    container uses later.
     """
     requested = _RESOURCES.of_pod(spec)
-    assert requested is not None  # else no GPU is chosen for the pod
+    assert requested is not None  # otherwise no GPU is chosen for the pod
     instances = {}
     for index in gpus:
         gpu = node_spec.gpus[index]
@@ -373,14 +375,14 @@ def _instances_to_make(
         if found := smallest(gpu.instances, taken.get(index, 0), requested.compute_milli, memory):
             instances[index] = found
         elif gpu.instances:
-            raise RequestError("no MIG instance that is large enough can be made")
+            raise RequestError("no sufficiently large MIG instance can be created")
     return instances
 
 
 def _format_device(container: Container, gpu: Gpu, placed: _Placed | None) -> str:
-    """One device of a container, with the memory and the cores that HAMi would give it."""
+    """One device of a container, with the memory and the cores that HAMi would assign."""
     requested = _RESOURCES.of_container(container)
-    assert requested is not None  # a container that requests no device gets no GPU
+    assert requested is not None  # a container that requests no device is assigned no GPU
     memory = parse_quantities(container.requests)[_RESOURCES.memory]
     memory = memory or share_memory_mib(gpu.memory_mib, 0, requested.memory_milli)
     compute = requested.compute_milli
@@ -400,7 +402,8 @@ def _reservation(container_index: int, device_index: int, uuid: str, instance: I
 
 
 def plugin_may_confuse(node: Node, others: Iterable[Pod]) -> bool:
-    """HAMi's scheduler binds a pod to this node, or a pod there has containers that have not started."""
+    """Whether HAMi's scheduler is binding a pod to this node, or a pod there has containers that have not
+    started."""
     return LOCK in node.annotations or any(_is_starting(pod, node.name) for pod in others)
 
 

@@ -1,13 +1,13 @@
 """KAI: annotations ``gpu-fraction`` or ``gpu-memory``, ``gpu-fraction-num-devices``.
 
-Facts (kai-scheduler/KAI-Scheduler at d5bc503a): names are in ``pkg/common/constants/constants.go``, what is
-valid in ``pkg/binder/plugins/gpusharing/gpu-request/gpu_request_validator.go``, manifests in
+Facts (kai-scheduler/KAI-Scheduler at d5bc503a): names are in ``pkg/common/constants/constants.go``, the
+validation in ``pkg/binder/plugins/gpusharing/gpu-request/gpu_request_validator.go``, manifests in
 ``docs/gpu-sharing``. A fraction is a fraction of the GPU's memory, and KAI packs by it, so Stowage counts the
-same fraction of the compute. ``gpu-memory`` is in MiB and requests no compute.
+same fraction of compute. ``gpu-memory`` is in MiB and requests no compute.
 
-KAI's scheduler holds the GPU with a pod in ``kai-resource-reservation`` that requests one whole
-``nvidia.com/gpu``. That pod counts, the pods with fractions on it add nothing. If Stowage places a pod with
-these annotations, it takes a share of a node that is set aside for Stowage (``stowage.py``).
+KAI's scheduler reserves the GPU with a pod in ``kai-resource-reservation`` that requests one whole
+``nvidia.com/gpu``. That pod counts; the pods with fractions of it add nothing. A pod with these annotations
+that Stowage places takes a share on a node that is dedicated to Stowage (``stowage.py``).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
     fraction, memory, count = metadata.get(FRACTION), metadata.get(MEMORY), metadata.get(COUNT)
     if fraction is None and memory is None:
         if count is not None:
-            raise RequestError(f"{COUNT} without {FRACTION} or {MEMORY}: how much of each GPU?")
+            raise RequestError(f"{COUNT} requires {FRACTION} or {MEMORY}")
         return None
     if fraction is not None and memory is not None:
-        raise RequestError(f"{FRACTION} and {MEMORY} exclude each other")
+        raise RequestError(f"{FRACTION} and {MEMORY} are mutually exclusive")
     gpus = parse_positive(COUNT, count) if count is not None else 1
     if fraction is None:
         return Shares(gpus, 0, parse_positive(MEMORY, str(memory)), resource=RESOURCE)
@@ -58,8 +58,8 @@ def claims(pod: Pod) -> Claims | None:
 
 
 def is_reservation(pod: Pod) -> bool:
-    """Whether the pod only holds a GPU: for pods that share it (``DefaultResourceReservationName``; before
-    0.6 ``runai-reservation``), or so that an autoscaler adds a node (``DefaultScaleAdjustName``)."""
+    """Whether the pod only reserves a GPU: for pods that share it (``DefaultResourceReservationName``; before
+    0.6 ``runai-reservation``), or to make an autoscaler add a node (``DefaultScaleAdjustName``)."""
     return pod.namespace in _RESERVATIONS
 
 

@@ -4,22 +4,22 @@ Facts (koordinator-sh/koordinator at a7a1b76b): names and the annotation are in
 ``apis/extension/device_share.go``, valid combinations in ``pkg/scheduler/plugins/deviceshare/utils.go``, the
 division over GPUs in ``devicehandler_gpu.go``, manifests in
 ``docs/proposals/scheduling/20220629-fine-grained-device-scheduling.md`` and
-``20230803-enhance-gpu-share-api.md``. Amounts are those of the whole pod: cores and ratio in per cent of one
-GPU, memory in bytes. ``gpu.shared`` is the number of GPUs that they are divided over. ``gpu: 50`` is 50 of
-cores and 50 of ratio. The annotation names devices by minor number. A pod with a
-part of a GPU's memory and the label ``koordinator.sh/gpu-isolation-provider`` runs only on nodes with the
-same label.
+``20230803-enhance-gpu-share-api.md``. Amounts are for the whole pod: cores and ratio in percent of one GPU,
+memory in bytes. ``gpu.shared`` is the number of GPUs over which they are divided. ``gpu: 50`` is 50 of cores
+and 50 of ratio. The annotation identifies devices by minor number. A pod with a fraction of a GPU's memory
+and the label ``koordinator.sh/gpu-isolation-provider`` runs only on nodes with the same label.
 
 Nodes. ``koordinator.sh/gpu-core`` and ``gpu-memory`` are sums over a node's healthy GPUs. A GPU has 100 of
 ``gpu-core`` and 100 of ``gpu.shared``, memory is in bytes
 (``pkg/slo-controller/noderesource/plugins/gpudeviceresource/plugin.go``), and the model is the label
 ``node.koordinator.sh/gpu-model``. The Device object with the node's name lists the GPUs with minor number,
-UUID, health and resources (``apis/scheduling/v1alpha1/device_types.go``). Without it the GPUs count as equal,
-with minor numbers from 0. ``nvidia.com/gpu`` is a whole GPU among them. The label
-``koordinator.sh/gpu-isolation-provider`` says what limits the parts (``apis/extension/device_share.go``).
+UUID, health and resources (``apis/scheduling/v1alpha1/device_types.go``). Without it, the GPUs count as
+equal, with minor numbers from 0. ``nvidia.com/gpu`` is a whole GPU among them. The label
+``koordinator.sh/gpu-isolation-provider`` names what limits the fractions
+(``apis/extension/device_share.go``).
 
-If the Device lists GPUs and the sums are not advertised, Koordinator's pods may still hold parts of them. So
-the GPUs stay accounted for, and the node takes no new pods.
+If the Device lists GPUs and the sums are not advertised, Koordinator's pods may still hold shares of them. So
+the GPUs remain accounted for, and the node accepts no new pods.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def shared_gpus(node: Node, device: KoordinatorDevice | None = None) -> SharedGp
 
 
 def isolation_mode(provider: str) -> str:
-    """How this provider isolates parts, "" being none."""
+    """The mode in which this provider isolates fractions; "" means no provider."""
     return f"isolation provider {quoted(provider)}" if provider else "no isolation provider"
 
 
 def _by_minor(listed: tuple[KoordinatorGpu, ...]) -> tuple[Gpu, ...]:
-    """GPUs at the index of their minor number, by which pods name them. Raises InventoryError."""
+    """GPUs at the index of their minor number, by which pods refer to them. Raises InventoryError."""
     minors = {gpu.minor for gpu in listed}
     if len(minors) < len(listed) or not 0 <= min(minors) <= max(minors) < GPUS_PER_NODE:
         raise InventoryError(f"{DEVICE}: the minor numbers of the GPUs are impossible")
@@ -94,7 +94,7 @@ def _gpu(gpu: KoordinatorGpu) -> Gpu:
 
 
 _ABSENT = Gpu(0)
-"""At the index of a minor number that no GPU has: takes no pods."""
+"""At the index of a minor number that no GPU has; accepts no pods."""
 
 
 RATIO, SHARED = "koordinator.sh/gpu-memory-ratio", "koordinator.sh/gpu.shared"
@@ -116,13 +116,13 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
     if not amounts:
         return None
     if set(amounts) not in _COMBINATIONS:
-        raise RequestError(f"{', '.join(sorted(amounts))}: Koordinator allows no such combination")
+        raise RequestError(f"{', '.join(sorted(amounts))}: Koordinator does not allow this combination")
     both = amounts.get(RESOURCE, 0)
     core, ratio, memory = amounts.get(CORE, both), amounts.get(RATIO, both), amounts.get(MEMORY, 0)
     count = amounts.get(SHARED) or (ratio // 100 if ratio > 100 and ratio % 100 == 0 else 1)
     for name, value in ((CORE, core), (RATIO, ratio)):
         if value % count or value > 100 * count:
-            raise RequestError(f"{name}: {value} cannot be divided into {count} equal parts of one GPU")
+            raise RequestError(f"{name}: {value} cannot be divided into {count} equal shares of one GPU")
     return Shares(
         count, core // count * PERCENT, -(-memory // (count << 20)), ratio // count * PERCENT, RESOURCE
     )
@@ -144,7 +144,7 @@ def claims(pod: Pod) -> Claims | None:
 
 
 def _requested_here(spec: PodSpec) -> Shares | None:
-    """What the pod requests on Koordinator's nodes, where ``nvidia.com/gpu`` is a whole GPU."""
+    """The pod's request on Koordinator's nodes, where ``nvidia.com/gpu`` is a whole GPU."""
     resources = effective_requests(spec)
     if count := resources.get(WHOLE_GPU, 0):
         return whole_gpus(count, RESOURCE)

@@ -1,14 +1,15 @@
-"""What HAMi, Volcano and vgpu-manager have in common: each container requests n devices, and so much of each.
+"""The common notation of HAMi, Volcano and vgpu-manager: a container requests n devices, and an amount of
+each.
 
-A container requests a number of devices, and memory (MiB or per cent) and cores (per cent) of *each* device.
-The systems choose devices for one container after the other, and several containers may share a GPU. Stowage
-makes one request of them: as many different GPUs as the containers use at the same time, each with the
-largest share of any container. A node that cannot give that may give the ``stacked`` form: as many GPUs as
-the largest container requests, each with the sum of the shares. Of the pods that a GPU may have, each
-container that runs at the same time is one (Fit in ``pkg/device/nvidia/device.go`` of Project-HAMi/HAMi,
+A container requests a number of devices, and memory (MiB or percent) and cores (percent) of *each* device.
+The systems choose devices for one container after another, and several containers may share a GPU. Stowage
+combines them into one request: as many different GPUs as the containers use at the same time, each with the
+largest share of any container. A node that cannot satisfy it may satisfy the ``stacked`` form: as many GPUs
+as the largest container requests, each with the sum of the shares. Each container that runs at the same time
+takes one of the slots for pods of a GPU (Fit in ``pkg/device/nvidia/device.go`` of Project-HAMi/HAMi,
 ReducePodFootprint in ``pkg/device/types.go`` of vgpu-manager, TryAddPod in ``devices/nvidia/vgpu`` of
-Volcano). HAMi gives a full GPU to no container without cores (Fit, too).
-Stowage may refuse a node on which the system would place the pod, but accepts none on which it could not.
+Volcano). HAMi allocates no full GPU to a container without cores (also in Fit). Stowage may reject a node on
+which the system would place the pod, but accepts no node on which it could not.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from extender.untrusted.limits import quoted
 from packing.model.request import WHOLE, Shares, whole_gpus
 
 PERCENT = 10
-"""Thousandths in a per cent."""
+"""Thousandths in one percent."""
 _NO_DEVICE = ("", ",,0,0")
 _PARTS = attrgetter("memory_milli"), attrgetter("compute_milli")
 
@@ -34,8 +35,8 @@ _PARTS = attrgetter("memory_milli"), attrgetter("compute_milli")
 class PerDeviceResources:
     """The extended resources of one dialect.
 
-    ``count`` is the number of devices. ``memory`` (MiB), ``memory_percent`` and ``cores`` (per cent) are
-    amounts of each device. ``memory_implies_one``: memory without a count is one device.
+    ``count`` is the number of devices. ``memory`` (MiB), ``memory_percent`` and ``cores`` (percent) are
+    amounts of each device. ``memory_implies_one``: memory without a count requests one device.
     """
 
     count: str
@@ -50,18 +51,18 @@ class PerDeviceResources:
         return any(name in names for c in spec.all_containers for name, _ in c.requests)
 
     def of_pod(self, spec: PodSpec) -> Shares | None:
-        """The pod's request (see the module), None for no device. Raises RequestError."""
+        """The pod's request (see the module), None without devices. Raises RequestError."""
         shares = list(filter(None, map(self.of_container, spec.all_containers)))
         if not shares:
             return None
         memory_milli, compute_milli = (max(map(part, shares)) for part in _PARTS)
         count = self._peak_count(spec, self.count_of)
-        if compute_milli == WHOLE:  # exclusive use: the GPU takes no other pod, even if it has memory left
+        if compute_milli == WHOLE:  # exclusive use: the GPU accepts no other pod, even if memory is left
             return whole_gpus(count, self.count)
         return Shares(
             count,
             compute_milli,
-            max(share.memory_mib for share in shares) if memory_milli < WHOLE else 0,  # the whole covers any
+            max(share.memory_mib for share in shares) if memory_milli < WHOLE else 0,  # all of it covers any
             memory_milli,
             self.count,
             len(shares),
@@ -69,7 +70,7 @@ class PerDeviceResources:
         )
 
     def _stacked(self, spec: PodSpec, shares: list[Shares]) -> Shares | None:
-        """The pod's request if its containers share GPUs, None if no GPU has that much."""
+        """The pod's request if its containers share GPUs, None if that exceeds a GPU."""
         used = peak_usage(spec, self._parts)
         compute, mib, milli = used["compute"], used["MiB"], used["memory"]
         full_and_more = compute == WHOLE and not all(share.compute_milli for share in shares)
@@ -85,16 +86,16 @@ class PerDeviceResources:
         return parts | {"slots": 1}
 
     def of_container(self, container: Container) -> Shares | None:
-        """What one container requests, None for no device. Raises RequestError."""
+        """The request of one container, None without devices. Raises RequestError."""
         amounts = parse_quantities(container.requests)
         memory, percent, cores = amounts[self.memory], amounts[self.memory_percent], amounts[self.cores]
         count = self._count(amounts)
         if not count:
             if name := next((n for n in (self.memory, self.memory_percent, self.cores) if amounts[n]), None):
-                raise RequestError(f"{name} without {self.count}: of how many GPUs?")
+                raise RequestError(f"{name} requires {self.count}")
             return None
         if memory and percent:
-            raise RequestError(f"{self.memory} and {self.memory_percent} exclude each other")
+            raise RequestError(f"{self.memory} and {self.memory_percent} are mutually exclusive")
         for name in (self.memory_percent, self.cores):
             if amounts[name] > 100:
                 raise RequestError(f"{name}: {amounts[name]} is more than 100 % of a GPU")
@@ -103,7 +104,7 @@ class PerDeviceResources:
         return Shares(count, cores * PERCENT if cores else WHOLE, 0, WHOLE, self.count)
 
     def count_of(self, container: Container) -> int:
-        """How many devices one container requests. Raises RequestError."""
+        """Number of devices that one container requests. Raises RequestError."""
         shares = self.of_container(container)
         return shares.count if shares else 0
 
@@ -116,7 +117,7 @@ class PerDeviceResources:
     def claims(
         self, claimed: Iterable[tuple[Container | None, int, list[Claim]]], *, node: str, exact: bool = True
     ) -> Claims:
-        """Claims from (container or None for an unknown one, its stage, the devices it claims)."""
+        """Claims from tuples of a container (None if unknown), its stage, and the devices that it claims."""
         claims: list[Claim] = []
         first_problem = ""
         for container, stage, devices in claimed:
@@ -132,10 +133,10 @@ class PerDeviceResources:
 def per_container_gpus(
     spec: PodSpec, gpus: tuple[int, ...], count: Callable[[Container], int]
 ) -> list[tuple[int, ...]]:
-    """Divides the GPUs of a pod among its containers, init containers first.
+    """Divide the GPUs of a pod among its containers, init containers first.
 
-    Containers and sidecars run together and share no GPU, unless there are too few. An init container ends
-    before the containers and later sidecars start, so it uses their GPUs, those of containers first.
+    Containers and sidecars run at the same time and share no GPU, unless there are too few. An init container
+    ends before the containers and later sidecars start, so it uses their GPUs, those of containers first.
     """
     if len(gpus) < peak_usage(spec, lambda container: {"": count(container)})[""]:  # the stacked form
         return [gpus[: count(container)] for container in spec.all_containers]
@@ -155,8 +156,8 @@ def per_container_gpus(
 def parse_devices(text: str) -> list[list[Claim]]:
     """The devices of each container in ``UUID,type,MiB,cores:...;...``. Raises ValueError.
 
-    ``:`` ends a device, ``;`` a container. A MIG instance in brackets after the GPU's UUID is dropped, and so
-    is ``,,0,0``, which is no device.
+    ``:`` ends a device, ``;`` a container. A MIG instance in brackets after the GPU's UUID is dropped, as is
+    ``,,0,0``, which is not a device.
     """
     check_limits(text.count(":"), text.count(";"))
     containers = text.split(";")

@@ -1,16 +1,16 @@
-"""Pod -> Request: what a pod requests, in any dialect that clusters use already.
+"""Pod -> Request: a pod's request, in any dialect that clusters already use.
 
-Counted devices (``nvidia.com/gpu: 2``) are requested by resource name. Parts of GPUs are requested in one of
-the ``DIALECTS``; a pod uses at most one of them. A contradictory or impossible request raises
+Counted devices (``nvidia.com/gpu: 2``) are requested by resource name. Fractions of GPUs are requested in one
+of the ``DIALECTS``; a pod uses at most one of them. A contradictory or impossible request raises
 ``RequestError`` with a text for the pod's owner. Stowage does not guess.
 
 The same ``nvidia.com/gpu: 1`` is a whole GPU on a plain node and a HAMi device on a HAMi node. The request is
 the same value for all nodes, and ``packing.model.node_spec`` resolves it on a node.
 
-What a pod requires of its GPUs: model, UUID, sharing mode, CUDA version, NVLink island, separate GPUs. The
-model lists of HAMi, Volcano and vgpu-manager match any part of the GPU's name, in any letter case
+Requirements on a pod's GPUs: model, UUID, sharing mode, CUDA version, NVLink island, separate GPUs. The model
+lists of HAMi, Volcano and vgpu-manager match any part of the GPU's name, case-insensitively
 (``pkg/device/devices.go`` CheckType in Project-HAMi/HAMi at 4707fb02; README of coldzerofear/vgpu-manager at
-3d7f66d): ``A10`` matches an A100, too. Stowage's own lists match whole words, so there ``A10`` does not match
+3d7f66d): ``A10`` also matches an A100. Stowage's own lists match whole words, so there ``A10`` does not match
 an A100. Separators do not matter: GPU feature discovery writes ``NVIDIA-A100-SXM4-40GB`` for the driver's
 ``NVIDIA A100-...``.
 """
@@ -67,21 +67,21 @@ _DENY_UUID = (hami.DENY_UUID, vgpu_manager.DENY_UUID, volcano.DENY_UUID)
 
 DIALECTS: tuple[Dialect, ...] = (hami, vgpu_manager, volcano, koordinator, gpushare, kai, stowage)
 WRITERS: Mapping[str, AssignmentWriter] = {writer.RESOURCE: writer for writer in (hami, gpushare, stowage)}
-"""By sharing resource of the node: the dialect that tells its device plugin which GPUs a pod has."""
+"""By the node's sharing resource, the dialect that passes a pod's GPUs to the node's device plugin."""
 REQUEST_ANNOTATIONS = _CONSTRAINTS.union(*(dialect.REQUEST_ANNOTATIONS for dialect in DIALECTS))
-"""The annotations that change what a pod requests."""
+"""Annotations that change a pod's request."""
 REQUEST_LABELS = gpushare.REQUEST_LABELS | koordinator.REQUEST_LABELS
-"""The labels that change what a pod requests."""
+"""Labels that change a pod's request."""
 ASSIGNMENT_ANNOTATIONS = frozenset[str]().union(*(dialect.ASSIGNMENT_ANNOTATIONS for dialect in DIALECTS))
-"""The annotations that say what a pod has been given."""
+"""Annotations that describe what a pod was allocated."""
 
 
 _REQUESTS_OF_SPEC = 4096
-"""Requests that are remembered with one spec: as many as there are different annotations."""
+"""Maximum number of cached requests per spec: one for each different set of annotations."""
 
 
 def request_of(pod: Pod) -> Request:
-    """What a pod requests. Raises RequestError, also if its spec, annotations or labels exceed a limit."""
+    """The request of a pod. Raises RequestError, also if its spec, annotations or labels exceed a limit."""
     known: Request | None = getattr(pod, "request_memo", None)
     if known is None:
         known = _read_request(pod)
@@ -94,14 +94,14 @@ def _read_request(pod: Pod) -> Request:
         raise RequestError(pod.problem)
     for name in pod.unreadable:
         if name in REQUEST_ANNOTATIONS or name in REQUEST_LABELS:
-            raise RequestError(f"{name}: more than {POD_ANNOTATION} characters, or too much beside it")
+            raise RequestError(f"{name}: more than {POD_ANNOTATION} characters, or too many in total")
     metadata = {key: pod.annotations[key] for key in pod.annotations.keys() & REQUEST_ANNOTATIONS}
     metadata |= {key: pod.labels[key] for key in pod.labels.keys() & REQUEST_LABELS}
     return _request(pod.spec, tuple(sorted(metadata.items())))
 
 
 def _request(spec: PodSpec, pairs: Pairs) -> Request:
-    """Pods come from few templates and share their specs, so for most pods this is one look-up."""
+    """Pods are created from few templates and share their specs, so for most pods this is one lookup."""
     known: BoundedMap[Pairs, Request | ValueError] | None = getattr(spec, "requests_memo", None)
     if known is None:
         known = BoundedMap(_REQUESTS_OF_SPEC)
@@ -134,11 +134,11 @@ def _parsed_request(spec: PodSpec, pairs: Pairs) -> Request:
     if wish == "required" and spec.claims and not (devices or shares):
         raise RequestError(
             f"{NVLINK}: required, but kube-scheduler chooses the devices of resource claims, and "
-            "knows no NVLink"
+            "does not consider NVLink"
         )
     device_mib, is_whole = _sizes(metadata, devices, shares)
     if (device_mib or is_whole) and spec.claims and not (devices or shares):
-        raise RequestError(f"{DEVICE_MEMORY} and {WHOLE_GPU} do not count for resource claims: say it there")
+        raise RequestError(f"{DEVICE_MEMORY} and {WHOLE_GPU} do not apply to resource claims: set them there")
     several = sum(count for _, count in devices) + (shares.count if shares else 0) > 1
     together = max_per_container(spec, [name for name, _ in devices]) if devices else 1
     separate = _separate_gpus(metadata)
@@ -167,7 +167,7 @@ def _requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, 
             shares = dialect.requested_shares(spec, resources, metadata)
         except RequestError:
             raise
-        except ValueError as error:  # from Shares: more of a GPU than one has, or nothing of it
+        except ValueError as error:  # from Shares: more than one GPU has, or nothing
             raise RequestError(f"{dialect.RESOURCE}: {error}") from error
         if shares and requested:
             raise RequestError(f"requests fractions of GPUs by {requested.resource} and by {shares.resource}")
@@ -177,11 +177,11 @@ def _requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class BoundRequest:
-    """The most that a bound pod can have taken.
+    """The most that a bound pod can have been allocated.
 
-    ``problem`` says why its request cannot be read, "" if it can. If it cannot, ``request`` is what the spec
-    alone takes (CPU, memory and counted devices), and ``possible_shares`` the most that each sharing system
-    can have given to the pod. Which of them counts depends on the node. ``obscure``: it may have taken more.
+    ``problem``: why its request is unreadable, "" if it is readable. If unreadable, ``request`` covers only
+    the spec (CPU, memory and counted devices), and ``possible_shares`` is the most that each sharing system
+    can have allocated to the pod; the node determines which of these counts. ``obscure``: it may hold more.
     """
 
     request: Request
@@ -191,7 +191,7 @@ class BoundRequest:
 
 
 def bound_request(pod: Pod) -> BoundRequest:
-    """What a bound pod has taken, which an in-place resize may not have changed yet. Never raises.
+    """The resources of a bound pod, which an in-place resize may not have changed yet. Never raises.
 
     Requirements on the GPUs (models, UUIDs, NVLink, CUDA) do not matter after binding.
     """
@@ -212,8 +212,8 @@ def bound_request(pod: Pod) -> BoundRequest:
 
 
 def _possible_shares(pod: Pod, resources: Amounts) -> tuple[Shares, ...]:
-    """What its spec requests, a whole GPU where that is contradictory. Annotations count where only ``bind``
-    gives GPUs, which always writes which."""
+    """The shares that its spec requests, a whole GPU if that is contradictory. Annotations count if only
+    ``bind`` allocates GPUs, because it always writes them."""
     found = [_given_by_bind(pod)] if stowage.is_assigned(pod) else []
     for dialect in DIALECTS:
         try:
@@ -233,10 +233,10 @@ def _given_by_bind(pod: Pod) -> Shares:
 
 
 def claims_of(pod: Pod) -> Claims | None:
-    """What a bound pod says it has of shared GPUs, None if it says nothing.
+    """A bound pod's claims on shared GPUs, None if it has none.
 
-    kubelet's report (``pod.devices``) does not count here: with a sharing device plugin kubelet chooses among
-    interchangeable placeholder devices, and the plugin follows the annotations.
+    kubelet's report (``pod.devices``) does not count here: with a sharing device plugin, kubelet chooses
+    among interchangeable placeholder devices, and the plugin follows the annotations.
     """
     for dialect in DIALECTS if pod.unreadable else ():
         for name in pod.unreadable:
@@ -264,7 +264,7 @@ def _uuids(annotations: Mapping[str, str]) -> NameFilter:
 
 
 def _cuda(annotations: Mapping[str, str]) -> int:
-    """The CUDA version that the driver must support: 12.4 is 12004, 0 is any. Raises RequestError."""
+    """The CUDA version that the driver must support: 12004 for 12.4, 0 for any. Raises RequestError."""
     text = annotations.get(CUDA)
     if text is None:
         return 0
@@ -284,7 +284,7 @@ def _nvlink(annotations: Mapping[str, str]) -> Literal["required", "preferred", 
 
 
 def _separate_gpus(annotations: Mapping[str, str]) -> SeparateGpus | None:
-    """Whether several devices of a container are to be on different GPUs; None if the pod does not say.
+    """Whether several devices of a container must be on different GPUs; None if the pod does not specify it.
     Raises RequestError."""
     text = annotations.get(SEPARATE)
     if text is not None and text not in _SEPARATE:
@@ -295,8 +295,8 @@ def _separate_gpus(annotations: Mapping[str, str]) -> SeparateGpus | None:
 def _sizes(
     annotations: Mapping[str, str], devices: tuple[tuple[str, int], ...], shares: Shares | None
 ) -> tuple[int, bool | None]:
-    """The memory in MiB that each GPU or part must have, and whether each must be a whole GPU; None if the
-    pod does not say. Raises RequestError."""
+    """The memory in MiB that each GPU or fraction must have, and whether each must be a whole GPU; None if
+    the pod does not specify it. Raises RequestError."""
     text = annotations.get(WHOLE_GPU)
     if text not in (None, "true", "false"):
         raise RequestError(f'{WHOLE_GPU}: {quoted(text)} is invalid; expected "true" or "false"')
@@ -306,9 +306,9 @@ def _sizes(
         raise RequestError(f"{DEVICE_MEMORY}: {error}") from error
     part = shares.resource if shares and shares.memory_milli < WHOLE else ""
     if text == "true" and (named := part or next((name for name, _ in devices if _is_part(name)), "")):
-        raise RequestError(f"{WHOLE_GPU}: the pod asks for a fraction of a GPU by {named}")
+        raise RequestError(f"{WHOLE_GPU}: the pod requests a fraction of a GPU by {named}")
     if shares and not shares.memory_milli and shares.memory_mib < size:
-        raise RequestError(f"{DEVICE_MEMORY}: the pod asks for less of each GPU by {shares.resource}")
+        raise RequestError(f"{DEVICE_MEMORY}: the pod requests less of each GPU by {shares.resource}")
     return size, None if text is None else text == "true"
 
 
@@ -318,17 +318,18 @@ def _is_part(resource: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def as_whole(request: Request) -> Request:
-    """The request of a pod that is to get whole GPUs where it asks for GPUs without saying of which kind."""
+    """The request with whole GPUs where it requests GPUs without specifying the kind."""
     says = request.whole is not None or request.device_mib or request.shares
     named = says or not request.devices or any(_is_part(name) for name, _ in request.devices)
     return request if named else replace(request, whole=True)
 
 
 def _mode(metadata: Mapping[str, str], shares: Shares | None) -> str:
-    """A text that names the sharing modes that the pod allows, "" for all. Raises RequestError.
+    """The names of the sharing modes that the pod allows, "" for all. Raises RequestError.
 
-    Koordinator isolates no pod with all of a GPU's memory (koordinator-sh/koordinator at a7a1b76b, ``Filter``
-    in ``pkg/scheduler/plugins/deviceshare/plugin.go``)."""
+    Koordinator does not isolate pods with all of a GPU's memory (koordinator-sh/koordinator at a7a1b76b,
+    ``Filter`` in ``pkg/scheduler/plugins/deviceshare/plugin.go``).
+    """
     text = metadata.get(hami.MODE, "")
     if len(text) > NAME:
         raise RequestError(f"{hami.MODE}: more than {NAME} characters")

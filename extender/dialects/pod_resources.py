@@ -1,8 +1,8 @@
 """The resources that a pod effectively requests, over all its containers.
 
 The rule is kube-scheduler's (``PodRequests`` of k8s.io/component-helpers, resource/helpers.go): containers
-and sidecars add up, init containers count by their peak, CPU and memory that the pod requests as a whole
-replace those of its containers, and the overhead is added.
+and sidecars add up, init containers count by their peak, pod-level CPU and memory requests replace those of
+the containers, and the overhead is added.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from extender.untrusted.limits import PROBLEM, QUOTED, shorten
 
 
 class RequestError(ValueError):
-    """A pod requests something contradictory or impossible. The text goes into the pod's event.
+    """A contradictory or impossible request of a pod. The text goes into the pod's event.
 
-    It has at most ``PROBLEM`` characters, all of them printable, whatever it quotes of the pod.
+    The text has at most ``PROBLEM`` characters, all of them printable, whatever it quotes from the pod.
     """
 
     def __init__(self, text: str) -> None:
@@ -34,7 +34,7 @@ Amounts: TypeAlias = Mapping[str, int]
 
 
 def effective_requests(spec: PodSpec) -> dict[str, int]:
-    """What the pod requests, without zeros. Raises RequestError."""
+    """The pod's requests, without zeros. Raises RequestError."""
     if not spec.containers:
         raise RequestError("the pod has no containers")
     of_containers = peak_usage(spec, lambda container: parse_quantities(container.requests))
@@ -44,11 +44,11 @@ def effective_requests(spec: PodSpec) -> dict[str, int]:
 
 
 _POD_LEVEL_RESOURCES = ("cpu", "memory")
-"""What a pod may request as a whole. Huge pages are left out: Stowage does not place by them."""
+"""Resources that a pod may request at pod level. Huge pages are omitted: Stowage does not place by them."""
 
 
 def _pod_level_requests(spec: PodSpec, of_containers: Amounts) -> Amounts:
-    """What the pod requests as a whole. Its limit counts if neither the pod nor a container has a request
+    """The pod-level requests. A pod-level limit counts if neither the pod nor a container has a request
     (``defaultPodRequests`` of k8s.io/kubernetes, pkg/apis/core/v1/defaults.go)."""
     requests, limits = parse_quantities(spec.requests), parse_quantities(spec.limits)
     defaults = {name: amount for name, amount in limits.items() if name not in of_containers}
@@ -59,7 +59,7 @@ def _pod_level_requests(spec: PodSpec, of_containers: Amounts) -> Amounts:
 def requested_devices(resources: Amounts) -> tuple[tuple[str, int], ...]:
     """The counted devices among a pod's effective requests: (resource, count), sorted by resource.
 
-    The node decides what one of them is: ``nvidia.com/gpu`` is a whole GPU, a replica of a shared GPU, or a
+    The node determines what a device is: ``nvidia.com/gpu`` is a whole GPU, a replica of a shared GPU, or a
     MIG instance under the single strategy (NVIDIA/k8s-device-plugin, README, "Shared access to GPUs" and the
     MIG strategies).
     """
@@ -67,15 +67,16 @@ def requested_devices(resources: Amounts) -> tuple[tuple[str, int], ...]:
 
 
 def max_per_container(spec: PodSpec, resources: Collection[str]) -> int:
-    """The most devices of one of these resources that a single container requests, at least 1."""
+    """The maximum number of devices of one of these resources that a single container requests, at least
+    1."""
     requests = [parse_quantities(container.requests) for container in spec.all_containers]
     return max((amounts[name] for amounts in requests for name in resources), default=1) or 1
 
 
 def parse_quantities(pairs: Pairs) -> defaultdict[str, int]:
-    """The ``Amounts`` in these quantities; 0 for a resource that is not there. Raises RequestError.
+    """The ``Amounts`` of these quantities; 0 for an absent resource. Raises RequestError.
 
-    Storage and huge pages are left out: Stowage does not place by them.
+    Storage and huge pages are omitted: Stowage does not place by them.
     """
     amounts: defaultdict[str, int] = defaultdict(int)
     for name, text in pairs:

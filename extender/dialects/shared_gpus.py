@@ -1,7 +1,7 @@
-"""The GPUs of a node that a sharing system divides among pods, and a parser for what it publishes.
+"""The GPUs of a node that a sharing system divides among pods, and a parser of the data that it publishes.
 
 The device plugin of a sharing system publishes the GPUs themselves (in an annotation, called its register
-here, or in ``allocatable``), and annotations of pods say which GPU a pod has. The devices that it counts in
+here, or in ``allocatable``), and annotations of pods list their GPUs. The devices that it counts in
 ``allocatable`` are not GPUs, so they are not counted as such.
 """
 
@@ -26,7 +26,7 @@ _AMD_PARTITION = re.compile(r"amd\.com/([sdtqc]px)_nps\d")
 
 
 class InventoryError(ValueError):
-    """A node advertises something impossible. The text is cut to ``limits.PROBLEM`` characters."""
+    """A node advertises something impossible. The text is truncated to ``limits.PROBLEM`` characters."""
 
     def __init__(self, text: str) -> None:
         super().__init__(shorten(text))
@@ -34,14 +34,14 @@ class InventoryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SharedGpus:
-    """``gpus`` by index. Pods request parts of them as ``resource``.
+    """``gpus`` by index. Pods request fractions of them as ``resource``.
 
     They were read from ``source`` (an annotation, label or resource) and have these ``products``.
-    ``whole_gpu`` is the resource that counts whole GPUs among them, "" for none, and ``whole_gpu_allowed``
-    whether pods may request it. ``replaced`` resources of ``allocatable`` are not counted in addition.
-    ``mode`` is how the system isolates the parts, "" if it has only one mode. ``problem`` says why the GPUs
-    take no new pods, "" for nothing, and ``reason`` is its kind. ``unhealthy``: how many GPUs the source
-    lists as such.
+    ``whole_gpu`` is the resource that counts whole GPUs among them, "" if there is none, and
+    ``whole_gpu_allowed`` whether pods may request it. ``replaced`` resources of ``allocatable`` are not
+    counted in addition. ``mode`` is how the system isolates the fractions, "" if it has only one mode.
+    ``problem`` is the reason the GPUs accept no new pods, "" if they do, and ``reason`` its kind.
+    ``unhealthy``: the number of GPUs that the source lists as unhealthy.
     """
 
     resource: str
@@ -68,8 +68,8 @@ def is_gpu_resource(resource: str) -> bool:
 
 
 def amd_mode(resource: str) -> str:
-    """The mode of compute partitions in the names of AMD's device plugin for GPUs of several modes (its
-    ``resource_naming_strategy=mixed``): ``cpx`` of ``amd.com/cpx_nps4``; "" for any other name."""
+    """The mode of compute partitions in the resource names of AMD's device plugin for GPUs of several modes
+    (its ``resource_naming_strategy=mixed``): ``cpx`` of ``amd.com/cpx_nps4``; "" for any other name."""
     match = _AMD_PARTITION.fullmatch(resource)
     return match[1] if match else ""
 
@@ -81,7 +81,7 @@ def advertises_nvidia(node: Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Parser:
-    """Parses what a sharing system publishes under this name. Each method raises InventoryError."""
+    """Parses the data that a sharing system publishes under this name. Each method raises InventoryError."""
 
     name: str
 
@@ -104,7 +104,7 @@ class Parser:
         return frozenset(_product_label(self.text(name)) for name in names)
 
     def with_products(self, gpus: Iterable[Gpu], names: Iterable[object]) -> tuple[Gpu, ...]:
-        """The GPUs, each with its product if there are several; "-" is not known."""
+        """The GPUs, each with its product if there are several products; "-" if unknown."""
         labels = [_product_label(self.text(name)) or "-" for name in names]
         several = len(set(labels)) > 1
         return tuple(

@@ -1,15 +1,15 @@
 """Stowage's own annotations, for nodes without a device plugin that shares GPUs.
 
-- ``stowage.dev/gpu-compute``: part of a GPU, as a quantity (``300m``, ``0.3``) or in percent (``30%``)
+- ``stowage.dev/gpu-compute``: fraction of a GPU, as a quantity (``300m``, ``0.3``) or in percent (``30%``)
 - ``stowage.dev/gpu-memory``: memory as a quantity in bytes (``8Gi``), or in percent of the GPU's memory
-- ``stowage.dev/gpus``: on how many different GPUs, by default 1
+- ``stowage.dev/gpus``: number of different GPUs, 1 by default
 
-Compute without memory requests the same part of the memory. Memory without compute requests no compute.
-``gpus`` alone requests whole GPUs. ``stowage.dev/gpu-indices`` (``0,3``) says which GPUs a bound pod has, and
-``stowage.dev/gpu-share`` (``300m,0Mi,300m``) how much of each: compute, MiB, and part of the memory. The
-larger of that and the request counts, which the owner of the pod may edit.
-Only nodes that are set aside for Stowage (``inventory/node_inventory.py``) take such pods: nothing but the
-container itself enforces its share there.
+Compute without memory requests the same fraction of the memory. Memory without compute requests no compute.
+``gpus`` alone requests whole GPUs. ``stowage.dev/gpu-indices`` (``0,3``) lists the GPUs of a bound pod, and
+``stowage.dev/gpu-share`` (``300m,0Mi,300m``) its share of each: compute, MiB, and fraction of the memory. The
+larger of this share and the request counts, because the owner of the pod may edit the request. Only nodes
+that are dedicated to Stowage (``inventory/node_inventory.py``) accept such pods: there only the container
+itself limits its share.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
     except QuantityError as error:
         raise RequestError(f"{MEMORY}: {error}") from error
     if not memory_mib:
-        raise RequestError(f"{MEMORY}: {quoted(memory)} is no memory")
+        raise RequestError(f"{MEMORY}: {quoted(memory)} is not a positive amount of memory")
     return Shares(count, compute_milli, memory_mib, resource=RESOURCE)
 
 
 def is_assigned(pod: Pod) -> bool:
-    """Whether the pod has the annotation that says which GPUs it has, readable or not."""
+    """Whether the pod has the annotation that lists its GPUs, readable or not."""
     return INDICES in pod.annotations or INDICES in pod.unreadable
 
 
@@ -70,7 +70,7 @@ def claims(pod: Pod) -> Claims | None:
 
 
 def claims_of_indices(pod: Pod, requested: Shares | None) -> Claims:
-    """The claims of a pod that requests such shares and has indices of GPUs."""
+    """The claims of a pod that requests these shares and has GPU indices."""
     try:
         indices = parse_indices(pod.annotations[INDICES])
     except ValueError as error:
@@ -87,17 +87,17 @@ def claims_of_indices(pod: Pod, requested: Shares | None) -> Claims:
 def assignment(
     pod: Pod, node_spec: NodeSpec, gpus: tuple[int, ...], now: float, taken: Mapping[int, int]
 ) -> dict[str, str]:
-    """The container gets the annotation by the downward API, as ``NVIDIA_VISIBLE_DEVICES``."""
+    """The container receives the annotation through the downward API, as ``NVIDIA_VISIBLE_DEVICES``."""
     return {INDICES: ",".join(map(str, sorted(gpus)))}
 
 
 def share_of(shares: Shares) -> dict[str, str]:
-    """The annotation that says how much of each GPU is given."""
+    """The annotation with the allocated share of each GPU."""
     return {SHARE: f"{shares.compute_milli}m,{shares.memory_mib}Mi,{shares.memory_milli}m"}
 
 
 def _given(text: str) -> Shares:
-    """All of a GPU if it cannot be read."""
+    """The share in the annotation; a whole GPU if it is unreadable."""
     with suppress(ValueError):
         compute, mib, milli = map(int, re.findall(r"[0-9]{1,9}", text, re.ASCII))
         return Shares(1, compute, mib, milli)
@@ -115,5 +115,5 @@ def _parse_part(name: str, text: str) -> int:
     except QuantityError as error:
         raise RequestError(f"{name}: {error}") from error
     if not 0 < part <= 1:
-        raise RequestError(f"{name}: {quoted(text)} is not a part of one GPU")
+        raise RequestError(f"{name}: {quoted(text)} is not a fraction of one GPU")
     return part_milli(part)

@@ -1,22 +1,22 @@
-"""vgpu-manager: ``nvidia.com/vgpu-number`` with ``vgpu-memory`` (MiB) and ``vgpu-cores`` (per cent).
+"""vgpu-manager: ``nvidia.com/vgpu-number`` with ``vgpu-memory`` (MiB) and ``vgpu-cores`` (percent).
 
-Facts (coldzerofear/vgpu-manager at 3d7f66d): names and annotations are in ``pkg/util/consts.go``, the form
+Facts (coldzerofear/vgpu-manager at 3d7f66d): names and annotations are in ``pkg/util/consts.go``, the format
 ``container[index_UUID_cores_MiB,...];...`` in ``pkg/device/types.go``, the defaults in
 ``pkg/device/allocator`` (neither cores nor memory: all cores; no memory: all memory), manifests in
-``README.md``. ``memory-scheduler-policy`` asks for virtual or physical memory (GetMemoryPolicyFunc in
+``README.md``. ``memory-scheduler-policy`` requests virtual or physical memory (GetMemoryPolicyFunc in
 ``pkg/scheduler/filter/filter_predicate.go``). The device plugin writes ``real-allocated`` container by
 container as they start; it overrides ``pre-allocated``.
 
 Nodes. vgpu-manager registers the GPUs in ``nvidia.com/node-device-register``: a JSON list of id (index),
-type, uuid, core (per cent), memory (MiB), number (shares), numa, mig, healthy (``pkg/device/types.go``).
+type, uuid, core (percent), memory (MiB), number (shares), numa, mig, healthy (``pkg/device/types.go``).
 ``node-config-info`` has a factor by which the memory of requests is multiplied. GPUs with ``mig`` belong to
-NVIDIA's plugin and take no shares. Its scheduler takes no node without ``node-config-info``, or with a
+NVIDIA's plugin and hold no shares. Its scheduler uses no node without ``node-config-info``, or with a
 ``deviceSplit`` or a ``memoryFactor`` of 0, and Go reads a missing number as 0. With a ``memoryScaling`` above
-1 the memory is virtual, and pods may ask for one of both kinds (CheckNode, GetMemoryPolicyFunc in
+1 the memory is virtual, and pods may request either kind (CheckNode, GetMemoryPolicyFunc in
 ``pkg/scheduler/filter/filter_predicate.go``).
 
 If vgpu-manager no longer advertises devices and NVIDIA's plugin does, vgpu-manager's pods may still hold
-parts of the GPUs. So the GPUs stay accounted for, and the node takes no new pods.
+shares of the GPUs. So the GPUs remain accounted for, and the node accepts no new pods.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def shared_gpus(node: Node) -> SharedGpus | None:
 
 
 def _read_config(config: object) -> tuple[float, str]:
-    """The memory scaling, and why vgpu-manager takes no pods. Raises InventoryError."""
+    """The memory scaling, and the reason vgpu-manager places no pods. Raises InventoryError."""
     if not isinstance(config, dict):
-        return 1, f"{CONFIG} is missing, and vgpu-manager uses no such node"
+        return 1, f"{CONFIG} is missing, so vgpu-manager does not use this node"
     names = ("deviceSplit", "memoryFactor", "memoryScaling")
     split, factor, scaling = (config.get(name, 0) for name in names)
     if not all(isinstance(number, int | float) for number in (split, factor, scaling)):
@@ -92,7 +92,7 @@ def _read_config(config: object) -> tuple[float, str]:
     if factor not in (0, 1):
         raise InventoryError(f"{CONFIG}: a memory factor other than 1 is not supported")
     zero = "memoryFactor" if not factor else "deviceSplit" if split <= 0 else ""
-    return scaling, f"{CONFIG}: {zero} is 0, and vgpu-manager uses no such node" if zero else ""
+    return scaling, f"{CONFIG}: {zero} is 0, so vgpu-manager does not use this node" if zero else ""
 
 
 USE_UUID, DENY_UUID = "nvidia.com/include-gpu-uuid", "nvidia.com/exclude-gpu-uuid"
@@ -113,7 +113,7 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
 
 
 def memory_mode(metadata: Mapping[str, str]) -> str:
-    """The kind of memory that the pod asks for, "" for any."""
+    """The kind of memory that the pod requests, "" for any."""
     policy = metadata.get(POLICY, "").strip().lower()
     kinds = {"virt": VIRTUAL, "phy": PHYSICAL}
     return next((kind for prefix, kind in kinds.items() if policy.startswith(prefix)), "")

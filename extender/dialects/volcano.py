@@ -2,16 +2,16 @@
 
 Facts (volcano-sh/volcano at ed72c7c8): names are in ``pkg/scheduler/api/devices/config/vgpu.go``, the
 requests of containers in ``devices/util.go`` (init containers are ignored, memory alone is one device),
-annotations in ``devices/nvidia/vgpu/{type,utils}.go``: ``UUID,type,MiB,cores:`` for each device, ``;``
-between the containers that request devices. Manifests are in ``docs/user-guide/how_to_use_volcano_vgpu.md``.
-Memory is in MiB. Stowage does not place pods for Volcano's dynamic MIG mode.
+annotations in ``devices/nvidia/vgpu/{type,utils}.go``: ``UUID,type,MiB,cores:`` per device, ``;`` between the
+containers that request devices. Manifests are in ``docs/user-guide/how_to_use_volcano_vgpu.md``. Memory is in
+MiB. Stowage does not place pods for Volcano's dynamic MIG mode.
 
 Nodes. Volcano's vGPU device plugin registers the GPUs in ``volcano.sh/node-vgpu-register``:
 ``uuid,count,MiB,type,health,mode`` per GPU, separated by ``:``. The node counts only if
-``volcano.sh/vgpu-number`` is allocatable. GPUs in MIG mode are listed and take no pods here.
+``volcano.sh/vgpu-number`` is allocatable. GPUs in MIG mode are listed and accept no pods here.
 
-If that resource is gone and NVIDIA's plugin advertises the same GPUs, Volcano's pods may still hold parts of
-them. So the GPUs stay accounted for, and the node takes no new pods.
+If that resource is gone and NVIDIA's plugin advertises the same GPUs, Volcano's pods may still hold shares of
+them. So the GPUs remain accounted for, and the node accepts no new pods.
 """
 
 from __future__ import annotations

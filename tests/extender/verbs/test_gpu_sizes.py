@@ -140,11 +140,11 @@ def test_shares_have_their_part_of_the_memory():
         ({DEVICE_MEMORY: "much"}, "is malformed"),
         (
             {WHOLE_GPU: "true", "stowage.dev/gpu-compute": "30%"},
-            "asks for a fraction of a GPU by stowage.dev/gpu",
+            "requests a fraction of a GPU by stowage.dev/gpu",
         ),
         (
             {DEVICE_MEMORY: "9Gi", "stowage.dev/gpu-compute": "1", "stowage.dev/gpu-memory": "8Gi"},
-            "asks for less",
+            "requests less",
         ),
     ],
 )
@@ -156,7 +156,7 @@ def test_contradictions_are_refused(words, problem):
 
 @pytest.mark.parametrize("name", ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared", "amd.com/cpx_nps4"])
 def test_a_part_by_name_is_not_whole(name):
-    with pytest.raises(RequestError, match=f"asks for a fraction of a GPU by {name}"):
+    with pytest.raises(RequestError, match=f"requests a fraction of a GPU by {name}"):
         request_of(says(whole="true", resource=name))
 
 

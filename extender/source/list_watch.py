@@ -77,13 +77,13 @@ class ListWatch:
     """
 
     def __init__(self, watched: WatchedKind) -> None:
-        self._watched = watched
+        self._watched, self._rest = watched, bytearray()  # the bytes of a line that has not ended
         self.relist()
 
     @property
     def in_line(self) -> bool:
         """Whether the bytes of the watch so far end within an event."""
-        return self._lines.in_line
+        return bool(self._rest)
 
     @property
     def watching(self) -> bool:
@@ -97,7 +97,7 @@ class ListWatch:
 
     def next_request(self) -> Request:
         """The request to send now. Call it for every attempt: it drops half a line of a broken stream."""
-        self._lines = LineSplitter()
+        self._rest.clear()
         if self._watching:
             query = {"watch": "true", "allowWatchBookmarks": "true"}
             query |= {"resourceVersion": self._version, "timeoutSeconds": str(WATCH_SECONDS)}
@@ -139,10 +139,13 @@ class ListWatch:
         After an error of the server, ``watching`` is false.
         """
         events: list[Event] = []
-        for line in self._lines.feed(data):
-            if not self._watching:
-                break
-            events += self._parse_line(line)
+        self._rest += data
+        if b"\n" in data:  # else all of a long line would be searched for each part of it
+            *lines, self._rest = self._rest.split(b"\n")
+            for line in filter(None, lines):
+                if not self._watching:
+                    break
+                events += self._parse_line(bytes(line))
         return events
 
     def rejected(self, status: int) -> bool:
@@ -188,25 +191,3 @@ class ListWatch:
         _log.info("%s: listing again: %s", self._watched.resource, shorten(problem))
         self.relist()
         return []
-
-
-class LineSplitter:
-    """Splits bytes that come in any portions into lines, in linear time."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []  # of a line whose end is still missing
-
-    @property
-    def in_line(self) -> bool:
-        """Whether the end of a line is missing."""
-        return any(self._parts)
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are now complete, without their ends and without empty ones."""
-        first, *rest = data.split(b"\n")
-        self._parts.append(first)
-        if not rest:
-            return []
-        lines = [b"".join(self._parts), *rest[:-1]]
-        self._parts = [rest[-1]]
-        return [line for line in lines if line]

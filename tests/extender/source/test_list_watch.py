@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
-from extender.source.list_watch import LineSplitter, ListWatch, ProtocolError
+from extender.source.list_watch import ListWatch, ProtocolError
 from extender.source.watched_kinds import WATCHED_KINDS
 from tests.examples import examples
 from tests.extender.apistore import Store, bookmark, error, line, page
@@ -189,14 +189,17 @@ def test_a_stream_with_invalid_json_means_a_new_list(caplog: pytest.LogCaptureFi
     assert "invalid JSON" in caplog.text
 
 
-@given(st.lists(st.binary(max_size=8)), st.data())
-def test_lines_do_not_depend_on_where_the_bytes_are_cut(parts: list[bytes], data: st.DataObject) -> None:
-    whole = b"\n".join(parts)
+@given(st.lists(st.integers(0, 2), max_size=5), st.data())
+def test_events_do_not_depend_on_where_the_bytes_are_cut(ends: list[int], data: st.DataObject) -> None:
+    lines = [line("ADDED", manifest(f"a/{number}", 9)) + b"\n" * end for number, end in enumerate(ends)]
+    whole = b"".join(lines) + b'{"type": '
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
-    splitter = LineSplitter()
     pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
-    lines = [one for piece in pieces for one in splitter.feed(piece)]
-    assert lines == [one for one in whole.split(b"\n")[:-1] if one]
+    protocol, at_once = watching(), watching()
+    events = [event for piece in pieces for event in protocol.chunk(piece)]
+    assert events == at_once.chunk(whole)
+    assert len(events) == len(ends)
+    assert protocol.in_line
 
 
 KEYS = st.sampled_from([f"{namespace}/{name}" for namespace in "ab" for name in "1234"])

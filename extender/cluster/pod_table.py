@@ -9,8 +9,9 @@ from dataclasses import fields, replace
 from operator import attrgetter
 
 from extender.cluster.allocations import Allocations, Placement, Problems
+from extender.cluster.assumed_pods import AssumedPod
 from extender.cluster.claim_check import ClaimHistory
-from extender.cluster.reservations import FAILED, AssumedPod, Reservations
+from extender.cluster.reservations import FAILED, Reservations
 from extender.dialects.pod_request import bound_request, claims_of
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.k8s.objects import Pod

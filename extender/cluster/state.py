@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from extender.cluster.admission import Admission
 from extender.cluster.allocations import Allocations, Placement
+from extender.cluster.assumed_pods import TIME_TO_LIVE, AssumedPod
 from extender.cluster.demand import DemandLearner
 from extender.cluster.end_costs import EndCosts
 from extender.cluster.failures import Failures
@@ -25,7 +26,6 @@ from extender.cluster.gang_placement import GangCosts, GangHolds, WaitingMembers
 from extender.cluster.node_table import NodeTable, blocked_because
 from extender.cluster.numa import NumaTable
 from extender.cluster.pod_table import PodTable
-from extender.cluster.reservations import TIME_TO_LIVE, AssumedPod
 from extender.cluster.two_ways import offered_twice
 from extender.dialects.pod_request import as_whole, bound_request, request_of
 from extender.dialects.pod_resources import RequestError

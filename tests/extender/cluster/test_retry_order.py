@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cluster.reservations import FAILED, TRIED_AGAIN, RetryOrder
+from extender.cluster.reservations import FAILED, TRIED_AGAIN
+from extender.cluster.retry_order import RetryOrder
 from extender.k8s.objects import Deleted, Pod, Upserted
 from tests.extender.builders import make_node, make_pod, make_state
 

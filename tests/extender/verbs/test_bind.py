@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cluster.reservations import SHOWN_WITHIN, TIME_TO_LIVE
+from extender.cluster.assumed_pods import SHOWN_WITHIN, TIME_TO_LIVE
 from extender.k8s.objects import Deleted, Listed, Upserted
 from extender.server.engine import Engine
 from extender.server.metrics import Metrics

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.packing.bounds import Classes, Groups, fewest_nodes, fewest_whole
+from extender.cluster.other_resources import PODS
 from extender.replay.repack import SnapshotReplay
 from extender.replay.trial import Item, Trial
 from extender.verbs.evaluate import Flags
@@ -214,7 +215,7 @@ class _Kinds:
         """Maximum number of such pods alone that fit on a node."""
         capacity, size = self.capacity(row), self._size(row, item)
         asked = size > 0
-        left = float(self.trial.pods_left(row))
+        left = float(self.trial.others.left[PODS][row])
         most = int((capacity[asked] / size[asked]).min(initial=left) + 1e-9)
         if (part := self._on(row, item).shares) is None:
             return most

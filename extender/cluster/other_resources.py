@@ -12,6 +12,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from extender.cluster.state import State
 from extender.dialects.pod_resources import Amounts
 from extender.dialects.shared_gpus import is_gpu_resource
@@ -36,6 +39,7 @@ OF_SHARING_SYSTEMS = frozenset(
     }
 )
 """The resources of the sharing systems (docs/dialects.md), which nodes need not list as allocatable."""
+_LEAST = -(1 << 62)
 _STORAGE, _HUGE_PAGES = "ephemeral-storage", "hugepages-"
 
 
@@ -144,6 +148,30 @@ def lacking_on(state: State, node: Node, asked: Amounts, without: Collection[str
     for name, amount in asked.items():
         if left[name] < amount and not is_of_dra(state, node, name):
             yield Lack(name, amount, left[name], totals_of(node, [name])[name])
+
+
+class OtherResources:
+    """What the nodes of a state have ``left`` of each resource that pods ask for and nodes offer beside what
+    Stowage places by, and of their number of pods: (N,) by row."""
+
+    def __init__(self, state: State) -> None:
+        asked = {PODS}.union(*(asked_by(pod) for pod in state.pods.values()))
+        rows = state.fleet.arrays.capacity
+        self.left, self._none = {PODS: np.zeros(rows, np.int64)}, np.zeros(rows, np.int64)
+        for node in state.nodes.values():
+            for name, amount in left_on(state, node, asked & {PODS, *node.allocatable}).items():
+                of_nodes = self.left.setdefault(name, np.zeros(rows, np.int64))
+                of_nodes[state.fleet.rows[node.name]] = max(amount, _LEAST)
+
+    def lacking(self, pod: Pod) -> dict[str, npt.NDArray[np.bool_]]:
+        """(N,) for each of these that the pod asks for: where too little is left."""
+        return {name: self.left.get(name, self._none) < amount for name, amount in asked_by(pod).items()}
+
+    def take(self, pod: Pod, row: int, times: int = 1) -> None:
+        """The pod gets what it asks for; with ``times`` -1 it gives that back."""
+        for name, amount in asked_by(pod).items():
+            if name in self.left:
+                self.left[name][row] -= times * amount
 
 
 def wants_devices(state: State, pod: Pod, request: Request) -> bool:

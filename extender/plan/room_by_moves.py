@@ -13,13 +13,13 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 
 from extender.cluster.demand import gpus_of
-from extender.cluster.other_resources import PODS, asked_by, lacking_on
+from extender.cluster.other_resources import PODS, OtherResources
 from extender.cluster.permitted_rows import PermittedRows
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError
@@ -166,7 +166,11 @@ class Movers:
         self._rules: dict[int, EvictionRules] = {}
         self._permitted = PermittedRows(state)
         self._places: dict[Hashable, _Places] = {}
-        self._asked: dict[str, tuple[Pod, Request, Callable[[], _Places]]] = {}
+        self._asked: dict[str, tuple[Pod, Request, Callable[[], _Places], list[int]]] = {}
+
+    @cached_property
+    def _others(self) -> OtherResources:
+        return OtherResources(self._state)
 
     def movable_on(self, nodes: Iterable[str]) -> list[Movable]:
         """The pods with GPUs of these nodes that may move, with the rest of their gangs."""
@@ -231,7 +235,7 @@ class Movers:
             return None
         kind = request, pod.spec.node_selector, pod.scheduling_constraints, pod.priority
         new = replace(as_new(pod), name=f"{pod.name}.", uid="")  # no pod has this name
-        self._asked[pod.key] = new, request, partial(self._places_of, pod, held.row, request)
+        self._asked[pod.key] = new, request, partial(self._places_of, pod, held.row, request), [held.row]
         return Movable(pod.key, request, held, lost_by_move(state, pod, held, self._now), gang, kind)
 
     def _places_of(self, pod: Pod, row: int, request: Request) -> _Places:
@@ -246,36 +250,41 @@ class Movers:
     def waiting(self, pod: Pod, request: Request, nodes: Sequence[str], sources: Iterable[str]) -> Waiting:
         """A pod that waits and may get one of the ``nodes``; room may be made on the ``sources``."""
         rows: Flags = np.zeros(self._state.fleet.arrays.capacity, np.bool_)
-        rows[[self._state.fleet.rows[name] for name in sources]] = True
+        leaving = [self._state.fleet.rows[name] for name in sources]
+        rows[leaving] = True
         places = _Places(rows, NodeNames.of(nodes))
-        self._asked[pod.key] = pod, request, lambda: places
+        self._asked[pod.key] = pod, request, lambda: places, leaving
         return Waiting(pod.key, request, rows)
 
     def permitted(
         self, nodes: tuple[tuple[Pod, str], ...], targets: Mapping[str, Allocation], lost: float
     ) -> RoomByMoves | None:
-        """The moves to these ``targets`` (by pod), unless a budget or the bound of an hour forbids them."""
+        """The moves to these ``targets`` (by pod), unless a budget or the bound of an hour forbids them, or there
+        is too little of what Stowage does not place by for all of them together. Once only."""
         state, leaving = self._state, [self._state.pods[key] for key in targets]
         if any(state.budgets.violations(leaving)) or self._rules_for(leaving).exceeds_hourly_bound(leaving):
             return None
+        for pod, held in zip(leaving, targets.values(), strict=True):
+            if any(lacks[held.row] for lacks in self._others.lacking(pod).values()):
+                return None
+            self._others.take(pod, held.row)
         name_of = {row: name for name, row in state.fleet.rows.items()}
         moves = (Move(state.pods[key], name_of[held.row], held) for key, held in targets.items())
         return RoomByMoves(nodes, tuple(moves), lost)
 
     def costs(self, key: str) -> Floats:
         """As ``packing.plan.room_by_moves.Costs``, by the code that answers ``filter`` and ``prioritize``."""
-        state, (pod, request, places) = self._state, self._asked[key]
-        names = places().names
+        state, (pod, request, places, leaving) = self._state, self._asked[key]
         found: Floats = np.full(state.fleet.arrays.capacity, np.inf, np.float32)
-        evaluation = evaluate(state, pod, request, names)
+        evaluation = evaluate(state, pod, request, places().names)
         fits = np.flatnonzero(evaluation.certain)
         if not fits.size or evaluation.forecasts:
             return found  # which devices a claim gets is not known
         found[evaluation.rows[fits]] = evaluation.cost[fits]
-        if asked_by(pod).keys() != {PODS}:
-            for at in fits.tolist():
-                if any(lacking_on(state, state.nodes[names[at]], asked_by(pod))):
-                    found[evaluation.rows[at]] = np.inf
+        for name, lacks in self._others.lacking(pod).items():
+            if name == PODS:
+                lacks[leaving] = False  # one goes before this one comes
+            found[lacks] = np.inf
         return found
 
 

@@ -15,11 +15,10 @@ from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from extender.cluster.allocations import Placement
 from extender.cluster.census import with_node
-from extender.cluster.other_resources import PODS, asked_by, lack_reason, left_on
+from extender.cluster.other_resources import OtherResources, lack_reason
 from extender.cluster.state import State
 from extender.cluster.unoffered import Unoffered
 from extender.dialects.dialect import Claim, Claims
@@ -44,7 +43,6 @@ from packing.model.request import Request
 _NO_PLACE = "no other node that its rules allow takes it"
 _TOO_LARGE = "no node that its rules allow is large enough for it, even without other pods"
 ONLY_WEAKER = "only weaker devices are free for it (--allow-downgrade)"
-_LEAST = -(1 << 62)
 
 
 class BadInput(ValueError):
@@ -145,7 +143,7 @@ class Trial:
         self._allow_downgrade = allow_downgrade
         self._nowhere: Flags = np.zeros(open_rows.size, bool)
         self._weaker: dict[tuple[Request, Device], Flags] = {}
-        self._left, self._none = _left_on(state), np.zeros(open_rows.size, np.int64)
+        self.others = OtherResources(state)
 
     def name(self, row: int) -> str:
         """The name of the node of a row."""
@@ -177,10 +175,6 @@ class Trial:
     def items_on(self, row: int) -> list[Item]:
         """The pods of a node that can leave it, by key."""
         return [self.movable[key] for key in sorted(self._keys_on[row]) if key in self.movable]
-
-    def pods_left(self, row: int) -> int:
-        """How many more pods the node takes."""
-        return int(self._left[PODS][row])
 
     def evaluate(self, item: Item) -> tuple[Codes, Floats]:
         """A reason code and a cost for each row, (N,) each, by the code that answers ``filter`` and
@@ -217,14 +211,9 @@ class Trial:
 
     def _has_room(self, item: Item, codes: Codes) -> Flags:
         fits: Flags = (codes == Reason.FITS) & item.rows & self.open
-        for lacks in self._lacking(item.pod).values():
+        for lacks in self.others.lacking(item.pod).values():
             fits &= ~lacks
         return fits
-
-    def _lacking(self, pod: Pod) -> dict[str, Flags]:
-        """(N,) for each resource that the pod asks for and Stowage does not place by: where too little is
-        left."""
-        return {name: self._left.get(name, self._none) < amount for name, amount in asked_by(pod).items()}
 
     def weaker(self, item: Item) -> Flags:
         """(N,) the nodes where the pod may not go because their devices are weaker than those that it has."""
@@ -288,14 +277,8 @@ class Trial:
         held = allocations.allocation_of(key)
         assert held is not None  # its node is known
         self._bound[key, held] = bound
-        self._take(item.pod, held.row, 1)
+        self.others.take(item.pod, held.row)
         self.runs(item, held)
-
-    def _take(self, pod: Pod, row: int, times: int) -> None:
-        """What Stowage does not place by; with ``times`` -1 the pod gives it back."""
-        for name, amount in asked_by(pod).items():
-            if name in self._left:
-                self._left[name][row] -= times * amount
 
     def runs(self, item: Item, held: Allocation) -> None:
         """The pod holds this on the fleet already."""
@@ -312,7 +295,7 @@ class Trial:
         self._keys_on[held.row].remove(item.key)
         self._bound.setdefault((item.key, held), _Bound(self.state.pods[item.key]))
         self.state.apply([Deleted("Pod", item.key)])
-        self._take(item.pod, held.row, -1)
+        self.others.take(item.pod, held.row, -1)
 
     def relocate(self, items: Iterable[Item], place: Callable[[Item], bool] | None = None) -> Item | None:
         """All these pods leave, and each gets a place (``place``, else the policy's best), the largest first;
@@ -366,11 +349,11 @@ class Trial:
         allowed = item.rows & self.open
         lacking = {
             name: int((lacks & allowed & (codes == Reason.FITS)).sum())
-            for name, lacks in self._lacking(item.pod).items()
+            for name, lacks in self.others.lacking(item.pod).items()
         }
         if any(lacking.values()):
             name = max(lacking, key=lambda name: lacking[name])
-            return lack_reason(name, offered=name in self._left)
+            return lack_reason(name, offered=name in self.others.left)
         lacks_room = eviction_may_help(codes)
         if (allowed & lacks_room).any():
             could = allowed & fits_when_empty(self.fleet, item.request.stacked or item.request)
@@ -456,16 +439,3 @@ def _placement(pod: Pod, fleet: Fleet, row: int, request: Request, gpus: tuple[i
     size = part.compute_milli, part.memory_mib, part.memory_milli, part
     claims = Claims(spec.sharing_resource, tuple(Claim(str(gpu), *size) for gpu in gpus))
     return Placement(pod.node_name, request, claims, priority=pod.priority, uid=pod.uid)
-
-
-def _left_on(state: State) -> dict[str, npt.NDArray[np.int64]]:
-    """(N,) what nodes have left of each resource that pods ask for and nodes offer beside what Stowage places
-    by, and of their number of pods."""
-    asked = {PODS}.union(*(asked_by(pod) for pod in state.pods.values()))
-    rows = state.fleet.arrays.capacity
-    left = {PODS: np.zeros(rows, np.int64)}
-    for node in state.nodes.values():
-        for name, amount in left_on(state, node, asked & {PODS, *node.allocatable}).items():
-            of_nodes = left.setdefault(name, np.zeros(rows, np.int64))
-            of_nodes[state.fleet.rows[node.name]] = max(amount, _LEAST)
-    return left

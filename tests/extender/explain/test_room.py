@@ -78,13 +78,20 @@ def test_who_moves_them(evictor: Mode, mode: Mode, says: str, restartable: bool)
         assert told.startswith(says if restartable and fewest == 16 else "1 move")
 
 
-@pytest.mark.parametrize("why", ["no controller", "budget", "no other node", "too many missing"])
+@pytest.mark.parametrize(
+    "why", ["no controller", "budget", "no other node", "too many missing", "too many pods", "too many move"]
+)
 def test_no_way_is_named_that_is_not_enough(why: str) -> None:
     pods = gang(3 if why == "too many missing" else 2)
-    blocking = make_pod("x", 1, node_name="b", owner=None if why == "no controller" else JOB, labels=GUARDED)
-    others = [] if why == "no other node" else [make_node("c", 2)]
-    state = cluster(make_node("a"), make_node("b"), *others, blocking, *pods)
-    guard(state, 0 if why == "budget" else 1)
+    owner = None if why == "no controller" else JOB
+    blocking = [
+        make_pod(name, 1, node_name="b", owner=owner, labels=GUARDED)
+        for name in "xy"[: 1 + (why == "too many move")]
+    ]
+    there = {"pods": "1" if why == "too many pods" else "2"}
+    others = [] if why == "no other node" else [make_node("c", 2, **there), make_pod("z", 0, node_name="c")]
+    state = cluster(make_node("a"), make_node("b"), *others, *blocking, *pods)
+    guard(state, 0 if why == "budget" else 2)
     assert not way(state, pods[0]).startswith(("uncordon", "1 move"))
 
 

@@ -117,8 +117,8 @@ class Inspector:
         ``explained``: also where a copy of it would fit, if it has a node already. ``before``: only decisions
         before this moment.
         """
-        report = await self._now(key, explained=explained)
         past = await self._kept.decisions(key, before, HISTORY_SHOWN) if self._kept else []
+        report = await self._now(key, explained=explained, asked_before=bool(past))
         if report is None and not past:
             return None
         report = report or PodReport(key, "", f"{key} does not exist now", [], None, self.replica())
@@ -128,7 +128,7 @@ class Inspector:
         runs = self.jobs.of_job_of(key, self._state.pods.get(key))
         return replace(report, decisions=last, runs=runs)
 
-    async def _now(self, key: str, *, explained: bool) -> PodReport | None:
+    async def _now(self, key: str, *, explained: bool, asked_before: bool) -> PodReport | None:
         """The same with what this process knows."""
         asked = self._decisions.pod(key)
         pod = self._state.pods.or_misaligned().get(key) or asked
@@ -147,7 +147,7 @@ class Inspector:
         now = None if node and not explained else await self._explain(pod)
         elsewhere = not (decisions or self._decisions.latest())  # who is asked keeps decisions about some pod
         notes = [replica.without_decisions()] if elsewhere or replica.leads is False else []
-        if not (decisions or pod.node_name or replica.leads is False):
+        if not (decisions or asked_before or pod.node_name or replica.leads is False):
             gates = gates_text(pod)
             notes.insert(0, f"kube-scheduler has not asked: the pod is {gates}" if gates else _NEVER_ASKED)
         return PodReport(

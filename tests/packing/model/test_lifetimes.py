@@ -6,11 +6,22 @@ import math
 import random
 from statistics import NormalDist
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import log_ndtr
 
-from packing.model.lifetimes import FEWEST, HORIZON, MOST_KINDS, LastEnds, Lifetime, Lifetimes, Running
+from packing.model.lifetimes import (
+    FEWEST,
+    HORIZON,
+    MOST_KINDS,
+    LastEnds,
+    Lifetime,
+    Lifetimes,
+    Running,
+    normal_hazard,
+)
 from tests.examples import examples
 
 
@@ -152,3 +163,12 @@ def test_kinds_and_nodes_are_bounded():
     assert set(ends.places) == {"n7", "n299"}  # a pod runs there
     by_node, empty = prolonged(ends, MOST_KINDS)
     assert by_node["n7"] == pytest.approx(empty) != by_node["n299"]
+
+
+@given(st.lists(st.floats(-300, 1e6), min_size=1, max_size=20))
+def test_the_hazard_is_that_of_scipy(at: list[float]) -> None:
+    off = np.array(at)
+    expected = np.exp(-(off**2) / 2 - math.log(2 * math.pi) / 2 - log_ndtr(-off))
+    close = np.isclose(normal_hazard(off), expected, rtol=1e-5, atol=1e-300)
+    assert close[off < 1e5].all()  # beyond, scipy's difference of logarithms is rounded
+    assert (normal_hazard(off) >= off).all()

@@ -259,8 +259,8 @@ class Movers:
     def permitted(
         self, nodes: tuple[tuple[Pod, str], ...], targets: Mapping[str, Allocation], lost: float
     ) -> RoomByMoves | None:
-        """The moves to these ``targets`` (by pod), unless a budget or the bound of an hour forbids them, or there
-        is too little of what Stowage does not place by for all of them together. Once only."""
+        """The moves to these ``targets`` (by pod), unless a budget or the bound of an hour forbids them, or
+        there is too little of what Stowage does not place by for all of them together. Once only."""
         state, leaving = self._state, [self._state.pods[key] for key in targets]
         if any(state.budgets.violations(leaving)) or self._rules_for(leaving).exceeds_hourly_bound(leaving):
             return None

@@ -8,7 +8,7 @@ import os
 import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -130,12 +130,7 @@ def _shown(found: Overview, now: float, args: argparse.Namespace) -> str:
 
 
 def _states(
-    state: State,
-    source: Source,
-    listed: Iterable[Sequence[Event]],
-    *,
-    watch: bool,
-    sleep: Callable[[float], None] = time.sleep,
+    state: State, source: Source, listed: Iterable[Sequence[Event]], *, watch: bool
 ) -> Iterator[None]:
     """Brings the state up to date before each step: with what was ``listed``, then every 2 s. Raises
     ``SourceError``."""
@@ -148,7 +143,7 @@ def _states(
     source.start(batches.put)
     try:
         while True:
-            sleep(_PAUSE)
+            time.sleep(_PAUSE)
             with suppress(queue.Empty):
                 while True:
                     state.apply(batches.get_nowait())
@@ -183,7 +178,9 @@ def groups(nodes: Sequence[NodeLine], by: By) -> list[Group]:
 
 
 def _group(name: str, lines: Sequence[NodeLine]) -> Group:
-    open_lines = [line for line in lines if line.on_offer]
+    open_lines, mig = [line for line in lines if line.on_offer], Counter[str]()
+    for line in open_lines:
+        mig.update(line.mig)
     return Group(
         name,
         len(lines),
@@ -194,31 +191,21 @@ def _group(name: str, lines: Sequence[NodeLine]) -> Group:
         free_memory_mib=sum(line.free_memory_mib for line in open_lines if not line.in_units),
         memory_mib=sum(line.memory_mib for line in lines if not line.in_units),
         pods=sum(line.pods for line in lines),
-        mig=_free_mig(open_lines),
+        mig=dict(mig),
     )
-
-
-def _free_mig(lines: Sequence[NodeLine]) -> dict[str, int]:
-    free: Counter[str] = Counter()
-    for line in lines:
-        free.update(line.mig)
-    return dict(free)
 
 
 def in_order(lines: Sequence[NodeLine | Group], sort: Sort) -> list[NodeLine | Group]:
     """Texts from A to Z, amounts from the largest; equal ones by name."""
-    return sorted(sorted(lines, key=_name), key=lambda line: _sort_key(line, sort))
-
-
-def _name(line: NodeLine | Group) -> str:
-    return line.node if isinstance(line, NodeLine) else line.name
-
-
-def _sort_key(line: NodeLine | Group, sort: Sort) -> str | float:
-    if sort in ("name", "model", "zone"):
-        return str(getattr(line, sort, _name(line)))
     names = {"free": "free_gpus", "used": "used_gpus", "memory": "free_memory_mib"}
-    return -float(getattr(line, names.get(sort, sort)))
+
+    def key(line: NodeLine | Group) -> tuple[str | float, str]:
+        name = line.node if isinstance(line, NodeLine) else line.name
+        if sort in ("name", "model", "zone"):
+            return str(getattr(line, sort, name)), name
+        return -float(getattr(line, names.get(sort, sort))), name
+
+    return sorted(lines, key=key)
 
 
 def render(
@@ -274,13 +261,12 @@ def _memory(line: NodeLine | Group) -> str:
 
 def _profiles(mig: dict[str, int]) -> str:
     """``4x 3g.40gb, 7x 1g.10gb``: the largest profile first."""
-    largest = sorted(mig.items(), key=lambda item: (-_slices(item[0]), item[0]))
-    return ", ".join(f"{count}x {profile}" for profile, count in largest)
 
+    def order(item: tuple[str, int]) -> tuple[int, str]:
+        slices = item[0].partition("g.")[0]
+        return -int(slices) if slices.isdecimal() else 0, item[0]
 
-def _slices(profile: str) -> int:
-    first = profile.partition("g.")[0]
-    return int(first) if first.isdecimal() else 0
+    return ", ".join(f"{count}x {profile}" for profile, count in sorted(mig.items(), key=order))
 
 
 def _mig(nodes: Sequence[NodeLine]) -> Iterator[str]:

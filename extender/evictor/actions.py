@@ -139,12 +139,11 @@ class Actions:
         text = f"Evicting {many(len(victims), 'pod')} would make room on node {plan.node} ({_cost(plan)})"
         await self._write_event(ObjectEvent(pod, "EvictionRecommended", "Recommending", text))
 
-    async def recommend_moves(self, pod: Pod | None, text: str) -> None:
-        """Say on the pod which others would move for it, and move nobody."""
+    async def say(self, pod: Pod | None, reason: str, action: str, text: str) -> None:
+        """Log this, and say it on the pod."""
         _log.info("%s: %s", pod.key if pod else "no pending pod", text)
-        self.metrics.moves.labels("recommended").inc()
         if pod:
-            await self._write_event(ObjectEvent(pod, "MoveRecommended", "Recommending", text))
+            await self._write_event(ObjectEvent(pod, reason, action, text))
 
     async def write_layout(self, node: Node, change: MigChange | None, label: str = "") -> bool:
         """Write how far the change of the node's MIG layout is (None: there is none any more), and the label
@@ -161,16 +160,6 @@ class Actions:
         reason = "MigLayout" + "".join(map(str.capitalize, result.split("_")))
         for about in (node, pod) if pod else (node,):
             await self._write_event(ObjectEvent(about, reason, "ChangingMigLayout", text))
-
-    async def recommend_layout(self, pod: Pod, text: str) -> None:
-        """Say on the pod which node should get another MIG layout for it, and change none."""
-        _log.info("%s: %s", pod.key, text)
-        await self._write_event(ObjectEvent(pod, "MigLayoutRecommended", "Recommending", text))
-
-    async def say_not_placed(self, pod: Pod, node: str) -> None:
-        """Say on the replacement of a moved pod that it has not started although room was held."""
-        text = f"Room was held on node {node}, and the pod was not placed in time: it is held no longer"
-        await self._write_event(ObjectEvent(pod, "MoveFailed", "Moving", text))
 
     async def _try(self, victim: Pod, *, dry_run: bool) -> str:
         """Evict a pod, or only ask whether that is allowed. Returns one of ``RESULTS``."""

@@ -70,16 +70,11 @@ def waiting_jobs(state: State, waiting: Iterable[Pod]) -> list[Job]:
     for pod in sorted(waiting, key=lambda pod: (-pod.priority, pod.created, pod.key)):
         gang = state.gangs.gang_of(pod)
         if (key := gang.key if gang else pod.uid) not in jobs:
-            jobs[key] = _job(state, key, starting_together(state, pod))
+            pods = starting_together(state, pod)
+            requests = sorted(asked_together(state, pods), key=lambda request: -request.gpus)
+            gpus = sum(request.gpus for request in requests)
+            jobs[key] = Job(key, tuple(pods), gpus, requests[0]) if requests else None
     return [job for job in jobs.values() if job]
-
-
-def _job(state: State, key: str, pods: Sequence[Pod]) -> Job | None:
-    requests = asked_together(state, pods)
-    if not requests:
-        return None
-    largest = max(requests, key=lambda request: request.gpus)
-    return Job(key, tuple(pods), sum(request.gpus for request in requests), largest)
 
 
 @dataclass(slots=True)
@@ -237,7 +232,9 @@ class Consolidation:
         moves = frozenset((move.pod.uid, move.target) for move in room.moves)
         if self._said.get(job.key) != moves:
             self._said[job.key] = moves
-            await self._actions.recommend_moves(next(iter(job.pods), None), would_make_room(room))
+            self._actions.metrics.moves.labels("recommended").inc()
+            pod, text = next(iter(job.pods), None), would_make_room(room)
+            await self._actions.say(pod, "MoveRecommended", "Recommending", text)
 
     async def _move(self, job: Job, room: RoomByMoves) -> None:
         plan, seconds = eviction_plan(room), self._settings.nomination_seconds
@@ -306,7 +303,9 @@ class Consolidation:
                 _log.warning("%s was moved, and its replacement was not placed", moved.move.pod.key)
                 self._actions.metrics.moves.labels("not_placed").inc()
                 if replacements:
-                    await self._actions.say_not_placed(replacements[0], moved.move.target)
+                    text = f"Room was held on node {moved.move.target}, and the pod was not placed in time"
+                    text = f"{text}: it is held no longer"
+                    await self._actions.say(replacements[0], "MoveFailed", "Moving", text)
                 self._end(uid)
 
 

@@ -242,7 +242,8 @@ class LayoutChanges:
             if self._recommended != (best.name, best.layout.name):
                 self._recommended = best.name, best.layout.name
                 self._actions.metrics.layouts.labels("recommended").inc()
-                await self._actions.recommend_layout(best.pods[0], would_change(best))
+                said = would_change(best)
+                await self._actions.say(best.pods[0], "MigLayoutRecommended", "Recommending", said)
             return
         room = moves_off(self._state, best.name, self._wall(), rule_of(self._settings))
         grace = longest_grace(self._state, [move.pod for move in room.moves]) if room and room.moves else 0.0

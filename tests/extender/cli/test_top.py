@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,11 +121,14 @@ def api(tmp_path: Path) -> Iterator[apiserver.ApiServer]:
     server.stop()
 
 
-def test_a_watch_shows_what_changes(api: apiserver.ApiServer, tmp_path: Path) -> None:
+def test_a_watch_shows_what_changes(
+    api: apiserver.ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(top, "_PAUSE", 0.05)
     state = make_state(synced=False)
     source = from_kubeconfig(tmp_path / "kubeconfig")
     seen = []
-    for _ in top._states(state, source, source.list_once(), watch=True, sleep=lambda _: time.sleep(0.05)):
+    for _ in top._states(state, source, source.list_once(), watch=True):
         seen.append(sorted(state.nodes))
         if len(seen) == 1:
             api.put(apiserver.node("node-b"))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from extender.plan.moves import moves_report, plan_moves, units_of
-from tests.extender.plan.clusters import KEEPING, node, pod, share, shared_node, source_of
+from extender.plan.room_by_moves import moves_off
+from extender.source.snapshot import moment_of
+from packing.plan.move_rule import MoveRule
+from tests.extender.plan.clusters import KEEPING, budget, node, pod, share, shared_node, source_of
 from tests.extender.plan.test_property import quiet
 
 
@@ -95,3 +98,13 @@ def test_no_pod_leaves_a_node_that_its_owner_keeps(free, word):
     items = kept, shared_node("b", 2), share("x", "a", "30%"), share("y", "b", "40%")
     [(_, moves)] = plan_moves(source_of(*items, bind=True).trial(), 4, free)
     assert [(item.key, target) for item, target in moves] == [("ml/y", "a")]
+
+
+@pytest.mark.parametrize(("allowed", "moved"), [(0, None), (1, None), (2, {"ml/x", "ml/y"})])
+def test_pods_of_a_budget_leave_a_node_together_only_if_it_allows_all(allowed, moved):
+    """kubectl drain would wait until the first has been replaced (kubernetes.io/docs, Disruptions)."""
+    may_move = {"labels": {"app": "a"}, "annotations": {"stowage.dev/restartable": "true"}}
+    pods = pod("x", "a", 1, **may_move), pod("y", "a", 1, **may_move)
+    state = source_of(node("a"), node("b"), *pods, budget(allowed, app="a")).state()
+    room = moves_off(state, "a", moment_of(state.pods.values()) + 3600, MoveRule())
+    assert (room and {move.pod.key for move in room.moves}) == moved

@@ -1,1 +1,1 @@
-"""What a node has: one ``NodeSpec`` from labels, annotations and allocatable resources."""
+"""The inventory of a node: one ``NodeSpec`` from labels, annotations and allocatable resources."""

@@ -1,12 +1,12 @@
-"""Labels of clouds: which GPUs a node has and how many, where no GPU feature discovery (GFD) runs.
+"""Labels of clouds with the model and number of a node's GPUs, for nodes without GPU feature discovery (GFD).
 
 ``data/clouds.json`` has the names of GPUs and the instance types of each cloud, and the sources of both. The
 product names are those that GFD would write into ``nvidia.com/gpu.product``. Karpenter has well-known labels
 ``instance-gpu-*`` (EKS Auto Mode has the same under ``eks.amazonaws.com``; Azure's provider has
-``sku-gpu-count``). Without such a label the instance type says it.
-Alibaba Cloud's ACK labels nodes with the product name, the number and the memory of their GPUs.
-``karpenter.k8s.gcp/instance-gpu-count`` is not read: it is the number of kinds of accelerators, 1 for
-eight GPUs (cloudpilot-ai/karpenter-provider-gcp at 004522cd, pkg/providers/instancetype/types.go).
+``sku-gpu-count``). Without such a label, the instance type implies the number. Alibaba Cloud's ACK labels
+nodes with the product name, the number and the memory of their GPUs. ``karpenter.k8s.gcp/instance-gpu-count``
+is not read: it is the number of accelerator kinds, 1 for eight GPUs (cloudpilot-ai/karpenter-provider-gcp at
+004522cd, pkg/providers/instancetype/types.go).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _PRODUCTS = {
     "karpenter.k8s.aws/instance-gpu-name": _CLOUDS["ec2"],
     "eks.amazonaws.com/instance-gpu-name": _CLOUDS["ec2"],
 }
-"""In the order in which they are believed: EC2 has one name for both A100, and an instance type for each.
-None where the label is the product name itself."""
+"""In order of precedence: EC2 has one name for both A100 models, and an instance type for each. None if the
+label is the product name itself."""
 PRODUCT_LABELS = frozenset(_PRODUCTS)
 _COUNT_LABELS = (
     "karpenter.k8s.aws/instance-gpu-count",
@@ -49,7 +49,7 @@ _MANUFACTURERS = (
     "karpenter.k8s.aws/instance-gpu-manufacturer",
     "eks.amazonaws.com/instance-gpu-manufacturer",
 )
-"""EC2 counts the Gaudi of its type dl1 as GPUs, too."""
+"""EC2 also counts the Gaudi accelerators of its type dl1 as GPUs."""
 _MEMORY_LABELS = (
     "karpenter.k8s.aws/instance-gpu-memory",
     "eks.amazonaws.com/instance-gpu-memory",
@@ -64,7 +64,7 @@ def _by_pattern(table: str, read: Callable[[Any], T]) -> list[tuple[re.Pattern[s
 
 _INSTANCE_TYPES, _COUNTS = _by_pattern("instance types", str), _by_pattern("gpus of instance types", int)
 _PARTS = _by_pattern("parts of a GPU", Fraction)
-"""Which part of a GPU each device of an instance type is, where it is not a whole one."""
+"""The fraction of a GPU that each device of an instance type is, if it is not a whole GPU."""
 _COUNT_IN_NAME = re.compile(
     r"(?:BM|VM)\.GPU[\w.-]*\.(\d{1,2})$|(?:a2|a3|a4|a4x)-[a-z]+gpu-(\d{1,2})g(?:-|$)", re.ASCII
 )
@@ -82,22 +82,23 @@ def product(labels: Mapping[str, str]) -> tuple[str, str]:
 
 
 def gpu_count(labels: Mapping[str, str]) -> int:
-    """How many GPUs the node has, healthy or not; 0 if no label says so, or if it has other accelerators."""
+    """Number of GPUs of the node, healthy or not; 0 if no label implies it, or if it has other
+    accelerators."""
     if _TPU in labels or any(labels.get(name) == "habana" for name in _MANUFACTURERS):
         return 0
-    labelled = next(filter(None, (number(labels, name) for name in _COUNT_LABELS)), 0)
-    return labelled or _count_of_instance_type(_instance_type(labels))
+    labeled = next(filter(None, (number(labels, name) for name in _COUNT_LABELS)), 0)
+    return labeled or _count_of_instance_type(_instance_type(labels))
 
 
 def memory_mib(labels: Mapping[str, str]) -> int:
-    """Memory of one GPU, 0 if no label says so."""
+    """Memory of one GPU, 0 if not labeled."""
     texts = (labels.get(name, "").removesuffix("MiB") for name in _MEMORY_LABELS)
     mib = next(filter(None, map(whole_number, texts)), 0)
     return mib if mib <= GPU_MIB else 0
 
 
 def part(labels: Mapping[str, str]) -> Fraction:
-    """Which part of a GPU each device of the node is, by the instance type; 1 if that does not say so."""
+    """The fraction of a GPU that each device of the node is, by the instance type; 1 by default."""
     name = _instance_type(labels)
     return next((part for pattern, part in _PARTS if pattern.match(name)), Fraction(1))
 
@@ -108,7 +109,7 @@ def _instance_type(labels: Mapping[str, str]) -> str:
 
 
 def replicas(labels: Mapping[str, str]) -> int:
-    """How many containers share a GPU on a GKE node with GPU sharing, 0 on every other node."""
+    """Number of containers that share a GPU on a GKE node with GPU sharing, 0 on every other node."""
     text = labels.get("cloud.google.com/gke-max-shared-clients-per-gpu", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
 
@@ -126,5 +127,6 @@ def _count_of_instance_type(name: str) -> int:
 
 
 def mig_profile(labels: Mapping[str, str]) -> str | None:
-    """The MIG profile of every device on the node (GKE partitions a node pool uniformly), None for none."""
+    """The MIG profile of every device on the node (GKE partitions a node pool uniformly), None without
+    MIG."""
     return labels.get("cloud.google.com/gke-gpu-partition-size") or None

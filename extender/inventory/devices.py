@@ -1,15 +1,15 @@
-"""Counted GPU devices: how many a node has of each extended resource, and what one of them is.
+"""Counted GPU devices: the number that a node has of each extended resource, and the kind of each.
 
-``allocatable`` says how many there are (never ``capacity``, never a label that counts). Labels, the catalog
-and the name of the resource say what one is: a GPU, a MIG instance, or a replica of either.
+The number is from ``allocatable`` (never from ``capacity`` or a label that counts). The kind is from labels,
+the catalog and the name of the resource: a GPU, a MIG instance, or a replica of either.
 
-The layout that NVIDIA's MIG manager applied says which GPU has which MIG instances. Facts (NVIDIA/mig-parted
-at bd7160f4): the node label ``nvidia.com/mig.config`` names a layout, and ``nvidia.com/mig.config.state`` is
-``success`` once it is applied (``pkg/mig/reconfigure/reconfigure.go``). Profiles are named as the driver
-names them; in resource names ``.`` replaces ``+`` (NVIDIA/k8s-device-plugin, internal/rm). ``device-filter``
-selects GPU models by PCI ids, which are in no label. So a layout is expanded for each model that it names,
-and the expansion that matches ``allocatable`` is used. This does not work for a node with GPUs of several
-models.
+The layout that NVIDIA's MIG manager applied determines the MIG instances of each GPU. Facts
+(NVIDIA/mig-parted at bd7160f4): the node label ``nvidia.com/mig.config`` names a layout, and
+``nvidia.com/mig.config.state`` is ``success`` once it is applied (``pkg/mig/reconfigure/reconfigure.go``).
+Profiles are named as the driver names them; in resource names ``.`` replaces ``+`` (NVIDIA/k8s-device-plugin,
+internal/rm). ``device-filter`` selects GPU models by PCI ids, which are in no label. So a layout is expanded
+for each model that it names, and the expansion that matches ``allocatable`` is used. This fails for nodes
+with GPUs of several models.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class CountedDevices:
     """``count`` devices, each with this compute and memory, on GPUs with ``gpu_memory_mib`` each.
 
     ``per_gpu`` devices are on one GPU. ``replicas`` of them share one MIG instance with this ``profile``, or
-    one GPU if it is None. A container may request ``per_container`` of them at most, 0 for any number.
-    ``gpu_compute_milli``: of the GPUs, less than ``WHOLE`` where a virtual machine has only a part of one.
+    one GPU if it is None. A container may request at most ``per_container`` of them, 0 for unlimited.
+    ``gpu_compute_milli``: compute of each GPU, less than ``WHOLE`` if a virtual machine has only a part of
+    one.
     """
 
     count: int
@@ -61,17 +62,17 @@ class CountedDevices:
 
     @property
     def gpus_needed(self) -> int:
-        """The fewest GPUs that the devices are on."""
+        """The minimum number of GPUs with these devices."""
         return -(-self.count // self.per_gpu)
 
     def separate(self, resource: str) -> int | None:
-        """How many of them the plugin gives from different GPUs while none is in use; None for all.
+        """Number of devices that the plugin allocates from different GPUs while none is in use; None for all.
 
-        NVIDIA's plugin gives the replica of the GPU with the fewest in use (internal/rm/allocate.go of
+        NVIDIA's plugin prefers the replica of the GPU with the fewest in use (internal/rm/allocate.go of
         NVIDIA/k8s-device-plugin: ``distributedAlloc``, at 046b76bb the policy ``distributed``), and kubelet
-        asks it (``devicesToAllocate`` of pkg/kubelet/cm/devicemanager/manager.go in kubernetes/kubernetes).
-        To it every MIG instance is a device of its own, whatever GPU it is on. Where the name of the resource
-        says that it is a part of a GPU, that is what the pod asks for.
+        follows it (``devicesToAllocate`` of pkg/kubelet/cm/devicemanager/manager.go in
+        kubernetes/kubernetes). The plugin treats every MIG instance as a separate device, whatever GPU it is
+        on. If the name of the resource denotes a part of a GPU, that is what the pod requests.
         """
         if self.per_gpu == 1 or resource.startswith(MIG_PREFIX) or resource.endswith(_SHARED_SUFFIX):
             return None
@@ -91,7 +92,7 @@ def counted_devices(
         if is_gpu_resource(resource) and resource not in ignored and (count := whole(text)) > 0
     }
     if max(counts.values(), default=0) > DEVICES_PER_NODE:
-        raise InventoryError("more GPU devices on one node than can be true")
+        raise InventoryError("an impossible number of GPU devices on one node")
     return {resource: _devices(node, labels, model, resource, count) for resource, count in counts.items()}
 
 
@@ -104,8 +105,8 @@ def _devices(node: Node, labels: GpuLabels, model: Model | None, resource: str, 
 
 
 def _nvidia(node: Node, labels: GpuLabels, model: Model | None, resource: str, count: int) -> CountedDevices:
-    """GPUs, MIG instances (single strategy), or replicas of either. Where there are more devices than GPUs
-    and no label says why, they are replicas."""
+    """GPUs, MIG instances (single strategy), or replicas of either. If there are more devices than GPUs and
+    no label explains it, they are replicas."""
     product = labels.device.product
     profile = (product.profile if product else None) or cloud_labels.mig_profile(node.labels)
     if profile:
@@ -136,16 +137,16 @@ def _mig_instances(node: Node, model: Model | None, resource: str, count: int) -
 
 def _other_vendor(node: Node, model: Model | None, resource: str, count: int) -> CountedDevices:
     vram = "" if resource in INTEL else node.labels.get(AMD_MEMORY, "")
-    labelled = gfd_labels.whole_number(vram[:-1]) * 1024 if vram[-1:] == "G" else 0
-    memory = labelled if 0 < labelled <= GPU_MIB else (model.memory_mib if model else 0)
+    labeled = gfd_labels.whole_number(vram[:-1]) * 1024 if vram[-1:] == "G" else 0
+    memory = labeled if 0 < labeled <= GPU_MIB else (model.memory_mib if model else 0)
     parts = _amd_parts(node, resource) if resource not in INTEL else _intel_shared(node, count)
     return CountedDevices(count, WHOLE // parts, memory // parts, memory, per_gpu=parts)
 
 
 def _amd_parts(node: Node, resource: str) -> int:
-    """How many partitions each GPU has: by the name of the resource, or the label where all have the same
-    (ROCm/k8s-device-plugin at ed764684, docs/user-guide/configuration.md). Each compute die is one in CPX
-    mode: an MI300A has six, the others have eight."""
+    """Number of partitions of each GPU: by the name of the resource, or by the label if all have the same
+    (ROCm/k8s-device-plugin at ed764684, docs/user-guide/configuration.md). In CPX mode each compute die is a
+    partition: an MI300A has six, the others have eight."""
     labels = (node.labels.get(f"amd.com/{name}compute-memory-partition", "") for name in ("", "gpu."))
     mode = amd_mode(resource) or next((amd_mode(f"amd.com/{label}") for label in labels if label), "")
     dies = 6 if "MI300A" in node.labels.get(AMD_PRODUCT, "") else 8
@@ -153,7 +154,7 @@ def _amd_parts(node: Node, resource: str) -> int:
 
 
 def _intel_shared(node: Node, count: int) -> int:
-    """How many devices of each GPU there are, which pods share (``-shared-dev-num`` of Intel's plugin)."""
+    """Number of devices per GPU, which pods share (``-shared-dev-num`` of Intel's plugin)."""
     gpus = gfd_labels.number(node.labels, INTEL_COUNT)
     return -(-count // gpus) if 0 < gpus < count else 1
 
@@ -171,7 +172,7 @@ def _instances(profile_name: str, count: int, memory_mib: int, model: Model | No
     if geometry is None or placement is None or model is None:
         memory, per_gpu = memory_mib or profile.memory_gb * 1024, max(7 // max(profile.compute, 1), 1)
         compute = min(WHOLE * profile.compute // 7, WHOLE)
-        if model:  # of which only the memory is known
+        if model:  # only its memory is known
             per_gpu = max(1, min(per_gpu, round(model.memory_mib / 1024 / max(profile.memory_gb, 1))))
             return CountedDevices(count, compute, memory, model.memory_mib, per_gpu, profile=profile)
         gpu_memory = min(memory * per_gpu, GPU_MIB)
@@ -197,7 +198,7 @@ def _replicated(devices: CountedDevices, replicas: int, shared: bool, per_contai
 
 
 def gpus_of_instances(instances: Collection[CountedDevices]) -> int:
-    """The fewest GPUs that all these MIG instances are on."""
+    """The minimum number of GPUs with all these MIG instances."""
     compute = sum(counted.count * counted.compute_milli for counted in instances)
     return max([-(-compute // WHOLE), *(counted.gpus_needed for counted in instances)])
 
@@ -205,16 +206,16 @@ def gpus_of_instances(instances: Collection[CountedDevices]) -> int:
 def without_leftovers(
     node: Node, labels: GpuLabels, devices: Mapping[str, CountedDevices]
 ) -> tuple[dict[str, CountedDevices], str]:
-    """The devices that there can be on as many GPUs as GPU feature discovery (GFD) counts, and a problem if
-    these are not all: kubelet may go on to list devices of an earlier layout. MIG instances with labels of
-    GFD, and those of the layout that was applied last, are there; then GPUs count, and then other instances.
+    """The devices that can exist on as many GPUs as GPU feature discovery (GFD) counts, and a problem if
+    these are not all: kubelet may continue to list devices of an earlier layout. MIG instances with GFD
+    labels, and those of the layout that was applied last, exist; then GPUs count, and then other instances.
     """
     groups: list[list[str]] = [[], [], []]
     applied = node.labels.get(LAYOUT_LABEL, "") if node.labels.get(STATE_LABEL) == "success" else ""
     for name in filter(is_nvidia, devices):
         product = gfd_labels.device_labels(node.labels, name.removeprefix(gfd_labels.PREFIX)).product
         if name.startswith(MIG_PREFIX) and product and product.base != labels.product:
-            return dict(devices), ""  # GPUs of several models: which are counted is not known
+            return dict(devices), ""  # GPUs of several models: it is unknown which are counted
         is_there = product or applied == f"all-{name.removeprefix(MIG_PREFIX)}"
         groups[1 if name in NVIDIA else 0 if is_there else 2].append(name)
     if not (labels.counted_by_gfd and groups[0] + groups[2]):
@@ -226,7 +227,7 @@ def without_leftovers(
             break
         count = min(found[name].count, max(left, 0) * found[name].per_gpu)
         if count < found[name].count:
-            text = f"{found[name].count} {name} cannot be there on {labels.gpu_count} GPUs beside what GPU "
+            text = f"{found[name].count} {name} do not fit on {labels.gpu_count} GPUs with those that GPU "
             problems.append(f"{text}feature discovery shows, so {count or 'none'} of them count")
         found[name] = replace(found[name], count=count)
         left -= found[name].gpus_needed
@@ -237,19 +238,19 @@ LAYOUT_LABEL, STATE_LABEL = "nvidia.com/mig.config", "nvidia.com/mig.config.stat
 
 
 DevicesByGpu: TypeAlias = tuple[Mapping[str, int], ...]
-"""For each GPU of a node, the number of its devices by resource; () if it is not known."""
+"""For each GPU of a node, the number of its devices by resource; () if unknown."""
 
 
 def applied_layout(node: Node, layouts: MigLayouts | None) -> MigLayout | None:
-    """The layout that the MIG manager applied to the node, None if it is not known."""
+    """The layout that the MIG manager applied to the node, None if unknown."""
     if layouts is None or node.labels.get(STATE_LABEL) != "success":
         return None
     return layouts.layouts.get(node.labels.get(LAYOUT_LABEL, ""))
 
 
 def layout_is_due(node: Node, layouts: MigLayouts | None, devices: Mapping[str, CountedDevices]) -> bool:
-    """Whether the MIG manager is about to give the node another layout than it has. As long as it has not
-    begun, it has written no state."""
+    """Whether the MIG manager is about to apply a different layout to the node. Until it begins, it has
+    written no state."""
     name = node.labels.get(LAYOUT_LABEL, "")
     has = {counted.profile for resource, counted in devices.items() if is_nvidia(resource)}
     if not name or STATE_LABEL in node.labels or not has:
@@ -259,21 +260,21 @@ def layout_is_due(node: Node, layouts: MigLayouts | None, devices: Mapping[str, 
         return not _sizes(has) <= _sizes(
             profile for group in every for profile in _instances_on_gpu((group,), 0)
         )
-    profile = parse_profile(name.removeprefix("all-"))  # as the names of the MIG manager's own layouts are
+    profile = parse_profile(name.removeprefix("all-"))  # in the format of the MIG manager's own layouts
     return _sizes(has) != _sizes([profile]) if profile else (has == {None}) != (name == "all-disabled")
 
 
 def _sizes(profiles: Iterable[Profile | None]) -> set[tuple[int, int] | None]:
-    """Without attributes, which older device plugins leave out."""
+    """The sizes, without attributes, which older device plugins omit."""
     return {(profile.compute, profile.memory_gb) if profile else None for profile in profiles}
 
 
 def devices_by_gpu(
     node: Node, gpu_count: int, layouts: MigLayouts | None, devices: Mapping[str, CountedDevices]
 ) -> tuple[DevicesByGpu, str]:
-    """NVIDIA's ``devices`` by GPU, if the applied layout results in exactly these; else a problem, or "".
+    """NVIDIA's ``devices`` by GPU if the applied layout results in exactly these, otherwise a problem, or "".
 
-    ``gpu_count`` is the label of GPU feature discovery, 0 if there is none.
+    ``gpu_count``: the label of GPU feature discovery, 0 if there is none.
     """
     devices = {name: counted for name, counted in devices.items() if is_nvidia(name)}
     has_instances = any(counted.profile for counted in devices.values())
@@ -283,7 +284,7 @@ def devices_by_gpu(
     if not devices or not (has_instances or any(group.instances for group in layout)):
         return (), ""  # whole GPUs, or none
     single_strategy = any(c.profile for name, c in devices.items() if name == "nvidia.com/gpu")
-    count = 0 if single_strategy or gpu_count > GPUS_PER_NODE else gpu_count  # else it counts instances
+    count = 0 if single_strategy or gpu_count > GPUS_PER_NODE else gpu_count  # otherwise it counts instances
     if gpus := _matching_expansion(layout, tuple(sorted(devices.items())), count):
         return gpus, ""
     name = node.labels[LAYOUT_LABEL]
@@ -291,7 +292,7 @@ def devices_by_gpu(
 
 
 def _unknown_layout(node: Node, layouts: MigLayouts | None) -> str:
-    """The problem if the ConfigMap should have the node's layout and does not, else ""."""
+    """The problem if the ConfigMap lacks the node's layout, otherwise ""."""
     name = node.labels.get(LAYOUT_LABEL, "")
     if not name or not layouts or not layouts.layouts or node.labels.get(STATE_LABEL) != "success":
         return ""
@@ -302,7 +303,7 @@ def _unknown_layout(node: Node, layouts: MigLayouts | None) -> str:
 def _matching_expansion(
     layout: MigLayout, devices: tuple[tuple[str, CountedDevices], ...], count: int
 ) -> DevicesByGpu:
-    """The devices on each GPU, () if no expansion matches or several different ones do.
+    """The devices on each GPU, () if no expansion matches, or several different ones match.
 
     Cached because nodes of one kind have equal arguments.
     """
@@ -312,14 +313,14 @@ def _matching_expansion(
 
 
 def _groups_by_model(layout: MigLayout) -> Iterator[MigLayout]:
-    """The groups that apply to a node, for each GPU model that it may have."""
+    """The groups that apply to a node, for each possible GPU model."""
     models = dict.fromkeys(model for group in layout for model in group.models)
     of_model = [tuple(g for g in layout if not g.models or model in g.models) for model in (*models, "")]
     yield from dict.fromkeys(of_model)
 
 
 def instances_by_gpu(layout: MigLayout, gpus: int) -> Iterator[tuple[Mapping[Profile | None, int], ...]]:
-    """The instances on each of so many GPUs, for each GPU model that a node may have; one of None is the
+    """The instances on each of ``gpus`` GPUs, for each possible GPU model of a node; None stands for the
     whole GPU."""
     for groups in _groups_by_model(layout):
         yield tuple(_instances_on_gpu(groups, index) for index in range(gpus))
@@ -345,7 +346,7 @@ def _expand(groups: MigLayout, devices: Mapping[str, CountedDevices], count: int
 def _devices_on_gpu(
     groups: MigLayout, index: int, devices: Mapping[str, CountedDevices]
 ) -> dict[str, int] | None:
-    """How many devices of each resource are on one GPU; None if it has some that are not advertised."""
+    """Number of devices of each resource on one GPU; None if some are not advertised."""
     on_gpu: dict[str, int] = {}
     for profile, n in _instances_on_gpu(groups, index).items():
         name = _resource_of(profile, devices)
@@ -356,8 +357,8 @@ def _devices_on_gpu(
 
 
 def _resource_of(profile: Profile | None, devices: Mapping[str, CountedDevices]) -> str | None:
-    """The resource that counts instances of this profile. Older device plugins count those with an attribute
-    (``1g.10gb+me``) with those without."""
+    """The resource that counts instances of this profile. Older device plugins count instances with an
+    attribute (``1g.10gb+me``) together with those without."""
     by_profile = {counted.profile: name for name, counted in devices.items()}
     if profile in by_profile or profile is None:
         return by_profile.get(profile)
@@ -365,7 +366,7 @@ def _resource_of(profile: Profile | None, devices: Mapping[str, CountedDevices])
 
 
 def _instances_on_gpu(groups: MigLayout, index: int) -> Mapping[Profile | None, int]:
-    """How many instances of each profile are on one GPU; one of None if MIG is off."""
+    """Number of instances of each profile on one GPU; one of None if MIG is disabled."""
     group = next((g for g in reversed(groups) if g.indices is None or index in g.indices), None)
     if group is None or group.instances is None:
         return {None: 1}

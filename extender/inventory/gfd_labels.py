@@ -1,4 +1,4 @@
-"""Labels of NVIDIA's GPU feature discovery (GFD): what the GPUs of a node are.
+"""Labels of NVIDIA's GPU feature discovery (GFD), which describe the GPUs of a node.
 
 Every label is optional. None is used to count devices: ``gpu.count`` stays 8 when some GPUs are in MIG mode,
 and ``gpu.replicas`` is per GPU. Source: NVIDIA/k8s-device-plugin, internal/lm and the GFD README.
@@ -46,14 +46,15 @@ def device_labels(labels: Mapping[str, str], device: str) -> DeviceLabels:
 
 
 def reconfiguring(labels: Mapping[str, str]) -> bool:
-    """Whether the MIG manager is changing the node, so that its labels and allocatable will change soon."""
+    """Whether the MIG manager is reconfiguring the node, so that its labels and allocatable will change
+    soon."""
     return labels.get(PREFIX + "mig.config.state") in _RECONFIGURING
 
 
 def cuda_version(labels: Mapping[str, str]) -> int:
     """The CUDA version that the driver supports: 12004 for 12.4; 0 if not labeled.
 
-    vgpu-manager has a label of its own (coldzerofear/vgpu-manager at 3d7f66d, pkg/util/consts.go).
+    vgpu-manager has its own label (coldzerofear/vgpu-manager at 3d7f66d, pkg/util/consts.go).
     """
     for major, minor in _CUDA_VERSION:
         if major in labels:
@@ -63,12 +64,12 @@ def cuda_version(labels: Mapping[str, str]) -> int:
 
 
 def replicas_per_container(labels: Mapping[str, str], device: str, gpus: int) -> int:
-    """How many replicas of a shared device one container may request on a node with so many GPUs, 0 for any
-    number.
+    """Maximum number of replicas of a shared device that one container may request on a node with ``gpus``
+    GPUs, 0 for unlimited.
 
-    The device plugin's setting ``failRequestsGreaterThanOne`` is in no label. It is on by default under MPS
-    (api/config/v1/config.go), and off by default for time-slicing. GKE's plugin gives several only under MPS
-    where the node has one GPU (ValidateRequest in pkg/gpu/nvidia/gpusharing/gpusharing.go of
+    No label shows the device plugin's setting ``failRequestsGreaterThanOne``. By default it is enabled under
+    MPS (api/config/v1/config.go) and disabled for time-slicing. GKE's plugin allocates several only under MPS
+    on a node with one GPU (ValidateRequest in pkg/gpu/nvidia/gpusharing/gpusharing.go of
     GoogleCloudPlatform/container-engine-accelerators). The label ``stowage.dev/replicas-per-container`` (a
     number, or "any") overrides this.
     """
@@ -80,7 +81,7 @@ def replicas_per_container(labels: Mapping[str, str], device: str, gpus: int) ->
 
 
 def is_replica(labels: Mapping[str, str], device: DeviceLabels) -> bool:
-    """Whether labels say that ``nvidia.com/gpu`` is a replica, also if not how many share a device."""
+    """Whether labels declare ``nvidia.com/gpu`` a replica, even without the number that share a device."""
     return (
         (device.product is not None and device.product.shared)
         or labels.get(PREFIX + "gpu.sharing-strategy") in ("time-slicing", "mps")
@@ -89,10 +90,10 @@ def is_replica(labels: Mapping[str, str], device: DeviceLabels) -> bool:
 
 
 def number(labels: Mapping[str, str], key: str) -> int:
-    """A label as a whole number, 0 if it is absent or anything else."""
+    """A label as an integer, 0 if it is absent or anything else."""
     return whole_number(labels.get(key, ""))
 
 
 def whole_number(text: str) -> int:
-    """A whole number of at most 15 digits, 0 for anything else."""
+    """An integer of at most 15 digits, 0 for anything else."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else 0

@@ -1,6 +1,6 @@
-"""What a node offers with another MIG layout: as the MIG manager's ConfigMap says, else with those layouts
-that every version of it has (NVIDIA/mig-parted, deployments/gpu-operator): ``all-disabled``, and ``all-``
-with each profile of the GPU.
+"""The devices of a node with another MIG layout: a layout of the MIG manager's ConfigMap, otherwise one of
+those that every version of it has (NVIDIA/mig-parted, deployments/gpu-operator): ``all-disabled``, and
+``all-`` with each profile of the GPU.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _STRATEGY, _CAPABLE = "nvidia.com/mig.strategy", "nvidia.com/mig.capable"
 
 
 def can_change(node: Node, spec: NodeSpec) -> bool:
-    """Whether a MIG manager could divide the GPUs of the node in another way: they are behind NVIDIA's device
-    plugin as whole GPUs or MIG instances, of a model that can be divided, and nobody shares them."""
+    """Whether a MIG manager could divide the GPUs of the node in another way: NVIDIA's device plugin
+    advertises them as whole GPUs or MIG instances, their model can be divided, and no sharing system divides
+    them."""
     model = named_model(spec.model)
     if not (model and model.geometry and spec.pools) or spec.sharing_resource:
         return False
@@ -57,9 +58,9 @@ def today(node: Node, spec: NodeSpec) -> NodeLayout:
 
 
 def named_layouts(node: Node, spec: NodeSpec, known: MigLayouts | None) -> list[NodeLayout]:
-    """The layouts that the MIG manager of the node has a name for, the same objects for nodes of one kind.
-    Those whose result is not certain are left out: an entry of a ConfigMap may apply to GPUs of some PCI ids,
-    which no label names."""
+    """The named layouts of the node's MIG manager, the same objects for nodes of one kind. Layouts with an
+    uncertain result are omitted: an entry of a ConfigMap may apply to GPUs with certain PCI ids, which are in
+    no label."""
     kind = spec.model or "", len(spec.gpus), is_single(node, spec)
     if not (known and known.layouts):
         return _standard(*kind)
@@ -68,13 +69,13 @@ def named_layouts(node: Node, spec: NodeSpec, known: MigLayouts | None) -> list[
 
 
 def is_single(node: Node, spec: NodeSpec) -> bool:
-    """Whether the node shows, or would show, its instances as ``nvidia.com/gpu``."""
+    """Whether the node advertises, or would advertise, its instances as ``nvidia.com/gpu``."""
     whole = (pool for pool in spec.pools if pool.resource == WHOLE)
     return node.labels.get(_STRATEGY) == "single" or any(pool.profile for pool in whole)
 
 
 def all_layouts(spec: NodeSpec, resources: Collection[str]) -> list[NodeLayout]:
-    """Every layout for these resources, the same on all GPUs, and whole GPUs; without names."""
+    """Every uniform layout of these resources, and whole GPUs; without names."""
     model = named_model(spec.model)
     placements = dict(_placements(model, resources)) if model else {}
     of_gpu = [*layouts(placements), {WHOLE: 1}]
@@ -82,7 +83,7 @@ def all_layouts(spec: NodeSpec, resources: Collection[str]) -> list[NodeLayout]:
 
 
 def _placements(model: Model, resources: Collection[str]) -> Iterator[tuple[str, Placement]]:
-    """Where the instances of these resources may start, for those that a GPU of the model can have."""
+    """The possible placements of the instances of these resources, if a GPU of the model can have them."""
     for resource in sorted(resources):
         profile = parse_profile(resource.removeprefix(MIG_PREFIX))
         if profile and (placement := placement_on(model, profile)):
@@ -90,8 +91,8 @@ def _placements(model: Model, resources: Collection[str]) -> Iterator[tuple[str,
 
 
 def placement_on(model: Model, profile: Profile) -> Placement | None:
-    """Where instances of this profile may start on a GPU of the model; None if it has no such profile. The
-    memory in a name is rounded, and profiles of other models differ by more."""
+    """The possible placements of instances of this profile on a GPU of the model; None if it has no such
+    profile. The memory in a name is rounded, and profiles of other models differ by more."""
     geometry = model.geometry
     if geometry is None or (placement := placement_of(geometry, profile, model.memory_mib)) is None:
         return None
@@ -100,12 +101,12 @@ def placement_on(model: Model, profile: Profile) -> Placement | None:
 
 
 _Instances = tuple[Mapping[Profile | None, int], ...]
-"""For each GPU the number of its instances by profile; one of None is the whole GPU."""
+"""For each GPU, the number of its instances by profile; None stands for the whole GPU."""
 
 
 @lru_cache(maxsize=256)
 def _standard(name: str, gpus: int, single: bool) -> list[NodeLayout]:
-    """The layouts that are the same on each of so many GPUs of this model."""
+    """The uniform layouts of ``gpus`` GPUs of this model."""
     model = named_model(name)
     if model is None or model.geometry is None:
         return []
@@ -119,14 +120,14 @@ def _standard(name: str, gpus: int, single: bool) -> list[NodeLayout]:
 
 @lru_cache(maxsize=4096)
 def _of_configmap(of: str, layout: MigLayout, name: str, gpus: int, single: bool) -> NodeLayout | None:
-    """A layout of a ConfigMap; None where GPUs of the model cannot have it, its result is not certain, or its
-    name cannot be the value of a label."""
+    """A layout of a ConfigMap; None if GPUs of the model cannot have it, its result is uncertain, or its name
+    is not a valid label value."""
     if not re.fullmatch(LABEL, of):
         return None
     model = named_model(name)
     found = list(instances_by_gpu(layout, gpus)) if model else []
     able = [on_gpus for on_gpus in found if model and all(_is_able(model, on_gpu) for on_gpu in on_gpus)]
-    # A layout that names models leaves all others whole, but nobody would give it to those.
+    # A layout that names models leaves all others whole, but no administrator would assign it to those.
     able = [on_gpus for on_gpus in able if any(map(any, on_gpus))] or able
     certain = bool(able) and all(on_gpus == able[0] for on_gpus in able)
     return _shown(of, able[0], single) if certain else None
@@ -143,7 +144,7 @@ def _is_able(model: Model, instances: Mapping[Profile | None, int]) -> bool:
 
 
 def _shown(name: str, instances: _Instances, single: bool) -> NodeLayout | None:
-    """The layout as the device plugin advertises it; None where its strategy forbids it."""
+    """The layout as the device plugin advertises it; None if its strategy forbids it."""
     counts: Counter[Profile | None] = Counter()
     for on_gpu in instances:
         counts.update(on_gpu)
@@ -158,7 +159,7 @@ def _resource(profile: Profile | None) -> str:
 
 
 def with_layout(node: Node, layout: NodeLayout) -> Node:
-    """The node as the MIG manager and the device plugin leave it."""
+    """The node after the MIG manager and the device plugin have applied the layout."""
     product = parse_product(node.labels.get(gfd_labels.PRODUCT, ""))
     of_instances = (f"{WHOLE}.count", f"{WHOLE}.memory") if product.profile or layout.profile else ()
     old = (LAYOUT_LABEL, f"{gfd_labels.PREFIX}mig-", *of_instances)
@@ -179,8 +180,8 @@ def _is_of_mig(resource: str) -> bool:
 
 
 def shows(node: Node, layout: NodeLayout) -> bool:
-    """Whether the MIG manager is done, and kubelet and GPU feature discovery show this layout. Devices that
-    are there and not healthy count in ``capacity`` only."""
+    """Whether the MIG manager is done, and kubelet and GPU feature discovery show this layout. Unhealthy
+    devices count only in ``capacity``."""
     product = parse_product(node.labels.get(gfd_labels.PRODUCT, ""))
     if node.labels.get(STATE_LABEL) != "success" or (product.profile or "") != layout.profile:
         return False

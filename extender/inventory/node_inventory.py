@@ -1,8 +1,8 @@
-"""Which GPUs a node has, and in which devices or parts pods get them: one ``NodeSpec`` for each node.
+"""The GPUs of a node, and the devices or fractions in which they are allocated: one ``NodeSpec`` per node.
 
-Only ``allocatable`` is required: without labels a node has GPUs of unknown model, and packing treats them
+Only ``allocatable`` is required: without labels a node has GPUs of an unknown model, and packing treats them
 neutrally. If a sharing system divides the GPUs (``shared_gpus.py``), its register lists them. Otherwise
-``devices.py`` counts them, and the MIG manager's layout says which GPU has which instances.
+``devices.py`` counts them, and the MIG manager's layout determines the instances of each GPU.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ _REQUIRED = {
     *(vgpu_manager.REGISTER, vgpu_manager.CONFIG, STOWAGE_SHARING, koordinator.MODEL, koordinator.ISOLATION),
     *(gpu_health.IGNORE_LABEL, cloud_labels.INSTANCE_TYPE, *gpu_health.LABELS),
 }
-"""Annotations and labels that the inventory is read from. If one of them is too large, it is not known."""
+"""Annotations and labels from which the inventory is read. If one of them is too large, the inventory is
+unknown."""
 _REGISTERS = {hami.REGISTER, vgpu_manager.REGISTER, volcano.REGISTER}
 _REQUIRED_PREFIXES = (
     *("nvidia.com/gpu.", "nvidia.com/mig", "amd.com/gpu.", "cloud.google.com/gke-", nvlink.PREFIX),
@@ -65,11 +66,11 @@ _REQUIRED_PREFIXES = (
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a node's inventory was read from: names of labels, annotations or resources, "" for nothing.
+    """The sources of a node's inventory: names of labels, annotations or resources, "" if there is none.
 
-    ``truth`` is ``placement`` if annotations of pods say which GPU a pod has, ``counts`` if only the device
-    plugin knows. ``layout`` says which GPU has which devices; "" if that is a guess. ``islands`` are the
-    NVLink islands: a label, or the catalog of GPU models.
+    ``truth`` is ``placement`` if annotations of pods list their GPUs, ``counts`` if only the device plugin
+    knows them. ``layout``: source of the devices of each GPU; "" if these are a guess. ``islands``: source of
+    the NVLink islands, a label or the catalog of GPU models.
     """
 
     devices: str
@@ -81,9 +82,10 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class NodeInventory:
-    """What a node has. ``problem`` says why it takes no new pods, or what was ignored or cut; "" for none.
-    ``unoffered``: how many GPUs it has beside those that it offers; 0: some; None: none that are known.
-    ``unhealthy``: how many of them the sharing system lists as such."""
+    """The inventory of a node. ``problem``: why it accepts no new pods, or what was ignored or truncated; ""
+    if nothing. ``unoffered``: the number of its GPUs in addition to those that it offers; 0: an unknown
+    number; None: none that are known. ``unhealthy``: the number of GPUs that the sharing system lists as
+    unhealthy."""
 
     spec: NodeSpec
     sources: Sources
@@ -102,17 +104,17 @@ def inventory_of(
     spot_marks: Collection[str] = (),
 ) -> NodeInventory:
     """Read a node, together with its Koordinator Device and its MIG layouts. ``is_new``: the MIG manager may
-    still be about to start there. ``layout_changes``: Stowage is about to give the node another MIG layout.
+    not have started there yet. ``layout_changes``: Stowage is about to change the node's MIG layout.
     ``spot_marks``: see ``is_spot``.
 
-    Raises QuantityError or InventoryError if something that it advertises cannot be read.
+    Raises QuantityError or InventoryError if something that it advertises is unreadable.
     """
     _check_readable(node)
     if device and device.problem:
         raise InventoryError(f"Koordinator's Device: {device.problem}")
     labels = read_gpu_labels(node.labels)
     shared = _shared_gpus(node, labels, device)
-    advertised = sum(whole(node.allocatable.get(name, "0")) for name in NVIDIA)  # GPUs, or replicas of them
+    advertised = sum(whole(node.allocatable.get(name, "0")) for name in NVIDIA)  # GPUs or their replicas
     labels, several_models = (labels, "") if shared else labels.of_one_model(advertised)
     first, *others = shared.products if shared and shared.products else [""]
     product = "" if others else labels.product or first
@@ -147,7 +149,7 @@ def inventory_of(
         plugin_keeps_islands=peers.plugin_keeps,
     )
     layout = f"configmap {layouts.name}" if layouts and by_gpu else ""
-    unsaid = several_models or _unlabelled_replicas(labels, devices)
+    unsaid = several_models or _unlabeled_replicas(labels, devices)
     no_memory = "" if several_models else _unknown_memory(gpus.gpus, shared, devices)
     problems = blocked_by, unsaid, no_memory, layout_problem, leftovers, gpushare.leftover(node)
     problem = shorten("; ".join(filter(None, (*problems, peers.problem, node.problem))))
@@ -157,10 +159,10 @@ def inventory_of(
 
 
 def known_gpus(node: Node) -> int:
-    """How many GPUs a node has whose inventory cannot be read: by its labels, else as many as it advertises;
-    0 is not known."""
+    """Number of GPUs of a node with an unreadable inventory: by its labels, otherwise as many as it
+    advertises; 0 if unknown."""
     labels = read_gpu_labels(node.labels)
-    count = _labelled_gpus(labels)
+    count = _labeled_gpus(labels)
     of_parts = labels.device.replicas > 1 or bool(_REGISTERS & {*node.annotations, *node.unreadable})
     if not count and not of_parts and len(node.allocatable) <= RESOURCES:
         amounts = {**node.allocatable, **node.capacity}.items()
@@ -172,8 +174,8 @@ def known_gpus(node: Node) -> int:
     return count if count <= GPUS_PER_NODE else 0
 
 
-def _labelled_gpus(labels: GpuLabels) -> int:
-    """How many GPUs the labels count; 0 where they count none, or MIG instances."""
+def _labeled_gpus(labels: GpuLabels) -> int:
+    """Number of GPUs by the labels; 0 if they count none, or MIG instances."""
     product = labels.device.product
     return 0 if product and product.profile else min(labels.gpu_count, GPUS_PER_NODE)
 
@@ -181,9 +183,9 @@ def _labelled_gpus(labels: GpuLabels) -> int:
 def _unoffered(
     node: Node, labels: GpuLabels, model: Model | None, shared: SharedGpus | None, spec: NodeSpec
 ) -> int | None:
-    """How many GPUs there are in ``capacity`` or by the labels, and not in ``allocatable``; 0: some. None for
-    none; where there are MIG instances or shares, that does not tell."""
-    counted = max(_labelled_gpus(labels), labels.cloud_count)
+    """Number of GPUs that are in ``capacity`` or in the labels, and not in ``allocatable``; 0: an unknown
+    number. None if there are none, or if MIG instances or shares make the comparison meaningless."""
+    counted = max(_labeled_gpus(labels), labels.cloud_count)
     has_some = labels.product_label not in ("", gfd_labels.PRODUCT)
     has_some |= node.labels.get("nvidia.com/gpu.present") == "true"
     if not spec.gpus and (counted or has_some):
@@ -200,18 +202,19 @@ def _unoffered(
 
 
 def is_for_machines(labels: Mapping[str, str]) -> bool:
-    """Whether the GPU operator keeps the node's GPUs for virtual machines."""
+    """Whether the GPU operator reserves the node's GPUs for virtual machines."""
     return labels.get("nvidia.com/gpu.workload.config", "").startswith("vm-")
 
 
 def _of_machines(node: Node) -> int:
-    """The GPUs that virtual machines can get whole; the resources are called after the models."""
+    """Number of whole GPUs that are available to virtual machines; the resources are named after the
+    models."""
     amounts = (text for name, text in node.allocatable.items() if name.startswith("nvidia.com/"))
     return min(sum(int(text) for text in amounts if text.isdecimal() and len(text) < 4), GPUS_PER_NODE)
 
 
 def _check_readable(node: Node) -> None:
-    """Raises InventoryError if something that the inventory is read from is missing or too large."""
+    """Raises InventoryError if something from which the inventory is read is missing or too large."""
     for name in node.unreadable:
         if name.startswith("."):
             raise InventoryError(node.problem)
@@ -224,21 +227,23 @@ def _check_readable(node: Node) -> None:
             raise InventoryError(f"label {label} has more than {NAME} characters")
 
 
-def _unlabelled_replicas(labels: GpuLabels, devices: Mapping[str, CountedDevices]) -> str:
-    """Which devices count as replicas because there are more of them than GPUs; "" for none."""
+def _unlabeled_replicas(labels: GpuLabels, devices: Mapping[str, CountedDevices]) -> str:
+    """Description of devices that count as replicas because there are more of them than GPUs; "" if there are
+    none."""
     if labels.device.replicas > 1 or not labels.counted_by_gfd:
         return ""
     unsaid = [name for name, counted in devices.items() if name == NVIDIA[0] and counted.replicas > 1]
     if not unsaid or (labels.device.product and labels.device.product.shared):
         return ""
     count = devices[unsaid[0]].count
-    return f"{count} {unsaid[0]} on {labels.gpu_count} GPUs count as replicas, though no label says that"
+    return f"{count} {unsaid[0]} on {labels.gpu_count} GPUs count as replicas, which no label declares"
 
 
 def _unknown_memory(
     gpus: Iterable[Gpu], shared: SharedGpus | None, devices: Mapping[str, CountedDevices]
 ) -> str:
-    """What to do where the memory of GPUs is not known; "" if it is, or if no label says it."""
+    """How to declare the memory of GPUs if it is unknown; "" if it is known, or if there is no label for
+    it."""
     if shared or all(gpu.memory_mib for gpu in gpus):
         return ""
     if any(map(is_nvidia, devices)):
@@ -247,7 +252,7 @@ def _unknown_memory(
 
 
 def _shared_gpus(node: Node, labels: GpuLabels, device: KoordinatorDevice | None) -> SharedGpus | None:
-    """The GPUs that a sharing system divides, None for no sharing system. Two on one node are an error."""
+    """The GPUs that a sharing system divides, None without a sharing system. Two on one node are an error."""
     of_systems = [system.shared_gpus(node) for system in (hami, vgpu_manager, volcano, gpushare)]
     of_systems += [koordinator.shared_gpus(node, device), _stowage_gpus(node, labels)]
     found = [shared for shared in of_systems if shared]
@@ -282,7 +287,7 @@ class _Gpus:
         self._add_counted(labels, devices)
 
     def _add_shared(self, shared: SharedGpus) -> None:
-        """Add the GPUs of a sharing system, and the pool of those that pods can get whole."""
+        """Add the GPUs of a sharing system, and the pool of those that can be allocated whole."""
         self.gpus.extend(shared.gpus)
         whole = [
             index
@@ -295,7 +300,7 @@ class _Gpus:
             self.pools.append(Pool(shared.whole_gpu, total, tuple(whole), WHOLE, memory))
 
     def _add_by_gpu(self, devices: Mapping[str, CountedDevices], by_gpu: DevicesByGpu) -> None:
-        """Add GPUs for which it is known how many of the devices each has."""
+        """Add GPUs with a known number of devices on each."""
         first, largest = len(self.gpus), max(counted.gpu_memory_mib for counted in devices.values())
         for on_gpu in by_gpu:
             self.gpus.append(Gpu(max((devices[name].gpu_memory_mib for name in on_gpu), default=largest)))
@@ -305,18 +310,18 @@ class _Gpus:
             self._add_pool(name, devices[name], indices, each)
 
     def _add_counted(self, labels: GpuLabels, devices: Mapping[str, CountedDevices]) -> None:
-        """Add GPUs for the devices. All MIG profiles share theirs, every other resource has its own."""
+        """Add GPUs for the devices. All MIG profiles share GPUs, every other resource has separate GPUs."""
         for name, counted in devices.items():
             if not name.startswith(MIG_PREFIX):
                 self._add_group({name: counted}, counted.gpus_needed)
         instances = {name: counted for name, counted in devices.items() if name.startswith(MIG_PREFIX)}
         if instances:
-            # GPUs in MIG mode: those of the label that are left, and at least what the instances need.
+            # GPUs in MIG mode: the remaining GPUs of the label, and at least as many as the instances need.
             needed = gpus_of_instances(instances.values())
             self._add_group(instances, max(labels.gpu_count - len(self.gpus), needed))
 
     def _add_group(self, devices: Mapping[str, CountedDevices], count: int) -> None:
-        """Add ``count`` GPUs that have these devices between them. Raises InventoryError."""
+        """Add ``count`` GPUs over which these devices are distributed. Raises InventoryError."""
         first = len(self.gpus)
         if first + count > GPUS_PER_NODE:
             names = quoted(", ".join(devices))
@@ -339,7 +344,7 @@ class _Gpus:
 def _blocked(
     node: Node, labels: GpuLabels, shared: SharedGpus | None, devices: Mapping[str, CountedDevices]
 ) -> tuple[Reason, str]:
-    """Why the node takes no new pods (``FITS`` if it does), and a text if the reason needs one."""
+    """Reason the node accepts no new pods (``FITS`` if it does), with details where needed."""
     if is_leaving(node):
         return Reason.LEAVING, ""
     if gfd_labels.reconfiguring(node.labels):
@@ -348,13 +353,14 @@ def _blocked(
     if product and product.profile == "INVALID":
         return Reason.INVALID_LAYOUT, ""
     if shared and (problem := shared.problem or _advertised_twice(labels, shared, devices)):
-        return shared.reason, f"node takes no new pods: {problem}"
+        return shared.reason, f"node accepts no new pods: {problem}"
     sign = "" if shared and shared.unhealthy else gpu_health.unhealthy_gpu_sign(node)
-    return (Reason.UNHEALTHY_GPU, f"node takes no new pods: {sign}") if sign else (Reason.FITS, "")
+    return (Reason.UNHEALTHY_GPU, f"node accepts no new pods: {sign}") if sign else (Reason.FITS, "")
 
 
 def _advertised_twice(labels: GpuLabels, shared: SharedGpus, devices: Mapping[str, CountedDevices]) -> str:
-    """The problem if NVIDIA's plugin may advertise the shared GPUs, "" if there are enough GPUs for both."""
+    """The problem if NVIDIA's plugin may also advertise the shared GPUs, "" if there are enough GPUs for
+    both."""
     needed = {name: counted.gpus_needed for name, counted in devices.items() if name in NVIDIA}
     if not needed or labels.gpu_count >= len(shared.gpus) + sum(needed.values()):
         return ""
@@ -362,31 +368,30 @@ def _advertised_twice(labels: GpuLabels, shared: SharedGpus, devices: Mapping[st
 
 
 def _stowage_gpus(node: Node, labels: GpuLabels) -> SharedGpus | None:
-    """The node's GPUs if Stowage itself shares them: by the label ``stowage.dev/gpu-sharing: "true"``. Raises
+    """The node's GPUs if Stowage itself shares them, by the label ``stowage.dev/gpu-sharing: "true"``. Raises
     InventoryError.
 
-    Nothing on such a node divides a GPU: the container gets an index and must limit itself. NVIDIA's device
-    plugin must not hand out the same GPUs, so the node accepts no pods that request ``nvidia.com/gpu``. If
-    such a pod runs there all the same, it may have any GPU, so it counts on each. If that plugin advertises
-    fewer GPUs than the label ``nvidia.com/gpu.count`` says, some are unhealthy. It does not say which, so the
-    node takes no new pods.
+    Nothing on such a node divides a GPU: the container receives an index and must limit itself. NVIDIA's
+    device plugin must not allocate the same GPUs, so the node accepts no pods that request
+    ``nvidia.com/gpu``. If such a pod runs there nevertheless, it may have any GPU, so it counts on each. If
+    that plugin advertises fewer GPUs than the label ``nvidia.com/gpu.count``, some are unhealthy. It does not
+    report which, so the node accepts no new pods.
     """
     if node.labels.get(STOWAGE_SHARING) != "true":
         return None
     product = labels.device.product
     if labels.device.replicas > 1 or (product and (product.shared or product.profile)):
-        raise InventoryError(f"{STOWAGE_SHARING}: the device plugin divides the GPUs already")
+        raise InventoryError(f"{STOWAGE_SHARING}: the device plugin already divides the GPUs")
     memory_mib = labels.memory_mib(find_model(labels.product))
     advertised = whole(node.allocatable.get(NVIDIA[0], "0"))
     gpus = labels.gpu_count or advertised
     if not 0 < gpus <= GPUS_PER_NODE or advertised > gpus:
         raise InventoryError(
-            f"{STOWAGE_SHARING}: the number of the node's GPUs is not known: "
-            "set the label nvidia.com/gpu.count"
+            f"{STOWAGE_SHARING}: the number of the node's GPUs is unknown: set the label nvidia.com/gpu.count"
         )
     problem, reason = "", Reason.UNHEALTHY_GPU
     if 0 < advertised < gpus:
-        problem = f"{advertised} of {gpus} GPUs are advertised, and which ones is not known"
+        problem = f"{advertised} of {gpus} GPUs are advertised, and it is unknown which ones"
     if not memory_mib:
         problem, reason = f"{UNKNOWN_MEMORY}: {SAY_MEMORY}", Reason.UNREADABLE
     return SharedGpus(

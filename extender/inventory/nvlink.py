@@ -1,8 +1,8 @@
-"""NVLink islands of a node, from the first of these that is known: topology labels, catalog, clique label;
-and the domains of the network between nodes that it is in.
+"""NVLink islands of a node, from the first known of these: topology labels, catalog, clique label; and the
+domains of the network between nodes to which it belongs.
 
 No tool publishes NVLink topology as node labels, so the labels are Stowage's own, in a namespace that Node
-Feature Discovery accepts. deploy/nvlink-labeller produces them. Only pods that require an island are filtered
+Feature Discovery accepts. deploy/nvlink-labeller writes them. Only pods that require an island are filtered
 by it.
 """
 
@@ -23,19 +23,21 @@ LABEL = PREFIX + "islands"
 CLIQUE = gfd_labels.PREFIX + "gpu.clique"
 _DIRECT = frozenset({"bridge", "mesh"})
 _MOST_DIRECT = 4
-"""GPUs of an island in the catalog that can have direct links to each other; larger ones have a switch."""
+"""Maximum number of GPUs of an island in the catalog with direct links to each other; larger ones have a
+switch."""
 LEVELS: list[list[str]] = facts("network")["levels"]
-"""From the nearest domain to the farthest: NVLink between nodes, then switches. Of each the first label that
-a node has counts."""
+"""From the nearest domain to the farthest: NVLink between nodes, then switches. At each level, the first
+label that a node has counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class NvlinkIslands:
-    """Groups of GPUs that are NVLink peers, and ``source``: the label, or the catalog; "" if not known.
+    """Groups of GPUs that are NVLink peers, and ``source``: the label, or the catalog; "" if unknown.
 
-    ``plugin_keeps``: the device plugin gives a pod GPUs of one island where it can. NVIDIA's counts NVLinks
-    only between GPUs, not to a switch (NVIDIA/go-gpuallocator, internal/links/device.go), so that on a switch
-    with a degraded GPU it gives that one out with others. ``problem``: why the label was ignored.
+    ``plugin_keeps``: the device plugin allocates GPUs of one island to a pod if possible. NVIDIA's plugin
+    counts NVLinks only between GPUs, not to a switch (NVIDIA/go-gpuallocator, internal/links/device.go), so
+    on a switch with a degraded GPU it allocates that GPU together with others. ``problem``: why the label was
+    ignored.
     """
 
     islands: Islands = ()
@@ -49,23 +51,23 @@ def nvlink_islands(labels: Mapping[str, str], gpus: int, model: Model | None) ->
     problem = ""
     if LABEL in labels and gpus:
         try:
-            islands = _labelled(labels, gpus)
+            islands = _labeled(labels, gpus)
             return NvlinkIslands(islands, LABEL, labels.get(PREFIX + "fabric") in _DIRECT)
         except ValueError as error:
             problem = f"label {LABEL} is ignored: {error}"
     if model is not None:
         islands, direct = reference_islands(gpus, model.island), model.island <= _MOST_DIRECT
-        return NvlinkIslands(islands, "catalogue", direct, problem)
+        return NvlinkIslands(islands, "catalog", direct, problem)
     if labels.get(CLIQUE) and gpus:
         return NvlinkIslands(reference_islands(gpus, gpus), CLIQUE, problem=problem)
     return NvlinkIslands(problem=problem)
 
 
-def _labelled(labels: Mapping[str, str], gpus: int) -> Islands:
-    """The islands of the label. Raises ValueError if it is malformed or for another number of GPUs."""
+def _labeled(labels: Mapping[str, str], gpus: int) -> Islands:
+    """The islands of the label. Raises ValueError if it is malformed or describes another number of GPUs."""
     counted = gfd_labels.number(labels, PREFIX + "gpus")
     if counted != gpus:
-        raise ValueError(f"it is about {counted or 'an unknown number of'} GPUs, and the node has {gpus}")
+        raise ValueError(f"it describes {counted or 'an unknown number of'} GPUs, but the node has {gpus}")
     try:
         islands = parse_islands(labels[LABEL])
     except ValueError as error:
@@ -76,7 +78,7 @@ def _labelled(labels: Mapping[str, str], gpus: int) -> Islands:
 
 
 def domains_of(labels: Mapping[str, str]) -> Domains:
-    """The domains that a node's labels name: of each level the label and its value; "" for none."""
+    """The domains in a node's labels: for each level the label and its value; "" if there is none."""
     return tuple(
         next((f"{label}={labels[label]}" for label in level if labels.get(label)), "") for level in LEVELS
     )

@@ -122,7 +122,7 @@ def test_nodes_that_take_nothing(name, reason):
         ({"islands": "zero", "gpus": "8"}, (tuple(range(8)),)),
     ],
 )
-def test_topology_labels_come_before_the_catalogue_if_their_gpu_count_matches(labels, islands):
+def test_topology_labels_come_before_the_catalog_if_their_gpu_count_matches(labels, islands):
     prefixed = {f"nvlink.feature.node.kubernetes.io/{key}": value for key, value in labels.items()}
     h100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
     assert inventory_of(node(h100 | prefixed, **{"nvidia.com/gpu": "8"})).spec.islands == islands
@@ -143,11 +143,11 @@ H100_LABELS = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gp
         ({"islands": "0.1_2-7", "gpus": "8", "fabric": "mesh"}, [2, 6], f"{NVLINK}islands", True, ""),
         ({"islands": "0.1.3-7", "gpus": "8", "fabric": "switch"}, [7], f"{NVLINK}islands", False, ""),
         ({"islands": "none", "gpus": "8"}, [], f"{NVLINK}islands", False, ""),
-        ({"islands": "0.1", "gpus": "4"}, [8], "catalogue", False, "it is about 4 GPUs, and the node has 8"),
-        ({"islands": "0.1"}, [8], "catalogue", False, "about an unknown number of GPUs"),
-        ({"islands": "0-9", "gpus": "8"}, [8], "catalogue", False, "it names GPUs above 7"),
-        ({"islands": "0.0", "gpus": "8"}, [8], "catalogue", False, "named twice"),
-        ({}, [8], "catalogue", False, ""),
+        ({"islands": "0.1", "gpus": "4"}, [8], "catalog", False, "it describes 4 GPUs, but the node has 8"),
+        ({"islands": "0.1"}, [8], "catalog", False, "describes an unknown number of GPUs"),
+        ({"islands": "0-9", "gpus": "8"}, [8], "catalog", False, "it names GPUs above 7"),
+        ({"islands": "0.0", "gpus": "8"}, [8], "catalog", False, "named twice"),
+        ({}, [8], "catalog", False, ""),
     ],
 )
 def test_islands_name_their_source(labels, islands, source, keeps, problem):
@@ -171,7 +171,7 @@ def test_islands_name_their_source(labels, islands, source, keeps, problem):
         ("NVIDIA-GB200", 4, [4], True),
     ],
 )
-def test_the_reference_form_of_the_catalogue(product, gpus, islands, keeps):
+def test_the_reference_form_of_the_catalog(product, gpus, islands, keeps):
     found = inventory_of(node({"nvidia.com/gpu.product": product}, **{"nvidia.com/gpu": str(gpus)})).spec
     assert ([len(island) for island in found.islands], found.plugin_keeps_islands) == (islands, keeps)
 
@@ -182,7 +182,7 @@ def test_a_clique_is_named_and_unknown_islands_have_no_source():
     unknown = inventory_of(node({}, **four))
     assert (unknown.sources.islands, unknown.spec.islands, unknown.spec.no_nvlink) == ("", (), False)
     without = inventory_of(node({"nvidia.com/gpu.product": "NVIDIA-L40S"}, **four))
-    assert (without.sources.islands, without.spec.no_nvlink) == ("catalogue", True)
+    assert (without.sources.islands, without.spec.no_nvlink) == ("catalog", True)
 
 
 @pytest.mark.parametrize(

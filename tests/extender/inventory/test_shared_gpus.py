@@ -108,7 +108,7 @@ def test_a_register_beside_nvidias_devices_closes_the_node_and_keeps_its_gpus(re
     found = inventory_of(node)
     assert (found.spec.blocked, len(found.spec.gpus) > 0) == (Reason.UNREADABLE, True)
     assert found.spec.sharing_resource
-    assert "takes no new pods" in found.problem
+    assert "accepts no new pods" in found.problem
     assert register in found.problem
 
 
@@ -188,7 +188,7 @@ def test_gpus_that_may_be_advertised_twice_close_the_node(gpus, blocked):
     assert found.spec.blocked is blocked
 
 
-def test_a_node_shared_by_stowage_with_fewer_gpus_than_labelled_has_an_unhealthy_one():
+def test_a_node_shared_by_stowage_with_fewer_gpus_than_labeled_has_an_unhealthy_one():
     labels = {
         "stowage.dev/gpu-sharing": "true",
         "nvidia.com/gpu.count": "4",

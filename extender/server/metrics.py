@@ -93,12 +93,8 @@ class Metrics:
         for queue in queues:
             self._preemptions(queue or NO_QUEUE_LABEL, preemptor or NO_QUEUE_LABEL).inc()
 
-    def render(self) -> bytes:
-        """All metrics in the text format."""
-        return generate_latest(self.registry)
-
     async def render_in_parts(self) -> bytes:
-        """The same, while other tasks run in between: the text takes longer than the values."""
+        """All metrics in the text format. Other tasks run between its parts."""
         parts, families = [], self.registry.collect()
         while some := [*itertools.islice(families, _FAMILIES_AT_ONCE)]:
             parts.append(generate_latest(_Families(partial(iter, some))))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 
 from extender.cluster.factory import GuardedPolicy
 from extender.dialects.pod_request import request_of
@@ -168,7 +169,7 @@ async def test_the_metric_counts_them() -> None:
 def cost_failures(metrics: Metrics) -> float:
     (line,) = [
         one
-        for one in metrics.render().split(b"\n")
+        for one in generate_latest(metrics.registry).split(b"\n")
         if one.startswith(b'stowage_policy_failures_total{what="cost"}')
     ]
     return float(line.split()[1])

@@ -8,6 +8,7 @@ import tracemalloc
 from dataclasses import replace
 
 import pytest
+from prometheus_client import generate_latest
 
 from extender.cluster.census import CensusTaker, Installed
 from extender.k8s.objects import Container, Deleted, Listed, Owner, PodSpec, Upserted
@@ -269,14 +270,16 @@ async def test_gpus_are_summed_by_model() -> None:
 
 
 def test_an_unknown_age_is_not_shown() -> None:
-    assert b"stowage_state_age_seconds{" not in Metrics(make_engine().gauges.collect).render()
+    assert b"stowage_state_age_seconds{" not in generate_latest(
+        Metrics(make_engine().gauges.collect).registry
+    )
 
 
 async def test_spot_gpus_and_preempted_pods_are_metrics() -> None:
     engine = make_engine(queues={"batch": {"restartable": True}})
     metrics = Metrics(engine.gauges.collect)
     assert 'stowage_preempted_gpu_hours_lost_total{queue="batch",reason="PreemptionByScheduler"} 0.0' in (
-        metrics.render().decode()
+        generate_latest(metrics.registry).decode()
     )
     pod = make_pod(
         "a",
@@ -290,11 +293,11 @@ async def test_spot_gpus_and_preempted_pods_are_metrics() -> None:
     engine.apply([Upserted(make_node("s", 4, labels=SPOT)), Upserted(make_node("d")), Upserted(pod)])
     engine.apply([Listed("Node", frozenset({"s", "d"})), Listed("Pod", frozenset({pod.key}))])
     await engine.gauges.update()
-    shown = metrics.render().decode()
+    shown = generate_latest(metrics.registry).decode()
     assert 'stowage_spot_gpus{state="installed"} 4.0' in shown
     assert 'stowage_spot_gpus{state="used"} 3.0' in shown
     engine.apply([Upserted(replace(pod, disruption="PreemptionByScheduler", deleting=True))])
-    shown = metrics.render().decode()
+    shown = generate_latest(metrics.registry).decode()
     labels = 'queue="batch",reason="PreemptionByScheduler"'
     assert f'stowage_preempted_pods_total{{owner="Job",{labels}}} 1.0' in shown
     lost = re.search(rf"stowage_preempted_gpu_hours_lost_total{{{labels}}} (\S+)", shown)
@@ -314,4 +317,4 @@ async def test_metrics_rendered_in_parts_are_the_same() -> None:
     turns = asyncio.create_task(metrics.render_in_parts())
     await asyncio.sleep(0)
     assert not turns.done()
-    assert fixed(await turns) == fixed(metrics.render())
+    assert fixed(await turns) == fixed(generate_latest(metrics.registry))

@@ -4,6 +4,7 @@ import logging
 import time
 
 import pytest
+from prometheus_client import generate_latest
 
 from extender.k8s.objects import Deleted, Upserted
 from extender.server import engine as engine_module
@@ -29,7 +30,9 @@ async def test_an_answer_of_preempt_is_logged_counted_and_kept(caplog: pytest.Lo
     [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
     assert line.startswith("1 of 1 candidates: a: default/running: ")
     assert "1 pod of queue backfill loses 0 GPU-hours" in line
-    assert b'stowage_preemptions_total{preemptor="none",queue="backfill"} 1.0' in engine._metrics.render()
+    assert b'stowage_preemptions_total{preemptor="none",queue="backfill"} 1.0' in generate_latest(
+        engine._metrics.registry
+    )
     assert "default/running" in await answer_kept(engine, "v")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from extender.evictor import book
 from extender.server.service import Service
@@ -77,7 +78,7 @@ async def test_one_of_two_replicas_evicts_and_the_other_takes_over(
     if lease == "evictor_lease":  # it does not decide who is ready
         assert [service.waiting_for() for service in replicas] == ["", ""]
     counted = b'stowage_evictor_evictions_total{result="evicted"} 1.0'
-    await until(lambda: counted in leaders[0].metrics.render())
+    await until(lambda: counted in generate_latest(leaders[0].metrics.registry))
     assert api.pods.objects["ml/p"]["status"]["nominatedNodeName"] == "n1"
     await leaders[0].leave()
     api.put(node("n2"))

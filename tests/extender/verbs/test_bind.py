@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from prometheus_client import generate_latest
 
 from extender.cluster.assumed_pods import SHOWN_WITHIN, TIME_TO_LIVE
 from extender.k8s.objects import Deleted, Listed, Upserted
@@ -334,10 +335,10 @@ async def test_assumed_pods_are_shown_with_their_age() -> None:
     assert holder.assumed_seconds >= 0
     assert story is not None
     assert (story.node, "the watch has not shown it" in story.note) == ("stowage", True)
-    assert "\nstowage_assumed_pods 1.0" in metrics.render().decode()
+    assert "\nstowage_assumed_pods 1.0" in generate_latest(metrics.registry).decode()
     await engine.verbs["bind"](json.dumps(request).encode())
     engine.apply([Upserted(api.pods["default/a"])])
-    assert "\nstowage_assumed_pods 0.0" in metrics.render().decode()
+    assert "\nstowage_assumed_pods 0.0" in generate_latest(metrics.registry).decode()
     assert engine.inspector.node("stowage").holders[0].assumed_seconds is None
 
 

@@ -23,7 +23,6 @@ _port = whole_number(0, 65535, "a port (0 to 65535)")
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add ``demo`` to the command line."""
     parser = subparsers.add_parser(
         "demo",
         description="Place a few hundred pods on an example cluster, with Stowage and with kube-scheduler's "

@@ -48,7 +48,6 @@ _WAITING_HEAD = ("PENDING", "QUEUE", "PRIORITY", "AGE", "STARTS", "REQUESTS", "W
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add ``top`` to the command line."""
     parser = subparsers.add_parser(
         "top", description="Show the free GPUs of each node, and the pods that are pending for a GPU."
     )

@@ -89,7 +89,6 @@ def totals_of(trial: Trial) -> Totals:
 
 
 def figures(trial: Trial) -> dict[str, str]:
-    """The rows of the table."""
     pods, totals = trial.waiting, totals_of(trial)
     started = [item for item in pods if item.key in trial.held]
     return {

@@ -375,7 +375,6 @@ def _asking_for(request: Request) -> Pod:
 
 
 def _all_gpus(spec: NodeSpec) -> Request:
-    """A request for all GPUs of a node."""
     if any(gpu.divisible for gpu in spec.gpus):
         return Request(shares=Shares(len(spec.gpus), WHOLE, 0, WHOLE, spec.sharing_resource))
     return Request(devices=tuple((pool.resource, pool.total) for pool in spec.pools if pool.total))

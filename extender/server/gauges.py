@@ -91,7 +91,6 @@ class Gauges:
         await self._teams.count()
 
     def collect(self) -> Iterator[Metric]:
-        """All of them."""
         yield from self._of_state()
         yield from self._of_watches()
         yield from self._of_disruptions()

@@ -45,7 +45,6 @@ class PageFile:
 
 
 def page_files() -> dict[str, PageFile]:
-    """All files of the page by name."""
     folder = resources.files("extender.data").joinpath(_FOLDER)
     return {
         file.name: _page_file(file.name, file.read_bytes()) for file in folder.iterdir() if file.is_file()

@@ -206,19 +206,16 @@ class Connection(HttpToolsProtocol):
             max(sizes, key=sizes.__getitem__).transport.abort()
 
     def resume_writing(self) -> None:
-        """The caller reads again."""
         super().resume_writing()
         self._paused_at = _NEVER
 
     # The parser calls these.
 
     def on_message_begin(self) -> None:
-        """A head begins."""
         super().on_message_begin()
         self._in_head, self._head_size = True, 0
 
     def on_url(self, url: bytes) -> None:
-        """A part of the URL."""
         self._count(url)
         super().on_url(url)
 
@@ -229,7 +226,6 @@ class Connection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """A head is complete."""
         if len(self.pipeline) >= PIPELINED_REQUESTS:
             raise ValueError("too many requests at once")
         names = [name for name, _ in self.headers]
@@ -249,18 +245,15 @@ class Connection(HttpToolsProtocol):
         self._is_last = not self.cycle.keep_alive
 
     def on_body(self, body: bytes) -> None:
-        """A part of a body."""
         self._unparsed = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """A request is complete."""
         super().on_message_complete()
         self._in_body, self._unparsed = False, 0
         self._wait()
 
     def on_response_complete(self) -> None:
-        """An answer is complete."""
         super().on_response_complete()
         self._answered += 1
         self._due -= 1

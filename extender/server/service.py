@@ -98,7 +98,6 @@ class Service:
 
     @property
     def verbs(self) -> tuple[Verb | VolcanoVerb, ...]:
-        """The verbs that are served."""
         return (*VERBS, *(VOLCANO_VERBS if self.settings.volcano else ()))
 
     async def run(self) -> None:

@@ -118,7 +118,7 @@ def fill(
 
 def unusable_gpu(fleet: Fleet, mix: Mix) -> float:
     """Expected free GPU, in GPUs, that the next request of the mix cannot use: F as defined in
-    ``packing.policies.fgd``, summed over the nodes, which is the measure of fragmentation in the same
+    ``bench.packing.published.fgd``, summed over the nodes, which is the measure of fragmentation in the same
     paper."""
     parts = fleet.arrays.free_parts()
     free = parts.sum(axis=0)

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from bench.packing.mig_masks import MigMasks
+from bench.packing.pattern_bounds import worth_by_patterns
 from packing.cost.fill_tables import OVERLOAD
-from packing.cost.pattern_lp import worth_by_patterns
 from packing.fleet.arrays import Doubles
 
 LEAVING = 0.1

@@ -16,11 +16,11 @@ import numpy as np
 
 from bench.packing.filling import build_fleet
 from bench.packing.mig import ProfileMix
+from bench.packing.pattern_bounds import bound
 from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
 from bench.packing.policies import POLICIES
 from packing.cost.demand import Mix
-from packing.cost.pattern_lp import SideLimit, fill_stock
 from packing.fleet.arrays import Doubles, Longs
 from packing.fleet.node_usage import Allocation
 from packing.model.node_spec import Gpu, NodeSpec
@@ -63,9 +63,9 @@ class ShareMix:
         in which the shares of a request need not be on one node, and the nodes pool their CPU."""
         empty = np.full((1, 2), self.unit)
         parts = np.broadcast_to(self.count, len(self.sizes))
-        cpu = SideLimit(self.cpu / parts, float(self.node_cpu * self.gpus // self.node_gpus))
+        cpu = self.cpu / parts, float(self.node_cpu * self.gpus // self.node_gpus)
         values, number = self.sizes.mean(axis=1) / self.unit, np.array([float(self.gpus)])
-        return fill_stock(self.sizes, values, counts * parts, self.unit, empty, number, cpu).bound
+        return bound(self.sizes, values, counts * parts, self.unit, empty, number, *cpu)
 
 
 Work = ShareMix | ProfileMix

@@ -1,6 +1,6 @@
 """Writes what is generated in deploy/: `python deploy/render.py` (`make manifests`).
 
-- the MIG profiles in `../scheduler-config`, from the catalogue of GPU models;
+- the MIG profiles in `../scheduler-config`, from the catalog of GPU models;
 - `chart/files`: copies of the manifests and scheduler configurations that the chart reads;
 - the settings in `chart/values.schema.json`;
 - the version, from `pyproject.toml`, in the chart, the manifests and the pages;
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from extender.settings import json_schema  # noqa: E402
-from packing.model.gpu_catalogue import models, profile_names  # noqa: E402
+from packing.model.gpu_catalog import models, profile_names  # noqa: E402
 from tests.e2e.controlplane.build import COMPONENTS, binary, kubernetes_version, releases  # noqa: E402
 
 CHART = ROOT / "deploy" / "chart"
@@ -72,7 +72,7 @@ def versioned() -> dict[Path, str]:
 
 
 def with_mig_profiles() -> dict[Path, str]:
-    """The configurations that list resources, with the MIG profiles of all GPU models of the catalogue."""
+    """The configurations that list resources, with the MIG profiles of all GPU models of the catalog."""
     lines: list[str] = []
     listed: set[str] = set()
     for model in models():

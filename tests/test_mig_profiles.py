@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from deploy.render import with_mig_profiles
-from packing.model.gpu_catalogue import models, profile_names
+from packing.model.gpu_catalog import models, profile_names
 
 ROOT = Path(__file__).parents[1]
 LISTED = ("second-scheduler", "own-control-plane")
@@ -36,7 +36,7 @@ def test_kube_scheduler_asks_about_every_profile(name: str) -> None:
     assert {f"nvidia.com/mig-{profile.replace('+', '.')}" for profile in MIG_PARTED} <= set(managed)
 
 
-def test_the_lists_are_those_of_the_catalogue() -> None:
+def test_the_lists_are_those_of_the_catalog() -> None:
     for file, text in with_mig_profiles().items():
         assert file.read_text() == text, "make manifests"
 

@@ -20,7 +20,7 @@ from packing.cost.demand import Mix
 from packing.fleet.arrays import Doubles, Longs
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
-from packing.model.gpu_catalogue import GpuValues
+from packing.model.gpu_catalog import GpuValues
 from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE, Request
 

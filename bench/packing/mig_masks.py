@@ -13,7 +13,7 @@ from functools import cache, cached_property
 import numpy as np
 
 from packing.fleet.arrays import Doubles, Longs
-from packing.model.gpu_catalogue import Geometry, Placement
+from packing.model.gpu_catalog import Geometry, Placement
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from bench.packing.mig_masks import MigMasks
 from bench.packing.mixes import ShareMix, Work, fill_mix, serve_mix
 from bench.packing.policies import POLICIES
 from bench.packing.traces import BadInput
-from packing.model.gpu_catalogue import Geometry, find_model
+from packing.model.gpu_catalog import Geometry, find_model
 
 
 class MixAndLoads(NamedTuple):

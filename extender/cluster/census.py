@@ -30,7 +30,7 @@ from extender.dra.node_devices import NodeDevices
 from extender.k8s.objects import Pod
 from packing.fleet.mig_slices import MigStock, ProfileSlices
 from packing.fleet.stranded import NOTHING, Beside, Fragmentation, fragmentation, on_offer, whole_gpus
-from packing.model.gpu_catalogue import named_model
+from packing.model.gpu_catalog import named_model
 from packing.model.request import WHOLE
 
 UNKNOWN = "unknown"

@@ -33,13 +33,13 @@ _MOST_REQUESTS = 1000
 class DemandLearner:
     """Shows each pod to the policy once: when the watch first shows it without scheduling gates or, if no
     node could host it then, when it is bound. Until the nodes are known, pods are deferred to ``start``.
-    ``learnt`` counts the pods that the policy has learned from; ``monitor`` holds their requests and
+    ``learned`` counts the pods that the policy has learned from; ``monitor`` holds their requests and
     statistics. ``stopped``: nothing more is learned.
     """
 
     def __init__(self, policy: Policy, fleet: Fleet) -> None:
         self._policy, self._fleet = policy, fleet
-        self.learnt = 0
+        self.learned = 0
         self.stopped = False
         self.monitor = DemandMonitor(fleet)
         self._started = False
@@ -83,7 +83,7 @@ class DemandLearner:
                 request = replace(request, node_set=required)
             self._policy.observe(request)
             self.monitor.demand.observe(request)
-            self.learnt += 1
+            self.learned += 1
 
     def _can_be_hosted(self, request: Request) -> bool:
         """Whether some node could host it when empty. The policy reserves no room for requests that no node

@@ -23,7 +23,7 @@ from extender.queues.disruptions import DisruptionLog
 from extender.queues.queue import Queues
 from extender.queues.rights import Rights
 from extender.settings import ExpectedRequest, Settings, SettingsError
-from extender.source.state_dump import Header, Learnt, end_line, header_line, record_line
+from extender.source.state_dump import Header, Learned, end_line, header_line, record_line
 from extender.untrusted.limits import STATE_DUMP
 from packing.cost.demand import Mix
 from packing.fleet.arrays import Floats
@@ -31,7 +31,7 @@ from packing.fleet.feasibility import reasons_for
 from packing.fleet.feasibility_kernels import finite_where_fits
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import freest_gpus
-from packing.model.gpu_catalogue import GpuValues
+from packing.model.gpu_catalog import GpuValues
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.policies.interface import Due, Policy, Solve
@@ -108,7 +108,7 @@ def state_of(settings: Settings, dump: Header | None = None) -> State:
     ``dump``: what a service has learned and remembers. Nothing is then learned from the pods of the dump,
     which the service already knew.
     """
-    prior = _learnt(dump) if dump else prior_of(settings.demand)
+    prior = _learned(dump) if dump else prior_of(settings.demand)
     check_policy(settings.policy)
     minimum, arrived = settings.minimum_slice_milli, dump.arrived if dump else 0
     chosen = POLICIES[settings.policy](prior=prior, arrived=arrived, minimum_milli=minimum)
@@ -152,8 +152,8 @@ def prior_of(expected: Sequence[ExpectedRequest]) -> Mix | None:
     return Mix.of(weights) if weights else None
 
 
-def _learnt(dump: Header) -> Mix | None:
-    weights = {entry.request: entry.weight for entry in dump.learnt if entry.weight > 0}
+def _learned(dump: Header) -> Mix | None:
+    weights = {entry.request: entry.weight for entry in dump.learned if entry.weight > 0}
     total = sum(weights.values())
     return Mix(tuple(weights), tuple(weight / total for weight in weights.values())) if weights else None
 
@@ -183,7 +183,7 @@ async def state_lines(state: State, settings: Settings, version: str, replica: s
             replica=replica,
             at=time.time(),
             settings=settings.model_dump(mode="json", exclude_defaults=True, exclude=_SECRET),
-            learnt=tuple(Learnt(request, weight) for request, weight in demand.counts().items()),
+            learned=tuple(Learned(request, weight) for request, weight in demand.counts().items()),
             arrived=demand.seen,
             disruptions=state.disruptions.dump(),
             succeeded=state.gangs.succeeded(),

@@ -50,8 +50,8 @@ class PolicyRefresher:
     async def refresh_if_due(self) -> None:
         """Update the policy if ``Upkeep`` considers it due."""
         state, now = self._state, asyncio.get_running_loop().time()
-        learnt, overdue = state.learner.learnt, now - self._refreshed_at >= OVERDUE
-        if (due := self._upkeep.due(state.fleet, learnt, overdue=overdue)) is None:
+        learned, overdue = state.learner.learned, now - self._refreshed_at >= OVERDUE
+        if (due := self._upkeep.due(state.fleet, learned, overdue=overdue)) is None:
             return
         if due is Due.TABLES:
             state.learner.monitor.planned()

@@ -20,7 +20,7 @@ from extender.inventory.node_inventory import is_for_machines
 from extender.untrusted.limits import KEY, quoted, shorten
 from extender.untrusted.visible import listed
 from packing.fleet.stranded import closed_reason
-from packing.model.gpu_catalogue import find_model
+from packing.model.gpu_catalog import find_model
 from packing.model.reasons import Reason
 
 _UNREAD_CLAIM = "a claim that cannot be read may hold any of them"

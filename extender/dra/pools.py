@@ -17,7 +17,7 @@ from extender.dra.cel.program import Meter, Unsupported
 from extender.dra.cel.selector import Selector, device_variables
 from extender.dra.device_slots import Consumption, DeviceKind, PoolLayout, share_of_counters
 from extender.k8s.resource_slices import Counters, Device, NodeScope, ResourceSlice
-from packing.model.gpu_catalogue import parse_profile
+from packing.model.gpu_catalog import parse_profile
 
 _MAX_SELECTORS = 32
 """Selectors whose matches are cached, of classes and of claims each: the authors of claims cannot evict the

@@ -22,7 +22,7 @@ from extender.explain.node import DeviceView, HolderView, view_node
 from extender.untrusted.limits import GPUS_PER_NODE, KEY, LISTED_NAMES, PAGE_LABELS, PAGE_PARTS, shorten
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
-from packing.model.gpu_catalogue import Geometry, find_model, parse_profile, placement_of
+from packing.model.gpu_catalog import Geometry, find_model, parse_profile, placement_of
 from packing.model.mig_instances import every_slice, window
 from packing.model.node_spec import NodeSpec, Pool
 from packing.model.request import WHOLE

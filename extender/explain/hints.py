@@ -35,7 +35,7 @@ from extender.k8s.resource_claims import DeviceSubRequest
 from extender.source.workloads import SUSPENDED
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
 from extender.untrusted.visible import listed
-from packing.model.gpu_catalogue import Profile, named_model, parse_profile
+from packing.model.gpu_catalog import Profile, named_model, parse_profile
 from packing.model.request import Request
 
 _IN_MIB = frozenset({"nvidia.com/gpumem", "nvidia.com/vgpu-memory", "volcano.sh/vgpu-memory"})

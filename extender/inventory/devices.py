@@ -34,7 +34,7 @@ from extender.inventory.gpu_labels import AMD_MEMORY, AMD_PRODUCT, INTEL_COUNT, 
 from extender.k8s.objects import MigLayout, MigLayouts, Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB, GPUS_PER_NODE, quoted
-from packing.model.gpu_catalogue import Model, Profile, find_model, parse_profile, placement_of
+from packing.model.gpu_catalog import Model, Profile, find_model, parse_profile, placement_of
 from packing.model.request import WHOLE
 
 _SHARED_SUFFIX = ".shared"

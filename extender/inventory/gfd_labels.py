@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB
-from packing.model.gpu_catalogue import Product, parse_product
+from packing.model.gpu_catalog import Product, parse_product
 
 PREFIX = "nvidia.com/"
 PRODUCT = PREFIX + "gpu.product"

@@ -13,7 +13,7 @@ from fractions import Fraction
 from extender.inventory import cloud_labels, gfd_labels
 from extender.inventory.gfd_labels import DeviceLabels
 from extender.untrusted.limits import GPUS_PER_NODE
-from packing.model.gpu_catalogue import Model
+from packing.model.gpu_catalog import Model
 from packing.model.request import WHOLE
 
 AMD_PRODUCT, AMD_MEMORY = "amd.com/gpu.product-name", "amd.com/gpu.vram"

@@ -17,7 +17,7 @@ from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL, instances_by_g
 from extender.k8s.mig_change import ANNOTATION, NodeLayout
 from extender.k8s.objects import MigLayout, MigLayouts, Node
 from extender.untrusted.limits import LABEL
-from packing.model.gpu_catalogue import (
+from packing.model.gpu_catalog import (
     Model,
     Placement,
     Profile,

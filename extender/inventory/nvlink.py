@@ -15,7 +15,7 @@ from extender.data import facts
 from extender.inventory import gfd_labels
 from extender.untrusted.limits import quoted
 from packing.fleet.network import Domains
-from packing.model.gpu_catalogue import Model
+from packing.model.gpu_catalog import Model
 from packing.model.nvlink import Islands, parse_islands, reference_islands
 
 PREFIX = "nvlink.feature.node.kubernetes.io/"

@@ -24,7 +24,7 @@ from extender.replay.trial import BadInput, Trial
 from extender.untrusted.limits import quoted
 from extender.untrusted.visible import many
 from packing.fleet.stranded import Fragmentation
-from packing.model.gpu_catalogue import models
+from packing.model.gpu_catalog import models
 
 _ADDED = re.compile(r"(\d{1,4})x([^:]{1,253})(?::(.{1,200}))?", re.ASCII)
 _ITEM = re.compile(r"(gpus|cpu|memory)=([0-9]{1,9}(?:Gi|Ti|Mi)?)", re.ASCII)
@@ -196,7 +196,7 @@ def added_nodes(text: str, nodes: Mapping[str, Node], taken: Iterable[str] = ())
     name, details = match[2], match[3] or ""
     like = nodes.get(name) or (None if details else _most_frequent(name, nodes))
     if like is None:
-        like = _from_catalogue(text, name, details)
+        like = _from_catalog(text, name, details)
     names = (f"added-{like.name}-{number}" for number in range(1, 1 << 20))
     known = {*nodes, *taken}
     fresh = (new_name for new_name in names if new_name not in known)
@@ -239,7 +239,7 @@ def _offer(node: Node) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, text) for name, text in node.allocatable.items() if text != "0"))
 
 
-def _from_catalogue(text: str, name: str, details: str) -> Node:
+def _from_catalog(text: str, name: str, details: str) -> Node:
     """A node that has none like it: GPU model of the catalog, and GPUs, CPU and memory as described."""
     model = next((gpu_model for gpu_model in models() if name.lower() in gpu_model.name.lower()), None)
     items = [_ITEM.fullmatch(item) for item in details.split(",")] if details else []

@@ -26,7 +26,7 @@ from extender.replay.cluster_pods import trial_of
 from extender.settings import Settings
 from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import many
-from packing.model.gpu_catalogue import named_model, parse_profile
+from packing.model.gpu_catalog import named_model, parse_profile
 from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
 from packing.model.request import Request

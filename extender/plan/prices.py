@@ -25,7 +25,7 @@ from extender.k8s.objects import Node
 from extender.replay.trial import BadInput
 from extender.untrusted.limits import YAML_NODES, quoted, validation_problem
 from extender.untrusted.yaml_reader import TextError, yaml_documents
-from packing.model.gpu_catalogue import number_for
+from packing.model.gpu_catalog import number_for
 from packing.model.node_spec import NodeSpec
 
 HOURS = 730.0

@@ -32,7 +32,7 @@ from extender.replay.trial import Item, Trial
 from extender.source.prometheus import Use
 from extender.verbs.evaluate import Flags
 from packing.fleet.arrays import ALMOST_WHOLE
-from packing.model.gpu_catalogue import named_model
+from packing.model.gpu_catalog import named_model
 from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE
 

@@ -179,7 +179,7 @@ class Gauges:
     def _of_demand(self) -> Iterator[Metric]:
         learner = self._state.learner
         monitor, beside = learner.monitor, learner.monitor.beside()
-        yield counter("demand_pods", "GPU pods that the demand mix was learned from.", learner.learnt)
+        yield counter("demand_pods", "GPU pods that the demand mix was learned from.", learner.learned)
         text = "Part of the demand mix, by the GPUs that a pod asks for."
         yield gauge("demand_ratio", text, monitor.by_size(), "gpus")
         moved = {"plan": monitor.moved_since_plan}

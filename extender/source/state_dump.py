@@ -1,8 +1,8 @@
-"""The format of ``GET /debug/state``: what a service knows, so that a command answers as the service does.
+"""The format of ``GET /debug/state``: the knowledge of a service, so that a command can answer as it does.
 
 Lines of JSON: a ``Header``, a line ``{"kind": ..., "record": {...}}`` for each record that the service keeps
 (no manifests, so nothing that Stowage does not need), and a last line with their number. A dump without the
-last line is incomplete, and is refused.
+last line is incomplete, and is rejected.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _RECORDS: Mapping[str, type[KubernetesObject]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
-    """A request that pods make, and how often relative to others."""
+class Learned:
+    """A request of pods, and its relative frequency."""
 
     request: Request
     weight: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
@@ -42,11 +42,11 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a service knows beside the objects of the cluster.
+    """What a service knows in addition to the objects of the cluster.
 
-    ``at``: Unix seconds. ``settings``: those that are not the defaults. ``learnt``: the demand,
-    of so many pods that ``arrived``.
-    ``disruptions``: as ``DisruptionLog.dump`` has it; ``succeeded``: as ``GangTable.succeeded``.
+    ``at``: Unix seconds. ``settings``: those that differ from the defaults. ``learned``: the demand,
+    from the pods counted by ``arrived``.
+    ``disruptions``: from ``DisruptionLog.dump``; ``succeeded``: from ``GangTable.succeeded``.
     ``eviction_helps_extenders``: see ``State``.
     """
 
@@ -54,7 +54,7 @@ class Header:
     replica: str
     at: float
     settings: dict[str, Any] = field(default_factory=dict)
-    learnt: tuple[Learnt, ...] = ()
+    learned: tuple[Learned, ...] = ()
     disruptions: dict[str, Any] = field(default_factory=dict)
     succeeded: dict[str, int] = field(default_factory=dict)
     eviction_helps_extenders: bool = False
@@ -62,7 +62,7 @@ class Header:
 
 
 def prepare() -> None:
-    """Make what encodes the lines, which takes some ten milliseconds once. For any thread."""
+    """Create the encoders, which takes some ten milliseconds once. Callable from any thread."""
     for kind in (Header, *_RECORDS.values()):
         _adapter(kind)
 
@@ -73,7 +73,7 @@ def header_line(header: Header) -> bytes:
 
 
 def record_line(record: KubernetesObject) -> bytes:
-    """The line of one record, without fields that have their default."""
+    """The line of one record, without fields that have their default value."""
     fields = _adapter(_RECORDS[record.kind]).dump_python(record, mode="json", exclude_defaults=True)
     return to_json({"kind": record.kind, "record": fields}, inf_nan_mode="constants") + b"\n"
 
@@ -123,14 +123,14 @@ def _validated(kind: type[Any], fields: object, where: str) -> Any:  # noqa: ANN
         return _adapter(kind).validate_python(_with_node_sets(fields) if kind is Header else fields)
     except ValidationError as error:
         raise Unavailable(shorten(f"{where}: {validation_problem(error)}")) from None
-    except TypeError:  # of a list where the record has pairs
+    except TypeError:  # a list where the record has pairs
         raise Unavailable(f"{where}: is no record") from None
 
 
 def _with_node_sets(fields: object) -> object:
-    """``Request.node_set`` may be anything that has a hash; here it is a ``NodeRequirement``."""
-    learnt = fields.get("learnt") if isinstance(fields, dict) else None
-    for entry in learnt if isinstance(learnt, list) else ():
+    """``Request.node_set`` may be any hashable object; here it is a ``NodeRequirement``."""
+    learned = fields.get("learned") if isinstance(fields, dict) else None
+    for entry in learned if isinstance(learned, list) else ():
         request = entry.get("request") if isinstance(entry, dict) else None
         if isinstance(request, dict) and request.get("node_set") is not None:
             request["node_set"] = _adapter(NodeRequirement).validate_python(request["node_set"])

@@ -8,7 +8,7 @@ in GPUs,
     s (SIZE + VALUE v / (1 + v))
 
 minus the minimum of this over all nodes. s is the size of the devices in GPUs (the mean of their fractions of
-compute and memory), v the value of the GPU relative to an A100 (``packing.model.gpu_catalogue``).
+compute and memory), v the value of the GPU relative to an A100 (``packing.model.gpu_catalog``).
 
 SIZE applies only to counted devices, whose size depends on the node. The size of a share is in the request
 and the same on every node; slots and fill price it.

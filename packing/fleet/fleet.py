@@ -25,7 +25,7 @@ from packing.fleet.feasibility_kernels import note_untouched
 from packing.fleet.names import MOST_KINDS, Names, NodeKind, TooMany
 from packing.fleet.network import Network
 from packing.fleet.node_usage import Allocation, NodeUsage
-from packing.model.gpu_catalogue import GpuValues
+from packing.model.gpu_catalog import GpuValues
 from packing.model.node_spec import MOST_GPUS, NodeSpec
 from packing.model.reasons import Reason
 from packing.model.request import Request, SeparateGpus

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packing.fleet.fleet import Fleet
-from packing.model.gpu_catalogue import Geometry, named_model, parse_profile, placement_of
+from packing.model.gpu_catalog import Geometry, named_model, parse_profile, placement_of
 from packing.model.mig_instances import Instances, every_slice, window
 from packing.model.node_spec import NodeSpec, Pool
 

@@ -2,7 +2,7 @@
 node.
 
 A layout of a GPU is a set of instances whose windows of memory slices do not overlap
-(``packing.model.gpu_catalogue.Geometry``).
+(``packing.model.gpu_catalog.Geometry``).
 
 A change takes a node out of service and ends the pods that must leave it. It is worthwhile if the GPU-seconds
 that it loses are at most
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from packing.model.gpu_catalogue import Placement
+from packing.model.gpu_catalog import Placement
 from packing.model.mig_instances import window
 
 MOST_LAYOUTS = 512

@@ -13,7 +13,7 @@ from bench.packing.mask_tables import best_fill, expected_slots, fill_by_mask
 from bench.packing.mig import POLICIES, ProfileMix
 from bench.packing.mig_masks import MigMasks
 from bench.packing.pattern_bounds import worth_by_patterns
-from packing.model.gpu_catalogue import find_model
+from packing.model.gpu_catalog import find_model
 from tests.examples import examples
 from tests.packing.cost.test_pattern_lp import lp_over
 

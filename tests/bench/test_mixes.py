@@ -10,7 +10,7 @@ from bench.packing.mig_masks import MigMasks
 from bench.packing.mix_runs import read_mixes
 from bench.packing.mixes import ShareMix, fill_mix, serve_mix
 from bench.packing.traces import BadInput
-from packing.model.gpu_catalogue import find_model
+from packing.model.gpu_catalog import find_model
 from tests.examples import some
 
 COMPUTE = (1, 2, 3, 4, 7)

@@ -38,7 +38,7 @@ def example() -> list[Node | Pod]:
 
 
 async def history(stowage: Stowage) -> None:
-    """Pods that came and went, from which only the service has learnt."""
+    """Pods that came and went, from which only the service has learned."""
     assert stowage.service.engine is not None
     state = stowage.service.engine.state
     for number in range(60):
@@ -66,7 +66,7 @@ spec: {containers: [{resources: {limits: {cpu: 3, nvidia.com/gpu: %d}}}]}
 async def test_explain_from_the_dump_equals_explain_from_the_service(
     start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str], gpus: int
 ) -> None:
-    """Costs and scores, too: the dump has the settings and the learnt demand."""
+    """Costs and scores, too: the dump has the settings and the learned demand."""
     stowage = await start(*example(), **SETTINGS)
     await history(stowage)
     (tmp_path / "pod.yaml").write_text(POD % gpus)

@@ -63,7 +63,7 @@ def test_it_is_installed_from_the_clone(path: Path, tmp_path: Path) -> None:
 
 
 def test_it_has_its_data(path: Path, clone: Path) -> None:
-    """The example cluster, the catalogue of GPUs and the kernels' sources are in the wheel."""
+    """The example cluster, the catalog of GPUs and the kernels' sources are in the wheel."""
     said = run(path, clone, "stowage explain deploy/examples/first-pod.yaml --example")
     assert "It fits on " in said
     assert "nvidia.com/gpu" in said

@@ -76,7 +76,7 @@ def stop(signal_number: int, frame: FrameType | None) -> None:
 
 
 class Model:
-    """y = slope x + offset, learnt from noisy points of y = 3 x - 2."""
+    """y = slope x + offset, learned from noisy points of y = 3 x - 2."""
 
     def __init__(self) -> None:
         self.slope, self.offset = 0.0, 0.0

@@ -1,4 +1,4 @@
-"""Pods that end together: learnt from the watch, and what it changes in an answer."""
+"""Pods that end together: learned from the watch, and what it changes in an answer."""
 
 from __future__ import annotations
 

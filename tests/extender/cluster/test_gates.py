@@ -47,10 +47,10 @@ def test_it_is_no_demand_before(nodes_first: bool) -> None:
     held = Upserted(GATED)
     for events in (nodes, [held]) if nodes_first else ([held], nodes):
         state.apply(events)
-    assert state.learner.learnt == 0
+    assert state.learner.learned == 0
     ungated = replace(GATED, gates=())
     state.apply([Upserted(ungated), Upserted(replace(ungated, node_name="n"))])
-    assert state.learner.learnt == 1
+    assert state.learner.learned == 1
 
 
 def test_explain_names_the_gates_and_evicts_nobody_for_it() -> None:

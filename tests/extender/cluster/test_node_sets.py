@@ -1,4 +1,4 @@
-"""The sets of nodes that pods insist on: learnt from pods, bounded, and known of every node."""
+"""The sets of nodes that pods insist on: learned from pods, bounded, and known of every node."""
 
 from __future__ import annotations
 

@@ -32,22 +32,22 @@ def state() -> State:
 def test_each_pod_teaches_once(state):
     pod = make_pod("p", 2)
     state.apply([Upserted(pod), Upserted(replace(pod, node_name="n0")), Upserted(make_pod("cpu-only", 0))])
-    assert state.learner.learnt == 1
+    assert state.learner.learned == 1
     state.apply([Deleted("Pod", pod.key), Upserted(replace(pod, uid="another"))])
-    assert state.learner.learnt == 2
+    assert state.learner.learned == 2
 
 
-async def test_the_plan_follows_what_was_learnt(state, monkeypatch):
+async def test_the_plan_follows_what_was_learned(state, monkeypatch):
     planned = []
     monkeypatch.setattr(state.policy, "update", lambda fleet, due: planned.append(due))
     monkeypatch.setattr(upkeep, "NEW_PODS", 3)
     refresher = PolicyRefresher(state)
     for new, enough in ((1, True), (1, True), (1, False), (1, True), (2, False), (1, True)):
         # As many as are known will do, and three in any case.
-        state.apply([Upserted(make_pod(f"p{state.learner.learnt + i}", 1)) for i in range(new)])
+        state.apply([Upserted(make_pod(f"p{state.learner.learned + i}", 1)) for i in range(new)])
         planned.clear()
         await refresher.refresh_if_due()
-        assert (Due.TABLES in planned) == enough, (state.learner.learnt, new)
+        assert (Due.TABLES in planned) == enough, (state.learner.learned, new)
 
 
 async def test_a_plan_that_fails_changes_nothing(state, caplog, monkeypatch):
@@ -73,16 +73,16 @@ def mix_of(state: State) -> set[Request]:
 def test_what_no_node_could_host_teaches_nothing(state):
     state.apply([Upserted(make_pod(f"p{n}", n)) for n in (9, 1_000_000, 3_000_000_000)])
     state.apply([Upserted(make_pod("other", 1, resource="nvidia.com/mig-1g.5gb"))])
-    assert (state.learner.learnt, mix_of(state)) == (0, set())
+    assert (state.learner.learned, mix_of(state)) == (0, set())
     state.apply([Upserted(replace(make_pod("forced", 3_000_000_000), node_name="n0"))])
-    assert state.learner.learnt == 0
+    assert state.learner.learned == 0
 
 
 def test_full_and_closed_nodes_could_host_all_the_same(state):
     state.apply([Upserted(make_pod(f"full{n}", 8, node_name=f"n{n}")) for n in range(4)])
-    assert state.learner.learnt == 4
+    assert state.learner.learned == 4
     state.apply([Upserted(make_pod("waits", 8))])
-    assert state.learner.learnt == 5
+    assert state.learner.learned == 5
 
 
 def test_pods_that_are_listed_before_the_nodes_teach_once_the_nodes_are_there():
@@ -90,21 +90,21 @@ def test_pods_that_are_listed_before_the_nodes_teach_once_the_nodes_are_there():
     runs = make_pod("runs", 2, node_name="n")
     state.apply([Upserted(runs), Upserted(make_pod("waits", 2)), Upserted(make_pod("huge", 3_000_000_000))])
     state.apply([Listed("Pod", frozenset({"default/runs", "default/waits", "default/huge"}))])
-    assert state.learner.learnt == 0
+    assert state.learner.learned == 0
     state.apply([Upserted(make_node("n")), Listed("Node", frozenset("n"))])
-    assert state.learner.learnt == 2
+    assert state.learner.learned == 2
     state.apply([Upserted(runs), Listed("Node", frozenset("n"))])
-    assert state.learner.learnt == 2
+    assert state.learner.learned == 2
 
 
 def test_a_pod_for_which_a_node_is_made_teaches_when_it_is_bound(state):
     large = make_pod("large", 16)
     state.apply([Upserted(large)])
-    assert state.learner.learnt == 0
+    assert state.learner.learned == 0
     state.apply([Upserted(make_node("new", 16)), Upserted(replace(large, node_name="new"))])
-    assert state.learner.learnt == 1
+    assert state.learner.learned == 1
     state.apply([Upserted(replace(large, node_name="new", phase="Running"))])
-    assert state.learner.learnt == 1
+    assert state.learner.learned == 1
 
 
 def test_what_is_kept_of_pods_that_teach_nothing_goes_with_them(state):
@@ -121,7 +121,7 @@ def test_what_is_kept_of_pods_that_teach_nothing_goes_with_them(state):
 def test_a_pod_that_lists_many_models_teaches_nothing(state, names, teaches):
     models = ",".join(["H100", *(f"M{n}" for n in range(names - 1))])
     state.apply([Upserted(make_pod("p", 1, annotations={"stowage.dev/gpu-models": models}))])
-    assert state.learner.learnt == teaches
+    assert state.learner.learned == teaches
 
 
 async def test_a_huge_pod_costs_the_others_nothing_after_a_restart_or_with_a_new_model():

@@ -15,7 +15,7 @@ from extender.dra.device_slots import (
     slot_prices,
     slots_of,
 )
-from packing.model.gpu_catalogue import find_model
+from packing.model.gpu_catalog import find_model
 
 MODEL = find_model("NVIDIA-H100-80GB-HBM3")
 assert MODEL is not None

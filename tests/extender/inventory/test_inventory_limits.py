@@ -14,7 +14,7 @@ from extender.inventory.node_inventory import NodeInventory, inventory_of
 from extender.k8s.affinity import Taint
 from extender.k8s.objects import MigLayouts, Node, Upserted
 from extender.untrusted.limits import GPUS_PER_NODE, NAME, PROBLEM, RESOURCES
-from packing.model.gpu_catalogue import parse_product, parse_profile
+from packing.model.gpu_catalog import parse_product, parse_profile
 from packing.model.nvlink import parse_islands
 from packing.model.reasons import Reason
 from tests.extender.builders import make_node, make_pod, make_state, why

@@ -200,7 +200,7 @@ def test_a_pod_beyond_a_limit_has_a_problem(pod_manifest: dict[str, Any], proble
         request_of(pod)
     state = make_state(make_node("n"), pod)
     assert pod.key in state.pods
-    assert state.learner.learnt == 0
+    assert state.learner.learned == 0
 
 
 def test_all_limits_may_be_reached() -> None:

@@ -57,7 +57,7 @@ def test_pods_leave_no_memory_behind(pods: Callable[[], Iterator[dict[str, Any]]
     finally:
         tracemalloc.stop()
     assert not state.pods
-    assert left < 6 << 20  # the learnt demand, which is bounded, has 2 MiB of it
+    assert left < 6 << 20  # the learned demand, which is bounded, has 2 MiB of it
 
 
 def come_and_go(state: State, pods: Iterator[dict[str, Any]]) -> None:

@@ -74,7 +74,7 @@ def test_added_nodes_are_like_existing_ones():
     assert not {one.name for one in added_nodes("2xb", nodes, first)} & first
 
 
-def test_a_gpu_of_the_catalogue_needs_a_description():
+def test_a_gpu_of_the_catalog_needs_a_description():
     nodes = source_of(node("a")).nodes()
     (one,) = added_nodes("1xB200:gpus=8,cpu=192,memory=2Ti", nodes)
     assert one.labels["nvidia.com/gpu.product"] == "NVIDIA-B200"

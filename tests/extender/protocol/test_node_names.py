@@ -71,7 +71,7 @@ def test_a_table_finds_its_names_and_no_others(numbers: dict[str, int], others: 
     st.lists(plain, unique=True, max_size=40),
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.permutations(range(6)))),
 )
-def test_a_table_that_has_learnt_an_order_finds_the_same(
+def test_a_table_that_has_learned_an_order_finds_the_same(
     names: list[str], requests: list[tuple[int, int, list[int]]]
 ) -> None:
     numbers = {name: number for number, name in enumerate(names)}

@@ -247,7 +247,7 @@ def test_a_share_below_the_minimum_finds_no_place(replayed) -> None:
     assert row["kept"] == {"ml/small": "requested GPU share is below the minimum"}
 
 
-def test_expected_demand_keeps_room_before_anything_is_learnt(replayed) -> None:
+def test_expected_demand_keeps_room_before_anything_is_learned(replayed) -> None:
     # One GPU of each request: without a prior the two nodes are alike.
     items = node("n1", 4), node("n2", 4), pod("first", "n1", 3, owner="DaemonSet"), pod("a", "n2", 1)
     expected = [ExpectedRequest(resources={"cpu": "1", GPU: "4"})]

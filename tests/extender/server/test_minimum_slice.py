@@ -78,7 +78,7 @@ def test_running_pods_keep_their_shares_and_small_shares_teach_nothing() -> None
     running = asks(compute="5%")
     state = state_with(shared("n"))
     state.apply([Upserted(running)])
-    assert state.learner.learnt == 0
+    assert state.learner.learned == 0
     state.apply([Upserted(asks(compute="20%"))])
     assert why(state, asks(compute="20%"), "n") is Reason.FITS
 

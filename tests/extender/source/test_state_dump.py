@@ -51,7 +51,7 @@ from extender.k8s.resource_slices import (
 )
 from extender.source.errors import Unavailable
 from extender.source.snapshot import read
-from extender.source.state_dump import Header, Learnt, end_line, header_line, parse_dump, record_line
+from extender.source.state_dump import Header, Learned, end_line, header_line, parse_dump, record_line
 from packing.model.numa import NumaNode
 from packing.model.request import ModelName, Models, NameFilter, Request, Shares
 
@@ -101,7 +101,7 @@ REQUEST = Request(
     node_set=NodeRequirement((("zone", "a"),)),
 )
 HEADER = Header(
-    "1.2.3", "stowage-0", 1.5, {"spot": "ignore"}, (Learnt(REQUEST, 2.5),), {"disruptions": []}, {"g": 2}
+    "1.2.3", "stowage-0", 1.5, {"spot": "ignore"}, (Learned(REQUEST, 2.5),), {"disruptions": []}, {"g": 2}
 )
 
 
@@ -120,7 +120,7 @@ def test_all_that_was_written_is_read() -> None:
     assert header == HEADER
     assert all(map(same, records, RECORDS))
     assert len(records) == len(RECORDS)
-    assert hash(header.learnt[0].request) == hash(REQUEST)
+    assert hash(header.learned[0].request) == hash(REQUEST)
 
 
 def test_every_kind_is_tried_here() -> None:
@@ -146,8 +146,8 @@ BROKEN = {
         '"consumes_counters":3}]}}',
         "line 2: is no record",
     ),
-    "no learnt request": (LINES[0].replace('"cpu_milli":1000', '"cpu_milli":-1'), "line 1: "),
-    "an endless weight": (LINES[0].replace('"weight":2.5', '"weight":1e308'), "learnt.0.weight: "),
+    "no learned request": (LINES[0].replace('"cpu_milli":1000', '"cpu_milli":-1'), "line 1: "),
+    "an endless weight": (LINES[0].replace('"weight":2.5', '"weight":1e308'), "learned.0.weight: "),
 }
 
 

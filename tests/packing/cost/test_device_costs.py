@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from packing.cost.device_costs import device_costs
 from packing.fleet.fleet import Fleet
-from packing.model.gpu_catalogue import models
+from packing.model.gpu_catalog import models
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request, Shares
 from tests.packing.fleet.builders import GIB, GPU, divisible_node, fleet_of

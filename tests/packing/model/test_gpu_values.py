@@ -1,4 +1,4 @@
-"""What GPUs are worth: the catalogue's order, and numbers that an operator gives."""
+"""What GPUs are worth: the catalog's order, and numbers that an operator gives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.model.gpu_catalogue import UNKNOWN_VALUE, GpuValues, models, number_for
+from packing.model.gpu_catalog import UNKNOWN_VALUE, GpuValues, models, number_for
 
 BY_PRICE = [
     *["T4", "A10G", "L4", "A30", "L40", "A100 SXM4 40GB", "A100 SXM4 80GB", "H100 PCIe 80GB"],
@@ -14,13 +14,13 @@ BY_PRICE = [
 ]
 
 
-def test_the_catalogue_orders_models_as_their_prices_do():
+def test_the_catalog_orders_models_as_their_prices_do():
     values = [GpuValues().of(name, "") for name in BY_PRICE]
     assert values == sorted(values)
     assert GpuValues().of("A100 SXM4 80GB", "") == pytest.approx(1)
 
 
-def test_every_model_of_the_catalogue_has_a_value():
+def test_every_model_of_the_catalog_has_a_value():
     assert all(0.1 < GpuValues().of(model.name, "") < 10 for model in models())
 
 
@@ -45,6 +45,6 @@ def test_the_unit_of_given_numbers_does_not_count(unit: float):
     assert given_values.of("A100 SXM4 80GB", "") == pytest.approx(1)
 
 
-def test_a_given_number_stands_for_a_model_that_the_catalogue_does_not_know():
+def test_a_given_number_stands_for_a_model_that_the_catalog_does_not_know():
     values = GpuValues({"A100": 2.0, "Gaudi3": 6.0})
     assert values.of(None, "Intel-Gaudi3") / values.of("A100 SXM4 80GB", "") == pytest.approx(3)

@@ -102,7 +102,7 @@ def test_a_kind_is_known_once_enough_have_ended_and_eviction_teaches_nothing():
 
 @given(st.floats(100, 1e7), st.floats(0.2, 1.5), st.integers(0, 99))
 @settings(max_examples=examples(20))
-def test_median_and_spread_are_learnt(median, sigma, seed):
+def test_median_and_spread_are_learned(median, sigma, seed):
     lifetimes, rng = Lifetimes(), random.Random(seed)
     for _ in range(200):
         lifetimes.ended(("k",), median * math.exp(rng.gauss(0, sigma)))

@@ -8,7 +8,7 @@ from itertools import combinations, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packing.model.gpu_catalogue import find_model, parse_profile, placement_of
+from packing.model.gpu_catalog import find_model, parse_profile, placement_of
 from packing.plan.mig_layouts import ChangeRule, Peaks, Wanted, layouts, served
 from tests.examples import examples
 

@@ -126,7 +126,7 @@ def test_learning_replaces_a_known_mix():
     assert policy.tables.mix.requests == (share(250),)
 
 
-def test_costs_before_the_first_plan_follow_what_was_learnt():
+def test_costs_before_the_first_plan_follow_what_was_learned():
     fleet = fleet_of(node("a"), node("b"))
     learning = InventoryPolicy()
     for request in MIX.requests:

@@ -56,7 +56,7 @@ def test_those_who_can_go_elsewhere_do(gpus, zones, parts, random) -> None:
 
 
 @pytest.mark.nightly
-def test_the_mix_is_learnt_soon_enough() -> None:
+def test_the_mix_is_learned_soon_enough() -> None:
     for name, least in (("1", 10), ("1, 2, 4 and 8", 1)):
         for seed in range(3):
             assert fill("inventory", MIXES[name], 1.0, seed, sets=True).avoidable == 0

@@ -22,11 +22,11 @@ def change(fleet, times):
         fleet.take(allocation_of(fleet, 0, Request()))
 
 
-def test_a_plan_is_due_when_the_learnt_pods_have_doubled_and_later_after_500():
+def test_a_plan_is_due_when_the_learned_pods_have_doubled_and_later_after_500():
     fleet, upkeep, planned = fleet_of(1000), Upkeep(), []
-    for learnt in range(1, 2100):
-        if upkeep.due(fleet, learnt) is Due.TABLES:
-            planned.append(learnt)
+    for learned in range(1, 2100):
+        if upkeep.due(fleet, learned) is Due.TABLES:
+            planned.append(learned)
     assert planned == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1012, 1512, 2012]
 
 

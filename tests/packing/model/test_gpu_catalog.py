@@ -1,11 +1,11 @@
-"""The catalogue: names as labels write them, and MIG geometry checked by enumeration."""
+"""The catalog: names as labels write them, and MIG geometry checked by enumeration."""
 
 from __future__ import annotations
 
 import pytest
 
-from packing.model import gpu_catalogue
-from packing.model.gpu_catalogue import (
+from packing.model import gpu_catalog
+from packing.model.gpu_catalog import (
     find_model,
     models,
     parse_product,
@@ -67,7 +67,7 @@ def test_profiles_find_their_placements(product, profile, size, starts):
     assert (placement.size, len(placement.starts)) == (size, starts)
 
 
-def legal_states(geometry: gpu_catalogue.Geometry) -> list[tuple[tuple[int, int, int], ...]]:
+def legal_states(geometry: gpu_catalog.Geometry) -> list[tuple[tuple[int, int, int], ...]]:
     """Every set of instances with windows that do not overlap, as (compute, start, size)."""
     options = [(p.compute, start, p.size) for p in geometry.placements for start in p.starts]
     states, grow = [()], [()]

@@ -1,1 +1,1 @@
-"""Where events come from: the API server, by list and watch, or a snapshot in a file."""
+"""Sources of events: the API server, by list and watch, or a snapshot file."""

@@ -1,6 +1,6 @@
-"""Asks the API server whose token this is (TokenReview), and what its owner may do (SubjectAccessReview).
+"""Authenticates a token at the API server (TokenReview), and authorizes its user (SubjectAccessReview).
 
-The same two requests as kube-rbac-proxy and controller-runtime's filter for metrics send
+The same two requests that kube-rbac-proxy and controller-runtime's metrics filter send
 (kubernetes-sigs/controller-runtime, pkg/metrics/filters/filters.go): the path as a non-resource URL, and the
 HTTP method in lower case as the verb.
 """
@@ -21,14 +21,14 @@ _USER_FIELDS = {"username": "user", "uid": "uid", "groups": "groups", "extra": "
 
 
 class AccessReviews:
-    """Asks the API server about users. Both calls block for a few seconds at most, and raise
+    """Reviews of tokens and access by the API server. Both calls block for at most a few seconds, and raise
     ``ReviewError``."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
 
     def authenticate(self, token: str) -> Mapping[str, object] | None:
-        """The user of this token, as ``allows`` takes it; None if the token is not valid."""
+        """The user of this token, in the form ``allows`` expects; None if the token is invalid."""
         status = self._review(_TOKENS, "authentication.k8s.io/v1", "TokenReview", {"token": token})
         user = status.get("user")
         if status.get("authenticated") is not True or not isinstance(user, dict) or not user.get("username"):
@@ -36,7 +36,7 @@ class AccessReviews:
         return {name: user[field] for field, name in _USER_FIELDS.items() if user.get(field)}
 
     def allows(self, user: Mapping[str, object], verb: str, path: str) -> bool:
-        """Whether RBAC allows the user this verb ("get") on this path, as a ``nonResourceURL``."""
+        """Whether RBAC allows the user this verb ("get") on this path (a ``nonResourceURL``)."""
         spec = {**user, "nonResourceAttributes": {"verb": verb, "path": path}}
         status = self._review(_ACCESS, "authorization.k8s.io/v1", "SubjectAccessReview", spec)
         return status.get("allowed") is True and status.get("denied") is not True

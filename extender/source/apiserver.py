@@ -38,14 +38,14 @@ from extender.source.shard import Shard
 from extender.source.watched_kinds import WATCHED_KINDS, WatchedKind, mig_layouts
 
 _log = logging.getLogger(__name__)
-_NOTHING_NEWER = (Freshness.CURRENT, Freshness.UNREACHABLE)  # a set would call the hash of an enum in Python
-_LIMITS = 0.5  # seconds between checks of the time limits of reads
+_NOTHING_NEWER = (Freshness.CURRENT, Freshness.UNREACHABLE)  # not a set: it would call the enum's Python hash
+_LIMITS = 0.5  # seconds between checks for reads that exceed their time limits
 _POLL = 0.005  # seconds between checks of the reflectors
 _NOT_WAITING = 5.0  # seconds without waiting for a server that neither answered nor refused connections
 
 
 class KubeSource(Source):
-    """The cluster of an API server. Each reflector and each bind runs in a thread of its own."""
+    """The cluster of an API server. Each reflector and each bind runs in its own thread."""
 
     has_other_readers = True
 
@@ -63,11 +63,11 @@ class KubeSource(Source):
 
     @property
     def _required(self) -> list[Reflector]:
-        """Requests wait for these to catch up, and for no others."""
+        """The only reflectors for which requests wait to catch up."""
         return [self._reflectors[kind] for kind in REQUIRED_KINDS]
 
     def start(self, apply: Apply, applied: Applied = next_turn, background: Background | None = None) -> None:
-        """Start to list and watch. Failures are retried without end, see ``watches``."""
+        """Start to list and watch. Failures are retried forever, see ``watches``."""
         self._applied, background = applied, background or Background()
         shard, start_now = self._shard, dict(self._reflectors)
         if shard is not None:
@@ -93,7 +93,7 @@ class KubeSource(Source):
         return self._shard.joining() if self._shard else frozenset()
 
     def _run_shard(self, shard: Shard, apply: Apply, background: Background) -> None:
-        shard.nodes_listed.wait()  # before that nobody knows which pods are the shard's
+        shard.nodes_listed.wait()  # until then the pods of the shard are unknown
         if self._stopping.is_set():
             return
         self._reflectors["Pod"].start(shard.filtered(apply), background)
@@ -195,7 +195,7 @@ class KubeSource(Source):
         return self._reflectors["Pod"].interruption()
 
     async def relist(self) -> None:
-        """Retries without end."""
+        """Retries forever."""
         pods = self._reflectors["Pod"]
         call = pods.relist()
         while not pods.has_listed(call):
@@ -218,7 +218,7 @@ class KubeSource(Source):
         return {kind: reflector.status() for kind, reflector in self._reflectors.items()}
 
     def server_version(self) -> str:
-        """``major.minor`` of the API server, "" if it does not say."""
+        """``major.minor`` of the API server, "" if unknown."""
         try:
             version = self.rest.exchange("GET", "/version", self.rest.timeouts.page)
             minor = "".join(c for c in version["minor"] if c.isdigit())  # EKS and GKE write "36+"
@@ -228,12 +228,12 @@ class KubeSource(Source):
             return ""
 
     def describe(self) -> str:
-        """Where the configuration comes from, and the address."""
+        """The origin of the configuration, and the API server's address."""
         return f"{self._name} at {self.rest.host}"
 
 
 def _bind_error(status: int) -> type[BindError]:
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # the write may have happened or not
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # the write may have succeeded
         return Unreachable
     if status == HTTPStatus.CONFLICT:
         return BindConflict
@@ -243,7 +243,7 @@ def _bind_error(status: int) -> type[BindError]:
 def from_kubeconfig(
     path: Path | str, timeouts: Timeouts | None = None, context: str | None = None
 ) -> KubeSource:
-    """The cluster of this context of a kubeconfig, None for its current one. Raises ``Unavailable``."""
+    """The cluster of a kubeconfig's ``context``, None for its current one. Raises ``Unavailable``."""
     name = f"kubeconfig {path}" + (f", context {context}" if context else "")
     return KubeSource(RestClient(client_of_kubeconfig(path, context), timeouts), name)
 

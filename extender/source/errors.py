@@ -1,9 +1,9 @@
-"""What goes wrong between Stowage and the API server or a snapshot."""
+"""Errors of the API server and of snapshots."""
 
 from __future__ import annotations
 
 NOT_LEADER = "this replica of Stowage is no longer the leader"
-"""Why a write was not sent that only the leader may send."""
+"""Why a write reserved for the leader was not sent."""
 BEHIND = "the connection to the API server broke, and Stowage has not caught up yet"
 """Why a verb does not answer while ``Source.caught_up`` is false."""
 
@@ -13,7 +13,7 @@ class SourceError(Exception):
 
 
 class Unavailable(SourceError):
-    """The source cannot be used at all: no such file, no kubeconfig."""
+    """The source cannot be used, for example because the file or the kubeconfig does not exist."""
 
 
 class BindError(SourceError):
@@ -25,7 +25,7 @@ class BindConflict(BindError):
 
 
 class PodNotFound(BindError):
-    """There is no such pod."""
+    """The pod does not exist."""
 
 
 class Unreachable(BindError):
@@ -37,13 +37,13 @@ class LeaseError(SourceError):
 
 
 class ReviewError(SourceError):
-    """It is not known whether a token is valid, or what its owner may do. The text may be logged."""
+    """The review of a token or of its user's access failed. The text may be logged."""
 
 
 class WriteError(SourceError):
     """The API server refused a write of the evictor, or it was not sent. The text may be logged and shown.
 
-    ``status``: that of HTTP, 0 if it was not sent.
+    ``status``: the HTTP status, 0 if the write was not sent.
     """
 
     def __init__(self, text: str, status: int = 0) -> None:
@@ -52,4 +52,4 @@ class WriteError(SourceError):
 
 
 class WriteUnanswered(WriteError):
-    """The API server did not answer, or with an internal error: the write may have happened."""
+    """The API server did not answer, or answered with an internal error: the write may have succeeded."""

@@ -25,14 +25,14 @@ from extender.untrusted.visible import visible
 
 _REPORTER = "stowage.dev/evictor"
 _NOTE = 1000
-"""Characters of a note. The API server allows 1,024 (``pkg/apis/core/validation/events.go``)."""
+"""Maximum characters of a note. The API server allows 1,024 (``pkg/apis/core/validation/events.go``)."""
 _JSON_PATCH, _MERGE_PATCH = "application/json-patch+json", "application/merge-patch+json"
 _NOMINATED_NODE = "/status/nominatedNodeName"
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectEvent:
-    """An Event about a pod or a node. ``related`` is the other pod of the story, ``note`` its text."""
+    """An Event about a pod or a node. ``related`` is the other pod involved, ``note`` the text."""
 
     about: Pod | Node
     reason: str
@@ -43,7 +43,7 @@ class ObjectEvent:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """An Event that others wrote about a pod, and when it was first written (Unix seconds)."""
+    """An Event about a pod from another component, and its first time (Unix seconds)."""
 
     reason: str
     note: str
@@ -51,8 +51,8 @@ class Announcement:
 
 
 class EvictorApi:
-    """The writes of the evictor, and what it reads before. Each call runs in a thread of its own, and raises
-    ``WriteError``. ``write_deadline``: the seconds that a write may take from now; for any thread."""
+    """The evictor's writes, and the reads that they need. Each call runs in its own thread, and raises
+    ``WriteError``. ``write_deadline``: seconds that a write may take from now; callable from any thread."""
 
     def __init__(self, rest: RestClient, write_deadline: Callable[[], float]) -> None:
         self._rest, self._write_deadline = rest, write_deadline
@@ -68,9 +68,9 @@ class EvictorApi:
         await self._patch_status(pod, names_it, {"op": "remove", "path": _NOMINATED_NODE})
 
     async def evict(self, pod: Pod, grace: int | None, *, dry_run: bool) -> None:
-        """Evict the pod of this UID through the eviction API, which honours PodDisruptionBudgets.
+        """Evict the pod of this UID through the eviction API, which honors PodDisruptionBudgets.
 
-        ``grace``: seconds until it is killed, None for the pod's own. Status 429: a budget forbids it now.
+        ``grace``: grace period in seconds, None for the pod's own. Status 429: a budget forbids it for now.
         """
         options: dict[str, object] = {"preconditions": {"uid": pod.uid}}
         if grace is not None:
@@ -89,10 +89,10 @@ class EvictorApi:
             raise WriteError(shorten(str(answer.get("message")), PROBLEM), int(answer.get("code") or 500))
 
     async def annotate_node(self, node: Node, name: str, text: str | None, labels: Mapping[str, str]) -> None:
-        """Give the node of this UID an annotation (None: take it away), and labels that it has already. If it
-        has the annotation, neither that nor the labels may have changed since."""
+        """Set an annotation of the node of this UID (None removes it), and labels that it already has. If the
+        annotation exists, neither it nor the labels may have changed since they were read."""
         path, known = f"/api/v1/nodes/{quote(node.name, safe='')}", node.annotations.get(name)
-        if known is None and not labels:  # also where the node has no annotations at all
+        if known is None and not labels:  # works without any annotations, too
             metadata = {"uid": node.uid, "annotations": {name: text}}
             await self._write("PATCH", path, {"metadata": metadata}, content_type=_MERGE_PATCH)
             return
@@ -109,7 +109,7 @@ class EvictorApi:
         await self._write("PATCH", path, patch, content_type=_JSON_PATCH)
 
     async def write_event(self, event: ObjectEvent) -> None:
-        """Create an Event in the pod's namespace, or in ``default`` about a node."""
+        """Create an Event in the pod's namespace, or in ``default`` if it is about a node."""
         about = event.about
         related = {"related": _reference(event.related)} if event.related else {}
         body = {
@@ -143,22 +143,22 @@ class EvictorApi:
         return {str(key): str(text) for key, text in data.items()} if isinstance(data, dict) else {}
 
     async def write_config_map(self, namespace: str, name: str, data: Mapping[str, str]) -> None:
-        """Replace the data of a ConfigMap, provided that nobody changed it since it was read or written."""
+        """Replace the data of a ConfigMap, unless it has changed since it was last read or written."""
         known = self._config_maps.pop((namespace, name), None)
         if known is None:
             raise WriteError("the ConfigMap must be read before it is written")
-        # Its resource version makes the server refuse the update if somebody wrote since.
+        # Because of its resource version, the server refuses the update if the object has changed since.
         changed = known | {"data": dict(data)}
         written = await self._write("PUT", _config_map_path(namespace, name), changed)
         self._config_maps[namespace, name] = written
 
     async def _patch_status(self, pod: Pod, *operations: Mapping[str, str]) -> None:
-        """A patch that the API server refuses for a pod of another UID."""
+        """Send a patch that the API server refuses if the pod has another UID."""
         patch = [{"op": "test", "path": "/metadata/uid", "value": pod.uid}, *operations]
         await self._write("PATCH", f"{pod_path(pod)}/status", patch, content_type=_JSON_PATCH)
 
     async def _write(self, method: str, path: str, body: object, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Send a write in time, and return the answer."""
+        """Send a write before its deadline, and return the answer."""
         until = time.monotonic() + self._rest.timeouts.bind
 
         def write() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The interface of a source: an API server or a snapshot that delivers the cluster's state and binds pods."""
+"""The interface of a source: an API server or snapshot that delivers the cluster's state and binds pods."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from extender.background import Background
 from extender.k8s.objects import Event, Kind, Pod
 from extender.source.errors import Unavailable
 
-if TYPE_CHECKING:  # they load urllib3, which no snapshot needs
+if TYPE_CHECKING:  # they load urllib3, which snapshots do not need
     from extender.source.access_reviews import AccessReviews
     from extender.source.evictor_api import EvictorApi
     from extender.source.leader_election import Lease
 
 Apply: TypeAlias = Callable[[Sequence[Event]], None]
-"""Takes events in the order in which they happened. It must not block and may be called from several threads
-at the same time. If it raises, the source lists everything again."""
+"""Applies events in the order in which they happened. It must not block, and several threads may call it
+concurrently. If it raises, the source lists everything again."""
 Applied: TypeAlias = Callable[[], Awaitable[None]]
-"""Waits, on the event loop, until the state has taken in all events that were delivered before the call."""
+"""Waits, on the event loop, until the state has applied all events that were delivered before the call."""
 
 
 async def next_turn() -> None:
-    """``Applied`` where the event loop applies each delivery in the turn after it."""
+    """``Applied`` where the event loop applies each delivery in its next iteration."""
     await asyncio.sleep(0)
 
 
 WatchEnd: TypeAlias = Literal["in_time", "relist", "error"]
-"""The server ended a watch after its time; everything must be listed again; no answer, or a refusal."""
+"""The server ended the watch at its timeout; everything must be listed again; no answer, or a refusal."""
 WATCH_ENDS: tuple[WatchEnd, ...] = get_args(WatchEnd)
 
 
 class Interruption(NamedTuple):
-    """When a watch broke, and when it was open again (None: not yet), in monotonic seconds."""
+    """Times at which a watch broke and was open again (None: not yet), in monotonic seconds."""
 
     began_at: float
     ended_at: float | None
@@ -42,13 +42,13 @@ class Interruption(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WatchStatus:
-    """How the watch of one kind does. Times are in seconds.
+    """State of the watch of one kind. Times are in seconds.
 
-    ``resource``: as kubectl names the kind. ``silent``: since the last bytes, infinite before the first; in a
-    cluster where nothing changes, five minutes are normal. ``closed``: since it was last open, 0 while it is.
-    ``problem``: why the last attempt to list or watch failed, "" if it did not and for a kind that the
-    cluster does not serve. ``ends``: how often a watch, or the attempt to open one, has ended, by how; a new
-    attempt follows each end.
+    ``resource``: kubectl's name of the kind. ``silent``: time since the last bytes, infinite before the
+    first; in a cluster without changes, five minutes are normal. ``closed``: time since it was last open, 0
+    while it is. ``problem``: why the last attempt to list or watch failed, "" if it succeeded and for kinds
+    that the cluster does not serve. ``ends``: number of watches, and attempts to open one, that ended, by
+    cause; a new attempt follows each.
     """
 
     resource: str
@@ -61,66 +61,66 @@ class WatchStatus:
 class Source(Protocol):
     """Delivers events to the state. ``Listed`` follows each full list of a kind.
 
-    What has a body here is so for files: no API server, and nothing changes.
+    Methods with a body here have the behavior of files: no API server, and no changes.
     """
 
     has_other_readers: bool = False
-    """Whether other Stowages may answer for the same cluster."""
+    """Whether other instances of Stowage may serve the same cluster."""
 
     def start(self, apply: Apply, applied: Applied = next_turn, background: Background | None = None) -> None:
-        """Start to deliver events to ``apply``. Returns at once if they come from the network. ``applied``:
-        what ``caught_up`` and ``relist`` call before they return, if they had to wait for events.
-        ``background``: runs the threads."""
+        """Start to deliver events to ``apply``. Returns immediately if they come from the network.
+        ``caught_up`` and ``relist`` call ``applied`` before they return, if they had to wait for events.
+        ``background`` runs the threads."""
 
     def stop(self) -> None:
-        """Stop delivering. Returns within about a second; may be called twice, or without ``start``."""
+        """Stop delivering. Returns within about a second. May be called twice, or without ``start``."""
 
     def list_once(self) -> Iterable[Sequence[Event]]:
-        """All objects of each kind as they are now, instead of ``start``: one attempt. Raises
-        ``Unavailable``, but not for kinds that a cluster may not have."""
+        """All current objects of each kind, in one attempt; call it instead of ``start``. Raises
+        ``Unavailable``, but not for optional kinds."""
 
     async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
-        """Bind the pod of this UID to a node and annotate it, all or nothing. Raises ``BindError``."""
+        """Bind the pod of this UID to a node and annotate it, atomically. Raises ``BindError``."""
 
     async def look_up(self, pod: Pod) -> Pod | None:
-        """The current version of the pod of this name, None if there is none. Raises ``Unreachable``."""
+        """The current version of the pod of this name, None if it does not exist. Raises ``Unreachable``."""
 
     async def pods_on(self, node: str) -> Sequence[Pod]:
         """The current versions of a node's pods, terminated ones included. Raises ``Unreachable``."""
 
     def describe(self) -> str:
-        """The source in a few words, for a log line."""
+        """A short description of the source, for a log line."""
 
     def select_nodes(self, selector: str, schedulers: Collection[str]) -> None:
-        """Deliver only the nodes of this label selector, and no pods but those that are bound or nominated to
-        them, and those of these ``schedulerName``s. See ``Shard``.
+        """Deliver only the nodes of this label selector, the pods that are bound or nominated to them, and
+        the pods of these ``schedulerName``s. See ``Shard``.
 
         Call it before ``start``. Raises ``Unavailable`` if the source cannot select.
         """
         raise Unavailable("node_selector: a file has the nodes that it has; leave the others out of it")
 
     def joining(self) -> frozenset[str]:
-        """The nodes that will be delivered within seconds (see ``Shard``)."""
+        """Nodes that will be delivered within seconds (see ``Shard``)."""
         return frozenset()
 
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
-        """Also deliver the MIG manager's ConfigMap of this name, or for "" those that it writes itself. Of a
-        file, those that it contains are delivered anyway.
+        """Also deliver the MIG manager's ConfigMap of this name, or for "" those that it writes itself. Files
+        deliver all that they contain anyway.
 
         Call it before ``start``.
         """
         return
 
     async def caught_up(self) -> bool:
-        """Whether all events up to now have been delivered. Waits for them for a moment.
+        """Whether all events up to now have been delivered. Waits for them briefly.
 
-        True also if the API server does not answer: then nobody else can bind, either. False if it answers,
-        but the events since the connection broke have not been delivered yet.
+        True also if the API server does not answer, because then no other client can bind either. False if it
+        answers, but the events since the connection broke have not been delivered yet.
         """
         return True
 
     def interruption(self) -> Interruption | None:
-        """The last interruption of the watch of pods, None if there was none."""
+        """The last interruption of the pod watch, None if there was none."""
         return None
 
     async def relist(self) -> None:
@@ -128,7 +128,7 @@ class Source(Protocol):
         return
 
     def watches(self) -> Mapping[Kind, WatchStatus]:
-        """How the watch of each kind does. Empty for a file."""
+        """State of the watch of each kind. Empty for a file."""
         return {}
 
     def server_version(self) -> str:
@@ -136,7 +136,7 @@ class Source(Protocol):
         return ""
 
     def limit_binds(self, write_deadline: Callable[[], float]) -> None:
-        """Call ``write_deadline`` before each bind, from any thread: its time limit in seconds, or 0."""
+        """Call ``write_deadline`` before each bind, from any thread, for its time limit in seconds, or 0."""
         return
 
     def lease(self, namespace: str, name: str, seconds: int) -> Lease:
@@ -144,10 +144,10 @@ class Source(Protocol):
         raise Unavailable("leader_election: a snapshot has no Lease")
 
     def evictor_api(self, write_deadline: Callable[[], float]) -> EvictorApi:
-        """The writes of the evictor. ``write_deadline``: as for ``limit_binds``, before each of them. Raises
-        ``Unavailable`` if the source cannot be written to."""
+        """The evictor's writes. ``write_deadline`` is called before each, see ``limit_binds``. Raises
+        ``Unavailable`` if the source is read-only."""
         raise Unavailable("evictor, shield_configmap: a snapshot cannot be written to")
 
     def access_reviews(self) -> AccessReviews:
-        """Raises ``Unavailable`` if there is no API server to ask."""
+        """Raises ``Unavailable`` if the source has no API server."""
         raise Unavailable("debug_token_review: a snapshot has no API server that could review tokens")

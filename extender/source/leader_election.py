@@ -1,9 +1,9 @@
-"""Leader election through one Lease: the rules, without I/O and clock, and its requests.
+"""Leader election through one Lease: the rules, without I/O or a clock, and the requests.
 
 The rules are those of client-go (``k8s.io/client-go/tools/leaderelection``, v0.36), so the usual tools can
 read the Lease. Clocks of different machines are never compared. A candidate waits for the lease duration
-after it *observed* a change of the record. A leader stops if two thirds of that duration have passed since it
-*sent* its last renewal. So the old leader stops before a new one starts, if clocks run at similar speeds.
+after it *observed* a change to the record. A leader steps down two thirds of that duration after it *sent*
+its last renewal. So the old leader stops before a new one starts, if their clocks run at similar speeds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from extender.source.rest import NO_ANSWER, Refused, RestClient
 
 
 class LeaseRecord(Struct, frozen=True):
-    """The spec of a Lease. Times are text for people: no decision depends on them."""
+    """The spec of a Lease. Times are informational: no decision depends on them."""
 
     holder: str = field(name="holderIdentity", default="")
     seconds: int = field(name="leaseDurationSeconds", default=0)
@@ -34,12 +34,12 @@ class Election:
     """The state of one candidate. ``now`` is monotonic seconds, ``timestamp`` the time as text."""
 
     def __init__(self, identity: str, lease_seconds: int) -> None:
-        """``identity`` is unique to this process. As in client-go, a leader that cannot renew leads for two
-        thirds of the lease duration (10 of 15 s), and candidates retry every 2/15 of it (2 s)."""
+        """``identity`` is unique to this process. As in client-go, a leader that cannot renew steps down
+        after two thirds of the lease duration (10 of 15 s), and candidates retry every 2/15 of it (2 s)."""
         self.identity = identity
         self.retry_seconds = lease_seconds * 2 / 15
         self.term = 0
-        """How many times this candidate has become the leader."""
+        """Number of times this candidate has become the leader."""
         self._lease = lease_seconds
         self._deadline = lease_seconds * 2 / 3
         self._observed = LeaseRecord()
@@ -49,19 +49,19 @@ class Election:
 
     @property
     def holder(self) -> str:
-        """Who held the Lease when it was last observed, "" for nobody."""
+        """The holder of the Lease when it was last observed, "" for none."""
         return self._observed.holder
 
     def holds_lease(self, now: float) -> bool:
-        """Whether this candidate leads. Ends by itself without renewal."""
+        """Whether this candidate leads. Expires without renewal."""
         return not self._resigned and now < self._renewed_at + self._deadline
 
     def write_deadline(self, now: float) -> float:
-        """Seconds until another candidate may lead, so that a write must arrive sooner. 0 unless it leads."""
+        """Seconds until another candidate may lead: writes must arrive sooner. 0 unless this one leads."""
         return self._renewed_at + self._lease - now if self.holds_lease(now) else 0.0
 
     def observe(self, record: LeaseRecord, now: float) -> None:
-        """The Lease was read; the record is empty if there is none."""
+        """Observe the Lease's record as read, an empty one if the Lease does not exist."""
         if record != self._observed:
             self._observed, self._observed_at = record, now
 
@@ -77,7 +77,7 @@ class Election:
         return LeaseRecord(self.identity, self._lease, timestamp, timestamp, transitions)
 
     def written(self, record: LeaseRecord, sent_at: float, now: float) -> None:
-        """The API server stored ``record_to_write``; the request was sent at ``sent_at``."""
+        """Note that the API server stored ``record_to_write``, in a request sent at ``sent_at``."""
         if not self.holds_lease(now):
             self.term += 1
         self._renewed_at = sent_at
@@ -88,13 +88,13 @@ class Election:
 
 
 def released(record: LeaseRecord, timestamp: str) -> LeaseRecord:
-    """The record that releases the Lease, so that the next candidate need not wait."""
+    """The record that releases the Lease, so that the next candidate does not have to wait."""
     return LeaseRecord("", 1, timestamp, timestamp, record.transitions)
 
 
 class Lease:
     """One Lease of the API server. Fields that ``LeaseRecord`` does not have keep their values. Both calls
-    block, for at most ``timeout`` seconds a request."""
+    block, for at most ``timeout`` seconds per request."""
 
     def __init__(self, rest: RestClient, namespace: str, name: str, timeout: float) -> None:
         self._rest, self._timeout = rest, timeout
@@ -102,7 +102,7 @@ class Lease:
         self._object: dict[str, Any] | None = None  # as last read or written, with its resource version
 
     def read(self) -> LeaseRecord:
-        """The record in the Lease, an empty one if there is no Lease. Raises ``LeaseError``."""
+        """The record in the Lease, an empty one if the Lease does not exist. Raises ``LeaseError``."""
         try:
             self._object = self._request("GET", self._metadata["name"])
         except Refused as refused:
@@ -116,7 +116,7 @@ class Lease:
             raise LeaseError(f"the Lease cannot be read: {error}") from None
 
     def write(self, record: LeaseRecord) -> None:
-        """Update or create the Lease, provided that nobody changed it since we last read or wrote it.
+        """Update or create the Lease, unless it has changed since it was last read or written.
 
         Raises ``LeaseError``.
         """
@@ -125,7 +125,7 @@ class Lease:
             if self._object is None:
                 lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": self._metadata}
                 self._object = self._request("POST", "", lease | {"spec": spec})
-            else:  # its resource version makes the server refuse the update if somebody wrote since
+            else:  # because of its resource version, the server refuses the update after a change
                 changed = self._object | {"spec": (self._object.get("spec") or {}) | spec}
                 self._object = self._request("PUT", self._metadata["name"], changed)
         except Refused as refused:

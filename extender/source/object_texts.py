@@ -1,7 +1,7 @@
-"""The objects in a text as kubectl prints it: JSON, or YAML of one or several documents.
+"""The objects in kubectl's output: JSON, or YAML of one or several documents.
 
-A text contains a List, a NodeList or PodList, an array, or single objects. Objects of other kinds are left
-out, broken ones have a reason. Of JSON only one object is decoded at a time, because the dicts of 30,000 pods
+A text contains a List, a NodeList or PodList, an array, or single objects. Objects of other kinds are
+skipped, broken ones have a reason. JSON objects are decoded one at a time, because the dicts of 30,000 pods
 take a gigabyte. YAML is parsed as a whole.
 """
 
@@ -29,7 +29,7 @@ _LISTS = {"List": "", **{f"{kind}List": kind for kind in MANIFESTS}}
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """An object that cannot be read, and why."""
+    """The reason an object cannot be read."""
 
     reason: str
 
@@ -40,7 +40,7 @@ Item: TypeAlias = _Read | None
 
 
 class _Object(Struct):
-    """What is decoded first of an object, or of a list of objects."""
+    """The fields of an object, or of a list of objects, that are decoded first."""
 
     kind: str = ""
     items: list[Raw] | None = None
@@ -51,7 +51,7 @@ class _Kind(Struct):
 
 
 def objects_of(text: bytes, file: str) -> Iterable[Item]:
-    """The objects of a file. Raises ``Unavailable`` if it is neither JSON nor YAML, or has none, and
+    """The objects of a file. Raises ``Unavailable`` if it is neither JSON nor YAML, or has no objects, and
     ``UnicodeDecodeError``."""
     if text.lstrip().startswith((b"{", b"[")):
         return _of_json(text, file)
@@ -62,13 +62,13 @@ def objects_of(text: bytes, file: str) -> Iterable[Item]:
 
 
 def objects_of_manifest(text: str, file: str, nodes: int) -> Iterable[Item]:
-    """The objects of a text from a request, with at most so many scalars, lists and maps. Raises
+    """The objects of a text from a request, with at most ``nodes`` scalars, lists and maps. Raises
     ``Unavailable``."""
     return _of_documents(documents(text, file, nodes), file)
 
 
 def documents(text: str, file: str, nodes: int) -> list[Any]:
-    """The documents of such a text, at least one. Raises ``Unavailable``."""
+    """The documents of a text from a request, at least one. Raises ``Unavailable``."""
     if not text.lstrip().startswith(("{", "[")):
         return _yaml(text, file, nodes)
     try:
@@ -129,14 +129,14 @@ def _json_item(text: Raw, kind: str, file: str) -> Item:
     except MALFORMED:
         pass
     try:
-        return _item(decode(text), kind)  # says what is wrong
+        return _item(decode(text), kind)  # reports the problem
     except MALFORMED as error:
         return Broken(decoding_problem(error))
 
 
 def _parse_early(obj: dict[str, Any]) -> object:
-    # Called while the rest is still being decoded: the dicts of 30,000 pods take a gigabyte, their records do
-    # not. An ownerReference has a kind, too, but no metadata.
+    # Called while later objects are still being decoded: the dicts of 30,000 pods take a gigabyte, their
+    # records do not. An ownerReference also has a kind, but no metadata.
     return _item(obj) if _kind(obj) in MANIFESTS and "metadata" in obj else obj
 
 
@@ -158,7 +158,7 @@ def _item(item: object, kind: str = "") -> Item:
 
 
 def _unless_ignored(record: KubernetesObject) -> KubernetesObject | None:
-    """Without ConfigMaps that have other data than MIG layouts."""
+    """None for a ConfigMap without MIG layouts."""
     return None if isinstance(record, MigLayouts) and record.problem == NO_LAYOUTS else record
 
 

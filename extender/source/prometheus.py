@@ -1,10 +1,10 @@
 """Measured use of GPUs by pods, from Prometheus: the metrics of NVIDIA's dcgm-exporter.
 
-dcgm-exporter labels its series with the pod that has the GPU (``pod``, ``namespace``). Where Prometheus does
-not honour the labels of what it scrapes they are ``exported_pod`` and ``exported_namespace``, and the others
-name the exporter (Prometheus configuration, ``honor_labels``). ``DCGM_FI_DEV_FB_USED`` is in MiB,
-``DCGM_FI_PROF_GR_ENGINE_ACTIVE`` a part from 0 to 1, ``DCGM_FI_DEV_GPU_UTIL`` per cent (NVIDIA/dcgm-exporter,
-etc/default-counters.csv). The second is off by default on some installations; then the third counts.
+dcgm-exporter labels its series with the pod that uses the GPU (``pod``, ``namespace``). Without
+``honor_labels`` in Prometheus's scrape configuration, these become ``exported_pod`` and
+``exported_namespace``, and ``pod`` and ``namespace`` name the exporter. ``DCGM_FI_DEV_FB_USED`` is in MiB,
+``DCGM_FI_PROF_GR_ENGINE_ACTIVE`` a fraction from 0 to 1, ``DCGM_FI_DEV_GPU_UTIL`` a percentage
+(NVIDIA/dcgm-exporter, etc/default-counters.csv). The third replaces the second where that is disabled.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _ACTIVE, _BUSY = "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL"
 
 
 class MetricsError(SourceError):
-    """Prometheus cannot be asked, or its answer cannot be used."""
+    """Prometheus cannot be queried, or its answer is not usable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a pod used of each of its GPUs, the largest: memory in MiB, and the part of the time in which the
-    GPU was busy (0 to 1). None where it was not measured."""
+    """A pod's use of its GPUs, the maximum over them: memory in MiB, and the fraction of time the GPU was
+    busy (0 to 1). None where not measured."""
 
     memory_mib: float | None = None
     active: float | None = None
 
 
 def check_question(url: str, window: str) -> None:
-    """Raises ``MetricsError`` for a URL or a window that cannot be asked."""
+    """Raises ``MetricsError`` for an invalid URL or window."""
     if not _URL.fullmatch(url):
         raise MetricsError(f"--prometheus {quoted(url)}: expected a URL such as http://prometheus:9090")
     if not _WINDOW.fullmatch(window):
@@ -50,8 +50,8 @@ def check_question(url: str, window: str) -> None:
 
 
 def measured_use(url: str, window: str, quantile: float) -> dict[str, Use]:
-    """By pod (``namespace/name``): the most memory within the window (``7d``), and this quantile of the
-    activity. Raises ``MetricsError``."""
+    """By pod (``namespace/name``): peak memory within the window (``7d``), and this quantile of the activity.
+    Raises ``MetricsError``."""
     check_question(url, window)
     memory = _ask(url, f"max by ({_BY}) (max_over_time({_MEMORY}[{window}]))")
     active = _ask(url, f"max by ({_BY}) (quantile_over_time({quantile:g}, {_ACTIVE}[{window}]))")
@@ -61,7 +61,7 @@ def measured_use(url: str, window: str, quantile: float) -> dict[str, Use]:
 
 
 def _ask(url: str, query: str) -> dict[str, float]:
-    """The values of a query by pod; series without a pod are left out."""
+    """The values of a query by pod; series without a pod are omitted."""
     pool = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(total=METRICS_SECONDS))
     try:
         answer = pool.request(
@@ -101,8 +101,8 @@ def _values(parsed: object, url: str) -> dict[str, float]:
     return values
 
 
-def _pod_and_value(series: Any) -> tuple[str, float]:  # noqa: ANN401 (whatever was answered)
-    """The key of the pod and the value; "" for a series that has no pod or no number."""
+def _pod_and_value(series: Any) -> tuple[str, float]:  # noqa: ANN401 (any answer)
+    """The key of the pod and the value; "" for a series without a pod or a number."""
     try:
         labels, value = series["metric"], float(series["value"][1])
     except (TypeError, KeyError, IndexError, ValueError):

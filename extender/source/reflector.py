@@ -1,8 +1,8 @@
-"""Lists and watches one kind of the API server in a thread of its own, and retries after every failure.
+"""Lists and watches one kind of the API server in its own thread, and retries after every failure.
 
-``list_watch`` decides which request comes next and what an answer means; this module sends the requests, and
-knows how current the events are that it has delivered. All times are seconds of the monotonic clock. Threads,
-because the event loop would answer nobody while it decodes a page: 30 ms. An idle thread takes 15 KiB.
+``list_watch`` determines the next request and interprets answers; this module sends the requests, and tracks
+how current the delivered events are. All times are seconds of the monotonic clock. It uses threads because
+decoding a page would block the event loop for 30 ms. An idle thread takes 15 KiB.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from extender.source.rest import NO_ANSWER, Refused, Timeouts
 from extender.source.watched_kinds import WatchedKind
 
 _log = logging.getLogger(__name__)
-_CHUNK = 1 << 18  # bytes of a watch that one read returns at most
+_CHUNK = 1 << 18  # maximum bytes of a watch that one read returns
 _RELIST = "listing again"
-_ABSENT_PAUSE = 300.0  # seconds at most before the next request for a kind that the cluster does not serve
-_SPOKEN_OF = 2.0  # seconds without a watch after which that is a problem
-_REFUSALS = 3  # in a row before a kind counts as absent: a server that has just started has read no roles yet
-_SETTLING = 0.25  # seconds at most until a reopened watch has delivered missed events
+_ABSENT_PAUSE = 300.0  # maximum seconds before the next request for a kind that the cluster does not serve
+_SPOKEN_OF = 2.0  # seconds without a watch before this is reported as a problem
+_REFUSALS = 3  # in a row before a kind counts as absent: a server that is starting has not read its roles yet
+_SETTLING = 0.25  # maximum seconds until a reopened watch has delivered missed events
 _FRESH = 0.05  # seconds for which "no answer" is still valid
-_HANGS_UP = getattr(select, "POLLRDHUP", 0)  # Linux; elsewhere poll tells of a closed connection, too late
+_HANGS_UP = getattr(select, "POLLRDHUP", 0)  # Linux; other systems report a closed connection too late
 
 
 class Freshness(Enum):
-    """How current the delivered events are, as far as we can tell without a request."""
+    """How current the delivered events are, as far as this is known without a request."""
 
     CURRENT = auto()  # the watch has been open long enough to deliver missed events
     BEHIND = auto()  # the watch is not open, and the server answers: there may be newer events
-    UNREACHABLE = auto()  # the server did not answer a moment ago: no client can get newer events
-    UNKNOWN = auto()  # the watch broke, and we do not know yet whether the server answers
+    UNREACHABLE = auto()  # the server has just failed to answer: no client can get newer events
+    UNKNOWN = auto()  # the watch broke, and it is not known yet whether the server answers
 
 
 class Backoff:
@@ -53,7 +53,7 @@ class Backoff:
 
     SHORTEST, LONGEST = 0.5, 30.0  # seconds
     HEALTHY = 60.0  # seconds with answers after which earlier failures no longer count
-    BRIEF = 1.0  # seconds; a watch that ends sooner, even without an error, is not reopened at once
+    BRIEF = 1.0  # seconds; a watch that ends sooner, even without an error, is not reopened immediately
 
     def __init__(self, random: Callable[[], float]) -> None:
         """``random`` returns numbers from 0 to 1."""
@@ -64,7 +64,7 @@ class Backoff:
         self._relisted_at = -math.inf
 
     def answered(self, now: float) -> None:
-        """The server answered (with a page, or by opening a watch) at ``now``."""
+        """Note that the server answered (with a page, or by opening a watch) at ``now``."""
         self._opened = now
         if self._healthy_since is None:
             self._healthy_since = now
@@ -90,7 +90,7 @@ class Backoff:
 
 
 class Reflector:
-    """Follows one kind. ``send`` returns an answer unread; it raises ``Refused`` and ``NO_ANSWER``.
+    """Lists and watches one kind. ``send`` returns an unread answer; it raises ``Refused`` and ``NO_ANSWER``.
 
     Its thread writes the fields; any thread may call the public methods.
     """
@@ -101,21 +101,21 @@ class Reflector:
         self.kind = watched.kind
         self._watched, self._send, self._timeouts = watched, send, timeouts or Timeouts()
         self._protocol = ListWatch(watched)
-        # Jitter of its own: a thread leaves the generator of the others alone.
+        # Separate jitter, so that threads do not share a generator.
         self._backoff = Backoff(random.SystemRandom().random)
         self._stopping, self._waking = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._relists_wanted = self._relists_begun = self._relists_done = 0  # calls of relist
-        self._ended: Counter[WatchEnd] = Counter()  # watches and attempts since the start, by how
+        self._ended: Counter[WatchEnd] = Counter()  # watches and attempts since the start, by cause
         self._problem = ""  # why the last attempt failed
-        self._late_at, self._late = math.inf, ""  # when a read takes too long, and which one did
+        self._late_at, self._late = math.inf, ""  # deadline of the current read, and its problem if late
         self._absent = False  # whether the cluster does not serve this kind
-        self._absences = 0  # attempts in a row that found it so
-        # Whether it did: a server that has just started refuses requests until it has read roles and CRDs.
+        self._absences = 0  # consecutive attempts that found it absent
+        # Whether it ever did: a starting server refuses requests until it has read roles and CRDs.
         self._served = False
-        self._answered = False  # whether the current attempt, or else the last one, got an answer
+        self._answered = False  # whether the current or else the last attempt was answered
         self._refused = False  # whether the last answer was a refusal: then the server is reachable
-        self._stream: HTTPResponse | None = None  # what is being read
+        self._stream: HTTPResponse | None = None  # being read
         self._list_began = self._received_at = -math.inf  # the last bytes
         self._settled_at: float | None = None  # when an open watch has delivered missed events
         self._closed_at = self._attempt_ended_at = -math.inf
@@ -152,13 +152,13 @@ class Reflector:
         return Freshness.UNREACHABLE if now - self._unanswered_at < _FRESH else Freshness.UNKNOWN
 
     def interruption(self) -> Interruption | None:
-        """The last interruption. A watch that ends without an error and is reopened at once has none."""
+        """The last interruption. A watch that ends without an error and is reopened immediately has none."""
         if not self.is_open and self._closed_at > -math.inf:
             return Interruption(self._closed_at, None)
         return self._interruption
 
     def list_once(self) -> list[Event]:
-        """All objects, by the calling thread, in one attempt. Raises ``Refused``, ``NO_ANSWER`` and
+        """All objects, listed by the calling thread in one attempt. Raises ``Refused``, ``NO_ANSWER`` and
         ``ProtocolError``."""
         events: list[Event] = []
         while not self._protocol.watching:
@@ -173,38 +173,38 @@ class Reflector:
         return events
 
     def start(self, apply: Apply, background: Background) -> None:
-        """Start the thread, which delivers events to ``apply``. Once it runs, that does nothing."""
+        """Start the thread, which delivers events to ``apply``. No effect if it is running."""
         if self._thread is None:
             self._thread = background.thread(f"watch of {self.resource}", lambda: self._run(apply))
 
     def stop(self) -> None:
-        """Make the thread end, also during a read. Does not wait for it."""
+        """Make the thread end, even during a read. Does not wait for it."""
         self._stopping.set()
         self._interrupt()
 
     def join(self, timeout: float) -> None:
-        """Wait for the end of the thread, at most ``timeout`` seconds."""
+        """Wait at most ``timeout`` seconds for the thread to end."""
         if self._thread is not None:
             self._thread.join(max(timeout, 0.0))
 
     def relist(self) -> int:
-        """Start a new list at once, also during a read. Returns the argument for ``has_listed``."""
+        """Start a new list immediately, even during a read. Returns the argument for ``has_listed``."""
         self._relists_wanted += 1
         self._interrupt()
         return self._relists_wanted
 
     def has_listed(self, call: int) -> bool:
-        """Whether a list that began after that call of ``relist`` has been delivered."""
+        """Whether a list that began after this call of ``relist`` has been delivered."""
         return self._relists_done >= call
 
     def end_late_read(self) -> None:
-        """End a read that takes too long. For another thread, about once a second."""
+        """End a read that takes too long. Another thread calls this about once a second."""
         if time.monotonic() >= self._late_at:
             self._late = "the answer came too slowly"
             self._shut_down()
 
     def retry_now(self) -> None:
-        """Skip the pause before the next attempt, unless the watch is open or an attempt ended just now."""
+        """Skip the pause before the next attempt, unless the watch is open or an attempt has just ended."""
         if not self.is_open and time.monotonic() - self._attempt_ended_at >= _FRESH:
             self._waking.set()
 
@@ -214,20 +214,20 @@ class Reflector:
 
     def _shut_down(self) -> None:
         if (stream := self._stream) is not None:
-            with suppress(OSError, ValueError, RuntimeError):  # it may end by itself at this moment
+            with suppress(OSError, ValueError, RuntimeError):  # it may be ending on its own
                 stream.shutdown()
 
     def _is_closed_by_server(self) -> bool:
-        """Whether the server has closed the connection, which the thread may not have noticed."""
+        """Whether the server has closed the connection, even if the thread has not noticed yet."""
         stream, poll = self._stream, select.poll()
         try:
             if stream is not None:
                 poll.register(stream.fileno(), _HANGS_UP)
-        except (AttributeError, OSError, ValueError):  # the thread closes it at this moment
+        except (AttributeError, OSError, ValueError):  # the thread is closing it
             return True
         return bool(poll.poll(0))
 
-    # What follows is for the thread.
+    # The thread calls the methods below.
 
     def _run(self, apply: Apply) -> None:
         next_try = -math.inf
@@ -236,14 +236,14 @@ class Reflector:
             problem = self._attempt(apply)
             if self._stopping.is_set():
                 return
-            if not (is_early and problem):  # a failed early retry changes neither the pauses nor the log
+            if not (is_early and problem):  # a failed early retry affects neither pauses nor log
                 next_try = self._attempt_ended_at + self._pause(problem)
             self._waking.wait(max(next_try - time.monotonic(), 0.0))
             if not self._stopping.is_set():
                 self._waking.clear()
 
     def _pause(self, problem: str) -> float:
-        """Seconds until the next attempt. Logs the problem, if there is one."""
+        """Seconds until the next attempt. Logs the problem, if any."""
         now, relists = time.monotonic(), problem == _RELIST
         if relists:
             pause = self._backoff.before_relist(now)
@@ -253,13 +253,13 @@ class Reflector:
         if problem and not self._stopping.is_set():
             level = logging.INFO if relists or self._absent else logging.WARNING
             if self._absent and self._absences > 1:
-                level = logging.DEBUG  # it was said
+                level = logging.DEBUG  # already logged
             _log.log(level, "%s: %s, next try in %.1f s", self.resource, problem, pause)
         return pause
 
     def _attempt(self, apply: Apply) -> str:
-        """Follow until the watch ends. Returns the problem, "" if the server ended the watch in time, or
-        ``relist`` did."""
+        """List and watch until the watch ends. Returns the problem, "" if the server ended the watch at its
+        timeout, or ``relist`` did."""
         self._absent, self._late, self._answered = False, "", False
         problem = self._deliver_all(apply)
         self._absences = self._absences + 1 if self._absent else 0
@@ -273,7 +273,7 @@ class Reflector:
         return problem if self._relists_begun == self._relists_wanted else ""
 
     def _deliver_all(self, apply: Apply) -> str:
-        """Deliver what the server sends. Returns why that has ended, "" if the server ended it in time."""
+        """Deliver the server's events. Returns why they ended, "" if the server ended them at the timeout."""
         try:
             with closing(self._events()) as batches:
                 for events in batches:
@@ -293,7 +293,7 @@ class Reflector:
             self._refused = False
             self._problem = self._late or f"{type(error).__name__}: {error}"
             return self._problem
-        except Exception:  # the state may have missed events, so all of them must come again
+        except Exception:  # the state may have missed events: list again
             _log.exception("%s: unexpected error", self.resource)
             self._protocol.relist()
             return _RELIST
@@ -301,7 +301,7 @@ class Reflector:
             self._late_at = math.inf
 
     def _events(self) -> Generator[list[Event]]:
-        """The pages of a list where one is due, and then the changes, as they come."""
+        """The pages of a list where one is due, then the changes as they arrive."""
         while self._must_list():
             yield from self._page()
         self._relists_done = self._relists_begun
@@ -310,7 +310,7 @@ class Reflector:
             self._backoff.answered(time.monotonic())
             yield []
             self._opened()
-            # From here on ``relist`` ends the read. The condition notices a call that came before.
+            # From here on ``relist`` ends the read. The condition notices an earlier call.
             while self._relists_begun == self._relists_wanted and self._protocol.watching:
                 if not (data := stream.read1(_CHUNK)):
                     break
@@ -329,9 +329,9 @@ class Reflector:
         return not self._protocol.watching
 
     def _page(self) -> Iterator[list[Event]]:
-        """The next page of the list; of a kind that the cluster does not serve, that there are no objects."""
+        """The next page of the list; for a kind that the cluster does not serve, an empty list."""
         request = self._protocol.next_request()
-        if "continue" not in request.query:  # all pages show the cluster as it is for the first one
+        if "continue" not in request.query:  # all pages show the cluster at the first one's time
             self._list_began = time.monotonic()
         try:
             answer = self._send(request)
@@ -349,7 +349,7 @@ class Reflector:
         yield self._protocol.page(body, self._list_began)
 
     def _opened(self) -> None:
-        """Changes are delivered from now on."""
+        """Note that the watch is open."""
         now = time.monotonic()
         if _SETTLING < now - self._closed_at < math.inf:
             self._interruption = Interruption(self._closed_at, now)

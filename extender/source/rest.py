@@ -1,7 +1,7 @@
-"""Requests to the API server. Only this module imports the Kubernetes client, and only where there
-is a cluster: that takes half a second.
+"""Requests to the API server. Only this module imports the Kubernetes client, and only if there is a cluster,
+because the import takes half a second.
 
-The official client supplies the configuration (kubeconfig or in cluster, TLS, tokens, exec plugins) and the
+The official client supplies the configuration (kubeconfig or in-cluster, TLS, tokens, exec plugins) and the
 connections. Its models, watch and informer are not used: they take 0.7 GB for 10,000 pods, replay old
 versions after a 410 and reconnect without a pause.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kubernetes.client import ApiClient, Configuration
 
 NO_ANSWER = (HTTPError, OSError)
-"""What a request, or reading its answer, raises if the server does not answer or breaks off."""
+"""Errors of a request, or of reading its answer, if the server does not answer or disconnects."""
 
 
 class Refused(Exception):
@@ -46,32 +46,32 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds to wait for each."""
+    """Timeouts in seconds."""
 
     connect: float = 5.0
-    bind: float = 2.0  # as long as kube-scheduler waits: the httpTimeout in scheduler-config/
-    page: float = 30.0  # a read of a page of a list
-    whole_page: float = 60.0  # all reads of it
-    head: float = 10.0  # the beginning of the answer to a watch, which an API server sends at once
+    bind: float = 2.0  # kube-scheduler's timeout: the httpTimeout in scheduler-config/
+    page: float = 30.0  # one read of a page of a list
+    whole_page: float = 60.0  # all reads of a page
+    head: float = 10.0  # the head of the answer to a watch, which an API server sends immediately
     line: float = 10.0  # the rest of an event that has begun
-    # A read of a watch. Without changes there may be no bytes, not even bookmarks, until the watch ends.
+    # One read of a watch. Without changes there may be no bytes, not even bookmarks, until the watch ends.
     silence: float = WATCH_SECONDS + 10.0
     stop: float = 1.0
     catch_up: float = 1.0  # half of the httpTimeout in scheduler-config/
 
 
 class HeadTimeouts:
-    """The requests that wait for the head of their answer. Each may wait as long as its read timeout.
+    """The requests that wait for the head of their answer, each for at most its read timeout.
 
-    The timeout of a socket limits each read only: a server that sends the head byte by byte keeps to it for
-    hours. And the head of a watch comes at once, while later the watch may be silent for minutes.
+    A socket's timeout limits only each read: a server that sends the head byte by byte can stay within it for
+    hours. And the head of a watch arrives immediately, while later the watch may be silent for minutes.
     """
 
     def __init__(self) -> None:
         self._due: dict[socket.socket, float] = {}  # monotonic seconds
 
     def pools(self, silence: float) -> dict[str, type[HTTPConnectionPool]]:
-        """For ``PoolManager.pool_classes_by_scheme``. ``silence``: seconds for each read of a watch after its
+        """For ``PoolManager.pool_classes_by_scheme``. ``silence``: seconds for each read of a watch after the
         head."""
         due = self._due
 
@@ -84,7 +84,7 @@ class HeadTimeouts:
 
             def getresponse(self) -> HTTPResponse:  # type: ignore[override]
                 assert self.sock is not None
-                sock = self.sock  # the response takes it over if the server closes the connection after it
+                sock = self.sock  # the response takes it over if the server will close the connection
                 due[sock] = late_at = time.monotonic() + float(self.timeout or 0)
                 response = None
                 try:
@@ -95,7 +95,7 @@ class HeadTimeouts:
                 finally:
                     del due[sock]
                 if response is None or time.monotonic() >= late_at:
-                    if response is not None:  # the end of the connection counts as that of the head
+                    if response is not None:  # a closed connection counts as the end of the head
                         response.close()
                     raise TimeoutError("the head of the answer came too slowly")
                 if self._watches:
@@ -114,7 +114,7 @@ class HeadTimeouts:
         return {"http": PlainPool, "https": SecurePool}
 
     def end_late(self) -> None:
-        """End the requests whose time is over. For another thread, about once a second."""
+        """End the requests whose time is over. Another thread calls this about once a second."""
         now = time.monotonic()
         for sock in [sock for sock, due in self._due.copy().items() if now >= due]:
             with suppress(OSError):
@@ -139,11 +139,11 @@ class RestClient:
         return self._call("GET", request.path, read, query=request.query)
 
     def end_late_heads(self) -> None:
-        """End requests whose answer has not begun in time. For another thread, about once a second."""
+        """End requests whose answer has not begun in time. Another thread calls this about once a second."""
         self._heads.end_late()
 
     def get(self, path: str, within: float, query: Mapping[str, str] | None = None) -> bytes:
-        """The body of a GET. ``within``: seconds for connecting and reading together."""
+        """The body of a GET. ``within``: total seconds for connecting and reading."""
         with closing(self._call("GET", path, within / 2, query=query)) as response:
             return response.read()
 
@@ -156,8 +156,8 @@ class RestClient:
         headers: Mapping[str, str],
         at_most: int,
     ) -> tuple[int, bytes]:
-        """The status and the first ``at_most`` bytes of the answer, whatever the status. Raises
-        ``NO_ANSWER`` only."""
+        """The status and the first ``at_most`` bytes of the answer, whatever the status. Raises only
+        ``NO_ANSWER``."""
         headers = {"Content-Type": "application/octet-stream", **headers}
         with closing(self._open(method, path, within / 2, body=body, headers=headers)) as response:
             return response.status, response.read(at_most)
@@ -173,7 +173,7 @@ class RestClient:
         content_type: str = "application/json",
         at_most: int | None = None,
     ) -> dict[str, Any]:
-        """Send JSON and return the object of the answer, which has at most so many bytes."""
+        """Send JSON and return the JSON object of the answer, which has at most ``at_most`` bytes."""
         headers = {"Content-Type": content_type}
         call = self._call(method, path, within / 2, query=query, body=body, headers=headers)
         with closing(call) as response:
@@ -186,7 +186,7 @@ class RestClient:
         return answer
 
     def _call(self, method: str, path: str, read_timeout: float, **more: Any) -> HTTPResponse:  # noqa: ANN401
-        """As ``_open``. Raises ``Refused`` as well."""
+        """``_open``, but also raises ``Refused``."""
         response = self._open(method, path, read_timeout, **more)
         if response.status in (HTTPStatus.OK, HTTPStatus.CREATED):
             return response
@@ -219,7 +219,7 @@ class RestClient:
             )
             timeout = (min(self.timeouts.connect, read_timeout), read_timeout)
             return self._client.call_api(*call, _request_timeout=timeout).response  # type: ignore[no-any-return]
-        except ApiException as error:  # the client reports a failed TLS handshake like this
+        except ApiException as error:  # the client reports a failed TLS handshake this way
             raise ConnectionError(error.reason) from error
         except ConfigException as error:  # a token could not be renewed
             raise ConnectionError(str(error)) from error
@@ -232,10 +232,10 @@ def pod_path(pod: Pod) -> str:
 def time_to_write(
     write_deadline: Callable[[], float], until: float, error: Callable[[str], Exception]
 ) -> float:
-    """Seconds that a write may take so that it ends before ``until`` (monotonic seconds), and while this
-    replica leads (``write_deadline``: seconds from now). Raises ``error`` with a text if there are none left.
+    """Seconds that a write may take to end before ``until`` (monotonic seconds), and while this replica leads
+    (``write_deadline``: seconds from now). Raises ``error`` with a text if no time is left.
 
-    To be called in the thread that sends the request, because that may have started late.
+    Call it in the thread that sends the request, because that may have started late.
     """
     if (deadline := write_deadline()) <= 0:
         raise error(NOT_LEADER)
@@ -245,8 +245,8 @@ def time_to_write(
 
 
 def client_of_kubeconfig(path: Path | str, context: str | None = None) -> ApiClient:
-    """A client for this context of a kubeconfig, by default its current one; several files as in
-    ``KUBECONFIG``. Raises ``Unavailable``."""
+    """A client for this context of a kubeconfig, by default its current one; ``path`` may list several files
+    like ``KUBECONFIG``. Raises ``Unavailable``."""
     from kubernetes.config import load_kube_config
 
     def load(configuration: Configuration) -> None:
@@ -271,9 +271,9 @@ def _client(what: str, load: Callable[[Configuration], None]) -> ApiClient:
         load(configuration)
     except Exception as error:  # the client's parser may raise anything
         raise Unavailable(f"{what}: {error}") from error
-    configuration.retries = False  # we retry ourselves, with pauses and log lines
-    # A peer that is gone without a word is noticed after 25 s (by default after 165 s). Until then the books
-    # of a watch look current, and are not.
+    configuration.retries = False  # the callers retry, with pauses and log lines
+    # A peer that vanishes without closing the connection is noticed after 25 s (by default 165 s). Until then
+    # the state of a watch looks current, but is not.
     configuration.socket_options = tcp_keepalive_socket_options(idle=10, interval=5, count=3)
-    configuration.connection_pool_maxsize = 32  # for binds beside the watches
+    configuration.connection_pool_maxsize = 32  # for binds in addition to the watches
     return ApiClient(configuration)

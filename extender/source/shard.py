@@ -1,15 +1,15 @@
-"""The part of a cluster that one Stowage of several serves: the nodes of a label selector, and their pods.
+"""The part of a cluster that one of several Stowage instances serves: the nodes of a label selector, and
+their pods.
 
-The API server selects nodes by labels, but not pods by the labels of their nodes. So every Stowage receives
-the events of all pods, and this drops those of other shards before anything keeps them. What passes:
+The API server selects nodes by labels, but not pods by the labels of their nodes. So every instance receives
+the events of all pods, and this module drops those of other shards before they are stored. It passes:
 
-- the nodes that the selector names, and the pods that are bound or nominated to them, of any scheduler;
-- the pods of the shard's own schedulers, wherever they are: a gang, or what a queue uses, would be counted
-  wrongly without them.
+- the nodes that the selector matches, and the pods of any scheduler that are bound or nominated to them;
+- the pods of the shard's own schedulers on any node, to count gangs and the usage of queues correctly.
 
 A node that joins later (a new label, a new machine) may have pods that were dropped, and the scheduler of its
-former shard may be binding more. So what happens to its pods passes at once, but the node is held back for
-``SETTLES`` seconds; then its pods are read from the API server, and both are delivered. That list has no pods
+former shard may be binding more. So events of its pods pass immediately, but the node is held back for
+``SETTLES`` seconds; then its pods are read from the API server, and both are delivered. That list lacks pods
 that are only nominated to the node; they are few, so all of them are remembered.
 """
 
@@ -28,7 +28,7 @@ from extender.source.interface import Apply
 
 SETTLES = 10.0
 """Seconds from a node's arrival until its pods are read. A binding that the former scheduler has begun takes
-milliseconds, and its watch shows the new label as quickly as ours."""
+milliseconds, and that scheduler's watch shows the new label as soon as ours."""
 _RETRY = 2.0  # seconds, if the API server does not answer
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Joining:
-    """A node that is held back until ``due`` (monotonic seconds). ``gone``: keys of pods that went since."""
+    """A node that is held back until ``due`` (monotonic seconds). ``gone``: keys of pods removed since."""
 
     node: Node
     due: float
@@ -46,7 +46,7 @@ class _Joining:
 class Shard:
     """Filters the events of a cluster. ``pods_on`` reads the pods of a node, and raises ``BindError``.
 
-    Several threads may call it: what passes is applied in the order in which it passed.
+    Several threads may call it: events are applied in the order in which they passed.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class Shard:
         self._lock = threading.Lock()
         self._nodes: set[str] = set()
         self._joining: dict[str, _Joining] = {}
-        self._node_of: dict[str, str] = {}  # of each pod that has passed; "" for one that would pass anywhere
+        self._node_of: dict[str, str] = {}  # of each pod that has passed; "" for pods that pass on any node
         self._nominated: dict[str, Pod] = {}  # to any node, and not bound
         self.nodes_listed = threading.Event()
         self._waking = threading.Event()
         self._stopping = False
 
     def filtered(self, apply: Apply) -> Apply:
-        """``apply``, but only for what passes."""
+        """``apply``, limited to events that pass."""
 
         def apply_some(events: Sequence[Event]) -> None:
             with self._lock:
@@ -76,7 +76,7 @@ class Shard:
         return apply_some
 
     def select(self, events: Sequence[Event]) -> list[Event]:
-        """What passes of these events. For one thread; of a list, nodes before pods."""
+        """The events that pass. For a single thread; nodes must be listed before pods."""
         return [passed for event in events for passed in self._passed(event)]
 
     def joining(self) -> frozenset[str]:
@@ -84,7 +84,7 @@ class Shard:
             return frozenset(self._joining)
 
     def run(self, apply: Apply) -> None:
-        """Let nodes in that have joined, until ``stop``."""
+        """Let in nodes that have joined, until ``stop``."""
         while not self._stopping:
             for name in self._due():
                 self.let_in(name, apply)
@@ -98,7 +98,7 @@ class Shard:
         self._waking.set()
 
     def let_in(self, name: str, apply: Apply) -> None:
-        """Deliver a node that was held back, with its pods, unless they cannot be read: then later."""
+        """Deliver a node that was held back, and its pods; later if these cannot be read."""
         with self._lock:
             joining = self._joining.get(name)
         if joining is None:
@@ -110,7 +110,7 @@ class Shard:
             joining.due = self._now() + _RETRY
             return
         with self._lock:
-            if self._joining.get(name) is joining and not self._stopping:  # else it has left meanwhile
+            if self._joining.get(name) is joining and not self._stopping:  # else it has left the shard
                 del self._joining[name]
                 self._nodes.add(name)
                 apply([*self._missing_pods(joining, pods), Upserted(joining.node)])
@@ -125,7 +125,7 @@ class Shard:
         return None if next_due is None else max(0.0, next_due - self._now())
 
     def _missing_pods(self, joining: _Joining, pods: Iterable[Pod]) -> list[Event]:
-        """The pods of a node that the watch has not shown: it may be ahead of this list of bound ones."""
+        """Pods of a node that the watch has not shown; it may be ahead of this list of bound pods."""
         name = joining.node.name
         nominated = [pod for pod in self._nominated.values() if pod.nominated_node == name]
         found = chain(nominated, pods)  # a pod that is in both is bound by now
@@ -185,7 +185,7 @@ class Shard:
         return []
 
     def _leave(self, name: str) -> list[Event]:
-        """The node is deleted, or has another label now. What others have there is not known any more."""
+        """Remove a deleted or relabeled node. Pods of other schedulers on it are no longer known."""
         self._joining.pop(name, None)
         left = [Deleted("Node", name)] if name in self._nodes else []
         self._nodes.discard(name)

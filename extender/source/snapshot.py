@@ -1,4 +1,4 @@
-"""A cluster from files: the output of ``kubectl get nodes,pods -A -o json``, or a service's dump."""
+"""A cluster from files: output of ``kubectl get nodes,pods -A -o json``, or the dump of a service."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Snapshot:
     pods: dict[str, Pod] = field(default_factory=dict)
     others: dict[tuple[str, str], KubernetesObject] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    """The first ones."""
+    """The first problems."""
     more_problems: int = 0
     dump: Header | None = None
-    """What a service knew beside these objects, if it wrote the file (``GET /debug/state``)."""
+    """What a service knew in addition to these objects, if it wrote the file (``GET /debug/state``)."""
 
     def add(self, text: str | bytes, file: str) -> None:
-        """Add the objects of a text; of two with one name the later one counts. Raises ``Unavailable``."""
+        """Add the objects of a text; the last of several with the same name wins. Raises ``Unavailable``."""
         for index, item in enumerate(self._objects(text.encode() if isinstance(text, str) else text, file)):
             match item:
                 case None:
@@ -85,7 +85,7 @@ class Snapshot:
 
 
 def read(paths: Iterable[Path]) -> Snapshot:
-    """The objects of all files, ``-`` for standard input. Raises ``Unavailable`` with file and problem."""
+    """The objects of all files, ``-`` for standard input. Raises ``Unavailable`` with the file's name."""
     snapshot = Snapshot()
     for path in paths:
         try:
@@ -102,12 +102,12 @@ def read(paths: Iterable[Path]) -> Snapshot:
 
 
 def moment_of(pods: Iterable[Pod]) -> float:
-    """The earliest time at which a snapshot with these pods can have been taken, in Unix seconds."""
+    """The earliest time at which a snapshot with these pods can be taken, in Unix seconds."""
     return max((max(pod.created, pod.started, pod.disrupted, pod.deleted) for pod in pods), default=0.0)
 
 
 class SnapshotSource(Source):
-    """A cluster in memory that only binds change."""
+    """A cluster in memory, changed only by binds."""
 
     def __init__(self, snapshot: Snapshot, name: str) -> None:
         self._snapshot, self._name = snapshot, name
@@ -115,7 +115,7 @@ class SnapshotSource(Source):
         self._apply: Apply = lambda events: None
 
     def start(self, apply: Apply, applied: object = None, background: object = None) -> None:
-        """Deliver everything before it returns. Pods have waited as long as when the file was made."""
+        """Deliver everything before returning. Waiting times of pods are those of the file's time."""
         self._apply = apply
         pods = self._snapshot.pods
         since = time.time() - (self.dump.at if self.dump else moment_of(pods.values()))
@@ -140,11 +140,11 @@ class SnapshotSource(Source):
         ]
 
     def stop(self) -> None:
-        """Deliver no more binds."""
+        """Stop delivering binds."""
         self._apply = lambda events: None
 
     async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
-        """Remember the pod as bound, also a pod that is not in the snapshot. Raises ``BindError``."""
+        """Record the pod as bound, even if it is not in the snapshot. Raises ``BindError``."""
         known = self._snapshot.pods.get(pod.key, pod)
         if known.uid != pod.uid:
             raise BindConflict("the pod was recreated under its name")

@@ -1,10 +1,10 @@
-"""Asks a running Stowage over HTTP: at a URL, or behind a Service, through the proxy of the API server.
+"""Queries a running Stowage over HTTP: at a URL, or behind a Service, through the API server's proxy.
 
 The path of the proxy is ``/api/v1/namespaces/{namespace}/services/{scheme}:{name}:{port}/proxy/{path}``.
 RBAC checks ``services/proxy`` with the name ``{scheme}:{name}:{port}``, verb ``get`` for GET and ``create``
 for POST (k8s.io/kubernetes v1.36.3, pkg/registry/core/service/storage/storage.go ``ResourceLocation``). It
-goes to one of the ready endpoints, and with ``https`` checks no certificate. The API server removes
-``Authorization`` from what it proxies.
+connects to one of the ready endpoints, and verifies no certificate with ``https``. The API server removes
+``Authorization`` from requests that it proxies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LABEL = "stowage.dev/debug"
 """With the value ``true`` on the Service (deploy/) whose first port serves ``/debug``; with TLS where its
 ``appProtocol`` is ``https``."""
 NAMESPACE, NAME, PORT = "stowage-system", "stowage-debug", "debug"
-"""The Service of deploy/, for those who may use its proxy but list no Services."""
+"""The Service of deploy/, for users who may use its proxy but not list Services."""
 _LISTED = 20
 _FIND_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
@@ -37,7 +37,7 @@ Send: TypeAlias = Callable[[str, str, bytes | None], tuple[int, bytes]]
 
 
 class _Found(NamedTuple):
-    """A Service, its port by name or number, and what it speaks."""
+    """A Service, its port by name or number, and its scheme."""
 
     namespace: str
     name: str
@@ -46,18 +46,18 @@ class _Found(NamedTuple):
 
 
 class NotAsked(SourceError):
-    """Stowage could not be asked; the text says why."""
+    """Stowage could not be queried; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class StowageService:
-    """A running Stowage. ``name``: where it is, for people."""
+    """A running Stowage. ``name``: its location, for messages."""
 
     name: str
     send: Send
 
-    def get(self, path: str, query: Query = ()) -> Any:  # noqa: ANN401 (whatever JSON it answers)
-        """The answer to a GET. Raises ``NotAsked``, and ``ValueError`` if Stowage refuses the question."""
+    def get(self, path: str, query: Query = ()) -> Any:  # noqa: ANN401 (any JSON)
+        """The answer to a GET. Raises ``NotAsked``, and ``ValueError`` if Stowage refuses the request."""
         return self._ask("GET", path, query, None)
 
     def post(self, path: str, body: str, query: Query = ()) -> Any:  # noqa: ANN401
@@ -92,7 +92,7 @@ class StowageService:
         return status, answer
 
     def _refusal(self, status: int, answer: Mapping[str, Any]) -> Exception:
-        if isinstance(detail := answer.get("detail"), str):  # Stowage itself; else the API server
+        if isinstance(detail := answer.get("detail"), str):  # from Stowage; else from the API server
             text = visible(shorten(detail))
             if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND) and detail != "Not Found":
                 return ValueError(text)
@@ -124,8 +124,8 @@ def at_url(url: str, token: str) -> StowageService:
 def behind_service(rest: RestClient, namespace: str | None, token: str) -> StowageService:
     """The Stowage behind the Service with ``LABEL``: in this namespace, else in any (that of deploy/ first).
 
-    A token is sent to no other namespace than this one or that of deploy/: anybody can create a Service with
-    the label. Raises ``NotAsked``.
+    A token is sent only to this namespace or that of deploy/, because any user can create a Service with the
+    label. Raises ``NotAsked``.
     """
     found = _find(rest, namespace or (NAMESPACE if token else None))
     proxy = f"/api/v1/namespaces/{found.namespace}/services/{found.scheme}:{found.name}:{found.port}/proxy"
@@ -145,7 +145,7 @@ def behind_service(rest: RestClient, namespace: str | None, token: str) -> Stowa
 
 
 def _find(rest: RestClient, namespace: str | None) -> _Found:
-    """Who may list no Services can still use the one of deploy/."""
+    """Users without permission to list Services can still use the one of deploy/."""
     for space in [namespace] if namespace else [None, NAMESPACE]:
         try:
             found = _listed(rest, space)
@@ -186,5 +186,5 @@ def _listed(rest: RestClient, namespace: str | None) -> list[_Found]:
 
 
 def _reason(error: BaseException) -> str:
-    """The last part of the client's nested texts."""
+    """The last part of the client's nested error texts."""
     return shorten(str(error).rsplit(": ", 1)[-1].rstrip(")'"))

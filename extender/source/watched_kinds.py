@@ -47,7 +47,7 @@ from extender.k8s.resource_slices import DeviceTaintRuleManifest, ResourceSliceM
 class WatchedKind:
     """A kind: the path of its list in the API, the manifest of one object, and how to list it.
 
-    ``optional``: 404 and 403 count as an empty list, because not every cluster serves this kind.
+    ``optional``: 404 and 403 count as an empty list, because some clusters do not serve this kind.
     ``awaited``: the service is not ready before the first list.
     ``selector``: query parameters.
     """
@@ -60,9 +60,9 @@ class WatchedKind:
     selector: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, text: bytes | Raw) -> tuple[KubernetesObject, str]:
-        """What is kept of an object of this kind, and its version. Raises ``Unreadable`` if it has no name.
+        """The record of an object of this kind, and its version. Raises ``Unreadable`` if it has no name.
 
-        Several APIs have a PodGroup or share a manifest, and do not name themselves in a list.
+        Several APIs have a PodGroup or share a manifest, and items of a list do not name their API.
         """
         manifest, problem, left_out = self.manifest.salvaged(text)
         one_of_several = isinstance(manifest, PodGroupManifest | JobManifest | DeviceTaintRuleManifest)
@@ -78,17 +78,17 @@ class WatchedKind:
 
     @property
     def full_resource(self) -> str:
-        """As kubectl takes it: ``pods``, ``podgroups.scheduling.run.ai``."""
+        """The name for kubectl: ``pods``, ``podgroups.scheduling.run.ai``."""
         parts = self.path.split("/")
         return f"{self.resource}.{parts[2]}" if parts[1] == "apis" else self.resource
 
     def is_absent(self, status: int) -> bool:
-        """Whether an answer with this status means that the cluster does not serve the kind."""
+        """Whether this status means that the cluster does not serve the kind."""
         return self.optional and status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN)
 
 
 def _with_problem(record: KubernetesObject, problem: str, left_out: tuple[str, ...]) -> KubernetesObject:
-    """What counts of an object that cannot be read as a whole: the larger use, and what protects more."""
+    """The record of an object that is not fully readable, with the larger use and the stronger protection."""
     problem = record.problem or problem
     match record:
         case Pod() | Node():
@@ -133,7 +133,7 @@ _ROWS = (
     _optional("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets", PodDisruptionBudgetManifest),
 )
 WATCHED_KINDS: Mapping[Kind, WatchedKind] = {row.kind: row for row in _ROWS}
-"""What is watched under any settings."""
+"""The kinds that are watched under any settings."""
 AWAITED_KINDS = frozenset(row.kind for row in _ROWS if row.awaited)
 MANIFESTS: Mapping[str, type[Manifest]] = {
     **{row.kind: row.manifest for row in _ROWS},  # "PodGroup" reads the apiVersion

@@ -1,4 +1,4 @@
-"""The pods that a manifest makes: its pods, and one for each pod template of a workload."""
+"""The pods of a manifest: its own, and one for each pod template of a workload."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from extender.source.object_texts import Broken, documents, objects_of_manifest
 from extender.untrusted.limits import KEY, YAML_NODES, quoted, shorten
 
 SUSPENDED = "spec.suspend: true"
-"""Stands among the gates of a pod whose workload makes no pods yet."""
+"""Added to the gates of a pod whose workload is suspended."""
 _RAY_CLUSTERS = ("rayClusterSpec", "rayClusterConfig")
 """Fields of a RayJob and a RayService with a RayCluster's spec."""
 _KUEUE_QUEUE, _KUEUE_GATE = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/admission"
-"""Kueue holds what has this label until it is admitted (kubernetes-sigs/kueue, pkg/controller/constants)."""
+"""Kueue holds objects with this label until admission (kubernetes-sigs/kueue, pkg/controller/constants)."""
 
 
 _BETWEEN = {"deployment": "replicaset", "cronjob": "job"}
-"""Kinds whose pods belong to objects between them, with names that begin with theirs."""
+"""Kinds whose pods belong to intermediate objects, whose names begin with the name of their owner."""
 
 
 class Template(NamedTuple):
-    """A pod, and the workload that makes so many ``copies`` of it ("Job train"; "" for a pod of its own).
-    ``together``: how many pods of all its templates must start together, 0 where it does not say so."""
+    """A pod, and the workload that creates ``copies`` of it ("Job train"; "" for a bare pod).
+    ``together``: number of pods of all its templates that must start together, 0 if not specified."""
 
     pod: Pod
     workload: str = ""
@@ -42,7 +42,8 @@ class Template(NamedTuple):
 
 
 def parse_pod(text: str, name: str) -> Pod:
-    """The only pod or pod template of a manifest. Raises ``ValueError``, whose text begins with ``name``."""
+    """The only pod or pod template of a manifest. Raises ``ValueError`` with a text that starts with
+    ``name``."""
     found = parse_templates(text, name)
     if len(found) > 1:
         raise ValueError(f"{name}: has {len(found)} pods or pod templates instead of one")
@@ -50,7 +51,7 @@ def parse_pod(text: str, name: str) -> Pod:
 
 
 def parse_templates(text: str, name: str) -> list[Template]:
-    """All pods and pod templates of a manifest, JSON or YAML: at least one.
+    """All pods and pod templates of a JSON or YAML manifest, at least one.
 
     Raises ``ValueError``, whose text begins with ``name``.
     """
@@ -69,14 +70,14 @@ def parse_templates(text: str, name: str) -> list[Template]:
 
 
 def beside_pods(text: str, name: str) -> list[Event]:
-    """The other objects of a manifest that matter to its pods, such as a PodGroup or a ResourceClaim. Nodes
-    and pods do not count: they are not in the cluster."""
+    """The other objects of a manifest that matter to its pods, such as a PodGroup or a ResourceClaim, without
+    nodes and pods: these are not in the cluster."""
     found = objects_of_manifest(text, name, YAML_NODES)
     return [Upserted(obj) for obj in found if not (obj is None or isinstance(obj, Broken | Node | Pod))]
 
 
 def pods_named(pods: Iterable[Pod], name: str, kind: str = "pod") -> list[str]:
-    """Keys of the pods of this name, or of the workload of this kind (in lower case), pending ones first."""
+    """Keys of the pods of this name, or of the workload of this (lowercase) kind, pending pods first."""
     if kind == "pod":
         return [pod.key for pod in pods if pod.name == name]
     direct = {(kind, name)}
@@ -88,7 +89,7 @@ def pods_named(pods: Iterable[Pod], name: str, kind: str = "pod") -> list[str]:
 
 
 def merged(texts: Iterable[tuple[str, str]], namespace: str | None) -> str:
-    """The objects of several manifests, each with its name, as one; ``namespace`` for those that name none.
+    """The objects of several manifests, each with its name, as one; ``namespace`` for objects without one.
     Raises ``ValueError``."""
     objects = []
     for name, text in texts:
@@ -115,7 +116,7 @@ def _claim_templates(objects: Iterable[dict[str, Any]]) -> Iterator[ResourceClai
 
 
 def _with_claims(pod: Pod, templates: Mapping[str, DeviceClaim]) -> Pod:
-    """The pod with what its claims ask for whose templates are known."""
+    """The pod with the devices of those claims whose templates are known."""
     claims = (
         replace(claim, devices=templates.get(f"{pod.namespace}/{claim.template}"))
         for claim in pod.spec.claims
@@ -123,7 +124,7 @@ def _with_claims(pod: Pod, templates: Mapping[str, DeviceClaim]) -> Pod:
     return replace(pod, spec=replace(pod.spec, claims=tuple(claims))) if templates else pod
 
 
-def _objects(document: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 (whatever the text holds)
+def _objects(document: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 (any document)
     """The objects of a list, or the one object."""
     items = document
     if isinstance(document, dict):
@@ -152,7 +153,7 @@ def _of_object(obj: dict[str, Any], file: str) -> Iterator[Template]:
 
 
 def _held(pod: Pod, obj: dict[str, Any]) -> Pod:
-    """The pod with what holds the object's pods back, unless it has gates of its own."""
+    """The pod with the gates of the object, unless it has its own."""
     spec, gates = as_map(obj.get("spec")), pod.gates
     if spec.get("suspend") is True or as_map(spec.get("runPolicy")).get("suspend") is True:
         gates = gates or (SUSPENDED,)
@@ -162,7 +163,7 @@ def _held(pod: Pod, obj: dict[str, Any]) -> Pod:
 
 
 def _together(obj: dict[str, Any]) -> int:
-    """How many of the object's pods start together as it says, or as one group of it."""
+    """Number of the object's pods that it, or one of its groups, declares to start together."""
     spec = as_map(obj.get("spec"))
     of_ray = next((as_map(spec[key]) for key in _RAY_CLUSTERS if key in spec), None)
     kind, spec = (as_text(obj.get("kind")), spec) if of_ray is None else ("RayCluster", of_ray)
@@ -175,7 +176,7 @@ def _together(obj: dict[str, Any]) -> int:
 
 
 def _shortened(path: tuple[str, ...]) -> str:
-    """What tells a template apart, as short as people say it: ``workerTemplate`` is ``worker``."""
+    """The part of the path that identifies the template: ``worker`` for ``workerTemplate``."""
     return "-".join(re.sub("(Template|GroupSpec|ReplicaSpecs)$", "", part) for part in path)
 
 

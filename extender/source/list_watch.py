@@ -1,5 +1,5 @@
-"""The list-then-watch protocol for one kind, without I/O, threads or a clock: which request comes next, and
-which events an answer contains.
+"""The list-then-watch protocol for one kind, without I/O, threads or a clock: the next request, and the
+events in an answer.
 
 A full list (in pages) ends in ``Listed``; from its resource version on, a watch streams every change. The
 version is updated by every event and bookmark, so a new watch continues where a broken one stopped. If the
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class ProtocolError(ValueError):
-    """The answer is not a list of the Kubernetes API."""
+    """The answer is not a list in the format of the Kubernetes API."""
 
 
 class _ListMetadata(Struct):
@@ -72,8 +72,8 @@ class Request:
 class ListWatch:
     """The protocol state of one kind.
 
-    Call ``next_request``, then pass the answer to ``page`` or ``chunk``, or any status but 200 to
-    ``rejected``. A broken connection needs no call. Events apply in the order in which they are returned.
+    Call ``next_request``, then pass the answer to ``page`` or ``chunk``, or any status other than 200 to
+    ``rejected``. A broken connection needs no call. Events must be applied in the order they are returned.
     """
 
     def __init__(self, watched: WatchedKind) -> None:
@@ -82,7 +82,7 @@ class ListWatch:
 
     @property
     def in_line(self) -> bool:
-        """Whether the bytes of the watch so far end within an event."""
+        """Whether the bytes of the watch so far end in the middle of an event."""
         return bool(self._rest)
 
     @property
@@ -96,7 +96,7 @@ class ListWatch:
         self._keys: set[str] = set()
 
     def next_request(self) -> Request:
-        """The request to send now. Call it for every attempt: it drops half a line of a broken stream."""
+        """The request to send now. Call it for every attempt: it drops a partial line of a broken stream."""
         self._rest.clear()
         if self._watching:
             query = {"watch": "true", "allowWatchBookmarks": "true"}
@@ -107,9 +107,9 @@ class ListWatch:
         return Request(self._watched.path, query | dict(self._watched.selector), self._watching)
 
     def page(self, body: bytes, began: float = -math.inf) -> list[Event]:
-        """The events of a page of the list; ``Listed`` after the last page. ``began``: see there.
+        """The events of a page of the list; ``Listed`` after the last page. ``began``: see ``Listed``.
 
-        Raises ``ProtocolError``; then the next request asks for the same page again.
+        Raises ``ProtocolError``; then the next request is for the same page again.
         """
         try:
             page = decode(body, _Page)
@@ -134,9 +134,9 @@ class ListWatch:
         return events
 
     def chunk(self, data: bytes) -> list[Event]:
-        """The events of the next bytes of a watch, cut anywhere.
+        """The events in the next bytes of a watch, split at any position.
 
-        After an error of the server, ``watching`` is false.
+        After an error from the server, ``watching`` is false.
         """
         events: list[Event] = []
         self._rest += data
@@ -152,7 +152,7 @@ class ListWatch:
         """Handle a status other than 200. Returns whether a new list is needed."""
         if status not in (HTTPStatus.GONE, HTTPStatus.BAD_REQUEST):
             return False  # retry the same request
-        # Paging would never end if listing takes longer than a continue token is valid: list without pages.
+        # If listing outlasts the validity of a continue token, paging would never end: list without pages.
         whole = bool(self._continue)
         self.relist()
         self._paged = not whole
@@ -177,7 +177,7 @@ class ListWatch:
             return []
         try:
             obj, version = self._watched.read(line.object)
-        except Unreadable as error:  # a list says what is there
+        except Unreadable as error:  # a new list has the current objects
             return self._restart(f"change of an object without a name: {error}")
         self._version = version or self._version
         return [Deleted(obj.kind, obj.key) if line.type == "DELETED" else Upserted(obj)]

@@ -1,5 +1,5 @@
-"""The objects that change a pod when it is created, RuntimeClass and LimitRange, and those that say where its
-volumes are. Facts: k8s.io/api v0.36.3, ``node/v1/types.go`` and ``core/v1/types.go``."""
+"""Objects that modify a pod at admission (RuntimeClass and LimitRange), and objects that locate its volumes.
+Facts: k8s.io/api v0.36.3, ``node/v1/types.go`` and ``core/v1/types.go``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Named:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeClass(_Named):
-    """What a pod of this class gets."""
+    """The additions of a RuntimeClass to its pods."""
 
     kind: ClassVar[Literal["RuntimeClass"]] = "RuntimeClass"
     overhead: Pairs = ()
@@ -37,7 +37,7 @@ class RuntimeClass(_Named):
 
 @dataclass(frozen=True, slots=True)
 class LimitRange(_Named):
-    """What a container of the namespace requests that does not say it itself."""
+    """Default requests of the namespace's containers."""
 
     kind: ClassVar[Literal["LimitRange"]] = "LimitRange"
     requests: Pairs = ()
@@ -45,7 +45,7 @@ class LimitRange(_Named):
 
 @dataclass(frozen=True, slots=True)
 class PersistentVolume(_Named):
-    """Only nodes that one of the ``terms`` matches can use it; all where there are none."""
+    """Only nodes that match one of the ``terms`` can use it; all nodes if there are no terms."""
 
     kind: ClassVar[Literal["PersistentVolume"]] = "PersistentVolume"
     terms: tuple[NodeSelectorTerm, ...] = ()
@@ -53,7 +53,7 @@ class PersistentVolume(_Named):
 
 @dataclass(frozen=True, slots=True)
 class PersistentVolumeClaim(_Named):
-    """``volume``: the name of its PersistentVolume, "" while it is not bound."""
+    """``volume``: the name of its PersistentVolume, "" until it is bound."""
 
     kind: ClassVar[Literal["PersistentVolumeClaim"]] = "PersistentVolumeClaim"
     volume: str = ""
@@ -97,7 +97,7 @@ class LimitRangeManifest(Manifest, frozen=True, gc=False):
     spec: _Spec = _Spec()
 
     def record(self) -> LimitRange:
-        """The last of several entries counts, and a limit where there is no request."""
+        """The last of several entries wins; a limit replaces a missing request."""
         found = dict[str, str]()
         for limit in self.spec.limits[:RESOURCES]:
             found |= limit.default | limit.defaultRequest if limit.type == "Container" else {}
@@ -117,7 +117,7 @@ class PersistentVolumeManifest(Manifest, frozen=True, gc=False):
     spec: _Volume = _Volume()
 
     def record(self) -> PersistentVolume:
-        """The volume; with a node affinity that is too large no node can use it."""
+        """The volume; if its node affinity is too large to read, no node can use it."""
         required = self.spec.nodeAffinity.required
         terms = (NodeSelectorTerm(),) if required.is_too_large else required.terms()
         return PersistentVolume(self.metadata.name, "", terms)

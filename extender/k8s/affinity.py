@@ -1,9 +1,9 @@
-"""What a pod or a device requires of a node: node selector terms, and tolerations of taints.
+"""Requirements of a pod or a device on its node: node selector terms, and tolerations of taints.
 
 Semantics of Kubernetes v1.36: node selector terms as in k8s.io/component-helpers
 ``scheduling/corev1/nodeaffinity``; taints as ``ToleratesTaint`` of k8s.io/api ``core/v1`` and of
-k8s.io/dynamic-resource-allocation ``resourceclaim`` (v0.36.3). What a manifest has under the same names is
-decoded right into requirements, taints and tolerations.
+k8s.io/dynamic-resource-allocation ``resourceclaim`` (v0.36.3). Manifests are decoded directly into
+requirements, taints and tolerations, whose fields have the same names.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from extender.untrusted.bounded_cache import bounded_cache
 from extender.untrusted.limits import BUDGET_SELECTOR, KEY, LABEL, SELECTOR_ITEMS
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,63}")
-"""What ``Gt`` and ``Lt`` of a selector compare, as Go's ``ParseInt`` reads it; a label has at most 63
+"""Operands of a selector's ``Gt`` and ``Lt``, in the syntax of Go's ``ParseInt``; a label has at most 63
 characters."""
 _POD_TERMS = 16
-"""Terms of an anti-affinity that are read, and namespaces of each."""
+"""Maximum number of terms of an anti-affinity, and of namespaces in each."""
 _CANONICAL = re.compile(r"0|-?[1-9][0-9]*")
 
 
@@ -54,7 +54,7 @@ class NodeSelectorRequirement:
 
 
 def _compares(value: str, operator: str, bound: str) -> bool:
-    """Whether a whole number is larger (``Gt``) or smaller than another; False if one of them is none."""
+    """Whether an integer is greater (``Gt``) or less than another; False if one of them is not an integer."""
     number, limit = _integer(value), _integer(bound)
     if number is None or limit is None:
         return False
@@ -74,7 +74,7 @@ class NodeSelectorTerm:
     fields: tuple[NodeSelectorRequirement, ...] = ()
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether the node with this name and these labels meets the term. An empty term matches no node."""
+        """Whether a node with this name and these labels matches the term. An empty term matches no node."""
         fields = {"metadata.name": name}
         return bool(self.labels or self.fields) and (
             all(requirement.matches(labels) for requirement in self.labels)
@@ -96,17 +96,17 @@ class Taint:
 
     @property
     def blocks_scheduling(self) -> bool:
-        """Whether the effect is more than a preference."""
+        """Whether the effect is stronger than a preference."""
         return self.effect in ("NoSchedule", "NoExecute")
 
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """Tolerates taints with this key, value and effect. An empty key or effect matches every one.
+    """Tolerates taints with this key, value and effect. An empty key or effect matches any.
 
-    ``Gt`` and ``Lt`` tolerate taints whose value is a larger or smaller whole number than ``value``, both in
-    canonical form, without plus sign and leading zeros (``compareNumericValues`` of k8s.io/api v0.37.1,
-    ``core/v1/toleration.go``; in Kubernetes from 1.35 on).
+    ``Gt`` and ``Lt`` tolerate taints whose value is an integer greater or less than ``value``, both in
+    canonical form, without plus sign or leading zeros (``compareNumericValues`` of k8s.io/api v0.37.1,
+    ``core/v1/toleration.go``; since Kubernetes 1.35).
     """
 
     key: str = ""
@@ -144,31 +144,30 @@ def tolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> boo
 
 @dataclass(frozen=True, slots=True)
 class PodTerm:
-    """A required anti-affinity to pods with such labels: not within one domain, which is a value of the
-    node's label ``key``. ``namespaces``: () is all."""
+    """A required anti-affinity to pods with these labels: not within one domain, which is a value of the
+    node's label ``key``. ``namespaces``: () means all."""
 
     key: str
     selector: tuple[NodeSelectorRequirement, ...]
     namespaces: tuple[str, ...] = ()
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether it is about a pod of this namespace with these labels."""
+        """Whether the term selects a pod of this namespace with these labels."""
         is_there = not self.namespaces or namespace in self.namespaces
         return is_there and all(requirement.matches(labels) for requirement in self.selector)
 
 
 PINNED_OWNERS = ("DaemonSet", "Node")
-"""Kinds of controllers whose pods belong to one node; those of a Node are static pods."""
+"""Kinds of controllers whose pods are tied to one node; those of a Node are static pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingConstraints:
-    """Where kube-scheduler may run a pod, apart from the pod's node selector.
+    """Nodes on which kube-scheduler may run a pod, apart from the pod's node selector.
 
-    ``node_affinity``: one of the terms must match; None means no affinity. ``anti_affinity``: to other pods,
-    as far as it is read. ``owner_kind`` is the kind of the pod's controller, "" for none. ``problem`` says
-    which part is too large to read, "" for none: then no node
-    is accepted.
+    ``node_affinity``: one of the terms must match; None means no affinity. ``anti_affinity``: the supported
+    terms to other pods. ``owner_kind`` is the kind of the pod's controller, "" for none. ``problem`` names
+    the part that is too large to read, in which case no node is accepted; "" for none.
     """
 
     node_affinity: tuple[NodeSelectorTerm, ...] | None = None
@@ -179,7 +178,7 @@ class SchedulingConstraints:
 
     @property
     def pinned_to_node(self) -> bool:
-        """Whether no other node can run the pod."""
+        """Whether the pod can run only on its present node."""
         return self.owner_kind in PINNED_OWNERS
 
 
@@ -195,8 +194,8 @@ class _Term(Struct, frozen=True, gc=False):
         return self.matchExpressions + self.matchFields
 
     def term(self) -> NodeSelectorTerm:
-        """The term. With a value that no label can have it matches nothing, whatever the operator, as
-        ``NewRequirement`` of k8s.io/apimachinery (``pkg/labels/selector.go``) says."""
+        """The term. With an invalid label value it matches nothing, whatever the operator
+        (``NewRequirement`` of k8s.io/apimachinery, ``pkg/labels/selector.go``)."""
         if not all(_IS_LABEL_VALUE(value) for r in self.matchExpressions for value in r.values):
             return NodeSelectorTerm()
         return NodeSelectorTerm(self.matchExpressions, self.matchFields)
@@ -208,7 +207,7 @@ class NodeSelectorManifest(Struct, frozen=True, gc=False):
     @property
     def is_too_large(self) -> bool:
         """Whether it has too many values (each term, and each requirement without values, counts as one
-        more) or a too long text."""
+        more), or a text that is too long."""
         terms = self.nodeSelectorTerms
         if len(terms) > SELECTOR_ITEMS:
             return True
@@ -241,7 +240,7 @@ class LabelSelectorManifest(Struct, frozen=True, gc=False):
         return len(labels) + len(values) > BUDGET_SELECTOR or max(map(len, texts), default=0) > KEY
 
     def requirements(self) -> tuple[NodeSelectorRequirement, ...] | None:
-        """The requirements, None if one is invalid: such a selector matches nothing.
+        """The requirements, None if one is invalid: then the selector matches nothing.
 
         Source: ``LabelSelectorAsSelector`` and ``NewRequirement`` in k8s.io/apimachinery, pkg/apis/meta/v1
         and pkg/labels.
@@ -267,7 +266,7 @@ class _PodTermManifest(Struct, frozen=True, gc=False):
     mismatchLabelKeys: tuple[str, ...] = ()
 
     def term(self, namespace: str) -> PodTerm | None:
-        """The term of a pod of this namespace; None if it is not computed here."""
+        """The term of a pod of this namespace; None if it is not supported."""
         selector, spaces = self.labelSelector, self.namespaceSelector
         by_more = self.matchLabelKeys or self.mismatchLabelKeys or (spaces and spaces.requirements())
         texts = (self.topologyKey, *self.namespaces[: _POD_TERMS + 1])
@@ -287,7 +286,7 @@ class PodAffinityManifest(Struct, frozen=True, gc=False):
         return self.requiredDuringSchedulingIgnoredDuringExecution
 
     def terms(self, namespace: str) -> tuple[PodTerm, ...]:
-        """Those that are computed here, for a pod of this namespace."""
+        """The supported terms, for a pod of this namespace."""
         return tuple([term for m in self.required[:_POD_TERMS] if (term := m.term(namespace))])
 
 
@@ -312,13 +311,13 @@ def parse_constraints(
     owner_kind: str,
     namespace: str,
 ) -> SchedulingConstraints:
-    """The constraints of a pod; equal ones are one object. Beyond a limit of ``limits.py`` they have only a
-    problem."""
+    """The constraints of a pod; equal ones are one object. If they exceed a limit of ``limits.py``, they have
+    only a problem."""
     required = affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution
     if len(node_selector) > SELECTOR_ITEMS:
         return SchedulingConstraints(owner_kind=owner_kind, problem="node selector is too large to be read")
     if max(len((required or _EMPTY).nodeSelectorTerms), len(tolerations)) > SELECTOR_ITEMS:
-        return _too_large(required, owner_kind)  # not even as the key of a cache
+        return _too_large(required, owner_kind)  # too large even for the key of a cache
     anti = affinity.podAntiAffinity
     return _constraints(required, tolerations, owner_kind, anti.terms(namespace) if anti else ())
 
@@ -334,7 +333,7 @@ _PodTerms: TypeAlias = tuple[PodTerm, ...]
 def _size(
     required: NodeSelectorManifest | None, tolerations: _Tolerations, owner: str, anti: _PodTerms
 ) -> int:
-    """Characters of all texts, plus 16 for each text and term."""
+    """Total characters of all texts, plus 16 for each text and term."""
     selector = required or _EMPTY
     texts = [*selector.texts(), *(text for toleration in tolerations for text in toleration.texts)]
     texts += [text for term in anti for r in term.selector for text in (term.key, r.key, *r.values)]
@@ -354,7 +353,7 @@ def _constraints(
 
 
 def longest_text(parts: Iterable[Taint | Toleration]) -> int:
-    """The characters of the longest text in them."""
+    """Characters of the longest text in them."""
     return longest(text for part in parts for text in part.texts)
 
 

@@ -1,9 +1,9 @@
-"""Reads what describes the GPUs of nodes: Koordinator's Device, and the ConfigMap of NVIDIA's MIG manager.
+"""Reads objects that describe the GPUs of nodes: Koordinator's Device, and the MIG manager's ConfigMap.
 
-Facts about MIG layouts (NVIDIA/mig-parted at bd7160f4): the format is ``api/spec/v1/spec.go``. GPUs are named
-by their index in NVML's order, ``device-filter`` by PCI device and vendor id. If two entries apply to a GPU,
-the later one counts (``cmd/nvidia-mig-parted/assert/assert.go``). The ConfigMap of a single node names it in
-the label ``nvidia.com/node-name`` (``cmd/nvidia-mig-manager/main.go``).
+Facts about MIG layouts (NVIDIA/mig-parted at bd7160f4): the format is ``api/spec/v1/spec.go``. GPUs are
+identified by their index in NVML's order, ``device-filter`` by PCI device and vendor id. If two entries apply
+to a GPU, the later one wins (``cmd/nvidia-mig-parted/assert/assert.go``). The ConfigMap of a single node has
+its name in the label ``nvidia.com/node-name`` (``cmd/nvidia-mig-manager/main.go``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class KoordinatorDeviceManifest(Manifest, frozen=True, gc=False):
     spec: _DeviceSpec = _DeviceSpec()
 
     def record(self) -> KoordinatorDevice:
-        """The GPUs of the node. A GPU without minor number is left out, because no pod can name it."""
+        """The GPUs of the node. A GPU without a minor number is omitted: no pod can refer to it."""
         gpus = [
             KoordinatorGpu(d.minor, d.id, d.health, tuple(sorted(d.resources.items())))
             for d in self.spec.devices
@@ -61,7 +61,7 @@ class MigLayoutsManifest(Manifest, frozen=True, gc=False):
     data: Texts = {}  # noqa: RUF012 (a new one for each)
 
     def record(self) -> MigLayouts:
-        """The layouts that could be read, with the problem of the others."""
+        """The readable layouts, with the problem of the others."""
         name = f"{self.metadata.namespace or 'default'}/{self.metadata.name}"
         node = self.metadata.labels.get(NODE_LABEL, "")
         return MigLayouts(name, node, *parse_layouts(self.data.get(CONFIG_KEY, "")))

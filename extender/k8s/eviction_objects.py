@@ -1,4 +1,4 @@
-"""The objects that say which pods may be evicted: PriorityClass and PodDisruptionBudget."""
+"""The objects that control evictions of pods: PriorityClass and PodDisruptionBudget."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ MINIMUM_PREEMPTABLE = f"{_TOLERATION}minimum-preemptable-priority"
 TOLERATION_SECONDS = f"{_TOLERATION}toleration-seconds"
 _INTEGER = re.compile(r"[-+]?[0-9]{1,19}")
 ABOVE_ALL = 2**31
-"""No pod has this priority."""
+"""Greater than the priority of any pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass(Named):
     """A PriorityClass. ``queue`` is its label or annotation ``stowage.dev/queue``, "" for none. ``value`` and
-    ``never_preempts`` are what the API server writes into its pods; ``is_default``: also into those that name
-    no class.
+    ``never_preempts`` are what the API server writes into its pods; ``is_default``: also into pods without a
+    class.
 
     Its pods tolerate preemption by a priority below ``minimum_preemptable`` for ``toleration`` seconds after
     they were scheduled (``inf``: always). Source: the plugin PreemptionToleration of
-    kubernetes-sigs/scheduler-plugins, pkg/preemptiontoleration. ``problem`` says which of these could not be
-    read, "" for none; then no priority is high enough.
+    kubernetes-sigs/scheduler-plugins, pkg/preemptiontoleration. ``problem`` names a toleration that could not
+    be read, in which case no priority is high enough; "" for none.
     """
 
     kind: ClassVar[Literal["PriorityClass"]] = "PriorityClass"
@@ -53,11 +53,11 @@ class PodDisruptionBudget(Namespaced):
     """A PodDisruptionBudget.
 
     ``selector``: all requirements must match; None selects no pod. ``allowed`` and ``disrupted`` are
-    ``disruptionsAllowed`` and the names in ``disruptedPods`` of its status; ``allowed`` is 0 while that is
-    older than the budget. ``frees_unready``: pods that are not ready may go in any case.
+    ``disruptionsAllowed`` and the names in ``disruptedPods`` of its status; ``allowed`` is 0 while the status
+    is older than the spec. ``frees_unready``: pods that are not ready may always be evicted.
 
-    ``problem`` says what exceeds a limit of ``limits.py``, "" for nothing; then the budget selects every pod
-    of its namespace, and allows no disruption.
+    ``problem`` names the part that exceeds a limit of ``limits.py``, in which case the budget selects every
+    pod of its namespace and allows no disruption; "" for none.
     """
 
     kind: ClassVar[Literal["PodDisruptionBudget"]] = "PodDisruptionBudget"
@@ -73,7 +73,7 @@ class PodDisruptionBudget(Namespaced):
         """Whether it selects a pod of its namespace with these labels."""
         if self.problem:
             return True
-        # As the eviction API counts, and kube-scheduler from 1.38 on: an empty selector matches every pod.
+        # As in the eviction API, and in kube-scheduler since 1.38, an empty selector matches every pod.
         # Up to 1.37 kube-scheduler ignores such a budget, and all budgets for a pod without labels
         # (``FilterVictimsWithPDBViolation`` of its pkg/scheduler/framework/preemption/util.go).
         return self.selector is not None and all(r.matches(labels) for r in self.selector)
@@ -85,7 +85,7 @@ class PriorityClassManifest(Manifest, frozen=True, gc=False):
     globalDefault: bool = False
 
     def record(self) -> PriorityClass:
-        """The class. A toleration that cannot be read protects its pods from every preemption."""
+        """The class. An unreadable toleration protects its pods from all preemption."""
         name, annotations = self.metadata.name, self.metadata.annotations
         queue = self.metadata.labels.get(QUEUE_LABEL) or annotations.get(QUEUE_LABEL, "")
         queue = sys.intern(queue) if len(queue) <= KEY else ""

@@ -1,16 +1,16 @@
-"""Signs of unhealthy GPUs apart from the device plugin: conditions, labels and taints of a node.
+"""Signs of unhealthy GPUs other than the device plugin's: conditions, labels and taints of a node.
 
-A sign does not say which GPU is unhealthy. So a node with a sign takes no new pods, unless the register of
-its sharing system says which GPUs are unhealthy. A condition with the status ``Unknown`` is no sign, nor is a
-taint with the effect ``PreferNoSchedule``.
+A sign does not identify the unhealthy GPU. So a node with a sign accepts no new pods, unless the register of
+its sharing system identifies the unhealthy GPUs. A condition with the status ``Unknown`` is not a sign, nor
+is a taint with the effect ``PreferNoSchedule``.
 
-Clusters choose names of their own, for the conditions of node-problem-detector's custom plugins
+Clusters choose their own names for the conditions of node-problem-detector's custom plugins
 (kubernetes/node-problem-detector, docs/custom_plugin_monitor.md) and for NVSentinel's taints (its
-docs/INTEGRATIONS.md). So a name that is not in ``data/gpu-health.json`` counts by its words. A name about
+docs/INTEGRATIONS.md). So a name that is not in ``data/gpu-health.json`` is judged by its words. A name about
 GPUs and a fault is a sign if it is true; a name about GPUs that are ready, or about a passed check, is a sign
-if it is false. A name whose last word is a setting (``gpu-failover-group``, ``gpu-error-policy``) is no sign.
+if it is false. A name whose last word is a setting (``gpu-failover-group``, ``gpu-error-policy``) is not one.
 
-Left out: ``metricsexporter.amd.com.gpu.<id>.state``, because AMD's device plugin removes such a GPU from
+Omitted: ``metricsexporter.amd.com.gpu.<id>.state``, because AMD's device plugin removes such a GPU from
 ``allocatable`` itself (instinct.docs.amd.com, gpu-operator/metrics/health); and labels and taints that are
 not about GPUs (``alibabacloud.com/node-needrepair``), because kube-scheduler handles them.
 """
@@ -27,22 +27,22 @@ from extender.k8s.objects import Node
 from extender.untrusted.limits import KEY, NODE_LABELS, quoted
 
 IGNORE_LABEL = "stowage.dev/ignore-gpu-health"
-"""On a node with this label set to "true" no sign counts."""
+"""On a node with this label set to "true", all signs are ignored."""
 
 IF_TRUE, IF_FALSE, NEVER = "True", "False", ""
-"""The status that makes a condition a sign: of a condition about faults, about readiness, about neither."""
+"""The status that makes a condition a sign: for conditions about faults, about readiness, about neither."""
 _KNOWN = facts("gpu-health")
 CONDITIONS: Mapping[str, str] = {
     type: known["unhealthy_if"] for known in _KNOWN["conditions"] for type in known["types"]
 }
-"""Types of conditions, and the status that makes them a sign."""
+"""Types of conditions, with the status that makes them a sign."""
 LABELS: Mapping[str, list[str]] = {known["label"]: known["unhealthy"] for known in _KNOWN["labels"]}
-"""Labels, and the values that make them a sign."""
+"""Labels, with the values that make them a sign."""
 
 _BOUNDARY = re.compile(
     r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])(?![A-Z]s(?![a-z]))|[^A-Za-z0-9]+"  # not in GPUs, XIDs
 )
-"""Where a word of a name ends: ``GPUXidError`` and ``gpu.xid_error`` have the same words."""
+"""Boundaries between the words of a name: ``GPUXidError`` and ``gpu.xid_error`` have the same words."""
 _XID = r"(?:(?<![a-z])|(?<=gpu)|(?<=nvidia))s?xids?(?![a-z])"
 _ABOUT_GPUS = re.compile(rf"gpu|nvidia|nv-?link|nv-?switch|accelerat|{_XID}")
 _FAULT = re.compile(
@@ -54,7 +54,7 @@ _READY = re.compile(r"(?<!not-)(?<![a-z])(ready|healthy|health|ok|available|pass
 _NO = re.compile(r"(?<![a-z])no-")
 _SETTING = re.compile(r"(?<![a-z])(group|domain|policy|profile|config)$")
 _APPLICATION_XIDS = re.compile(r"(?<![a-z])xid-?(13|31|43|45|68|109)(?!\d)")
-"""Xids that an application causes: NVIDIA's device plugin keeps the GPU (k8s-device-plugin, internal/rm)."""
+"""Xids caused by applications: NVIDIA's device plugin ignores them (k8s-device-plugin, internal/rm)."""
 _NO_FAULT = frozenset({"false", "0", "no", "none", "ok", "healthy", "ready"})
 _NOT_READY = frozenset(
     {"false", "0", "no", "unhealthy", "not-ready", "notready", "bad", "failed", "error", "critical"}
@@ -67,9 +67,9 @@ def is_gpu_condition(condition: str) -> bool:
 
 
 def unhealthy_gpu_sign(node: Node) -> str:
-    """The first sign that a GPU of the node is unhealthy, as a text; "" for none.
+    """The first sign of an unhealthy GPU on the node, as text; "" for none.
 
-    Of the labels only the first ``limits.NODE_LABELS`` are searched for words.
+    Only the first ``limits.NODE_LABELS`` labels are searched for words.
     """
     if node.labels.get(IGNORE_LABEL) == "true":
         return ""

@@ -1,7 +1,7 @@
-"""Jobs of many pods, as their operators' own objects describe them: how many pods start together, and which.
+"""Jobs of many pods, from the objects of their operators: the number of pods that start together, and which.
 
-A kind is a row of ``JOB_KINDS``, beside its name in ``objects.JobKind``, the reader of its pods' labels in
-``queues.gang_words`` and its right in ``deploy/rbac.yaml``. A TrainJob (Kubeflow Trainer v2) makes a JobSet,
+A kind is a row of ``JOB_KINDS``, its name in ``objects.JobKind``, the reader of its pods' labels in
+``queues.gang_words`` and its rule in ``deploy/rbac.yaml``. A TrainJob (Kubeflow Trainer v2) creates a JobSet,
 NVIDIA's Dynamo a PodGang or a LeaderWorkerSet, a RayJob and a RayService a RayCluster.
 """
 
@@ -23,7 +23,7 @@ _Fields = dict[str, Any]
 
 
 class Size(NamedTuple):
-    """How many pods of a job must run, and the rest as in ``PodGroup``."""
+    """The minimum of pods of a job that must run, and other fields of ``PodGroup``."""
 
     minimum: int
     together: int | None = None
@@ -31,7 +31,7 @@ class Size(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """``path`` of the kind's lists below /apis. ``size`` reads it from ``spec`` and ``status``."""
+    """``path`` of the kind's lists below /apis. ``size`` reads ``spec`` and ``status``."""
 
     path: str
     size: Callable[[_Fields, _Fields], Size]
@@ -39,7 +39,7 @@ class _Row(NamedTuple):
 
 def _kubeflow(spec: _Fields, status: _Fields) -> Size:
     """``runPolicy.schedulingPolicy.minAvailable``, else the elastic minimum, else all. A launcher that waits
-    for the workers does not exist before they run."""
+    for the workers is not created before they run."""
     roles = [as_map(value) for key, value in spec.items() if key.endswith("ReplicaSpecs")]
     replicas = {name: as_map(replica) for role in roles for name, replica in role.items()}
     if spec.get("launcherCreationPolicy") == "WaitForWorkersReady":
@@ -52,7 +52,7 @@ def _kubeflow(spec: _Fields, status: _Fields) -> Size:
 
 
 def _job_set(spec: _Fields, status: _Fields) -> Size:
-    """All pods of all jobs. Those that ``dependsOn`` holds back count: their room is needed, too."""
+    """All pods of all jobs, including those held back by ``dependsOn``: they need resources, too."""
     return Size(sum(_pods_of_job(as_map(job)) for job in as_list(spec.get("replicatedJobs"))))
 
 
@@ -68,14 +68,13 @@ def _pod_gang(spec: _Fields, status: _Fields) -> Size:
 
 
 def _leader_worker_set(spec: _Fields, status: _Fields) -> Size:
-    """Of one group, which is a gang by itself."""
+    """The size of one group: each group is a separate gang."""
     return Size(_or_one(as_map(spec.get("leaderWorkerTemplate")).get("size")))
 
 
 def _ray_cluster(spec: _Fields, status: _Fields) -> Size:
-    """Ray works with its head and any number of workers, but a head alone is of no use: it starts with the
-    ``minReplicas`` of each group, or with one worker. The hosts of a replica are useless without each
-    other."""
+    """Ray works with its head and any number of workers, but a head alone is useless: the cluster starts with
+    the ``minReplicas`` of each group, or with one worker. A replica needs all of its hosts."""
     groups = [as_map(group) for group in as_list(spec.get("workerGroupSpecs"))]
     groups = [group for group in groups if group.get("suspend") is not True]
     hosts = {as_text(group.get("groupName")): _or_one(group.get("numOfHosts")) for group in groups}
@@ -85,7 +84,7 @@ def _ray_cluster(spec: _Fields, status: _Fields) -> Size:
 
 
 def _kueue(spec: _Fields, status: _Fields) -> Size:
-    """The counts of the admission, which may be partial, else those that were asked for."""
+    """The counts of the admission, which may be partial, else the requested ones."""
     admitted = as_list(as_map(status.get("admission")).get("podSetAssignments"))
     return Size(
         sum(count_of(as_map(pod_set).get("count")) for pod_set in admitted or as_list(spec.get("podSets")))
@@ -124,7 +123,7 @@ class JobManifest(Manifest, frozen=True, gc=False):
     status: Any = None
 
     def record(self, kind: JobKind | None = None) -> PodGroup:
-        """How many of the job's pods run together. ``kind``: unless the job itself names it."""
+        """The number of the job's pods that run together. ``kind``: for a job that does not name its own."""
         named: list[JobKind] = [known for known in JOB_KINDS if known == self.kind]
         own = kind or named[0]
         spec, namespace = as_map(self.spec), self.metadata.namespace_or_default
@@ -142,8 +141,8 @@ class JobManifest(Manifest, frozen=True, gc=False):
 
 
 def _longest(spec: _Fields) -> float:
-    """Seconds from the job's start, of Kubeflow, or from Kueue's admission: a pod starts later, so it does
-    not run for longer."""
+    """Seconds from the job's start (Kubeflow), or from the admission (Kueue); pods start later, so none runs
+    longer."""
     of_job = as_map(spec.get("runPolicy")).get("activeDeadlineSeconds")
     limits = spec.get("maximumExecutionTimeSeconds"), of_job
     known = (float(limit) for limit in limits if type(limit) is int and 0 <= limit < 2**63)
@@ -151,8 +150,7 @@ def _longest(spec: _Fields) -> float:
 
 
 def _templates(spec: _Fields, namespace: str) -> list[tuple[Pod, int]]:
-    """The pods that a spec makes. Those that cannot be read are left out: they are not known before they
-    exist."""
+    """The pods that a spec creates. Unreadable ones are omitted until they exist."""
     found = []
     with suppress(RecursionError):
         for number, (_, template, count) in enumerate(islice(pod_templates(spec, (), 1), GANG_TEMPLATES)):

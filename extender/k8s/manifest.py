@@ -1,12 +1,12 @@
-"""How Stowage reads a Kubernetes object: one decoder for all kinds, and the metadata that every object has.
+"""The decoder of Kubernetes objects of all kinds, and the metadata that every object has.
 
 A kind is a ``Manifest``: the fields that Stowage reads, under the names of the API. msgspec skips the text of
-all others, nine tenths of a pod or node, without checking more than the structure of its JSON. It takes only
-what is exactly as the types say. Anything else is read again as Go and Kubernetes read it: null is as good as
-absent, and a quantity may be a number ("cpu: 1").
+all others, nine tenths of a pod or node, checking only the structure of the JSON. It accepts only values that
+match the types exactly. Anything else is read again by the rules of Go and Kubernetes: null means absent, and
+a quantity may be a number ("cpu: 1").
 
-An object of the API server is never left out because of one field: what cannot be read of it is
-(``Manifest.salvaged``), and the kind says what that counts as.
+An object of the API server is never dropped because of one field: only the unreadable fields are
+(``Manifest.salvaged``), and the kind determines their substitute.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ from extender.untrusted.visible import visible
 _T = TypeVar("_T")
 
 # Domains (with their subdomains) and unqualified prefixes of annotations about GPUs, queues, gangs or
-# preemption. All others are dropped: on most pods they are larger than everything that is kept.
+# preemption. All others are dropped: on most pods they exceed the rest of the record.
 _DOMAINS = (
     *(".stowage.dev", ".nvidia.com", ".hami.io", ".koordinator.sh", ".volcano.sh", ".scheduling.k8s.io"),
     *(".kai.scheduler", ".run.ai", ".kueue.x-k8s.io", ".kwok.x-k8s.io", ".aliyun.com"),
     *(".scheduling.x-k8s.io", ".jobset.sigs.k8s.io", ".leaderworkerset.sigs.k8s.io", ".ray.io"),
     *(".cluster-autoscaler.kubernetes.io", ".karpenter.sh"),
 )
-_SHARED_ENTRIES = 64  # no template has as many labels
+_SHARED_ENTRIES = 64  # more labels than any template has
 _LARGEST = 1 << 63
 _TIMESTAMP = 40  # characters; RFC 3339 with nanoseconds and an offset has 35
 _UNQUALIFIED_PREFIXES = ("ALIYUN_COM_GPU", "gpu-", "runai-", "pod-group-name")
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|$)|[][{}]', re.DOTALL)
-"""Brackets, and texts, which may have some inside."""
+"""Brackets, and strings, which may contain some."""
 _FIELDS_LEFT_OUT = 8
-"""Of one object, one by one. If more cannot be read, whole parts such as ``spec.containers`` are left out."""
+"""Maximum per object. If more are unreadable, whole parts such as ``spec.containers`` are omitted."""
 _IDENTITY = (["metadata", "name"], ["metadata", "namespace"], ["metadata", "uid"])
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
-"""A small hashable map from name to value, sorted by name. Quantities stay as they were written."""
+"""A small hashable map from name to value, sorted by name. Quantities are kept as written."""
 Texts: TypeAlias = dict[str, str]
-"""A map in which an entry that is null does not count, such as one of quantities."""
+"""A map whose null entries are ignored, such as a map of quantities."""
 Labels: TypeAlias = Annotated[Texts, Meta(extra={"null": ""})]
-"""A map in which null is an empty text."""
+"""A map in which null means an empty string."""
 Int: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-"""A number as the API server has it; JSON has longer ones, which no float can hold."""
+"""An integer of the API server; JSON allows larger ones, which no float can hold."""
 Name: TypeAlias = Annotated[str, Meta(max_length=KEY)]
 """The name of an object. The API server allows 253 characters, so it serves no object with a longer one."""
 
 
 class Unreadable(ValueError):
-    """An object has not the form of its kind. The text says where, in at most ``PROBLEM`` characters."""
+    """An object does not match its kind. The text has the location, in at most ``PROBLEM`` characters."""
 
 
-# No part of a manifest refers back to a whole, so the garbage collector need not look at any of them.
+# Manifests have no reference cycles, so the garbage collector can ignore them.
 class OwnerManifest(Struct, frozen=True, gc=False):
     kind: str = ""
     name: Name = ""
@@ -86,7 +86,7 @@ class Metadata(Struct, frozen=True, gc=False):
 
     @property
     def namespace_or_default(self) -> str:
-        """One text for all objects of a namespace."""
+        """One shared string for all objects of a namespace."""
         return sys.intern(self.namespace or "default")
 
     @property
@@ -95,7 +95,7 @@ class Metadata(Struct, frozen=True, gc=False):
 
 
 class Named:
-    """A record of an object that has no namespace."""
+    """A record of a cluster-scoped object."""
 
     __slots__ = ()
     name: str
@@ -106,7 +106,7 @@ class Named:
 
 
 class Namespaced:
-    """A record of an object in a namespace."""
+    """A record of a namespaced object."""
 
     __slots__ = ()
     namespace: str
@@ -118,7 +118,7 @@ class Namespaced:
 
 
 class Manifest(Struct, frozen=True, gc=False):
-    """The part of an object that Stowage reads. Its ``record()`` is what it keeps of it."""
+    """The part of an object that Stowage reads; ``record()`` returns the part that it keeps."""
 
     metadata: Metadata = Metadata()
 
@@ -136,9 +136,9 @@ class Manifest(Struct, frozen=True, gc=False):
 
     @classmethod
     def salvaged(cls, text: bytes | msgspec.Raw) -> tuple[Self, str, tuple[str, ...]]:
-        """What of an object can be read, what cannot be ("" if all can), and the fields that are left out for
-        that, as ``.spec.containers``. Names in its metadata that are too long are cut. Raises ``Unreadable``
-        if it has no name."""
+        """The readable part of an object, the problem of the rest ("" for none), and the omitted fields, such
+        as ``.spec.containers``. Overlong names in its metadata are truncated. Raises ``Unreadable`` if it has
+        no name."""
         try:
             return cls.from_json(text), "", ()
         except Unreadable as error:
@@ -153,14 +153,14 @@ class Manifest(Struct, frozen=True, gc=False):
 
     @classmethod
     def from_value(cls, value: object) -> Self:
-        """The same of what a JSON or YAML parser has made. Raises ``Unreadable``."""
+        """Read the output of a JSON or YAML parser. Raises ``Unreadable``."""
         return read_value(value, cls)
 
     record: ClassVar[Callable[..., Any]]
 
 
 MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What the decoder raises."""
+"""Exceptions of the decoder."""
 
 
 _type_info: Callable[[object], inspect.Type] = lru_cache(inspect.type_info)
@@ -169,8 +169,8 @@ _making = Lock()
 
 
 def decoder_of(kind: type[_T]) -> msgspec.json.Decoder[_T]:
-    """The decoder of a type. msgspec (0.22) looks at a type, and at those in it, when it first decodes one;
-    the process crashes if two threads do that at once."""
+    """The decoder of a type. msgspec (0.22) inspects a type, and its parts, when it first decodes one; the
+    process crashes if two threads do that at once."""
     if kind not in _decoders:
         with _making:
             _decoders[kind] = msgspec.json.Decoder(kind)
@@ -179,8 +179,9 @@ def decoder_of(kind: type[_T]) -> msgspec.json.Decoder[_T]:
 
 
 def decode(text: bytes | msgspec.Raw, kind: type[_T]) -> _T:
-    """Without what is nested deeper than anything that is read: users write such values into free fields, as
-    the parameters of a claim, and the decoder refuses all that is around them. Raises ``MALFORMED``."""
+    """Decode a text without values nested deeper than any field that is read: users write these into free
+    fields, such as the parameters of a claim, and the decoder would reject everything around them. Raises
+    ``MALFORMED``."""
     try:
         return decoder_of(kind).decode(text)
     except RecursionError:
@@ -188,7 +189,7 @@ def decode(text: bytes | msgspec.Raw, kind: type[_T]) -> _T:
 
 
 def _outer_levels(text: bytes) -> bytes:
-    """The JSON with 0 for each list or map that is nested deeper than ``DEPTH``."""
+    """The JSON with 0 in place of each list or map nested deeper than ``DEPTH``."""
     kept, depth, start = list[bytes](), 0, 0
     for match in _BRACKETS.finditer(text):
         bracket = match[0]
@@ -205,7 +206,7 @@ def _outer_levels(text: bytes) -> bytes:
 
 
 def _repaired(value: object, kind: type[_T]) -> tuple[_T, tuple[str, ...]]:
-    """The value without the fields that cannot be read, and these. Raises ``Unreadable``."""
+    """The value without its unreadable fields, and the names of these. Raises ``Unreadable``."""
     left_out: list[str] = []
     for tries in count():
         try:
@@ -221,17 +222,17 @@ def _repaired(value: object, kind: type[_T]) -> tuple[_T, tuple[str, ...]]:
         else:
             del around[path[-1]]
             left_out.append("".join(f".{step}" for step in path))
-    raise AssertionError  # each try has one field less
+    raise AssertionError  # each iteration removes a field
 
 
 def _path_of(error: msgspec.ValidationError) -> list[Any]:
-    """Of what cannot be read: names of fields, and places in lists. A map is read as a whole."""
+    """The path of the unreadable value: field names, and list indices. Maps are read as a whole."""
     path = str(error).rpartition("`$")[2].partition("[...]")[0]
     return [int(step) if step.isdecimal() else step for step in re.findall(r"[.\[](\w+)", path)]
 
 
 def read_value(value: object, kind: type[_T]) -> _T:
-    """A part of a manifest, of what a JSON or YAML parser has made. Raises ``Unreadable``."""
+    """Read a part of a manifest from the output of a JSON or YAML parser. Raises ``Unreadable``."""
     decoder_of(kind)  # from here on the type is known
     try:
         return msgspec.convert(value, kind)
@@ -244,11 +245,11 @@ def read_value(value: object, kind: type[_T]) -> _T:
 
 
 def _as_go_reads(value: object, expected: inspect.Type) -> object:
-    """The value without nulls, and with texts in the place of numbers in maps of texts, such as those of
-    quantities. The name of a device that is a number stays one: nobody knows which device it means."""
+    """The value without nulls, and with strings instead of numbers in maps of strings, such as quantities. A
+    device name that is a number is kept: the device that it means is unknown."""
     most = getattr(expected, "max_length", None)
     if most is not None and isinstance(value, dict | list) and len(value) > most:
-        return value  # it will be refused as a whole
+        return value  # it will be rejected as a whole
     match value, expected:
         case dict(), inspect.StructType(fields=fields) | inspect.DataclassType(fields=fields):
             types = {field.encode_name: field.type for field in fields}
@@ -263,7 +264,7 @@ def _as_go_reads(value: object, expected: inspect.Type) -> object:
         case list(), inspect.ListType(item_type=inner) | inspect.VarTupleType(item_type=inner):
             return [_as_go_reads(entry, inner) for entry in value]
         case _, inspect.UnionType(types=types):
-            return _as_go_reads(value, types[0])  # the other one is None
+            return _as_go_reads(value, types[0])  # the other type is None
     return value
 
 
@@ -274,7 +275,7 @@ def _as_text(value: object) -> object:
 
 
 def decoding_problem(error: Exception) -> str:
-    """The path and what is wrong there: ``spec.containers.0: Expected object, got int``."""
+    """The path and its problem: ``spec.containers.0: Expected object, got int``."""
     if not isinstance(error, msgspec.ValidationError):
         return "Invalid JSON"
     text = visible(str(error).replace("`", "").replace(" - at key in $", " - at $"))
@@ -299,8 +300,8 @@ def relevant_entries(entries: Labels) -> Mapping[str, str]:
 
 
 def all_entries(entries: Labels) -> Mapping[str, str]:
-    """The labels of a pod, with one string object for equal texts of all pods. Pods of one template that are
-    read one after the other share one object."""
+    """The labels of a pod, with one string object for equal texts of all pods. Pods of a template that are
+    read consecutively share one map."""
     if not entries:
         return NO_ENTRIES
     if entries == _last_labels[0]:
@@ -321,20 +322,20 @@ def _relevant_name(key: str) -> str | None:
 
 
 def is_relevant(key: str) -> bool:
-    """Whether an annotation or resource is about GPUs, queues, gangs or preemption, by its name."""
+    """Whether, by its name, an annotation or resource is about GPUs, queues, gangs or preemption."""
     domain, slash, _ = f".{key}".partition("/")
     return domain.endswith(_DOMAINS) if slash else key.startswith(_UNQUALIFIED_PREFIXES)
 
 
 def is_extended(resource: str) -> bool:
-    """As Kubernetes says it (``IsExtendedResourceName`` in k8s.io/component-helpers)."""
+    """Kubernetes's ``IsExtendedResourceName`` (k8s.io/component-helpers)."""
     return "/" in resource and "kubernetes.io/" not in resource and not resource.startswith("requests.")
 
 
 def drop_large_entries(
     labels: Mapping[str, str], annotations: Mapping[str, str], longest: int, total: int
 ) -> tuple[Mapping[str, str], Mapping[str, str], tuple[str, ...], str]:
-    """Labels and annotations of at most ``longest`` characters each, and ``total`` together with their names.
+    """Labels and annotations of at most ``longest`` characters each, and ``total`` including their names.
 
     Third, the names of those that were dropped (the largest are dropped first); fourth, a problem if there
     are too many names to list, else "".
@@ -349,7 +350,7 @@ def drop_large_entries(
     for place, (size, key, which) in enumerate(by_size):
         text = maps[which][key]
         total -= size
-        if total < 0:  # all that follow are at least as large
+        if total < 0:  # all later ones are at least as large
             dropped += [key for _, key, _ in by_size[place:]]
             break
         if len(text) > longest:
@@ -370,7 +371,7 @@ def unix_seconds(timestamp: str | None) -> float:
     return _unix_seconds(timestamp) if timestamp and len(timestamp) <= _TIMESTAMP else 0.0
 
 
-@lru_cache(maxsize=1024)  # of short texts: the times of one pod come again with each of its events
+@lru_cache(maxsize=1024)  # short texts: each event of a pod repeats its times
 def _unix_seconds(timestamp: str) -> float:
     try:
         return datetime.fromisoformat(timestamp).timestamp()
@@ -379,5 +380,5 @@ def _unix_seconds(timestamp: str) -> float:
 
 
 def micro_time() -> str:
-    """Now as a MicroTime, the format of times in a Lease and in an Event."""
+    """The current time as a MicroTime, the format of times in a Lease and in an Event."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

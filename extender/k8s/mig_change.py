@@ -1,5 +1,5 @@
-"""The annotation of a node whose MIG layout Stowage changes. It says how far the change is, so that whoever
-leads next goes on with it. No other place knows."""
+"""The annotation of a node whose MIG layout Stowage changes. It is the only record of the change's progress,
+from which the next leader continues."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from extender.untrusted.limits import DEVICES_PER_NODE, KEY, MIG_PROFILES, NAME
 
 ANNOTATION = "stowage.dev/mig-change"
 _LONGEST = 48 * 3600.0
-"""Seconds from the beginning of a change for which it may close a node, or keep it from another one."""
+"""Maximum seconds from the beginning of a change for which it may close a node, or prevent another change."""
 _SKEW = 300.0
-"""Seconds by which clocks may differ."""
+"""Maximum clock skew in seconds."""
 _SIZE = 8192
 Step: TypeAlias = Literal["drain", "apply", "revert", "done", "given_up", "failed"]
 _Name: TypeAlias = Annotated[str, Meta(max_length=NAME)]
@@ -23,8 +23,8 @@ _Count: TypeAlias = Annotated[int, Meta(ge=0, le=DEVICES_PER_NODE)]
 
 
 class NodeLayout(Struct, frozen=True, omit_defaults=True):
-    """A MIG layout, and what a node offers with it, by resource. ``name``: as the MIG manager knows it, ""
-    for one that somebody would have to add. ``profile``: of all instances where the strategy is ``single``.
+    """A MIG layout, and the resources that a node offers with it. ``name``: the MIG manager's name of it, ""
+    for a layout that would have to be added. ``profile``: of all instances with the strategy ``single``.
     """
 
     name: _Name
@@ -33,8 +33,8 @@ class NodeLayout(Struct, frozen=True, omit_defaults=True):
 
 
 class MigChange(Struct, frozen=True, omit_defaults=True):
-    """``since``: when the change began, and ``until`` the time at which this step ends: after the last one
-    for how long the node is left alone. Unix seconds. ``pod``: the key of the first pod that waits for it."""
+    """``since``: start of the change; ``until``: end of this step or, after the last step, of the cooldown of
+    the node, in Unix seconds. ``pod``: the key of the first pod that waits for the change."""
 
     before: NodeLayout = field(name="from")
     after: NodeLayout = field(name="to")
@@ -48,15 +48,15 @@ class MigChange(Struct, frozen=True, omit_defaults=True):
         return self.step in ("drain", "apply", "revert")
 
     def lasts(self, now: float) -> bool:
-        """Whether the time of this step is not over. It is, too, where no Stowage can have written it."""
+        """Whether the time of this step is not over. False for times that Stowage cannot have written."""
         return self.since - _SKEW <= now < min(self.until, self.since + _LONGEST)
 
     def closes(self, now: float) -> bool:
-        """Whether the node takes no new pods. That ends also if nobody goes on with the change."""
+        """Whether the node accepts no new pods. Expires even if no leader continues the change."""
         return self.is_active and self.lasts(now)
 
     def described(self) -> str:
-        """For people: what changes, for whom, how far it is, and what stops it."""
+        """The change, its pod, its progress, and how to stop it, as text."""
         whom = f" for {self.pod}" if self.pod else ""
         text = f"MIG layout {self.before.name} to {self.after.name}{whom}: {self.step}"
         return f"{text}; to stop it, remove the annotation {ANNOTATION}" if self.is_active else text
@@ -66,7 +66,7 @@ class MigChange(Struct, frozen=True, omit_defaults=True):
 
 
 def mig_change_of(annotations: Mapping[str, str]) -> MigChange | None:
-    """The change that these annotations of a node tell of; None for none, or where it cannot be read."""
+    """The change in these annotations of a node; None for none, or if it cannot be read."""
     text = annotations.get(ANNOTATION, "")
     if not text or len(text) > _SIZE:
         return None

@@ -1,8 +1,8 @@
-"""kube-scheduler's own filters for one pod: node selector, required node affinity, taints, cordons; and which
-pods insist on the same nodes.
+"""kube-scheduler's own filters for one pod: node selector, required node affinity, taints, cordons; and the
+requirements that pods share.
 
-``filter`` does not need them: kube-scheduler only asks about nodes that passed. ``explain`` and the replay of
-a snapshot look at all nodes, so they apply the filters here. Not implemented: affinity between pods
+``filter`` does not need them: kube-scheduler only sends nodes that passed. ``explain`` and the replay of a
+snapshot consider all nodes, so they apply the filters here. Not implemented: affinity between pods
 (``cluster/pod_conflicts.py`` has a part), topology spread and host ports.
 """
 
@@ -24,29 +24,29 @@ OTHER_VOLUME = "a volume of the pod is on other nodes"
 NOT_TOLERATED = "node has a taint that the pod does not tolerate"
 
 _PLACED_BY = frozenset({"cpu", "memory"})
-"""Resources without a domain that Stowage places by."""
+"""Resources without a domain that Stowage considers in placement."""
 HOSTNAME = "kubernetes.io/hostname"
 _CONDITIONS = "node.kubernetes.io/"
-"""Kubernetes adds tolerations of such taints to pods, and the taints come and go with a node's conditions."""
+"""Kubernetes adds tolerations of these taints to pods, and the taints follow the node's conditions."""
 CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
 def has_unknown_filters(pod: Pod) -> bool:
-    """Whether kube-scheduler may reject a node for something that Stowage does not compute: affinity between
-    pods, topology spread, host ports, volumes, or resources other than CPU, memory and GPUs."""
+    """Whether kube-scheduler may reject a node because of filters that Stowage does not implement: affinity
+    between pods, topology spread, host ports, volumes, or resources other than CPU, memory and GPUs."""
     return pod.has_other_constraints or bool(other_resources(pod))
 
 
 def other_resources(pod: Pod) -> set[str]:
-    """The resources that the pod requests and Stowage does not place by."""
+    """The resources that the pod requests and Stowage ignores in placement."""
     names = {name for container in pod.spec.all_containers for name, _ in container.requests}
     names |= {name for name, _ in pod.spec.overhead}
     return {name for name in names if name not in _PLACED_BY and not is_relevant(name)}
 
 
 class NodeFilter:
-    """The filters for one pod and its known ``volumes``. Results are cached by the labels and taints that
-    they depend on."""
+    """The filters for one pod and its known ``volumes``. Results are cached by the labels and taints on which
+    they depend."""
 
     def __init__(self, pod: Pod, volumes: Iterable[PersistentVolume | None] = ()) -> None:
         self._volumes = [volume.terms for volume in volumes if volume and volume.terms]
@@ -58,7 +58,7 @@ class NodeFilter:
         self._tolerated: dict[tuple[Taint, ...], bool] = {}
 
     def rejection(self, node: Node) -> str:
-        """Why kube-scheduler would reject the node, "" if these filters accept it."""
+        """The reason kube-scheduler would reject the node, "" if these filters accept it."""
         if self._constraints.problem:
             return self._constraints.problem
         if node.unschedulable and not self._tolerates((CORDON,)):
@@ -93,9 +93,8 @@ class NodeFilter:
 
 @dataclass(frozen=True, slots=True)
 class NodeRequirement:
-    """Which labels a pod requires of its node: those of ``selector``, and one of ``terms`` if there are any
-    (without fields); and that it has no taints but those of ``tolerations``. Pods of one template require the
-    same."""
+    """A pod's requirements on its node: the labels of ``selector``, one of ``terms`` if there are any
+    (without fields), and no taints except those of ``tolerations``. Pods of one template share them."""
 
     selector: Pairs = ()
     terms: tuple[NodeSelectorTerm, ...] = ()
@@ -107,7 +106,7 @@ class NodeRequirement:
         return tuple(dict.fromkeys((*(key for key, _ in self.selector), *of_terms)))
 
     def matches(self, labels: Mapping[str, str], taints: Sequence[Taint] = ()) -> bool:
-        """Whether a node with these labels and taints meets it."""
+        """Whether a node with these labels and taints meets the requirements."""
         if any(labels.get(key) != value for key, value in self.selector):
             return False
         if taints and not tolerated(taints, self.tolerations):
@@ -115,26 +114,26 @@ class NodeRequirement:
         return not self.terms or any(term.matches("", labels) for term in self.terms)
 
     def only(self, counts: Callable[[str], bool]) -> NodeRequirement:
-        """The part that is about these labels, and about taints."""
+        """The part about labels that ``counts`` accepts, and about taints."""
         selector = tuple(pair for pair in self.selector if counts(pair[0]))
         terms = tuple(
             NodeSelectorTerm(tuple(requirement for requirement in term.labels if counts(requirement.key)))
             for term in self.terms
         )
         if not all(term.labels for term in terms):
-            terms = ()  # one of them requires nothing of these labels
+            terms = ()  # one term requires none of these labels
         return NodeRequirement(selector, terms, self.tolerations)
 
 
 NO_REQUIREMENT = NodeRequirement()
-"""Of pods that name no label and tolerate no taint."""
+"""The requirements of pods without selectors and tolerations."""
 
 
 def node_requirement(pod: Pod) -> NodeRequirement | None:
-    """What the pod requires of the labels and taints of its node; None for ``NO_REQUIREMENT``.
+    """The pod's requirements on the labels and taints of its node; None for ``NO_REQUIREMENT``.
 
-    What names a single node does not count, nor does a requirement on more than ``TAUGHT_LABELS`` values: no
-    other pod can be expected to share it.
+    Requirements that name a single node are ignored, as are those on more than ``TAUGHT_LABELS`` values:
+    other pods are unlikely to share them.
     """
     terms = pod.scheduling_constraints.node_affinity or ()
     tolerations = {

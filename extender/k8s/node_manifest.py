@@ -71,15 +71,15 @@ class NodeManifest(Manifest, frozen=True, gc=False):
 
 
 def _differing(capacity: Texts, allocatable: Mapping[str, str]) -> Mapping[str, str]:
-    """The extended resources of which there is another amount than ``allocatable`` says. Kubelet counts
-    unhealthy devices in ``capacity`` only, and so those of a device plugin that is gone (``GetCapacity`` of
+    """The extended resources whose capacity differs from ``allocatable``. Kubelet counts unhealthy devices,
+    including those of a stopped device plugin, only in ``capacity`` (``GetCapacity`` of
     pkg/kubelet/cm/devicemanager/manager.go in kubernetes/kubernetes)."""
     found = [(k, v) for k, v in capacity.items() if v and v != "0" and "/" in k and allocatable.get(k) != v]
     return interned(dict(found[: limits.RESOURCES]))
 
 
 def _allocatable(resources: Texts) -> tuple[Texts, str]:
-    """The resources that are kept, and which limit they exceed."""
+    """The resources that are kept, and the limit that they exceed."""
     if (
         len(resources) > limits.RESOURCES
     ):  # kubelet keeps the MIG profiles of earlier layouts, with 0 instances

@@ -1,9 +1,9 @@
-"""NodeResourceTopology: which resources lie on which NUMA node, and how kubelet's Topology Manager judges.
+"""NodeResourceTopology: the resources of each NUMA node, and the policy of kubelet's Topology Manager.
 
 Facts: k8stopologyawareschedwg/noderesourcetopology-api, ``pkg/apis/topology/v1alpha2/types.go``; NFD's
-topology updater writes one object of this kind for each node, with the node's name, and looks once a minute
-(kubernetes-sigs/node-feature-discovery, ``nfd-topology-updater``). Policy and scope stand in ``attributes``;
-older objects have both as one word in ``topologyPolicies``.
+topology updater writes one object of this kind for each node, with the node's name, and checks it every
+minute (kubernetes-sigs/node-feature-discovery, ``nfd-topology-updater``). Policy and scope are in
+``attributes``; older objects combine them in one word of ``topologyPolicies``.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _OLD: dict[str, tuple[Policy | None, bool]] = {
     "BestEffortContainerLevel": ("best-effort", False),
     "BestEffortPodLevel": ("best-effort", True),
 }
-"""Policy, and whether it judges pods as a whole."""
+"""Policy, and whether it applies to pods as a whole."""
 _NUMBER = re.compile(r"node-(\d|[1-5]\d|6[0-3])", re.ASCII)
-"""Names of zones that are NUMA nodes. Kubelet's sets of them have 64 bits."""
+"""Names of zones that are NUMA nodes. Kubelet's NUMA bit masks have 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTopology(Named):
-    """The NUMA nodes of the node of this name, in the order of their numbers. ``whole_pods``: the scope is
-    the pod. ``version``: the resourceVersion. ``problem``: what of it cannot be read, "" for nothing; of a
-    resource that cannot be read nothing is free."""
+    """The NUMA nodes of the node of this name, in numerical order. ``whole_pods``: the scope is the pod.
+    ``version``: the resourceVersion. ``problem``: the unreadable part, "" for none; an unreadable resource
+    has no free amount."""
 
     kind: ClassVar[Literal["NodeResourceTopology"]] = "NodeResourceTopology"
     name: str
@@ -56,7 +56,7 @@ class _Attribute(Struct, frozen=True, gc=False):
 
 
 class _Resource(Struct, frozen=True, gc=False):
-    """The CRD takes its amounts as numbers, too."""
+    """The CRD also accepts numbers as amounts."""
 
     name: Name = ""
     capacity: str | Int = "0"
@@ -87,7 +87,7 @@ class NodeTopologyManifest(Manifest, frozen=True, gc=False):
         return NodeTopology(metadata.name, policy, whole_pods, in_order, metadata.resourceVersion, problem)
 
     def _judges(self) -> tuple[Policy | None, bool]:
-        """The policy, None if it is not known, and whether its scope is the pod."""
+        """The policy, None if unknown, and whether its scope is the pod."""
         policy, whole_pods = _OLD.get(next(iter(self.topologyPolicies), ""), (None, False))
         for attribute in self.attributes:
             if attribute.name == "topologyManagerPolicy":
@@ -98,7 +98,7 @@ class NodeTopologyManifest(Manifest, frozen=True, gc=False):
 
 
 def _numa_node(zone: _Zone, problems: list[str]) -> NumaNode:
-    """How few NUMA nodes suffice depends on all CPUs and devices, but only on allocatable memory."""
+    """The minimum number of NUMA nodes depends on all CPUs and devices, but only on allocatable memory."""
     free, total = dict[str, int](), dict[str, int]()
     for resource in zone.resources:
         free[resource.name] = total[resource.name] = 0
@@ -114,7 +114,7 @@ def _numa_node(zone: _Zone, problems: list[str]) -> NumaNode:
 
 
 def is_memory(resource: str) -> bool:
-    """Whether kubelet's memory manager gives it."""
+    """Whether kubelet's memory manager allocates it."""
     return resource == "memory" or resource.startswith("hugepages-")
 
 

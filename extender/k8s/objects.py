@@ -1,8 +1,8 @@
-"""Records of Kubernetes objects, as far as Stowage needs them, and the events that carry them.
+"""Records of the parts of Kubernetes objects that Stowage needs, and the events that carry them.
 
-There is one record for every object of a cluster, so records are small: slots, shared strings, and one spec
-for all pods of a template. The manifest modules make them; what a resource name, label or annotation means is
-up to ``inventory`` and ``dialects``.
+Every object of a cluster has a record, so records are small: slots, shared strings, and one spec for all pods
+of a template. The manifest modules create them; ``inventory`` and ``dialects`` interpret resource names,
+labels and annotations.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ PodGroupKind: TypeAlias = Literal[
     "KaiPodGroup",
     JobKind,
 ]
-"""What says how many pods run together: objects of the kind PodGroup ("PodGroup" is Kubernetes' own), and the
-jobs of ``job_kinds``."""
+"""Kinds that declare how many pods run together: PodGroup of several APIs ("PodGroup" is Kubernetes's own),
+and the jobs of ``job_kinds``."""
 Kind: TypeAlias = (
     Literal[
         "Node",
@@ -59,17 +59,17 @@ Kind: TypeAlias = (
     | PodGroupKind
 )
 REQUIRED_KINDS: frozenset[Kind] = frozenset({"Node", "Pod"})
-"""Nothing is decided before these are listed, or while their events lag behind."""
+"""No decisions are made before these are listed, or while their events lag behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node(Named):
     """A Node.
 
-    ``capacity``: what the node has of extended resources of which ``allocatable`` says something else.
-    ``unreadable`` names labels and annotations that were dropped because they are too large, and fields that
-    cannot be read, as ``.spec.taints``. ``problem`` says what else exceeds a limit of ``limits.py`` and is
-    therefore incomplete, "" for nothing.
+    ``capacity``: that of extended resources for which it differs from ``allocatable``. ``unreadable`` lists
+    labels and annotations that were dropped because they are too large, and unreadable fields, such as
+    ``.spec.taints``. ``problem`` names another part that exceeds a limit of ``limits.py`` and is therefore
+    incomplete, "" for none.
     """
 
     kind: ClassVar[Literal["Node"]] = "Node"
@@ -90,7 +90,7 @@ class Node(Named):
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container. ``requests`` are completed from ``limits``, as the API server does."""
+    """One container. ``requests`` default to ``limits``, as in the API server."""
 
     name: str = ""
     requests: Pairs = ()
@@ -100,8 +100,8 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class PodClaim:
-    """An entry of ``spec.resourceClaims``: names a ResourceClaim, or the template to create one from;
-    ``devices``: what that one asks for, if it stands beside the pod in a file."""
+    """An entry of ``spec.resourceClaims``: names a ResourceClaim, or the template to create it from.
+    ``devices``: the template's requests, if it is in the same file as the pod."""
 
     name: str
     claim: str = ""
@@ -110,8 +110,8 @@ class PodClaim:
 
 
 class _SpecMemo:
-    """Slots for the hash of a large record that is looked up several times for each event, and for what
-    ``other_resources`` and ``pod_request`` derive from it. Not a part of the record."""
+    """Slots for the hash of a large record that is looked up several times per event, and for the results of
+    ``other_resources`` and ``pod_request``. Not part of the record."""
 
     __slots__ = ("_hash", "asked_memo", "requests_memo")
     _hash: int
@@ -121,7 +121,7 @@ class _SpecMemo:
 
 @dataclass(frozen=True, slots=True)
 class PodSpec(_SpecMemo):
-    """The part of a pod's spec that placement needs and that never changes. Equal specs are one object.
+    """The immutable part of a pod's spec that placement needs. Equal specs are one object.
 
     ``requests`` and ``limits`` are those of the pod as a whole (``spec.resources``).
     """
@@ -156,7 +156,7 @@ class PodSpec(_SpecMemo):
 
 
 def peak_usage(spec: PodSpec, usage_of: Callable[[Container], Mapping[str, int]]) -> Counter[str]:
-    """The most that is in use at once during a pod's life, by name, if each container uses ``usage_of`` it.
+    """Peak concurrent usage during a pod's life, by name, if each container uses ``usage_of`` it.
 
     An init container runs alone, except for the sidecars that started before it. The containers run together
     with all sidecars. Source: ``AggregateContainerRequests`` of k8s.io/component-helpers,
@@ -188,12 +188,12 @@ _SAY_WHAT_IT_HOLDS = (".spec", ".status", ".metadata.annotations", ".metadata.la
 
 
 class _Memo:
-    """Slots for what ``queues`` derives from a pod, because it is looked up for every victim, for its size,
-    its version, its key and its request. Not a part of the record: equal pods may differ in them."""
+    """Slots for values that ``queues`` derives from a pod and looks up for every victim, and for its size,
+    version, key and request. Not part of the record: equal pods may differ in them."""
 
     __slots__ = ("_size", "_version", "key", "memo", "request_memo")
     key: str
-    """``namespace/name``, one text for all tables. A pod that is created again has the same one."""
+    """``namespace/name``, one string for all tables. A recreated pod has the same key."""
     memo: object
     request_memo: object
     _size: int
@@ -201,31 +201,31 @@ class _Memo:
 
 
 KILLING = 5.0
-"""Seconds after its grace period in which a pod still ends as expected: kubelet gives containers two seconds
-after a preStop hook that took all of it (``minimumGracePeriodInSeconds`` in k8s.io/kubernetes,
+"""Seconds after the grace period within which the end of a pod is normal: kubelet allows containers two more
+seconds if a preStop hook used all of it (``minimumGracePeriodInSeconds`` in k8s.io/kubernetes,
 pkg/kubelet/kuberuntime), then kills and removes them, and the API server counts whole seconds."""
 LONGEST_GRACE = 600.0
-"""Seconds before the end of its grace period from which a pod that terminates is expected to go: with more
-left nobody knows when. One that is still there at the end may be stuck."""
+"""Remaining seconds of its grace period below which a terminating pod is expected to end soon: with more, the
+time is unknown. A pod that still exists at the end may be stuck."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pod(_Memo):
     """A Pod.
 
-    ``gates`` are its scheduling gates: while it has one, it waits for whoever set it, and not for room.
+    ``gates`` are its scheduling gates: a pod with gates waits for their controllers, not for resources.
     ``unscheduled`` is the reason of its condition ``PodScheduled`` while that is false ("Unschedulable"),
-    and ``disruption`` that of ``DisruptionTarget`` ("PreemptionByScheduler"), "" while
-    nothing ends it, and ``disrupted`` its time. ``has_other_constraints``: kube-scheduler may refuse a node
-    for a reason that Stowage does not compute: affinity between pods, topology spread, host ports, volumes.
+    ``disruption`` that of ``DisruptionTarget`` ("PreemptionByScheduler"), "" for none, and ``disrupted`` its
+    time. ``has_other_constraints``: kube-scheduler may reject a node because of filters that Stowage does not
+    implement: affinity between pods, topology spread, host ports, volumes.
 
-    ``resized``: its spec with the CPU and memory that it holds while an in-place resize is not done, None
-    where it holds what the spec requests. ``held`` is what counts on its node.
+    ``resized``: its spec with the CPU and memory that it holds during an in-place resize, None if it holds
+    the requests of the spec. ``held`` is what counts on its node.
 
-    ``unreadable`` names annotations and labels that were dropped because they are too large, and fields that
-    cannot be read, as ``.spec.containers``. ``problem`` says what else exceeds a limit of ``limits.py``, ""
-    for nothing. A pod with a problem is not placed, and its ``spec`` has one container that uses what the
-    whole pod uses.
+    ``unreadable`` lists annotations and labels that were dropped because they are too large, and unreadable
+    fields, such as ``.spec.containers``. ``problem`` names another part that exceeds a limit of
+    ``limits.py``, "" for none. A pod with a problem is not placed, and its ``spec`` has one container that
+    uses the resources of the whole pod.
     """
 
     kind: ClassVar[Literal["Pod"]] = "Pod"
@@ -243,14 +243,14 @@ class Pod(_Memo):
     nominated_node: str = ""
     deleting: bool = False
     ends: float = 0.0  # when its grace period ends, in Unix seconds; 0 unless it is being deleted
-    deleted: float = 0.0  # when that period began
+    deleted: float = 0.0  # start of the grace period
     created: float = 0.0  # Unix seconds, 0 where unknown
     started: float = 0.0  # when kubelet accepted it; 0 where unknown
-    finished: float = 0.0  # when its containers had ended, of a pod that has terminated; 0 where unknown
+    finished: float = 0.0  # when the containers of a terminated pod ended; 0 where unknown
     deadline: float = math.inf  # activeDeadlineSeconds
-    is_service: bool = False  # restartPolicy: Always, so it ends only when somebody deletes it
+    is_service: bool = False  # restartPolicy: Always, so it ends only when it is deleted
     annotations: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)  # all of them: disruption budgets select by any
+    labels: Mapping[str, str] = field(default_factory=dict)  # all of them: budgets may select by any
     devices: Pairs = ()  # (resource, device id) in allocatedResourcesStatus, reported by kubelet
     claims: Pairs = ()  # (name in spec.claims, name of the ResourceClaim)
     scheduling_constraints: SchedulingConstraints = NO_CONSTRAINTS
@@ -261,14 +261,14 @@ class Pod(_Memo):
     disruption: str = ""
     disrupted: float = 0.0  # Unix seconds, 0 where unknown
     has_other_constraints: bool = False
-    has_local_data: bool = False  # a hostPath volume that is no socket or device
+    has_local_data: bool = False  # a hostPath volume that is not a socket or device
     volume_claims: tuple[str, ...] = ()  # the names of its PersistentVolumeClaims
     runtime_class: str = ""
-    unchecked: tuple[str, ...] = ()  # what kube-scheduler filters by for its sake, and Stowage does not
+    unchecked: tuple[str, ...] = ()  # kube-scheduler's filters for it that Stowage does not implement
     depends_on_pods: bool = False  # affinity between pods, topology spread, host ports
     only_pauses: bool = False  # every container runs a pause image
     resized: PodSpec | None = None
-    misaligned: bool = False  # kubelet refused it with TopologyAffinityError
+    misaligned: bool = False  # kubelet rejected it with TopologyAffinityError
     unreadable: tuple[str, ...] = ()
     problem: str = ""
 
@@ -276,33 +276,33 @@ class Pod(_Memo):
         object.__setattr__(self, "key", f"{self.namespace}/{self.name}")
 
     def is_about_to_go(self, now: float) -> bool:
-        """Whether its room is one that comes: it terminates, and is expected to end soon after ``now`` (Unix
+        """Whether it is terminating and expected to release its resources soon after ``now`` (Unix
         seconds)."""
         return self.deleting and (not self.ends or now - KILLING < self.ends <= now + LONGEST_GRACE)
 
     @property
     def held(self) -> PodSpec:
-        """The spec with what the pod holds of its node."""
+        """The spec with the resources that the pod holds on its node."""
         return self.resized or self.spec
 
     @property
     def is_obscure(self) -> bool:
-        """Whether it may hold more than the record says, because fields of it cannot be read."""
+        """Whether it may hold more than the record shows, because fields are unreadable."""
         return any(name.startswith(_SAY_WHAT_IT_HOLDS) for name in self.unreadable)
 
     @property
     def version(self) -> str:
-        """The resourceVersion of a pod without a node that was read from a manifest, else ""."""
+        """The resourceVersion of an unbound pod that was read from a manifest, else ""."""
         return getattr(self, "_version", "")
 
     def with_version(self, version: str) -> Pod:
-        """The same record, of this version of the pod."""
+        """The same record with this version of the pod."""
         object.__setattr__(self, "_version", version)
         return self
 
     @property
     def size(self) -> int:
-        """About how many bytes it keeps alive: 64 for each text around its characters, 2,000 for the rest."""
+        """Approximate bytes that it keeps alive: 64 for each text plus its characters, 2,000 for the rest."""
         known: int | None = getattr(self, "_size", None)
         if known is None:
             known = self._measured()
@@ -319,20 +319,20 @@ class Pod(_Memo):
 
     @property
     def terminated(self) -> bool:
-        """Whether its containers have ended, so that it holds no resources any more."""
+        """Whether its containers have ended, so that it no longer holds resources."""
         return self.phase in ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
 class PodGroup(Namespaced):
-    """How many of the pods that name this object must run together.
+    """The number of pods referring to this object that must run together.
 
-    ``minimum``: 0 if any number of them may run, None if that is not readable. ``together``: how many start
-    all at once or not at all, where that is another number. ``by_role``: the same for pods of one role that
-    are a gang by themselves. ``whole``: its pods are of different sorts or say so themselves, so only all of
-    them may be evicted, or none. ``templates``: pods that it makes, and how many of each. ``in_composite``:
-    it is part of a CompositePodGroup. ``problem``: what of it cannot be read, "" for nothing. ``longest``:
-    the seconds that its pods run at most.
+    ``minimum``: 0 if any number of them may run, None if unreadable. ``together``: number of pods that start
+    all or nothing, if it differs from ``minimum``. ``by_role``: the same for pods of one role that are a
+    separate gang. ``whole``: its pods are of different kinds, or declare it, so they may only be evicted all
+    together. ``templates``: pods that it creates, and the number of each. ``in_composite``: it is part of a
+    CompositePodGroup. ``problem``: its unreadable part, "" for none. ``longest``: maximum seconds that its
+    pods run.
     """
 
     kind: PodGroupKind
@@ -365,8 +365,8 @@ class KoordinatorGpu:
 
 @dataclass(frozen=True, slots=True)
 class KoordinatorDevice(Named):
-    """Koordinator's ``Device``: lists the GPUs of the node with the same name. ``problem``: what of it cannot
-    be read, "" for nothing."""
+    """Koordinator's ``Device``: lists the GPUs of the node with the same name. ``problem``: its unreadable
+    part, "" for none."""
 
     kind: ClassVar[Literal["Device"]] = "Device"
     name: str
@@ -388,19 +388,19 @@ class MigGroup:
 
 
 MigLayout: TypeAlias = tuple[MigGroup, ...]
-"""The MIG instances of a node's GPUs. If two entries apply to a GPU, the later one counts."""
+"""The MIG instances of a node's GPUs. If two entries apply to a GPU, the later one wins."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigLayouts(Named):
     """A ConfigMap of NVIDIA's MIG manager: layouts by name, for one node or for all.
 
-    ``problem`` says which layouts could not be read, "" for none.
+    ``problem`` names the unreadable layouts, "" for none.
     """
 
     kind: ClassVar[Literal["ConfigMap"]] = "ConfigMap"
     name: str
-    node: str = ""  # "" for all nodes without a ConfigMap of their own
+    node: str = ""  # "" for all nodes without their own ConfigMap
     layouts: Mapping[str, MigLayout] = field(default_factory=dict)
     problem: str = ""
 
@@ -425,7 +425,7 @@ KubernetesObject: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Upserted:
-    """An object was added, or changed, or appeared in a list."""
+    """An object was added or changed, or appeared in a list."""
 
     obj: KubernetesObject
 
@@ -446,8 +446,8 @@ class Deleted:
 class Listed:
     """A full list is complete: objects that are not in ``keys`` are deleted. The first one means "synced".
 
-    ``absent``: the API server does not serve the kind, or Stowage may not list it. ``began``: when it was
-    asked for, in monotonic seconds; it shows all that was written before.
+    ``absent``: the API server does not serve the kind, or Stowage may not list it. ``began``: time of the
+    request in monotonic seconds; the list includes all earlier writes.
     """
 
     kind: Kind
@@ -460,7 +460,7 @@ Event: TypeAlias = Upserted | Deleted | Listed
 
 
 def take_in(event: Event, known: MutableMapping[str, Any]) -> None:
-    """Bring the known objects of the event's kind up to date, by their keys."""
+    """Update the known objects of the event's kind, which are indexed by key."""
     match event:
         case Upserted(obj):
             known[obj.key] = obj

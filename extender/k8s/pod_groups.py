@@ -1,4 +1,4 @@
-"""PodGroups of all APIs that have such an object. Each declares how many pods run together.
+"""PodGroups of all APIs that have one. Each declares how many pods run together.
 
 Sources: Kubernetes' own: k8s.io/api v0.36.3, ``scheduling/v1alpha2/types.go``; v1beta1 and v1alpha3 (v0.37.2)
 write ``disruptionMode`` as a union, ``{all: {}}``. kubernetes-sigs/scheduler-plugins,
@@ -25,7 +25,7 @@ APIS: dict[str, PodGroupKind] = {
     "scheduling.run.ai/v2alpha2": "KaiPodGroup",
 }
 NATIVE: tuple[PodGroupKind, ...] = ("PodGroup", "AlphaPodGroup", "OldAlphaPodGroup")
-"""Of Kubernetes itself: of 1.37, the newest first, and of 1.36."""
+"""The kinds of Kubernetes itself: those of 1.37, the newest first, and that of 1.36."""
 _MOST = (1 << 31) - 1  # all these fields are int32
 
 
@@ -48,7 +48,7 @@ class _Spec(Struct, frozen=True, gc=False):
 
 
 class PodGroupManifest(Manifest, frozen=True, gc=False):
-    """A PodGroup of the API that ``apiVersion`` names. Items of a list have none."""
+    """A PodGroup of the API in ``apiVersion``, which items of a list do not have."""
 
     apiVersion: str = ""
     spec: _Spec = _Spec()
@@ -75,11 +75,11 @@ def _native(spec: _Spec) -> tuple[int | None, bool]:
 
 
 def _of_custom_resource(spec: _Spec) -> tuple[int | None, bool]:
-    """KAI's subgroups and Volcano's tasks have minimums of their own, so that it matters which member leaves.
+    """KAI's subgroups and Volcano's tasks have their own minimums, so it matters which member is removed.
     Volcano ignores those of tasks if the group's minimum is below their sum (``CheckTaskValid`` of its
     ``pkg/scheduler/api/job_info.go``)."""
     minimum, tasks = spec.minMember, spec.minTaskMember
     if minimum is None:
-        minimum = None if spec.subGroups else 0  # absent in JSON where it is 0
+        minimum = None if spec.subGroups else 0  # absent in JSON if it is 0
     whole = len(tasks) > 1 and minimum is not None and minimum >= sum(tasks.values())
     return minimum, whole or bool(spec.subGroups)

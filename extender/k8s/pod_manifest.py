@@ -149,7 +149,7 @@ class PodManifest(Manifest, frozen=True, gc=False):
 
 
 def _resized(spec: PodSpecManifest, status: _Status) -> tuple[PodSpec | None, str]:
-    """What the pod holds if that is not what its spec requests, and what of that cannot be read."""
+    """The spec that the pod holds if it differs from its requests, and its unreadable part."""
 
     def is_infeasible() -> bool:
         pending = (c.reason for c in status.conditions if c.type == "PodResizePending")
@@ -163,14 +163,14 @@ def _resized(spec: PodSpecManifest, status: _Status) -> tuple[PodSpec | None, st
     return (None if held is spec else parse_spec(held)[0]), ""
 
 
-@lru_cache(maxsize=1024)  # of three names each, so its size is bounded
+@lru_cache(maxsize=1024)  # three names each, so its size is bounded
 def _owner_of(kind: str, name: str, uid: str) -> Owner:
     """Pods of one owner share one object."""
     return Owner(sys.intern(kind), sys.intern(name), sys.intern(uid))
 
 
 def _owner_kind(owners: Iterable[OwnerManifest]) -> str:
-    """The kind of the controller; without a controller, the kind that is last in the alphabet."""
+    """The kind of the controller; without a controller, the alphabetically last kind."""
     kinds = [(owner.controller, owner.kind) for owner in owners]
     return sys.intern(max(kinds, default=(False, ""))[1][: limits.KEY])
 
@@ -188,14 +188,14 @@ _KUEUE_LONGEST = "kueue.x-k8s.io/max-exec-time-seconds"
 
 
 def _deadline(limit: int | None, longest: str) -> float:
-    """``longest``: of a pod that Kueue admits by itself (kubernetes-sigs/kueue, MaxExecTimeSecondsLabel in
-    ``pkg/controller/constants/constants.go``)."""
+    """``longest``: for a pod that Kueue admits individually (kubernetes-sigs/kueue, MaxExecTimeSecondsLabel
+    in ``pkg/controller/constants/constants.go``)."""
     seconds = inf if limit is None else float(max(limit, 0))
     return min(seconds, float(longest)) if longest.isdecimal() and longest.isascii() else seconds
 
 
 def _finished(status: _Status) -> float:
-    """When the containers had ended: since then the pod is no longer ready."""
+    """The time at which the containers had ended, and the pod was no longer ready."""
     if status.phase not in ("Succeeded", "Failed"):
         return 0.0
     return max(
@@ -230,18 +230,18 @@ def _unchecked(spec: PodSpecManifest) -> tuple[str, ...]:
 
 
 def _claim_name(volume: VolumeManifest, pod: str) -> str:
-    """That of an ephemeral volume is made of the names of the pod and the volume."""
+    """The claim of an ephemeral volume is named after the pod and the volume."""
     return volume.persistentVolumeClaim.claimName if volume.persistentVolumeClaim else f"{pod}-{volume.name}"
 
 
 def _holds_data_of_the_node(volume: VolumeManifest) -> bool:
-    """Whether it may: ``HostPathType`` of k8s.io/api core/v1."""
+    """Whether it may hold such data, by ``HostPathType`` of k8s.io/api core/v1."""
     path = volume.hostPath
     return path is not None and path.type not in ("Socket", "CharDevice", "BlockDevice")
 
 
 def _is_pause(image: str) -> bool:
-    """Whether the image is named ``pause``, as registry.k8s.io/pause:3.10 and its mirrors, or
+    """Whether the image is named ``pause``, such as registry.k8s.io/pause:3.10 and its mirrors, or
     ``pause-amd64``, as in older releases."""
     if "pause" not in image:
         return False

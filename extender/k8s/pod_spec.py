@@ -1,8 +1,8 @@
 """Reads the part of a pod's spec that placement needs, within the limits of ``limits.py``.
 
-A spec beyond a limit is replaced by a summary: one container that requests what the whole pod uses, so that
-the node of a running pod is still accounted for. Pods of one template share their spec, because a cluster
-with 30,000 pods has a few hundred templates.
+A spec that exceeds a limit is replaced by a summary: one container that requests the resources of the whole
+pod, so that the usage of the pod's node stays correct. Pods of one template share their spec, because a
+cluster with 30,000 pods has a few hundred templates.
 """
 
 from __future__ import annotations
@@ -105,11 +105,11 @@ _Containers: TypeAlias = tuple[tuple[str, bool, _Entries, _Entries], ...]
 _Key: TypeAlias = tuple[_Containers, _Containers, _Entries, _Entries, _Entries, _Entries, Any]
 _UNREAD = 1 << 80
 _specs: BoundedMap[_Key, PodSpec] = BoundedMap(1024, 2 * CACHE)
-"""The specs of the last templates. To compare texts is faster than to make a spec."""
+"""The specs of recent templates. Comparing texts is faster than creating a spec."""
 
 
 def parse_spec(manifest: PodSpecManifest) -> tuple[PodSpec, str]:
-    """The spec, and which limit it exceeds ("" for none). Beyond a limit the spec is a summary."""
+    """The spec, and the limit that it exceeds ("" for none), in which case the spec is a summary."""
     key = (
         _containers_key(manifest.containers),
         _containers_key(manifest.initContainers),
@@ -158,7 +158,7 @@ def _containers_key(containers: tuple[ContainerManifest, ...]) -> _Containers:
 
 
 def _container(container: ContainerManifest) -> Container:
-    """Without a request the limit is requested (``SetDefaults_Pod`` of k8s.io/kubernetes)."""
+    """Requests default to limits (``SetDefaults_Pod`` of k8s.io/kubernetes)."""
     resources = container.resources
     requests = _sorted(resources.limits | resources.requests)
     return Container(container.name, requests, _sorted(resources.limits), container.restartPolicy == "Always")
@@ -169,7 +169,7 @@ def _sorted(entries: Texts) -> Pairs:
 
 
 def _length_problem(manifest: PodSpecManifest) -> str:
-    """Which list or map of the manifest is too long to parse, "" for none."""
+    """The list or map of the manifest that is too long to parse, "" for none."""
     maps = manifest.resources.requests, manifest.resources.limits, manifest.overhead
     entries = [
         max(len(container.resources.requests), len(container.resources.limits))
@@ -185,7 +185,7 @@ def _length_problem(manifest: PodSpecManifest) -> str:
 
 
 def _size_problem(spec: PodSpec) -> str:
-    """Which limit a spec exceeds although none of its lists is too long, "" for none."""
+    """The limit that a spec exceeds although none of its lists is too long, "" for none."""
     resources = [len(container.requests) for container in spec.all_containers]
     return _exceeded(
         (max(resources, default=0), RESOURCES, "resources of one container"),
@@ -195,7 +195,7 @@ def _size_problem(spec: PodSpec) -> str:
 
 
 def _exceeded(*counts: tuple[int, int, str]) -> str:
-    """The first (count, limit, of what) that is beyond its limit, as a text; "" for none."""
+    """The first (count, limit, description) that exceeds its limit, as text; "" for none."""
     for count, limit, what in counts:
         if count > limit:
             return f"more than {limit} {what}"
@@ -203,10 +203,10 @@ def _exceeded(*counts: tuple[int, int, str]) -> str:
 
 
 def _summary(manifest: PodSpecManifest) -> PodSpec:
-    """A spec of one container that requests what all containers use at once, or slightly more.
+    """A spec of one container that requests the concurrent usage of all containers, or slightly more.
 
-    There may be thousands of containers, so equal quantities are counted before they are parsed. Of more than
-    ``POD_RESOURCES`` resources, those about GPUs come first, then those with short names.
+    There may be thousands of containers, so equal quantities are counted before they are parsed. If there are
+    more than ``POD_RESOURCES`` resources, those about GPUs are preferred, then those with short names.
     """
     inits: tuple[list[ContainerManifest], list[ContainerManifest]] = [], []  # those that end, and sidecars
     for container in manifest.initContainers:
@@ -232,7 +232,7 @@ def _summary(manifest: PodSpecManifest) -> PodSpec:
 
 
 def _quantity_counts(containers: Iterable[ContainerManifest]) -> Counter[tuple[str, str]]:
-    """How many containers request each quantity of each resource."""
+    """The number of containers that request each quantity of each resource."""
     resources = (container.resources for container in containers)
     return Counter(chain.from_iterable((a.limits | a.requests).items() for a in resources))
 
@@ -246,7 +246,7 @@ def _sums(counts: Mapping[tuple[str, str], int], names: Collection[str]) -> Coun
 
 
 def _amount(name: str, text: str) -> int:
-    """Milli-CPU, bytes of memory, or the number of anything else; more than can be if it cannot be read."""
+    """Milli-CPU, bytes of memory, or the count of another resource; an impossible amount if unreadable."""
     try:
         if len(name) > KEY:
             return 0
@@ -260,11 +260,11 @@ def _cpu_and_memory(entries: Texts) -> Pairs:
     return tuple((name, entries[name][:KEY]) for name in ("cpu", "memory") if name in entries)
 
 
-# In-place resize: what a pod with a node holds of CPU and memory, where its spec requests something else.
+# In-place resize: the CPU and memory that a bound pod holds if they differ from the requests in its spec.
 
 
 class HeldManifest(Struct, frozen=True, gc=False):
-    """What a pod, or a container of it, has by its status. ``resources`` is absent before Kubernetes 1.33."""
+    """Resources in the status of a pod or container. ``resources`` is absent before Kubernetes 1.33."""
 
     name: str = ""
     allocatedResources: Texts = {}
@@ -272,7 +272,7 @@ class HeldManifest(Struct, frozen=True, gc=False):
 
 
 _READ = {"cpu": milli, "memory": whole}
-"""What can be resized (``ValidatePodResize`` of k8s.io/kubernetes, pkg/apis/core/validation)."""
+"""Resizable resources (``ValidatePodResize`` of k8s.io/kubernetes, pkg/apis/core/validation)."""
 
 
 def held_spec(
@@ -281,12 +281,12 @@ def held_spec(
     of_pod: HeldManifest,
     is_infeasible: Callable[[], bool],
 ) -> PodSpecManifest:
-    """The spec with what the pod holds in the place of what it requests; the same one where that is the same.
+    """The spec with the held resources instead of the requested ones; the same object if they are equal.
 
     The rule is kube-scheduler's (``PodRequests`` with ``UseStatusResources`` of k8s.io/component-helpers,
-    resource/helpers.go): of each container and sidecar the largest of what is requested, what kubelet has
-    allocated and what the container runs with; while kubelet says that the resize is infeasible, what is
-    requested does not count. Resources of the pod as a whole likewise.
+    resource/helpers.go): for each container and sidecar, the maximum of its requests, the resources allocated
+    by kubelet, and its actual resources; requests are ignored while kubelet reports the resize as infeasible.
+    The same applies to resources of the pod as a whole.
 
     ``statuses``: of its containers and sidecars. Raises ``QuantityError``.
     """
@@ -318,7 +318,7 @@ def _held(
     names: Iterable[str],
     is_infeasible: Callable[[], bool],
 ) -> ResourcesManifest:
-    """The resources with what is held of these as the request; the same ones where that is the same."""
+    """The resources with the held amounts of ``names`` as requests; the same object if they are equal."""
     actual = status.resources.requests if status.resources else {}
     changed: dict[str, str] = {}
     for name in names:

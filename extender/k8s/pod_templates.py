@@ -1,7 +1,7 @@
-"""The pod templates in an object of any kind, and how many pods each of them makes.
+"""The pod templates in an object of any kind, and the number of pods of each.
 
-A pod template is a map whose ``spec`` has ``containers``, wherever it stands: in Deployments, Jobs, CronJobs,
-JobSets, RayClusters and Kubeflow's jobs alike. KServe's InferenceServices have a pod spec without a template,
+A pod template is a map whose ``spec`` has ``containers``, at any path: in Deployments, Jobs, CronJobs,
+JobSets, RayClusters and Kubeflow's jobs. KServe's InferenceServices have a pod spec without a template,
 or a ``model`` with resources (kserve/kserve, pkg/apis/serving/v1beta1/predictor.go), and the templates of
 Argo Workflows one ``container`` or ``script`` (argoproj/argo-workflows, pkg/apis/workflow/v1alpha1).
 """
@@ -15,7 +15,7 @@ from extender.untrusted.limits import GANG_MEMBERS
 
 
 def count_of(value: object) -> int:
-    """A number of pods, 0 for what is none."""
+    """A number of pods, 0 for any other value."""
     if not isinstance(value, int) or isinstance(value, bool):
         return 0
     return max(0, min(value, GANG_MEMBERS))
@@ -24,8 +24,8 @@ def count_of(value: object) -> int:
 def pod_templates(
     value: object, path: tuple[str, ...], count: int
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any], int]]:
-    """The pod templates in a value, each with what tells it apart from others of its workload, and how many
-    pods it makes; of a LeaderWorkerSet those of one group."""
+    """The pod templates in a value, each with the path that identifies it within its workload, and its number
+    of pods; for a LeaderWorkerSet, those of one group."""
     if isinstance(value, list):
         for number, item in enumerate(value):
             names = (as_text(as_map(item).get(key)) for key in ("name", "groupName"))
@@ -33,8 +33,8 @@ def pod_templates(
     elif isinstance(value, dict):
         if "leaderWorkerTemplate" not in value:
             count *= next(filter(None, (count_of(value.get(key)) for key in _COPIES)), 1)
-            count *= count_of(value.get("numOfHosts")) or 1  # of a group of workers of Ray
-            nodes = as_map(value.get("multinode")).get("nodeCount")  # of a service of Dynamo
+            count *= count_of(value.get("numOfHosts")) or 1  # of a Ray worker group
+            nodes = as_map(value.get("multinode")).get("nodeCount")  # of a Dynamo service
             count *= count_of(nodes or as_map(value.get("multiNode")).get("size")) or 1  # of a NIMService
         if isinstance(as_map(value.get("spec")).get("containers"), list):
             yield path, value, count
@@ -54,7 +54,7 @@ def pod_templates(
 
 
 def _gpu_resources(value: object) -> dict[str, Any]:
-    """What one container asks for, if that is GPUs; Dynamo and vLLM call them ``gpu``."""
+    """The requests of one container, if they include GPUs; Dynamo and vLLM call these ``gpu``."""
     asked = as_map(value)
     parts = {part: as_map(asked.get(part)) for part in ("limits", "requests")}
     parts = {"limits": {k: v for k, v in asked.items() if k in _FLAT}} if "gpu" in asked else parts
@@ -69,16 +69,16 @@ def _is_container(value: object) -> bool:
 
 
 _ONE_CONTAINER = ("container", "script", "model")
-"""Keys of one container that stands for a pod: templates of Argo Workflows, the predictor of KServe."""
+"""Keys of a single container that represents a pod: templates of Argo Workflows, KServe's predictor."""
 _RESOURCES = ("resources", "resourcesPerNode")
-"""Keys of what each pod asks for where nothing else says how it looks: NVIDIA's NIMService and Dynamo
+"""Keys of the requests of each pod in objects without a pod spec: NVIDIA's NIMService and Dynamo
 (NVIDIA/k8s-nim-operator, ai-dynamo/dynamo), the TrainJob of kubeflow/trainer (pkg/apis/trainer)."""
 _FLAT = frozenset({"cpu", "memory", "gpu"})
-"""What vLLM's VLLMRuntime asks for, without limits and requests (vllm-project/production-stack)."""
+"""Resources of vLLM's VLLMRuntime, without limits and requests (vllm-project/production-stack)."""
 _COPIES = ("replicas", "parallelism", "count")
-"""Keys of how many pods a template makes; ``count`` is that of Kueue's Workload."""
+"""Keys of a template's number of pods; ``count`` is that of Kueue's Workload."""
 _STRUCTURE = frozenset({"spec", "template", "jobTemplate"})
-"""Keys that tell no template apart."""
+"""Keys that do not identify a template."""
 
 
 def as_map(value: object) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Parses Kubernetes quantities ("250m", "1.5Gi", "2e3") into whole numbers.
+"""Parses Kubernetes quantities ("250m", "1.5Gi", "2e3") into integers.
 
 Grammar and suffixes: ``Quantity`` in k8s.io/apimachinery ``pkg/api/resource/quantity.go``. The
 arithmetic is exact. Requests are rounded up and capacities down, so that rounding never makes a pod fit.
@@ -15,7 +15,7 @@ from extender.untrusted.limits import quoted
 
 _LARGEST = 2**63 - 1  # by the definition in quantity.go
 _LONGEST = 64  # characters
-_SMALLEST = -99  # exponent of ten; smaller ones would have thousands of digits, and round to the same number
+_SMALLEST = -99  # exponent of ten; smaller ones would have thousands of digits, and round to the same integer
 _MIB = Fraction(1, 2**20)
 _GRAMMAR = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)(?:[eE]([+-]?\d{1,4})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
 _SUFFIXES = {
@@ -29,7 +29,7 @@ _SUFFIXES = {
 
 
 class QuantityError(ValueError):
-    """A quantity is malformed, negative or too large. The text says which, and quotes the quantity."""
+    """A quantity is malformed, negative or too large. The text has the reason and the quantity."""
 
 
 # Only texts of at most ``_LONGEST`` characters have a result, so each cache stays below 4 MiB.
@@ -49,9 +49,9 @@ def whole(text: str, *, round_up: bool = True) -> int:
 
 @lru_cache(maxsize=4096)
 def device_count(text: str) -> int:
-    """The quantity of an extended resource. Raises ``QuantityError``, also if it is not a whole number.
+    """The quantity of an extended resource. Raises ``QuantityError``, also if it is not an integer.
 
-    The API server refuses that as well (``ValidateResourceQuantityValue`` of k8s.io/kubernetes,
+    The API server rejects fractions, too (``ValidateResourceQuantityValue`` of k8s.io/kubernetes,
     pkg/apis/core/validation).
     """
     number = exact(text)

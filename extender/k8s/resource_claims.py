@@ -1,8 +1,8 @@
-"""ResourceClaims, their templates, and DeviceClasses: what is asked of devices, and what is allocated.
+"""ResourceClaims, their templates, and DeviceClasses: requests for devices, and allocations.
 
-Facts: k8s.io/api ``resource/v1/types.go`` (v0.36.3). What a claim asks for (``spec.devices``) is decoded
-right into its record, whose types say how much of each list, map and text is read. A claim that cannot be
-read gets a ``problem``; so does one with an unknown field, which may change who can have a device.
+Facts: k8s.io/api ``resource/v1/types.go`` (v0.36.3). The requests of a claim (``spec.devices``) are decoded
+directly into its record, whose types limit each list, map and text. An unreadable claim gets a ``problem``;
+so does a claim with an unknown field, which may change the devices that it can use.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class _Selecting(Struct, frozen=True, dict=True):
 
     @cached_property
     def expressions(self) -> tuple[str, ...]:
-        """In CEL. All of them must match."""
+        """CEL expressions, all of which must match."""
         return tuple(selector.cel.expression for selector in self.selectors)
 
 
 def _check_length(selecting: Iterable[_Selecting]) -> None:
-    """Raises ``Unreadable`` for the expressions of a class, or of all requests of a claim, if they are too
-    long together."""
+    """Raises ``Unreadable`` if the expressions of a class, or of all requests of a claim, are too long in
+    total."""
     if sum(len(text) for each in selecting for text in each.expressions) > limits.CLAIM_TEXT:
         raise Unreadable(f"selectors of more than {limits.CLAIM_TEXT} characters")
 
@@ -73,7 +73,7 @@ class _ClassSpec(_Selecting, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass(Named):
-    """A class of devices: those that match all CEL ``selectors``."""
+    """The class of devices that match all CEL ``selectors``."""
 
     kind: ClassVar[Literal["DeviceClass"]] = "DeviceClass"
     name: str
@@ -98,7 +98,7 @@ def parse_class(name: str, raw: object) -> DeviceClass:
         return DeviceClass(name, problem=str(error))
 
 
-# What claims ask for.
+# Requests of claims.
 
 
 class _Capacity(Struct, frozen=True, dict=True):
@@ -113,7 +113,7 @@ class _Capacity(Struct, frozen=True, dict=True):
 class DeviceSubRequest(
     _Selecting, frozen=True, rename="camel", kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """A number of devices of one class, and the ``capacity`` that is needed of each."""
+    """A number of devices of one class, and the ``capacity`` requested of each."""
 
     name: Name = ""
     device_class: Name = field(name="deviceClassName", default="")
@@ -127,7 +127,7 @@ class DeviceSubRequest(
         if self.allocation_mode not in ("", "ExactCount", "All"):
             raise Unreadable(f"allocation mode {quoted(self.allocation_mode)}")
         within_limits(self.tolerations)
-        _ = self.capacity.amounts  # all of them can be read
+        _ = self.capacity.amounts  # checks that all can be read
 
     @cached_property
     def count(self) -> int | None:
@@ -138,8 +138,8 @@ class DeviceSubRequest(
 class DeviceRequest(
     Struct, frozen=True, dict=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """A request of a claim: one subrequest (``exactly``), or several in order of preference, and one of
-    them must be satisfied (``first_available``)."""
+    """A request of a claim: one subrequest (``exactly``), or several in order of preference, one of which
+    must be satisfied (``first_available``)."""
 
     name: Name = ""
     exactly: DeviceSubRequest | None = None
@@ -182,7 +182,7 @@ class DeviceConstraint(
 class DeviceClaim(
     Struct, frozen=True, eq=False, weakref=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """What a claim asks for (``spec.devices``). ``problem`` names what is not supported, "" if nothing."""
+    """The requests of a claim (``spec.devices``). ``problem`` names an unsupported part, "" for none."""
 
     requests: Annotated[tuple[DeviceRequest, ...], Meta(max_length=limits.CLAIM_REQUESTS)] = ()
     constraints: Annotated[tuple[DeviceConstraint, ...], Meta(max_length=limits.CLAIM_CONSTRAINTS)] = ()
@@ -190,8 +190,8 @@ class DeviceClaim(
     problem: str = ""
 
     def interned(self) -> DeviceClaim:
-        """The one object with these contents, without parameters for drivers: many claims come from one
-        template."""
+        """The shared object with these contents, without parameters for drivers: many claims are created from
+        one template."""
         claim = DeviceClaim(self.requests, self.constraints, problem=self.problem)
         return _DEVICE_CLAIMS.setdefault(msgspec.json.encode(claim), claim)
 
@@ -202,7 +202,7 @@ class DeviceClaim(
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: Callable[..., CoreSchema]) -> CoreSchema:
-        """Dumps of the state have it as the API does."""
+        """State dumps have the format of the API."""
         written = core_schema.plain_serializer_function_ser_schema(msgspec.to_builtins)
         return core_schema.no_info_plain_validator_function(
             partial(read_value, kind=cls), serialization=written
@@ -226,13 +226,13 @@ def _device_claim(spec: object) -> DeviceClaim:
         return DeviceClaim(problem=shorten(str(error))).interned()
 
 
-# Claims, and what is allocated to them (``status``).
+# Claims and their allocations (``status``).
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationResult:
     """A device that is allocated to a claim. ``shared``: a part of the device, which consumes
-    ``consumed_capacity`` (None: not stated). With ``admin_access`` others can have the device, too."""
+    ``consumed_capacity`` (None: not specified). With ``admin_access``, the device remains available."""
 
     id: DeviceId
     shared: bool = False
@@ -245,13 +245,13 @@ UNKNOWN_POOL = ("", "")
 
 @dataclass(frozen=True, slots=True)
 class ResourceClaim(Namespaced):
-    """A claim: what it asks for, what is allocated to it (None: nothing yet), and the pods that use it.
-    ``reserved_for_others``: something that is no pod may use it, too; so it outlives its pods.
-    ``available_on``: the nodes where what is allocated can be used, None if they cannot be read.
+    """A claim: its requests, its allocation (None: not allocated), and the pods that use it.
+    ``reserved_for_others``: it may have consumers other than pods, so it outlives its pods.
+    ``available_on``: the nodes where the allocated devices can be used, None if unreadable.
 
     ``unreadable_pools`` (driver, name) contain allocated devices whose names cannot be read. ``UNKNOWN_POOL``
-    means that the pool cannot be read either. ``made_for``: the UID of the pod that it was made for from a
-    template, "" for none.
+    means that the pool cannot be read either. ``made_for``: the UID of the pod for which it was created from
+    a template, "" for none.
     """
 
     kind: ClassVar[Literal["ResourceClaim"]] = "ResourceClaim"
@@ -287,7 +287,7 @@ class ResourceClaimManifest(Manifest, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class ResourceClaimTemplate(Namespaced):
-    """What the claims that are made from it ask for."""
+    """The requests of the claims that are created from it."""
 
     kind: ClassVar[Literal["ResourceClaimTemplate"]] = "ResourceClaimTemplate"
     namespace: str
@@ -327,7 +327,7 @@ class _Users(Struct):
 def parse_claim(
     namespace: str, name: str, spec: object, status: object, made_for: str = "", deleting: bool = False
 ) -> ResourceClaim:
-    """Each part is read on its own: allocated devices are known even if the spec or the users are not."""
+    """Each part is read separately: allocated devices are known even if the spec or consumers are not."""
     devices = _device_claim(spec)
     problems = [devices.problem] if devices.problem else []
     allocation, unreadable_pools, available_on = _allocation(status)
@@ -374,8 +374,8 @@ class _ClaimStatus(Struct):
 def _allocation(
     status: object,
 ) -> tuple[tuple[AllocationResult, ...] | None, tuple[tuple[str, str], ...], NodeScope | None]:
-    """The devices that are allocated, the pools of those that cannot be read, and the nodes where they can be
-    used: all without a selector, None if they cannot be read."""
+    """The allocated devices, the pools of unreadable ones, and the nodes where the devices can be used: all
+    without a selector, None if unreadable."""
     try:
         allocation = read_part(status, _ClaimStatus).allocation
     except Unreadable:

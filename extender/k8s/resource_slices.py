@@ -1,8 +1,8 @@
-"""ResourceSlices and DeviceTaintRules: which devices there are, and who must not have them.
+"""ResourceSlices and DeviceTaintRules: the devices of the cluster, and their taints.
 
-Facts: k8s.io/api ``resource/v1/types.go`` (v0.36.3; of DeviceTaintRules v0.37.1). The types say how much of
-each list, map and text is read. An object that cannot be read gets a ``problem``; so does a device with an
-unknown field, which may change who can have it.
+Facts: k8s.io/api ``resource/v1/types.go`` (v0.36.3; for DeviceTaintRules v0.37.1). The types limit each list,
+map and text. An unreadable object gets a ``problem``; so does a device with an unknown field, which may
+change the claims that can use it.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _SEMVER = re.compile(
 )
 _MAX_VERSION = 64  # characters, by the API
 _LARGE_EXPONENT = re.compile(r"[eE][+-]?\d{3}")
-"""Such numbers may have thousands of digits; kube-scheduler rounds them to billionths."""
+"""Numbers with such exponents may have thousands of digits; kube-scheduler rounds them to billionths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A Kubernetes quantity, exact. Its own type, because CEL tells quantities from numbers."""
+    """An exact Kubernetes quantity. A separate type, because CEL distinguishes quantities from numbers."""
 
     number: Fraction
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A semantic version 2.0.0: its text, and a key that sorts as versions do."""
+    """A semantic version (2.0.0): its text, and a sort key."""
 
     text: str
     key: tuple[int, int, int, int, tuple[tuple[int, int, str], ...]]
 
 
 Value: TypeAlias = bool | int | str | Version
-"""An attribute. In Python ``bool`` is an ``int``, in CEL it is not: test for ``bool`` first."""
+"""An attribute. In Python ``bool`` is an ``int``, but not in CEL: test for ``bool`` first."""
 
 
 def parse_version(text: str) -> Version | None:
@@ -86,7 +86,7 @@ _PAIRS = (
     BeforeValidator(lambda entries: {(names, name): amount for names, name, amount in entries}),
     PlainSerializer(lambda amounts: [[*names, str(amount)] for names, amount in amounts.items()]),
 )
-"""JSON has no pairs as keys. Only dumps of the state use this."""
+"""JSON does not allow pairs as keys. Only state dumps use this."""
 Counters: TypeAlias = Annotated[Mapping[tuple[str, str], Number], *_PAIRS]
 """Amounts by (counter set, counter)."""
 ByDomain: TypeAlias = Mapping[str, Mapping[str, Value]]
@@ -119,9 +119,9 @@ ALL_NODES = NodeScope(all_nodes=True)
 
 @dataclass(frozen=True, slots=True)
 class CapacityRequestPolicy:
-    """How a request for a part of a capacity is rounded up: to one of ``valid_values`` (ascending), or to
-    ``minimum`` plus a multiple of ``step``, up to ``maximum``. A request that does not name the capacity
-    consumes ``default``, or all of it without a default."""
+    """Rounding of a request for a part of a capacity: up to one of ``valid_values`` (ascending), or to
+    ``minimum`` plus a multiple of ``step``, up to ``maximum``. A request without the capacity consumes
+    ``default``, or all of it without a default."""
 
     default: Fraction | None = None
     valid_values: tuple[Fraction, ...] = ()
@@ -130,8 +130,8 @@ class CapacityRequestPolicy:
     step: Fraction | None = None
 
     def round_up(self, requested: Fraction, *, fractional: bool = True) -> Fraction | None:
-        """The amount that this request consumes, or None if the policy allows none. Unless ranges may be
-        ``fractional``, and where a range has parts of thousandths, steps are those of whole numbers."""
+        """The amount that this request consumes, or None if the policy forbids it. Ranges are rounded to
+        integers unless ``fractional``, and if they have digits below thousandths."""
         if self.valid_values:
             return next((value for value in self.valid_values if requested <= value), None)
         if self.minimum is None:
@@ -153,7 +153,7 @@ class Device:
 
     ``attributes`` and ``capacity`` are keyed by domain (the driver's name if the key has none) and name;
     ``capacity_by_name`` and ``capacity_policies`` by the name as written. ``node_scope`` is None unless the
-    device has its own. ``problem`` names a field or attribute that is not supported, "" if there is none.
+    device has its own. ``problem`` names an unsupported field or attribute, "" for none.
     """
 
     name: str
@@ -169,7 +169,7 @@ class Device:
     problem: str = ""
 
     def attribute_text(self, name: str) -> str:
-        """The first attribute with this name in any domain, as text; "" if there is none."""
+        """The first attribute with this name in any domain, as text; "" for none."""
         values = (domain[name] for domain in self.attributes.values() if name in domain)
         value = next(values, "")
         return value if isinstance(value, str) else str(getattr(value, "text", value))
@@ -177,7 +177,7 @@ class Device:
     def consumed_capacity(
         self, requested: Mapping[str, Amount], *, fractional: bool = True
     ) -> dict[str, Fraction] | None:
-        """What a request consumes of each capacity, or None if even the unused device is too small.
+        """The amounts that a request consumes of each capacity, or None if the device is too small.
 
         Read from k8s.io/dynamic-resource-allocation v0.36.3,
         ``structured/internal/incubating/consumable_capacity.go``, and for ranges that may be ``fractional``
@@ -201,8 +201,8 @@ class Device:
 @dataclass(frozen=True, slots=True)
 class ResourceSlice(Named):
     """A part of a pool of devices. A generation of the pool is complete with ``slice_count`` slices.
-    ``shared_counters`` are (counter set, counters); invalid slices may name a set twice. ``problem`` says why
-    the slice cannot be read, "" if it can."""
+    ``shared_counters`` are (counter set, counters); invalid slices may repeat a set. ``problem``: why the
+    slice cannot be read, "" if it can."""
 
     kind: ClassVar[Literal["ResourceSlice"]] = "ResourceSlice"
     name: str
@@ -243,7 +243,7 @@ class _Placed(Struct):
 
 
 def read_part(raw: object, kind: type[_T]) -> _T:
-    """A part of an object; null is one without fields. Raises ``Unreadable``."""
+    """A part of an object; null means no fields. Raises ``Unreadable``."""
     return read_value({} if raw is None else raw, kind)
 
 
@@ -273,7 +273,7 @@ class _Attribute(Struct):
     flag: bool | None = msgspec.field(name="bool", default=None)
 
     def value(self) -> Value | None:
-        """None if the type is not known, or the value is too large for its type."""
+        """None if the type is unknown, or the value is too large for its type."""
         if self.string is not None:
             return sys.intern(self.string) if len(self.string) <= limits.ATTRIBUTE else None
         if self.version is not None:
@@ -306,7 +306,7 @@ class _Capacity(Struct):
 
 
 class _Counters(Struct):
-    """A set of counters, or what a device consumes of it."""
+    """A set of counters, or the amounts that a device consumes of it."""
 
     name: Name = ""
     counterSet: Name = ""
@@ -333,7 +333,7 @@ class _Device(_Placed, kw_only=True):
     bindingFailureConditions: Any = None
 
     def record(self, driver: str, problems: Iterable[str]) -> Device:
-        """``problems`` are those that are known already. Raises ``UNREADABLE``."""
+        """``problems`` are those already known. Raises ``UNREADABLE``."""
         within_limits(self.taints)
         values = {key: attribute.value() for key, attribute in self.attributes.items()}
         amounts = {key: parse_amount(capacity.value) for key, capacity in self.capacity.items()}
@@ -380,8 +380,8 @@ class ResourceSliceManifest(Manifest, frozen=True, gc=False):
         return parse_slice(self.metadata.name, self.spec)
 
 
-def parse_slice(name: str, raw: Any) -> ResourceSlice:  # noqa: ANN401 (whatever the object has)
-    """The slice. Of one that cannot be read only what tells its pool and its place."""
+def parse_slice(name: str, raw: Any) -> ResourceSlice:  # noqa: ANN401 (any object)
+    """The slice; only its pool and nodes if it cannot be read."""
     try:
         spec = read_value(raw, _Slice)
         driver = sys.intern(spec.driver)
@@ -429,7 +429,7 @@ def _number(text: str | None) -> Fraction | None:
 
 
 def name_or_empty(raw: object) -> str:
-    """A name, "" for another type or a text that is too long for a name."""
+    """A name, "" for another type or a text that is too long."""
     return raw if isinstance(raw, str) and len(raw) <= limits.OBJECT_NAME else ""
 
 
@@ -439,13 +439,12 @@ def _int64(raw: object) -> int:
 
 
 DeviceTaintRuleKind: TypeAlias = Literal["DeviceTaintRule", "BetaDeviceTaintRule", "AlphaDeviceTaintRule"]
-"""All these objects have the kind DeviceTaintRule: of v1, v1beta2 and v1alpha3. A cluster may serve several
-versions of one object."""
+"""DeviceTaintRule of v1, v1beta2 and v1alpha3. A cluster may serve several versions of one object."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSelector:
-    """The devices of ``driver``, in ``pool`` and with the name ``device``; "" is any."""
+    """The devices of ``driver``, in ``pool`` and with the name ``device``; "" means any."""
 
     driver: Name = ""
     pool: Name = ""
@@ -454,7 +453,7 @@ class DeviceSelector:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTaintRule(Named):
-    """A taint on devices. ``problem`` says why it is not known which devices it taints, or how."""
+    """A taint on devices. ``problem``: why its devices or its effect are unknown."""
 
     kind: DeviceTaintRuleKind
     name: str
@@ -478,7 +477,7 @@ class DeviceTaintRuleManifest(Manifest, frozen=True, gc=False):
 
 
 def parse_taint_rule(kind: DeviceTaintRuleKind, name: str, raw: object) -> DeviceTaintRule:
-    """A rule without a selector taints all devices, as the code of kube-scheduler has it (``applyPatches`` in
+    """A rule without a selector taints all devices, as in kube-scheduler (``applyPatches`` in
     k8s.io/dynamic-resource-allocation v0.36.3, ``resourceslice/tracker``). Up to 1.34 a selector may have CEL
     expressions and a class, which are not read."""
     try:

@@ -51,11 +51,10 @@ from extender.settings import Settings
 from extender.source.workloads import Template
 from extender.untrusted.limits import GANG_READ, KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import many
-from extender.verbs.evaluate import Evaluation, codes_for, evaluate, fitting_scores, form_on, never_aligned
+from extender.verbs.evaluate import Evaluation, codes_for, could_host, evaluate, fitting_scores, form_on
 from extender.verbs.eviction.promising import shortfall
 from extender.verbs.gang_fit import Supposed, gang_would_fit, wants_dra, with_gang_check
 from packing.fleet.downgrade import device_on
-from packing.fleet.feasibility import fits_when_empty
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -314,7 +313,7 @@ def explain_evaluation(
     fitting = np.flatnonzero(fits)
     shown = fitting[np.argsort(evaluation.keys[fitting])][:BEST]
     with state.fleet_view_for(pod) as fleet:
-        hosts = _could_host(state, fleet, evaluation)
+        hosts = could_host(state, fleet, evaluation)
         options = [
             option_on(state, evaluation, i, names[i], None if scores is None else int(scores[i]))
             for i in shown.tolist()
@@ -392,16 +391,6 @@ def _counted(counts: Counter[str]) -> dict[str, int]:
     shown = dict(counts.most_common(_UNKNOWN_REASONS))
     others = counts.total() - sum(shown.values())
     return shown | ({"other reasons": others} if others else {})
-
-
-def _could_host(state: State, fleet: Fleet, evaluation: Evaluation) -> Flags:
-    """(N,) which of the nodes would take the pod without any other pod; node for node of the evaluation."""
-    hosts = fits_when_empty(fleet, evaluation.request)
-    if stacked := evaluation.request.stacked:
-        hosts |= fits_when_empty(fleet, stacked)
-    could: Flags = hosts[evaluation.rows] & (evaluation.rows >= 0)
-    could &= ~never_aligned(state, fleet, evaluation.pod, evaluation.rows, evaluation.codes)
-    return could
 
 
 def _refusal(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from extender.cluster.gang_placement import WaitingMembers
+from extender.cluster.gang_placement import WaitingMembers, waiting_members
 from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.permitted_rows import PermittedRows
 from extender.cluster.state import State
@@ -28,7 +28,7 @@ from extender.plan.room_by_moves import (
 from extender.protocol.node_names import NodeNames
 from extender.queues.rights import WhyNot
 from extender.settings import Mode, Settings
-from extender.untrusted.limits import GANG_PLACED, KEY, LISTED_NAMES, shorten
+from extender.untrusted.limits import GANG_PLACED, GANG_READ, KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import listed
 from extender.verbs.evaluate import dra_resources, reason_on
 from extender.verbs.eviction.node_pods import gpus_held
@@ -158,7 +158,14 @@ def held_without_gpus(state: State, node: str) -> list[tuple[Pod, Allocation]]:
 
 
 def gang_fits_when_empty(state: State, pod: Pod, request: Request) -> bool:
-    """Whether the pod's gang would fit if no other pod had a GPU; True where too many have one to try."""
+    """Whether the pod's gang would fit if no other pod had a GPU; True for a pod that starts by itself, and
+    where that is not known: for devices of claims, and where too many pods have GPUs to try."""
+    gang = state.gangs.gang_of(pod) if state.gang_check else None
+    if gang is None or gang.to_place < 2:
+        return True
+    members = waiting_members([pod, *state.gangs.members(gang.key)], GANG_READ, state.request_of)
+    if any(wants_dra(state, member) for member in members):
+        return True
     bound = (other for other in state.pods.values() if other.node_name)
     every = (held for other in bound for held in state.pods.allocations_of(other))
     held = (allocation for allocation in every if allocation.has_gpus)

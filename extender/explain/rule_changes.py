@@ -27,9 +27,8 @@ from extender.k8s.node_filter import CORDON, CORDONED, NOT_TOLERATED, OTHER_AFFI
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import KEY, shorten
-from extender.verbs.evaluate import Codes, evaluate
+from extender.verbs.evaluate import Codes, could_host, evaluate
 from extender.verbs.eviction.promising import shortfall
-from packing.fleet.feasibility import fits_when_empty
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -91,9 +90,8 @@ def try_rule_changes(
     evaluation = evaluate(state, pod, request, NodeNames.of(names))
     lacks = {node.name: candidates.lack_on(node) for _, nodes in groups for node in nodes}
     free = np.array([lacks[name] is None for name in names], np.bool_)
-    empty = fits_when_empty(state.fleet, request)[evaluation.rows] & (evaluation.rows >= 0)
     fits, may_fit = free & evaluation.certain, free & (evaluation.codes == Reason.FITS)
-    full = free & empty if request.wants_gpu else np.zeros_like(free)
+    full = free & could_host(state, state.fleet, evaluation) & request.wants_gpu
     doubt = next((f.problem for f in evaluation.forecasts if f.problem and not f.refused), "")
     every = [node for _, nodes in groups for node in nodes]
     found, refused, end = [], list[StillRefused](), 0

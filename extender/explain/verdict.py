@@ -37,7 +37,7 @@ from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import listed, many
-from extender.verbs.evaluate import evaluate, reason_on
+from extender.verbs.evaluate import could_host, evaluate, reason_on
 from extender.verbs.gang_fit import Supposed, gang_would_fit
 from packing.fleet.feasibility import eviction_may_help, fits_when_empty, reason_on_row
 from packing.model.reasons import Reason
@@ -284,11 +284,9 @@ def _other_resources(asked: Question, first: Refusal | None) -> Iterator[str]:
         if count != "0" and is_gpu_resource(name)
     )
     for line, pod in asking_instead(asked.pod, [name for name, _ in offered.most_common(_NAMED)]):
-        request = state.request_of(pod)
-        evaluation = evaluate(state, pod, request, names)
-        takes = fits_when_empty(state.fleet, request)[evaluation.rows] & (evaluation.rows >= 0)
-        able = (evaluation.codes == Reason.FITS) | (takes & eviction_may_help(evaluation.codes))
-        if count := int(np.count_nonzero(able)):
+        evaluation = evaluate(state, pod, state.request_of(pod), names)
+        takes = could_host(state, state.fleet, evaluation) & eviction_may_help(evaluation.codes)
+        if count := int(np.count_nonzero(takes | (evaluation.codes == Reason.FITS))):
             nodes_there = many(count, "node")
             yield f"write {line}: {nodes_there} that its rules allow offer it"
             return
@@ -301,7 +299,8 @@ def _are(count: int) -> str:
 def _ways_when_full(asked: Question, first: Refusal, changes: Sequence[RuleChange]) -> Iterator[str]:
     """Nothing to do where somebody evicts; an open node; a pod that moves, ends or is evicted; one node
     more."""
-    if first.reason == _GANG:
+    never = asked.now is not None and not gang_fits_when_empty(asked.state, asked.pod, asked.request)
+    if first.reason == _GANG or never:
         yield from _ways_for_gang(asked, changes)
         return
     found = asked.evictions or Evictions()

@@ -29,6 +29,7 @@ from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import (
     any_doubtful,
     eviction_may_help,
+    fits_when_empty,
     gpu_sizes,
     missing_gpus,
     reason_on_row,
@@ -405,6 +406,17 @@ def never_aligned(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes
     found: Flags = codes == Reason.MISALIGNED
     found[found] = state.numa.misaligned(fleet, pod, rows[found], REFUSING, idle=True)
     return found
+
+
+def could_host(state: State, fleet: Fleet, evaluation: Evaluation) -> Flags:
+    """(N,) which of the evaluated nodes would take the pod if no other pod were there."""
+    request, rows = evaluation.request, evaluation.rows
+    hosts = fits_when_empty(fleet, request)[rows]
+    if stacked := request.stacked:
+        hosts |= fits_when_empty(fleet, stacked)[rows] & may_stack(fleet, rows)
+    never = never_aligned(state, fleet, evaluation.pod, rows, evaluation.codes)
+    could: Flags = hosts & (rows >= 0) & ~never
+    return could
 
 
 def _refuse_spot(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes) -> Codes:

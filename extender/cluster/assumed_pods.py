@@ -1,4 +1,4 @@
-"""Pods that are bound as far as ``bind`` knows, and that the watch does not show yet."""
+"""Pods that ``bind`` binds and that the watch does not show as bound yet."""
 
 from __future__ import annotations
 

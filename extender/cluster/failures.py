@@ -33,5 +33,5 @@ class Failures:
             self.counts[what] += 1
             if (kind := (what, type(error).__name__)) not in self._logged:
                 self._logged.add(kind)
-                text = "policy: %s failed; pods are placed without it; more such failures are only counted"
+                text = "policy: %s failed; pods are placed without it; further failures are only counted"
                 _log.error(text, what, exc_info=error)

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 NodeKind: TypeAlias = Literal["Node", "Device", "ConfigMap"]
 _STARTS_FOR = 900
 """Seconds from the creation of a node until its MIG manager must have started."""
-_TRIED_AGAIN = 8
+_RETRIED = 8
 """Number of nodes without room in the fleet that are retried whenever another node changes."""
 
 
@@ -233,7 +233,7 @@ class NodeTable(Mapping[str, Node]):
     def _read_inventories(self, names: Iterable[str]) -> list[str]:
         """Read these nodes, then some that had no room in the fleet: there may be room now."""
         known = [name for name in names if name in self._nodes]
-        known += [name for name in islice(self._too_many, _TRIED_AGAIN) if name not in known]
+        known += [name for name in islice(self._too_many, _RETRIED) if name not in known]
         for name in known:
             self.sources.pop(name, None)
             self.unhealthy.pop(name, None)

@@ -233,7 +233,7 @@ class NumaTable:
 
 def _admitted(questions: Sequence[_Question], wanted: tuple[Wanted, Wanted]) -> Flags:
     """Whether the kubelet of each node admits the pod; ``wanted``: as single containers, and as a whole. If
-    one of the ``lately`` arrived pods has no room, the report already includes it."""
+    one of the pods in ``lately`` has no room, the report already includes it."""
     pods = {id(pod): pod for q in questions for pod in (*q.lately, *q.left, *q.staying)}.values()
     names = tuple(sorted({name for pod in (*pods, wanted[0]) for c in pod for name, _ in c.amounts}))
     size = max(len(question.report.topology.numa) for question in questions)

@@ -45,7 +45,8 @@ _STORAGE, _HUGE_PAGES = "ephemeral-storage", "hugepages-"
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A resource of which a node has too little: the amounts requested by the pod, free, and in total."""
+    """A resource of which a node has too little: the amount that the pod requests, the free amount, and the
+    total."""
 
     name: str
     asked: int
@@ -151,8 +152,8 @@ def lacking_on(state: State, node: Node, asked: Amounts, without: Collection[str
 
 
 class OtherResources:
-    """What the nodes of a state have ``left`` of each resource that pods ask for and nodes offer beside what
-    Stowage places by, and of their number of pods: (N,) by row."""
+    """``left``: for each other resource that pods request and nodes offer, and for the number of pods, the
+    free amounts of the nodes of a state: (N,) by row."""
 
     def __init__(self, state: State) -> None:
         asked = {PODS}.union(*(asked_by(pod) for pod in state.pods.values()))
@@ -164,11 +165,11 @@ class OtherResources:
                 of_nodes[state.fleet.rows[node.name]] = max(amount, _LEAST)
 
     def lacking(self, pod: Pod) -> dict[str, npt.NDArray[np.bool_]]:
-        """(N,) for each of these that the pod asks for: where too little is left."""
+        """For each of these that the pod requests, (N,) where too little is free."""
         return {name: self.left.get(name, self._none) < amount for name, amount in asked_by(pod).items()}
 
     def take(self, pod: Pod, row: int, times: int = 1) -> None:
-        """The pod gets what it asks for; with ``times`` -1 it gives that back."""
+        """Allocate the pod's amounts on a row; ``times`` of -1 releases them."""
         for name, amount in asked_by(pod).items():
             if name in self.left:
                 self.left[name][row] -= times * amount

@@ -24,7 +24,7 @@ them when it observes the end. Room that is still free later may be closed for a
 see."""
 
 _STATUS_ALONE = {"phase", "ready", "started", "unscheduled", "disruption", "disrupted", "ends", "deleted"}
-"""Fields that do not affect what a bound pod, until it ends, holds of its node and its queue."""
+"""Fields that do not affect what an unfinished bound pod holds of its node and its queue."""
 _holdings = attrgetter(*[field.name for field in fields(Pod) if field.name not in _STATUS_ALONE])
 
 

@@ -25,7 +25,7 @@ from extender.untrusted.limits import KEPT_PODS
 
 FAILED = "SchedulerError"
 """Reason of the PodScheduled condition after a scheduling attempt that ended with an error."""
-TRIED_AGAIN = 12.0
+RETRIED_WITHIN = 12.0
 """Seconds within which kube-scheduler retries such a pod: ``podMaxBackoffSeconds`` is 10 by default."""
 _BEFORE_BREAK = 30.0
 """Seconds before an interruption in which answers may have led to lost bindings: requests may queue."""
@@ -38,7 +38,7 @@ _AFTER_BREAK = 60.0
 every 30 s."""
 _ANSWERS_KEPT = 4096
 _CYCLE = 5.0
-"""Seconds from an answer to the end of the cycle in which kube-scheduler asks about a gang's members."""
+"""Seconds from an answer to the end of the cycle in which kube-scheduler evaluates a gang's members."""
 _STARTS = 2.0
 """Seconds from the answer about one member of a gang to the answer about the next."""
 _FRUITLESS, _CLAIMS_AGAIN = 10.0, 60.0
@@ -72,9 +72,9 @@ class _Place(NamedTuple):
 class GangRoom:
     """Room for the missing members of a gang (``GangHolds``), which is held for ``seconds``.
 
-    ``expires`` and ``searched``: in seconds of the clock; without any room, it never expires. ``lacks``:
-    another search is needed. ``is_over``: the time has passed, so nothing is held until the gang starts
-    again. ``bound``: the members that were bound when the places were last chosen or released.
+    ``expires`` and ``searched``: in seconds of the clock; it does not expire before there is any room.
+    ``lacks``: another search is needed. ``is_over``: the time has passed, so nothing is held until the gang
+    starts again. ``bound``: the members that were bound when the places were last chosen or released.
     """
 
     seconds: float
@@ -170,7 +170,7 @@ class Reservations:
             places[Reserved.STATUS] = _Place(pod.nominated_node)
         elif pod.unscheduled == FAILED and not pod.deleting:
             if before is not None and before.uid == pod.uid and before.nominated_node:
-                cleared = _Place(before.nominated_node, self.expires_in(TRIED_AGAIN))
+                cleared = _Place(before.nominated_node, self.expires_in(RETRIED_WITHIN))
             if cleared is not None:
                 places[Reserved.FAILED] = cleared
         if places:
@@ -274,7 +274,7 @@ class Reservations:
         return {uid: place.node for uid, place in answered.places.items()} if answered else {}
 
     def expires_in(self, seconds: float) -> float:
-        """The clock's time in this many seconds, from which ``expire`` has an entry to remove."""
+        """Return the clock's time in this many seconds, and let ``expire`` look for expired entries then."""
         expires = self.clock() + seconds
         self._next_expiry = min(self._next_expiry, expires)
         return expires
@@ -308,7 +308,7 @@ class Reservations:
 
     def answered(self, pod: Pod, node: str, cycle: str = "", gang: str = "", running: int = 0) -> None:
         """Record that kube-scheduler will most likely bind the pod to this node. ``cycle``: the key of the
-        cycle in which it calls about the pod, "" if there is none. Only the other pods of the cycle see this
+        cycle in which it evaluates the pod, "" if there is none. Only the other pods of the cycle see this
         place as taken. ``gang``: the key of its gang if that is starting, ``running``: the number of its
         running members."""
         if gang:

@@ -1,11 +1,11 @@
-"""Which pods kube-scheduler places first after an interruption."""
+"""The order in which kube-scheduler places pods after an interruption."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 
-from extender.cluster.reservations import TRIED_AGAIN
+from extender.cluster.reservations import RETRIED_WITHIN
 from extender.k8s.objects import Pod
 
 
@@ -24,8 +24,8 @@ class RetryOrder:
         self._tried: set[str] = set()
 
     def interrupted(self, now: float) -> None:
-        """Enforce the order from ``now`` (monotonic seconds) for ``TRIED_AGAIN`` seconds."""
-        self._ends = now + TRIED_AGAIN
+        """Enforce the order from ``now`` (monotonic seconds) for ``RETRIED_WITHIN`` seconds."""
+        self._ends = now + RETRIED_WITHIN
         self._tried.clear()
 
     def must_wait(self, failed: Iterable[Pod], pod: Pod, now: float) -> bool:

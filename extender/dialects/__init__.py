@@ -1,1 +1,1 @@
-"""Requests of pods for GPUs, and a module with the nodes and pods of each system that divides GPUs."""
+"""GPU requests of pods, and a module for the nodes and pods of each GPU-sharing system."""

@@ -1,4 +1,4 @@
-"""gpushare: ``aliyun.com/gpu-mem`` of one GPU, or of ``aliyun.com/gpu-count`` GPUs in equal parts.
+"""gpushare: ``aliyun.com/gpu-mem`` of one GPU, or of ``aliyun.com/gpu-count`` GPUs in equal shares.
 
 Facts (AliyunContainerService/gpushare-scheduler-extender at c0b6141, ``pkg/utils/{const,pod}.go`` and
 ``docs/userguide.md``; gpushare-device-plugin at 45fb8b8, ``pkg/gpu/nvidia``): a pod requests memory only, the

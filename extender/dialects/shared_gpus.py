@@ -97,7 +97,7 @@ class Parser:
     def text(self, value: object) -> str:
         """The name of a device, model or profile."""
         if not isinstance(value, str) or len(value) > NAME:
-            raise InventoryError(f"{self.name}: a name is not a text of at most {NAME} characters")
+            raise InventoryError(f"{self.name}: a name is not a string of at most {NAME} characters")
         return value
 
     def products(self, names: Iterable[object]) -> frozenset[str]:

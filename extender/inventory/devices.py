@@ -166,7 +166,7 @@ def _instances(profile_name: str, count: int, memory_mib: int, model: Model | No
     """
     profile = parse_profile(profile_name)
     if profile is None:
-        raise InventoryError(f"{quoted(profile_name)} is not a MIG profile (like 1g.10gb)")
+        raise InventoryError(f"{quoted(profile_name)} is not a MIG profile (such as 1g.10gb)")
     geometry = model.geometry if model else None
     placement = placement_of(geometry, profile, model.memory_mib) if geometry and model else None
     if geometry is None or placement is None or model is None:

@@ -248,7 +248,7 @@ def _unknown_memory(
         return ""
     if any(map(is_nvidia, devices)):
         return f"{UNKNOWN_MEMORY}: {SAY_MEMORY}"
-    return f"{UNKNOWN_MEMORY}: set the label {AMD_MEMORY} (as 192G)" if AMD_GPU in devices else ""
+    return f"{UNKNOWN_MEMORY}: set the label {AMD_MEMORY} (for example 192G)" if AMD_GPU in devices else ""
 
 
 def _shared_gpus(node: Node, labels: GpuLabels, device: KoordinatorDevice | None) -> SharedGpus | None:

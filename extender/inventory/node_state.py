@@ -16,7 +16,7 @@ from extender.k8s.objects import Node
 
 _NOT_READY = {
     "node.kubernetes.io/not-ready": "node is not ready",
-    "node.kubernetes.io/unreachable": "node is not reachable",
+    "node.kubernetes.io/unreachable": "node is unreachable",
     "node.kubernetes.io/unschedulable": "node is cordoned",
     "node.kubernetes.io/disk-pressure": "node has too little disk space",
     "node.kubernetes.io/pid-pressure": "node has too few process IDs",

@@ -1,5 +1,5 @@
-"""Jobs that lost pods to preemption or interruption: when, and how much work that cost, which is the time
-since the last checkpoint, or since the start.
+"""Jobs that lost pods to preemption or interruption, when, and the lost work: the time since the last
+checkpoint, or since the start.
 
 Kubernetes marks a pod that it is about to end with the condition ``DisruptionTarget``. Its reasons are listed
 in "Pod disruption conditions" (kubernetes.io/docs/concepts/workloads/pods/disruptions, 1.31 and later), and

@@ -62,8 +62,8 @@ class Gang:
 
 class StillToStart(NamedTuple):
     """Members of a gang that are not being deleted: those with ``room``, those without room that have no
-    scheduling gates (``free``) or have some (``gated``), and the number of ``missing`` rooms, negative if
-    there are too many."""
+    scheduling gates (``free``) or have some (``gated``), and the number of further members that need room
+    (``missing``), negative if too many have it."""
 
     room: Sequence[Pod]
     free: Sequence[Pod]
@@ -168,9 +168,9 @@ class GangTable:
         return min((group.longest for group in groups if group), default=math.inf)
 
     def cycle_of(self, pod: Pod) -> str:
-        """Key of the pods about which kube-scheduler calls in one cycle, before it binds any of them: those
-        of a native PodGroup, or those of all CompositePodGroups of the namespace, of which it processes one
-        at a time. "" for other pods."""
+        """Key of the pods that kube-scheduler evaluates in one cycle, before it binds any of them: those of a
+        native PodGroup, or those of all CompositePodGroups of the namespace, of which it evaluates one at a
+        time. "" for other pods."""
         if not pod.pod_group:
             return ""
         name = f"{pod.namespace}/{pod.pod_group}"

@@ -213,7 +213,7 @@ class EvictionRules:
         return verdicts(priority, numbers, relations, self.now, never_preempts=never)
 
     def _refused_among(self, victims: Sequence[Pod]) -> list[int]:
-        """The columns of pods whose eviction the API server has just rejected. Ignored for kube-scheduler,
+        """The columns of pods whose eviction the API server has just rejected. Empty for kube-scheduler,
         which deletes pods instead."""
         if not (self._to_equals or self._moved_within is not None):
             return []

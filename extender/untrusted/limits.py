@@ -134,7 +134,7 @@ EXPLAIN_BODY = 1 << 20
 
 # Requests. Anyone who can reach the port can send them.
 PART_OF_MEMORY = 16
-"""A body has at most this inverse fraction of the memory of the process, if a cgroup limits that."""
+"""The memory limit of the process's cgroup, if any, divided by this is the largest body."""
 LARGE_BODY = 1 << 20  # bytes from which a message is parsed in a thread, one at a time
 BODIES_IN_FLIGHT = 4
 """All request bodies of one port together, in multiples of the largest body that the port accepts."""

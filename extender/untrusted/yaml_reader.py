@@ -153,7 +153,7 @@ class _Builder:
 
     def _begin_collection(self, event: yaml.CollectionStartEvent) -> None:
         if self._inner.wants_key:
-            raise _refused("a key is not text", event)
+            raise _refused("a key is not a string", event)
         is_map = isinstance(event, yaml.MappingStartEvent)
         if not event.implicit and event.tag != _TAG + ("map" if is_map else "seq"):
             raise _refused("this tag is not allowed", event)
@@ -177,7 +177,7 @@ class _Builder:
             raise _refused("an alias to an incomplete value", event)
         value = self._anchors[event.anchor]
         if self._inner.wants_key and not isinstance(value, str):
-            raise _refused("a key is not text", event)
+            raise _refused("a key is not a string", event)
         self._left = _left_after(value, self._left, len(self._outer))
         self._inner.values.append(value)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cluster.reservations import FAILED, TRIED_AGAIN
+from extender.cluster.reservations import FAILED, RETRIED_WITHIN
 from extender.cluster.state import State
 from extender.k8s.objects import Deleted, Pod, Upserted
 from packing.model.reasons import Reason
@@ -66,7 +66,7 @@ def test_it_is_not_for_ever() -> None:
     now = 100.0
     state.reservations.clock = lambda: now
     state.apply([Upserted(FAILS)])
-    now += TRIED_AGAIN - 1
+    now += RETRIED_WITHIN - 1
     state.apply([Upserted(replace(FAILS, labels={"changed": "again"}))])
     assert not sees_the_room(state)
     now += 1

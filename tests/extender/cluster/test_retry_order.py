@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cluster.reservations import FAILED, TRIED_AGAIN
+from extender.cluster.reservations import FAILED, RETRIED_WITHIN
 from extender.cluster.retry_order import RetryOrder
 from extender.k8s.objects import Deleted, Pod, Upserted
 from tests.extender.builders import make_node, make_pod, make_state
@@ -27,8 +27,8 @@ def test_the_one_of_higher_priority_is_tried_first() -> None:
 def test_a_pod_that_is_not_tried_again_costs_others_little_time() -> None:
     order = RetryOrder()
     assert order.must_wait(STATE.pods.failed_pods(), LOW, 0.0)
-    assert not order.must_wait(STATE.pods.failed_pods(), LOW, TRIED_AGAIN)
-    assert not order.must_wait(STATE.pods.failed_pods(), LOW, TRIED_AGAIN + 1.0)
+    assert not order.must_wait(STATE.pods.failed_pods(), LOW, RETRIED_WITHIN)
+    assert not order.must_wait(STATE.pods.failed_pods(), LOW, RETRIED_WITHIN + 1.0)
 
 
 def test_who_was_told_to_wait_has_not_been_tried() -> None:

@@ -1,5 +1,5 @@
-"""Dynamic Resource Allocation (``resource.k8s.io/v1``): predicts which devices kube-scheduler's own allocator
-will give to the claims of a pod on each node, so that nodes can be scored by what is left.
+"""Dynamic Resource Allocation (``resource.k8s.io/v1``): predicts the devices that kube-scheduler's allocator
+will allocate to the claims of a pod on each node, to score nodes by the remaining devices.
 
-Pure: records in, records out; no clock, no I/O. kube-scheduler alone allocates.
+Pure: records in, records out; no clock, no I/O. Only kube-scheduler allocates.
 """

@@ -1,7 +1,7 @@
-"""Searches devices for requests as Kubernetes' own allocator does: by backtracking to the first solution.
+"""Searches devices for requests like Kubernetes's allocator: by backtracking to the first solution.
 
 Devices are numbers here (0 to D - 1), in the order in which they are tried. Requests are tried in order, too;
-the devices of one request ascend, so no set is tried twice. Read from k8s.io/dynamic-resource-allocation
+the devices of one request ascend, so no set is tried twice. Source: k8s.io/dynamic-resource-allocation
 v0.36.3, ``structured/internal/incubating/allocator_incubating.go``.
 """
 
@@ -22,11 +22,11 @@ CounterAmounts: TypeAlias = Mapping[CounterKey, Number]
 
 @dataclass(frozen=True, slots=True)
 class AvailableDevices:
-    """What each device of a node consumes of the counters (D,), and what is left of each counter.
+    """The counter amounts that each device of a node consumes (D,), and the remaining amount of each counter.
 
-    Only requests with admin access can have devices in ``allocated``. ``capacity_counters`` has the devices
-    that allow multiple allocations, with the counters of their own capacities. Those in
-    ``partially_consumed`` have an allocation already, which has consumed what the device consumes.
+    Only requests with admin access can be allocated devices in ``allocated``. ``capacity_counters`` has the
+    devices that allow multiple allocations, with the counters of their own capacities. Those in
+    ``partially_consumed`` already have an allocation, which has consumed the counters of the device.
     """
 
     consumption: Sequence[CounterAmounts]
@@ -46,9 +46,9 @@ class AvailableDevices:
 
 @dataclass(frozen=True, slots=True)
 class SearchSubRequest:
-    """``count`` devices (None: all) for which ``matches`` is true; it may raise. A device that matches is not
-    allocated if it has a taint that is not tolerated. ``capacity`` is what is consumed of a device's own
-    capacities, None if it has less. With ``admin_access`` a device may belong to other claims as well."""
+    """``count`` devices (None: all) for which ``matches`` is true; it may raise. Matching devices with taints
+    that are not tolerated are not allocated. ``capacity`` is the amount consumed of a device's own
+    capacities, None if it has less. With ``admin_access``, a device may also be allocated to other claims."""
 
     count: int | None
     matches: Callable[[int], bool]
@@ -67,8 +67,8 @@ class SearchRequest:
 
 @dataclass(frozen=True, slots=True)
 class SearchConstraint:
-    """All devices of ``subrequests`` (request, subrequest) have the same value of an attribute, or different
-    ones (``distinct``). ``values`` has it for each device (D,), None if the device has no such attribute."""
+    """All devices of ``subrequests`` (request, subrequest) must have the same value of an attribute, or
+    different ones (``distinct``). ``values`` has the value of each device (D,), None for no attribute."""
 
     values: Sequence[Hashable | None]
     subrequests: AbstractSet[tuple[int, int]]
@@ -76,9 +76,9 @@ class SearchConstraint:
 
 
 MAX_DEVICES_PER_CLAIM = 32  # ``AllocationResultsMaxSize`` of the API
-_MAX_DEVICES = 128  # of all claims together: the search for each is a level of recursion
+_MAX_DEVICES = 128  # of all claims in total: each device is a level of recursion
 _MAX_STEPS = 50_000  # before the search is aborted; kube-scheduler stops after ten seconds
-_DEVICES_PER_CHARGE = 8  # the steps for so many devices are spent at once
+_DEVICES_PER_CHARGE = 8  # number of devices whose steps are spent at once
 
 
 class SearchAborted(Exception):
@@ -86,7 +86,7 @@ class SearchAborted(Exception):
 
 
 class AllocatedDevice(NamedTuple):
-    """A device, and the request and subrequest that it is allocated to."""
+    """A device, and the request and subrequest to which it is allocated."""
 
     request: int
     subrequest: int
@@ -101,8 +101,8 @@ def allocate(
 ) -> list[AllocatedDevice] | None:
     """The first solution, in the order of the requests, or None if there is none.
 
-    ``spend`` is called with a number of steps before they are taken. Raises ``SearchAborted``, and whatever
-    ``spend`` and ``SearchSubRequest.matches`` raise.
+    ``spend`` is called with a number of steps before they are taken. Raises ``SearchAborted``, and the errors
+    of ``spend`` and ``SearchSubRequest.matches``.
     """
     search = _Search(available, requests, [_ConstraintState(c) for c in constraints], spend)
     try:
@@ -112,7 +112,7 @@ def allocate(
 
 
 class _ClaimTooLarge(Exception):
-    """A claim would have more devices than it can have."""
+    """A claim would exceed its maximum number of devices."""
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class _ConstraintState:
         if self.count and (value in self.values.values()) is constraint.distinct:
             return False
         if constraint.distinct or not self.count:
-            # Only the last value of each request is remembered, as in Kubernetes' allocator.
+            # Only the last value of each request is kept, as in Kubernetes's allocator.
             self.values = self.values | {new.request: value} if constraint.distinct else {0: value}
         self.count += 1
         return True
@@ -161,7 +161,7 @@ class _Search:
         self._devices = range(len(self._available.consumption))
         self.allocated: list[AllocatedDevice] = []
         self._consumed: list[CounterAmounts] = []  # by each of ``allocated``
-        # Which devices are "all" is determined before the search begins.
+        # "All" devices are determined before the search begins.
         self._all_devices = {
             (index, number): [
                 device
@@ -184,7 +184,7 @@ class _Search:
         return sub.matches(device)
 
     def satisfy_from(self, index: int) -> bool:
-        """Satisfy the request with this index and all after it."""
+        """Satisfy the request with this index and all later ones."""
         if index >= len(self._requests):
             return True
         begins_claim = index > 0 and self._requests[index].claim != self._requests[index - 1].claim
@@ -236,7 +236,7 @@ class _Search:
         return self._finish(new, lambda: self._allocate_all(index, number, devices[1:]))
 
     def _allocate_count(self, index: int, number: int, count: int, start: int) -> bool:
-        """Allocate ``count`` devices, the first of them not before ``start``, and satisfy the rest."""
+        """Allocate ``count`` devices, the first at ``start`` or later, and satisfy the rest."""
         if count <= 0:
             return self.satisfy_from(index + 1)
         sub, claim = self._requests[index].subrequests[number], self._requests[index].claim
@@ -254,7 +254,7 @@ class _Search:
         return False
 
     def _finish(self, new: AllocatedDevice, rest: Callable[[], bool]) -> bool:
-        """Whether the rest can be satisfied beside this device; if not, the device is released."""
+        """Whether the rest can be satisfied with this device allocated; if not, the device is released."""
         done = False
         try:
             done = rest()
@@ -270,7 +270,7 @@ class _Search:
         return sub.admin_access or device not in self._available.allocated
 
     def _consumption(self, sub: SearchSubRequest, device: int) -> CounterAmounts | None:
-        """What an allocation of the device consumes of all counters, None if less remains."""
+        """The amounts that an allocation of the device consumes of all counters, None if less remains."""
         consumed = sub.capacity(device)
         if consumed is None:
             return None

@@ -1,7 +1,7 @@
 """Slices, classes, claims and taint rules as they arrive from the API server, and the devices of each node.
 
-All else is built lazily: a pool after one of its slices has changed, what is left of it also after a claim
-has, and the devices of a node after one of its pools has changed.
+Everything else is built lazily: a pool after a change to one of its slices, its availability also after a
+change to a claim, and the devices of a node after a change to one of its pools.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _NO_DEVICES = NodeDevices((), AvailableDevices((), {}), (), {}, has_incomplete_p
 
 @dataclass(slots=True)
 class _Pool:
-    """The slices of a pool by name, its allocation results by device and claim, the claims whose holdings
-    cannot be read, and what is built from them. ``nodes`` are those that slices or devices name."""
+    """The slices of a pool by name, its allocation results by device and claim, the claims with unreadable
+    holdings, and the results built from these. ``nodes`` are those named by slices or devices."""
 
     slices: dict[str, ResourceSlice] = field(default_factory=dict)
     holders: dict[str, dict[str, tuple[AllocationResult, ...]]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class _Pool:
     availability: PoolAvailability | None = None
 
     def availability_of(self, built: DevicePool, freed: AbstractSet[str]) -> PoolAvailability:
-        """What is left of the pool, also of what the ``freed`` claims have."""
+        """The availability of the pool without the ``freed`` claims."""
         if freed and not freed.isdisjoint(self.unreadable_holders.union(*self.holders.values())):
             holders = {
                 device: {claim: results for claim, results in by_claim.items() if claim not in freed}
@@ -70,11 +70,11 @@ class _Pool:
 
 
 class DeviceCache:
-    """``changes`` counts those of all objects, ``rules_version`` those of classes and taint rules.
-    ``extended_resources`` are those that classes provide by their specs. ``total_slots`` are the slots of all
-    nodes at the last ``refresh``. ``two_ways``: nodes whose GPUs a device plugin offers,
-    too (``extender/cluster/two_ways.py``). ``fractional_ranges``: ranges of capacities may be fractional
-    (1.37 on)."""
+    """``changes`` counts changes to all objects, ``rules_version`` those to classes and taint rules.
+    ``extended_resources`` are those that classes provide in their specs. ``total_slots`` are the slots of all
+    nodes at the last ``refresh``. ``two_ways``: nodes whose GPUs a device plugin also offers
+    (``extender/cluster/two_ways.py``). ``fractional_ranges``: ranges of capacities may be fractional (since
+    1.37)."""
 
     fractional_ranges = True
 
@@ -98,8 +98,8 @@ class DeviceCache:
         self._pools: defaultdict[PoolId, _Pool] = defaultdict(_Pool)
         self._outdated: set[PoolId] = set()  # to be built
         self._incomplete_with_counters: set[PoolId] = set()
-        self._pools_of: defaultdict[str, set[PoolId]] = defaultdict(set)  # that name the node
-        self._pools_of_many: set[PoolId] = set()  # of all nodes, or with a node selector
+        self._pools_of: defaultdict[str, set[PoolId]] = defaultdict(set)  # pools that name the node
+        self._pools_of_many: set[PoolId] = set()  # pools for all nodes, or with a node selector
         self._nodes: dict[str, NodeDevices] = {}
         self._changed_nodes: set[str] = set()  # whose own pools have changed
         self._outdated_nodes: set[str] = set()
@@ -112,7 +112,7 @@ class DeviceCache:
         self.changes += 1
         known = self.claims.get(record.key)
         if isinstance(record, ResourceClaim) and known and _holdings(known) == _holdings(record):
-            self.claims[record.key] = record  # only its users have changed, as they do often
+            self.claims[record.key] = record  # only its consumers have changed, which is frequent
             return
         if isinstance(record, DeviceTaintRule) and self._records[record.kind].get(record.key) == record:
             return  # only its status has changed
@@ -160,7 +160,7 @@ class DeviceCache:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is known of devices: we may not be allowed to list them."""
+        """Whether no devices are known: Stowage may not be permitted to list them."""
         return not any(of_kind for kind, of_kind in self._records.items() if kind != "ResourceClaimTemplate")
 
     @property
@@ -177,32 +177,32 @@ class DeviceCache:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Records that cannot be read, pools that are invalid, and ``two_ways``, with a text each."""
+        """Problems of unreadable records, of invalid pools, and of ``two_ways``, as text."""
         self._build_outdated()
         return self._problems | self.two_ways
 
     def holders(self, device: DeviceId) -> Collection[str]:
-        """The claims that hold a device or a part of it; with admin access they hold nothing."""
+        """The claims that hold a device or a part of it, without those with admin access."""
         pool = self._pools.get(PoolId(device.driver, device.pool))
         of_claims = pool.holders.get(device.device, {}) if pool else {}
         return [claim for claim, held in of_claims.items() if not all(r.admin_access for r in held)]
 
     def pop_changed(self) -> Collection[str]:
-        """The nodes of which devices or their holders may have changed since the last call."""
+        """The nodes whose devices, or holders of these, may have changed since the last call."""
         changed, self._changed_since = self._changed_since, set()
         return changed
 
     def unknown_drivers(self, node: str) -> set[str]:
-        """The drivers of the node's own pools that are incomplete, invalid, or not readable."""
+        """The drivers of the node's own pools that are incomplete, invalid, or unreadable."""
         pools = [(id, self._build(id)) for id in self._pools_of.get(node, ())]
-        # A slice that cannot be read is a device without a name.
+        # An unreadable slice is a device without a name.
         broken = (
             id for id, pool in pools if not pool or pool.problem or not all(d.name for d in pool.devices)
         )
         return {id.driver for id in broken}
 
     def refresh(self, labels_of: Callable[[str], Labels]) -> None:
-        """Bring ``total_slots`` up to date."""
+        """Update ``total_slots``."""
         while self._changed_nodes:
             name = next(iter(self._changed_nodes))
             self.on_node(name, labels_of(name))
@@ -234,11 +234,11 @@ class DeviceCache:
                 del self.total_slots[slot]
         self._nodes[name] = fresh
         if name not in self._pools_of and not (self._pools_of_many and labels):
-            del self._nodes[name]  # nothing there, or no node: a request can name any
+            del self._nodes[name]  # no devices, or no such node: a request can name any
         return fresh
 
     def forget(self, node: str) -> None:
-        """Keep nothing of a node that is gone, but its slots: the slices that name it are still there."""
+        """Drop the state of a removed node, except its slots: the slices that name it still exist."""
         self.two_ways.pop(node, None)
         if not self._nodes.get(node, _NO_DEVICES).slots:
             self._nodes.pop(node, None)
@@ -252,7 +252,7 @@ class DeviceCache:
         return not self._pools_of_many or known.labels is labels or known.labels == labels
 
     def _node_devices(self, name: str, labels: Labels) -> NodeDevices:
-        """As if the freed claims were deallocated."""
+        """The devices of a node, with the freed claims deallocated."""
         ids = self._pools_of.get(name, set()) | self._pools_of_many
         if not ids:
             return _NO_DEVICES
@@ -288,7 +288,7 @@ class DeviceCache:
         self._claims_on_unknown_pool.discard(claim.key)
         for result in claim.allocation or ():
             id = PoolId(result.id.driver, result.id.pool)
-            if (pool := self._pools.get(id)) is None:  # the claim names a device twice
+            if (pool := self._pools.get(id)) is None:  # the claim lists a device twice
                 continue
             by_claim = pool.holders.get(result.id.device, {})
             by_claim.pop(claim.key, None)
@@ -302,7 +302,7 @@ class DeviceCache:
 
     def _slices_changed(self, id: PoolId) -> None:
         pool = self._pools[id]
-        self._mark_nodes(id)  # that could use it so far
+        self._mark_nodes(id)  # those that could use it until now
         slices = pool.slices.values()
         scopes = [part.scope_of(device) for part in slices for device in (part.devices or (Device(""),))]
         nodes = frozenset(scope.node_name for scope in scopes if scope.node_name)
@@ -320,7 +320,7 @@ class DeviceCache:
         self._pool_changed(id)
 
     def _pool_changed(self, id: PoolId) -> None:
-        """Forget a pool of which nothing is left."""
+        """Forget a pool if nothing remains of it."""
         pool = self._pools[id]
         pool.availability = None
         self._mark_nodes(id)
@@ -329,7 +329,7 @@ class DeviceCache:
             del self._pools[id]
 
     def _mark_nodes(self, id: PoolId) -> None:
-        """The devices of the nodes that can use a pool have changed."""
+        """Mark the devices of the nodes that can use a pool as changed."""
         nodes = self._pools[id].nodes
         self._changed_nodes |= nodes
         self._changed_since |= nodes
@@ -359,14 +359,14 @@ class DeviceCache:
 
 
 class TaintRules:
-    """Taints that an administrator puts on devices, beside those of the driver.
+    """Taints that administrators put on devices, in addition to those of the driver.
 
-    As kube-scheduler has it, a device gets the taints of all rules that select it (``applyPatches`` in
+    As in kube-scheduler, a device has the taints of all rules that select it (``applyPatches`` in
     k8s.io/dynamic-resource-allocation v0.36.3, ``resourceslice/tracker``).
     """
 
     def __init__(self) -> None:
-        # By what they select, and by kind and name.
+        # By selector, and by kind and name.
         self._by_selector: dict[DeviceSelector, dict[tuple[str, str], DeviceTaintRule]] = {}
 
     def put(self, rule: DeviceTaintRule) -> None:
@@ -379,7 +379,7 @@ class TaintRules:
             del self._by_selector[rule.selector]
 
     def taints_of(self, device: DeviceId) -> tuple[Taint, ...]:
-        """The taints that rules put on a device. Raises ``Unsupported`` where one of them cannot be read."""
+        """The taints that rules put on a device. Raises ``Unsupported`` if one of them cannot be read."""
         if not self._by_selector:
             return ()
         names = product((device.driver, ""), (device.pool, ""), (device.device, ""))

@@ -1,11 +1,11 @@
-"""How many more devices of each kind a node can give, and what it costs to take some of them away.
+"""The number of devices of each kind that a node can still allocate, and the cost of losing some of them.
 
-Partitions of a GPU share counters: memory slices, which exist once each, and amounts such as multiprocessors.
-A node's slots of a kind are the devices of that kind that it could still give if nothing else were requested.
+Partitions of a GPU share counters: unique memory slices, and amounts such as multiprocessors. A node's slots
+of a kind are the devices of that kind that it could still allocate if no other kind were requested.
 The price of a slot is that of the inventory score (bench/README.md) with a = b = 1 and equal weights of all
-kinds: weights from the true mix gave the same but for noise (``bench/claims.py``), and weights learned from
-the allocations of claims 0.4 points less (standard error 0.2): they protect groups of GPUs less, and count a
-claim that any device suits as one for the device that it got.
+kinds: weights from the true mix gave the same result within noise (``bench/claims.py``), and weights learned
+from allocations of claims 0.4 points less (standard error 0.2): they protect groups of GPUs less, and count a
+claim for any device as a claim for the allocated one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from weakref import WeakValueDictionary
 from extender.k8s.resource_slices import Number
 
 GROUP_SIZES = (1, 2, 4, 8)
-"""Pods request whole GPUs in such numbers on one node; partitions one by one."""
+"""Numbers of whole GPUs that pods request on one node; partitions are requested one by one."""
 
 
 class DeviceKind(NamedTuple):
-    """Devices that count as equal: of one product and profile (of those without one, type), and each the same
+    """Devices that count as equal: of one product and profile (or type, without a profile), and the same
     ``gpu_fraction`` (0 to 1) of a GPU."""
 
     driver: str
@@ -34,21 +34,21 @@ class DeviceKind(NamedTuple):
 
 
 Slot: TypeAlias = tuple[DeviceKind, int]
-"""(kind, devices that are given together)."""
+"""(kind, number of devices allocated together)."""
 Slots: TypeAlias = Mapping[Slot, int]
 Counts: TypeAlias = Mapping[DeviceKind, int]
 LostSlots: TypeAlias = tuple[tuple[Slot, int], ...]
 Consumption: TypeAlias = tuple[tuple[int, Number], ...]
 """(counter, amount)."""
-_MAX_CACHED = 1 << 18  # devices and counters in the cached counts of one layout: some MiB
+_MAX_CACHED = 1 << 18  # devices and counters in the cached counts of one layout: a few MiB
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PoolLayout:
-    """The devices of a pool: the kind of each, and what each consumes of the pool's counters (D,).
+    """The devices of a pool: the kind of each, and its consumption of the pool's counters (D,).
 
     ``counter_sets`` has the set of each counter (C,): devices that consume from one set may exclude each
-    other. Counters are ordered as memory slices lie.
+    other. Counters are in the order of memory slices.
     """
 
     kinds: tuple[DeviceKind, ...]
@@ -57,14 +57,14 @@ class PoolLayout:
     _counts: dict[Hashable, Counts] = field(default_factory=dict)
 
     def interned(self) -> PoolLayout:
-        """The one object with these contents: many pools are alike."""
+        """The shared object with these contents: many pools are alike."""
         return _LAYOUTS.setdefault((self.kinds, self.consumption, self.counter_sets), self)
 
     def free_counts(self, allocated: AbstractSet[int], remaining: tuple[Number, ...]) -> Counts:
-        """How many more devices of each kind there could be if only that kind were requested.
+        """The number of further devices of each kind if only that kind were requested.
 
-        ``allocated`` are devices, ``remaining`` is what is left of each counter (C,). The number is exact if
-        the memory slices of a device are adjacent, as in MIG.
+        ``allocated`` are devices, ``remaining`` is the remaining amount of each counter (C,). The number is
+        exact if the memory slices of a device are adjacent, as in MIG.
         """
         if (known := self._counts.get((allocated, remaining))) is None:
             if len(self._counts) * (len(self.kinds) + len(remaining)) > _MAX_CACHED:
@@ -90,8 +90,8 @@ _LAYOUTS: WeakValueDictionary[tuple[object, ...], PoolLayout] = WeakValueDiction
 def share_of_counters(
     consumed: Consumption, counter_sets: Sequence[int], counters: Sequence[Number]
 ) -> float:
-    """The fraction of a GPU (0 to 1) that a device is: its mean share of the ``counters`` (C,) of the sets
-    from which it consumes, or 1 if it consumes none."""
+    """A device's fraction of a GPU (0 to 1): its mean share of the ``counters`` (C,) of the sets from which
+    it consumes, or 1 if it consumes none."""
     own_sets = {counter_sets[counter] for counter, _ in consumed}
     shared = [c for c, of_set in enumerate(counter_sets) if of_set in own_sets and counters[c]]
     share = sum(float(amount / counters[c]) for c, amount in consumed if counters[c])
@@ -112,18 +112,18 @@ def slots_of(counts: Iterable[Counts]) -> Slots:
 
 
 def lost_slots(before: Slots, after: Slots) -> LostSlots:
-    """The slots that ``before`` has and ``after`` has not, and how many of each."""
+    """The slots in ``before`` that are not in ``after``, with their numbers."""
     return tuple((slot, n) for slot, count in before.items() if (n := count - after.get(slot, 0)))
 
 
 def slot_prices(total: Slots) -> dict[Slot, float]:
-    """The price of a slot, in GPUs, if the whole cluster has ``total``: the last slot of a kind costs the
-    devices in it, one of n slots an nth of that."""
+    """The price of each slot in GPUs if the whole cluster has ``total``: the last slot of a kind costs the
+    devices in it, one of n slots 1/n of that."""
     return {slot: slot[0].gpu_fraction * slot[1] / count for slot, count in total.items() if count > 0}
 
 
 def _max_together(devices: Sequence[Consumption], remaining: Sequence[Number]) -> int:
-    """The largest number of these devices of one kind that fit together into what remains."""
+    """Maximum number of these devices of one kind that fit together into ``remaining``."""
     counters = {counter for consumed in devices for counter, _ in consumed}
     amounts = [dict(consumed) for consumed in devices]
     slices = {c for c in counters if remaining[c] <= 1 and all(d.get(c, 0) in (0, 1) for d in amounts)}
@@ -134,7 +134,7 @@ def _max_together(devices: Sequence[Consumption], remaining: Sequence[Number]) -
 
 
 def _max_disjoint(windows: Sequence[set[int]]) -> int:
-    """The largest number of disjoint windows: greedily by the last slice, which is exact for intervals."""
+    """Maximum number of disjoint windows: greedily by the last slice, which is exact for intervals."""
     count, used = 0, set[int]()
     for window in sorted(windows, key=lambda consumed: max(consumed, default=-1)):
         if not window & used:

@@ -1,4 +1,4 @@
-"""Which devices kube-scheduler would allocate to a pod's claims on each node, and what that costs."""
+"""The devices that kube-scheduler would allocate to a pod's claims on each node, and their cost."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import DEVICE_STEPS, FORECAST_STEPS, MOST_STEPS, NODE_STEPS, shorten
 
 FIRST_AVAILABLE_PENALTY = 100.0
-"""GPUs: the order of ``firstAvailable`` outweighs all else, as in kube-scheduler's own score, which ours
-outweighs (``computeScore`` of its plugin ``dynamicresources``, v1.36.3)."""
+"""In GPUs: the order of ``firstAvailable`` outweighs everything else, as in kube-scheduler's own score, which
+ours outweighs (``computeScore`` of its plugin ``dynamicresources``, v1.36.3)."""
 ELSEWHERE = "the devices of a claim of the pod are on other nodes"
-_MAX_RESULTS = 1 << 17  # of the claims of one pod on one node each; a cluster has few templates of claims
-_MAX_BYTES, _ENTRY = 64 << 20, 400  # of all of these, about, if they shared nothing; of one without devices
+_MAX_RESULTS = 1 << 17  # each of one pod's claims on one node; a cluster has few claim templates
+_MAX_BYTES, _ENTRY = 64 << 20, 400  # approximate bytes of all, if nothing were shared; of one without devices
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The devices that the claims would get, in the order of their requests, and their cost in GPUs.
+    """The devices that the claims would be allocated, in the order of their requests, and the cost in GPUs.
 
-    ``rank`` adds up the positions of the subrequests in their ``firstAvailable`` lists: 0 if all are first.
-    Without devices, ``problem`` says why: kube-scheduler would allocate nothing either (``refused``), or
-    nothing is known. Neither devices nor a problem: all claims have their devices already.
+    ``rank`` is the sum of the subrequests' positions in their ``firstAvailable`` lists: 0 if all are first.
+    Without devices, ``problem`` has the reason: kube-scheduler would allocate nothing either (``refused``),
+    or the result is unknown. With neither devices nor a problem, all claims are already allocated.
     """
 
     devices: tuple[DeviceId, ...] = ()
@@ -44,12 +44,12 @@ class Forecast:
 
     @property
     def first_available_penalty(self) -> float:
-        """In GPUs: what it costs that the pod does not get what it prefers. More than any waste."""
+        """Cost in GPUs of missing the pod's preferred devices. Exceeds any waste."""
         return FIRST_AVAILABLE_PENALTY * self.rank
 
 
 class _Budget:
-    """The steps of one forecast: so many for each node, and ``MOST_STEPS`` at most."""
+    """The steps of one forecast: a number per node, and at most ``MOST_STEPS``."""
 
     def __init__(self) -> None:
         self.meter = Meter(min(FORECAST_STEPS, MOST_STEPS))
@@ -62,16 +62,16 @@ class _Budget:
 
 
 class _Known(NamedTuple):
-    """What is known of claims on a node, as long as what it depends on has this version. ``result``: None
-    after the budget of one forecast was too small."""
+    """The cached result of claims on a node, valid for this version of its inputs. ``result``: None if the
+    budget of one forecast was too small."""
 
     version: Hashable
     result: SearchResult | None
 
 
 class AllocationSimulator:
-    """Predicts what kube-scheduler's allocator does with the devices of this cache. Results are cached for as
-    long as devices, claims and classes stay as they are."""
+    """Predicts the results of kube-scheduler's allocator on the devices of this cache. Results are cached
+    until devices, claims or classes change."""
 
     def __init__(self, cache: DeviceCache) -> None:
         self._cache = cache
@@ -135,8 +135,8 @@ class AllocationSimulator:
             result = search.on_node(node_devices)
         except BudgetExhausted as error:
             result = SearchResult(problem=str(error))
-            # A second try may succeed, because matches of selectors are cached then. After that the node is
-            # known to need too many steps, unless there were too many nodes for one forecast.
+            # A second attempt may succeed, because matches of selectors are cached by then. After that the
+            # node is known to need too many steps, unless there were too many nodes for one forecast.
             if known is None or budget.granted >= MOST_STEPS:
                 self._known.put(key, _Known(version, None), _ENTRY)
                 return result
@@ -147,5 +147,5 @@ class AllocationSimulator:
 
 @lru_cache(maxsize=256)
 def _shared(lost: LostSlots) -> LostSlots:
-    """One object for nodes alike."""
+    """One shared object for equal nodes."""
     return lost

@@ -1,4 +1,4 @@
-"""The devices that one node can use, and what of them is left once the allocated ones are taken away."""
+"""The devices that one node can use, and their availability given the existing allocations."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from extender.k8s.resource_claims import AllocationResult
 from extender.k8s.resource_slices import Device, DeviceId
 
 GPU_DRIVER = re.compile(r"(?:[\w-]+-)?gpu\.")
-"""What the names of drivers of GPUs begin with: gpu.nvidia.com (NVIDIA/k8s-dra-driver-gpu), gpu.amd.com
+"""Prefix of the names of GPU drivers: gpu.nvidia.com (NVIDIA/k8s-dra-driver-gpu), gpu.amd.com
 (ROCm/k8s-gpu-dra-driver), gpu.intel.com (intel/intel-resource-drivers-for-kubernetes), and
 hami-core-gpu.project-hami.io (Project-HAMi/k8s-dra-driver)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolAvailability:
-    """What is left of a pool: whole devices are ``allocated``, parts of others (``partially_consumed``).
+    """Availability of a pool: whole devices are ``allocated``, parts of others (``partially_consumed``).
 
-    ``remaining`` is what is left of the pool's counters and of the capacities of its devices. ``overdrawn``:
-    more of a counter is allocated than the pool has. ``holdings_unknown``: a claim holds devices of the pool,
-    and it cannot be read which.
+    ``remaining`` has the remaining amounts of the pool's counters and of the capacities of its devices.
+    ``overdrawn``: more of a counter is allocated than the pool has. ``holdings_unknown``: a claim holds
+    devices of the pool that cannot be read.
     """
 
     pool: DevicePool
@@ -38,7 +38,7 @@ class PoolAvailability:
     holdings_unknown: bool
 
     def free_counts(self, also_allocated: AbstractSet[int] = frozenset()) -> Counts:
-        """How many more whole devices of each kind there could be once these are allocated, too."""
+        """The number of further whole devices of each kind once these are allocated, too."""
         pool = self.pool
         assert pool.layout is not None
         remaining = {counter: self.remaining[counter] for counter in pool.counters}
@@ -57,7 +57,7 @@ def pool_availability(
     *,
     holdings_unknown: bool,
 ) -> PoolAvailability:
-    """What is left of a pool. ``holders`` has the allocation results of each claim, by the device's name."""
+    """The availability of a pool. ``holders`` has the allocation results of each claim, by device name."""
     remaining = dict(pool.counters)
     for capacities in pool.capacities.values():
         remaining |= capacities
@@ -76,8 +76,8 @@ def pool_availability(
             if (key := (pool.id, index, capacity)) in remaining:
                 remaining[key] -= consumed.number
     overdrawn = {counter: 0 for counter in pool.counters if remaining[counter] < 0}
-    # No device that consumes a counter can be allocated while one is overdrawn: all are made to consume 0 of
-    # the overdrawn one, and less than 0 remains.
+    # No device that consumes a counter can be allocated while one is overdrawn: all of them consume 0 of the
+    # overdrawn one, and less than 0 remains.
     consumption: Sequence[CounterAmounts] = pool.consumption
     if overdrawn:
         consumption = [amounts and {**amounts, **overdrawn} for amounts in consumption]
@@ -94,13 +94,12 @@ def pool_availability(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeDevices:
-    """The devices that a node can use, in kube-scheduler's order, and what is left of them.
+    """The devices that a node can use, in kube-scheduler's order, and their availability.
 
-    ``devices`` are (pool, index in the pool) (D,). ``own_pools`` belong to this node alone, ``slots`` is what
-    they could still give. ``has_incomplete_pool``: a pool is incomplete or invalid, so no request can have
-    all devices. ``holdings_unknown``: a claim holds devices here, and its allocation cannot be read.
-    ``version`` differs from that of any other object, but 0 where there are no pools. ``labels`` are those of
-    the node.
+    ``devices`` are (pool, index in the pool) (D,). ``own_pools`` belong only to this node; ``slots`` are
+    those that they can still provide. ``has_incomplete_pool``: a pool is incomplete or invalid, so no request
+    can be allocated all devices. ``holdings_unknown``: a claim with an unreadable allocation holds devices
+    here. ``version`` is unique to this object, or 0 without pools. ``labels`` are those of the node.
     """
 
     devices: tuple[tuple[DevicePool, int], ...]
@@ -126,8 +125,8 @@ class NodeDevices:
         return DeviceId(*pool.id, pool.devices[index_in_pool].name)
 
     def gpus(self) -> dict[DeviceId, str]:
-        """The devices of drivers for GPUs, each with its GPU: all with one UUID are of one, such as its MIG
-        instances."""
+        """The devices of GPU drivers, each with its GPU: devices with one UUID belong to one GPU, such as its
+        MIG instances."""
         found = {}
         for index in range(len(self.devices)):
             id, device = self.device_id(index), self.device(index)

@@ -1,7 +1,7 @@
-"""Which devices kube-scheduler would allocate to a pod's claims on one node.
+"""The devices that kube-scheduler would allocate to a pod's claims on one node.
 
 Builds the input of ``allocator`` from the claims: requests, classes, selectors, tolerations and constraints.
-The tests of a device, and their order, are those of ``allocator_incubating.go`` (see ``allocator``).
+The checks of a device, and their order, are those of ``allocator_incubating.go`` (see ``allocator``).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ NOTHING_FITS = "the node has no devices that fit"
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The devices that the claims would get, in the order of their requests, and the slots that this costs.
+    """The devices that the claims would be allocated, in the order of their requests, and the slots lost.
 
-    ``rank`` adds up the positions of the subrequests in their ``firstAvailable`` lists: 0 if all are first.
-    Without devices, ``problem`` says why; ``refused``: kube-scheduler would not find any either.
+    ``rank`` is the sum of the subrequests' positions in their ``firstAvailable`` lists: 0 if all are first.
+    Without devices, ``problem`` has the reason; ``refused``: kube-scheduler would not find any either.
     """
 
     devices: tuple[DeviceId, ...] = ()
@@ -128,7 +128,7 @@ class NodeSearch:
         if known is None:
             try:
                 known = compile_selector(expression, self.meter)
-            except Unsupported as error:  # also BudgetExhausted: no budget for the next node either
+            except Unsupported as error:  # includes BudgetExhausted: the next node has no budget either
                 known = error
             self._selectors[expression] = known
         if isinstance(known, Unsupported):
@@ -144,8 +144,8 @@ class NodeSearch:
     def _capacity(
         self, requested: Mapping[str, Amount], node: NodeDevices, device: int
     ) -> CounterAmounts | None:
-        """What an allocation consumes of a device's capacities, None if the device has less. A device without
-        multiple allocations has to be large enough, and is given as a whole."""
+        """The amounts that an allocation consumes of a device's capacities, None if the device has less.
+        Without multiple allocations, a device must be large enough, and is allocated as a whole."""
         pool, index = node.devices[device]
         record = pool.devices[index]
         if not requested and not record.allow_multiple_allocations:
@@ -158,8 +158,8 @@ class NodeSearch:
 
 
 def _names(claim: DeviceClaim, first_index: int) -> list[tuple[tuple[int, int], frozenset[str]]]:
-    """Each subrequest of a claim in the search (request, number), and the names by which constraints mean it.
-    ``first_index`` is that of the claim's first request."""
+    """Each subrequest of a claim in the search (request, number), with the names that constraints use for it.
+    ``first_index`` is the index of the claim's first request."""
     return [
         ((index, number), frozenset({name, f"{name}/{sub.name}"} if request.first_available else {name}))
         for index, request in enumerate(claim.requests, first_index)
@@ -180,7 +180,7 @@ def _search_constraint(
 
 
 def _comparable(value: object) -> Hashable | None:
-    """Equal for values of the same type and text: 1 is not true, and 1.0.0+a is not 1.0.0+b."""
+    """A key that is equal for values of the same type and text: 1 is not true, 1.0.0+a is not 1.0.0+b."""
     if value is None:
         return None
     return type(value), value.text if isinstance(value, Version) else value

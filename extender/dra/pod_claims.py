@@ -1,7 +1,7 @@
-"""What a pod asks for in devices, by claims or by extended resources that device classes provide (KEP-5004).
+"""A pod's requests for devices, in claims or as extended resources that device classes provide (KEP-5004).
 
-Includes the checks that kube-scheduler makes before it looks at nodes. Read from kube-scheduler v1.36.3,
-plugin ``dynamicresources`` (``validateDeviceClass``, and ``createRequestsAndMappings`` of
+Includes kube-scheduler's checks before it considers nodes. Source: kube-scheduler v1.36.3, plugin
+``dynamicresources`` (``validateDeviceClass``, and ``createRequestsAndMappings`` of
 ``extendeddynamicresources.go``), and ``Allocate`` of the allocator.
 """
 
@@ -20,7 +20,7 @@ from extender.k8s.resource_slices import NodeScope
 from extender.untrusted.limits import POD_CLAIMS, quoted
 
 CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
-"""The prefix of a class's name in the resource that every class provides."""
+"""Prefix of a class's name in the implicit resource of every class."""
 
 DeviceClaims: TypeAlias = tuple[DeviceClaim, ...]
 
@@ -30,9 +30,9 @@ class AllocationRefused(Exception):
 
 
 def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = ()) -> DeviceClaims:
-    """What those claims of a pod ask for that nothing is allocated to yet.
+    """The requests of the pod's claims that are not allocated yet.
 
-    If there are extended ``resources``, the last claim is the one that kube-scheduler creates for them.
+    With extended ``resources``, the last claim is the one that kube-scheduler creates for them.
     Raises ``Unsupported``, ``AllocationRefused`` and ``QuantityError``.
     """
     if max(len(pod.spec.claims), len(resources)) > POD_CLAIMS:
@@ -60,7 +60,7 @@ def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = 
 
 
 def to_be_made(cache: DeviceCache, pod: Pod) -> list[DeviceClaim]:
-    """What those claims ask for that are not created yet, as far as their templates are known."""
+    """The requests of claims that are not created yet and whose templates are known."""
     made, found = dict(pod.claims), list[DeviceClaim]()
     for entry in pod.spec.claims:
         template = cache.templates.get(f"{pod.namespace}/{entry.template}")
@@ -71,7 +71,7 @@ def to_be_made(cache: DeviceCache, pod: Pod) -> list[DeviceClaim]:
 
 
 def _check_usable(claim: ResourceClaim, pod: Pod) -> None:
-    """As ``PreEnqueue`` of the plugin does."""
+    """The checks of the plugin's ``PreEnqueue``."""
     if claim.deleting:
         raise AllocationRefused(f"claim {quoted(claim.name)} is being deleted")
     if claim.made_for and claim.name in dict(pod.claims).values() and claim.made_for != pod.uid:
@@ -79,19 +79,19 @@ def _check_usable(claim: ResourceClaim, pod: Pod) -> None:
 
 
 def allocated_on(cache: DeviceCache, pod: Pod) -> tuple[NodeScope, ...]:
-    """The nodes of each claim of the pod that has its devices already: the pod can run on those of all."""
+    """The nodes of each allocated claim of the pod, which can run only on the nodes common to all."""
     claims = (cache.claims.get(f"{pod.namespace}/{name}") for name in _claim_names(pod)[:POD_CLAIMS])
     return tuple(c.available_on for c in claims if c and c.allocation is not None and c.available_on)
 
 
 def _claim_names(pod: Pod) -> list[str]:
-    """The name of each claim of the pod, "" for one that is not created yet."""
+    """The name of each claim of the pod, "" for claims that are not created yet."""
     generated = dict(pod.claims)
     return [entry.claim or generated.get(entry.name, "") for entry in pod.spec.claims]
 
 
 def _missing(cache: DeviceCache, what: str) -> Exception:
-    """kube-scheduler does not try a pod before its claims and classes exist."""
+    """kube-scheduler does not attempt a pod before its claims and classes exist."""
     if cache.is_empty:
         return Unsupported(f"{what} is not known")
     return AllocationRefused(f"{what} does not exist")
@@ -103,7 +103,7 @@ def _class_for(cache: DeviceCache, resource: str) -> str:
         classes = [name] if name in cache.classes else []
     else:
         classes = [c.name for c in cache.classes.values() if c.extended_resource == resource]
-    if len(classes) != 1:  # kube-scheduler takes the newest
+    if len(classes) != 1:  # kube-scheduler uses the newest
         raise Unsupported(f"{len(classes)} device classes provide {quoted(resource)}")
     return classes[0]
 
@@ -119,7 +119,7 @@ def _validate(cache: DeviceCache, devices: DeviceClaim) -> None:
 
 
 def class_resources(spec: PodSpec) -> tuple[str, ...]:
-    """The resources that a pod requests by the names of classes. No node advertises these."""
+    """The implicit resources of classes that a pod requests. No node advertises these."""
     containers = (*spec.init_containers, *spec.containers)
     names = {name for c in containers for name, _ in c.requests if name.startswith(CLASS_PREFIX)}
     return tuple(sorted(names))
@@ -139,8 +139,8 @@ def requests_for(spec: PodSpec, classes: Mapping[str, str]) -> tuple[DeviceReque
 
 
 def _subrequests(spec: PodSpec, resource: str, device_class: str) -> list[DeviceSubRequest]:
-    """One for each container that keeps running, and one for the init container that needs most beyond what
-    the containers after it get."""
+    """One for each container that keeps running, and one for the init container with the largest excess over
+    the containers after it."""
     containers = (*spec.init_containers, *spec.containers)
     amounts = [whole(dict(container.requests).get(resource, "0")) for container in containers]
     ends = [number < len(spec.init_containers) and not c.sidecar for number, c in enumerate(containers)]
@@ -152,7 +152,7 @@ def _subrequests(spec: PodSpec, resource: str, device_class: str) -> list[Device
         counts[largest] = excess[largest]
     return [
         DeviceSubRequest(
-            # Requests are sorted by these names as texts: container 10 comes before container 2.
+            # Requests are sorted by these names as strings: container 10 precedes container 2.
             name=f"container-{number}-request-{place}",
             device_class=device_class,
             exact_count=count,

@@ -1,8 +1,8 @@
 """Builds pools of devices from slices, in the order in which kube-scheduler tries their devices.
 
-As in ``pools_incubating.go`` of k8s.io/dynamic-resource-allocation v0.36.3 (``structured/internal``): the
-newest generation of a pool counts, once all of its slices are there. Slices are sorted by name, pools by
-driver and name, those with binding conditions last. Invalid pools have a ``problem`` and give no devices.
+As in ``pools_incubating.go`` of k8s.io/dynamic-resource-allocation v0.36.3 (``structured/internal``): only
+the newest generation of a pool is used, once all of its slices exist. Slices are sorted by name, pools by
+driver and name, those with binding conditions last. Invalid pools have a ``problem`` and provide no devices.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from extender.k8s.resource_slices import Counters, Device, NodeScope, ResourceSl
 from packing.model.gpu_catalog import parse_profile
 
 _MAX_SELECTORS = 32
-"""Selectors whose matches are cached, of classes and of claims each: the authors of claims cannot evict the
-matches of classes."""
+"""Maximum number of selectors whose matches are cached, separately for classes and claims, so that authors of
+claims cannot evict the matches of classes."""
 _Matches: TypeAlias = dict[bytes, bytearray]
-"""By the key of a selector, for each device: 0 for not evaluated yet, 1 for no, 2 for yes."""
+"""By selector key, for each device: 0 for not evaluated yet, 1 for no, 2 for yes."""
 
 
 class PoolId(NamedTuple):
@@ -37,11 +37,11 @@ class PoolId(NamedTuple):
 class DevicePool:
     """A complete pool: its devices, in kube-scheduler's order, and the nodes that can use each of them (D,).
 
-    ``counters``, and what each device consumes of them (``consumption``, D), are keyed by (pool, counter set,
-    counter); the ``capacities`` of devices that allow multiple allocations by (pool, index, name).
-    ``problem`` says why the pool is invalid, also for kube-scheduler. A pool with a slice that cannot be read
-    has a single device, with the problem of the slice. ``layout`` is None for a pool that does not belong to
-    one node: such pools do not count for the slots of nodes.
+    ``counters``, and the amounts that each device consumes (``consumption``, D), are keyed by (pool, counter
+    set, counter); the ``capacities`` of devices that allow multiple allocations by (pool, index, name).
+    ``problem``: why the pool is invalid, also for kube-scheduler. A pool with an unreadable slice has one
+    device, with that problem. ``layout`` is None for pools that do not belong to one node: these
+    are ignored in the slots of nodes.
     """
 
     id: PoolId
@@ -50,7 +50,7 @@ class DevicePool:
     counters: CounterAmounts = field(default_factory=dict)
     consumption: tuple[CounterAmounts, ...] = ()
     problem: str = ""
-    index_of: Mapping[str, int] = field(default_factory=dict)  # of the devices by name
+    index_of: Mapping[str, int] = field(default_factory=dict)  # of devices by name
     capacities: Mapping[int, CounterAmounts] = field(default_factory=dict)
     layout: PoolLayout | None = None
     _class_matches: _Matches = field(default_factory=dict)
@@ -134,7 +134,7 @@ def _layout(id: PoolId, devices: Sequence[Device], counters: Counters) -> PoolLa
 
 
 def _kind(driver: str, device: Device, consumed: Consumption, share: float) -> DeviceKind:
-    """``share`` is that of the counters. An instance of static MIG consumes none: its profile counts."""
+    """``share`` is that of the counters. Static MIG instances consume none, so their profile is used."""
     profile = device.attribute_text("profile")
     if not consumed and (static := parse_profile(profile)):
         share = min(static.compute / 7, 1.0)

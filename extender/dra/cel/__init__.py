@@ -1,1 +1,1 @@
-"""The part of CEL that selectors of devices are written in, evaluated exactly as kube-scheduler does."""
+"""The subset of CEL that device selectors use, evaluated exactly as in kube-scheduler."""

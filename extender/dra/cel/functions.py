@@ -1,6 +1,6 @@
-"""The functions and macros of CEL, and the functions that Kubernetes adds, on values.
+"""The functions and macros of CEL, and Kubernetes's additional functions, on values.
 
-Regular expressions are matched by RE2, as in kube-scheduler: what it costs to match one is bounded.
+Regular expressions are matched by RE2, as in kube-scheduler, so the cost of a match is bounded.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from extender.k8s.resource_slices import Amount, Version, parse_amount, parse_ve
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import quoted
 
-MAX_NESTING = 2  # macros inside each other: their work multiplies
+MAX_NESTING = 2  # nested macros: their work multiplies
 _MAX_ITEMS = 64  # of one macro, for the same reason
 _MAX_PATTERN = 256
 _STEPS_PER_CHARACTER = 8  # to compile one character of a pattern
 _STEPS_PER_MATCH, _WORK_PER_STEP = 8, 64  # characters of a text x instructions of a pattern
-_MAX_PARTS = 1024  # of a text that is split
+_MAX_PARTS = 1024  # of a split string
 _INTEGER = re.compile(r"[+-]?[0-9]{1,32}")
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 _ASCII_UPPER = {lower: lower - 32 for lower in range(ord("a"), ord("z") + 1)}
 
 
 _REGEXES: BoundedMap[str, Any] = BoundedMap(256, 64 << 10)
-"""Compiled patterns; False for one that is invalid or too large."""
+"""Compiled patterns; False for patterns that are invalid or too large."""
 
 
 def _or_value(optional: object, other: object) -> Result:
@@ -48,7 +48,7 @@ def _or_value(optional: object, other: object) -> Result:
 
 
 def _of(kind: type | tuple[type, ...], function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, with no overload for values that are not of this kind."""
+    """``function``, without an overload for values of other kinds."""
 
     def apply(*values: object) -> Result:
         return function(*values) if all(isinstance(value, kind) for value in values) else no_overload()
@@ -76,7 +76,7 @@ def _matches(text: str, pattern: str) -> bool:
 
 
 def _matches_cost(meter: Meter, text: object, pattern: object) -> int:
-    """The steps of a match. The first expression with a pattern also spends those for compiling it."""
+    """The steps of a match. The first expression with a pattern also spends the steps of compiling it."""
     if not isinstance(text, str) or not isinstance(pattern, str):
         return 0
     if (regex := _REGEXES.get(pattern)) is None:
@@ -142,8 +142,8 @@ def _sum(direction: int) -> Callable[[object, object], Amount]:
 
 
 def _version(text: object, normalize: object = False) -> Version | None:
-    """``normalize``: without a ``v`` before it and zeros before its numbers, and with the numbers that are
-    missing (``normalizeAndParse`` of k8s.io/apiserver, pkg/cel/library/semverlib.go)."""
+    """``normalize``: drop a leading ``v`` and leading zeros, and add missing numbers
+    (``normalizeAndParse`` of k8s.io/apiserver, pkg/cel/library/semverlib.go)."""
     if not isinstance(text, str) or not isinstance(normalize, bool):
         no_overload()
     if normalize:
@@ -191,7 +191,7 @@ METHODS: Mapping[str, tuple[int, Callable[..., Any]]] = {
 }
 """By name: the number of arguments, and a function of the target and the arguments."""
 COSTS: Mapping[str, Callable[..., int]] = {"matches": _matches_cost}
-"""The ``cost`` of methods whose work does not follow from the length of their arguments."""
+"""The ``cost`` of methods whose work is not proportional to the length of their arguments."""
 
 
 def items_of(container: object) -> list[Any]:
@@ -217,4 +217,4 @@ MACROS: Mapping[str, Callable[[list[Any], Callable[[Any], Result]], Result]] = {
     "filter": _filter,
     "map": lambda items, test: [test(item) for item in items],
 }
-"""Functions of the items of a list or the keys of a map, and of the expression to evaluate for each."""
+"""Functions of the items of a list or the keys of a map, and the expression to evaluate for each."""

@@ -1,6 +1,6 @@
-"""Compiled CEL expressions: functions that are combined from those of their parts, and meter their steps.
+"""Compiled CEL expressions: functions composed of those of their parts, which meter their steps.
 
-The operators raise the errors that they raise in cel-go.
+The operators raise the same errors as in cel-go.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from extender.k8s.resource_slices import Amount, Version
 from extender.untrusted.limits import MOST_STEPS, SELECTOR_STEPS, STEP_TEXT, quoted
 
 Result: TypeAlias = Any
-"""A value of CEL: its type is not known before the evaluation."""
+"""A CEL value, whose type is unknown before evaluation."""
 
 
 class MatchUnknown(Exception):
-    """It is not known whether a device matches."""
+    """Whether a device matches is unknown."""
 
 
 class Unsupported(MatchUnknown):
-    """The expression uses what is not supported here, or takes too many steps."""
+    """The expression uses an unsupported feature, or takes too many steps."""
 
 
 class BudgetExhausted(Unsupported):
-    """All expressions together take too many steps: a later try may succeed."""
+    """All expressions together take too many steps; a later attempt may succeed."""
 
 
 class EvaluationFailed(MatchUnknown):
-    """The evaluation fails in kube-scheduler, too: it places the pod on no node."""
+    """The evaluation fails in kube-scheduler, too, so it rejects all nodes for the pod."""
 
 
 def fail(problem: str) -> NoReturn:
@@ -57,7 +57,7 @@ class DefaultingMap(dict[str, Any]):
 
 
 def length_of(*values: object) -> int:
-    """The characters and list items in these values."""
+    """Total characters and list items in these values."""
     length = 0
     for value in values:
         if type(value) is str or type(value) is list:  # maps are small
@@ -67,9 +67,9 @@ def length_of(*values: object) -> int:
 
 @dataclass(slots=True)
 class Meter:
-    """Counts down the steps that are ``left``, for one expression and for all of a forecast.
+    """Counts down the steps ``left``, for one expression and for all of a forecast.
 
-    ``compile_steps`` are those that only the first forecast with an expression spends.
+    ``compile_steps`` are spent only by the first forecast with an expression.
     """
 
     left: int = MOST_STEPS
@@ -86,14 +86,14 @@ class Meter:
             raise Unsupported(f"a selector takes more than {SELECTOR_STEPS} steps")
 
     def spend_compiling(self, steps: int) -> None:
-        """Spend steps that do not count for the limit of one expression. Raises ``BudgetExhausted``."""
+        """Spend steps that do not count toward the limit of one expression. Raises ``BudgetExhausted``."""
         self.compile_steps += steps
         self._floor = max(0, self._floor - steps)
         self.spend(steps)
 
     @contextmanager
     def one_expression(self) -> Iterator[None]:
-        """Within this context at most ``SELECTOR_STEPS`` may be spent."""
+        """Limit the steps within this context to ``SELECTOR_STEPS``."""
         self._floor = max(0, self.left - SELECTOR_STEPS)
         try:
             yield
@@ -103,11 +103,12 @@ class Meter:
 
 Item = TypeVar("Item")
 _MAX_LENGTH = 1024
-"""Characters or items of a sum: with ``cel.bind`` a short expression could double a value many times."""
+"""Maximum characters or items of a sum: with ``cel.bind``, a short expression could double a value many
+times."""
 
 
 def decide(items: Iterable[Item], test: Callable[[Item], Result], *, decisive: bool) -> bool:
-    """``decisive`` if any item's test returns it, whatever error the test of another item raises."""
+    """``decisive`` if any item's test returns it, even if the test of another item raises an error."""
     errors: list[EvaluationFailed] = []
     for item in items:
         try:
@@ -150,7 +151,7 @@ def _unequal(meter: Meter, first: object, other: object) -> bool:
 
 
 def comparison_key(value: object) -> Result:
-    """What a quantity or a version is compared by, None for other values."""
+    """The sort key of a quantity or a version, None for other values."""
     return value.key if isinstance(value, Version) else value.number if isinstance(value, Amount) else None
 
 
@@ -206,7 +207,7 @@ def _arithmetic(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
 
 
 def _quotient(first: object, other: object) -> object:
-    """``/``. Integers are rounded towards zero."""
+    """``/``. Integers are rounded toward zero."""
     if isinstance(first, float) and isinstance(other, float):
         if not other:
             raise Unsupported("division by 0.0")
@@ -216,7 +217,7 @@ def _quotient(first: object, other: object) -> object:
 
 
 def _remainder(first: object, other: object) -> int:
-    """``%``. The sign is that of the left side."""
+    """``%``. The result has the sign of the left operand."""
     left, right = _operands(first, other)
     return abs(left) % abs(right) * (-1 if left < 0 else 1)
 
@@ -237,7 +238,7 @@ ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def int64(number: int) -> int:
-    """The number, if it fits into the 64 bits of a CEL integer. Raises ``EvaluationFailed``."""
+    """The number, if it fits into a 64-bit CEL integer. Raises ``EvaluationFailed``."""
     return number if -(2**63) <= number < 2**63 else fail("integer overflow")
 
 
@@ -287,7 +288,7 @@ Variables: TypeAlias = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Scope:
-    """The variables that a program can see, and the meter that it spends steps of."""
+    """The variables visible to a program, and the meter of its steps."""
 
     variables: Variables
     meter: Meter
@@ -303,7 +304,7 @@ Program: TypeAlias = Callable[[Scope], Result]
 
 
 def metered(evaluate: Program) -> Program:
-    """The program, for one step more."""
+    """The program, at the cost of one more step."""
 
     def run(scope: Scope) -> Result:
         scope.meter.spend()
@@ -324,8 +325,8 @@ def variable(name: str) -> Program:
 def call(
     function: Callable[..., Any], *arguments: Program, cost: Callable[..., int] | None = None
 ) -> Program:
-    """A function of the arguments' values. Spends two steps, and more for long values, or as many more as
-    ``cost`` of (meter, values) returns."""
+    """A function of the arguments' values. Spends two steps, plus ``cost`` of (meter, values), by default
+    more for long values."""
 
     def run(scope: Scope) -> Result:
         values = [argument(scope) for argument in arguments]
@@ -337,7 +338,7 @@ def call(
 
 
 def member(function: Callable[[Any, str], Any], target: Program, name: str) -> Program:
-    """A function of the target's value and of a name that is written in the expression."""
+    """A function of the target's value and of a literal name in the expression."""
     return metered(lambda scope: function(target(scope), name))
 
 

@@ -5,13 +5,13 @@ Supported: literals, lists, ``device.driver``, ``device.attributes``, ``device.c
 ``cel.bind()``, ``.?`` with ``orValue``, the functions and macros of ``functions.py``.
 Anything else raises ``Unsupported`` when the expression is compiled.
 
-Why not a library: of three that were tried (November 2026) cel-expr-python 0.1.3 has no user-defined types
+Libraries do not fit. Of three evaluated in November 2026, cel-expr-python 0.1.3 has no user-defined types
 (quantities, versions) and weighs 50 MB, common-expression-language 0.10.0 supports neither ``cel.bind`` nor
-``.?``, cel-python 0.5.0 takes 1 ms for what takes 10 us here; and none has Kubernetes' functions.
+``.?``, and cel-python 0.5.0 takes 1 ms instead of 10 us here; none has Kubernetes's functions.
 
 Sources: the variables and their defaults in k8s.io/dynamic-resource-allocation ``cel/compile.go`` (v0.36.3),
-the libraries ``quantity.go`` and ``semverlib.go`` of k8s.io/apiserver ``pkg/cel/library``, and, for what an
-error does to ``&&``, ``||``, ``==``, ``in`` and the macros, cel-go v0.26.0.
+the libraries ``quantity.go`` and ``semverlib.go`` of k8s.io/apiserver ``pkg/cel/library``, and, for errors in
+``&&``, ``||``, ``==``, ``in`` and the macros, cel-go v0.26.0.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import SELECTOR, SELECTOR_DEPTH, SELECTOR_TOKENS, STEP_TEXT, quoted
 
 _TOKEN_STEPS = 16  # to compile a token
-_TOKEN_BYTES = 400  # of a compiled token, about
+_TOKEN_BYTES = 400  # of a compiled token, approximately
 _COMPILED: BoundedMap[str, Selector | str] = BoundedMap(1024, 2 << 20)
-"""By expression; a text is the problem of an expression that is not supported."""
+"""By expression; a string is the problem of an unsupported expression."""
 Token = tuple[str, str]
 """(kind, text)."""
 _TOKEN = re.compile(
@@ -55,12 +55,12 @@ _TOKEN = re.compile(
 _MAX_DIGITS = 32  # characters of an integer
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'", "`": "`", "?": "?"}
 _BINARY = (("||",), ("&&",), tuple(cel.RELATIONS), ("+", "-"), ("*", "/", "%"))
-"""Binary operators; those that bind more strongly come later."""
+"""Binary operators, in ascending order of precedence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A compiled expression. ``key`` identifies it, and is much shorter."""
+    """A compiled expression. ``key`` is a much shorter identifier."""
 
     key: bytes
     program: Program
@@ -125,7 +125,7 @@ def _compile(expression: str, meter: Meter) -> Selector | str:
 
 
 def tokenize(text: str) -> list[Token]:
-    """The tokens of an expression; the last one marks its end. Raises ``Unsupported``."""
+    """The tokens of an expression; the last token marks its end. Raises ``Unsupported``."""
     tokens, position, end = [], 0, len(text.rstrip())
     while position < end:
         match = _TOKEN.match(text, position)
@@ -188,7 +188,7 @@ class Parser:
         return program
 
     def _next(self) -> Token:
-        """Consume a token; the last one stays."""
+        """Consume a token, except the last, which is kept."""
         return self._tokens.pop() if len(self._tokens) > 1 else self._tokens[0]
 
     def _accept(self, *signs: str) -> str:

@@ -35,7 +35,7 @@ def add_parser(subparsers: Subparsers) -> None:
     text += "In config.fish: stowage completion fish | source."
     parser = subparsers.add_parser("completion", usage="%(prog)s bash|zsh|fish", description=text)
     parser.add_argument("shell", choices=(*_SCRIPTS, "words"), metavar="SHELL", help=", ".join(_SCRIPTS))
-    parser.add_argument("line", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.add_argument("line", nargs=argparse.REMAINDER, help=argparse.SUPPRESS).required = False
 
 
 def run(args: argparse.Namespace) -> int:

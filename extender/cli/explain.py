@@ -43,6 +43,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("pod", nargs="*", help=text)
     text = "manifest or folder, - for stdin (repeatable)"
     parser.add_argument("-f", "--filename", action="append", default=[], metavar="FILE", help=text)
+    parser.add_argument("-R", "--recursive", action="store_true", help="also folders in folders of -f")
     cluster_args.add_running(parser)
     cluster_args.add_namespace(parser, "namespace of pods and manifests (any)")
     which = parser.add_mutually_exclusive_group()
@@ -91,13 +92,14 @@ def run(args: argparse.Namespace) -> int:
     if not (args.pod or args.filename) and len(args.snapshot or ()) > 1:
         args.pod = [str(args.snapshot.pop())]  # argparse takes all words after --snapshot
     words = args.pod
-    if len(words) > 1 and _kind(words[0]) and "/" not in "".join(words):  # job train
+    if len(words) > 1 and _kind(words[0]):  # job train
         words = [f"{words[0]}/{name}" for name in words[1:]]
-    files = [*args.filename, *(name for name in words if name == "-" or Path(name).exists())]
+    given = (part for name in args.filename for part in ([name] if Path(name).exists() else name.split(",")))
+    files = [*given, *(name for name in words if name == "-" or Path(name).exists())]
     pods = [name for name in words if name not in files]
     settings = load(args.config, os.environ)
     logs.configure("warning")
-    text, name = _manifest(files, args.namespace)
+    text, name = _manifest(files, args.namespace, recursive=args.recursive)
     templates = parse_templates(text, name) if text is not None else []
     cluster_args.say_source(args, "explain")
     answers = cluster_args.ask(args, "explain", lambda stowage: _asked(args, text, pods, stowage))
@@ -128,7 +130,8 @@ def _kind(word: str) -> str:
         "daemonset",
         *map(str.lower, (*get_args(JobKind), *get_args(KubeflowKind))),
     }
-    kind = _SHORT.get(word.lower(), word.lower())
+    word = word.lower().partition(".")[0]  # job.batch
+    kind = _SHORT.get(word, word)
     return kind if kind in kinds else kind[:-1] if kind[:-1] in kinds and kind.endswith("s") else ""
 
 
@@ -174,6 +177,8 @@ def _only(
     kind = _kind(before[0]) if before else ""
     space = before[-1] if before and not (kind and len(before) == 1) else namespace
     found = [key for key in named(name, kind or "pod") if not space or key.startswith(f"{space}/")]
+    if not found and before and before[0] in ("no", "node", "nodes"):
+        raise ValueError(f"{word} is a node: see stowage top {name}, or explain -f FILE --node {name}")
     if not found and kind and word in named(name, "pod"):  # a namespace named like a kind
         return word
     if kind not in ("", "pod") and not found:
@@ -295,9 +300,9 @@ def _warnings(state: State) -> list[str]:
     return [] if state.pods else [empty]
 
 
-def _manifest(files: Sequence[str], namespace: str | None) -> tuple[str | None, str]:
-    """The text of files, folders and of standard input (``-``), None without any, and its name. Raises
-    ``ValueError``."""
+def _manifest(files: Sequence[str], namespace: str | None, *, recursive: bool) -> tuple[str | None, str]:
+    """The text of files, folders (``recursive``: and those in them) and standard input (``-``), None without
+    any, and its name. Raises ``ValueError``."""
     from extender.source.workloads import merged
     from extender.untrusted.gzipped import unpacked
     from extender.untrusted.limits import SNAPSHOT_YAML
@@ -308,7 +313,7 @@ def _manifest(files: Sequence[str], namespace: str | None) -> tuple[str | None, 
             raise ValueError(f"{name} is a URL. Download it: curl -L {name} | stowage explain -f -")
         path = Path(name)
         try:
-            entries = sorted(path.iterdir()) if path.is_dir() else []
+            entries = sorted(path.rglob("*") if recursive else path.iterdir()) if path.is_dir() else []
         except OSError as error:
             raise ValueError(f"{name}: cannot be read: {error.strerror}") from None
         manifests = [entry for entry in entries if entry.name.removesuffix(".gz").endswith(_SUFFIXES)]

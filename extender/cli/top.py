@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -51,6 +51,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "top", description="Show the free GPUs of each node, and the pods that are pending for a GPU."
     )
+    parser.add_argument("node", nargs="*", help="only these nodes (all)")
     cluster_args.add_running(parser)
     cluster_args.add_namespace(parser, "show the pending pods of this namespace")
     more = "any width, with each GPU, zone, islands, MIG, CPU, memory"
@@ -58,7 +59,9 @@ def add_parser(subparsers: Subparsers) -> None:
     text = "one line per node, model or zone (node)"
     parser.add_argument("--by", choices=get_args(By), default="node", help=text)
     text = f"{', '.join(get_args(Sort))}: numbers in descending order (name)"
-    parser.add_argument("--sort", choices=get_args(Sort), default="name", metavar="COLUMN", help=text)
+    parser.add_argument(
+        "--sort", "--sort-by", choices=get_args(Sort), default="name", metavar="COLUMN", help=text
+    )
     text = f"maximum number of pending pods shown ({_WAITING})"
     parser.add_argument("--waiting", type=_waiting, default=_WAITING, metavar="N", help=text)
     parser.add_argument("-w", "--watch", action="store_true", help="refresh every 2 s, until Ctrl-C")
@@ -117,6 +120,14 @@ def _asked(args: argparse.Namespace, stowage: StowageService) -> Overview:
 def _shown(found: Overview, now: float, args: argparse.Namespace) -> str:
     from pydantic_core import to_json, to_jsonable_python
 
+    names = args.node[args.node[0] in ("no", "node", "nodes") :] if args.node else ()  # as kubectl top node
+    if unknown := [name for name in names if name not in {line.node for line in found.nodes}]:
+        raise ValueError(
+            f"no node with GPUs is named {unknown[0]}; pods: stowage explain, or top -n NAMESPACE"
+        )
+    if names:
+        nodes = tuple(line for line in found.nodes if line.node in names)
+        found = replace(found, nodes=nodes, waiting=(), more_waiting=0)
     lines = in_order(found.nodes if args.by == "node" else groups(found.nodes, args.by), args.sort)
     if args.output == "name":
         names = [f"node/{line.node}" if isinstance(line, NodeLine) else line.name for line in lines]

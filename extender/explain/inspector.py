@@ -125,8 +125,7 @@ class Inspector:
         merged = {(d.at, d.verb): d for d in (*(d for _, d in past), *report.decisions)}
         last = sorted(merged.values(), key=lambda decision: decision.at, reverse=True)
         last = [decision for decision in last if decision.at.timestamp() < before][:HISTORY_SHOWN]
-        runs = self.jobs.of_job_of(key, self._state.pods.get(key))
-        return replace(report, decisions=last, runs=runs)
+        return replace(report, decisions=last, runs=self.jobs.of_job_of(key, self._state.pods.get(key)))
 
     async def _now(self, key: str, *, explained: bool, asked_before: bool) -> PodReport | None:
         """The same with what this process knows."""

@@ -144,6 +144,7 @@ IN_E2E = (
     "stowage top -o json",
     "stowage top -o wide",
     "stowage top --by model",
+    "stowage top h100-01 h100-02",
     "stowage top --sort free",
 )
 """Run by tests/e2e/test_docs.py against the real API server."""

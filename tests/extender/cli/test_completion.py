@@ -14,7 +14,7 @@ from extender.cli import main as cli
 
 CASES = [
     ("stowage e", {"explain"}),
-    ("stowage top --so", {"--sort"}),
+    ("stowage top --so", {"--sort", "--sort-by"}),
     ("stowage top -o ", {"table", "wide", "json", "yaml", "name"}),
     ("stowage top --output js", {"json"}),
     ("stowage plan dr", {"drain"}),

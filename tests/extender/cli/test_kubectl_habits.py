@@ -39,6 +39,7 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("many/b.json").write_text(json.dumps(yaml.safe_load(POD % ("second", 2))))
     Path("many/README.md").write_text("not a manifest")
     Path("many/old.yaml").mkdir()
+    Path("many/old.yaml/c.yaml").write_text(POD % ("third", 1))
     Path("packed").mkdir()
     Path("packed/small.yaml.gz").write_bytes(gzip.compress(Path("small.yaml").read_bytes()))
     Path("packed.json.gz").write_bytes(gzip.compress(CLUSTER.read_bytes()))
@@ -66,6 +67,9 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("explain small.yaml large.yaml --example", 0, "default/large asks for"),
         ("explain -f many --example", 0, "default/second asks for"),
         ("explain -f many/ --example -o name", 0, "node/"),
+        ("explain -f small.yaml,large.yaml --example", 0, "default/large asks for"),
+        ("explain -R -f . --example -o name", 1, "bomb.yaml.gz"),
+        ("explain -Rf many --example", 0, "default/third asks for"),
         ("explain -f empty --example", 1, "empty: has no file *.json, *.yaml, *.yml"),
         ("explain -f missing.yaml --example", 1, "missing.yaml: cannot be read: No such file"),
         ("explain -f packed/small.yaml.gz --example", 0, "default/small asks for"),
@@ -96,6 +100,10 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("explain pod/train-16g-p5 -n training --example", 0, "training/train-16g-p5 asks for"),
         ("explain pod train-16g-p5 -n training --example", 0, "training/train-16g-p5 asks for"),
         ("explain po/training/train-16g-p5 --example", 0, "training/train-16g-p5 asks for"),
+        ("explain pod training/train-16g-p5 --example", 0, "training/train-16g-p5 asks for"),
+        ("explain job.batch/train --snapshot owned.json", 0, "training/train-16g-p5 asks for"),
+        ("explain node/h100-01 --example", 1, "node/h100-01 is a node: see stowage top h100-01"),
+        ("explain training/train-16g-p5 --before 26h --example", 1, "only a running Stowage knows"),
         ("explain pods train-16g-p5 sweep-p4 --example", 0, "research/sweep-p4 asks for"),
         ("explain job/train --snapshot owned.json", 0, "training/train-16g-p5 asks for"),
         ("explain jobs train -n training --snapshot owned.json", 0, "training/train-16g-p5 asks for"),
@@ -122,6 +130,10 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("top --example -A", 0, "research/sweep-p4"),
         ("--namespace training top --example -o name", 0, "pod/training/train-16g-p5"),
         ("top --example -o name", 0, "node/h100-01\n"),
+        ("top node h100-01 --example", 0, "\nh100-01 "),
+        ("top h100-02 h100-01 --sort-by free --example", 0, "h100-02"),
+        ("top h100-1 --example", 1, "no node with GPUs is named h100-1"),
+        ("top pods --example", 1, "pods: stowage explain, or top -n NAMESPACE"),
         ("top --example -o yaml", 0, "nodes:\n"),
         ("plan drain --example -o name", 0, "t4-"),
         ("plan -n team --example", 2, "nodes hold the pods of all namespaces"),
@@ -149,6 +161,9 @@ def test_it_does_what_they_expect(
         ("top --exmaple", 2, "did you mean --example?"),
         ("explain pod.yaml --namespaec=team", 2, "did you mean --namespace?"),
         ("top -o jsn", 2, "did you mean json?"),
+        ("explain small.yaml --before yesterday", 2, "invalid time 'yesterday'; expected how long ago"),
+        ("completion", 2, "the following arguments are required: SHELL\n"),
+        ("completion powershell", 2, "invalid choice: 'powershell' (choose from 'bash', 'zsh', 'fish'"),
         ("explain", 2, "nothing to explain: expected -f FILE"),
         ("top --example --context prod", 2, "--context names a cluster"),
         ("top -n team -A", 2, "not allowed with argument"),

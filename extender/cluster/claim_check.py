@@ -315,7 +315,9 @@ def reconcile_since_bound(
         reconciled = reconcile_claims(node, request, counted)
     for share in larger:
         if not _covers(resolve_on(node, before).shares, share):
-            more = reconcile_claims(node, Request(shares=share), _with_least(counted, share))
+            devices = tuple(replace(claim, requested=share) for claim in counted.devices) if counted else ()
+            asks = Request(shares=share)
+            more = reconcile_claims(node, asks, counted and replace(counted, devices=devices))
             reconciled = _larger_of(reconciled, more)
     now = resolve_on(node, request).shares
     if counted != claims or any(not _covers(now, share) for share in known):
@@ -353,12 +355,6 @@ def _as_granted(node: NodeSpec, request: Request, share: Shares) -> Request:
     if beside.shares:
         share = whole_gpus(share.count + beside.shares.count, share.resource)
     return replace(beside, shares=share)
-
-
-def _with_least(claims: Claims | None, share: Shares) -> Claims | None:
-    if claims is None:
-        return None
-    return replace(claims, devices=tuple(replace(claim, requested=share) for claim in claims.devices))
 
 
 def _larger_of(first: ReconciledClaims, other: ReconciledClaims) -> ReconciledClaims:

@@ -56,7 +56,7 @@ class PerDeviceResources:
         if not shares:
             return None
         memory_milli, compute_milli = (max(map(part, shares)) for part in _PARTS)
-        count = self._peak_count(spec, self.count_of)
+        count = peak_usage(spec, lambda container: {self.count: self.count_of(container)})[self.count]
         if compute_milli == WHOLE:  # exclusive use: the GPU accepts no other pod, even if memory is left
             return whole_gpus(count, self.count)
         return Shares(
@@ -110,9 +110,6 @@ class PerDeviceResources:
 
     def _count(self, amounts: Amounts) -> int:
         return amounts[self.count] or int(self.memory_implies_one and amounts[self.memory] > 0)
-
-    def _peak_count(self, spec: PodSpec, count: Callable[[Container], int]) -> int:
-        return peak_usage(spec, lambda container: {self.count: count(container)})[self.count]
 
     def claims(
         self, claimed: Iterable[tuple[Container | None, int, list[Claim]]], *, node: str, exact: bool = True

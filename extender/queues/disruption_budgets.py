@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import TypeAlias
 
 from extender.k8s.eviction_objects import PodDisruptionBudget
@@ -51,7 +51,9 @@ class DisruptionBudgets:
         if known is None or (known.selector, known.problem) != (budget.selector, budget.problem):
             self._remove(budget.key)
             self.changes += 1
-            buckets = list(_possible_buckets(budget)) or [(budget.namespace, None, "")]
+            exact = (r for r in budget.selector or () if r.operator == "In" and len(r.values) == 1)
+            buckets: list[_Bucket] = [(budget.namespace, r.key, r.values[0]) for r in exact]
+            buckets = buckets or [(budget.namespace, None, "")]
             self._bucket_of[budget.key] = min(buckets, key=lambda b: len(self._buckets.get(b, ())))
         self._budgets[budget.key] = budget
         self._buckets.setdefault(self._bucket_of[budget.key], {})[budget.key] = budget
@@ -81,9 +83,11 @@ class DisruptionBudgets:
         violation.
         """
         charged: dict[str, int] = {}
-        found = []
+        found, selecting = [], {} if selecting is None else selecting
         for pod in pods:
-            budgets = self._selecting(pod) if selecting is None else self._once(pod, selecting)
+            if pod.key not in selecting:
+                selecting[pod.key] = self._selecting(pod)
+            budgets = selecting[pod.key]
             if pod.deleting or pod.phase in _NEVER_HELD:
                 budgets = []
             violated = budgets is None or len(budgets) > 1
@@ -94,11 +98,6 @@ class DisruptionBudgets:
                 violated |= charged[budget.key] > budget.allowed
             found.append(violated)
         return tuple(found)
-
-    def _once(self, pod: Pod, selecting: MutableMapping[str, Selecting]) -> Selecting:
-        if pod.key not in selecting:
-            selecting[pod.key] = self._selecting(pod)
-        return selecting[pod.key]
 
     def _selecting(self, pod: Pod) -> Selecting:
         """The budgets that select the pod; None if one is unreadable, or if more than ``BUDGETS_PER_POD``
@@ -113,10 +112,3 @@ class DisruptionBudgets:
             return None
         selecting = [budget for bucket in found for budget in bucket.values() if budget.selects(pod.labels)]
         return None if any(budget.problem for budget in selecting) else selecting
-
-
-def _possible_buckets(budget: PodDisruptionBudget) -> Iterator[_Bucket]:
-    """A bucket for each requirement that a label has one specific value."""
-    for requirement in budget.selector or ():
-        if requirement.operator == "In" and len(requirement.values) == 1:
-            yield budget.namespace, requirement.key, requirement.values[0]

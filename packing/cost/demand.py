@@ -154,8 +154,9 @@ class Demand:
         self.seen += 1
         self._weight *= self._growth
         self._counts[request] = self._counts.get(request, 0.0) + self._weight
-        if self._weight > 1e9:
-            self._rescale()
+        if self._weight > 1e9:  # back to about 1, without negligible ones
+            scaled = {kind: count / self._weight for kind, count in self._counts.items()}
+            self._counts, self._weight = {kind: n for kind, n in scaled.items() if n > 1e-6}, 1.0
         if len(self._counts) > 2 * MOST_TYPES:  # rarely, because it sorts
             self._counts = dict(nlargest(MOST_TYPES, self._counts.items(), key=lambda item: item[1]))
 
@@ -170,9 +171,3 @@ class Demand:
     ) -> Mix:
         """The mix learned so far; without a prior it is empty before the first request."""
         return Mix.of(self._counts, measures, known_set)
-
-    def _rescale(self) -> None:
-        """Scale the weights back to about 1 and drop negligible ones."""
-        scaled = {request: count / self._weight for request, count in self._counts.items()}
-        self._counts = {request: count for request, count in scaled.items() if count > 1e-6}
-        self._weight = 1.0

@@ -101,7 +101,7 @@ class InventoryPolicy:
     def _adopt(self, fleet: Fleet, tables: Tables) -> None:
         same_nodes = self._priced is not None and self._priced.has_nodes_of(fleet)
         if self._priced is not None and same_nodes and tables.restocks(self.tables):
-            self._priced.use_fill(tables.fill)
+            self._priced.values = checked(self._priced.values._replace(fill=tables.fill))
         else:
             priced = _PricedSlots(fleet, tables, self._sizes)
             priced.price(fleet, self._demand.seen)
@@ -163,10 +163,6 @@ class _PricedSlots:
     def has_nodes_of(self, fleet: Fleet) -> bool:
         """Whether the fleet still has the nodes for which this was built; their free resources may differ."""
         return self.layout == fleet.layout and self._replaced == fleet.replaced
-
-    def use_fill(self, fill: Floats) -> None:
-        """Replace the fill tables with others of the same mix."""
-        self.values = checked(self.values._replace(fill=fill))
 
     def price(self, fleet: Fleet, arrived: int) -> None:
         """Recount the slots and update their prices; ``arrived`` is the number of pods so far."""

@@ -144,7 +144,7 @@ def test_budgets_of_many_applications_do_not_count_as_too_many() -> None:
     helm = NodeSelectorRequirement(key, "In", ("Helm",))
     apps = [NodeSelectorRequirement("app", "In", (f"a{n}",)) for n in range(500)]
     made = table(*(budget(f"b{n}", helm, app, allowed=n) for n, app in enumerate(apps)))
-    pods = [pod("p", f"a{n}", more_labels={key: "Helm"}) for n in (0, 1, 499)]
+    pods = [pod(f"p{n}", f"a{n}", more_labels={key: "Helm"}) for n in (0, 1, 499)]
     assert made.violations(pods) == (True, False, False)
 
 

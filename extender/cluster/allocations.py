@@ -95,7 +95,7 @@ class Allocations:
                 continue
             try:
                 self._allocate(node, keys)
-            except Exception:  # due to one pod; the others must count
+            except Exception:  # caused by one pod; the others must still count
                 log.exception("%s: allocating its pods together failed; they are allocated one by one", node)
                 self._allocate_each(node, keys)
         return True

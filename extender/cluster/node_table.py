@@ -119,7 +119,7 @@ class NodeTable(Mapping[str, Node]):
         self.layouts = MigLayoutTable()
         self._koordinator_devices: dict[str, KoordinatorDevice] = {}
         self._nodes: dict[str, Node] = {}
-        self._too_many: dict[str, None] = {}  # the last retried at the end
+        self._too_many: dict[str, None] = {}  # most recently retried last
         self._allocations, self._fleet = allocations, fleet
 
     def __getitem__(self, name: str) -> Node:

@@ -79,19 +79,19 @@ class State:
 
     ``assumed_pods``: bindings made by ``bind`` that the watch does not show yet. ``simulator`` forecasts the
     devices that claims are allocated. ``overcommitted``: nodes whose pods hold more GPU than the node has.
-    ``rights``: which pods may be evicted for which. ``budgets``: which evictions disrupt too many pods.
-    ``gangs``: which pods belong together. ``disruptions``: which jobs lost pods recently. ``reservations``:
-    places reserved for pods; ``gang_holds`` makes those of gangs. ``gang_costs``: the cost of nodes far from
-    the other members. ``end_costs``: the cost of keeping a node busy for longer. ``gang_check``: no member of
-    a gang is placed before all fit. ``synced``: the kinds whose first list has arrived. ``failures`` counts
-    errors in comparing nodes that fit, which reject no pod. ``kept_by_node``: data that verbs cache about the
-    pods of a node, until the node or its pods change. ``spot``, ``plain_gpu``, ``plain_gpu_by_namespace``:
-    the settings. ``any_whole``: some pods that do not specify a kind of GPU are allocated whole GPUs.
-    ``revision`` counts events, new prices and new sets of nodes. ``binds``: Stowage writes the GPU assignment
-    of pods, so a node accepts no pods while its device plugin is busy. ``assigns_all``: shared GPUs can be
-    assigned on all nodes, as in simulations. ``unknown_node``: the reason unknown nodes accept no pods.
-    ``eviction_helps_extenders``: kube-scheduler looks for victims even where only an extender rejected the
-    pod (1.38 and later).
+    ``rights``: the rules for evicting pods in favor of others. ``budgets``: the evictions that disrupt too
+    many pods. ``gangs``: the pods that belong together. ``disruptions``: the jobs that lost pods recently.
+    ``reservations``: places reserved for pods; ``gang_holds`` makes those of gangs. ``gang_costs``: the cost
+    of nodes far from the other members. ``end_costs``: the cost of keeping a node busy for longer.
+    ``gang_check``: no member of a gang is placed before all fit. ``synced``: the kinds whose first list has
+    arrived. ``failures`` counts errors in comparing nodes that fit, which reject no pod. ``kept_by_node``:
+    data that verbs cache about the pods of a node, until the node or its pods change. ``spot``,
+    ``plain_gpu``, ``plain_gpu_by_namespace``: the settings. ``any_whole``: some pods that do not specify a
+    kind of GPU are allocated whole GPUs. ``revision`` counts events, new prices and new sets of nodes.
+    ``binds``: Stowage writes the GPU assignment of pods, so a node accepts no pods while its device plugin is
+    busy. ``assigns_all``: shared GPUs can be assigned on all nodes, as in simulations. ``unknown_node``: the
+    reason unknown nodes accept no pods. ``eviction_helps_extenders``: kube-scheduler looks for victims even
+    where only an extender rejected the pod (1.38 and later).
     """
 
     def __init__(

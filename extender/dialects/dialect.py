@@ -26,8 +26,8 @@ class Dialect(Protocol):
     REQUEST_ANNOTATIONS: frozenset[str]
     """Annotations of a pending pod that change its request."""
     GIVING: frozenset[str]
-    """Extended resources by which a bound pod that requests any of them is allocated a GPU, whatever
-    contradicts that; none if only ``bind`` allocates GPUs."""
+    """Extended resources that imply a GPU for a bound pod that requests any of them, whatever contradicts it;
+    none if only ``bind`` allocates GPUs."""
     ASSIGNMENT_ANNOTATIONS: frozenset[str]
     """Annotations with the GPUs that a pod was allocated, and when."""
 

@@ -318,7 +318,7 @@ def _is_part(resource: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def as_whole(request: Request) -> Request:
-    """The request with whole GPUs where it requests GPUs without specifying the kind."""
+    """The request, with whole GPUs if it does not specify the kind of GPU."""
     says = request.whole is not None or request.device_mib or request.shares
     named = says or not request.devices or any(_is_part(name) for name, _ in request.devices)
     return request if named else replace(request, whole=True)

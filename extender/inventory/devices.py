@@ -366,7 +366,7 @@ def _resource_of(profile: Profile | None, devices: Mapping[str, CountedDevices])
 
 
 def _instances_on_gpu(groups: MigLayout, index: int) -> Mapping[Profile | None, int]:
-    """Number of instances of each profile on one GPU; one of None if MIG is disabled."""
+    """Number of instances of each profile on one GPU; a single None if MIG is disabled."""
     group = next((g for g in reversed(groups) if g.indices is None or index in g.indices), None)
     if group is None or group.instances is None:
         return {None: 1}

@@ -81,7 +81,8 @@ def replicas_per_container(labels: Mapping[str, str], device: str, gpus: int) ->
 
 
 def is_replica(labels: Mapping[str, str], device: DeviceLabels) -> bool:
-    """Whether labels declare ``nvidia.com/gpu`` a replica, even without the number that share a device."""
+    """Whether labels declare ``nvidia.com/gpu`` a replica, even if they do not give the number of
+    replicas."""
     return (
         (device.product is not None and device.product.shared)
         or labels.get(PREFIX + "gpu.sharing-strategy") in ("time-slicing", "mps")

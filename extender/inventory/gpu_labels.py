@@ -64,7 +64,8 @@ class GpuLabels:
         return max(WHOLE * mib // model.memory_mib, 1) if model and less else WHOLE
 
     def of_one_model(self, advertised: int) -> tuple[GpuLabels, str]:
-        """The labels as far as they hold for all ``advertised`` devices, and a text on what is unknown.
+        """The labels as far as they hold for all ``advertised`` devices, and a description of what is
+        unknown.
 
         GFD describes the GPUs of one model. If more devices are advertised than it reports for its GPUs, the
         others are of other models (NVIDIA/k8s-device-plugin, internal/lm/nvml.go).

@@ -69,7 +69,7 @@ class Sources:
     """The sources of a node's inventory: names of labels, annotations or resources, "" if there is none.
 
     ``truth`` is ``placement`` if annotations of pods list their GPUs, ``counts`` if only the device plugin
-    knows them. ``layout``: source of the devices of each GPU; "" if these are a guess. ``islands``: source of
+    knows them. ``layout``: source of the devices of each GPU; "" if they are guessed. ``islands``: source of
     the NVLink islands, a label or the catalog of GPU models.
     """
 
@@ -175,7 +175,7 @@ def known_gpus(node: Node) -> int:
 
 
 def _labeled_gpus(labels: GpuLabels) -> int:
-    """Number of GPUs by the labels; 0 if they count none, or MIG instances."""
+    """Number of GPUs according to the labels; 0 if they count none, or MIG instances."""
     product = labels.device.product
     return 0 if product and product.profile else min(labels.gpu_count, GPUS_PER_NODE)
 

@@ -1,1 +1,1 @@
-"""Queues and gangs: the queue and the gang of a pod, and which pods may be evicted for which."""
+"""Queues and gangs: the queue and the gang of a pod, and the rules for evicting pods in favor of others."""

@@ -133,7 +133,7 @@ class DisruptionLog:
     def record_loss(
         self, pod: Pod, queue: str, reason: str, gpus: float, lost: Callable[[float], float]
     ) -> None:
-        """Record a disrupted pod of this queue. Known and too old ones are ignored.
+        """Record a disrupted pod of this queue. Known disruptions and those that are too old are ignored.
 
         ``reason``: one of ``REASONS``. ``gpus``: number of GPUs that it had. ``lost``: seconds of work lost
         if it ends at a given time.

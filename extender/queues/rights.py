@@ -1,4 +1,5 @@
-"""Which pods may be evicted for which: the protections of Kubernetes pods, for ``packing.victims.rights``."""
+"""Rules for evicting pods in favor of others: the protections of Kubernetes pods, for
+``packing.victims.rights``."""
 
 from __future__ import annotations
 
@@ -164,7 +165,7 @@ def standings_of(rights: Rights, gangs: GangTable, pods: Sequence[Pod]) -> Stand
 
 
 class EvictionRules:
-    """Which pods may be evicted for one pod at one moment (``now`` in Unix seconds).
+    """The rules for evicting pods in favor of one pod, at one moment (``now`` in Unix seconds).
 
     ``to_equals``: pods of equal priority, in the same queue or one that preempts it, may take over from a pod
     that is beyond its maximum duration. ``moved_within``: the victims are moved to another place, so pods of

@@ -51,12 +51,12 @@ NODE_LABELS = 512
 """Labels of a node that are searched for words about unhealthy GPUs. Feature discovery writes about 100."""
 
 NUMA_ZONES, NUMA_RESOURCES = 256, 64
-"""Zones of a machine's topology (kubelet's Topology Manager takes 8 NUMA nodes by default), and resources of
-one of them."""
+"""Zones of a machine's topology (kubelet's Topology Manager supports 8 NUMA nodes by default), and resources
+of one of them."""
 
 GANG_MEMBERS = 2048
-"""Members of a gang, including pending ones. If there are more, each of them counts as a single pod. Also the
-number of remembered members that have succeeded."""
+"""Members of a gang, including pending ones. If there are more, each of them counts as a single pod. The same
+limit applies to remembered members that have succeeded."""
 GANG_TEMPLATES = 16
 """Pod templates of a job that are read. Most jobs have one to three."""
 # PodDisruptionBudgets. The API server has no limits for selectors.
@@ -178,11 +178,11 @@ DECISIONS_LISTED = 200
 DECISIONS_SIZE = 1 << 20  # bytes of one answer of ``/debug/decisions``. One decision has up to 5 KiB
 
 SERVICE_ANSWER = 64 << 20
-"""Bytes of the answer of a running Stowage to a command. All nodes of a large cluster take 10 MiB."""
+"""Bytes of the answer of a running Stowage service to a command. All nodes of a large cluster take 10 MiB."""
 
 SNAPSHOT_OBJECT = 8 << 20
 """Characters of one object in a JSON file. The API server accepts 3 MiB, and kubectl indents them."""
-SNAPSHOT_YAML = 32 << 20  # characters of a YAML file. It is parsed as a whole, at a megabyte in a second
+SNAPSHOT_YAML = 32 << 20  # characters of a YAML file. It is parsed as a whole, at one megabyte per second
 
 PROBLEMS_LISTED = 1000  # problems in one answer of ``/debug/problems``
 STATE_DUMP = 512 << 20
@@ -196,7 +196,7 @@ METRICS_SERIES = 65_536  # series of one answer
 # Texts that Stowage writes about untrusted input.
 QUOTED = 64  # characters of untrusted text that an error or a log line quotes
 ERRORS = 100
-"""Invalid values in one object or request. If there are more, the error does not say where the first is."""
+"""Invalid values in one object or request. If there are more, the error does not locate the first."""
 PROBLEM = 300  # characters of one problem, error or log line about untrusted input
 LOG_LEVEL = 16  # bytes of a level that a caller sets
 LOG_LINES, LOG_SECONDS = 20, 10
@@ -217,8 +217,7 @@ KEPT_PODS = 4 << 20
 """Approximate bytes of the pods that are kept from filter requests. One pod counts as at most a sixteenth, so
 the latest pods are always kept."""
 DISRUPTIONS = 2048
-"""Disruptions of pods that are remembered, over all jobs. Even with the longest names they fit into one
-ConfigMap."""
+"""Remembered disruptions of pods, over all jobs. Even with the longest names they fit into one ConfigMap."""
 DECISION = 8 << 10
 """Characters for the decisions of one pod, on average over the number of pods in the settings."""
 

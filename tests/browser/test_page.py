@@ -239,6 +239,32 @@ def test_a_phone_shows_what_is_selected(page: Page, fleet_url: str) -> None:
     page.resize(1440, 900)
 
 
+def test_a_pod_shows_when_its_job_had_gpus(page: Page, fleet_url: str) -> None:
+    pod = next(pod[0] for node in fleet(fleet_url)["nodes"] for pod in node["pods"])
+    page.resize(390, 844)
+    open_page(page, fleet_url, f"#sel=pod/{pod}")
+    page.wait_for("document.querySelector('#panel .gantt .run')")
+    assert page.run("document.getElementById('panel').getBoundingClientRect().top >= 0")
+    assert "GPUs of this pod over time" in text(page, "#panel")
+    label = page.run("document.querySelector('#panel .gantt .run').ariaLabel")
+    assert re.match(r"[\d.]+ GPUs on \S+ for ", label)
+    page.resize(1440, 900)
+    assert page.problems == []
+
+
+def test_each_table_of_the_panel_can_be_downloaded(page: Page, fleet_url: str) -> None:
+    pending = fleet(fleet_url)["waiting"][0]["pod"]
+    open_page(page, fleet_url, f"#sel=pod/{pending}")
+    page.wait_for("document.querySelector('#panel table.costs')")
+    page.run(
+        "(() => { URL.createObjectURL = (blob) => { blob.text().then((text) => { window.saved = text; });"
+        " return ''; }; HTMLAnchorElement.prototype.click = () => {}; })()"
+    )
+    page.run("document.querySelector('#panel table.costs + button').click()")
+    page.wait_for("window.saved")
+    assert page.run("window.saved").startswith('"')
+
+
 def test_figures_say_what_they_were_before(page: Page, fleet_url: str) -> None:
     """As in the demo, whose pods come within seconds."""
     open_page(page, fleet_url)

@@ -363,8 +363,10 @@ class Trial:
         found = (rejection(self.state.nodes[self.name(row)]) for row in np.flatnonzero(able).tolist())
         if rules := Counter(filter(None, found)):  # of nodes that it selects, before any that it does not
             return min(rules, key=lambda why: (why in (OTHER_SELECTOR, OTHER_AFFINITY), -rules[why]))
-        if (allowed & (codes != Reason.FITS)).any():
-            return _most_frequent(codes[allowed & (codes != Reason.FITS)])
+        refusing = allowed & (codes != Reason.FITS)
+        if refusing.any():
+            offering = refusing & (codes != Reason.NO_SUCH_RESOURCE)
+            return _most_frequent(codes[offering if offering.any() else refusing])
         closed = [rejection(self.state.nodes[name]) or why for name, why in self.apart.items()]
         return max(closed, key=closed.count, default=_NO_PLACE)
 

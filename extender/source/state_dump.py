@@ -24,7 +24,7 @@ from extender.untrusted.limits import shorten, validation_problem
 from packing.model.request import Request
 
 _START = b'{"kind":"StowageState"'
-FORMAT = 1
+FORMAT = 2
 _RECORDS: Mapping[str, type[KubernetesObject]] = {
     **{record.kind: record for record in get_args(KubernetesObject) if isinstance(record.kind, str)},
     **dict.fromkeys(get_args(PodGroupKind), PodGroup),

@@ -1,1 +1,1 @@
-"""``stowage replay``: the pods of a trace or of a snapshot, placed under one policy after another."""
+"""``stowage replay``: places the pods of a trace or a snapshot under each policy in turn."""

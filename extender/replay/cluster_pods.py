@@ -1,7 +1,6 @@
-"""The pods of a cluster as a trial sees them: those that may move, those that stay and why, and those
-that wait.
+"""The pods of a cluster for a trial: movable pods, pods that stay and why, and pending pods.
 
-A pod goes where its rules allow (``PermittedRows``), or back to its own node.
+A pod is placed where its rules allow (``PermittedRows``), or on its own node again.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _BUDGET = "a PodDisruptionBudget allows no eviction now, or it has several budge
 
 
 class Stays(StrEnum):
-    """Why a pod stays on its node, apart from the words of ``WhyNot`` by which it protects itself."""
+    """Reasons a pod stays on its node, in addition to its own protections (``WhyNot``)."""
 
-    CLOSED_NODE = "its node takes no pods (cordoned, down, MIG reconfiguration in progress, not readable)"
+    CLOSED_NODE = "its node accepts no pods (cordoned, down, MIG reconfiguration in progress, not readable)"
     TERMINATING = "it is terminating"
     PINNED = "it is a static pod or belongs to a DaemonSet"
     RESERVATION = "it only reserves a GPU (placeholder or reservation pod)"
@@ -46,10 +45,10 @@ _ENDS_WITH_NODE = {Stays.PINNED, Stays.TERMINATING}
 
 
 def why_it_stays(pod: Pod, now: float, *, must_be_created_again: bool = False) -> Stays | WhyNot | None:
-    """Why this pod cannot move to another node at ``now`` (Unix seconds), None if it can. This looks at the
-    pod alone: neither at its request nor at its node.
+    """Why this pod cannot move to another node at ``now`` (Unix seconds), None if it can. This considers only
+    the pod, not its request or its node.
 
-    ``must_be_created_again``: for a real move, which evicts the pod; then a pod without a controller stays.
+    ``must_be_created_again``: for a real move, which evicts the pod, so pods without a controller stay.
     """
     if pod.scheduling_constraints.pinned_to_node:
         return Stays.PINNED
@@ -68,7 +67,7 @@ def why_it_stays(pod: Pod, now: float, *, must_be_created_again: bool = False) -
 
 
 def as_new(pod: Pod) -> Pod:
-    """The pod as its controller creates it again: without a node, devices, and assignments."""
+    """The pod as recreated by its controller: without a node, devices, and assignments."""
     kept = {name: text for name, text in pod.annotations.items() if name not in ASSIGNMENT_ANNOTATIONS}
     return replace(
         pod,
@@ -83,10 +82,10 @@ def as_new(pod: Pod) -> Pod:
 
 
 def reserves_only(pod: Pod) -> bool:
-    """Whether the pod does no work: its GPUs are kept for others.
+    """Whether the pod does no work and only reserves its GPUs for others.
 
-    Pods whose containers only pause keep room for an autoscaler (kubernetes.io/docs, "Overprovision Node
-    Capacity For A Cluster"), and KAI holds a GPU that it shares with a pod of its own.
+    Pods with only pause containers reserve headroom for an autoscaler (kubernetes.io/docs, "Overprovision
+    Node Capacity For A Cluster"), and KAI reserves a shared GPU with its own pod.
     """
     return pod.only_pauses or kai.is_reservation(pod)
 
@@ -98,12 +97,12 @@ def trial_of(
     bare_pods: bool = False,
     allow_downgrade: bool = False,
 ) -> Trial:
-    """The pods of a state, which nobody else uses: those that run by the time of their start (the largest
-    first of those that started in the same second), those that wait in kube-scheduler's order.
+    """The pods of a state that only the trial uses: running pods by start time (the largest first within a
+    second), pending pods in kube-scheduler's order.
 
-    ``real_moves``: pods, those without a GPU, too, are evicted and created again. Then disruption budgets
-    count, and pods without a controller stay unless ``bare_pods``. Else only the running GPU pods are moved,
-    on paper.
+    ``real_moves``: pods, including those without a GPU, are evicted and recreated. Then disruption budgets
+    apply, and pods without a controller stay unless ``bare_pods``. Otherwise only running GPU pods are moved,
+    hypothetically.
     """
     permitted = PermittedRows(state)
     choose_node_sets_now(state)
@@ -148,7 +147,7 @@ def trial_of(
 
 
 def _set_apart(trial: Trial, state: State) -> None:
-    """Note the nodes with GPUs on which the trial places nothing."""
+    """Record the nodes with GPUs on which the trial places no pods."""
     for name, row in sorted(state.fleet.rows.items()):
         spec, hidden = state.fleet.specs[row], unoffered(state, name)
         if hidden or (spec and spec.gpus and not trial.open[row]):
@@ -164,7 +163,7 @@ def _has_gpu(pod: Pod, request: Request | None, held: Allocation) -> bool:
 
 
 def _add_waiting(trial: Trial, state: State, permitted: PermittedRows) -> None:
-    """The pending pods."""
+    """Add the pending pods."""
     for pod in pods_waiting_for_devices(state):
         try:
             request = state.request_of(pod)
@@ -172,6 +171,6 @@ def _add_waiting(trial: Trial, state: State, permitted: PermittedRows) -> None:
             trial.unplanned[pod.key] = f"its request cannot be read: {error}"
             continue
         if pod.spec.claims or not request.wants_gpu:
-            trial.unplanned[pod.key] = "it asks for devices of DRA, and kube-scheduler chooses them"
+            trial.unplanned[pod.key] = "it requests DRA devices, which kube-scheduler chooses"
         else:
             trial.waiting.append(Item(pod.key, request, permitted.rows_that_accept(pod), pod))

@@ -1,9 +1,9 @@
-"""``stowage replay`` of a cluster: the running GPU pods of a cluster, placed again on the same nodes.
+"""``stowage replay`` of a cluster: places its running GPU pods on the same nodes again.
 
-The pods that can move are taken off their nodes and placed one by one, in the order in which they started, by
-what ``filter`` and ``prioritize`` would answer; the policy learns and updates its prices as in the service.
-If pods find no place, they are left where they run from the beginning, and the others are placed again: every
-row has a place for every pod that runs today.
+The movable pods are removed from their nodes and placed one by one, in the order of their start, by the
+answers of ``filter`` and ``prioritize``; the policy learns and updates its prices as in the service. Pods
+that do not fit are kept on their nodes, and the others are placed again: in every row, every pod that runs
+today has a node.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from packing.policies.upkeep import Arrivals
 Progress = Callable[[str, float], None]
 TODAY = "today"
 JOBS = (8, 4, 2)
-"""GPUs of the jobs of which a row says how many could still start."""
+"""GPUs of the jobs for which a row has the number that could still start."""
 _ROUNDS = 8
-"""After so many rounds in which pods found no place, all pods stay where they are."""
+"""Maximum rounds in which pods do not fit; after that, all pods stay on their nodes."""
 
 
 def replay_cluster(
@@ -52,11 +52,10 @@ def replay_cluster(
     *,
     allow_downgrade: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Rows under this ``name``, one for the cluster as it is, with the ``totals`` of its census, and one per
-    policy: whole GPUs and whole nodes free, how many pods run on another node then, and which were left where
-    they run because the policy found no place for them; ``on_parts``: pods that do not say what they need and
-    have parts of GPUs while whole ones are free. Without ``allow_downgrade`` no
-    pod gets a weaker device than it has.
+    """Rows named ``name``: one for the present cluster, with the ``totals`` of its census, and one per policy
+    with free whole GPUs and whole nodes, the number of pods that moved, and the pods left on their nodes
+    because the policy found no other; ``on_parts``: pods with unspecified needs that have fractions of GPUs
+    while whole ones are free. Without ``allow_downgrade``, no pod is allocated a weaker device than now.
 
     Raises ``BadInput``, ``Unavailable`` and ``SettingsError``.
     """
@@ -76,8 +75,8 @@ def replay_cluster(
 
 
 class SnapshotReplay:
-    """The pods of a cluster that are placed again. Between calls all of them are where they run. ``gpus``
-    (G, N): GPUs of nodes that take pods."""
+    """The pods of a cluster to place again. Between calls all of them are on their present nodes. ``gpus``
+    (G, N): GPUs of nodes that accept pods."""
 
     def __init__(self, state: State, name: str, *, allow_downgrade: bool) -> None:
         self._name, self._state = name, state
@@ -87,13 +86,13 @@ class SnapshotReplay:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether a node that takes pods has some."""
+        """Whether any node that accepts pods has GPUs."""
         return bool(self.gpus.any() or self.trial.only_for_claims)
 
     def repacked(
         self, policy: str, new_policy: Callable[[], Policy], report: Callable[[float], None]
     ) -> dict[str, Any]:
-        """The row of a policy."""
+        """Place all pods under a policy, and return its row."""
         started = time.perf_counter()
         kept = dict[str, str]()
         for _ in range(_ROUNDS):
@@ -103,7 +102,7 @@ class SnapshotReplay:
             self.trial.undo_to(self._today)
             kept |= no_place
         else:
-            kept = {key: kept.get(key, "others found no place") for key in self.trial.movable}
+            kept = {key: kept.get(key, "other pods did not fit") for key in self.trial.movable}
         row = self.row(policy, kept) | {"seconds": round(time.perf_counter() - started, 3)}
         self.trial.undo_to(self._today)
         return row
@@ -111,7 +110,7 @@ class SnapshotReplay:
     def _place_all(
         self, policy: Policy, kept: Mapping[str, str], report: Callable[[float], None]
     ) -> dict[str, str]:
-        """Place each pod but the ``kept`` ones anew, in turn; by key, why the others fit nowhere."""
+        """Place all pods except the ``kept`` ones again, in turn; by key, why pods fit nowhere."""
         trial = self.trial
         self._state.policy = policy
         arrivals = Arrivals(trial.fleet, policy)
@@ -128,7 +127,7 @@ class SnapshotReplay:
         return no_place
 
     def row(self, policy: str, kept: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The figures of the fleet as it is now."""
+        """The figures of the fleet in its current state."""
         trial, arrays, kept = self.trial, self.trial.fleet.arrays, kept or {}
         whole = whole_gpus(arrays) & self.gpus
         on_node, nodes = whole.sum(axis=0), whole_nodes(arrays, whole)
@@ -158,13 +157,13 @@ class SnapshotReplay:
         }
 
     def _gets_a_part(self, pod: str) -> bool:
-        """Whether the pod has a part of a GPU and has not said that it needs no more."""
+        """Whether the pod has a fraction of a GPU without having declared that this is sufficient."""
         request, trial = self.trial.movable[pod].request, self.trial
         gets = device_on(trial.fleet, trial.held[pod].row, request) if as_whole(request) != request else None
         return gets is not None and not gets.whole
 
     def _by_model(self, figures: npt.NDArray[Any]) -> dict[str, int]:
-        """The sum of a figure (N,) over the nodes of each GPU model, without models that have none."""
+        """The sum of a figure (N,) over the nodes of each GPU model, without models whose sum is 0."""
         found: Counter[str] = Counter()
         for row, spec in enumerate(self.trial.fleet.specs):
             if spec and figures[row]:

@@ -1,4 +1,4 @@
-"""The rows of a replay as aligned text, and as CSV."""
+"""The rows of a replay as aligned text or CSV."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from extender.cluster.totals import Totals
 from extender.untrusted.visible import columns, csv_text, many, visible, wrapped
 
 _FREED = {"whole_gpus_free": "whole GPU", "whole_nodes_free": "node"}
-"""Figure -> what more or less of it is."""
+"""Figure -> its unit."""
 _SHOWN = 10
 
 Row = Mapping[str, Any]
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """The rows as CSV, without where each pod is."""
+    """The rows as CSV, without the node of each pod."""
     names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name != "placed"]
     return csv_text([names, *([_cell(row.get(name)) for name in names] for row in rows)])
 
@@ -29,7 +29,7 @@ def _cell(value: object) -> object:
 
 
 def snapshot_table(rows: Sequence[Row], width: int = 0) -> str:
-    """A cluster as it is, and as each policy would pack it."""
+    """A cluster in its current state, and packed by each policy."""
     today, *packed = rows
     sizes = [f"{size} GPUs" for size in today["could_start"]]
     lines = [["policy", *sizes, "whole GPUs", "whole nodes", "worth in A100s", "moved", "left in place"]]
@@ -40,14 +40,14 @@ def snapshot_table(rows: Sequence[Row], width: int = 0) -> str:
     running = today["pods"] + today["pinned_pods"]
     of = f"{today['pods']} of {running} running GPU pods can be placed again"
     title = wrapped(f"{visible(today['trace'])}: {Totals(**today['totals']).text}", width)
-    legend = "Jobs of so many GPUs that could still start, and what is free:"
+    legend = "Jobs of each size that could still start, and free GPUs and nodes:"
     parts = [*title, of, *_meaning(today, packed), "", legend, aligned(lines, width)]
     parts += _by_model(rows, width)
     return "\n".join([*parts, *_pinned(today), *chain.from_iterable(map(_kept, rows))])
 
 
 def _meaning(today: Row, packed: Sequence[Row]) -> Iterator[str]:
-    """What the result means, in a sentence for each policy."""
+    """The meaning of the result, in a sentence for each policy."""
     for row in packed:
         free = [_more(row, today, name, what) for name, what in _FREED.items()]
         start, before = row["could_start"], today["could_start"]
@@ -57,7 +57,7 @@ def _meaning(today: Row, packed: Sequence[Row]) -> Iterator[str]:
         said = said or ["as good as today"]
         if held := row["held_back"]:
             pods = f"{held} pods" if held > 1 else "1 pod"
-            said.append(f"{pods} would get a weaker device and do not (--allow-downgrade)")
+            said.append(f"{pods} kept from a weaker device (--allow-downgrade)")
         if row["on_parts"]:
             on_parts = f"{many(row['on_parts'], 'pod')} on fractions of GPUs while whole ones are free"
             said.append(f"{on_parts} (stowage.dev/whole-gpu, plain_gpu)")
@@ -65,7 +65,7 @@ def _meaning(today: Row, packed: Sequence[Row]) -> Iterator[str]:
 
 
 def _more(row: Row, today: Row, name: str, what: str) -> str:
-    """How much more or less a row has, "" for as much."""
+    """The difference of a row from today, "" for none."""
     count = row[name] - today[name]
     return f"{abs(count)} {'more' if count > 0 else 'fewer'} {what}{'s' * (abs(count) > 1)}" if count else ""
 
@@ -91,12 +91,12 @@ def _pinned(today: Row) -> Iterator[str]:
 
 def _kept(row: Row) -> Iterator[str]:
     if kept := row["kept"]:
-        yield f"Left in place under {row['policy']}, which found no room for them when it placed all pods:"
+        yield f"Left in place under {row['policy']}, which found no node for them when placing all pods:"
         yield aligned([["   ", *pair] for pair in list(kept.items())[:_SHOWN]], left=True)
         if len(kept) > _SHOWN:
             yield f"     and {len(kept) - _SHOWN} more"
 
 
 def aligned(lines: Sequence[Sequence[str]], width: int = 0, *, left: bool = False) -> str:
-    """Columns of equal width, flush right or left."""
+    """Columns of equal width, aligned right or left."""
     return "\n".join(columns(lines, () if left else range(len(lines[0])), width=width))

@@ -1,4 +1,4 @@
-"""The steps of plans and replays, and what carries them out: one after the other, on a simulation."""
+"""The steps of plans and replays, and their execution in order on a simulation."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that somebody would do. ``node`` of ``place`` may be "": the policy chooses among all nodes
-    that take pods, as kube-scheduler does with Stowage."""
+    """One action of a plan. ``node`` of ``place`` may be "": the policy chooses among all nodes that accept
+    pods, as kube-scheduler does with Stowage."""
 
     what: Literal["cordon", "evict", "place", "remove"]
     pod: str = ""
@@ -28,9 +28,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Steps as they were carried out: where each placed pod is, why each other one found no place, what did
-    not work, the nodes that are gone, what is free then (cordoned nodes do not count), and nodes of whose
-    GPUs nothing is taken. ``held_back``: pods that the scheduler would have given a weaker device."""
+    """The result of steps: the node of each placed pod, why each other pod did not fit, problems, removed
+    nodes, the free resources after the steps (without cordoned nodes), and nodes with entirely free GPUs.
+    ``held_back``: pods that the scheduler would have allocated a weaker device."""
 
     placed: dict[str, str]
     unplaced: dict[str, str]
@@ -48,7 +48,7 @@ def carry_out(
     *,
     start: Savepoint | None = None,
 ) -> Outcome:
-    """The steps in order, from ``start`` if it is given. What does not work is a problem, and left out."""
+    """Execute the steps in order, from ``start`` if given. Failed steps are problems, and are skipped."""
     if start is not None:
         trial.undo_to(start)
     trial.held_back.clear()
@@ -75,7 +75,7 @@ def carry_out(
                     evicted.pop(step.pod, None)
                 else:
                     unplaced[step.pod] = trial.why_not(item)
-                    problems.append(f"{step.pod} finds no place{' on ' + step.node if step.node else ''}")
+                    problems.append(f"{step.pod} does not fit{' on ' + step.node if step.node else ''}")
             case "remove":
                 left = sorted([*(item.key for item in trial.items_on(row)), *trial.blockers(row)])
                 problems += [f"{key} is still on {step.node}" for key in left]
@@ -96,8 +96,8 @@ def carry_out(
 def largest_that_holds(
     plan: _Plan, replay: Callable[[_Plan], _Result], smaller: Callable[[_Plan, _Result], _Plan | None]
 ) -> tuple[_Plan, _Result]:
-    """The plan, or what is left of it, and its replay. ``smaller``: without what did not work, None where
-    everything did or there is nothing to leave out."""
+    """The largest part of the plan that works, and its replay. ``smaller``: without the failed steps, None if
+    all succeeded or nothing can be removed."""
     result = replay(plan)
     while (less := smaller(plan, result)) is not None:
         plan, result = less, replay(less)
@@ -105,6 +105,6 @@ def largest_that_holds(
 
 
 def _overcommitted(fleet: Fleet) -> set[str]:
-    """The nodes where more GPU is taken than there is, by the engine's own count."""
+    """The nodes with more GPU allocated than they have, by the engine's own count."""
     specs = (fleet.specs[row] for row in np.flatnonzero(fleet.arrays.overcommitted).tolist())
     return {spec.name for spec in specs if spec}

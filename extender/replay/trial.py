@@ -1,9 +1,9 @@
-"""Pods that come and go on a copy of a cluster, as a replay or a plan tries it.
+"""Trial placements and removals of pods on a copy of a cluster, for replays and plans.
 
-Where a pod fits and what that costs is what ``filter`` and ``prioritize`` say, never a rule of its own. A pod
-that is placed is shown to the state as the watch would show it, with the annotations that ``bind`` writes
-where Stowage writes them. What assigns GPUs to the pods that run today assigns them here, too. What has been
-tried can be undone.
+Whether a pod fits on a node, and its cost there, are the answers of ``filter`` and ``prioritize``; there are
+no separate rules. The state receives a placed pod in the form of the watch, with the annotations of ``bind``
+if Stowage writes them. GPUs are assigned by the same components as to today's pods. All changes can be
+undone.
 """
 
 from __future__ import annotations
@@ -40,20 +40,19 @@ from packing.fleet.stranded import Beside, Fragmentation, fragmentation, idle_no
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
-_NO_PLACE = "no other node that its rules allow takes it"
-_TOO_LARGE = "no node that its rules allow is large enough for it, even without other pods"
+_NO_PLACE = "no other node allowed by its rules accepts it"
+_TOO_LARGE = "no node allowed by its rules is large enough for it, even without other pods"
 ONLY_WEAKER = "only weaker devices are free for it (--allow-downgrade)"
 
 
 class BadInput(ValueError):
-    """What a replay or a plan cannot use; the text names the file or the option."""
+    """Input that a replay or a plan cannot use; the text names the file or the option."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """A pod that has a place or wants one: ``rows`` (N,) are the nodes that its rules allow, ``home`` the row
-    where it runs (-1: it waits), ``since`` when (Unix seconds, 0: not known). ``pod`` is the pod without a
-    node."""
+    """A placed or pending pod: ``rows`` (N,) are the nodes allowed by its rules, ``home`` the row where it
+    runs (-1: pending), ``since`` its start (Unix seconds, 0: unknown). ``pod`` is the pod without a node."""
 
     key: str
     request: Request
@@ -72,13 +71,13 @@ class Item:
 
 
 def largest_first(items: Iterable[Item]) -> list[Item]:
-    """In the order in which they are placed."""
+    """The items in placement order."""
     return sorted(items, key=lambda item: (-item.gpus, item.key))
 
 
 @dataclass(frozen=True, slots=True)
 class Staying:
-    """Why a pod cannot leave its node, and what it holds. ``ends_with_node``: it goes when the node goes."""
+    """Why a pod cannot leave its node, and what it holds. ``ends_with_node``: it ends with the node."""
 
     why: str
     ends_with_node: bool = False
@@ -86,31 +85,31 @@ class Staying:
 
 
 class Savepoint(NamedTuple):
-    """What ``Trial.undo_to`` goes back to."""
+    """A state to which ``Trial.undo_to`` returns."""
 
     done: int
     open: Flags
 
 
 class _Bound(NamedTuple):
-    """A pod with a node. ``placement`` says which GPUs it has where none of our annotations can."""
+    """A pod with a node. ``placement`` has its GPUs if no annotation of Stowage can express them."""
 
     pod: Pod
     placement: Placement | None = None
 
 
 class Trial:
-    """Changes its ``state``, which nobody else uses; the policy learns nothing from that. ``open`` (N,):
-    nodes that take pods.
+    """Changes its ``state``, which must not be shared; the policy does not learn from these changes. ``open``
+    (N,): nodes that accept pods.
 
-    ``held``: what each movable or placed pod holds now. ``unplanned``: pending pods that no plan places, and
-    why; ``apart``: nodes with GPUs that take no pods, or none from here, and why; ``only_for_claims``: those
-    of them on offer, by row. ``must_stay``: the nodes that their owners keep, by row, and why.
-    ``staying_on``: pods that stay, by row and key. ``learn`` lets the policy learn from the pods before it is
-    used for the first time.
+    ``held``: the current allocation of each movable or placed pod. ``unplanned``: pending pods that no plan
+    places, and why; ``apart``: nodes with GPUs that accept no pods, or none from plans, and why;
+    ``only_for_claims``: those of them on offer, by row. ``must_stay``: nodes that their owners keep, by row,
+    and why. ``staying_on``: pods that stay, by row and key. ``learn`` teaches the policy from the pods before
+    its first use.
 
-    Unless ``allow_downgrade``, no pod that runs gets a weaker device than it has (``weaker_rows``).
-    ``held_back`` are the pods for which the policy would have chosen one.
+    Unless ``allow_downgrade``, no running pod is allocated a weaker device than now (``weaker_rows``).
+    ``held_back`` are the pods for which the policy would have chosen a weaker one.
     """
 
     def __init__(
@@ -137,7 +136,7 @@ class Trial:
         self.held_back: set[str] = set()
         self._without_gang: set[str] = set()
         self._keys_on: defaultdict[int, set[str]] = defaultdict(set)
-        self._journal: list[tuple[Item, Allocation | None]] = []  # what pods held before each change
+        self._journal: list[tuple[Item, Allocation | None]] = []  # the allocation before each change
         self._bound: dict[tuple[str, Allocation], _Bound] = {}
         self._names, self._named_at = NodeNames.of(()), -1
         self._allow_downgrade = allow_downgrade
@@ -151,12 +150,12 @@ class Trial:
         return spec.name if spec else ""
 
     def node_of(self, key: str) -> str:
-        """The node of a pod that has one."""
+        """The node of a placed pod."""
         return self.name(self.held[key].row)
 
     @property
     def gpu_rows(self) -> list[int]:
-        """The rows of nodes with GPUs that take pods, by name."""
+        """The rows of nodes with GPUs that accept pods, sorted by name."""
         specs = enumerate(self.fleet.specs)
         return sorted((row for row, spec in specs if spec and spec.gpus and self.open[row]), key=self.name)
 
@@ -166,20 +165,19 @@ class Trial:
         return {key: staying for on_row in self.staying_on.values() for key, staying in on_row.items()}
 
     def blockers(self, row: int) -> dict[str, str]:
-        """The pods that keep a node from going, and why, by key; by its name, whether its owner keeps it."""
+        """The pods that block a node's removal, and why, by key; its owner's reason, by the node's name."""
         marked = {self.name(row): self.must_stay[row]} if row in self.must_stay else {}
         return marked or {
             k: staying.why for k, staying in self.staying_on[row].items() if not staying.ends_with_node
         }
 
     def items_on(self, row: int) -> list[Item]:
-        """The pods of a node that can leave it, by key."""
+        """The movable pods of a node, sorted by key."""
         return [self.movable[key] for key in sorted(self._keys_on[row]) if key in self.movable]
 
     def evaluate(self, item: Item) -> tuple[Codes, Floats]:
-        """A reason code and a cost for each row, (N,) each, by the code that answers ``filter`` and
-        ``prioritize``. Devices of DRA are not placed here, so a node where the pod needs some does not
-        count."""
+        """A reason code and a cost for each row, (N,) each, by the code behind ``filter`` and ``prioritize``.
+        DRA devices are not placed here, so nodes where the pod needs them are excluded."""
         if self._named_at != self.fleet.replaced:
             self._names, self._named_at = NodeNames.of(self.fleet.rows), self.fleet.replaced
         capacity = self.fleet.arrays.capacity
@@ -193,16 +191,16 @@ class Trial:
         return codes, cost
 
     def fits(self, item: Item) -> Flags:
-        """(N,) where the pod fits now and may go."""
+        """(N,) where the pod fits now and may be placed."""
         return np.isfinite(self.costs(item))
 
     def costs(self, item: Item) -> Floats:
-        """(N,) what placing the pod costs on each node, infinite where it does not fit or would get a weaker
-        device than it has."""
+        """(N,) cost of placing the pod on each node, infinite where it does not fit or would be allocated a
+        weaker device than now."""
         return np.where(self.weaker(item), np.float32(np.inf), self._costs(item))
 
     def _costs(self, item: Item) -> Floats:
-        """The same with weaker devices."""
+        """The costs, with weaker devices permitted."""
         if self._learn is not None:
             learn, self._learn = self._learn, None
             learn()
@@ -216,7 +214,7 @@ class Trial:
         return fits
 
     def weaker(self, item: Item) -> Flags:
-        """(N,) the nodes where the pod may not go because their devices are weaker than those that it has."""
+        """(N,) the nodes that are excluded because their devices are weaker than the pod's present ones."""
         runs = item.home >= 0 and not self._allow_downgrade
         has = device_on(self.fleet, item.home, item.request) if runs else None
         if has is None:
@@ -227,7 +225,7 @@ class Trial:
         return self._weaker[kind]
 
     def place(self, item: Item, node: str = "") -> bool:
-        """Place the pod on this node, or where the policy likes it best; False if it fits nowhere there."""
+        """Place the pod on this node, or on the policy's best node; False if it does not fit."""
         everywhere = self._costs(item)
         if node:
             among = np.arange(everywhere.size) == self.fleet.rows.get(node, -1)
@@ -241,7 +239,7 @@ class Trial:
         return self.place_on(item, int(np.lexsort((self.fleet.arrays.order, cost))[0]))
 
     def place_on(self, item: Item, row: int) -> bool:
-        """Place the pod on a node where it fits; False if it cannot be assigned its GPUs there."""
+        """Place the pod on a node where it fits; False if its GPUs cannot be assigned there."""
         if (bound := self._bind(item, row)) is None:
             return False
         self._journal.append((item, None))
@@ -249,7 +247,7 @@ class Trial:
         return True
 
     def _bind(self, item: Item, row: int) -> _Bound | None:
-        """The pod on the node, with the GPUs that the policy chooses; None if it cannot be assigned them."""
+        """The pod on the node, with the policy's choice of GPUs; None if these cannot be assigned."""
         spec = self.fleet.specs[row]
         assert spec is not None
         request = form_on(self.fleet, row, item.request)
@@ -266,9 +264,9 @@ class Trial:
         return _Bound(replace(bound, annotations={**bound.annotations, **assignment}))
 
     def _show(self, item: Item, bound: _Bound) -> None:
-        """Let the pod have its place."""
+        """Apply the placement to the state."""
         allocations, key = self.state.allocations, item.key
-        allocations.deferred = bound.placement is not None  # its annotations say nothing of its GPUs
+        allocations.deferred = bound.placement is not None  # its annotations do not have its GPUs
         self.state.apply([Upserted(bound.pod)])
         if bound.placement:
             allocations.deferred = False
@@ -281,12 +279,12 @@ class Trial:
         self.runs(item, held)
 
     def runs(self, item: Item, held: Allocation) -> None:
-        """The pod holds this on the fleet already."""
+        """Record that the pod already has this allocation in the fleet."""
         self.held[item.key] = held
         self._keys_on[held.row].add(item.key)
 
     def leave(self, item: Item) -> None:
-        """Take the pod off its node."""
+        """Remove the pod from its node."""
         self._journal.append((item, self.held[item.key]))
         self._leave(item)
 
@@ -298,16 +296,16 @@ class Trial:
         self.others.take(item.pod, held.row, -1)
 
     def relocate(self, items: Iterable[Item], place: Callable[[Item], bool] | None = None) -> Item | None:
-        """All these pods leave, and each gets a place (``place``, else the policy's best), the largest first;
-        the first that finds none is returned, for the caller to undo."""
+        """Remove all these pods and place each again (``place``, else the policy's best node), the largest
+        first. Returns the first that does not fit, for the caller to undo."""
         in_order = largest_first(items)
         for item in in_order:
             self.leave(item)
         return next((item for item in in_order if not (place or self.place)(item)), None)
 
     def empty(self, row: int, items: Iterable[Item]) -> str:
-        """Cordon the node and move these pods off it; "" if each finds a place, else the first that finds
-        none, and why: then nothing has changed."""
+        """Cordon the node and move these pods off it; "" if all fit elsewhere, else the first that does not,
+        and why, with everything unchanged."""
         before = self.savepoint()
         self.cordon(row)
         if (left := self.relocate(items)) is None:
@@ -317,15 +315,15 @@ class Trial:
         return why
 
     def cordon(self, row: int) -> None:
-        """The node takes no more pods."""
+        """Make the node accept no more pods."""
         self.open[row] = False
 
     def savepoint(self) -> Savepoint:
-        """Now, for ``undo_to``."""
+        """The present state, for ``undo_to``."""
         return Savepoint(len(self._journal), self.open.copy())
 
     def undo_to(self, savepoint: Savepoint) -> None:
-        """Every pod has what it held at that time, and every node is as open as it was."""
+        """Restore the allocation of every pod and the cordons of that state."""
         before: dict[str, tuple[Item, Allocation | None]] = {}
         for item, held in self._journal[savepoint.done :]:
             before.setdefault(item.key, (item, held))
@@ -339,10 +337,10 @@ class Trial:
         self.open[:] = savepoint.open
 
     def why_not(self, item: Item) -> str:
-        """Why the pod fits nowhere, by the most nodes that take pods: of those that its rules allow what
-        Stowage does not place by, then a lack of room; then the rule that keeps it off others that could take
-        it, cordoned or not; then what else is the matter with those that it may get, and why others are
-        closed."""
+        """Why the pod fits nowhere: the most frequent reason among nodes that accept pods. For nodes allowed
+        by its rules, resources that Stowage does not place come first, then insufficient resources; next, the
+        rule that excludes other suitable nodes, cordoned or not; then other problems of allowed nodes, and
+        the reasons others are closed."""
         codes, _ = self.evaluate(item)
         if self._has_room(item, codes).any():
             return Reason.GANG_DOES_NOT_FIT.text if item.key in self._without_gang else ONLY_WEAKER
@@ -361,7 +359,7 @@ class Trial:
         able = self._open_today & ~item.rows & (lacks_room | (codes == Reason.FITS))
         rejection = self.state.node_filter(item.pod).rejection
         found = (rejection(self.state.nodes[self.name(row)]) for row in np.flatnonzero(able).tolist())
-        if rules := Counter(filter(None, found)):  # of nodes that it selects, before any that it does not
+        if rules := Counter(filter(None, found)):  # of selected nodes before others
             return min(rules, key=lambda why: (why in (OTHER_SELECTOR, OTHER_AFFINITY), -rules[why]))
         refusing = allowed & (codes != Reason.FITS)
         if refusing.any():
@@ -371,8 +369,8 @@ class Trial:
         return max(closed, key=closed.count, default=_NO_PLACE)
 
     def place_waiting(self) -> dict[str, str]:
-        """Place the pending pods in kube-scheduler's order; returns the node of each that fits: of a gang as
-        many members as must start together, or none. Those placed can move like the others."""
+        """Place the pending pods in kube-scheduler's order; returns the node of each that fits. Of a gang, as
+        many members as must start together are placed, or none. Placed pods are movable like the others."""
         for _ in self.starting():
             pass
         placed = [item for item in self.waiting if item.key in self.held]
@@ -380,7 +378,7 @@ class Trial:
         return {item.key: self.node_of(item.key) for item in placed}
 
     def starting(self) -> Iterator[None]:
-        """Place the waiting pods, one with each step. One like another that found no place is not tried."""
+        """Place the pending pods, one per iteration. Pods equal to one that does not fit are skipped."""
         waiting, nowhere = {item.key: item for item in self.waiting}, set[object]()
         for item in self.waiting:
             kind = item.request, item.pod.spec, id(item.rows)
@@ -392,7 +390,7 @@ class Trial:
             yield
 
     def _start(self, item: Item, waiting: Mapping[str, Item]) -> None:
-        """Place the pod, with as many others of its gang as must start with it."""
+        """Place the pod, with as many other members of its gang as must start with it."""
         gang = self.state.gangs.gang_of(item.pod) if self.state.gang_check else None
         if gang is None or gang.to_place < 2:
             self.place(item)
@@ -403,7 +401,7 @@ class Trial:
             self.place(item)
             return
         with_gpus = [member.key for member in others.free if wants_gpu(self.state, member)]
-        plain = len(others.free) - len(with_gpus)  # they have room wherever the others find theirs
+        plain = len(others.free) - len(with_gpus)  # they fit wherever the others do
         count, before = max(min(gang.to_place, 1 + len(others.free)) - plain, 1), self.savepoint()
         smallest = sorted(
             (waiting[key] for key in with_gpus if key in waiting), key=lambda member: member.gpus
@@ -416,16 +414,16 @@ class Trial:
         self._without_gang.add(item.key)
 
     def offered(self) -> Flags:
-        """(N,) the nodes on offer that take pods."""
+        """(N,) the nodes on offer that accept pods."""
         return on_offer(self.fleet, np.flatnonzero(~self.open).tolist())
 
     def figures(self) -> Fragmentation:
-        """What is free and whole, as the census counts it."""
+        """Free and whole GPUs, as counted by the census."""
         figures, _ = fragmentation(self.fleet, self.offered(), Beside())
         return reduce(with_node, self.only_for_claims.values(), figures)
 
     def free_nodes(self) -> int:
-        """Nodes on offer with GPUs of which nothing is taken."""
+        """Number of nodes on offer whose GPUs are entirely free."""
         return int((idle_nodes(self.fleet.arrays) & self.offered()).sum())
 
 
@@ -434,7 +432,7 @@ def _most_frequent(codes: Codes) -> str:
 
 
 def _placement(pod: Pod, fleet: Fleet, row: int, request: Request, gpus: tuple[int, ...]) -> Placement | None:
-    """The pod with these GPUs, as if the sharing system had said so."""
+    """The pod with these GPUs, as if the sharing system had assigned them."""
     part, spec = placed_shares(fleet, row, request), fleet.specs[row]
     if part is None or spec is None:
         return None

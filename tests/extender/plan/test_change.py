@@ -152,7 +152,7 @@ def test_a_gang_starts_with_a_member_that_asks_for_no_gpu() -> None:
 @pytest.mark.parametrize(
     ("nodes", "cpu", "why"),
     [
-        ([node("a")], "65", "no node that its rules allow is large enough for it, even without other pods"),
+        ([node("a")], "65", "no node allowed by its rules is large enough for it, even without other pods"),
         ([node("a")], "64", Reason.NO_FREE_CPU.text),
         ([node("a", unschedulable=True)], "1", CORDONED),
         ([node("a", 0), node("b", 0), node("c", 2)], "1", Reason.TOO_FEW_GPUS.text),

@@ -202,7 +202,7 @@ def test_a_step_that_does_not_work_is_a_problem():
     outcome = carry_out(
         source.trial(), [Step("cordon", node="b"), Step("evict", "ml/y"), Step("place", "ml/y")]
     )
-    assert outcome.problems == ("ml/y finds no place", "ml/y was evicted and has no node")
+    assert outcome.problems == ("ml/y does not fit", "ml/y was evicted and has no node")
     outcome = carry_out(source.trial(), [Step("remove", node="b")])
     assert (outcome.problems, outcome.removed) == (("ml/y is still on b",), ())
 
@@ -211,7 +211,7 @@ def test_the_report_says_where_the_replay_differs():
     source = source_of(node("a"), node("b"), pod("x", "a", 2), pod("y", "b", 1))
     report = drain_report("test", source.trial(), NO_COSTS, quiet)
     assert report.agrees
-    report.differences = ["ml/y finds no place"]
+    report.differences = ["ml/y does not fit"]
     assert not report.agrees
 
 

@@ -71,7 +71,7 @@ def test_a_node_keeps_its_layout_if_its_pods_would_find_no_place():
     running[0]["status"]["startTime"] = "2025-01-01T00:00:00Z"  # its work is worth more
     report = report_of(*nodes, *running, *(pod(f"w{n}", resource=LARGE) for n in range(2)))
     rows = {row[0]: row[2:] for row in report.tables[0].rows}
-    why = "no node that its rules allow is large enough for it, even without other pods"
+    why = "no node allowed by its rules is large enough for it, even without other pods"
     assert rows["c"] == ("as today", 0, f"ml/x: {why}")
     assert rows["a"][0] == "2x 3g.40gb"
     assert gains(report) == {"1g.10gb in use": (2, 2, 2), "3g.40gb in use": (0, 2, 2)}

@@ -1,7 +1,7 @@
-"""Assigns GPUs of a node that shares them to a pod, as the annotations that its device plugin reads.
+"""Assigns shared GPUs of a node to a pod, in annotations that the node's device plugin reads.
 
-``filter`` asks whether a pod can be assigned its GPUs before ``bind`` does it, so that no pod is sent to a
-node where its binding would always be refused.
+``filter`` checks whether a pod's GPUs can be assigned before ``bind`` assigns them, so that no pod is sent to
+a node where its binding would always be refused.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from packing.model.request import Request
 def annotations_for(
     fleet: Fleet, row: int, pod: Pod, request: Request, gpus: tuple[int, ...]
 ) -> tuple[dict[str, str], ReconciledClaims]:
-    """The annotations that assign these GPUs of a shared-GPU node to a pod, and what they are read back as.
+    """The annotations that assign these GPUs of a shared-GPU node to a pod, and the result of parsing them.
 
-    Raises RequestError where they would be read as something else, or nobody can assign the GPUs.
+    Raises RequestError if they would be parsed differently, or no component can assign the GPUs.
     """
     spec = fleet.specs[row]
     assert spec is not None  # the pod fits there
     if (writer := WRITERS.get(spec.sharing_resource)) is None:
         raise RequestError(
-            f"Stowage cannot say who has which GPU of a node that is shared by {spec.sharing_resource}"
+            f"Stowage cannot determine each pod's GPU on a node that is shared by {spec.sharing_resource}"
         )
     taken = {gpu: fleet.usage[row].slices(gpu) for gpu in gpus}
     assignment = writer.assignment(pod, spec, gpus, time.time(), taken)
@@ -47,7 +47,7 @@ def annotations_for(
     bound = replace(pod, node_name=spec.name, annotations={**pod.annotations, **assignment})
     read_back = reconcile_claims(spec, request, claims_of(bound))
     if read_back.problem:
-        raise RequestError(f"the pod's own annotations are in the way: {read_back.problem}")
+        raise RequestError(f"the pod's own annotations prevent the assignment: {read_back.problem}")
     return assignment, read_back
 
 
@@ -55,9 +55,9 @@ def refuse_unassignable(
     state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows, codes: npt.NDArray[np.int8]
 ) -> npt.NDArray[np.int8]:
     """``codes``, the reason codes of these rows (len(rows),), with ``NO_ASSIGNER`` where the pod fits and
-    would get shared GPUs, but nobody could assign them to it.
+    would use shared GPUs, but no component could assign them.
 
-    One node of each kind (sharing system, GPU model, one or several GPUs) answers for all of its kind.
+    One node of each kind (sharing system, GPU model, one or several GPUs) represents all of its kind.
     """
     if state.assigns_all or len(fleet.names.sharing_resources) == 1:  # no node shares its GPUs
         return codes
@@ -76,7 +76,7 @@ def refuse_unassignable(
 
 
 def renaming_nodes(state: State, pod: Pod, nodes: Iterable[str]) -> set[str]:
-    """Those that share their GPUs under a name that Stowage does not read, and the pod requests it."""
+    """Nodes that share their GPUs as a resource that Stowage does not read and the pod requests."""
     names = {name for container in pod.spec.all_containers for name, _ in container.requests if "/" in name}
     if not names:
         return set()
@@ -85,7 +85,7 @@ def renaming_nodes(state: State, pod: Pod, nodes: Iterable[str]) -> set[str]:
 
 
 def _takes_shared_gpus(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
-    """(N,) whether the request takes GPUs, or parts of them, that are placed device by device."""
+    """(N,) whether the request takes GPUs, or fractions of them, that are placed device by device."""
     takes = np.zeros(fleet.arrays.capacity, bool)
     if request.shares:
         takes |= fleet.arrays.sharing == fleet.names.sharing_resources.get(request.shares.resource, -1)
@@ -97,11 +97,11 @@ def _takes_shared_gpus(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
 
 
 def assignment_problem(state: State, fleet: Fleet, pod: Pod, request: Request, row: int) -> str:
-    """Why nobody could assign GPUs of this node, on which the pod fits, to the pod; "" if somebody can."""
+    """Why no component can assign GPUs of this node, where the pod fits, to the pod; "" if one can."""
     spec = fleet.specs[row]
     assert spec is not None
     if not state.binds:
-        # Other systems may have an extender or a binder of their own beside Stowage; ours has only ``bind``.
+        # Other systems may have their own extender or binder; Stowage's own shares need ``bind``.
         return "only bind can" if spec.sharing_resource == stowage.RESOURCE else ""
     try:
         annotations_for(fleet, row, pod, request, freest(fleet, request, row))

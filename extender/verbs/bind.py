@@ -1,13 +1,13 @@
-"""bind: assigns GPUs to a pod at the last moment, and binds it to the node, where binding is switched on.
+"""bind: assigns GPUs to a pod at the last moment, and binds it to the node, if binding is enabled.
 
-1. Where another replica may have bound pods to the node, list the node's pods first (``Takeover``).
-2. Choose the GPUs, and assume the pod: what it takes counts as allocated before the API server is asked, so
-   that two bindings in flight never get the same GPU.
+1. If another replica may have bound pods to the node, list the node's pods first (``Takeover``).
+2. Choose the GPUs, and assume the pod: its devices count as allocated before the Binding is sent, so that two
+   bindings in flight never get the same GPU.
 3. Send the Binding with annotations that name the GPUs. The API server writes them and the node's name into
-   the pod of that UID together, or not at all.
+   the pod of that UID atomically.
 4. Keep the pod assumed until the outcome is known (``extender/cluster/reservations.py``).
 
-Where GPUs are only counted, kubelet chooses the device, and no annotation is written.
+If GPUs are only counted, kubelet chooses the device, and no annotation is written.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from packing.model.node_spec import resolve_on
 from packing.model.reasons import Reason
 
 LONGEST_WAIT = 1.0
-"""Seconds that a bind may wait for its turn and a busy device plugin; half of it for a list of the node's
+"""Seconds that a bind may wait for its turn and a busy device plugin, and half of it for a list of the node's
 pods. Half of the httpTimeout of scheduler-config/."""
 _POLL = 0.02
-"""Seconds between two looks at whether the device plugin is still busy."""
+"""Seconds between checks of whether the device plugin is still busy."""
 _IDLE = 1.0
-"""Seconds without a call of bind after which another replica may have been asked. It takes longer to lose the
-lead and to win it back: a kube-scheduler that loses it exits, and is restarted."""
+"""Seconds without calls of bind after which another replica may have been called. Losing and regaining the
+lead takes longer: a kube-scheduler that loses it exits, and is restarted."""
 _IN_FLIGHT = 5.0
-"""Seconds after such a pause in which bindings of the replica before may still happen. A binding takes 3 at
-most, with its waits (``Timeouts.bind``)."""
+"""Seconds after such a pause during which bindings of the previous replica may still happen. A binding takes
+at most 3, including its waits (``Timeouts.bind``)."""
 _OFF = "binding is off in Stowage (setting bind): remove bindVerb from the scheduler's configuration"
 _NOT_LISTED = (
     "the API server did not list the node's pods in time, and another replica may have bound some there"
 )
 _CHECKS = 5.0
-"""Seconds between two looks at assumed pods that are overdue."""
+"""Seconds between checks of assumed pods that are overdue."""
 _QUEUED = "other pods are being bound to the node"
 
 
@@ -63,13 +63,13 @@ class Busy(Refusal):
 
 
 class Takeover:
-    """Which nodes to list before a binding, because another replica may have bound pods there that the watch
-    has not shown yet.
+    """Tracks the nodes to list before a binding, because another replica may have bound pods there that the
+    watch has not shown yet.
 
-    Each replica is asked by the kube-scheduler of its own pod, and only the leading scheduler asks. So a
-    replica that is asked after a pause may have taken over. It then lists each node before the next binding
-    there, and before every binding as long as bindings of the replica before may still happen. Times are
-    seconds of a monotonic clock.
+    Each replica is called by the kube-scheduler of its own pod, and only by a leading one. So a replica that
+    is called after a pause may have taken over. It then lists each node before the next binding there, and
+    before every binding while bindings of the previous replica may still happen. Times are seconds of a
+    monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -77,23 +77,23 @@ class Takeover:
         self._listed: dict[str, float] = {}
 
     def asked(self, now: float) -> None:
-        """kube-scheduler asks for a binding."""
+        """Note that kube-scheduler requests a binding."""
         if now - self._asked > _IDLE:
             self._began = now
             self._listed.clear()
         self._asked = now
 
     def needs_relist(self, node: str) -> bool:
-        """Whether others may have bound pods to this node since it was listed."""
+        """Whether other replicas may have bound pods to this node since it was listed."""
         return self._listed.get(node, -math.inf) < self._began + _IN_FLIGHT
 
     def relisted(self, node: str, now: float) -> None:
-        """The node's pods were listed, by a request that began at ``now``."""
+        """Note that the node's pods were listed by a request that began at ``now``."""
         self._listed[node] = now
 
 
 class Binder:
-    """Binds pods: those of one node one after the other, so that each sees what the last one took."""
+    """Binds pods, those of one node sequentially, so that each sees the previous one's allocation."""
 
     def __init__(
         self,
@@ -106,16 +106,16 @@ class Binder:
         self._takeover = Takeover()
 
     async def bind(self, pod: Pod | None, args: BindArgs) -> str:
-        """Bind; "" is success, anything else says why not. Binding again to the same node succeeds."""
+        """Bind the pod; "" means success, otherwise the reason. Binding again to the same node succeeds."""
         asked_at = time.monotonic()
         self._takeover.asked(asked_at)
         try:
             if not self._settings.bind:
                 raise Refusal(_OFF)
             if pod is None or pod.uid != args.uid:
-                raise Refusal("pod is not known, or was created again under its name")
+                raise Refusal("pod is unknown, or was recreated under its name")
             if not await self._source.caught_up():
-                raise Refusal("Stowage was cut off from the API server, and has not caught up yet")
+                raise Refusal("Stowage lost the connection to the API server, and has not caught up yet")
             within = asked_at + LONGEST_WAIT - time.monotonic()
             assumed = await self._assume_in_turn(pod, args.node, within)
             return await _shielded(self._send_binding(assumed)) if assumed else ""
@@ -123,7 +123,7 @@ class Binder:
             return shorten(str(error))
 
     async def _assume_in_turn(self, pod: Pod, node: str, within: float) -> AssumedPod | None:
-        """Assume the pod on the node; None where it is bound there already. Raises Refusal, also after
+        """Assume the pod on the node; None if it is already bound there. Raises Refusal, also after
         ``within`` seconds."""
         lock = self._node_locks.setdefault(node, asyncio.Lock())
         refusal = Refusal(_QUEUED)
@@ -140,7 +140,7 @@ class Binder:
             raise refusal from None
 
     async def _list_after_takeover(self, pod: Pod, node: str) -> None:
-        """Take in what others may have bound to a node, where the pod is about to be assigned a GPU of it."""
+        """Load pods that others may have bound to the node, if the pod is to be assigned a GPU of it."""
         if not (self._takeover.needs_relist(node) and self._assignment(pod, node)):
             return
         asked_at = time.monotonic()
@@ -160,7 +160,7 @@ class Binder:
         return self._state.assume(known, node, assignment, time.monotonic())
 
     def _assignment(self, pod: Pod, node: str) -> Mapping[str, str] | None:
-        """The annotations that assign the pod GPUs of this node; None where it is bound there already."""
+        """The annotations that assign the pod GPUs of this node; None if it is already bound there."""
         state = self._state
         known = state.pods.by_uid(pod.uid) or pod
         confirmed = (
@@ -170,13 +170,13 @@ class Binder:
             if bound_to != node:
                 raise Refusal("pod is bound to another node")
             return None
-        # A binding to this node that was not answered may still happen: send the same again.
+        # An unanswered binding to this node may still happen: send the same again.
         before = state.assumed_pods.on_node(pod.uid, node)
         return before.assignment if before else assign(state, known, node)
 
     async def _send_binding(self, assumed: AssumedPod) -> str:
-        """Send the Binding; "" is success. Tells the state what came of it."""
-        succeeded, outcome_unknown = False, True  # until there is an answer, also where this is cancelled
+        """Send the Binding; "" means success. Reports the outcome to the state."""
+        succeeded, outcome_unknown = False, True  # until there is an answer, also if this is canceled
         try:
             waiting = replace(assumed.pod, node_name="")
             await self._source.bind(waiting, assumed.pod.node_name, assumed.assignment)
@@ -195,7 +195,7 @@ class Binder:
                 self._state.binding_failed(assumed.pod, now, outcome_unknown=outcome_unknown)
 
     async def _is_bound(self, pod: Pod) -> bool:
-        """Whether the API server has the pod bound to this node after all. Takes in what it says."""
+        """Whether the pod is bound to this node after all, by the API server, whose answer is applied."""
         try:
             truth = await self._source.look_up(pod)
         except Unreachable:
@@ -205,7 +205,7 @@ class Binder:
 
 
 async def _shielded(sending: Coroutine[Any, Any, str]) -> str:
-    """Wait for the coroutine. It runs to its end also where the caller is cancelled."""
+    """Wait for the coroutine, which runs to its end even if the caller is canceled."""
     task = asyncio.create_task(sending)
     try:
         return await asyncio.shield(task)
@@ -215,18 +215,18 @@ async def _shielded(sending: Coroutine[Any, Any, str]) -> str:
 
 
 def assign(state: State, pod: Pod, node: str) -> dict[str, str]:
-    """The annotations that assign the pod its GPUs of a node; none where the node does not share GPUs.
+    """The annotations that assign the pod its GPUs of a node; none if the node does not share GPUs.
 
-    Raises Refusal where the pod does not fit or nobody can assign it GPUs, RequestError where its request is
-    wrong.
+    Raises Refusal if the pod does not fit or no component can assign its GPUs, RequestError if its request is
+    invalid.
     """
     request = state.request_of(pod)
     if not request.wants_gpu:
         if renaming_nodes(state, pod, [node]):
             raise Refusal(Reason.UNREADABLE.text)
-        return {}  # kube-scheduler checks whether there is room
+        return {}  # kube-scheduler checks whether it fits
     reason = reason_on(state, pod, request, node)
-    if reason not in (Reason.FITS, Reason.NO_ASSIGNER):  # ``annotations_for`` says more about the latter
+    if reason not in (Reason.FITS, Reason.NO_ASSIGNER):  # ``annotations_for`` has more details of the latter
         raise (Busy if reason is Reason.PLUGIN_BUSY else Refusal)(reason.text)
     row = state.fleet.rows[node]
     spec = state.fleet.specs[row]
@@ -246,10 +246,10 @@ def assign(state: State, pod: Pod, node: str) -> dict[str, str]:
 
 
 async def expire_forever(state: State, source: Source) -> None:
-    """Call ``expire_assumed`` every 5 s, until cancelled. Ends other reservations whose time is over, too.
+    """Call ``expire_assumed`` every 5 s, until canceled. Also ends other expired reservations.
 
-    The watch confirms almost every assumed pod within milliseconds. A pod stays assumed if its binding was
-    never answered and did not happen, or if the watch had shown its end before Stowage knew of its binding.
+    The watch confirms almost every assumed pod within milliseconds. A pod remains assumed if its binding was
+    never answered and did not happen, or if the watch showed its end before Stowage knew of its binding.
     """
     while True:
         await asyncio.sleep(_CHECKS)
@@ -258,10 +258,10 @@ async def expire_forever(state: State, source: Source) -> None:
 
 
 async def expire_assumed(state: State, source: Source, now: float) -> None:
-    """Look up every pod whose assumption is overdue at ``now`` (monotonic seconds), and reconcile it."""
+    """Look up every assumed pod that is overdue at ``now`` (monotonic seconds), and reconcile it."""
     for assumed in state.assumed_pods.overdue(now):
         try:
             current = await source.look_up(assumed.pod)
         except Unreachable:
-            return  # the next round tries again; the pods stay assumed
+            return  # the next call retries; the pods remain assumed
         state.reconcile(assumed.pod, current, max(now, time.monotonic()))

@@ -1,6 +1,6 @@
-"""Evaluates a pod against named nodes: a reason code and a cost for each, for every verb and for explain.
+"""Evaluates a pod on named nodes: a reason code and a cost for each, for every verb and for explain.
 
-From the costs follow a strict order of the nodes, and scores of which only the best node gets 10.
+The costs determine a strict order of the nodes, and scores of which only the best node's is 10.
 """
 
 from __future__ import annotations
@@ -47,30 +47,29 @@ Codes = npt.NDArray[np.int8]
 Flags = npt.NDArray[np.bool_]
 
 MAX_SCORE = 10
-"""kube-scheduler's highest score of an extender (``MaxExtenderPriority``)."""
-# By plain numbers: numpy would look at all members of the enum in each call.
+"""kube-scheduler's maximum score of an extender (``MaxExtenderPriority``)."""
+# By plain integers: numpy would iterate over all members of the enum in each call.
 _TEXTS = {reason.value: reason.text for reason in Reason}
 _CODES = max(_TEXTS) + 1
 
 SPOT_BIAS = 2.0
-"""What a node of the other kind costs more, in GPUs for each GPU that the pod takes. A placement costs about
-one for each on average (``packing/cost/slots.py``), so a pod goes to the kind that it prefers unless it would
-take much scarcer room there. Policies other than ``inventory`` have costs up to 100: there it only breaks
-ties."""
+"""Extra cost of a node of the other kind, in GPUs per GPU of the pod. A placement costs about one per GPU on
+average (``packing/cost/slots.py``), so a pod goes to its preferred kind unless the GPUs there are much
+scarcer. Policies other than ``inventory`` have costs up to 100, so there it only breaks ties."""
 MISALIGNED_COST = 2.0
-"""What a node costs more, in GPUs, whose kubelet starts the pod although it lies on more NUMA nodes than it
-prefers: as much as ``SPOT_BIAS``."""
+"""Extra cost in GPUs of a node whose kubelet starts the pod on more NUMA nodes than it prefers: the same as
+``SPOT_BIAS``."""
 MISSING_GPU_COST = 1000.0
-"""What it costs to give another part of a GPU instead of a GPU: more than all that a policy weighs."""
+"""Cost of allocating another fraction of a GPU instead of a GPU: exceeds all costs of policies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """``rows``, ``codes``, ``cost`` and ``keys`` (to rank nodes by) are parallel to the names asked about.
+    """``rows``, ``codes``, ``cost`` and ``keys`` (to rank nodes) are parallel to the given names.
 
-    ``cost`` and ``keys`` mean something only where ``codes`` is 0. Row -1 is a node that is not known.
-    ``forecasts`` say which devices the pod's claims would get; empty for a pod that needs no claims.
-    ``_tally``: counts of ``codes``, empty until they are known; a copy counts anew.
+    ``cost`` and ``keys`` are meaningful only where ``codes`` is 0. Row -1 is an unknown node. ``forecasts``
+    have the devices that the pod's claims would be allocated; empty for a pod that needs no claims.
+    ``_tally``: counts of ``codes``, empty until computed; copies count again.
     """
 
     pod: Pod
@@ -83,7 +82,7 @@ class Evaluation:
     _tally: list[int] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def tally(self) -> list[int]:
-        """How many nodes have each code, up to the highest one or beyond. Not to be changed."""
+        """Number of nodes with each code, up to the highest code or beyond. Read only."""
         if not self._tally:
             self._tally.extend(np.bincount(self.codes, minlength=1).tolist())
         return self._tally
@@ -93,12 +92,12 @@ class Evaluation:
         return self.tally()[0]
 
     def counts(self) -> dict[str, int]:
-        """How many nodes there are for each reason, by its text; "fits" for those that fit."""
+        """Number of nodes by the text of their reason; "fits" for those that fit."""
         return {_TEXTS[code]: count for code, count in enumerate(self.tally()) if count}
 
     @property
     def certain(self) -> Flags:
-        """Where the pod fits and its claims get their devices for all that is known: (N,)."""
+        """(N,) where the pod fits and, as far as is known, its claims would be allocated."""
         fits: Flags = self.codes == Reason.FITS
         if self.forecasts:
             fits &= np.array([not forecast.problem for forecast in self.forecasts])
@@ -106,11 +105,11 @@ class Evaluation:
 
     @property
     def tells_apart(self) -> bool:
-        """Whether anything is known that makes one node better than another."""
+        """Whether any known difference makes one node better than another."""
         return self.request.wants_gpu or any(forecast.devices for forecast in self.forecasts)
 
     def only(self, which: Flags) -> Evaluation:
-        """The same of some of the nodes, (N,). Not for an evaluation with forecasts."""
+        """The evaluation of a subset of the nodes, (N,). Not for an evaluation with forecasts."""
         at = np.flatnonzero(which)
         if at.size == which.size:
             return self
@@ -126,7 +125,7 @@ def evaluate(
     simulator: AllocationSimulator | None = None,
 ) -> Evaluation:
     """Evaluate every named node with the chosen policy. Whether a node fits does not depend on its cost:
-    where costs or forecasts fail, nodes that fit are equal. ``simulator`` replaces the state's own."""
+    if costs or forecasts fail, nodes that fit rank equal. ``simulator`` replaces the state's own."""
     rows = state.rows(names)
     counted = _evaluate_counted(state, pod, request, (), rows)
     dra = dra_resources(state, pod, request, names)
@@ -153,8 +152,8 @@ def reason_on(
     idle: bool = False,
     without: Sequence[Allocation] = (),
 ) -> Reason:
-    """The reason code of one node, as in ``evaluate``; ``idle``: as if its device plugin were not busy;
-    ``without`` what pods hold that would have left."""
+    """The reason code of one node, as in ``evaluate``; ``idle``: as if its device plugin were idle;
+    ``without`` the allocations of pods that would be removed."""
     row = state.fleet.rows.get(node)
     if row is None:
         return state.unknown_node
@@ -168,9 +167,8 @@ def reason_on(
 
 
 def when_idle(state: State, evaluation: Evaluation) -> Evaluation:
-    """The evaluation with ``PLUGIN_BUSY`` only where the pod fits as soon as the device plugin is idle. The
-    other nodes with a busy plugin have the reason for which they refuse the pod all the same: to wait for the
-    plugin would be in vain."""
+    """The evaluation with ``PLUGIN_BUSY`` only where the pod fits as soon as the device plugin is idle. Other
+    nodes with a busy plugin have their remaining reason, because waiting for the plugin would not help."""
     busy = np.flatnonzero(evaluation.codes == Reason.PLUGIN_BUSY)
     rows, codes = evaluation.rows[busy], evaluation.codes.copy()
     with state.fleet_view_for(evaluation.pod) as fleet, fleet.plugins_idle(rows):
@@ -180,7 +178,7 @@ def when_idle(state: State, evaluation: Evaluation) -> Evaluation:
 
 
 def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> Codes:
-    """Reason codes for these rows of the pod's fleet view: (len(rows),). Devices of DRA do not count."""
+    """(len(rows),) reason codes for these rows of the pod's fleet view. DRA devices are ignored."""
     codes = _codes_as(state, fleet, pod, request, rows)
     if (stacked := request.stacked) is None:
         return codes
@@ -189,13 +187,13 @@ def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows
 
 
 def _codes_as(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> Codes:
-    """The codes for the request in this form only."""
+    """The codes of this form of the request only."""
     codes = np.append(reasons_for(fleet, request), np.int8(state.unknown_node.value))[rows]  # -1 is the last
     return _refuse(state, fleet, pod, request, rows, codes)
 
 
 def _refuse(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows, codes: Codes) -> Codes:
-    """The codes with those of nodes that fit, but must not be given."""
+    """The codes, with reasons for nodes that fit but must not be used."""
     if not request.wants_gpu:
         return _by_cpu_and_memory(state, fleet, pod, request, rows)
     codes = refuse_unassignable(state, fleet, pod, request, rows, codes)
@@ -207,8 +205,8 @@ def _refuse(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows, 
 
 
 def _by_cpu_and_memory(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> Codes:
-    """``filter`` refuses no node to a pod without GPUs, whatever is the matter with those of the node, but
-    those whose GPUs it may mean by a name that Stowage does not read."""
+    """The codes of a pod without GPUs: problems of GPUs are ignored, but nodes are refused whose GPUs it may
+    request by a name that Stowage does not read."""
     arrays, codes = fleet.arrays, np.zeros(rows.size, np.int8)
     if request.memory_bytes:
         codes[arrays.free_memory[rows] < request.memory_bytes] = Reason.NO_FREE_MEMORY
@@ -221,8 +219,8 @@ def _by_cpu_and_memory(state: State, fleet: Fleet, pod: Pod, request: Request, r
 
 
 class _Counted(NamedTuple):
-    """Reason codes and costs of rows, (len(rows),) each. ``keys`` rank by these costs, None if they are not
-    known; ``tally``: how many rows have each code, empty if that is not known."""
+    """Reason codes and costs of rows, (len(rows),) each. ``keys`` rank by these costs, None if unknown;
+    ``tally``: number of rows with each code, empty if unknown."""
 
     codes: Codes
     cost: Floats
@@ -231,7 +229,7 @@ class _Counted(NamedTuple):
 
 
 def _evaluate_counted(state: State, pod: Pod, request: Request, dra: tuple[str, ...], rows: Rows) -> _Counted:
-    """These rows without the resources that are ``dra`` there."""
+    """Evaluate these rows without the resources that are DRA devices there (``dra``)."""
     if wants_only_dra(pod, request, dra):
         codes = np.where(rows < 0, state.unknown_node, _reason_of_dra(request)).astype(np.int8)
         return _Counted(codes, np.zeros(rows.size, np.float32))
@@ -247,7 +245,7 @@ def _evaluate_counted(state: State, pod: Pod, request: Request, dra: tuple[str, 
 
 
 def _evaluate_as(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> _Counted:
-    """The request in this form only: what it costs by the policy, and because GPUs are not separate."""
+    """Evaluate this form of the request only: the policy's cost, and that of GPUs that are not separate."""
     codes, cost = np.empty(rows.size, np.int8), np.empty(rows.size, np.float32)
     keys, tally = np.empty(rows.size, np.int64), np.zeros(_CODES, np.int64)
     bits = np.ascontiguousarray(state.policy.cost(fleet, request), np.float32).view(np.int32)
@@ -262,8 +260,8 @@ def _evaluate_as(state: State, fleet: Fleet, pod: Pod, request: Request, rows: R
 
 
 def _stacked_is_better(fleet: Fleet, rows: Rows, codes: Codes, stacked: Codes) -> Flags:
-    """Where the pod fits, or can fit after evictions, only if its containers share GPUs: by the codes of both
-    forms, (len(rows),)."""
+    """(len(rows),) where the pod fits, or can fit after evictions, only if its containers share GPUs, by the
+    codes of both forms."""
     fits = (codes != Reason.FITS) & (stacked == Reason.FITS)
     can_fit = (codes != Reason.FITS) & ~eviction_may_help(codes) & eviction_may_help(stacked)
     better: Flags = may_stack(fleet, rows) & (fits | can_fit)
@@ -271,21 +269,21 @@ def _stacked_is_better(fleet: Fleet, rows: Rows, codes: Codes, stacked: Codes) -
 
 
 def may_stack(fleet: Fleet, rows: Rows) -> Flags:
-    """(len(rows),) where containers of a pod may share a GPU. In MIG mode no instance is for several."""
+    """(len(rows),) where containers of a pod may share a GPU. MIG instances are never shared."""
     divides: Flags = np.array([kind.mode != MIG for kind in fleet.names.kinds])[fleet.arrays.model[rows]]
     return divides
 
 
 def form_on(fleet: Fleet, row: int, request: Request) -> Request:
-    """The request in the form in which it fits on this node, where it does."""
+    """The form of the request that fits on this node, if one does."""
     stacked = request.stacked
     return stacked if stacked and reason_on_row(fleet, request, row) is not Reason.FITS else request
 
 
 def dra_resources(state: State, pod: Pod, request: Request, names: Iterable[str]) -> list[tuple[str, ...]]:
-    """The extended resources asked for that each node offers as devices of DRA (KEP-5004): those of a device
+    """The requested extended resources that each node offers as DRA devices (KEP-5004): those of a device
     class that it does not advertise itself, and those that are named after their class. Empty if no class
-    stands for anything asked for."""
+    provides a requested resource."""
     by_name, known = class_resources(pod.spec), state.devices.extended_resources
     mapped = [name for name, _ in request.devices if name in known]
     others = [name for name in asked_by(pod) if name in known] if known else []
@@ -309,20 +307,20 @@ def _dra_resources_on(state: State, mapped: list[str], others: list[str], node: 
 
 
 def wants_only_dra(pod: Pod, request: Request, dra: tuple[str, ...]) -> bool:
-    """Whether the pod asks for nothing but devices of DRA, on a node that offers these resources as such.
+    """Whether the pod requests only DRA devices, on a node that offers these resources as such.
     kube-scheduler checks whether any are free."""
     return bool(dra or pod.spec.claims) and not without_resources(request, dra).wants_gpu
 
 
 def _reason_of_dra(request: Request) -> Reason:
-    """The reason code where kube-scheduler chooses all devices: without regard to NVLink and their size."""
+    """The reason code where kube-scheduler chooses all devices: it ignores NVLink and their size."""
     if request.whole or request.device_mib:
         return Reason.PART_OF_A_GPU if request.whole else Reason.SMALL_DEVICES
     return Reason.ISLAND_TOO_SMALL if request.island and request.gpus > 1 else Reason.FITS
 
 
 def without_resources(request: Request, resources: tuple[str, ...]) -> Request:
-    """The request without these counted devices. The same object without any: caches know it."""
+    """The request without these counted devices; the same object if there are none, for caches."""
     if not resources:
         return request
     return replace(request, devices=tuple(device for device in request.devices if device[0] not in resources))
@@ -331,7 +329,7 @@ def without_resources(request: Request, resources: tuple[str, ...]) -> Request:
 def _forecast(
     state: State, pod: Pod, names: NodeNames, dra: list[tuple[str, ...]], simulator: AllocationSimulator
 ) -> tuple[Forecast, ...]:
-    """Which devices the pod's claims would get on each node; empty for a pod that needs no claims."""
+    """The devices that the pod's claims would be allocated on each node; empty for a pod without claims."""
     if not pod.spec.claims and not any(dra):
         return ()
     with state.failures.caught("forecast"):
@@ -344,7 +342,7 @@ def _forecast(
 def _refuse_given_out(
     state: State, names: NodeNames, forecasts: tuple[Forecast, ...], counted: _Counted
 ) -> _Counted:
-    """With ``OTHER_WAY`` where claims would get GPUs while pods have GPUs of the node's device plugin."""
+    """The codes, with ``OTHER_WAY`` where claims would use GPUs while pods use the node's device plugin."""
     codes = counted.codes.copy()
     for at, (name, forecast) in enumerate(zip(names, forecasts, strict=True)):
         gpus = any(GPU_DRIVER.match(device.driver) for device in forecast.devices)
@@ -356,8 +354,8 @@ def _refuse_given_out(
 def _rank(
     state: State, pod: Pod, request: Request, rows: Rows, counted: _Counted, forecasts: tuple[Forecast, ...]
 ) -> tuple[Floats, Keys]:
-    """The costs with those of forecasts and ``further_costs``, and the keys to sort by; where that fails, all
-    nodes are equal."""
+    """The costs, including those of forecasts and ``further_costs``, and the sort keys; if that fails, all
+    nodes rank equal."""
     with state.failures.caught("rank"):
         cost = counted.cost
         cost = cost + _forecast_costs(forecasts) if forecasts else cost
@@ -370,7 +368,7 @@ def _rank(
 
 
 def further_costs(state: State, pod: Pod, request: Request, rows: Rows) -> Iterator[tuple[str, Floats]]:
-    """What these rows cost more than the policy says, by the name of each term: (len(rows),), in GPUs."""
+    """Costs of these rows in addition to the policy's, by the name of each term: (len(rows),), in GPUs."""
     if state.fleet.spot_rows:
         yield "spot", spot_costs(state, pod, request, rows)
     if (far := state.gang_costs(pod, request)) is not None:
@@ -382,8 +380,8 @@ def further_costs(state: State, pod: Pod, request: Request, rows: Rows) -> Itera
 
 
 def _forecast_costs(forecasts: tuple[Forecast, ...]) -> Floats:
-    """(N,) float32. A node without a forecast gets the mean of the others, so that it is neither better nor
-    worse."""
+    """(N,) float32 costs. A node without a forecast has the mean of the others, so that it is neither
+    preferred nor avoided."""
     known = np.array([bool(forecast.devices) for forecast in forecasts])
     cost = np.array([forecast.cost for forecast in forecasts], np.float32)
     cost += FIRST_AVAILABLE_PENALTY * np.array([forecast.rank for forecast in forecasts], np.float32)
@@ -393,8 +391,8 @@ def _forecast_costs(forecasts: tuple[Forecast, ...]) -> Floats:
 
 
 def _refuse_misaligned(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes) -> Codes:
-    """The reason codes, with ``MISALIGNED`` where the pod fits, and kubelet would refuse it; also where only
-    evictions make it fit, if kubelet would refuse it after all of them."""
+    """The reason codes, with ``MISALIGNED`` where the pod fits but kubelet would reject it; also where it
+    fits only after evictions, if kubelet would still reject it after all of them."""
     refused = np.zeros(rows.size, np.bool_)
     for which, idle in (codes == Reason.FITS, False), (eviction_may_help(codes), True):
         refused[which] = state.numa.misaligned(fleet, pod, rows[which], REFUSING, idle=idle)
@@ -402,14 +400,14 @@ def _refuse_misaligned(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: 
 
 
 def never_aligned(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes) -> Flags:
-    """(len(rows),) where kubelet would refuse the pod even if nothing else ran there: no eviction helps."""
+    """(len(rows),) where kubelet would reject the pod even on the empty node, so evictions do not help."""
     found: Flags = codes == Reason.MISALIGNED
     found[found] = state.numa.misaligned(fleet, pod, rows[found], REFUSING, idle=True)
     return found
 
 
 def could_host(state: State, fleet: Fleet, evaluation: Evaluation) -> Flags:
-    """(N,) which of the evaluated nodes would take the pod if no other pod were there."""
+    """(N,) the evaluated nodes that would accept the pod if they were empty."""
     request, rows = evaluation.request, evaluation.rows
     hosts = fits_when_empty(fleet, request)[rows]
     if stacked := request.stacked:
@@ -420,8 +418,8 @@ def could_host(state: State, fleet: Fleet, evaluation: Evaluation) -> Flags:
 
 
 def _refuse_spot(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes) -> Codes:
-    """The reason codes, with ``ON_SPOT`` for all spot nodes if the pod must not get one: also where they are
-    full, because no eviction helps there. Row -1 is a node that is not known."""
+    """The reason codes, with ``ON_SPOT`` for all spot nodes if the pod must not use one: also for full nodes,
+    because evictions do not help there. Row -1 is an unknown node."""
     if state.spot != "require" or is_restartable(pod, state.rights.queue_of(pod)):
         return codes
     refused = (fleet.arrays.spot[rows] > 0) & (rows >= 0)
@@ -429,8 +427,8 @@ def _refuse_spot(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes)
 
 
 def spot_costs(state: State, pod: Pod, request: Request, rows: Rows) -> Floats:
-    """What these rows cost more because they are spot nodes, or because they are not: (len(rows),), in GPUs.
-    Restartable pods prefer spot nodes, others avoid them. A pod that takes no counted GPU counts as one."""
+    """(len(rows),) extra costs in GPUs for being a spot node, or not being one: restartable pods prefer spot
+    nodes, others avoid them. A pod without counted GPUs counts as one GPU."""
     if state.spot == "ignore":
         return np.zeros(rows.size, np.float32)
     preferred = is_restartable(pod, state.rights.queue_of(pod))
@@ -440,15 +438,14 @@ def spot_costs(state: State, pod: Pod, request: Request, rows: Rows) -> Floats:
 
 
 def misalignment_costs(state: State, pod: Pod, rows: Rows) -> Floats:
-    """What these rows cost more because kubelet will start the pod on more NUMA nodes than it prefers:
-    (len(rows),)."""
+    """(len(rows),) extra costs of nodes whose kubelet will start the pod on more NUMA nodes than it
+    prefers."""
     misaligned = state.numa.misaligned(state.fleet, pod, rows, ["best-effort"], idle=False)
     return MISALIGNED_COST * misaligned.astype(np.float32)
 
 
 def separation_costs(fleet: Fleet, request: Request, rows: Rows) -> Floats:
-    """What these rows cost more because they would give a container several parts of one GPU:
-    (len(rows),)."""
+    """(len(rows),) extra costs of nodes that would allocate a container several fractions of one GPU."""
     if separation(fleet, request) == "ignore":
         return np.zeros(rows.size, np.float32)
     cost: Floats = np.float32(MISSING_GPU_COST) * missing_gpus(fleet, request, rows)
@@ -456,7 +453,7 @@ def separation_costs(fleet: Fleet, request: Request, rows: Rows) -> Floats:
 
 
 def rank_keys(cost: Floats, order: npt.NDArray[np.uint32]) -> Keys:
-    """Sortable keys, (N,) int64, lower is better: by cost, equal costs by ``order``.
+    """(N,) int64 sort keys, lower is better: by cost, equal costs by ``order``.
 
     The bits of a float, read as a signed integer, sort like the float once all bits but the sign of negative
     floats are inverted.
@@ -467,7 +464,7 @@ def rank_keys(cost: Floats, order: npt.NDArray[np.uint32]) -> Keys:
 
 
 def shortlist(codes: Codes, keys: Keys, count: int, fitting: int) -> Flags:
-    """Which nodes have the lowest keys of the ``fitting`` ones (code 0): (N,), at most ``count`` of them."""
+    """(N,) the nodes with the lowest keys of the ``fitting`` ones (code 0), at most ``count`` of them."""
     if fitting <= count:
         fits: Flags = codes == 0
         return fits
@@ -477,8 +474,8 @@ def shortlist(codes: Codes, keys: Keys, count: int, fitting: int) -> Flags:
 
 
 def fitting_scores(codes: Codes, cost: Floats, keys: Keys) -> npt.NDArray[np.uint8]:
-    """Scores 0 to 10, (N,). Of the nodes that fit (code 0) only the one with the lowest key has 10, and the
-    others fall linearly with cost from 9 to 0; all others have 0."""
+    """(N,) scores from 0 to 10. Of the nodes that fit (code 0), only the one with the lowest key has 10, and
+    the others fall linearly with cost from 9 to 0; nodes that do not fit have 0."""
     scores = np.empty(codes.size, np.uint8)
     kernels.fill_scores(codes, cost, keys, MAX_SCORE, scores)
     return scores

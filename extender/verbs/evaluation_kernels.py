@@ -1,5 +1,5 @@
-"""Kernels on the nodes of a request. A request names thousands of nodes, or a few: for few, one call of a
-kernel costs less than the dozen of numpy that it replaces.
+"""Kernels for the nodes of a request. A request names thousands of nodes, or a few: for few, one call of a
+kernel costs less than the dozen numpy calls that it replaces.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _key(bits, order):
     write(I8, 1),
 )  # fmt: skip
 def gather(rows, row_codes, row_bits, row_order, unknown, codes, bits, keys, tally):
-    """Fill ``codes``, the ``bits`` of the costs and ``keys`` with those of these rows, and count each code.
+    """Fill ``codes``, the ``bits`` of the costs and ``keys`` for these rows, and count each code.
     Row -1 has the code ``unknown``, and otherwise the values of the last row. In numpy filter takes a fifth
     more CPU."""
     last = row_codes.size - 1
@@ -66,7 +66,7 @@ def _replace_highest(heap, key):
 
 @kernel(read(I1, 1), read(I8, 1), write(I8, 1), write(U1, 1))
 def mark_lowest(codes, keys, heap, chosen):
-    """Set ``chosen`` to 1 for those ``heap.size`` nodes with code 0 that have the lowest keys, else to 0.
+    """Set ``chosen`` to 1 for the ``heap.size`` nodes of code 0 with the lowest keys, else to 0.
 
     At least ``heap.size`` nodes have code 0. ``heap``: scratch.
     """
@@ -87,7 +87,7 @@ def mark_lowest(codes, keys, heap, chosen):
 
 @kernel(read(I1, 1), read(F4, 1), read(I8, 1), I8, write(U1, 1))
 def fill_scores(codes, cost, keys, most, scores):
-    """Fill ``scores`` where the code is 0, as ``evaluate.fitting_scores`` says."""
+    """Fill ``scores`` where the code is 0, see ``evaluate.fitting_scores``."""
     low, high, first = np.float64(np.inf), np.float64(-np.inf), -1
     for i in range(codes.size):
         scores[i] = 0

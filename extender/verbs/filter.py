@@ -1,8 +1,8 @@
-"""filter: which of the named nodes can host the pod.
+"""filter: the named nodes that can host the pod.
 
-Where nodes fit, the answer is the best ``shortlist`` of them: kube-scheduler then scores few nodes with its
-own plugins instead of all, which saves more time than the call of the extender takes. It reads the reasons of
-the other nodes only where none fits, and then every node must have one.
+If nodes fit, the answer is the best ``shortlist`` of them: kube-scheduler then scores few nodes with its own
+plugins instead of all, which saves more time than the call of the extender takes. It reads the reasons of the
+other nodes only if none fits, and then every node must have one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from packing.model.reasons import Reason
 def filter_nodes(
     state: State, args: FilterArgs, settings: Settings
 ) -> tuple[FilterResult, Evaluation | None]:
-    """The nodes that fit, and the evaluation that says why (None where no node was evaluated)."""
+    """The nodes that fit, and the evaluation with the reasons (None if no node was evaluated)."""
     try:
         request = state.request_of(args.pod)
     except RequestError as error:
@@ -40,14 +40,14 @@ def filter_nodes(
     any_fits = fitting > 0
     if any_fits and (problem := must_wait(state, args.pod)):
         return FilterResult(error=problem), evaluation
-    # Forecasts may be wrong about devices: a pod with claims gets all nodes that fit.
+    # Forecasts of devices may be wrong: a pod with claims gets all nodes that fit.
     if settings.shortlist and any_fits and not evaluation.forecasts:
         chosen = shortlist(evaluation.codes, evaluation.keys, settings.shortlist, fitting)
         return FilterResult(args.names.where(chosen), which=chosen), evaluation
     if not any_fits and (evaluation.codes == Reason.PLUGIN_BUSY).any():
         evaluation = when_idle(state, evaluation)
         if (evaluation.codes == Reason.PLUGIN_BUSY).any():
-            # No event wakes an unschedulable pod when the other has started; a failed attempt is repeated.
+            # No event wakes an unschedulable pod when the other has started; a failed attempt is retried.
             return FilterResult(error=Reason.PLUGIN_BUSY.text), evaluation
     failed, unresolvable = _refused(args.names, evaluation, state.eviction_helps_extenders)
     fits = evaluation.codes == 0
@@ -55,7 +55,7 @@ def filter_nodes(
 
 
 def _without_renamed(state: State, args: FilterArgs) -> FilterResult:
-    """All nodes but those whose GPUs the pod requests under a name that Stowage does not read."""
+    """All nodes except those whose GPUs the pod requests under a name that Stowage does not read."""
     renamed = renaming_nodes(state, args.pod, state.nodes.problems)
     if not renamed:
         return FilterResult(names=args.names)
@@ -69,7 +69,7 @@ def _refused(
 ) -> tuple[dict[str, NodeNames], dict[str, NodeNames]]:
     """Nodes by reason: those where kube-scheduler should look for victims, and those where it should not.
 
-    Before 1.38 it never should: its dry run does not ask extenders, finds that the pod fits without
+    Before 1.38 it never should: its dry run does not call extenders, concludes that the pod fits without
     victims, and fails the attempt.
     """
     failed: dict[str, NodeNames] = {}

@@ -1,21 +1,21 @@
-"""Whether the whole gang of a pod fits, asked before its first member is placed or gets room by evictions.
+"""Whether the whole gang of a pod fits, checked before its first member is placed or evictions are made.
 
-Only of gangs whose minimum is to be placed at once. The answer "no" must be right, because it starves the
-gang; so everything that Stowage does not know, and all room that evictions can make, counts as fitting.
+Only for gangs whose minimum must be placed at once. The answer "no" must be right, because it starves the
+gang; so everything unknown to Stowage, and all resources that evictions can free, count as fitting.
 
-A member with scheduling gates cannot be placed, so it does not help to reach the minimum
+A member with scheduling gates cannot be placed, so it does not count toward the minimum
 (kubernetes-sigs/scheduler-plugins, ``PreFilter`` in ``pkg/coscheduling/core/core.go``; NVIDIA/KAI-Scheduler,
 ``IsReadyForScheduling`` in ``pkg/scheduler/api/podgroup_info/subgroup_info/podset.go``). Members that have
-succeeded need no room (``queues/gangs.py``).
+succeeded need no resources (``queues/gangs.py``).
 
-Of Kubernetes' own gangs, kube-scheduler asks about all members in one cycle, before it binds any of them
-(``podGroupCycle`` in ``pkg/scheduler/schedule_one_podgroup.go``, v1.37.2). If not all fit, it takes
-all pods of lower priority out of its own snapshot, asks about the members once more, and then puts back the
-most important pods as far as its own filters allow (``selectVictimsOnDomain`` in
-``pkg/scheduler/framework/preemption/podgrouppreemption.go``). It never calls ``preempt``, and no message says
-which world it asks about. But it counts devices, CPU and memory itself and names no node that lacks them. So
-where it names a node that is full by our books, pods have left its snapshot. It evicts nobody for what it
-does not count, such as shares of a GPU: that is left to the evictor.
+For Kubernetes's own gangs, kube-scheduler calls filter for all members in one cycle, before it binds any of
+them (``podGroupCycle`` in ``pkg/scheduler/schedule_one_podgroup.go``, v1.37.2). If not all fit, it removes
+all pods of lower priority from its snapshot, calls filter for the members again, and then restores the most
+important pods as far as its own filters allow (``selectVictimsOnDomain`` in
+``pkg/scheduler/framework/preemption/podgrouppreemption.go``). It never calls ``preempt``, and no message
+identifies the snapshot. But it counts devices, CPU and memory itself and sends no node that lacks them. So if
+it sends a node that is full in Stowage's state, pods were removed from its snapshot. It never evicts for
+resources that it does not count, such as shares of a GPU: that is left to the evictor.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from packing.model.request import Request
 
 
 def with_gang_check(state: State, evaluation: Evaluation) -> Evaluation:
-    """The evaluation with ``GANG_DOES_NOT_FIT`` where the pod fits, but its gang does not fit anywhere. It is
-    said to members with GPUs: ``filter`` refuses no node to the others."""
+    """The evaluation with ``GANG_DOES_NOT_FIT`` where the pod fits, but its gang does not fit anywhere. Only
+    for members with GPUs: ``filter`` refuses no node to the others."""
     if not evaluation.request.wants_gpu or state.gangs.gang_of(evaluation.pod) is None:
         return evaluation
     fits = evaluation.codes == Reason.FITS
@@ -63,35 +63,35 @@ def with_gang_check(state: State, evaluation: Evaluation) -> Evaluation:
 
 
 def gang_may_fit(state: State, pod: Pod, request: Request) -> bool:
-    """False if not all members that must run together fit, even if all pods that they may evict were gone.
-    For ``filter``, ``preempt``, and the free room that the evictor holds.
+    """False if the members that must run together do not all fit, even without all pods that they may evict.
+    For ``filter``, ``preempt``, and the free resources that the evictor holds.
 
-    True for a pod without such a gang, where the check is off, and for a gang of which a member is bound
-    already, or has got a node in this cycle. Room that has been made for a member is there for its gang.
+    True for a pod without such a gang, if the check is off, and for a gang with a member that is already
+    bound, or was assigned a node in this cycle. Resources freed for a member are available to its gang.
     """
     gang = state.gangs.gang_of(pod) if state.gang_check else None
     if gang is None or gang.to_place < 2 or _has_a_node(state, pod, gang):
         return True
-    now = time.time()  # rights to evict may change without an event
+    now = time.time()  # permissions to evict may change without an event
     is_like_others = pod.key in state.pods and not (pod.gates or state.reservations.node_of(pod.uid))
     own = "" if is_like_others else pod.key
     asked = gang.key, own, request, pod.spec.node_selector, pod.scheduling_constraints, int(now) // 10
     if state.gang_answers[0] != (version := state.room_version):
         state.gang_answers = version, {}
-    answers = state.gang_answers[1]  # every member asks the same
+    answers = state.gang_answers[1]  # shared by all members
     if asked not in answers:
         answers[asked] = _may_fit(state, gang, WaitingMembers(pod, request), now)
     return answers[asked]
 
 
 def must_wait(state: State, pod: Pod) -> str:
-    """Why a member of a gang that has not started must be asked about again, "" if it need not: its job,
-    which says how many start together, is not seen yet, or another gang is just starting. What kube-scheduler
-    binds is not seen at once: both might start, each with a part of the room."""
+    """Why a member of a gang that has not started must be evaluated again later, "" for none: its job, which
+    declares how many start together, is not observed yet, or another gang is starting. Bindings are observed
+    with a delay: both might start, each with a part of the resources."""
     if not state.gang_check or (gang := state.gangs.gang_of(pod)) is None:
         return ""
     if awaited := state.gangs.awaited_job(pod, time.time()):
-        return f"waits until Stowage sees {awaited}, which says how many pods start together"
+        return f"waits until Stowage sees {awaited}, which declares how many pods start together"
     first = state.gangs.gang(state.reservations.starting_gang)
     if first is None or first.key == gang.key or state.gangs.running(first.key) >= first.to_place:
         return ""
@@ -99,30 +99,30 @@ def must_wait(state: State, pod: Pod) -> str:
 
 
 def starting_gang(state: State, pod: Pod) -> str:
-    """The key of the pod's gang, while not all start that must start together; "" for other pods. Of
-    Kubernetes' own gangs kube-scheduler starts one at a time."""
+    """The key of the pod's gang, until all that must start together have started; "" for other pods.
+    kube-scheduler starts Kubernetes's own gangs one at a time."""
     gang = state.gangs.gang_of(pod) if not pod.pod_group else None
     return gang.key if gang and state.gangs.running(gang.key) < gang.to_place > 1 else ""
 
 
 def _has_a_node(state: State, pod: Pod, gang: Gang) -> bool:
-    """Whether another member has got a node in this cycle."""
+    """Whether another member was assigned a node in this cycle."""
     answered = state.reservations.in_cycle(state.gangs.cycle_of(pod)).keys() - {pod.uid}
     return bool(answered) and any(member.uid in answered for member in state.gangs.members(gang.key))
 
 
 @dataclass(frozen=True, slots=True)
 class Supposed:
-    """What is asked "what if" about: the ``nodes`` by name as they would be, and what pods would leave. Then
-    nobody is evicted."""
+    """A hypothetical state: the ``nodes`` by name as they would be, and the allocations of removed pods.
+    Evictions are then excluded."""
 
     nodes: Mapping[str, Node]
     left: tuple[Allocation, ...] = ()
 
 
 def gang_would_fit(state: State, pod: Pod, request: Request, supposed: Supposed) -> bool:
-    """Whether all members that must run together would fit, as far as is known, without evictions: True for a
-    pod without such a gang. For plans and ``explain``, which promise nothing that they do not know."""
+    """Whether all members that must run together would fit, as far as is known, without evictions. True for a
+    pod without such a gang. For plans and ``explain``, which promise nothing that is unknown."""
     gang = state.gangs.gang_of(pod)
     if gang is None or gang.to_place < 2:
         return True
@@ -132,8 +132,8 @@ def gang_would_fit(state: State, pod: Pod, request: Request, supposed: Supposed)
 def _may_fit(
     state: State, gang: Gang, asking: WaitingMembers, now: float, supposed: Supposed | None = None
 ) -> bool:
-    """Nominated members may go elsewhere, or stay: the search may miss the way by which they got their
-    room."""
+    """Whether the members fit, with nominated ones on their nodes or elsewhere: the search may miss the
+    placement for which they were nominated."""
     others = state.gangs.still_to_start(gang, gang.to_place, state.pods.is_bound, but=asking.pod.key)
     if any(wants_gpu(state, other) for other in others.room):
         return True
@@ -154,14 +154,14 @@ def _may_fit(
 
 
 def wants_gpu(state: State, pod: Pod) -> bool:
-    """Whether the pod asks for a GPU; also one whose request cannot be read."""
+    """Whether the pod requests a GPU, or its request cannot be read."""
     request = state.request_or_none(pod)
     return request is None or request.wants_gpu
 
 
 def _unseen(state: State, gang: Gang, known: Sequence[Pod]) -> list[Pod]:
-    """The members that the gang's job makes and that do not exist yet, as far as it says: those of its
-    templates without as many ``known`` pods that ask for the same."""
+    """The members that the gang's job declares and that do not exist yet: those of its templates in excess of
+    ``known`` pods with the same requests."""
     seen = Counter[Request]()
     for member in waiting_members(known, GANG_READ, state.request_of):
         seen[member.request] += member.count
@@ -182,9 +182,9 @@ def _members_to_place(
     wanted: int,
     unseen: Sequence[Pod],
 ) -> Sequence[WaitingMembers]:
-    """The pod that asks and as many others as must run with it, those first without which the others are
-    useless, then the smallest. After them those that are still to be created: ``unseen``, or copies of the
-    pod, if that is what they ask for."""
+    """The pod itself and as many others as must run with it, indispensable members first, then the smallest.
+    After these, members that are not created yet: ``unseen``, or copies of the pod if these have the same
+    requests."""
     needed = [other for other in others if other.key in gang.indispensable]
     members = [asking, *waiting_members(needed, max(wanted - 1, 0), state.request_of)]
     for some in ([other for other in others if other not in needed], unseen):
@@ -199,7 +199,7 @@ def _members_to_place(
 
 
 def wants_dra(state: State, members: WaitingMembers) -> bool:
-    """Whether they may get devices that are not in the fleet."""
+    """Whether they may be allocated devices outside the fleet."""
     resources = state.devices.extended_resources
     counted = [name for name, _ in members.request.devices]
     named = resources and not resources.isdisjoint([*counted, *asked_by(members.pod)])
@@ -213,9 +213,9 @@ def _fits(
     without: Collection[str] = (),
     supposed: Supposed | None = None,
 ) -> bool:
-    """Whether these members fit. ``without``: keys of nominated pods whose room is not held."""
+    """Whether these members fit. ``without``: keys of nominated pods whose reservations are ignored."""
     if any(wants_dra(state, member) for member in members):
-        return supposed is None  # not known
+        return supposed is None  # unknown
     pod = members[0].pod
     with state.fleet_view_for(pod, without) as fleet:
         if supposed is not None:
@@ -232,7 +232,7 @@ def _fits(
 def fit_together(
     state: State, fleet: Fleet, members: Sequence[WaitingMembers], supposed: Supposed | None = None
 ) -> bool:
-    """Whether these members all get a place on a view of the fleet where ``filter`` refuses them nothing."""
+    """Whether all these members fit on a view of the fleet, on nodes that ``filter`` would not refuse."""
 
     def allowed(members: WaitingMembers) -> Flags:
         rows = np.arange(fleet.arrays.capacity)
@@ -245,7 +245,7 @@ def fit_together(
 
 
 def _usable(fleet: Fleet, members: Sequence[WaitingMembers]) -> npt.NDArray[np.bool_]:
-    """The rows that have what a member asks for, free or not: (N,)."""
+    """(N,) the rows that have the resources of a member's request, free or not."""
     usable = np.zeros(fleet.arrays.capacity, np.bool_)
     for member in members:
         usable |= (gpu_sizes(fleet, member.request) > 0) | (not member.request.wants_gpu)
@@ -253,8 +253,8 @@ def _usable(fleet: Fleet, members: Sequence[WaitingMembers]) -> npt.NDArray[np.b
 
 
 def _evictable(state: State, pod: Pod, now: float, usable: npt.NDArray[np.bool_]) -> Iterator[Allocation]:
-    """What those pods have of ``usable`` rows that are about to go, or that may be evicted for this one, if
-    only by the evictor. What their jobs and queues have lost lately protects them for a short time only."""
+    """The allocations on ``usable`` rows of pods that are about to end, or may be evicted for this one, if
+    only by the evictor. Recent losses of their jobs and queues protect them only for a short time."""
     rules = EvictionRules(state.rights, state.gangs, state.disruptions, pod, now, to_equals=True)
     below = pod.priority + any(queue.max_duration for queue in state.rights.queues.by_name.values())
     bound = (other for other in state.pods.values() if other.node_name)
@@ -271,7 +271,7 @@ def _evictable(state: State, pod: Pod, now: float, usable: npt.NDArray[np.bool_]
 
 
 def _held(state: State, pod: Pod, usable: npt.NDArray[np.bool_]) -> list[Allocation]:
-    """What the pod has of usable rows."""
+    """The pod's allocations on usable rows."""
     return [allocation for allocation in state.pods.allocations_of(pod) if usable[allocation.row]]
 
 
@@ -279,8 +279,8 @@ _COUNTED = (Reason.NO_FREE_GPUS, Reason.NO_FREE_CPU, Reason.NO_FREE_MEMORY)
 
 
 def evaluate_in_cycle(state: State, pod: Pod, request: Request, names: NodeNames) -> Evaluation:
-    """``evaluate``; for a member of such a gang nodes fit, too, that are full by our books, if evictions make
-    room there. They are worse than all others, and ordered by what the evictions cost."""
+    """``evaluate``; for a member of such a gang, full nodes also fit if evictions free the resources there.
+    They rank below all others, by the cost of the evictions."""
     evaluation = evaluate(state, pod, request, names)
     if not pod.pod_group or pod.never_preempts or not request.devices:
         return evaluation

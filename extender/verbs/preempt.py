@@ -1,11 +1,11 @@
 """preempt: the pods to evict on the node where their eviction makes the pod fit at the least cost.
 
-kube-scheduler's own dry run counts devices but does not ask extenders, so a node that it proposes may not
-take the pod, or other victims may do. It reads ``Pods[0]`` as the victim of highest priority, and the whole
-reply fails on a UID that is not on the node. From 1.38 on it also proposes nodes where it found no victims,
-because only an extender refused: one that is left out of the reply is vetoed, one that is passed on without
-victims is left to the next extender. Before, it fails on a node without victims, and proposes none.
-docs/preemption.md has the rules.
+kube-scheduler's own dry run counts devices but does not call extenders, so a proposed node may not accept the
+pod, or other victims may be sufficient. It reads ``Pods[0]`` as the victim of highest priority, and the whole
+reply fails on a UID that is not on the node. Since 1.38 it also proposes nodes without victims, because only
+an extender refused: nodes missing in the reply are vetoed, nodes returned without victims are left to the
+next extender. Earlier versions fail on a node without victims, and propose none. docs/preemption.md has the
+rules.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from packing.model.reasons import Reason
 from packing.model.request import Request
 
 NO_EVICTIONS_HELP = "no evictions make the pod fit"
-ROOM_IS_COMING = "pods that leave already make room for the pod"
-STILL_THERE = "nothing fits, and the pods to be evicted for it have not been seen to go yet"
-GO_FOR_ANOTHER = "the pods to evict were named for another pod just now"
+ROOM_IS_COMING = "pods that are already terminating make room for the pod"
+STILL_THERE = "nothing fits, and the end of the pods to be evicted for it has not been observed yet"
+GO_FOR_ANOTHER = "the pods to evict have just been named for another pod"
 
 LONGEST_NAMED = 30.0
-"""Seconds for which victims are expected to go: a watch that is cut off looks open for at most 25. Where
+"""Seconds within which victims are expected to end: a broken watch looks open for at most 25. If
 kube-scheduler could not evict them, it may look for victims again after that."""
 JUST_NOW = 2.0
-"""Seconds after which victims that were named for another pod, and are still there, may be named again."""
+"""Seconds after which victims that were named for another pod, and still exist, may be named again."""
 _KEPT = 4096
-"""Pods whose victims are kept, and victims."""
+"""Maximum number of pods whose victims are kept, and of victims."""
 LONGEST_EXPECTED = 60.0
-"""Seconds for which one pod is told to wait for such room: a node on which pods end all the time could keep
-it waiting for ever."""
+"""Maximum seconds that one pod waits for resources of terminating pods: on a node where pods end all the
+time, it could wait forever."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preemption(PreemptResult):
-    """The reply, and the plans that it was made from, the best first. ``empty``: why it names no victims."""
+    """The reply, and the plans behind it, the best first. ``empty``: why it names no victims."""
 
     plans: tuple[EvictionPlan, ...] = ()
     empty: str = NO_EVICTIONS_HELP
@@ -84,11 +84,11 @@ def preempt(state: State, args: PreemptArgs, now: float, *, most: int = 1) -> Pr
     )
     chosen = ([plan for plan in plans if not plan.pdb_violations] or plans)[:most]
     if chosen and chosen[0].to_evict and _room_is_coming(state, args.pod, now, proposed):
-        return Preemption(empty=ROOM_IS_COMING)  # kube-scheduler tries the pod again when that room is there
+        return Preemption(empty=ROOM_IS_COMING)  # kube-scheduler retries the pod when those pods have ended
     others = _left_to_others(state, args.pod, request, proposed)
     if not chosen:
         return Preemption(others | {node: _ordered(args, node, proposed[node]) for node in by_claims})
-    # A reply needs a victim. Deleting pods that terminate already changes nothing.
+    # A reply needs a victim. Deleting pods that are already terminating has no effect.
     candidates = {
         plan.node: Candidate([pod.uid for pod in plan.to_evict or plan.victims], plan.pdb_violations)
         for plan in chosen
@@ -97,8 +97,8 @@ def preempt(state: State, args: PreemptArgs, now: float, *, most: int = 1) -> Pr
 
 
 def in_words(state: State, answer: Preemption, proposed: int, now: float) -> str:
-    """The answer in one line. ``proposed``: how many candidates kube-scheduler sent; those without a plan are
-    returned as they were. ``now`` in Unix seconds."""
+    """The answer in one line. ``proposed``: number of candidates from kube-scheduler; those without a plan
+    are returned unchanged. ``now`` in Unix seconds."""
     unchanged = f"as proposed: {', '.join(list(answer.candidates)[:LISTED_NAMES])}"
     plans = "; ".join(in_one_line(state, plan, now) for plan in answer.plans)
     chosen = plans or (unchanged if answer.candidates else answer.empty)
@@ -106,16 +106,16 @@ def in_words(state: State, answer: Preemption, proposed: int, now: float) -> str
 
 
 def _is_gone(state: State, pod: Pod) -> bool:
-    """Whether the pod is being deleted, as far as the watch has shown: Kueue may have stopped its job since
-    kube-scheduler took it up."""
+    """Whether the watch has shown the pod's deletion: Kueue may have stopped its job since kube-scheduler
+    began its attempt."""
     known = state.pods.by_uid(pod.uid)
     return pod.deleting or (known is not None and known.deleting)
 
 
 def required_victims(state: State, pod: Pod, node: str, proposed: Sequence[Pod]) -> Sequence[Pod]:
-    """The proposed victims if kube-scheduler may have chosen them for what Stowage does not compute: affinity
-    between pods, topology spread, host ports, volumes, claims, resources that Stowage does not place
-    by, the number of pods on the node. Otherwise none: then only GPUs, CPU and memory decide."""
+    """The proposed victims if kube-scheduler may have chosen them because of filters that Stowage does not
+    implement: affinity between pods, topology spread, host ports, volumes, claims, resources that Stowage
+    does not place, the number of pods on the node. Otherwise none: only GPUs, CPU and memory matter."""
     return (
         proposed
         if (
@@ -129,8 +129,8 @@ def required_victims(state: State, pod: Pod, node: str, proposed: Sequence[Pod])
 
 
 def _by_claims(state: State, pod: Pod, request: Request, nodes: Sequence[str]) -> set[str]:
-    """The nodes where the pod asks for nothing but devices of DRA: there kube-scheduler's victims are right,
-    because it allocates the devices."""
+    """The nodes where the pod requests only DRA devices: there kube-scheduler's victims are right, because it
+    allocates the devices."""
     dra = dra_resources(state, pod, request, nodes) or [()] * len(nodes)
     return {
         node for node, resources in zip(nodes, dra, strict=True) if wants_only_dra(pod, request, resources)
@@ -140,7 +140,7 @@ def _by_claims(state: State, pod: Pod, request: Request, nodes: Sequence[str]) -
 def _left_to_others(
     state: State, pod: Pod, request: Request, proposed: Mapping[str, Sequence[Pod]]
 ) -> dict[str, Candidate]:
-    """The nodes proposed without victims where the pod fits for all that Stowage knows: another extender has
+    """The nodes proposed without victims where, as far as Stowage knows, the pod fits: another extender has
     refused them."""
     names = NodeNames.of([node for node, victims in proposed.items() if not victims])
     if not names:
@@ -154,7 +154,7 @@ def _ordered(args: PreemptArgs, node: str, victims: Sequence[Pod]) -> Candidate:
 
 
 def _victims(state: State, node: str, candidate: Candidate) -> list[Pod] | None:
-    """The proposed victims, highest priority first; None where one is not known to run on the node."""
+    """The proposed victims, highest priority first; None if one is not known to run on the node."""
     if node not in state.nodes:
         return None
     on_node = {pod.uid: pod for pod in state.pods.on_node(node)}
@@ -165,16 +165,16 @@ def _victims(state: State, node: str, candidate: Candidate) -> list[Pod] | None:
 
 
 def _room_is_coming(state: State, pod: Pod, now: float, besides: Collection[str] = ()) -> bool:
-    """Whether the pod fits without any eviction where pods have just ended, or on some node once the pods
-    have gone that terminate there, whoever ended them.
+    """Whether the pod fits without evictions where pods have just ended, or on a node after the end of its
+    terminating pods, whatever their cause.
 
-    kube-scheduler proposes only nodes with pods of lower priority. Kueue has priorities of its own: a pod
-    that it evicts may have the same priority as the pod that gets its quota, so kube-scheduler does not
-    propose that node, and would evict somebody else a moment before the room is there. It would also do so in
-    the moment when Stowage has seen the end of a pod, and kube-scheduler has not.
+    kube-scheduler proposes only nodes with pods of lower priority. Kueue has its own priorities: a pod that
+    it evicts may have the same priority as the pod that receives its quota, so kube-scheduler does not
+    propose that node, and would evict another pod just before the resources are free. It would also do so
+    when Stowage has observed the end of a pod, and kube-scheduler has not yet.
 
-    ``besides``: nodes where pods that terminate do not count. ``now`` in Unix seconds. False where
-    kube-scheduler may refuse a node for what Stowage does not compute.
+    ``besides``: nodes whose terminating pods are ignored. ``now`` in Unix seconds. False if kube-scheduler
+    may reject a node because of filters that Stowage does not implement.
     """
     if has_unknown_filters(pod) or pod.spec.claims:
         return False
@@ -203,16 +203,16 @@ def _has_just_come(state: State, pod: Pod, now: float) -> bool:
 
 
 class NamedVictims:
-    """The victims that preempt has named for each of the last pods, until the watch shows that they go.
+    """The victims that preempt has named for each of the last pods, until the watch shows their deletion.
 
-    kube-scheduler evicts them at once, and tries the pod again when they are gone. A watch that is late, or
-    cut off without a word, still shows them then. The pod would be refused once more, kube-scheduler would
-    look for other victims, and so on from node to node: in a soak victims were named on 27 nodes for one pod
-    in three seconds.
+    kube-scheduler evicts them immediately, and retries the pod when they have ended. A delayed or silently
+    broken watch still shows them then. The pod would be refused again, kube-scheduler would look for other
+    victims, and so on from node to node: in a soak test, victims were named on 27 nodes for one pod in three
+    seconds.
 
-    Nor are they named for a second pod meanwhile. kube-scheduler 1.36 evicts in the background, and holds the
-    pod back for a moment when it begins. If the victims end in that moment, because they were evicted for the
-    first pod, nothing wakes the second one (seen in tests/e2e/test_contest.py, beside a free GPU).
+    Until then they are not named for another pod either. kube-scheduler 1.36 evicts in the background, and
+    briefly holds the pod back when it begins. If the victims end in that moment, because they were evicted
+    for the first pod, nothing wakes the second one (observed in tests/e2e/test_contest.py, with a free GPU).
     """
 
     def __init__(self) -> None:
@@ -220,7 +220,7 @@ class NamedVictims:
         self._named_for: BoundedMap[str, tuple[str, float]] = BoundedMap(_KEPT)
 
     def remember_named(self, uid: str, candidates: Mapping[str, Candidate], now: float) -> None:
-        """preempt has answered with these nodes and victims for the pod of this UID. ``now`` in seconds."""
+        """Remember preempt's answer for the pod of this UID: nodes and victims. ``now`` in seconds."""
         victims = [candidate.victims for candidate in candidates.values()]
         if victims:
             self._named.put(
@@ -234,8 +234,8 @@ class NamedVictims:
     def go_for_another(
         self, uid: str, candidates: Mapping[str, Candidate], pods: PodTable, now: float
     ) -> bool:
-        """Whether all these victims were named just now for another pod, which is nominated, and have not
-        been seen to go yet. Their end wakes this pod, too."""
+        """Whether all these victims have just been named for another pod, which is nominated, and their
+        deletion has not been observed yet. Their end wakes this pod, too."""
         victims = [victim for candidate in candidates.values() for victim in candidate.victims]
         return bool(victims) and all(
             (named := self._named_for.get(victim)) is not None
@@ -247,7 +247,7 @@ class NamedVictims:
         )
 
     def still_there(self, uid: str, pods: PodTable, now: float) -> bool:
-        """Whether on each node that was named for the pod at least one victim is neither gone nor going."""
+        """Whether, on each node named for the pod, at least one victim exists and is not terminating."""
         if (named := self._named.get(uid)) is None:
             return False
         victims, at = named

@@ -1,6 +1,6 @@
 """prioritize: scores 0 to 10 for nodes that fit. Only the best node has 10, so that there is no tie.
 
-kube-scheduler calls it for the same pod right after filter, so what filter has found is kept until then.
+kube-scheduler calls it for the same pod right after filter, so filter's evaluation is kept until then.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def scored(args: FilterArgs, scores: Bytes, evaluation: Evaluation | None) -> Sc
 
 
 def prioritize(state: State, args: FilterArgs) -> tuple[Bytes, Evaluation | None]:
-    """A score for each name (len(names),), in the order asked; 0 for a node that does not fit (any more).
+    """(len(names),) a score for each name, in the given order; 0 for a node that does not fit (any more).
 
-    All scores are 0 for a pod that asks for no GPU, for one whose request cannot be read, and for one with
-    nothing but claims where no forecast is known.
+    All scores are 0 for a pod that requests no GPU, for a pod whose request cannot be read, and for a pod
+    with only claims if no forecast is known.
     """
     request = state.request_or_none(args.pod)
     if request is None or not wants_devices(state, args.pod, request):
@@ -57,38 +57,37 @@ def scores_of(evaluation: Evaluation) -> Bytes:
 
 
 class LastFilter:
-    """The last evaluation of filter, until anything has changed on which it depends: the state, unless it has
-    forecasts, which search with limits of their own."""
+    """The last evaluation of filter, until the state on which it depends changes; not if it has forecasts,
+    whose search has separate limits."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._kept: tuple[FilterArgs, Evaluation, Flags, object] | None = None
         self._prepared: Scored | None = None
-        self._asked = True  # whether prioritize was asked about the last nodes that filter returned
+        self._asked = True  # whether prioritize was called for the last nodes that filter returned
 
     def keep(self, evaluation: Evaluation | None, args: FilterArgs, result: FilterResult) -> None:
-        """filter has found this just now, and answered with ``result``."""
+        """Keep the evaluation that filter has just answered with ``result``."""
         if self._prepared is not None:
             self._asked, self._prepared = False, None
         self._kept = None
         if evaluation is None or evaluation.forecasts or not evaluation.fitting:
-            return  # a gang that does not fit is the reason of filter alone
+            return  # only filter refuses nodes for a gang that does not fit
         if args.head and result.which is not None:
             returned = FilterArgs(args.pod, result.names, head=args.head)
             self._kept = returned, evaluation, result.which, self._version()
 
     def prepare(self) -> None:
-        """Score and encode the nodes that filter has returned, while kube-scheduler reads its answer. Not
-        where prioritize was not asked the last time: it is not for a single node, or without this verb."""
+        """Score and encode the nodes that filter has returned, while kube-scheduler reads its answer. Not if
+        prioritize was not called the last time: it is not called for a single node, or without this verb."""
         if self._kept is not None and self._asked and len(self._kept[0].names) > 1:
             self._prepared = _scored_again(*self._kept[:3])
 
     def continued(self, body: bytes) -> Scored | None:
-        """The answer to a message that asks about the same pod and exactly the nodes that filter has
-        returned, as kube-scheduler does. None for any other message, and unless ``evaluate`` would find the
-        same again.
+        """The answer to a message with the same pod and exactly the nodes that filter has returned, as
+        kube-scheduler sends it. None for any other message, or if ``evaluate`` could have another result now.
 
-        To compare bytes costs a tenth of parsing them and looking up the names."""
+        Comparing bytes costs a tenth of parsing them and looking up the names."""
         if self._kept is None:
             return None
         args, evaluation, which, version = self._kept

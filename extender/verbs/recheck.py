@@ -1,12 +1,12 @@
 """Re-evaluates a refusal for up to 30 ms while watch events arrive.
 
-kube-scheduler retries a refused pod at the event that makes room, within a millisecond and only once. It and
-Stowage watch the same API over streams of their own. Where Stowage's stream brings the event a moment later,
-the pod would be refused for what is no longer true, and in a quiet cluster kube-scheduler tries again only
+kube-scheduler retries a refused pod at the event that frees resources, within a millisecond and only once.
+It and Stowage watch the same API over separate streams. If Stowage's stream delivers the event a moment
+later, the pod would be refused for an outdated reason, and in a quiet cluster kube-scheduler retries only
 after five minutes (``podMaxInUnschedulablePodsDuration``).
 
 Most refusals are right, and kube-scheduler handles one pod at a time, so all waits together have a budget.
-Where one event wakes up many pods, the first ones wait, and the others find the event already known.
+If one event wakes many pods, the first ones wait, and for the others the event is already known.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from extender.untrusted.token_bucket import TokenBucket
 
 T = TypeVar("T")
 Outcome: TypeAlias = Literal["accepted", "refused_again", "no_news", "not_rechecked"]
-"""Of a refusal: an event made it fit; evaluated again after events, and still refused; no event came; there
-was no time to wait."""
+"""Outcomes of a refusal: the pod fits after an event; it was evaluated again after events, and still refused;
+no event arrived; there was no time to wait."""
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 LONGEST = 0.03
 """Seconds that one refusal may wait: the streams differ by a few milliseconds."""
 _SHARE = 0.1
-"""The part of all time that refusals may wait."""
+"""Maximum fraction of time that refusals may wait."""
 _BURST = 10
-"""Longest waits in a row before ``_SHARE`` matters."""
+"""Number of consecutive waits of ``LONGEST`` before ``_SHARE`` applies."""
 
 
 class RefusalRecheck:
-    """Evaluates refusals again whenever the state has changed, for as long as they may wait."""
+    """Evaluates refusals again after each change of the state, for as long as they may wait."""
 
     def __init__(self, longest: float = LONGEST) -> None:
-        """``longest``: seconds that one refusal may wait, 0 where the state does not change."""
+        """``longest``: seconds that one refusal may wait, 0 if the state does not change."""
         self._longest = longest
         self._changed = asyncio.Event()
         self._budget = TokenBucket(_SHARE, longest * _BURST)
         self.outcomes: Counter[Outcome] = Counter()
-        """Refusals since the start, by what became of them."""
+        """Refusals since the start, by outcome."""
 
     def state_changed(self) -> None:
         self._changed.set()
 
     async def evaluate(self, evaluate: Callable[[], T], refused: Callable[[T], bool]) -> T:
-        """The answer of ``evaluate``, called again at each change for as long as it is a refusal."""
+        """The answer of ``evaluate``, called again after each change while it is a refusal."""
         answer = evaluate()
         if not refused(answer):
             return answer

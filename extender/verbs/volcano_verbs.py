@@ -1,15 +1,15 @@
-"""The verbs of Volcano's extender plugin, and what Volcano has decided in memory and not yet done: a session.
+"""The verbs of Volcano's extender plugin, and Volcano's decisions in memory that are not yet done: a session.
 
-Volcano decides about many pods before it binds the first one. It reports each place that it takes (allocate)
-and gives up (deallocate), also those of trials, and it reports evictions and the end of trials by the same
-calls (``pkg/scheduler/framework/statement.go`` at ed72c7c8). Stowage counts
+Volcano decides about many pods before it binds the first one. It reports each allocation (allocate) and
+release (deallocate), also those of trials, and it reports evictions and the end of trials by the same calls
+(``pkg/scheduler/framework/statement.go`` at ed72c7c8). Stowage counts
 
 - a pod that Volcano is about to bind as an assumed pod, until the watch shows it bound;
-- a pod that waits for others to leave (pipelined) as nominated to its node;
-- an evicted pod as one that leaves: its room counts for pods that wait for it, and for no other.
+- a pod that waits for others to end (pipelined) as nominated to its node;
+- an evicted pod as terminating: its resources count for pods that wait for it, and for no other.
 
-Nothing here outlives a Volcano that dies: assumed pods expire, nominations end with the session, and evicted
-pods count as such for a minute at most.
+Nothing here outlives a crashed Volcano: assumed pods expire, nominations end with the session, and evicted
+pods count as such for at most a minute.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
-UNKNOWN_POD = "Stowage has not seen this pod yet"
+UNKNOWN_POD = "Stowage has not observed this pod yet"
 POINTS = 2000.0
-"""For one of ten levels of a score, as in scheduler-config/ (weight 200): Volcano has no weight for an
-extender. Its own scores for nodes (nodeorder) add up to 1,200 by default, so packing decides."""
+"""Points per level of a score (of ten), as in scheduler-config/ (weight 200): Volcano has no weights for
+extenders. Its own scores for nodes (nodeorder) total 1,200 by default, so packing decides."""
 _ELSEWHERE = "pod is bound to another node"
 _PRUNED_FROM = 256  # holds or evictions
 
 
 @dataclass(slots=True)
 class _Hold:
-    """A place that Volcano has taken for a pod. ``waits``: for others to leave. ``of_earlier``: in a session
-    that is over; Volcano may have given it up without a call."""
+    """An allocation of Volcano for a pod. ``waits``: for others to end. ``of_earlier``: from a session that
+    is over; Volcano may have released it without a call."""
 
     pod: Pod
     node: str
@@ -69,16 +69,16 @@ class VolcanoSession:
         self._prune_at = _PRUNED_FROM
 
     def __len__(self) -> int:
-        """Pods that are held."""
+        """Number of held pods."""
         return len(self._holds)
 
     def hold(self, pod: Pod, node: str, *, waits: bool) -> None:
-        """Volcano has taken a place for a pod that the watch shows without a node."""
+        """Hold Volcano's allocation for a pod that the watch shows without a node."""
         self.release(pod.uid)
         if waits:
             self.state.reservations.reserve(pod.uid, Reserved.NOMINATING, node)
         else:
-            # Volcano says nothing of the outcome. The watch does, or the pod is looked up when it is overdue.
+            # Volcano does not report the outcome. The watch does, or the pod is looked up when it is overdue.
             now = self.clock()
             assumed = self.state.assume(pod, node, {}, now)
             self.state.binding_failed(assumed.pod, now, outcome_unknown=True)
@@ -87,7 +87,7 @@ class VolcanoSession:
             self._prune()
 
     def release(self, uid: str) -> None:
-        """Volcano has given the place of this pod up."""
+        """Release the allocation of this pod, as Volcano has done."""
         hold = self._holds.pop(uid, None)
         if hold is None:
             return
@@ -97,20 +97,21 @@ class VolcanoSession:
             self.state.reconcile(hold.pod, None, self.clock())
 
     def evict(self, uid: str) -> None:
-        """Volcano will evict this pod, or tries what is then possible."""
+        """Note that Volcano will evict this pod, or is trying its eviction."""
         if self.state.pods.is_bound(uid):
             self._evicted_until[uid] = self.clock() + TIME_TO_LIVE
         if len(self._evicted_until) >= self._prune_at:
             self._prune()
 
     def keep_running(self, uid: str) -> None:
-        """Volcano will not evict it."""
+        """Note that Volcano will not evict it."""
         self._evicted_until.pop(uid, None)
 
     def end(self) -> None:
-        """A session is over, or the next one begins, which knows nothing of pods that waited for room.
+        """End the session; the next one does not know of pods that waited for resources.
 
-        Places of other pods stay: Volcano is binding them. Where it is not, ``forget_given_up`` finds out.
+        Allocations of other pods are kept: Volcano is binding them, or ``forget_given_up`` notices that it is
+        not.
         """
         for uid in [uid for uid, hold in self._holds.items() if hold.waits]:
             self.release(uid)
@@ -119,10 +120,10 @@ class VolcanoSession:
             hold.of_earlier = True
 
     def forget_given_up(self, asked: str, node: str, counted: bytes) -> None:
-        """Release what an earlier session held on a node and Volcano does not count there any more.
+        """Release allocations of earlier sessions on a node that Volcano no longer counts there.
 
-        ``counted``: the node as Volcano sends it with its tasks. ``asked``: the UID of the pod that Volcano
-        asks about now, which therefore has no place.
+        ``counted``: Volcano's node with its tasks. ``asked``: the UID of the pod of the present call, which
+        therefore has no allocation.
         """
         for uid, hold in list(self._holds.items()):
             if hold.of_earlier and (
@@ -131,14 +132,14 @@ class VolcanoSession:
                 self.release(uid)
 
     def reason(self, pod: Pod, request: Request, node: str, *, later: bool) -> Reason:
-        """Whether the pod fits on the node: now, or ``later``, once all that leave have left."""
+        """Whether the pod fits on the node now, or ``later``, after the end of all terminating pods."""
         now = reason_on(self.state, pod, request, node)
         if not later or not now.eviction_helps or not (leaving := self.leaving_on(node)):
             return now
         return reason_on(self.state, pod, request, node, idle=True, without=leaving)
 
     def leaving_on(self, node: str) -> list[Allocation]:
-        """What pods of a node hold that are about to go, or that Volcano evicts."""
+        """The allocations of a node's pods that are about to end, or that Volcano evicts."""
         row = self.state.fleet.rows.get(node)
         if row is None:
             return []
@@ -146,7 +147,7 @@ class VolcanoSession:
         return [held for pod in leaving for held in self.state.pods.allocations_of(pod) if held.row == row]
 
     def leaves(self, pod: Pod) -> bool:
-        """Whether the pod is about to go, or Volcano evicts it."""
+        """Whether the pod is about to end, or Volcano evicts it."""
         return pod.is_about_to_go(time.time()) or self._evicted_until.get(pod.uid, 0.0) > self.clock()
 
     def _prune(self) -> None:
@@ -168,9 +169,9 @@ def predicate(session: VolcanoSession, pod: Pod, node: str, counted: bytes) -> t
     """Why the pod does not fit on the node, "" if it does, and whether evictions could help. ``counted``: see
     ``forget_given_up``.
 
-    Volcano asks once for each node, and counts CPU, memory and whole devices itself. It then takes the node
-    at once where these are idle, and otherwise waits there for pods that leave. So a pod fits, too, where it
-    fits once others have left: allocate says whether it must wait.
+    Volcano calls this once for each node, and counts CPU, memory and whole devices itself. If these are idle,
+    it uses the node immediately, and otherwise waits there for terminating pods. So a pod also fits where it
+    fits after their end: allocate reports whether it must wait.
     """
     try:
         request = session.state.request_of(pod)
@@ -186,9 +187,9 @@ def predicate(session: VolcanoSession, pod: Pod, node: str, counted: bytes) -> t
 
 
 def prioritize_nodes(session: VolcanoSession, pod: Pod, nodes: Sequence[str]) -> dict[str, float]:
-    """Points by node; none for a pod that asks for no GPU.
+    """Points by node; none for a pod that requests no GPU.
 
-    Volcano asks, too, before it looks for victims: then no node fits, and the best one is that of the
+    Volcano also calls this before it looks for victims: then no node fits, and the best one is that of the
     cheapest eviction plan, because Volcano tries the nodes in the order of their scores.
     """
     args = FilterArgs(pod, NodeNames.of(nodes))
@@ -201,7 +202,7 @@ def prioritize_nodes(session: VolcanoSession, pod: Pod, nodes: Sequence[str]) ->
 
 
 def _scores_once_others_left(session: VolcanoSession, args: FilterArgs, nodes: Sequence[str]) -> Bytes:
-    """Where the pod fits once those have left that leave already; otherwise, where evictions cost least."""
+    """Scores of the nodes where the pod fits after the end of terminating pods, else by cost of evictions."""
     state = session.state
     leaving = [held for node in nodes for held in session.leaving_on(node)]
     with state.fleet.without(leaving):
@@ -227,7 +228,7 @@ def _any_fits(evaluation: Evaluation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class VolcanoVictims:
-    """The vote, the UIDs of the pods that may be evicted, and the plans that say so."""
+    """The vote, the UIDs of the pods that may be evicted, and the plans behind it."""
 
     vote: Vote
     uids: frozenset[str] = frozenset()
@@ -235,14 +236,14 @@ class VolcanoVictims:
 
 
 def victims(session: VolcanoSession, pod: Pod, candidates: Sequence[Task]) -> VolcanoVictims:
-    """preemptable and reclaimable: of these candidates, those to evict for the pod.
+    """preemptable and reclaimable: the candidates to evict for the pod.
 
-    Volcano proposes pods (preemptable: of the same queue, reclaimable: of other queues), takes those that all
-    plugins of a tier agree on, and evicts them one after another, those of lowest priority first, until the
-    pod fits. So the answer is the cheapest plan with these pods.
+    Volcano proposes pods (preemptable: of the same queue, reclaimable: of other queues), selects those on
+    which all plugins of a tier agree, and evicts them one by one, the lowest priority first, until the pod
+    fits. So the answer is the cheapest plan with these pods.
 
-    Where the pod fits without evictions, Volcano wants to evict for a reason that Stowage does not know, such
-    as the bounds of a queue: then all whose eviction the rules allow. A pod without GPUs: no opinion.
+    If the pod fits without evictions, Volcano evicts for a reason unknown to Stowage, such as the limits of a
+    queue: then the answer is all pods that may be evicted. For a pod without GPUs, it abstains.
     """
     if (request := session.state.request_or_none(pod)) is None:
         return VolcanoVictims(Vote.REJECT)
@@ -271,7 +272,7 @@ def _by_node(candidates: Sequence[Task]) -> dict[str, set[str]]:
 
 
 def _running(session: VolcanoSession, node: str, uids: Collection[str]) -> dict[str, Pod]:
-    """The pods of these UIDs that run on the node and do not leave it."""
+    """The pods of these UIDs that run on the node and are not leaving it."""
     if node not in session.state.nodes:
         return {}
     on_node = session.state.pods.on_node(node)
@@ -279,7 +280,7 @@ def _running(session: VolcanoSession, node: str, uids: Collection[str]) -> dict[
 
 
 def _plans(session: VolcanoSession, pod: Pod, node: str, uids: Collection[str]) -> list[EvictionPlan]:
-    """The cheapest plan that evicts none but these pods."""
+    """The cheapest plan that evicts only these pods."""
     if not uids:
         return []
     with session.state.fleet.without(session.leaving_on(node)):
@@ -287,14 +288,14 @@ def _plans(session: VolcanoSession, pod: Pod, node: str, uids: Collection[str]) 
 
 
 def allocate(session: VolcanoSession, task: Task, pod: Pod | None) -> str:
-    """Hold the task's place; "" is success. An error undoes the allocation, and Volcano tries the pod again
-    in its next session. ``pod``: as the watch shows it, None if it does not.
+    """Hold the task's allocation; "" means success. An error undoes the allocation, and Volcano retries the
+    pod in its next session. ``pod``: from the watch, None if unknown.
 
-    A place for now must be free now, for all that is known: what is about to leave is still there. So nothing
-    that Volcano binds is over-committed, whatever came before.
+    An immediate allocation must be free now, as far as is known: terminating pods still hold theirs. So
+    Volcano's bindings never over-commit a node, whatever happened before.
     """
     if task.Status not in (TaskStatus.ALLOCATED, TaskStatus.PIPELINED):
-        session.keep_running(task.UID)  # a pod that runs: its eviction was only tried, or failed
+        session.keep_running(task.UID)  # a running pod whose eviction was only tried, or failed
         return ""
     if pod is None:
         return UNKNOWN_POD
@@ -315,7 +316,7 @@ def allocate(session: VolcanoSession, task: Task, pod: Pod | None) -> str:
 
 
 def deallocate(session: VolcanoSession, task: Task) -> None:
-    """Release the task's place, or count the pod as one that leaves. Volcano reads no answer."""
+    """Release the task's allocation, or count the pod as leaving. Volcano ignores the answer."""
     if task.Status == TaskStatus.RELEASING:
         session.evict(task.UID)
     else:

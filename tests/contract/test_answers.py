@@ -162,7 +162,7 @@ async def test_bind_reserves_the_room_at_once_and_may_be_repeated(start: Start) 
 
 async def test_bind_knows_pods_that_filter_was_asked_about(start: Start) -> None:
     stowage = await start(make_node("a", 1), bind=True)
-    stranger = {"Error": "pod is not known, or was created again under its name"}
+    stranger = {"Error": "pod is unknown, or was recreated under its name"}
     assert json.loads(await stowage.bind(manifest("new"), "a")) == stranger
     await stowage.filter(manifest("new"), ["a"])
     assert await stowage.bind(manifest("new"), "a") == b'{"Error":""}'

@@ -179,7 +179,7 @@ async def test_an_eviction_makes_room_for_those_who_wait_and_for_no_other(start:
 
 async def test_a_pod_that_is_not_known_is_not_allocated(start: Start) -> None:
     stowage = await started(start)
-    assert await answer(stowage, "allocate") == b'{"errorMessage":"Stowage has not seen this pod yet"}'
+    assert await answer(stowage, "allocate") == b'{"errorMessage":"Stowage has not observed this pod yet"}'
 
 
 @pytest.mark.parametrize("verb", ["onSessionOpen", "onSessionClose"])

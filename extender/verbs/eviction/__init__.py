@@ -1,1 +1,1 @@
-"""Evictions: which pods may go for a pod, what that costs, and the best node for it."""
+"""Evictions: the pods that may be evicted for a pod, their cost, and the best node."""

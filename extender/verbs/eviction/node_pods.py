@@ -1,11 +1,11 @@
-"""The pods of a node: who of them may be evicted, and what that costs. docs/preemption.md has the formula.
+"""The pods of a node: which may be evicted, and at what cost. docs/preemption.md has the formula.
 
-A plan looks at thousands of pods. So what depends neither on the moment nor on the pending pod is found
-once as numbers, and kept until the pods of the node change.
+A plan considers thousands of pods. So figures that depend neither on the time nor on the pending pod are
+computed once, and kept until the pods of the node change.
 
-A cost is a vector: how many PodDisruptionBudgets are violated, then GPU-seconds for each priority level, the
-highest priority first. So whole numbers of violations come first, and a pod of higher priority is never
-evicted to spare any number of pods of lower priority.
+A cost is a vector: the number of violated PodDisruptionBudgets, then GPU-seconds for each priority level, the
+highest priority first. So violations come first, and a pod of higher priority is never evicted to spare any
+number of pods of lower priority.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from packing.victims.amounts import Holdings
 from packing.victims.rights import Flags, Verdict, gpu_seconds
 
 MOST_KEPT = 1024
-"""Nodes whose pods are kept, about 30 KB for 60 pods each. A plan searches 100 nodes."""
+"""Maximum number of nodes whose pods are kept, about 30 KB each for 60 pods. A plan searches 100 nodes."""
 MOST_LEVELS = 16
-"""Priority levels that are told apart; all below the sixteenth count as one. Clusters have a few."""
+"""Maximum number of distinct priority levels; all below the sixteenth count as one. Clusters have a few."""
 _GRAIN = 1024
-"""Costs are whole multiples of 1/1024 GPU-seconds, so that sums do not depend on their order."""
+"""Costs are multiples of 1/1024 GPU-seconds, so that sums do not depend on their order."""
 _EACH_VICTIM = 2
-"""Added to each victim's cost, in 1/1024 GPU-seconds: more than rounding down takes from it, so of sets that
-cost the same the one with fewer pods leaves."""
+"""Added to each victim's cost, in 1/1024 GPU-seconds: more than rounding down removes, so of sets with equal
+costs, the one with fewer pods is evicted."""
 
 
 class Bound(NamedTuple):
-    """A pod that is bound to a node, and what it holds there."""
+    """A pod that is bound to a node, and its allocations there."""
 
     pod: Pod
     held: tuple[Allocation, ...]
 
 
 class Work(NamedTuple):
-    """V pods with what they would lose: ``numbers`` (4, V) are the GPUs that each holds and its
+    """V pods with the work that they would lose: ``numbers`` (4, V) are the GPUs that each holds and its
     ``Progress``."""
 
     standings: Standings
@@ -58,7 +58,7 @@ class Work(NamedTuple):
 
 @dataclass(slots=True)
 class NodePods:
-    """The pods of a node, with what each holds: those that run, and those that terminate, soon or not."""
+    """The pods of a node with their allocations: running pods, and terminating pods, ending soon or later."""
 
     row: int
     spec: NodeSpec | None
@@ -86,8 +86,8 @@ class NodePods:
 
 @dataclass(frozen=True, slots=True)
 class NodeCandidates:
-    """The pods of one node: for those that run whether they may be evicted (V,), and those that are about to
-    go."""
+    """The pods of one node: whether each running pod may be evicted (V,), and the pods that are about to
+    end."""
 
     node: str
     pods: NodePods
@@ -98,7 +98,7 @@ class NodeCandidates:
 def candidates_on(
     state: State, rules: EvictionRules, nodes: Sequence[str], only: Collection[str] | None = None
 ) -> list[NodeCandidates]:
-    """The candidates of known nodes. ``only``: no other pods may be evicted than those of these UIDs."""
+    """The candidates of known nodes. ``only``: the UIDs of the only pods that may be evicted."""
     known = [_node_pods(state, node) for node in nodes]
     if not known:
         return []
@@ -113,7 +113,7 @@ def candidates_on(
 
 
 def _node_pods(state: State, node: str) -> NodePods:
-    """The pods of a known node. ``State`` drops what is kept when the pods of the node change."""
+    """The pods of a known node. ``State`` drops the cached result when the pods of the node change."""
     row, revision = state.fleet.rows[node], state.rights.queues.classes.revision
     known = state.kept_by_node.get(node)
     if (
@@ -133,13 +133,13 @@ def _node_pods(state: State, node: str) -> NodePods:
 
 
 def bound_of(state: State, pod: Pod, row: int | None = None) -> Bound:
-    """A pod with what it holds of one node, or of all."""
+    """A pod with its allocations on one node, or on all."""
     held = state.pods.allocations_of(pod)
     return Bound(pod, tuple(allocation for allocation in held if row is None or allocation.row == row))
 
 
 def work_of(state: State, bounds: Sequence[Bound]) -> Work:
-    """What these pods would lose."""
+    """The work that these pods would lose."""
     queue_of = state.rights.queue_of
     rows = [(gpus_held(state.fleet, held), *progress_of(pod, queue_of(pod))) for pod, held in bounds]
     standings = standings_of(state.rights, state.gangs, [bound.pod for bound in bounds])
@@ -164,14 +164,14 @@ def joined(parts: Sequence[Work]) -> Work:
 
 
 class Prices:
-    """Costs of pods at one moment. All are of the same length: the priorities give the levels."""
+    """Costs of pods at one time. All have the same length: the priorities determine the levels."""
 
     def __init__(self, disruptions: DisruptionLog, now: float, priorities: Iterable[float]) -> None:
         self._disruptions, self._now = disruptions, now
         self._levels = np.array(sorted(set(priorities))[-MOST_LEVELS:] or [0], np.float64)
 
     def costs(self, work: Work) -> Doubles:
-        """(V, C) costs of pods that run, without violations."""
+        """(V, C) costs of running pods, without violations."""
         (gpus, started, saved, interval), levels = work.numbers, self._levels.size
         level = np.clip(np.searchsorted(self._levels, work.standings.numbers[0]), 0, levels - 1)
         lost = lost_by_each(started, saved, interval, self._now)
@@ -181,7 +181,7 @@ class Prices:
         return costs
 
     def _restarts(self, standings: Standings) -> Doubles:
-        """(V,) how often the job of each pod lost a pod before."""
+        """(V,) number of pods that each pod's job lost before."""
         restarts, jobs = np.zeros(len(standings.pods)), self._disruptions.jobs
         for column in [i for i, job in enumerate(standings.jobs) if job in jobs] if jobs else ():
             restarts[column] = self._disruptions.restarts(standings.pods[column])
@@ -189,14 +189,14 @@ class Prices:
 
 
 def work_lost(state: State, pod: Pod, now: float) -> float:
-    """GPU-seconds of work that the pod loses if it is evicted now, without what its restart costs."""
+    """GPU-seconds of work that the pod loses if it is evicted now, without the cost of its restart."""
     held = state.pods.allocations_of(pod)
     return gpus_held(state.fleet, held) * lost_seconds(pod, state.rights.queue_of(pod), now)
 
 
 def gpus_held(fleet: Fleet, held: Iterable[Allocation]) -> float:
-    """GPUs of these allocations: the mean of the parts of compute and memory, and for MIG instances that are
-    made on demand the part of the GPU's slices."""
+    """GPUs of these allocations: the mean of the fractions of compute and memory, and for MIG instances that
+    are created on demand the fraction of the GPU's slices."""
     arrays, total = fleet.arrays, 0.0
     for allocation in held:
         row, slices, spec = allocation.row, dict(allocation.slices), fleet.specs[allocation.row]

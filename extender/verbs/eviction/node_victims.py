@@ -1,4 +1,4 @@
-"""The cheapest pods to evict on one node, with the gangs that leave as a whole."""
+"""The cheapest pods to evict on one node, with the gangs that are evicted as a whole."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from packing.victims.rights import Flags
 from packing.victims.victims import Cost, GangCost, Recount, Victims, VictimSet
 
 Search: TypeAlias = Callable[[Victims], VictimSet | None]
-"""To the cheapest set of these victims."""
+"""Finds the cheapest set of these victims."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeVictims:
-    """What the search chose on one node. ``leaving`` pods terminate already, ``elsewhere`` are members of
-    gangs that leave as a whole."""
+    """The search's choice on one node. ``leaving`` pods are already terminating, ``elsewhere`` are members of
+    gangs that are evicted as a whole."""
 
     node: str
     chosen: tuple[Bound, ...]
@@ -41,7 +41,7 @@ class NodeVictims:
 
 @dataclass(frozen=True, slots=True)
 class _NodeGang:
-    """A gang with candidates on one node: its members on other nodes, and what the search needs."""
+    """A gang with candidates on one node: its members on other nodes, and the input of the search."""
 
     elsewhere: tuple[Pod, ...]
     cost: GangCost
@@ -50,8 +50,8 @@ class _NodeGang:
 class VictimChooser:
     """Searches nodes one by one, with costs that are comparable.
 
-    A gang with a member that may not be evicted never leaves as a whole; one with members on other nodes only
-    if ``whole_gangs``.
+    A gang with a member that must not be evicted is never evicted as a whole; a gang with members on other
+    nodes only if ``whole_gangs``.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class VictimChooser:
         *,
         whole_gangs: bool,
     ) -> None:
-        """``proposed``: by node, the UIDs of a set that somebody else has chosen."""
+        """``proposed``: by node, the UIDs of a set chosen by another component."""
         self._state, self._rules, self._proposed, self._whole_gangs = state, rules, proposed, whole_gangs
         self._selecting: dict[str, Selecting] = {}
         self._members: dict[str, list[Pod]] = {}
@@ -81,8 +81,8 @@ class VictimChooser:
         self, candidates: NodeCandidates, required: Collection[str], search: Search
     ) -> NodeVictims | None:
         """The cheapest set with the pods of these UIDs; None if there is none, or a required pod is neither a
-        candidate nor on its way out. Where gangs have members without which they are useless, first a set
-        without these is searched, and only if there is none one with the whole gangs."""
+        candidate nor terminating. If gangs have indispensable members, a set without these is searched first,
+        and a set with the whole gangs only if there is none."""
         leaders, found = self._leaders(candidates), None
         if leaders:
             may_leave = candidates.may_leave.copy()
@@ -92,7 +92,7 @@ class VictimChooser:
         return found or self._cheapest(candidates, required, search, frozenset())
 
     def _leaders(self, candidates: NodeCandidates) -> dict[int, str]:
-        """The columns of candidates without whom their gangs are useless, and the keys of these gangs."""
+        """The columns of indispensable members of gangs, and the keys of these gangs."""
         gangs = self._gangs_of(candidates)
         pods = candidates.pods.work.standings.pods
         return {i: gang.key for i, gang in gangs.items() if pods[i].key in gang.indispensable}
@@ -106,7 +106,7 @@ class VictimChooser:
     def _cheapest(
         self, candidates: NodeCandidates, required: Collection[str], search: Search, staying: frozenset[str]
     ) -> NodeVictims | None:
-        """The cheapest set; gangs that are ``staying`` do not leave as a whole."""
+        """The cheapest set; gangs in ``staying`` are not evicted as a whole."""
         wanted = _columns_of(candidates, required)
         if wanted is None:
             return None
@@ -129,8 +129,8 @@ class VictimChooser:
         return NodeVictims(candidates.node, chosen, candidates.leaving, elsewhere, found.cost)
 
     def _late(self, candidates: NodeCandidates) -> Flags:
-        """(2, V) the candidates that violate a budget if all before them left: the cheapest first, and the
-        dearest first."""
+        """(2, V) the candidates that violate a budget once all before them are evicted: in ascending and in
+        descending order of cost."""
         running, costs = candidates.pods.running, self._costs[candidates.node]
         covered = [i for i in candidates.pods.covered(self._state) if candidates.may_leave[i]]
         late = np.zeros((2, len(running)), np.bool_)
@@ -142,8 +142,8 @@ class VictimChooser:
         return late
 
     def _costs_alone(self, candidates: NodeCandidates, late: Flags) -> Doubles:
-        """(V, C) costs, with the budgets that a pod violates if it alone leaves. A set violates at least the
-        sum of these."""
+        """(V, C) costs, with the budgets that a pod violates if only it is evicted. A set violates at least
+        the sum of these."""
         costs, running = self._costs[candidates.node], candidates.pods.running
         some = late[0].nonzero()[0].tolist()
         alone = [i for i in some if any(self._violations([running[i].pod]))]
@@ -156,7 +156,7 @@ class VictimChooser:
         return self._state.budgets.violations(pods, self._selecting)
 
     def _proposed_on(self, candidates: NodeCandidates) -> list[int]:
-        """The columns of the proposed pods that may leave."""
+        """The columns of the proposed pods that may be evicted."""
         if not (proposed := self._proposed.get(candidates.node)):
             return []
         may_leave = candidates.may_leave.nonzero()[0].tolist()
@@ -178,7 +178,7 @@ class VictimChooser:
     def _node_gangs(
         self, candidates: NodeCandidates, costs: Doubles, staying: frozenset[str]
     ) -> tuple[npt.NDArray[np.int64], list[_NodeGang]]:
-        """For each pod the index of its gang, -1 for none and for those that stay, and the gangs."""
+        """For each pod the index of its gang, -1 for none and for gangs in ``staying``, and the gangs."""
         gang_of, gangs = np.full(len(costs), -1, np.int64), dict[str, Gang]()
         for column, gang in self._gangs_of(candidates).items():
             gangs.setdefault(gang.key, gang)
@@ -192,7 +192,7 @@ class VictimChooser:
 
     def _node_gang(self, gang: Gang, here: Sequence[Pod], costs: Doubles, *, may_leave: bool) -> _NodeGang:
         """``here``: all candidates of the gang on the node, ``costs`` theirs, (len(here), C). ``may_leave``:
-        as a whole. With an indispensable member among them it can only do that."""
+        as a whole, which is the only way with an indispensable member among them."""
         members, uids, state = self._running_members(gang.key), {pod.uid for pod in here}, self._state
         elsewhere = tuple(pod for pod in members if pod.uid not in uids)
         spare = max(0, len(members) - gang.minimum)
@@ -208,7 +208,7 @@ class VictimChooser:
         return _NodeGang(elsewhere, GangCost(spare, tuple(whole.tolist())))
 
     def _running_members(self, key: str) -> list[Pod]:
-        """The members that run and will go on."""
+        """The members that run and will continue."""
         if key not in self._members:
             members, bound = self._state.gangs.members(key), self._state.pods.is_bound
             self._members[key] = [pod for pod in members if not pod.deleting and bound(pod.uid)]
@@ -216,7 +216,7 @@ class VictimChooser:
 
 
 def _columns_of(candidates: NodeCandidates, required: Collection[str]) -> list[int] | None:
-    """The columns of the required pods that do not terminate already; None if one of them must stay."""
+    """The columns of the required pods that are not terminating; None if one of them must stay."""
     if not required:
         return []
     columns = {bound.pod.uid: i for i, bound in enumerate(candidates.pods.running) if candidates.may_leave[i]}

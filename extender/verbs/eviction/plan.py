@@ -1,7 +1,7 @@
-"""An eviction plan: for a pod that fits nowhere, which pods to evict on which node, and what that costs.
+"""An eviction plan: for a pod that fits nowhere, the pods to evict on a node, and their cost.
 
-docs/preemption.md has the rules. The search is that of ``packing.victims``; whether a plan is valid is what
-``evaluate`` says with the victims out, as for every other answer.
+docs/preemption.md has the rules. The search is that of ``packing.victims``; as for every other answer,
+``evaluate`` determines whether a plan is valid, without the victims.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from packing.victims.search import VictimSearch, cheapest_by_trial
 from packing.victims.victims import Victims, VictimSet
 
 MOST_TRIALS = 100
-"""Evaluations for one node where victims are found by trial."""
+"""Maximum evaluations for one node where victims are found by trial."""
 MOST_TRIALS_OF_A_PLAN = 300
-"""The same for all nodes together. One takes about half a millisecond, and nothing else is answered
-meanwhile. Nodes that are reached later have no plan."""
+"""The same for all nodes together. One takes about half a millisecond, during which no other request is
+answered. Nodes beyond the limit have no plan."""
 MOST_THOROUGH = 4
-"""Nodes that are searched once more, longer."""
+"""Maximum number of nodes that are searched again, thoroughly."""
 _MOST_TRIED = 8
-"""Pods that terminate already and are tested one by one for whether the plan needs them."""
+"""Maximum number of terminating pods that are checked one by one for whether the plan needs them."""
 _SHOWN = 8
-"""Victims that are named in one sentence."""
+"""Maximum number of victims named in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionPlan:
     """The victims on one node, highest priority first, and the members of their gangs on ``other_nodes``
-    that leave with them.
+    that are evicted with them.
 
-    ``cost``: see docs/preemption.md; compared lexicographically. ``pdb_violations``: how many of the victims
-    violate a PodDisruptionBudget. ``room``: what the placement costs there by the policy, in GPUs; it is part
-    of ``cost``. ``moves_to``: by the UID of a victim, the node where room is held for its replacement.
+    ``cost``: see docs/preemption.md; compared lexicographically. ``pdb_violations``: number of victims that
+    violate a PodDisruptionBudget. ``room``: the policy's cost of the placement there, in GPUs; part of
+    ``cost``. ``moves_to``: by the UID of a victim, the node where resources are held for its replacement.
     """
 
     node: str
@@ -66,18 +66,18 @@ class EvictionPlan:
 
     @property
     def to_evict(self) -> list[Pod]:
-        """The pods of the plan that do not terminate already, highest priority first."""
+        """The pods of the plan that are not terminating, highest priority first."""
         pods = {pod.uid: pod for pod in (*self.victims, *self.other_nodes) if not pod.deleting}
         return sorted(pods.values(), key=lambda pod: -pod.priority)
 
     def order(self) -> tuple[bool, tuple[float, ...], str]:
-        """A key that is smallest for the best plan. No room is so good that somebody leaves for it where the
-        leaving of others is enough."""
+        """A sort key, smallest for the best plan. No pod is evicted for a better placement if terminating
+        pods are sufficient."""
         return bool(self.to_evict), self.cost, self.node
 
 
 def rules_for(state: State, pod: Pod, now: float, *, to_equals: bool = False) -> EvictionRules:
-    """Who may be evicted for the pod at this moment (Unix seconds)."""
+    """The rules for evictions for the pod at this time (Unix seconds)."""
     return EvictionRules(state.rights, state.gangs, state.disruptions, pod, now, to_equals=to_equals)
 
 
@@ -96,12 +96,12 @@ def plan_evictions(
 ) -> list[EvictionPlan]:
     """The plans of all nodes on which evictions make the pod fit, the best first.
 
-    ``to_equals``: also pods of equal priority beyond their maximum duration may be evicted. ``whole_gangs``:
-    gangs with members on other nodes may leave as a whole (kube-scheduler only evicts on one node).
-    ``required``: UIDs by node of pods that leave in any case; ``proposed``: of a set that somebody else has
-    chosen; no plan violates more budgets; ``only``: no other pods are evicted than those of these UIDs. Of
-    many nodes, those that lack least are searched (``MOST_NODES``), with at most so many ``trials``
-    (``MOST_TRIALS_OF_A_PLAN``). ``now`` in Unix seconds.
+    ``to_equals``: pods of equal priority beyond their maximum duration may also be evicted. ``whole_gangs``:
+    gangs with members on other nodes may be evicted as a whole (kube-scheduler only evicts on one node).
+    ``required``: by node, UIDs of pods that are evicted in any case; ``proposed``: those of a set chosen by
+    another component, and no plan violates more budgets; ``only``: UIDs of the only pods that may be evicted.
+    Of many nodes, those with the least shortfall are searched (``MOST_NODES``), with at most this many
+    ``trials`` (default ``MOST_TRIALS_OF_A_PLAN``). ``now`` in Unix seconds.
     """
     if (request := state.request_or_none(pod)) is None:
         return []
@@ -123,7 +123,7 @@ def plan_evictions(
 def _with_conflicts(
     state: State, pod: Pod, nodes: Sequence[str], required: Mapping[str, Collection[str]]
 ) -> Mapping[str, Collection[str]]:
-    """``required``, and the pods that keep the pod off a node by anti-affinity: they leave, or it is none."""
+    """``required``, and the pods whose anti-affinity excludes the pod: without evicting them, no plan."""
     conflicts = PodConflicts(state, pod)
     found = {name: conflicts.on(state.nodes[name]) for name in nodes if name in state.nodes}
     uids = {name: {other.uid for other in pods} for name, pods in found.items() if pods}
@@ -132,7 +132,7 @@ def _with_conflicts(
 
 @dataclass(slots=True)
 class _Planner:
-    """Plans for one pod at one moment."""
+    """Plans for one pod at one time."""
 
     _state: State
     _rules: EvictionRules
@@ -155,8 +155,8 @@ class _Planner:
         return plans + more
 
     def _search_counted(self, nodes: Sequence[PromisingNode]) -> list[NodeVictims]:
-        """The cheapest victims where the arrays of the fleet decide: on all nodes roughly, and then on those
-        where these cost least. Pods that terminate already are out."""
+        """The cheapest victims where the fleet's arrays are sufficient: roughly on all nodes, then thoroughly
+        on the cheapest. Terminating pods are excluded."""
         on_nodes = [self._candidates[node.name] for node in nodes]
         leaving = [bound for candidates in on_nodes for bound in candidates.leaving]
         with (
@@ -176,8 +176,7 @@ class _Planner:
     def _on_node(
         self, node: PromisingNode, searches: Mapping[Request, VictimSearch], *, roughly: bool = False
     ) -> NodeVictims | None:
-        """The cheapest victims for any form of the request, not confirmed: ``_verified`` evaluates what is
-        found."""
+        """The cheapest victims for any form of the request, unconfirmed: ``_verified`` evaluates them."""
         candidates, required = self._candidates[node.name], self._required.get(node.name, ())
         pods, by_form = candidates.pods, []
         for form in node.forms:
@@ -187,8 +186,8 @@ class _Planner:
         return min(filter(None, by_form), key=lambda victims: victims.cost, default=None)
 
     def _by_trial(self, node: str) -> NodeVictims | None:
-        """Victims on a node where only an evaluation says whether the pod fits: for claims, or where a
-        nominated pod counts on other GPUs once the victims are out."""
+        """Victims on a node where only an evaluation shows whether the pod fits: for claims, or if a
+        nominated pod uses other GPUs without the victims."""
         candidates, required, claims = self._candidates[node], self._required.get(node, ()), self._claims
         users = candidates.may_leave & np.array(
             [
@@ -197,7 +196,7 @@ class _Planner:
             ],
             np.bool_,
         )
-        for may_leave in (users, candidates.may_leave):  # mostly the claims are enough
+        for may_leave in (users, candidates.may_leave):  # mostly the claims are sufficient
             if not may_leave.any():
                 continue
             tried = replace(candidates, may_leave=may_leave)
@@ -214,7 +213,7 @@ class _Planner:
         return cheapest_by_trial(victims, fits, min(MOST_TRIALS, self._trials_left))
 
     def _without_useless_leaving(self, found: NodeVictims) -> NodeVictims:
-        """Without the pods that terminate already and are not needed."""
+        """The victims without terminating pods that the plan does not need."""
         if not found.leaving or len(found.leaving) > min(_MOST_TRIED, self._trials_left):
             return found
         required, kept = self._required.get(found.node, ()), list(found.leaving)
@@ -235,7 +234,7 @@ class _Planner:
             return evaluate(state, self._rules.preemptor, self._request, names, simulator=simulator)
 
     def _verified(self, found: Sequence[NodeVictims]) -> tuple[list[EvictionPlan], list[NodeVictims]]:
-        """The plans that are valid, with what the placement costs, and what is not."""
+        """The valid plans, with the cost of the placement, and the invalid choices."""
         plans, failed = [], []
         if not found:
             return [], []
@@ -249,23 +248,23 @@ class _Planner:
         return plans, failed
 
     def _room(self, evaluation: Evaluation) -> list[float]:
-        """What the placements cost, in GPUs. That a part of a GPU goes before a whole one whatever that costs
-        (``SIZE``) decides where a pod goes that has the choice; it is not worth others' work."""
+        """The costs of the placements, in GPUs. Without ``SIZE``, which prefers fractions of GPUs to whole
+        ones at any cost: it decides between free nodes, but does not justify the loss of work."""
         cost = evaluation.cost
         if self._state.policy.name == "inventory":
             cost = cost - (1 - 1 / SIZE) * device_costs(self._state.fleet, self._request)[evaluation.rows]
         return [float(price) for price in cost]
 
     def _within_limits(self, found: NodeVictims) -> bool:
-        """Whether the node may run one more pod afterwards, and no queue loses too many at once."""
+        """Whether the node can run one more pod afterward, and no queue loses too many at once."""
         if not takes_another_pod(self._state, found.node, leaving=len(found.pods)):
             return False
         return not self._rules.exceeds_hourly_bound([*found.pods, *found.elsewhere])
 
     @contextmanager
     def _evicted(self, evicted: Sequence[Bound], rows: Sequence[int]) -> Iterator[None]:
-        """The fleet without these pods. The device plugins of these rows are idle again before the pods are
-        gone, and the pod that one starts may be among them."""
+        """Remove these pods from the fleet. The device plugins of these rows are idle before the pods have
+        ended, and may be busy with one of these pods."""
         fleet = self._state.fleet
         with fleet.without([held for bound in evicted for held in bound.held]), fleet.plugins_idle(rows):
             yield
@@ -278,8 +277,8 @@ def _plan(found: NodeVictims, room: float) -> EvictionPlan:
 
 
 class _FreedClaims:
-    """The allocated ResourceClaims of one moment, by the pods that use them. A claim is deallocated when its
-    last user has left, unless the pod that is to be placed uses it, too."""
+    """The allocated ResourceClaims at one time, by the pods that use them. A claim is deallocated when its
+    last consumer has ended, unless the pod to be placed uses it, too."""
 
     def __init__(self, state: State, pod: Pod) -> None:
         self._state, self._users = state, dict[str, frozenset[str]]()
@@ -303,7 +302,7 @@ class _FreedClaims:
         return pod.key in self._by_user
 
     def simulator(self, pods: Collection[Pod]) -> AllocationSimulator:
-        """Forecasts as if these pods had left, and their claims were deallocated."""
+        """Forecasts as if these pods had ended, and their claims were deallocated."""
         gone = {pod.key for pod in pods}
         touched = {claim for key in gone for claim in self._by_user.get(key, ())}
         freed = frozenset(claim for claim in touched if self._users[claim] <= gone)
@@ -311,8 +310,8 @@ class _FreedClaims:
 
 
 def losses(state: State, plan: EvictionPlan, now: float) -> str:
-    """Who loses what: "2 pods of queue backfill lose 3.2 GPU-hours". Pods that terminate already lose nothing
-    by this."""
+    """The loss of each queue: "2 pods of queue backfill lose 3.2 GPU-hours". Terminating pods lose nothing
+    more."""
     pods, seconds = Counter[str](), defaultdict[str, float](float)
     for pod in plan.to_evict:
         queue = state.rights.queues.name_of(pod)
@@ -330,17 +329,17 @@ def losses(state: State, plan: EvictionPlan, now: float) -> str:
 
 
 def gpu_hours(state: State, plan: EvictionPlan, now: float) -> float:
-    """The work that is lost, in GPU-hours."""
+    """The lost work in GPU-hours."""
     return sum(work_lost(state, pod, now) for pod in plan.to_evict) / 3600
 
 
 def named(pods: Iterable[Pod]) -> str:
-    """The keys of the first of these pods, and how many there are beside them."""
+    """The keys of the first of these pods, and the number of the others."""
     return listed([shorten(pod.key, KEY) for pod in pods], _SHOWN)
 
 
 def in_one_line(state: State, plan: EvictionPlan, now: float) -> str:
-    """Node, victims, what they lose, and the cost."""
+    """Node, victims, their losses, and the cost."""
     elsewhere = f", and on other nodes {named(plan.other_nodes)}" if plan.other_nodes else ""
     cost = ", ".join(f"{part:.6g}" for part in plan.cost)
     return f"{plan.node}: {named(plan.victims)}{elsewhere}: {losses(state, plan, now)} (cost {cost})"

@@ -1,4 +1,4 @@
-"""The nodes on which evictions may make a pod fit, found without looking at single pods."""
+"""The nodes on which evictions may make a pod fit, found without examining individual pods."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from packing.model.reasons import Reason
 from packing.model.request import Request
 
 MOST_NODES = 100
-"""Nodes that are searched for one pod: so many candidates kube-scheduler collects in a cluster of up to 1,000
-nodes (``minCandidateNodesAbsolute``, and 10 % of the nodes if they are more)."""
+"""Maximum nodes searched for one pod: kube-scheduler's number of candidates in a cluster of up to 1,000 nodes
+(``minCandidateNodesAbsolute``; with more nodes, 10 % of them)."""
 MOST_NODES_WITH_CLAIMS = 8
-"""The same where devices are allocated to claims: each try there is a run of the allocator."""
+"""The same if devices are allocated to claims: each trial there is a run of the allocator."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromisingNode:
-    """A node, the forms of the request that its counts and shares may meet, and whether the rest are devices
-    of claims."""
+    """A node, the forms of the request that its counts and shares may satisfy, and whether the rest are
+    devices of claims."""
 
     name: str
     forms: tuple[Request, ...]
@@ -47,8 +47,8 @@ def promising_nodes(
     nodes: Sequence[str],
     required: Mapping[str, Collection[str]],
 ) -> list[PromisingNode]:
-    """The known nodes that pass kube-scheduler's own filters, where the pod does not fit now and would on the
-    empty node; at most ``MOST_NODES``, those that lack least. A node with ``required`` victims may fit."""
+    """The known nodes that pass kube-scheduler's own filters, where the pod fits only on the empty node; at
+    most ``MOST_NODES``, those with the least shortfall. On nodes with ``required`` victims it may fit."""
     rejection = state.node_filter(pod).rejection
     known = [
         name
@@ -73,7 +73,7 @@ def _worth_searching(
     names: Sequence[str],
     required: Collection[str],
 ) -> list[PromisingNode]:
-    """The nodes where evictions may help, those that lack least first."""
+    """The nodes where evictions may help, those with the least shortfall first."""
     rows = state.rows(NodeNames.of(names))
     with state.fleet_view_for(pod) as fleet, fleet.plugins_idle(rows):
         codes = codes_for(state, fleet, pod, request, rows)
@@ -91,7 +91,8 @@ def _worth_searching(
 
 
 def shortfall(fleet: Fleet, rows: Rows, request: Request) -> npt.NDArray[np.float64]:
-    """How much each row lacks, (len(rows),): the missing part (0 to 1) of each amount asked for, added up."""
+    """(len(rows),) shortfall of each row: the sum of the missing fractions (0 to 1) of the requested
+    amounts."""
     missing = np.zeros(rows.size, np.float64)
     amounts = (fleet.arrays.free_cpu, request.cpu_milli), (fleet.arrays.free_memory, request.memory_bytes)
     for free, asked in amounts:
@@ -109,7 +110,7 @@ def shortfall(fleet: Fleet, rows: Rows, request: Request) -> npt.NDArray[np.floa
 
 
 def _free_devices(fleet: Fleet, request: Request, resource: int, count: int) -> npt.NDArray[np.int32]:
-    """(N,) free devices that the request can have; at least 0."""
+    """(N,) free devices that the request can use; at least 0."""
     if count > 1 and separation(fleet, request) == "require":
         return np.maximum(idle_gpus(fleet.arrays, resource), 0)
     free: npt.NDArray[np.int32] = fleet.arrays.free_devices[resource]

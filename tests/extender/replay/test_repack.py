@@ -345,8 +345,8 @@ def test_pods_on_parts_are_counted_while_whole_gpus_are_free(replayed, tmp_path:
 def test_the_table_says_what_the_result_means(replayed) -> None:
     rows = [*replayed(*mixed(), policy="inventory").values()]
     text = snapshot_table(rows)
-    assert "inventory: 1 more node would be free; 1 more 8-GPU job could start; 2 pods would get" in text
-    assert "a weaker device and do not (--allow-downgrade)." in text
+    assert "inventory: 1 more node would be free; 1 more 8-GPU job could start; 2 pods kept" in text
+    assert "from a weaker device (--allow-downgrade)." in text
     full = [*replayed(node("n1"), pod("a", "n1", 4)).values()]
     assert "best-fit: as good as today." in snapshot_table(full)
 

@@ -114,7 +114,7 @@ async def test_nothing_is_bound_where_nobody_can_assign_the_gpu(name: str) -> No
     }
     pod = pod_of(manifest[name])
     cluster = Cluster(node_of(name), pod)
-    assert "cannot say who has which GPU" in await cluster.bind(pod, name)
+    assert "cannot determine each pod's GPU" in await cluster.bind(pod, name)
     assert (cluster.api.sent, len(cluster.state.assumed_pods)) == ([], 0)
 
 
@@ -314,7 +314,7 @@ async def test_nothing_is_bound_while_stowage_has_to_catch_up() -> None:
 async def test_annotations_that_would_change_the_meaning_are_refused() -> None:
     forged = own("a", **{"hami.io/vgpu-devices-allocated": "GPU-aaaa,NVIDIA,1,1:;"})
     cluster = Cluster(node_of("stowage"), forged)
-    assert "own annotations are in the way" in await cluster.bind(forged, "stowage")
+    assert "own annotations prevent the assignment" in await cluster.bind(forged, "stowage")
     assert (cluster.api.sent, cluster.free("stowage")) == ([], [1000] * 4)
 
 

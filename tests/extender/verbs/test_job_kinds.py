@@ -155,7 +155,7 @@ def test_pods_that_come_before_their_job_wait_until_it_is_seen() -> None:
     scheduler, job = Scheduler(WORKERS), created(JOBS["PyTorchJob"]("job"), 1)
     scheduler.create(job)
     assert scheduler.errors == {
-        "waits until Stowage sees PyTorchJob job, which says how many pods start together"
+        "waits until Stowage sees PyTorchJob job, which declares how many pods start together"
     }
     show_job(scheduler, "PyTorchJob", job)
     scheduler.create(job)

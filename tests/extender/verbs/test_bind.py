@@ -354,7 +354,7 @@ async def test_a_pod_under_another_name_is_not_bound(field: str) -> None:
         field: "other",
     }
     reply, _ = await engine.verbs["bind"](json.dumps(request).encode())
-    assert "not known" in json.loads(reply)["Error"]
+    assert "is unknown" in json.loads(reply)["Error"]
     assert api.sent == []
 
 

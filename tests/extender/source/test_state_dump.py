@@ -134,7 +134,7 @@ BROKEN = {
     "cut within a line": ("\n".join(LINES)[:-200], "is no JSON, so the dump is incomplete"),
     "cut after a line": ("\n".join(LINES[:-1]), "is incomplete: the dump ended after 20 records"),
     "a line is missing": ("\n".join(LINES[:3] + LINES[4:]), "is incomplete: 19 of 20 records"),
-    "another version": (LINES[0].replace('"format":1', '"format":2'), "is a dump of another version"),
+    "another version": (LINES[0].replace('"format":2', '"format":1'), "is a dump of another version"),
     "an unknown kind": (f'{LINES[0]}\n{{"kind":"Secret"}}', "line 2: a record of an unknown kind"),
     "a wrong type": (
         f'{LINES[0]}\n{{"kind":"Pod","record":{{"namespace":3}}}}',

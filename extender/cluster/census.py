@@ -1,9 +1,9 @@
-"""The census: how many nodes and GPUs there are, what of them is in use, free, whole, stranded or closed, and
-which pods wait. ``stowage top``, ``plan`` and ``demo``, the page, ``/debug`` and the metrics all count by it.
+"""The census: counts of nodes and GPUs, by use (used, free, whole, stranded or closed), and of pending pods.
+``stowage top``, ``plan`` and ``demo``, the page, ``/debug`` and the metrics all show its counts.
 
-Every node with GPUs is in it under its state, also those that take no pods, that cannot be read, that offer
-none of their GPUs, and those whose GPUs only claims get. A node is *on offer* if it takes pods now, or with a
-busy device plugin in a moment; only there something is free.
+It includes every node with GPUs, even if the node accepts no pods, is unreadable, offers none of its GPUs, or
+offers them to claims only. A node is *on offer* if it accepts pods now, or will in a moment because its
+device plugin is busy; only GPUs of such nodes count as free.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from packing.model.gpu_catalog import named_model
 from packing.model.request import WHOLE
 
 UNKNOWN = "unknown"
-"""The model of GPUs that the catalog does not have."""
+"""Model name of GPUs that are not in the catalog."""
 _TEAMS = 1000
-"""Counted apart. Users choose namespaces, so the number of series is bounded."""
+"""Counted separately. Users choose namespaces, so the number of series is bounded."""
 _OFFERS_NONE = "node offers none of its GPUs"
 _MIG_NODES, _NODES, _PODS = 25, 100, 100
-"""How many are counted before other tasks run: about a millisecond."""
+"""Objects counted before other tasks run: about a millisecond."""
 
 
 class NodeCount(NamedTuple):
-    """A node with GPUs. ``gpus``: all that it has, 0 where that is not known; ``not_offered`` of them nobody
-    can get. ``used`` and ``free`` are compute in GPUs, ``whole`` are entirely free and can be had whole. What
-    a node that is not ``on_offer`` has free counts in no sum."""
+    """A node with GPUs. ``gpus``: all GPUs of the node, 0 if unknown; of them, ``not_offered`` cannot be
+    allocated. ``used`` and ``free``: compute in GPUs. ``whole``: GPUs that are entirely free and can be
+    allocated whole. Free GPUs of a node that is not ``on_offer`` count in no sum."""
 
     gpus: int
     not_offered: int
@@ -57,7 +57,7 @@ class NodeCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """GPUs, whether nodes offer them or not; how much of their compute is in use, in GPUs; their nodes."""
+    """Number of GPUs, whether nodes offer them or not; their used compute, in GPUs; number of their nodes."""
 
     gpus: int
     used: float
@@ -66,8 +66,8 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Pods of one queue that wait, and GPUs that they ask for. ``oldest``: when the one was created that has
-    waited longest, in Unix seconds; None if none waits."""
+    """Pending pods of one queue, and the GPUs that they request. ``oldest``: creation time of the oldest, in
+    Unix seconds; None if no pod is pending."""
 
     pods: int = 0
     gpus: float = 0.0
@@ -76,8 +76,8 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class MigSlices:
-    """GPUs of one model in MIG mode: free memory slices, and by profile the instances that pods can get now
-    and the free slices that cannot become one."""
+    """GPUs of one model in MIG mode: free memory slices, and by profile the instances that can be allocated
+    now and the free slices that cannot become an instance."""
 
     free_slices: int
     profiles: dict[str, ProfileSlices]
@@ -85,10 +85,10 @@ class MigSlices:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """A fleet at one moment: the sums; what is on offer of the ``fleet`` and by GPU model; GPUs ``installed``
-    by model and on ``spot`` nodes, on offer or not; MIG slices by model; how many nodes are closed, by
-    reason; who waits, by queue ("" for none). ``beside_one_gpu``: what pods ask for on average, by which CPU
-    and host memory strand GPUs."""
+    """A fleet at one moment: the sums; nodes on offer, in the ``fleet`` and by GPU model; GPUs ``installed``
+    by model and on ``spot`` nodes, on offer or not; MIG slices by model; number of closed nodes, by reason;
+    pending pods, by queue ("" for none). ``beside_one_gpu``: average requests of pods, which determine the
+    GPUs that are stranded for lack of CPU or host memory."""
 
     totals: Totals
     fleet: Fragmentation
@@ -102,8 +102,8 @@ class Census:
 
 
 def waits_for_devices(state: State, pod: Pod) -> bool:
-    """Whether the pod waits for room and asks for a GPU or for devices of DRA, also if its request cannot be
-    read. With scheduling gates it does not wait for room."""
+    """Whether the pod is pending without scheduling gates, and requests a GPU or DRA devices or its request
+    is unreadable."""
     if pod.deleting or pod.gates or state.pods.is_bound(pod.uid):
         return False
     try:
@@ -113,7 +113,7 @@ def waits_for_devices(state: State, pod: Pod) -> bool:
 
 
 def pods_waiting_for_devices(state: State) -> list[Pod]:
-    """The pending pods, the most urgent first."""
+    """The pending pods, the highest priority first."""
     found = [pod for key in state.pods.waiting if waits_for_devices(state, pod := state.pods[key])]
     return sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
 
@@ -127,8 +127,8 @@ class Team(NamedTuple):
 
 
 async def gpus_by_team(state: State) -> dict[Team, float]:
-    """How many GPUs the pods with a node have; beyond ``_TEAMS`` namespaces count as one. Other tasks run
-    in between."""
+    """Number of GPUs of the bound pods. Namespaces beyond ``_TEAMS`` count as one. Other tasks run in
+    between."""
     found: dict[Team, float] = {}
     async for pod in with_turns(list(state.pods.values()), _PODS):
         if pod.node_name and (request := bound_request(pod).request).wants_gpu:
@@ -142,7 +142,7 @@ async def gpus_by_team(state: State) -> dict[Team, float]:
 
 
 class _Columns(NamedTuple):
-    """(N,) arrays of what ``NodeCount`` has, and ``counted``: which nodes have GPUs."""
+    """The fields of ``NodeCount`` as (N,) arrays, and ``counted``: whether the node has GPUs."""
 
     gpus: npt.NDArray[np.int64]
     not_offered: npt.NDArray[np.int64]
@@ -153,13 +153,13 @@ class _Columns(NamedTuple):
     counted: npt.NDArray[np.bool_]
 
     def installed(self, rows: npt.NDArray[np.bool_]) -> Installed:
-        """The sums over these nodes (N,)."""
+        """Sums over these nodes (N,)."""
         gpus, used, counted = (column[rows].sum().item() for column in (self.gpus, self.used, self.counted))
         return Installed(gpus, used, counted)
 
 
 class CensusTaker:
-    """Counts one state. What is computed node by node is computed again only where it changed."""
+    """Takes the census of one state. Values of single nodes are recomputed only after a change."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -185,7 +185,7 @@ class CensusTaker:
         return self._count({name: n for name, n in hidden.items() if _has_no_gpus(state, name)}, waiting)
 
     def node(self, name: str) -> NodeCount | None:
-        """A node in the last census, None where it has no GPUs."""
+        """A node in the last census, None if it has no GPUs."""
         row, columns = self._rows.get(name), self._columns
         if row is None or columns is None:
             return None
@@ -193,11 +193,11 @@ class CensusTaker:
         return NodeCount(gpus, not_offered, round(used, 3), round(free, 3), whole, on_offer)
 
     def mig_on(self, name: str) -> dict[str, int]:
-        """How many instances of each profile pods can get now on a node that was on offer."""
+        """Number of instances of each profile that can be allocated now, for a node that was on offer."""
         return self._mig.instances_on(self._rows.get(name, -1))
 
     def _unoffered(self, name: str) -> Unoffered | None:
-        """As ``unoffered``; the devices of a node are looked through again only when they changed."""
+        """As ``unoffered``; the devices of a node are examined again only after a change."""
         state = self._state
         if not _has_no_gpus(state, name):
             return None
@@ -213,13 +213,13 @@ class CensusTaker:
     def _with_pod(self, waiting: Waiting, pod: Pod) -> Waiting:
         try:
             gpus = gpus_of(self._state.fleet, request_of(pod))
-        except RequestError:  # nobody knows how much it asks for
+        except RequestError:  # the size of its request is unknown
             gpus = 0.0
         oldest = pod.created if waiting.oldest is None else min(waiting.oldest, pod.created)
         return Waiting(waiting.pods + 1, waiting.gpus + gpus, oldest)
 
     def _count(self, hidden: Mapping[str, Unoffered], waiting: dict[str, Waiting]) -> Census:
-        """``hidden``: GPUs of nodes that the arrays of the fleet have none of."""
+        """``hidden``: GPUs of nodes without GPUs in the arrays of the fleet."""
         state, beside = self._state, self._state.learner.monitor.beside()
         self._columns = columns = _columns(state, hidden)
         self._rows = {name: row for name, row in state.fleet.rows.items() if columns.counted[row]}
@@ -271,18 +271,18 @@ class CensusTaker:
 
 
 def _has_no_gpus(state: State, name: str) -> bool:
-    """Whether it is a node of which the fleet has no GPUs."""
+    """Whether the node has no GPUs in the fleet."""
     spec = state.fleet.spec_of(name)
     return spec is not None and not spec.gpus
 
 
 def closed_rows(state: State) -> list[int]:
-    """The rows of nodes that the cluster has closed."""
+    """Rows of the nodes that are closed in the cluster."""
     return [state.fleet.rows[name] for name in state.nodes.closed if name in state.fleet.rows]
 
 
 def counts_units(state: State, name: str) -> bool:
-    """Whether pods ask for memory of the node's GPUs in units of gpushare's plugin, and for no compute."""
+    """Whether pods request memory of the node's GPUs in units of gpushare's plugin, and no compute."""
     spec = state.fleet.spec_of(name)
     return spec is not None and spec.sharing_resource == gpushare.RESOURCE
 
@@ -311,7 +311,7 @@ def _columns(state: State, hidden: Mapping[str, Unoffered]) -> _Columns:
 
 
 def with_node(sums: Fragmentation, node: Unoffered) -> Fragmentation:
-    """The sums with a node on offer whose GPUs are devices of DRA. Whether they are peers is not known."""
+    """The sums with a node on offer whose GPUs are devices of DRA. Whether they are peers is unknown."""
     return replace(
         sums,
         nodes=sums.nodes + bool(node.gpus),
@@ -326,7 +326,7 @@ def with_node(sums: Fragmentation, node: Unoffered) -> Fragmentation:
 
 
 def _installed(state: State, columns: _Columns, hidden: Mapping[str, Unoffered]) -> dict[str, Installed]:
-    """By model, with the GPUs that nodes do not offer."""
+    """GPUs by model, with those that nodes do not offer."""
     names = [*(kind.model or UNKNOWN for kind in state.fleet.names.kinds), UNKNOWN]
     labels = np.array(names, object)[state.fleet.arrays.model]  # (N,)
     for name, node in hidden.items():

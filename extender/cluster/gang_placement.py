@@ -1,19 +1,19 @@
-"""Whether the waiting members of a gang fit together, and where; and the room that is held for them.
+"""Places the pending members of a gang together, and holds room for them.
 
-Members are placed one after another in memory. Those that ask for the same go to the nodes in the order of
-their cost, and fill one after the other. For equal members without shares of GPUs the answer is exact. For
-unlike members it may miss a way, so two orders are tried: the largest first, and as given; and then with
-containers of a pod that share GPUs.
+Members are placed one after another in memory. Members with equal requests fill the nodes one by one, in
+order of cost. For equal members without shares of GPUs the result is exact. For unequal members a placement
+may be missed, so two orders are tried: the largest first, and as given; and then with containers of a pod
+that share GPUs.
 
-kube-scheduler places pod after pod, so other pods could take what the rest of a gang needs. From the moment
-at which the watch shows the first member bound, other pods do not see the room of the members that are
-missing: for a limited time, until the minimum is bound. Only members that exist and fit together get room;
-where they do not fit yet, as after the loss of a node, they get it, and the time begins, once they do. Pods
-of higher priority see it.
+kube-scheduler places pod after pod, so other pods could use the resources that the rest of a gang needs. Once
+the watch shows the first member bound, the room for the missing members is hidden from other pods, except
+those of higher priority, for a limited time, until the minimum is bound. Room is held only for members that
+exist and fit together; if they do not fit yet, for instance after the loss of a node, the hold and its time
+begin once they do.
 
 Members prefer few nodes that are near each other. Once members are bound, a node costs less the more of them
-are on it, in its NVLink domain, or below the same switch. Before that, a domain is best if the whole gang
-fits into it, and the smallest such domain: so the first member does not go where the others cannot follow.
+are on it, in its NVLink domain, or below the same switch. Before that, the smallest domain that holds the
+whole gang is best, so that the first member is not placed where the others do not fit.
 """
 
 from __future__ import annotations
@@ -49,13 +49,12 @@ from packing.policies.interface import Policy
 FarCosts: TypeAlias = Callable[[Request], Floats | None]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 _PAUSE = 1.0
-"""Seconds between two searches for room for one gang: its author can change it as often as he likes."""
+"""Seconds between two searches for room for one gang: users can change a gang at any rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingMembers:
-    """``count`` members without a node that ask for the same under the same rules about nodes, such as
-    ``pod``."""
+    """``count`` unbound members with the same request and scheduling constraints, such as ``pod``."""
 
     pod: Pod
     request: Request
@@ -65,8 +64,8 @@ class WaitingMembers:
 def waiting_members(
     pods: Iterable[Pod], most: int, asked_by: Callable[[Pod], Request] = request_of
 ) -> list[WaitingMembers]:
-    """The ``most`` smallest of these pods. A pod whose request cannot be read is left out: it is refused by
-    itself."""
+    """The ``most`` smallest of these pods. A pod with an unreadable request is omitted: it is rejected on its
+    own."""
     members = []
     for pod in pods:
         with suppress(RequestError):
@@ -76,7 +75,7 @@ def waiting_members(
 
 
 def grouped(members: Iterable[WaitingMembers]) -> list[WaitingMembers]:
-    """Members that ask for the same as one group, in the order in which they come first."""
+    """Members with equal requests merged into groups, in order of first appearance."""
     groups: dict[object, WaitingMembers] = {}
     for member in members:
         shape = (member.request, member.pod.spec.node_selector, member.pod.scheduling_constraints)
@@ -93,17 +92,17 @@ def place_together(
     far: FarCosts = lambda request: None,
     allowed: Callable[[WaitingMembers], Flags | None] = lambda members: None,
 ) -> list[Placement] | None:
-    """A place for each member, None if not all fit. The fleet is unchanged afterwards. ``far``: what rows
-    cost more for such a member, (N,), because they are far from the others. ``allowed``: the rows that are
-    not refused to it for something else than room, (N,).
+    """A place for each member, None if not all fit. The fleet is unchanged afterwards. ``far``: additional
+    cost of each row for the member due to its distance from the others, (N,). ``allowed``: rows where nothing
+    but room can rule out the member, (N,).
 
-    Of kube-scheduler's own filters those of ``k8s.node_filter`` count. A node whose device plugin is busy for
-    a moment counts as open. No more than ``limits.GANG_PLACED`` members are placed one by one; those beyond
-    get no place, as if they needed none.
+    Of kube-scheduler's filters, those of ``k8s.node_filter`` apply. A node with a momentarily busy device
+    plugin counts as open. At most ``limits.GANG_PLACED`` members are placed one by one; further members are
+    assigned no place, as if they needed none.
     """
 
     def size(member: WaitingMembers) -> tuple[float, int, int]:
-        gpus = float(gpu_sizes(fleet, member.request).max(initial=0.0))  # on the node where they are most
+        gpus = float(gpu_sizes(fleet, member.request).max(initial=0.0))  # the largest size on any node
         return gpus, member.request.cpu_milli, member.request.memory_bytes
 
     largest_first = sorted(members, key=size, reverse=True)
@@ -149,9 +148,9 @@ def _place_in_order(
 
 
 class _Candidates:
-    """The nodes for members that ask for the same, by their cost before the first of them is placed.
+    """Candidate nodes for members with equal requests, by their cost before the first of them is placed.
 
-    A node that does not fit once is not looked at again: members only take room.
+    A node that once does not fit is not considered again: placing members only reduces room.
     """
 
     def __init__(
@@ -174,7 +173,7 @@ class _Candidates:
         self._rows: list[int] = rows.tolist()
 
     def rows_by_count(self, wanted: int) -> list[int] | None:
-        """The rows of so many members, fewer if not all fit; None where counts do not tell."""
+        """The rows of ``wanted`` members, fewer if not all fit; None if counts cannot decide."""
         copies = copies_that_fit(self._fleet, self._request)
         if copies is None:
             return None
@@ -187,8 +186,8 @@ class _Candidates:
         return found
 
     def taken_one_by_one(self, wanted: int, rows: list[int]) -> Iterator[Allocation]:
-        """What so many members take, given that the fleet holds what those before it take. Adds to ``rows``;
-        ends early if one fits nowhere."""
+        """The allocations of ``wanted`` members; the caller must make each in the fleet before the next.
+        Appends to ``rows``; ends early if a member fits nowhere."""
         candidates = iter(self._rows)
         row = next(candidates, -1)
         accepted = -1
@@ -209,10 +208,9 @@ class _Candidates:
 
 
 class GangHolds:
-    """Keeps room for the gangs that have some members bound, but not all that must run together.
+    """Holds room for gangs with some members bound, but not all that must run together.
 
-    ``seconds``: how long room is held, 0 for not at all. All gangs together have at most
-    ``limits.GANG_HELD`` places.
+    ``seconds``: duration of a hold, 0 for none. All gangs together have at most ``limits.GANG_HELD`` places.
     """
 
     def __init__(
@@ -223,15 +221,15 @@ class GangHolds:
         has_node: Callable[[str], bool],
         place: Callable[[Sequence[WaitingMembers], Sequence[Placement]], Sequence[Placement] | None],
     ) -> None:
-        """``is_bound``: whether the pod of this UID is bound. ``has_node``: whether the cluster has a node of
-        this name. ``place`` returns places for these members of a gang that has these places already, None if
-        they do not fit together."""
+        """``is_bound``: whether the pod with this UID is bound. ``has_node``: whether the cluster has a node
+        with this name. ``place`` returns places for these members in addition to the gang's existing places,
+        None if they do not fit together."""
         self.seconds = 0.0
         self._reservations, self._gangs = reservations, gangs
         self._is_bound, self._has_node, self._place = is_bound, has_node, place
 
     def update(self) -> None:
-        """Begin, renew and end the room of the gangs that have changed, and look again for what one lacks."""
+        """Start, renew and end the holds of changed gangs, and search again for room that a gang lacks."""
         self._reservations.expire()
         rooms = self._reservations.gangs
         for key in {*self._gangs.take_changed(), *self._searched_again()}:
@@ -246,11 +244,11 @@ class GangHolds:
 
     @property
     def lacks_room(self) -> bool:
-        """Whether ``update`` would look again for room that a gang lacks."""
+        """Whether ``update`` would search again for room that a gang lacks."""
         return bool(self._searched_again())
 
     def _searched_again(self) -> list[str]:
-        """The gang to look again for room for: of those that lack it the one that has waited longest."""
+        """The gang without room whose last search was longest ago, if any is due."""
         now, rooms = self._reservations.clock(), self._reservations.gangs
         lacking = {key: room.searched for key, room in rooms.items() if room.lacks or self._has_lost(room)}
         if not lacking or now - max(lacking.values()) < _PAUSE:
@@ -262,20 +260,20 @@ class GangHolds:
         return not all(self._has_node(place.node) for place in room.places)
 
     def describe(self, key: str) -> str:
-        """What is held for a gang, in words; "" if no member is bound, or all that must be."""
+        """The room that is held for a gang, in words; "" if no member is bound, or enough are."""
         self._reservations.expire()
         room = self._reservations.gangs.get(key)
         if room is None:
             return ""
         if room.is_over:
-            return f"no room is held for the others any more: they were not bound within {self.seconds:g} s"
+            return f"room for the others is no longer held: they were not bound within {self.seconds:g} s"
         if not room.places:
-            return "no room is held for the others: they are not there, too many, or do not fit together"
+            return "no room is held for the others: they do not exist, are too many, or do not fit together"
         left = math.ceil(room.expires - self._reservations.clock())
         return f"room for {len(room.places)} more is held for {left} s"
 
     def _renew(self, room: GangRoom, gang: Gang) -> None:
-        """Release places that no waiting member needs any more, and search for those that are missing."""
+        """Release places that no pending member needs, and search for missing places."""
         members = self._gangs.still_to_start(gang, gang.to_place, self._is_bound)
         waiting, bound = [*members.free, *members.gated], {pod.key: pod.node_name for pod in members.room}
         unpromised = [pod for pod in waiting if not pod.nominated_node]  # the others have room already
@@ -300,8 +298,8 @@ class GangHolds:
 
 
 def _kept(places: Sequence[Placement], counts: Counter[Request], nodes: list[str]) -> list[Placement]:
-    """At most so many places for each request. Those on ``nodes``, where members have just been bound, are
-    released first."""
+    """At most ``counts`` places for each request. Places on ``nodes``, where members have just been bound,
+    are released first."""
     taken = Counter(nodes)
     released_first = []
     for place in places:
@@ -316,7 +314,7 @@ def _kept(places: Sequence[Placement], counts: Counter[Request], nodes: list[str
 
 
 def _without(wanted: Sequence[WaitingMembers], having: Counter[Request]) -> list[WaitingMembers]:
-    """The wanted members that have no place yet."""
+    """The wanted members without a place."""
     lacking = []
     for member in wanted:
         count = max(member.count - having[member.request], 0)
@@ -327,23 +325,23 @@ def _without(wanted: Sequence[WaitingMembers], having: Counter[Request]) -> list
 
 
 FAR = 1.0
-"""What a node costs more that has nothing to do with the gang's other members, in GPUs for each GPU of the
-pod. A placement costs about one for each on average (``packing/cost/slots.py``). Policies other than
+"""Additional cost of a node far from all other members of the gang, in GPUs for each GPU of the pod. A
+placement costs about one GPU for each on average (``packing/cost/slots.py``). Policies other than
 ``inventory`` have costs up to 100: there it only breaks ties."""
 NEAR = (1.0, 0.8, 0.5, 0.3, 0.15)
-"""The part of it that goes where a member is on the same node, in the same NVLink domain, below the same leaf
-switch, the same spine, the same core."""
+"""The fraction of it that is waived if a member is on the same node, in the same NVLink domain, below the
+same leaf switch, the same spine, the same core."""
 
 
 class GangCosts:
-    """What nodes cost more for the members of a gang, with the tables of the cluster's state."""
+    """Additional costs of nodes for the members of a gang, from the tables of the cluster's state."""
 
     def __init__(self, gangs: GangTable, pods: PodTable, fleet: Fleet, network: Network) -> None:
         self._gangs, self._pods, self._fleet, self._network = gangs, pods, fleet, network
 
     def __call__(self, pod: Pod, request: Request) -> Floats | None:
-        """What each row costs more because it is far from the other members of the pod's gang: (N,) in GPUs;
-        None for a pod of its own."""
+        """Additional cost of each row due to its distance from the other members of the pod's gang: (N,) in
+        GPUs; None for a pod without a gang."""
         if self._gangs.is_single(pod) or (gang := self._gangs.gang_of(pod)) is None:
             return None
         others = [other for other in self._gangs.members(gang.key)[:GANG_READ] if other.key != pod.key]
@@ -357,8 +355,8 @@ class GangCosts:
 def gang_costs(
     fleet: Fleet, domains: DomainIds, request: Request, bound: Sequence[int], missing: int
 ) -> Floats:
-    """What each row costs more for one of ``missing`` members: (N,) in GPUs. ``bound``: the rows of those
-    that are bound."""
+    """Additional cost of each row for one of ``missing`` members: (N,) in GPUs. ``bound``: rows of the bound
+    members."""
     nearness = _nearness(domains, bound) if bound else _room_nearby(fleet, domains, request, missing)
     sizes = gpu_sizes(fleet, request)
     cost: Floats = (FAR * np.where(sizes > 0, sizes, 1) * (1 - nearness)).astype(np.float32)
@@ -366,7 +364,7 @@ def gang_costs(
 
 
 def _nearness(domains: DomainIds, bound: Sequence[int]) -> npt.NDArray[np.float64]:
-    """0 to 1: the mean over the bound members. One pass for all members in the same domains."""
+    """Mean over the bound members, 0 to 1. One pass for all members in the same domains."""
     nearness = np.zeros(domains.shape[1])
     for shared, members in Counter(tuple(domains[:, row].tolist()) for row in bound).items():
         nearest = np.zeros(domains.shape[1])
@@ -381,7 +379,7 @@ def _nearness(domains: DomainIds, bound: Sequence[int]) -> npt.NDArray[np.float6
 
 
 def _room_nearby(fleet: Fleet, domains: DomainIds, request: Request, missing: int) -> npt.NDArray[np.float64]:
-    """0 to 1: by the nearest domain into which all missing members fit; a little more for a small one."""
+    """Nearness of the nearest domain that holds all missing members, 0 to 1; slightly more if it is small."""
     room = _room(fleet, request)
     nearness = np.zeros(room.size)
     levels = np.vstack([np.arange(domains.shape[1], dtype=np.int32), domains])  # nodes themselves first
@@ -396,7 +394,7 @@ def _room_nearby(fleet: Fleet, domains: DomainIds, request: Request, missing: in
 
 
 def _room(fleet: Fleet, request: Request) -> npt.NDArray[np.float64]:
-    """How many such members fit on each row, about: exact where devices are only counted."""
+    """Approximate number of such members that fit on each row; exact if devices are only counted."""
     copies = copies_that_fit(fleet, request)
     if copies is not None:
         return copies.astype(np.float64)

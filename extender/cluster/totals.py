@@ -1,4 +1,4 @@
-"""The sums of the census. Without what counts them: commands print those of a running Stowage."""
+"""Sums of the census, apart from the code that counts: commands print those of a running Stowage."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from extender.untrusted.visible import many
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All nodes with GPUs. ``closed_nodes`` take no pods, and ``closed_gpus`` are theirs. ``not_offered``:
-    GPUs that nobody can get, ``missing`` those of them on nodes on offer. ``uncounted`` nodes have GPUs, and
-    it is not known how many. ``free``, ``whole`` and ``whole_nodes`` are those on offer; ``waiting`` pods.
-    ``objectives``: by queue with a wait objective, when the oldest pending pod was created (Unix seconds),
-    and the objective in seconds."""
+    """Sums over all nodes with GPUs. ``closed_nodes`` accept no pods; they have ``closed_gpus``.
+    ``not_offered``: GPUs that cannot be allocated, ``missing`` those of them on nodes on offer. ``uncounted``
+    nodes have an unknown number of GPUs. ``free``, ``whole`` and ``whole_nodes`` are on offer. ``waiting``:
+    pending pods. ``objectives``: for each queue with a wait objective, the creation time of its oldest
+    pending pod (Unix seconds), and the objective in seconds."""
 
     nodes: int
     gpus: int

@@ -1,8 +1,8 @@
-"""GPUs that a node has and that its allocatable does not show: those of a node that offers none of them (its
-device plugin or driver is gone), whose inventory cannot be read, or that are in ResourceSlices only. Those
-that are missing of a node that offers others are ``not_offered``.
+"""GPUs of a node that are not in its allocatable resources: the node offers none of its GPUs (its device
+plugin or driver is gone), its inventory is unreadable, or its GPUs are only in ResourceSlices. If the node
+offers some GPUs, the others are ``not_offered``.
 
-No GPU vanishes from a table or a sum because of that.
+Tables and sums include these GPUs.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from packing.fleet.stranded import closed_reason
 from packing.model.gpu_catalog import find_model
 from packing.model.reasons import Reason
 
-_UNREAD_CLAIM = "a claim that cannot be read may hold any of them"
-_INCOMPLETE = "ResourceSlices are missing or cannot be read"
+_UNREAD_CLAIM = "an unreadable claim may hold any of them"
+_INCOMPLETE = "ResourceSlices are missing or unreadable"
 _NAMED = 4
-ONLY_CLAIMS = "only claims get its GPUs"
+ONLY_CLAIMS = "its GPUs are for claims only"
 
 
 @dataclass(frozen=True, slots=True)
 class Unoffered:
-    """``gpus``: how many; 0 is not known. ``used``: how many of them pods or claims have, ``held``: by pod.
-    ``free``: those that claims can get, without those with a taint. ``note``: what is the matter; ``claims``:
-    claims can get its GPUs."""
+    """``gpus``: their number, 0 if unknown. ``used``: number held by pods or claims, ``held``: by pod.
+    ``free``: number that can be allocated to claims, without tainted GPUs. ``note``: why the node does not
+    offer them. ``claims``: whether they can be allocated to claims."""
 
     gpus: int
     model: str
@@ -45,14 +45,14 @@ class Unoffered:
 
 
 def closed_text(state: State, name: str) -> str:
-    """Why the node takes no pods: what the fleet says, or else the cluster (cordoned, not ready); "" if it
-    takes some."""
+    """Why the node accepts no pods, according to the fleet, or else to the cluster (cordoned, not ready); ""
+    if it accepts pods."""
     reason = closed_reason(state.fleet.arrays, state.fleet.rows[name])
     return reason.text if reason is not Reason.FITS else state.nodes.closed.get(name, "")
 
 
 def unoffered(state: State, name: str) -> Unoffered | None:
-    """The GPUs of a node, None where it offers some, or has none as far as is known."""
+    """The GPUs of a node; None if it offers some of them, or has none as far as is known."""
     spec = state.fleet.spec_of(name)
     if spec is None or spec.gpus:
         return None
@@ -75,7 +75,7 @@ def unoffered(state: State, name: str) -> Unoffered | None:
 
 
 def _model(product: str) -> str:
-    """The name in the catalog, or what the product is called. Labels write dashes for spaces."""
+    """The name in the catalog, or else the product name. Labels have dashes instead of spaces."""
     model = find_model(product.replace(" ", "-"))
     return model.name if model else product
 
@@ -89,13 +89,13 @@ def _held(state: State, name: str) -> Iterator[tuple[str, int]]:
 
 
 def missing_gpus(state: State, name: str) -> int:
-    """How many GPUs are missing of a node that offers others; where ResourceSlices may offer them, none."""
+    """Number of GPUs that a node with other GPUs does not offer; 0 if ResourceSlices may offer them."""
     missing, labels = state.nodes.unoffered.get(name, 0), state.nodes.labels_of(name)
     return 0 if missing and state.devices.on_node(name, labels).has_pools else missing
 
 
 def not_offered(state: State, name: str) -> str:
-    """Which GPUs are missing of a node that offers others, or unhealthy; "" for none."""
+    """The GPUs that are unhealthy, or missing on a node that offers others, in words; "" for none."""
     spec, missing = state.fleet.spec_of(name), missing_gpus(state, name)
     if spec and spec.gpus and (sick := state.nodes.unhealthy.get(name, 0)):
         return f"{sick} of its {len(spec.gpus)} GPUs {'is' if sick == 1 else 'are'} unhealthy"
@@ -105,13 +105,13 @@ def not_offered(state: State, name: str) -> str:
 
 
 def unoffered_note(state: State, name: str) -> str:
-    """What is the matter with GPUs that the node does not offer, "" for nothing."""
+    """Why the node does not offer some of its GPUs; "" if it offers all."""
     hidden = unoffered(state, name)
     return hidden.note if hidden else not_offered(state, name)
 
 
 def unoffered_counts(state: State) -> dict[str, int]:
-    """How many GPUs each node has and does not offer, not to claims either; 0 is not known."""
+    """Number of GPUs that each node offers neither to pods nor to claims; 0 if unknown."""
     labels_of, on_node = state.nodes.labels_of, state.devices.on_node
     counts = state.nodes.unoffered.items()
     return {
@@ -122,18 +122,18 @@ def unoffered_counts(state: State) -> dict[str, int]:
 
 
 def unoffered_text(state: State) -> str:
-    """The nodes with GPUs that are not offered, those with most first; "" for none."""
+    """Nodes with GPUs that are not offered, in descending order of their number; "" for none."""
     counts = sorted(unoffered_counts(state).items(), key=lambda entry: (-entry[1], entry[0]))
     if not counts:
         return ""
     named = listed(
         [f"{shorten(name, KEY)} ({count or 'unknown'})" for name, count in counts], _NAMED, " nodes"
     )
-    return f"Nodes have GPUs that they do not offer now: {named}. See stowage top and /debug/problems."
+    return f"Nodes have GPUs that they do not offer: {named}. See stowage top and /debug/problems."
 
 
 def device_problem(state: State, on_node: NodeDevices, index: int) -> str:
-    """Why claims may not get a device of a node though none is known to hold it, "" for no reason."""
+    """Why a device of a node cannot be allocated although no known claim holds it; "" for no reason."""
     if _may_be_held(state, on_node):
         return _UNREAD_CLAIM
     taints = on_node.device(index).taints
@@ -145,7 +145,7 @@ def _may_be_held(state: State, on_node: NodeDevices) -> bool:
 
 
 def in_slices(state: State, name: str, on_node: NodeDevices) -> Unoffered | None:
-    """The GPUs among the devices of DRA of a node."""
+    """The GPUs among a node's DRA devices."""
     gpu_of, gpus = on_node.gpus(), dict[str, list[str]]()
     held, taken = set[str](), set[str]()
     product = ""

@@ -132,7 +132,7 @@ def test_the_room_is_given_up_after_the_time(caplog: pytest.LogCaptureFixture) -
         state.reservations.expire()
     assert caplog.text.count("stowage default/g: not complete after 60 s") == 1
     assert state.reservations.is_empty  # from here on it costs no other pod any time
-    assert "any more: they were not bound within 60 s" in explain(state, pods[1]).gang
+    assert "no longer held: they were not bound within 60 s" in explain(state, pods[1]).gang
 
 
 def test_no_second_time_before_the_gang_starts_again() -> None:
@@ -152,7 +152,7 @@ def test_nothing_is_held_for_members_that_do_not_fit_or_do_not_exist() -> None:
     state, _ = holding_state(*NODES, *pods)
     bind(state, pods[0], "a")
     assert free_for(state) == ["b", "c"]
-    text = "no room is held for the others: they are not there, too many, or do not fit together"
+    text = "no room is held for the others: they do not exist, are too many, or do not fit together"
     assert text in explain(state, pods[1]).gang
     assert state.reservations.is_empty
     state, _ = holding_state(*NODES, pods[0])

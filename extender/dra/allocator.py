@@ -232,7 +232,7 @@ class _Search:
         if not sub.tolerates_taints(new.device) or (consumed := self._consumption(sub, new.device)) is None:
             return False
         if not self._add(new, consumed):
-            raise SearchAborted("a constraint excludes one of all devices")
+            raise SearchAborted("a constraint excludes a device although all are requested")
         return self._finish(new, lambda: self._allocate_all(index, number, devices[1:]))
 
     def _allocate_count(self, index: int, number: int, count: int, start: int) -> bool:

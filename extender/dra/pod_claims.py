@@ -75,7 +75,7 @@ def _check_usable(claim: ResourceClaim, pod: Pod) -> None:
     if claim.deleting:
         raise AllocationRefused(f"claim {quoted(claim.name)} is being deleted")
     if claim.made_for and claim.name in dict(pod.claims).values() and claim.made_for != pod.uid:
-        raise AllocationRefused(f"claim {quoted(claim.name)} was made for another pod")
+        raise AllocationRefused(f"claim {quoted(claim.name)} was created for another pod")
 
 
 def allocated_on(cache: DeviceCache, pod: Pod) -> tuple[NodeScope, ...]:
@@ -115,7 +115,7 @@ def _validate(cache: DeviceCache, devices: DeviceClaim) -> None:
                 raise _missing(cache, f"device class {quoted(sub.device_class)}")
     least = sum(min((sub.count or 0 for sub in r.subrequests), default=0) for r in devices.requests)
     if least > MAX_DEVICES_PER_CLAIM:
-        raise AllocationRefused(f"a claim asks for more than {MAX_DEVICES_PER_CLAIM} devices")
+        raise AllocationRefused(f"a claim requests more than {MAX_DEVICES_PER_CLAIM} devices")
 
 
 def class_resources(spec: PodSpec) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ class NodeTopologyManifest(Manifest, frozen=True, gc=False):
         in_order = tuple(node for _, node in sorted(numa.items()))
         metadata, problem = self.metadata, shorten(next(iter(problems), ""))
         if policy is None:
-            policy, problem = "none", problem or "it names no policy that is known"
+            policy, problem = "none", problem or "it names no known policy"
         return NodeTopology(metadata.name, policy, whole_pods, in_order, metadata.resourceVersion, problem)
 
     def _judges(self) -> tuple[Policy | None, bool]:

@@ -168,7 +168,7 @@ class DeviceConstraint(
 
     def __post_init__(self) -> None:
         if bool(self.match_attribute) == bool(self.distinct_attribute):
-            raise Unreadable("a constraint has not one attribute")
+            raise Unreadable("a constraint does not have exactly one attribute")
 
     @cached_property
     def attribute(self) -> str:

@@ -54,7 +54,7 @@ def _meaning(today: Row, packed: Sequence[Row]) -> Iterator[str]:
         jobs = [*filter(None, (_more(start, before, size, f"{size}-GPU job") for size in start))]
         said = [" and ".join(filter(None, free)) + " would be free"] if any(free) else []
         said += [f"{jobs[0]} could start"] if jobs else []
-        said = said or ["as good as today"]
+        said = said or ["no change from today"]
         if held := row["held_back"]:
             pods = f"{held} pods" if held > 1 else "1 pod"
             said.append(f"{pods} kept from a weaker device (--allow-downgrade)")

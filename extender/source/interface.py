@@ -97,7 +97,7 @@ class Source(Protocol):
 
         Call it before ``start``. Raises ``Unavailable`` if the source cannot select.
         """
-        raise Unavailable("node_selector: a file has the nodes that it has; leave the others out of it")
+        raise Unavailable("node_selector: a file delivers all its nodes; remove the others from it")
 
     def joining(self) -> frozenset[str]:
         """Nodes that will be delivered within seconds (see ``Shard``)."""

@@ -81,7 +81,7 @@ def _ask(url: str, query: str) -> dict[str, float]:
     try:
         parsed = json.loads(body)
     except (ValueError, RecursionError):
-        raise MetricsError(f"{url} answers with status {answer.status}, and not with JSON") from None
+        raise MetricsError(f"{url} answers with status {answer.status} without JSON") from None
     return _values(parsed, url)
 
 
@@ -92,7 +92,7 @@ def _values(parsed: object, url: str) -> dict[str, float]:
     data = answer.get("data")
     series = data.get("result") if isinstance(data, dict) else None
     if not isinstance(series, list) or len(series) > METRICS_SERIES:
-        raise MetricsError(f"{url} answers with no list of at most {METRICS_SERIES} series")
+        raise MetricsError(f"{url} does not answer with a list of at most {METRICS_SERIES} series")
     values: dict[str, float] = {}
     for entry in series:
         key, value = _pod_and_value(entry)

@@ -112,9 +112,9 @@ def _lines(text: bytes, file: str) -> Iterator[dict[str, Any]]:
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):
-            raise Unavailable(f"{file}: line {number}: is no JSON, so the dump is incomplete") from None
+            raise Unavailable(f"{file}: line {number}: is not JSON, so the dump is incomplete") from None
         if not isinstance(found, dict):
-            raise Unavailable(f"{file}: line {number}: is no object")
+            raise Unavailable(f"{file}: line {number}: is not an object")
         yield found
 
 
@@ -124,7 +124,7 @@ def _validated(kind: type[Any], fields: object, where: str) -> Any:  # noqa: ANN
     except ValidationError as error:
         raise Unavailable(shorten(f"{where}: {validation_problem(error)}")) from None
     except TypeError:  # a list where the record has pairs
-        raise Unavailable(f"{where}: is no record") from None
+        raise Unavailable(f"{where}: is not a record") from None
 
 
 def _with_node_sets(fields: object) -> object:

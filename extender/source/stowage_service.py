@@ -77,7 +77,7 @@ class StowageService:
         try:
             found = json.loads(answer)
         except (ValueError, RecursionError):
-            raise NotAsked(f"{self.name} answers {status}, and not with JSON") from None
+            raise NotAsked(f"{self.name} answers {status} without JSON") from None
         if status == HTTPStatus.OK:
             return found
         raise self._refusal(status, found if isinstance(found, dict) else {})
@@ -156,7 +156,7 @@ def _find(rest: RestClient, namespace: str | None) -> _Found:
         except NO_ANSWER as error:
             raise NotAsked(f"the API server does not answer: {_reason(error)}") from None
         except (ValueError, KeyError, IndexError, TypeError):
-            raise NotAsked("the API server answers with no list of Services") from None
+            raise NotAsked("the API server does not answer with a list of Services") from None
         return _chosen(found, space)
     return _Found(namespace or NAMESPACE, NAME, PORT)
 

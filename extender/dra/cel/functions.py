@@ -107,7 +107,7 @@ def _int(value: object) -> int:
     if isinstance(value, str):
         return int64(int(value)) if _INTEGER.fullmatch(value) else fail("not an integer")
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Unsupported("int() of a value that is neither text nor integer")
+        raise Unsupported("int() of a value that is neither a string nor an integer")
     return value
 
 
@@ -115,7 +115,7 @@ def _string(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str | int):
-        raise Unsupported("string() of a value that is neither text, integer nor boolean")
+        raise Unsupported("string() of a value that is not a string, an integer or a boolean")
     return str(value)
 
 

@@ -73,7 +73,7 @@ class Selector:
                 result = self.program(Scope(variables, meter))
         except RecursionError:
             raise Unsupported("nested too deeply") from None
-        return result if isinstance(result, bool) else cel.fail("the result is not true or false")
+        return result if isinstance(result, bool) else cel.fail("the result is not a boolean")
 
 
 def device_variables(
@@ -184,7 +184,7 @@ class Parser:
         """The program for the whole expression."""
         program = self._expression()
         if rest := self._tokens[-1][1]:
-            raise Unsupported(f"{quoted(rest)} where the expression should end")
+            raise Unsupported(f"{quoted(rest)} after the end of the expression")
         return program
 
     def _next(self) -> Token:

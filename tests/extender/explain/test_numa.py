@@ -64,7 +64,7 @@ def said(state: State, pod: Pod) -> str:
     ("others", "why"),
     [
         ([], "the node has no NodeResourceTopology"),
-        ([report("unknown", 4, 4, policy="a policy to come")], "it names no policy that is known"),
+        ([report("unknown", 4, 4, policy="a policy to come")], "it names no known policy"),
     ],
 )
 def test_a_node_whose_policy_is_not_known_does_not_fit_silently(others: list[NodeTopology], why: str) -> None:

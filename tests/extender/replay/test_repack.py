@@ -348,7 +348,7 @@ def test_the_table_says_what_the_result_means(replayed) -> None:
     assert "inventory: 1 more node would be free; 1 more 8-GPU job could start; 2 pods kept" in text
     assert "from a weaker device (--allow-downgrade)." in text
     full = [*replayed(node("n1"), pod("a", "n1", 4)).values()]
-    assert "best-fit: as good as today." in snapshot_table(full)
+    assert "best-fit: no change from today." in snapshot_table(full)
 
 
 def test_whole_gpus_are_counted_by_model(replayed) -> None:

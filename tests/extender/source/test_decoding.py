@@ -144,7 +144,7 @@ def test_any_line_of_a_watch(found, what):
     watching = follower(kind)
     assert all(event.kind == kind for event in watching.chunk(change(obj, what)))
     named = isinstance(obj, dict) and isinstance(obj.get("metadata"), dict) and obj["metadata"].get("name")
-    # "\ud800" is no JSON.
+    # "\ud800" is not JSON.
     assert watching.watching or what == "ERROR" or "\\ud800" in json.dumps(obj) or not named
 
 
@@ -152,7 +152,7 @@ def test_any_line_of_a_watch(found, what):
 @given(objects)
 def test_null_is_as_good_as_absent(found):
     kind, obj = found
-    assume("\\ud800" not in json.dumps(obj))  # which is no JSON
+    assume("\\ud800" not in json.dumps(obj))  # which is not JSON
     labels = [obj.get("metadata", {}) if isinstance(obj, dict) else {}]
     for one in labels:
         if isinstance(one, dict):  # there null is an empty text

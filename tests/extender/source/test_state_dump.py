@@ -131,7 +131,7 @@ def test_every_kind_is_tried_here() -> None:
 
 LINES = text(*RECORDS).splitlines()
 BROKEN = {
-    "cut within a line": ("\n".join(LINES)[:-200], "is no JSON, so the dump is incomplete"),
+    "cut within a line": ("\n".join(LINES)[:-200], "is not JSON, so the dump is incomplete"),
     "cut after a line": ("\n".join(LINES[:-1]), "is incomplete: the dump ended after 20 records"),
     "a line is missing": ("\n".join(LINES[:3] + LINES[4:]), "is incomplete: 19 of 20 records"),
     "another version": (LINES[0].replace('"format":2', '"format":1'), "is a dump of another version"),
@@ -140,11 +140,11 @@ BROKEN = {
         f'{LINES[0]}\n{{"kind":"Pod","record":{{"namespace":3}}}}',
         "line 2: namespace: Input should be a valid string",
     ),
-    "a list": (f"{LINES[0]}\n[]", "line 2: is no object"),
+    "a list": (f"{LINES[0]}\n[]", "line 2: is not an object"),
     "no pairs": (
         f'{LINES[0]}\n{{"kind":"ResourceSlice","record":{{"name":"s","devices":[{{"name":"d",'
         '"consumes_counters":3}]}}',
-        "line 2: is no record",
+        "line 2: is not a record",
     ),
     "no learned request": (LINES[0].replace('"cpu_milli":1000', '"cpu_milli":-1'), "line 1: "),
     "an endless weight": (LINES[0].replace('"weight":2.5', '"weight":1e308'), "learned.0.weight: "),

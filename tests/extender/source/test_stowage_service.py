@@ -20,7 +20,7 @@ def test_an_endless_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b"[" * 100_000])
 def test_an_answer_that_is_no_json(body: bytes) -> None:
-    with pytest.raises(NotAsked, match="it answers 200, and not with JSON"):
+    with pytest.raises(NotAsked, match="it answers 200 without JSON"):
         answering(200, body).get("/debug/nodes")
 
 

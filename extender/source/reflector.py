@@ -40,7 +40,7 @@ _HANGS_UP = getattr(select, "POLLRDHUP", 0)  # Linux; other systems report a clo
 
 
 class Freshness(Enum):
-    """How current the delivered events are, as far as this is known without a request."""
+    """Freshness of the delivered events, as far as it is known without a request."""
 
     CURRENT = auto()  # the watch has been open long enough to deliver missed events
     BEHIND = auto()  # the watch is not open, and the server answers: there may be newer events
@@ -141,7 +141,7 @@ class Reflector:
         return WatchStatus(self._watched.full_resource, silent, closed, problem, dict(self._ended))
 
     def freshness(self) -> Freshness:
-        """How current the delivered events are now."""
+        """The present freshness of the delivered events."""
         now, settled_at = time.monotonic(), self._settled_at
         if settled_at is not None and self._is_closed_by_server():
             return Freshness.UNKNOWN

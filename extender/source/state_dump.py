@@ -42,7 +42,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a service knows in addition to the objects of the cluster.
+    """The knowledge of a service in addition to the objects of the cluster.
 
     ``at``: Unix seconds. ``settings``: those that differ from the defaults. ``learned``: the demand,
     from the pods counted by ``arrived``.

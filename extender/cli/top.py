@@ -18,7 +18,7 @@ from extender.cli import cluster_args
 from extender.cli.cluster_args import whole_number
 from extender.explain.answers import NodeLine, Overview, WaitingLine, amounts
 from extender.untrusted.terminal import clear_screen, line_width
-from extender.untrusted.visible import columns, joined, listed, visible, wrapped
+from extender.untrusted.visible import columns, csv_text, joined, listed, visible, wrapped
 
 if TYPE_CHECKING:
     from extender.cluster.state import State
@@ -55,7 +55,10 @@ def add_parser(subparsers: Subparsers) -> None:
     cluster_args.add_running(parser)
     cluster_args.add_namespace(parser, "show the pending pods of this namespace")
     more = "any width, with each GPU, zone, islands, MIG, CPU, memory"
-    cluster_args.add_output(parser, "table", "wide", "json", "yaml", "name", wide=more)
+    cluster_args.add_output(
+        parser, "table", "wide", "json", "yaml", "csv", "name", wide=more, csv="the nodes"
+    )
+    parser.add_argument("--no-headers", action="store_true", help="print only the rows of the nodes")
     text = "one line per node, model or zone (node)"
     parser.add_argument("--by", choices=get_args(By), default="node", help=text)
     text = f"{', '.join(get_args(Sort))}: numbers in descending order (name)"
@@ -132,11 +135,21 @@ def _shown(found: Overview, now: float, args: argparse.Namespace) -> str:
     if args.output == "name":
         names = [f"node/{line.node}" if isinstance(line, NodeLine) else line.name for line in lines]
         return joined([*names, *(f"pod/{pod.pod}" for pod in found.waiting)])
+    if args.output == "csv":
+        values = to_jsonable_python(lines)
+        cells = [[_cell(value) for value in line.values()] for line in values]
+        return csv_text([*([] if args.no_headers else map(list, values[:1])), *cells])
     if args.output in ("json", "yaml"):
         shown = to_jsonable_python(found) | {f"{args.by}s": lines}
         text = to_json(shown, indent=None if args.watch else 2).decode()
         return cluster_args.structured(text, args.output)
-    return render(found, lines, args.by, now, wide=args.output == "wide")
+    return render(found, lines, args.by, now, wide=args.output == "wide", headers=not args.no_headers)
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, dict):
+        return _profiles(value)
+    return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _states(
@@ -219,13 +232,21 @@ def in_order(lines: Sequence[NodeLine | Group], sort: Sort) -> list[NodeLine | G
 
 
 def render(
-    found: Overview, lines: Sequence[NodeLine | Group], by: By, now: float, *, wide: bool = False
+    found: Overview,
+    lines: Sequence[NodeLine | Group],
+    by: By,
+    now: float,
+    *,
+    wide: bool = False,
+    headers: bool = True,
 ) -> str:
-    """These lines, a summary, and pending pods. ``now`` in Unix seconds."""
+    """These lines; with ``headers`` also a summary, and pending pods. ``now`` in Unix seconds."""
     width = line_width(wide=wide)
     more = _WIDE_HEAD if wide and by == "node" else ()
     head = ("NODE", *_HEAD, *more) if by == "node" else (by.upper(), "NODES", *_HEAD[1:6], "MIG FREE")
     rows = [_node(line, wide=wide) if isinstance(line, NodeLine) else _group_row(line) for line in lines]
+    if not headers:
+        return joined(columns(rows, width=width))
     texts = columns([head, *rows], width=width)
     sentences = [found.totals.text, *_late(found, now), *_mig(found.nodes), *_problems(found), *found.unread]
     texts += ["", *(line for text in sentences for line in wrapped(visible(text), width))]

@@ -15,7 +15,7 @@ from extender.cli import main as cli
 CASES = [
     ("stowage e", {"explain"}),
     ("stowage top --so", {"--sort", "--sort-by"}),
-    ("stowage top -o ", {"table", "wide", "json", "yaml", "name"}),
+    ("stowage top -o ", {"table", "wide", "json", "yaml", "csv", "name"}),
     ("stowage top --output js", {"json"}),
     ("stowage plan dr", {"drain"}),
     ("stowage replay -o cs", {"csv"}),
@@ -74,5 +74,5 @@ compgen() {{ print -r -- "$2" >&2 }}
 COMP_WORDS=(stowage top -o '') COMP_CWORD=3
 emulate sh -c _stowage 2>&1
 print $_comps[stowage]"""
-    words = {"table", "wide", "json", "yaml", "name", "_bash_complete -o default -F _stowage"}
+    words = {"table", "wide", "json", "yaml", "csv", "name", "_bash_complete -o default -F _stowage"}
     assert said(["zsh", "-f", "-c"], text, tmp_path) == words

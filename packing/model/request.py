@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Literal
@@ -149,9 +149,13 @@ class Models:
         if not (self.allow or self.deny):
             return True
         text = model_text(model)
-        if not text.strip("-") or any(name.found_in(text) for name in self.deny):
+        if not text.strip("-") or _any_in(self.deny, text):
             return False
-        return all(any(name.found_in(text) for name in group) for group in self.allow)
+        return all(_any_in(group, text) for group in self.allow)
+
+
+def _any_in(names: Iterable[ModelName], text: str) -> bool:
+    return any(name.found_in(text) for name in names if name.words[0] in text)
 
 
 ANY = NameFilter()

@@ -1,7 +1,7 @@
-"""The arguments of ``stowage``, and the subcommand that they name.
+"""Parses the arguments of ``stowage``, and runs the subcommand.
 
-Each subcommand imports what it needs when it runs: help and wrong arguments are answered without loading the
-compiler or the Kubernetes client.
+Each subcommand imports its modules when it runs: help and argument errors do not load the compiler or the
+Kubernetes client.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _EVERYWHERE = ("-n", "--namespace", "--context", "--kubeconfig")
 
 
 def _reordered(argv: Sequence[str]) -> list[str]:
-    """``help COMMAND`` as ``COMMAND --help``; what kubectl takes before a command goes after it."""
+    """``help COMMAND`` as ``COMMAND --help``, and kubectl's options before a command moved after it."""
     before: list[str] = []
     after = [*argv]
     while after and after[0].partition("=")[0] in _EVERYWHERE:
@@ -54,23 +54,23 @@ def _reordered(argv: Sequence[str]) -> list[str]:
 
 
 def _conflict(args: argparse.Namespace) -> str:
-    """Why the arguments of ``serve`` do not go together; "" if they do."""
+    """Why arguments cannot be combined; "" if they can."""
     has = {name: bool(value) for name, value in vars(args).items()}
     debug_port = getattr(args, "debug_port", None) is not None
     if "filename" in has and not (has["pod"] or has["filename"] or len(args.snapshot or ()) > 1):
         return "nothing to explain: expected -f FILE, NAMESPACE/POD or KIND/NAME"
     if has.get("context") and (has["snapshot"] or has["example"]):
-        return "--context names a cluster: it does not go with --snapshot or --example"
+        return "--context selects a cluster: it cannot be combined with --snapshot or --example"
     if has.get("debug_host") and not debug_port:
-        return "--debug-host needs --debug-port: one port has one address"
+        return "--debug-host requires --debug-port: each port has one address"
     if has.get("tls_cert") != has.get("tls_key"):
-        return "--tls-cert and --tls-key need each other"
+        return "--tls-cert and --tls-key require each other"
     if has.get("client_ca") and not has["tls_cert"]:
-        return "--client-ca needs --tls-cert and --tls-key"
+        return "--client-ca requires --tls-cert and --tls-key"
     if has.get("client_ca") and not debug_port:
-        return "--client-ca needs --debug-port: kubelet's probes and Prometheus have no client certificate"
+        return "--client-ca requires --debug-port: kubelet's probes and Prometheus have no client certificate"
     if has.get("client_name") and not has["client_ca"]:
-        return "--client-name needs --client-ca"
+        return "--client-name requires --client-ca"
     return ""
 
 
@@ -86,7 +86,7 @@ _MODULES = {
     "completion": ("extender.cli.completion", "print a completion script for bash, zsh or fish"),
     "demo": ("extender.cli.demo", "place pods on an example cluster, with and without Stowage"),
 }
-"""Subcommands in modules of their own: each module has ``add_parser(subparsers)`` and ``run(args)``."""
+"""Subcommands in their own modules, each with ``add_parser(subparsers)`` and ``run(args)``."""
 
 
 _PROGRAM = "kubectl stowage" if Path(sys.argv[0]).name == "kubectl-stowage" else "stowage"
@@ -100,18 +100,18 @@ def version() -> str:
 
 
 class _PrintVersion(argparse.Action):
-    """Reads the version only when it is asked for, which takes a while."""
+    """Reads the version only on demand, because that takes a while."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
         parser.exit(_print_version())
 
 
 class _Parser(argparse.ArgumentParser):
-    """Suggests the name that is nearest to a mistaken one."""
+    """Suggests the most similar name for an unknown name."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # noqa: ANN401
         found, unknown = super().parse_known_args(args, namespace)
-        if unknown:  # said here, where the options of the command are known
+        if unknown:  # here, where all options are known
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
 
@@ -125,7 +125,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
-    """The parser. Of the modules in ``_MODULES`` it imports only the one of ``command``."""
+    """The parser. Of ``_MODULES``, it imports only the module of ``command``."""
     parser = _Parser(prog=_PROGRAM, description="GPU bin-packing scheduler extender for Kubernetes.")
     parser.add_argument("--version", nargs=0, action=_PrintVersion, help="print the version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -143,19 +143,19 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 
 def commands(command: str) -> dict[str, argparse.ArgumentParser]:
-    """The parsers of all commands; only that of ``command`` is complete."""
+    """Parsers of all commands; only that of ``command`` is complete."""
     actions = _parser(command)._actions
     return next(action.choices for action in actions if isinstance(action, argparse._SubParsersAction))
 
 
 def _run_module(command: str, run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
-    """Run a subcommand. A failure that its user can mend is one line, and the exit code 1, or 2 where a plan
-    or a replay may end with 1."""
-    gc.set_threshold(100_000)  # what is read stays: collecting in between took a tenth of the time
+    """Run a subcommand. A failure that the user can fix is reported in one line, with exit code 1, or 2 for
+    commands that use 1 otherwise."""
+    gc.set_threshold(100_000)  # the objects read are kept: frequent collection took a tenth of the time
     failed = 2 if command in ("plan", "replay") or getattr(args, "exit_code", False) else 1
     try:
         if command in ("plan", "replay") and args.namespace:
-            raise UsageError("nodes hold the pods of all namespaces: leave out --namespace")
+            raise UsageError("nodes run the pods of all namespaces: omit --namespace")
         return run(args)
     except Exception as error:
         from extender.settings import SettingsError
@@ -243,7 +243,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _tls_of(args: argparse.Namespace, registry: CollectorRegistry) -> Tls | None:
-    """Raises ``TlsError`` if the files cannot be used."""
+    """Raises ``TlsError`` if the files are unusable."""
     from extender.server.tls import Tls
     from extender.server.tls_files import TlsFiles
 

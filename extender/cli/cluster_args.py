@@ -1,7 +1,7 @@
-"""Which cluster a command is about: the arguments, what they name, and the running Stowage that knows more.
+"""Selects the cluster of a command: the arguments, their source, and the running Stowage.
 
-Arguments that name what to read (``--snapshot``, ``--example``, ``--config``, ``--local``) leave the running
-Stowage out. If it cannot be asked, the command reads the cluster itself, and says so in one line.
+With arguments that select a source (``--snapshot``, ``--example``, ``--config``, ``--local``), the command
+does not query the running Stowage. If the query fails, it reads the cluster directly and reports this.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _NO_CLUSTER = (
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The nearest of these names, to append to a message; "" if none is near."""
+    """A suggestion of the most similar name, to append to a message; "" if none is similar."""
     near = get_close_matches(name, names, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 class UsageError(ValueError):
-    """Options or files that cannot be used, or not together."""
+    """Unusable or conflicting options or files."""
 
 
 def number(above: float, most: float, expected: str) -> Callable[[str], float]:
-    """The type of an option: a number in this range. It raises ``ArgumentTypeError``."""
+    """Option type: a number in this range. It raises ``ArgumentTypeError``."""
 
     def read(text: str) -> float:
         try:
@@ -62,7 +62,7 @@ def number(above: float, most: float, expected: str) -> Callable[[str], float]:
 
 
 def whole_number(least: int, most: int, expected: str) -> Callable[[str], int]:
-    """Likewise, with both ends."""
+    """Option type: a whole number from ``least`` to ``most``. It raises ``ArgumentTypeError``."""
 
     def read(text: str) -> int:
         if not text.isdecimal() or len(text) > 18 or not least <= int(text) <= most:
@@ -73,7 +73,7 @@ def whole_number(least: int, most: int, expected: str) -> Callable[[str], int]:
 
 
 def add_source(parser: argparse.ArgumentParser, *, url: bool = False) -> None:
-    """Add ``--snapshot``, ``--kubeconfig`` and ``--example``; and ``url`` and its token."""
+    """Add ``--snapshot``, ``--kubeconfig``, ``--context`` and ``--example``; if ``url``, also that."""
     chosen = parser.add_mutually_exclusive_group()
     text = "read files of 'kubectl get nodes,pods -A -o json'; -: stdin"
     chosen.add_argument("--snapshot", type=Path, nargs="+", metavar="FILE", help=text)
@@ -88,14 +88,14 @@ def add_source(parser: argparse.ArgumentParser, *, url: bool = False) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, *formats: str, **what: str) -> None:
-    """Add ``-o``: one of these formats, the first by default; and ``what`` is special about some."""
+    """Add ``-o`` with these formats, by default the first. ``what``: notes on formats, for the help."""
     text = ", ".join(f"{name} ({what[name]})" if name in what else name for name in formats)
     default = parser.argument_default or formats[0]
     parser.add_argument("-o", "--output", choices=formats, default=default, metavar="FORMAT", help=text)
 
 
 def structured(text: str, output: str) -> str:
-    """A JSON text; as YAML where ``output`` is that."""
+    """A JSON text, converted if ``output`` is ``yaml``."""
     if output != "yaml":
         return text
     import yaml
@@ -132,14 +132,14 @@ def _add_token(parser: argparse.ArgumentParser) -> None:
 
 
 def short_name(args: argparse.Namespace) -> str:
-    """The cluster in tables."""
+    """Name of the cluster in tables."""
     if args.snapshot:
         return ", ".join(path.stem for path in args.snapshot)
     return "example" if args.example else "cluster"
 
 
 def say_source(args: argparse.Namespace, command: str) -> None:
-    """Say what the command reads or asks, so that nobody waits in silence."""
+    """Report the source that the command reads or queries, so that the user sees progress."""
     given, files = vars(args), args.snapshot or []
     what = f"reading {', '.join(map(str, files))}" if files else "reading the bundled example"
     if not files and not args.example:
@@ -149,9 +149,9 @@ def say_source(args: argparse.Namespace, command: str) -> None:
 
 
 def source_of(args: argparse.Namespace) -> Source:
-    """What the arguments name, else the cluster that kubectl would use here.
+    """The source that the arguments select, or else the cluster that kubectl would use.
 
-    Raises ``SourceError`` if it cannot be used, or if there is none.
+    Raises ``SourceError`` if it is unusable or does not exist.
     """
     if args.snapshot:
         return _snapshot_source(args.snapshot, ", ".join(map(str, args.snapshot)))
@@ -171,8 +171,8 @@ def source_of(args: argparse.Namespace) -> Source:
 def source_with_settings(
     args: argparse.Namespace, settings: Settings
 ) -> tuple[Source, Settings, Header | None]:
-    """The source, and for the file of a service its settings, unless ``--config`` names others, and what else
-    the service knew. Raises ``SourceError`` and ``SettingsError``."""
+    """The source; the settings, from the state dump if the source is one, unless ``--config`` is set; and the
+    header of the dump. Raises ``SourceError`` and ``SettingsError``."""
     source = source_of(args)
     dump: Header | None = getattr(source, "dump", None)
     if dump is not None and not args.config:
@@ -182,8 +182,8 @@ def source_with_settings(
 
 
 def listed(source: Source) -> tuple[list[Sequence[Event]], int, int]:
-    """All objects of a source as events, and how many of them are nodes, and pods that have not ended. Raises
-    ``SourceError``."""
+    """All objects of a source as events, the number of nodes, and the number of pods that have not ended.
+    Raises ``SourceError``."""
     from extender.k8s.objects import Node, Pod, Upserted
 
     batches = list(source.list_once())
@@ -193,7 +193,7 @@ def listed(source: Source) -> tuple[list[Sequence[Event]], int, int]:
 
 
 def moment(source: Source, pods: Iterable[Pod], dump: Header | None) -> float:
-    """Now, in Unix seconds; for a file the newest time in it, so that its answer stays the same."""
+    """Now in Unix seconds; for a file the newest time in it, so that answers are reproducible."""
     from extender.source.snapshot import moment_of
 
     if source.watches():
@@ -202,7 +202,7 @@ def moment(source: Source, pods: Iterable[Pod], dump: Header | None) -> float:
 
 
 def select_nodes(source: Source, settings: Settings) -> None:
-    """Of a cluster, only the shard of these settings. A file has the nodes that it has."""
+    """Limit a cluster to the shard of these settings. Files are not limited."""
     from extender.source.errors import Unavailable
 
     if settings.node_selector is not None:
@@ -211,9 +211,9 @@ def select_nodes(source: Source, settings: Settings) -> None:
 
 
 def ask(args: argparse.Namespace, command: str, question: Callable[[StowageService], T]) -> T | None:
-    """The answer of the running Stowage; None if the command is to read the cluster itself.
+    """The answer of the running Stowage; None if the command is to read the cluster directly.
 
-    Raises ``ValueError`` if Stowage refuses the question, or does not answer at ``--url``.
+    Raises ``ValueError`` if Stowage rejects the query, or does not answer at ``--url``.
     """
     if args.local or args.snapshot or args.example or (args.config and not args.url):
         return None
@@ -227,7 +227,7 @@ def ask(args: argparse.Namespace, command: str, question: Callable[[StowageServi
     except NotAsked as reason:
         if args.url:
             raise ValueError(str(reason)) from None
-        _say(f"stowage {command}: reads the cluster itself, because {reason}")
+        _say(f"stowage {command}: reading the cluster directly, because {reason}")
         return None
     _say(f"stowage {command}: answered by {service.name}")
     return answer
@@ -239,7 +239,7 @@ def _say(text: str) -> None:
 
 
 def read_answer(kind: type[T], found: object, stowage: StowageService, key: str = "") -> T:
-    """An answer of the running Stowage, or what it has for ``key``, as this type. Raises ``NotAsked``."""
+    """An answer of the running Stowage, or its value for ``key``, as this type. Raises ``NotAsked``."""
     from pydantic import TypeAdapter, ValidationError
 
     from extender.source.stowage_service import NotAsked
@@ -249,7 +249,7 @@ def read_answer(kind: type[T], found: object, stowage: StowageService, key: str 
     try:
         return TypeAdapter(kind).validate_python(found)
     except ValidationError:
-        raise NotAsked(f"{stowage.name} runs another version, and its answer cannot be read") from None
+        raise NotAsked(f"{stowage.name} runs another version, and its answer is unreadable") from None
 
 
 def _settings_of(dump: Header) -> Settings:
@@ -260,9 +260,7 @@ def _settings_of(dump: Header) -> Settings:
     try:
         return Settings.model_validate(dump.settings)
     except ValidationError as error:
-        raise SettingsError(
-            f"the settings in the dump are not valid here: {error.errors()[0]['msg']}"
-        ) from None
+        raise SettingsError(f"the settings in the dump are invalid: {error.errors()[0]['msg']}") from None
 
 
 def _service(args: argparse.Namespace) -> StowageService | None:
@@ -277,7 +275,7 @@ def _service(args: argparse.Namespace) -> StowageService | None:
 
 
 def _known_at(url: str, token_file: Path | None) -> Source:
-    """Raises ``NotAsked``, and ``Unavailable`` for an answer that cannot be read."""
+    """Raises ``NotAsked``, and ``Unavailable`` for an unreadable answer."""
     from extender.source.snapshot import Snapshot, SnapshotSource
     from extender.source.stowage_service import at_url
 
@@ -297,7 +295,7 @@ def _token(path: Path | None) -> str:
 
 
 def _live(args: argparse.Namespace) -> KubeSource | None:
-    # Not imported before: the Kubernetes client takes half a second.
+    # Imported here, because the Kubernetes client takes half a second.
     from extender.source.apiserver import from_kubeconfig, in_cluster
 
     if path := args.kubeconfig or os.environ.get("KUBECONFIG"):

@@ -1,6 +1,6 @@
-"""``stowage completion``: scripts with which a shell completes commands, options and their values.
+"""``stowage completion``: scripts for shell completion of commands, options and their values.
 
-They ask ``stowage completion words`` what may follow a line, and offer files where nothing of that matches.
+They call ``stowage completion words`` for the words that can follow a line, and fall back to files.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _offered(line: Sequence[str]) -> Sequence[str]:
-    """What may follow these words: values of an option, or values and options of a command."""
+    """Words that can follow these words: values of an option, or values and options of a command."""
     from extender.cli.arguments import commands
 
     known = commands(line[0] if line else "")

@@ -1,5 +1,5 @@
 """``stowage demo``: compares Stowage with kube-scheduler's default spreading on the bundled cluster, and then
-serves what Stowage has placed, with the page at ``/``."""
+serves the result of Stowage, with the page at ``/``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _in_words(totals: Totals) -> str:
 
 
 def _serve(cluster: Snapshot, settings: Settings, args: argparse.Namespace) -> None:
-    """Until Ctrl-C."""
+    """Serve until Ctrl-C."""
     from extender.cli.arguments import version
     from extender.server.run import run as serve
     from extender.server.service import Service
@@ -74,9 +74,9 @@ def _serve(cluster: Snapshot, settings: Settings, args: argparse.Namespace) -> N
     with _listening(args.host, args.port) as sock:
         host, port = f"[{args.host}]" if ":" in args.host else args.host, sock.getsockname()[1]
         in_use = f" (port {args.port} is in use)" if args.port not in (0, port) else ""
-        print(f"\nThe fleet is at http://{host}:{port}/ now{in_use}: open it in a browser")
+        print(f"\nOpen http://{host}:{port}/ in a browser to see the fleet{in_use}")
         print(
-            "Look first at the rows h100-mig-*: MIG instances filled GPU by GPU, so that whole GPUs stay free"
+            "Start with the rows h100-mig-*: MIG instances are filled GPU by GPU, so whole GPUs remain free"
         )
         print("Ctrl-C stops the service.", flush=True)
         serve(Service(settings, SnapshotSource(cluster, "the example"), version()), sock)

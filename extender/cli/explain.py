@@ -1,4 +1,4 @@
-"""``stowage explain``: where pods fit, and why not elsewhere, as the running Stowage or a cluster says."""
+"""``stowage explain``: where pods fit and why not elsewhere, from the running Stowage or a cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _SHORT = {"po": "pod", "deploy": "deployment", "rs": "replicaset", "sts": "statefulset", "cj": "cronjob"}
-"""What kubectl calls kinds for short."""
+"""kubectl's short names of kinds."""
 _NAMED = 8
 _SUFFIXES = (".json", ".yaml", ".yml")
 
@@ -50,7 +50,7 @@ def add_parser(subparsers: Subparsers) -> None:
     text = "result for this node (repeatable)"
     which.add_argument("--node", action="append", metavar="NAME", help=text)
     which.add_argument("--all", action="store_true", help="result for every node")
-    text = "last decisions before a time: 26h (ago) or 2026-11-27T03:00"
+    text = "show the last decisions before 26h (ago) or 2026-11-27T03:00"
     parser.add_argument("--before", type=_moment, metavar="TIME", help=text)
     text = "show scores and cost terms, in GPUs"
     parser.add_argument("-v", "--verbose", action="store_true", help=text)
@@ -61,7 +61,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _moment(text: str) -> datetime:
-    """A time of this time zone, or how long ago."""
+    """Parse a time in the local time zone, or a duration before now."""
     from extender.untrusted.duration import as_seconds
 
     try:
@@ -74,7 +74,7 @@ def _moment(text: str) -> datetime:
 
 
 class _Answer(NamedTuple):
-    """About a pod: the ``nodes`` that fit, or some of them."""
+    """The answer for a pod. ``nodes``: all or some of the nodes where it fits."""
 
     value: object
     text: str
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     answers = cluster_args.ask(args, "explain", lambda stowage: _asked(args, text, pods, stowage))
     warnings: list[str] = []
     if answers is None and args.before:
-        raise ValueError("only a running Stowage knows earlier decisions: see --url and --stowage-namespace")
+        raise ValueError("only a running Stowage has past decisions: see --url and --stowage-namespace")
     if answers is None:
         answers, warnings = _worked_out(args, text, name, templates, pods, settings)
     if args.output in ("json", "yaml"):
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _kind(word: str) -> str:
-    """The kind that kubectl's users mean, in lower case; "" if it is none."""
+    """The kind that a word means in kubectl, in lower case; "" for none."""
     from extender.k8s.objects import JobKind, KubeflowKind
 
     kinds = {
@@ -138,8 +138,8 @@ def _kind(word: str) -> str:
 def _asked(
     args: argparse.Namespace, manifest: str | None, pods: Sequence[str], stowage: StowageService
 ) -> list[_Answer]:
-    """The answers of the running Stowage, with its learned demand and its last decisions: of the pods of a
-    manifest, and of pods by name. Raises ``NotAsked``, and ``ValueError`` if Stowage refuses the question."""
+    """Answers of the running Stowage, with its learned demand and last decisions, for the pods in a manifest
+    and for pods by name. Raises ``NotAsked``, and ``ValueError`` if Stowage rejects the query."""
     nodes, answers = [("node", name) for name in args.node or ()], []
     if manifest is not None:
         every = [("every", "true")] if args.all else []
@@ -171,8 +171,8 @@ def _read_answers(found: object, stowage: StowageService, key: str = "") -> list
 def _only(
     word: str, namespace: str | None, named: Callable[[str, str], Sequence[str]], near: str = ""
 ) -> str:
-    """``namespace/name`` of a pod by its name, or of the first pod of a workload; ``named``: all keys with a
-    name and kind. Raises ``ValueError`` if that is no pod, or several."""
+    """``namespace/name`` of a pod by its name, or of the first pod of a workload. ``named``: all keys for a
+    name and kind. Raises ``ValueError`` for no pod or several."""
     *before, name = word.split("/")
     kind = _kind(before[0]) if before else ""
     space = before[-1] if before and not (kind and len(before) == 1) else namespace
@@ -185,14 +185,14 @@ def _only(
         from_template = f"kubectl get {kind} {name} -o yaml | stowage explain -f -"
         raise ValueError(f"{word} has no pods in the cluster. To explain its template: {from_template}")
     if len(found) > 1 and (kind in ("", "pod") or len({key.partition("/")[0] for key in found}) > 1):
-        raise ValueError(f"{len(found)} pods are named {word}: write namespace/name, or -n NAMESPACE")
+        raise ValueError(f"{len(found)} pods are named {word}: specify namespace/name or -n NAMESPACE")
     if not found:
         raise ValueError(f"{word} is not a file, and the cluster has no such pod (namespace/name){near}")
     return found[0]
 
 
 def _reported(args: argparse.Namespace, found: dict[str, Any], stowage: StowageService) -> _Answer:
-    """A pod of the cluster: where it fits now, and what the service has decided about it."""
+    """The answer for a pod in the cluster: where it fits now, and the decisions of the service about it."""
     from extender.cli.explain_text import render, render_decisions
     from extender.explain.answers import PodReport
 
@@ -219,8 +219,8 @@ def _worked_out(
     pods: Sequence[str],
     settings: Settings,
 ) -> tuple[list[_Answer], list[str]]:
-    """The answers from a file or the cluster, and what makes them doubtful. Raises ``SettingsError``,
-    ``SourceError`` and ``ValueError``."""
+    """Answers from a file or the cluster, and warnings about them. Raises ``SettingsError``, ``SourceError``
+    and ``ValueError``."""
     from extender.cli.precompile import kernels_for_question
     from extender.source.workloads import beside_pods
 
@@ -252,7 +252,7 @@ def _worked_out(
 
 
 def _answers(args: argparse.Namespace, answers: Sequence[PodAnswer]) -> list[_Answer]:
-    """Pods without GPUs that fit share a line, unless ``--verbose`` is set or it is about one pod."""
+    """Answers as text. Pods without GPUs that fit share a line, except with ``--verbose`` or for one pod."""
     from extender.cli.explain_text import render, render_nodes
 
     found: list[_Answer] = []
@@ -293,15 +293,15 @@ def _nodes(args: argparse.Namespace, state: State) -> list[str] | None:
 
 
 def _warnings(state: State) -> list[str]:
-    """What makes every answer doubtful."""
+    """Warnings that apply to every answer."""
     if not state.nodes:
-        return ["There are no nodes here: was the snapshot made with 'kubectl get nodes,pods -A -o json'?"]
-    empty = "There are no pods here, so every node counts as empty: was the snapshot made with pods, too?"
+        return ["No nodes found. Was the snapshot created with 'kubectl get nodes,pods -A -o json'?"]
+    empty = "No pods found, so every node counts as empty. Was the snapshot created with pods?"
     return [] if state.pods else [empty]
 
 
 def _manifest(files: Sequence[str], namespace: str | None, *, recursive: bool) -> tuple[str | None, str]:
-    """The text of files, folders (``recursive``: and those in them) and standard input (``-``), None without
+    """The text of files, folders (``recursive``: also subfolders) and standard input (``-``), None without
     any, and its name. Raises ``ValueError``."""
     from extender.source.workloads import merged
     from extender.untrusted.gzipped import unpacked
@@ -336,7 +336,7 @@ def _manifest(files: Sequence[str], namespace: str | None, *, recursive: bool) -
 
 
 def _find(state: State, word: str, namespace: str | None) -> Template:
-    """The pod of this name, or the first one of a workload. Raises ``ValueError``."""
+    """The pod with this name, or the first pod of a workload. Raises ``ValueError``."""
     from extender.source.workloads import Template, pods_named
 
     known = state.pods.or_misaligned().values()

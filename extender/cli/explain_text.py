@@ -1,4 +1,4 @@
-"""Answers of ``stowage explain`` as text for people."""
+"""Answers of ``stowage explain`` as text."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
 _NAMED_VICTIMS, _NAMED_REASONS = 4, 3
 _WHO_EVICTS = {
-    "kube-scheduler": "It would fit if these pods were evicted. kube-scheduler does so at its next attempt:",
+    "kube-scheduler": "It would fit if these pods were evicted, as kube-scheduler does at its next attempt:",
     "evictor": "It would fit if these pods were evicted. kube-scheduler does not do so, {}:",
 }
-_ENDING = "It would fit once these pods, which are terminating, are gone:"
+_ENDING = "It would fit once these terminating pods have ended:"
 _EVICTOR = {
-    "unknown": "the evictor does if it is enabled",
-    "on": "the evictor does",
+    "unknown": "but the evictor does if it is enabled",
+    "on": "but the evictor does",
     "recommend": "and the evictor only recommends it",
-    "off": "and the evictor is off",
+    "off": "and the evictor is disabled",
 }
 
 
 def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -> str:
-    """An explanation; ``verbose``: with the numbers of the score; ``width`` of its tables, 0 for any."""
+    """An explanation as text. ``verbose`` adds scores and costs. ``width`` of its tables: 0 for any."""
     if explanation.error:
         said = f"{explanation.pod} cannot run on any node: {explanation.error}", *explanation.hints
         return joined(piece for line in said for piece in wrapped(line, width))
-    lines = [f"{explanation.pod} asks for {amounts(explanation.asks) or 'nothing'}"]
+    lines = [f"{explanation.pod} requests {amounts(explanation.asks) or 'nothing'}"]
     if explanation.node:
-        lines += [f"It runs on {explanation.node}. A copy of it:"]
+        lines += [f"It runs on {explanation.node}. For a copy of it:"]
     if explanation.held:
         lines += [f"It cannot be scheduled yet: {explanation.held}. Once it is released:"]
     fits, nodes = explanation.fits, explanation.nodes + sum(explanation.passed_over.values())
@@ -51,13 +51,13 @@ def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -
     tables: dict[str, list[tuple[str, ...]]] = {
         "Best:": [_option(option, verbose=verbose) for option in explanation.best] if fits else [],
         "Does not fit:": [_refusal(refusal, verdict.lacks) for refusal in explanation.refusals],
-        "Unknown whether the claims of the pod get their devices there:": _counts(explanation.unknown),
+        "Unknown whether the pod's claims can be allocated there:": _counts(explanation.unknown),
         "Ruled out before Stowage is called:": _counts(others),
     }
     unknown = sum(explanation.unknown.values())
     head = f"It fits on {fits or 'none'} of {nodes} nodes" + (f", unknown for {unknown}" if unknown else "")
     if explanation.unchecked:
-        head += f" as far as is checked here (not its {', '.join(explanation.unchecked)})"
+        head += f" (without checking its {', '.join(explanation.unchecked)})"
     if (fits or unknown) and not verdict.decides:
         lines += [head]
     else:
@@ -75,7 +75,7 @@ def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -
 
 
 def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = False, width: int = 0) -> str:
-    """What each node says about the pod."""
+    """The answers for single nodes as text."""
     rows = []
     for answer in answers:
         said = "; ".join(answer.lacks) or answer.advice
@@ -85,18 +85,18 @@ def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = Fal
         rows.append((answer.node, answer.reason, said))
     counts = Counter(answer.fits for answer in answers)
     head = f"{pod} fits on {counts[True] or 'none'} of {len(answers)} nodes"
-    head += f", and of {counts[None]} that is not known" if counts[None] else ""
+    head += f", unknown for {counts[None]}" if counts[None] else ""
     return joined([head, *(columns(rows, indent="  ", width=width) if rows else [])])
 
 
 def render_decisions(decisions: Sequence[Decision], replica: str, note: str) -> str:
-    """What a replica of Stowage has answered about a pod, newest first, and what it says beside."""
+    """The decisions of a replica of Stowage about a pod, newest first, and its note."""
     rows = [(f"{d.at:%Y-%m-%d %H:%M:%S} UTC", d.verb, d.answer + _reasons(d)) for d in decisions]
     return joined([*_sections({f"Last decisions (of {replica}):": rows}), *(["", note] if note else [])])
 
 
 def _reasons(decision: Decision) -> str:
-    """Why most nodes did not fit, of a pod that fitted nowhere."""
+    """Why most nodes did not fit, for a pod that fit nowhere."""
     found = decision.explanation
     refusals = found.refusals[:_NAMED_REASONS] if found and not found.fits else ()
     return f" ({'; '.join(f'{r.nodes}: {r.reason}' for r in refusals)})" if refusals else ""
@@ -114,10 +114,10 @@ def _terms(terms: Mapping[str, float]) -> str:
 
 
 def _refusal(refusal: Refusal, said: str) -> tuple[str, ...]:
-    """The nodes of one reason, with what they lack, unless that has been ``said``."""
+    """The nodes with one reason, with the missing resources unless ``said`` already names them."""
     lacks = "; ".join(need.text for need in refusal.lacks if need.total)
     is_new = lacks and not said.startswith(f"{refusal.nearest}: ")
-    return str(refusal.nodes), refusal.reason, f"nearest is {refusal.nearest} ({lacks})" if is_new else ""
+    return str(refusal.nodes), refusal.reason, f"nearest: {refusal.nearest} ({lacks})" if is_new else ""
 
 
 def _counts(nodes_by_reason: Mapping[str, int]) -> list[tuple[str, ...]]:
@@ -125,7 +125,7 @@ def _counts(nodes_by_reason: Mapping[str, int]) -> list[tuple[str, ...]]:
 
 
 def _evictions(evictions: Evictions, width: int) -> list[str]:
-    """Who would be evicted and by whom, why not elsewhere, and who is protected."""
+    """Pods that would be evicted and by what, why none on other nodes, and protected pods."""
     tables = {_ENDING: [_eviction(option) for option in evictions.best if not option.pods]}
     tables |= {
         _WHO_EVICTS[acts].format(_EVICTOR[evictions.evictor]): [
@@ -133,15 +133,15 @@ def _evictions(evictions: Evictions, width: int) -> list[str]:
         ]
         for acts in _WHO_EVICTS
     }
-    rest = "On the other nodes that could take it:" if evictions.best else "No eviction makes it fit:"
+    rest = "On other candidate nodes:" if evictions.best else "No eviction would make it fit:"
     tables[rest] = _counts(evictions.elsewhere)
-    tables["Pods on these nodes that may not be evicted for it:"] = _counts(evictions.protected)
+    tables["Pods on these nodes that cannot be evicted for it:"] = _counts(evictions.protected)
     return _sections(tables, width)
 
 
 def _eviction(option: EvictionOption) -> tuple[str, ...]:
     victims = [*option.victims, *option.other_nodes]
-    victims += [f"{pod} (ends by itself)" for pod in option.leaving]
+    victims += [f"{pod} (terminating)" for pod in option.leaving]
     more = option.pods + len(option.leaving) - _NAMED_VICTIMS
     names = ", ".join(victims[:_NAMED_VICTIMS]) + (f" and {more} more" if more > 0 else "")
     return option.node, option.loses, names

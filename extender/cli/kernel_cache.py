@@ -1,8 +1,8 @@
-"""Chooses the directory that keeps compiled kernels from one run to the next.
+"""Chooses the directory in which compiled kernels persist between runs.
 
 numba reads the variable ``NUMBA_CACHE_DIR`` when it is imported, so a command calls ``choose_cache`` before
-it imports kernels. numba runs the machine code that it finds there, so we use no default directory that
-belongs to another user.
+it imports kernels. numba runs the machine code in this directory, so a default directory that belongs to
+another user is not used.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ import packing
 
 VARIABLE = "NUMBA_CACHE_DIR"
 SHIPPED = Path(sys.prefix) / "kernels"
-"""Compiled kernels that an image brings with its installation. numba needs a directory that can be written
-even to read kernels, so they are copied into one."""
+"""Compiled kernels that are part of an image. numba needs a writable directory even to read kernels, so they
+are copied into one."""
 KEPT = 8
 """Directories in the user's cache, one for each installation and each state of the sources: 2 MB each."""
 _SIZE = 4 << 20
-"""Bytes that a disk must have left for them."""
+"""Free disk space in bytes that they require."""
 
 _ROOTS = (Path(packing.__path__[0]), Path(__file__).parents[1])
 _log = logging.getLogger(__name__)
 
 
 def choose_cache(*, lasting: bool = False) -> Path | None:
-    """Set ``NUMBA_CACHE_DIR`` to a directory that this process can write, and return it.
+    """Set ``NUMBA_CACHE_DIR`` to a directory that is writable for this process, and return it.
 
-    Tries the value that the user set, the user's cache directory (``$XDG_CACHE_HOME`` or ``~/.cache``), and a
-    temporary directory that is deleted at exit, unless it has to be a ``lasting`` one. If all fail, removes
-    the variable and returns None. Copies the kernels there that are ``SHIPPED``.
+    Tries the value set by the user, the user's cache directory (``$XDG_CACHE_HOME`` or ``~/.cache``), and,
+    unless ``lasting``, a temporary directory that is deleted at exit. If all fail, removes the variable and
+    returns None. Copies ``SHIPPED`` kernels into the directory.
     """
     given = os.environ.pop(VARIABLE, "")
     if given and not _is_usable(Path(given)):
-        _log.warning("%s=%s cannot be written, so it is not used", VARIABLE, given)
+        _log.warning("%s=%s is not writable, so it is not used", VARIABLE, given)
         given = ""
     directory = Path(given) if given else _in_user_cache() or (None if lasting else _temporary())
     if directory is not None:
@@ -53,7 +53,7 @@ def choose_cache(*, lasting: bool = False) -> Path | None:
 
 
 def kernel_modules() -> list[str]:
-    """The modules that are compiled when they are imported: by convention their names end in ``kernels``."""
+    """Modules that are compiled on import: by convention their names end in ``kernels``."""
     names = (
         ".".join(file.relative_to(root.parent).with_suffix("").parts)
         for root in _ROOTS
@@ -63,13 +63,13 @@ def kernel_modules() -> list[str]:
 
 
 def not_compiled(directory: Path, modules: Iterable[str]) -> list[str]:
-    """Those of the modules that a cache does not have."""
+    """Those of the modules that are missing in a cache."""
     key = sources_key()
     return [module for module in modules if not _marker(directory, key, module).exists()]
 
 
 def compiled(directory: Path, module: str, key: str) -> None:
-    """Note that a cache has a module. ``key``: that of the sources before they were compiled."""
+    """Record that a cache has a module. ``key``: ``sources_key`` before the module was compiled."""
     _marker(directory, key, module).touch()
 
 
@@ -78,11 +78,11 @@ def _marker(directory: Path, key: str, module: str) -> Path:
 
 
 def sources_key() -> str:
-    """A key for compiled kernels: it changes with the sources, their path, numba, Python and the processor
-    that ``NUMBA_CPU_NAME`` names.
+    """Key of compiled kernels. It changes with the sources, their path, numba, Python and the processor in
+    ``NUMBA_CPU_NAME``.
 
-    numba itself compares the processor, and the path and the content of a kernel's own file, but not of the
-    files that it imports.
+    numba itself compares the processor, and the path and content of a kernel's own file, but not of its
+    imports.
     """
     machine = (platform.machine(), os.environ.get("NUMBA_CPU_NAME", ""))
     digest = hashlib.sha256(repr((version("numba"), platform.python_version(), machine)).encode())
@@ -92,7 +92,7 @@ def sources_key() -> str:
 
 
 def _copy_shipped(directory: Path) -> None:
-    if not SHIPPED.is_dir():  # what follows reads all sources
+    if not SHIPPED.is_dir():  # the code below reads all sources
         return
     modules, key = kernel_modules(), sources_key()
     if not not_compiled(directory, modules) or not_compiled(SHIPPED, modules):
@@ -104,7 +104,7 @@ def _copy_shipped(directory: Path) -> None:
             compiled(directory, module, key)
     except OSError as error:  # kernels are compiled instead
         _log.warning("the compiled kernels in %s cannot be copied to %s: %s", SHIPPED, directory, error)
-        for source in SHIPPED.iterdir():  # half of a file could not be read
+        for source in SHIPPED.iterdir():  # partial files would be unreadable
             shutil.rmtree(directory / source.name, ignore_errors=True)
 
 

@@ -1,7 +1,7 @@
-"""The process ``stowage``, and how it ends.
+"""Entry point of the process ``stowage``, and its exit codes.
 
-A reader of its output who has seen enough: 0, without a word. Output that cannot be written: 1, and a line
-that says so. Ctrl-C: that signal ends it, 130 in a shell, without a word.
+0 without a message if the reader of its output closes the pipe; 1 with a message if its output cannot be
+written; on Ctrl-C it ends by that signal, 130 in a shell, without a message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command, by default that of the process. Returns the exit code."""
+    """Run a command, by default with the arguments of the process. Returns the exit code."""
     if argv is None:
         _end_at_ctrl_c()  # before the imports, which take a second
     from extender.cli import arguments
@@ -36,11 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 130
         finally:
             if argv is None:
-                _end_at_ctrl_c()  # again: an event loop had its own handler
+                _end_at_ctrl_c()  # again: an event loop has replaced the handler
 
 
 def _end_at_ctrl_c() -> None:
-    if _signal.getsignal(_signal.SIGINT) != _signal.SIG_IGN:  # as of what a shell starts in the background
+    if _signal.getsignal(_signal.SIGINT) != _signal.SIG_IGN:  # ignored for background jobs of a shell
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 

@@ -1,7 +1,7 @@
-"""``stowage plan``: what fewer, more or other nodes, layouts or moves would change. Changes nothing.
+"""``stowage plan``: the effects of fewer, more or other nodes, of layouts and of moves. Changes nothing.
 
-Every plan is carried out on the engine that serves kube-scheduler, and the answer shows what it promised
-beside what came out.
+Every plan is replayed on the engine that serves kube-scheduler, and the answer compares the promised with the
+actual result.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("slices", "--margin", _number(_factor, 1.2, "X", "the slice must fit X times the use")),
     ("slices", "--quantile", _number(_part, 0.95, "Q", _QUANTILE)),
 )
-"""The options that only one plan has: the plan, the option, and how argparse takes it."""
+"""Options of a single plan: the plan, the option, and its arguments for argparse."""
 _WITH_PRICES = ("drain", "change", "summary")
 
 
 class _OfOther(argparse.Action):
-    """An option of another plan: ``const`` is its name."""
+    """An option of another plan, whose name is ``const``."""
 
     def __call__(
         self,
@@ -85,7 +85,7 @@ def add_parser(subparsers: Subparsers) -> None:
     plans = parser.add_subparsers(dest="what", metavar="PLAN", title="plans (summary)")
     parser.set_defaults(what="summary")
     for what, text in _WHAT.items():
-        # What stands before the name of the plan has set the defaults.
+        # Options before the name of the plan have set the defaults.
         plan_parser = plans.add_parser(what, help=text, description=text, argument_default=argparse.SUPPRESS)
         _add_options(plan_parser, what)
 
@@ -111,8 +111,8 @@ def _add_options(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. Exit codes: 0, 1 for a plan that gains less than it promised, 2 for options or files
-    that cannot be used."""
+    """Run the command. Exit codes: 0, 1 for a plan that gains less than promised, 2 for unusable options or
+    files."""
     from extender import logs
     from extender.cli.precompile import loading_kernels
     from extender.settings_file import load
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
     cluster_args.say_source(args, "plan")
     for_people = args.output in ("table", "wide")
     cluster, settings, _ = cluster_args.source_with_settings(args, settings)
-    if for_people:  # before the kernels are loaded, which takes longer
+    if for_people:  # before the kernels load, which takes longer
         print(f"Reading {cluster.describe()}", flush=True)
     with loading_kernels():
         from extender.cli.plan_run import source_of, work_out
@@ -147,11 +147,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raises ``UsageError`` and ``SourceError`` for options that cannot be used, before anything is read."""
+    """Raises ``UsageError`` and ``SourceError`` for unusable options, before anything is read."""
     if args.what == "change" and not (args.add or args.remove):
         raise UsageError("nothing to change: expected --add or --remove")
     if getattr(args, "prices", None) and not args.prices.is_file():
-        raise UsageError(f"--prices {args.prices}: cannot be read: there is no such file")
+        raise UsageError(f"--prices {args.prices}: cannot be read: no such file")
     if args.what == "slices" and args.prometheus:
         from extender.source.prometheus import check_question
 

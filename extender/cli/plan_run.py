@@ -1,4 +1,4 @@
-"""From the options of ``stowage plan`` to a source and a report."""
+"""Converts the options of ``stowage plan`` into a source and a report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def source_of(args: argparse.Namespace, cluster: Source, settings: Settings) -> 
 
 
 def work_out(args: argparse.Namespace, source: ClusterSource, census: Census, progress: Progress) -> Report:
-    """The report that was asked for. Raises ``BadInput``."""
+    """The requested report. Raises ``BadInput``."""
     if args.what == "change":
         return _change(args, source, progress)
     trial = source.trial()

@@ -1,8 +1,8 @@
 """Compiles kernels into the cache from which later runs load them.
 
-The service has a child process do it, which frees the compiler's memory (100 MiB) when it ends; meanwhile the
-service can list the cluster. A command that places many pods compiles one half itself, and a child the other.
-A command that asks about nodes once does not wait for the compiler.
+The service compiles in a child process, which frees the compiler's memory (100 MiB) when it ends; in the
+meantime the service can list the cluster. A command that places many pods compiles one half itself and the
+other in a child. A command that evaluates nodes only once does not wait for the compiler.
 """
 
 from __future__ import annotations
@@ -35,24 +35,23 @@ from extender.untrusted.terminal import show_line, show_progress
 
 _POLL = 0.2  # seconds
 _LONGEST = "packing.cost.inventory_kernels"
-"""Takes as long as all others that a command needs."""
+"""Takes as long to compile as all others that commands need."""
 _OF_SERVICE = "extender.protocol.node_name_kernels"
-"""No command needs them."""
+"""Not needed by commands."""
 _WHAT = "Compiling kernels, only once"
 _FUNCTION = re.compile(r"^@(?:inlined|kernel|record_kernel)\b", re.MULTILINE)
 _INTERPRET = "NUMBA_DISABLE_JIT"
 _FEW = 100
-"""Nodes and pods up to which a question is answered sooner by plain Python than numba is imported."""
+"""Nodes and pods up to which plain Python answers a question sooner than numba can be imported."""
 _LONG = 300.0
-"""Seconds after which a child that compiles for later commands has ended."""
+"""Seconds within which a child that compiles for later commands ends."""
 _log = logging.getLogger(__name__)
 
 
 def prepare_kernels() -> None:
-    """Choose a cache for compiled kernels, and fill it unless it has them, so that their import is fast.
+    """Choose a cache for compiled kernels and add the missing kernels, so that their import is fast.
 
-    Call it before numba is imported; later it does nothing. If it fails, kernels are compiled when they are
-    imported.
+    Call this before numba is imported; later it has no effect. If it fails, kernels are compiled on import.
     """
     if (directory := _cache()) is None or not (missing := not_compiled(directory, kernel_modules())):
         return
@@ -64,8 +63,8 @@ def prepare_kernels() -> None:
 
 @contextmanager
 def loading_kernels() -> Iterator[None]:
-    """Load the kernels that commands need. A terminal shows ``Loading ...`` until the block ends, and what
-    must be compiled shows how far it is."""
+    """Load the kernels that commands need. A terminal shows ``Loading ...`` until the block ends, and the
+    progress of compilation."""
     modules, directory = _of_commands(), _cache()
     if directory is not None and (missing := not_compiled(directory, modules)):
         _compile(directory, missing)
@@ -75,9 +74,9 @@ def loading_kernels() -> Iterator[None]:
 
 @contextmanager
 def kernels_for_question(objects: int) -> Iterator[None]:
-    """Load the kernels for one question about a cluster of so many nodes and pods: compiled, or as plain
-    Python if these are few or nothing is compiled yet. Then a child compiles them for later commands, if they
-    are many."""
+    """Load the kernels for one question about a cluster with this number of nodes and pods: compiled, or as
+    plain Python if it is small or kernels are not compiled yet. If it is large, a child compiles missing
+    kernels for later commands."""
     if "numba" not in sys.modules:
         directory = choose_cache(lasting=True) if objects > _FEW else None
         missing = not_compiled(directory, _of_commands()) if directory else []
@@ -112,18 +111,18 @@ def _compile_for_later(directory: Path, modules: list[str]) -> None:
 
 
 def _cache() -> Path | None:
-    """Where to compile to; None if numba has been imported or is not to compile, or if nothing can be
-    written."""
+    """Directory for compiled kernels; None if numba has been imported or must not compile, or if no directory
+    is writable."""
     if "numba" in sys.modules or os.environ.get(_INTERPRET) == "1":
         return None
     directory = choose_cache()
     if directory is None:
-        _log.warning("no directory for compiled kernels can be written: each start compiles them")
+        _log.warning("no directory for compiled kernels is writable: they are compiled at each start")
     return directory
 
 
 def _compile(directory: Path, modules: list[str]) -> None:
-    """The longest in a child, the others here."""
+    """Compile the longest module in a child, the others here."""
     here = [name for name in modules if name != _LONGEST]
     with _shown(directory, modules):
         if _LONGEST not in modules:
@@ -135,7 +134,7 @@ def _compile(directory: Path, modules: list[str]) -> None:
 
 
 def _child(modules: Sequence[str], *, start_new_session: bool = False) -> subprocess.Popen[bytes]:
-    nothing = subprocess.DEVNULL  # or who reads our output would wait for the child when we are killed
+    nothing = subprocess.DEVNULL  # otherwise readers of our output would wait for the child if we are killed
     command = sys.executable, "-m", __name__, *modules
     environment = {name: value for name, value in os.environ.items() if name != _INTERPRET}
     return subprocess.Popen(
@@ -145,21 +144,19 @@ def _child(modules: Sequence[str], *, start_new_session: bool = False) -> subpro
         stderr=nothing,
         env=environment,
         start_new_session=start_new_session,
-        preexec_fn=partial(os.nice, 19) if start_new_session else None,  # the command itself comes first
+        preexec_fn=partial(os.nice, 19) if start_new_session else None,  # the command itself has priority
     )
 
 
 def _succeeds(child: subprocess.Popen[bytes]) -> bool:
     if code := child.wait():
-        _log.warning(
-            "compiling kernels ahead failed, they are compiled when they are needed: status %s", code
-        )
+        _log.warning("compiling kernels in advance failed, so they are compiled when needed: status %s", code)
     return not code
 
 
 @contextmanager
 def _shown(directory: Path, modules: Sequence[str]) -> Iterator[None]:
-    """How many functions of the modules are compiled: a bar in a terminal, else a line for each fifth."""
+    """Show the fraction of compiled functions: a bar on a terminal, otherwise a line for each fifth."""
     expected = {module.rpartition(".")[2]: _functions(module) for module in modules}
     ended = threading.Event()
 
@@ -185,15 +182,15 @@ def _shown(directory: Path, modules: Sequence[str]) -> Iterator[None]:
 
 
 def _functions(module: str) -> int:
-    """How many functions of a module are compiled."""
+    """Number of functions in a module that are compiled."""
     spec = find_spec(module)
     return len(_FUNCTION.findall(Path(spec.origin).read_text())) if spec and spec.origin else 0
 
 
 def main(modules: Sequence[str], *, ahead: bool = False) -> None:
-    """Compile these modules by importing them; ``ahead``: first a quarter of the longest one."""
-    directory, key = Path(os.environ[VARIABLE]), sources_key()  # before they are read
-    gc.disable()  # it would take a quarter of the time
+    """Compile these modules by importing them; ``ahead``: first a quarter of the longest module."""
+    directory, key = Path(os.environ[VARIABLE]), sources_key()  # before the sources are read
+    gc.disable()  # collection would take a quarter of the time
     try:
         if ahead:
             from packing.cost.island_kernels import compile_ahead

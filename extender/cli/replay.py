@@ -1,7 +1,7 @@
-"""``stowage replay``: the pods of a cluster under one policy after another, to compare before a switch.
+"""``stowage replay``: replays the pods of a cluster under one policy after another, to compare the policies.
 
-The result goes to standard output, progress to standard error. The modules of the replay are imported when it
-runs, because they load the kernels.
+The result is written to standard output, progress to standard error. The modules of the replay are imported
+when it runs, because they load the kernels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from extender.source.interface import Source
 
 _INTERRUPTED = 130
-"""Exit code of a command that Ctrl-C ended, as shells report it."""
+"""Exit code of a command that Ctrl-C ended, as in shells."""
 Rows = list[dict[str, Any]]
 
 
@@ -44,7 +44,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def policy_names(text: str, known: Sequence[str] = tuple(POLICIES)) -> list[str]:
-    """Names separated by commas. Raises ``ArgumentTypeError``."""
+    """Parse names separated by commas. Raises ``ArgumentTypeError``."""
     names = text.split(",")
     if unknown := [name for name in names if name not in known]:
         raise argparse.ArgumentTypeError(f"no policy {', '.join(unknown)}; expected {', '.join(known)}")
@@ -52,8 +52,8 @@ def policy_names(text: str, known: Sequence[str] = tuple(POLICIES)) -> list[str]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay and print. The exit code is 2 for options or files that cannot be used, and 130 after
-    Ctrl-C, which prints the rows that are complete."""
+    """Replay and print. The exit code is 2 for unusable options or files, and 130 after Ctrl-C, which prints
+    the complete rows."""
     from extender.cli.precompile import loading_kernels
     from extender.settings_file import load
 
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _collect(rows: Rows, args: argparse.Namespace, settings: Settings, source: Source) -> bool:
-    """Add the rows one by one. Whether Ctrl-C ended that; the rows then say so."""
+    """Add the rows one by one. Returns whether Ctrl-C interrupted this; the rows are then marked."""
     from extender.replay.repack import replay_cluster
     from extender.replay.trial import BadInput
 
@@ -100,4 +100,4 @@ def _text(rows: Rows, output: str) -> str:
     if output == "csv":
         return as_csv(rows)
     shown = snapshot_table(rows, line_width(wide=output == "wide"))
-    return f"INTERRUPTED, not all replays are here:\n{shown}" if "interrupted" in rows[0] else shown
+    return f"INTERRUPTED: not all replays are complete:\n{shown}" if "interrupted" in rows[0] else shown

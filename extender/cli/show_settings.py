@@ -1,4 +1,4 @@
-"""``stowage settings``: the effective settings, and where each value comes from."""
+"""``stowage settings``: the effective settings, and the source of each value."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _lines(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
 
 
 def _queue_lines(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
-    """What is set of each queue. Default queues that were removed are null."""
+    """The values set in each queue. Removed default queues are null."""
     from extender.settings import DEFAULT_QUEUES
 
     for name, queue in settings.queues.items():
@@ -71,7 +71,7 @@ def _queue_lines(settings: Settings, origins: Mapping[str, str]) -> Iterator[str
 
 
 def _flow(value: Any) -> str:  # noqa: ANN401 (what JSON has)
-    """On one line, as JSON, which is YAML; whole numbers without a point, and sets in order."""
+    """One line of JSON, which is valid YAML; whole numbers without a decimal point, and sets sorted."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     is_names = isinstance(value, list) and all(isinstance(item, str) for item in value)

@@ -1,4 +1,4 @@
-"""``stowage top``: the nodes with their GPUs, and the pods that wait for one."""
+"""``stowage top``: the nodes with their GPUs, and the pods pending for GPUs."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 _WAITING = 20
-"""Pending pods that are shown."""
+"""Pending pods shown by default."""
 _MOST = 1_000_000
 _POLICY = "best-fit"
-"""What a place costs is not shown, and this one needs no tables."""
+"""Costs are not shown, and this policy needs no tables."""
 _PAUSE = 2.0
 """Seconds between two tables."""
 _waiting = whole_number(0, _MOST, "a whole number from 0")
@@ -49,7 +49,7 @@ _WAITING_HEAD = ("PENDING", "QUEUE", "PRIORITY", "AGE", "STARTS", "REQUESTS", "W
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
-        "top", description="Show the free GPUs of each node, and the pods that are pending for a GPU."
+        "top", description="Show the free GPUs of each node, and the pods pending for GPUs."
     )
     parser.add_argument("node", nargs="*", help="only these nodes (all)")
     cluster_args.add_running(parser)
@@ -85,8 +85,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _overviews(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[Overview, float]]:
-    """The fleet at a time in Unix seconds, once or every 2 s: as the running Stowage says, else as the source
-    does."""
+    """The fleet and the time in Unix seconds, once or every 2 s: from the running Stowage, or else from the
+    source."""
     if first := cluster_args.ask(args, "top", lambda stowage: (stowage, _asked(args, stowage))):
         stowage, found = first
         yield found, time.time()
@@ -155,7 +155,7 @@ def _cell(value: object) -> object:
 def _states(
     state: State, source: Source, listed: Iterable[Sequence[Event]], *, watch: bool
 ) -> Iterator[None]:
-    """Brings the state up to date before each step: with what was ``listed``, then every 2 s. Raises
+    """Update the state before each step: first with the ``listed`` events, then every 2 s. Raises
     ``SourceError``."""
     for events in listed:
         state.apply(events)
@@ -177,8 +177,8 @@ def _states(
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The nodes of one model or zone. What is free counts on nodes that are on offer: ``whole`` and ``free``
-    GPUs, memory, and MIG instances by profile."""
+    """The nodes of one model or zone. Free resources (``whole`` and ``free`` GPUs, memory, and MIG instances
+    by profile) count only on nodes on offer."""
 
     name: str
     nodes: int
@@ -219,7 +219,7 @@ def _group(name: str, lines: Sequence[NodeLine]) -> Group:
 
 
 def in_order(lines: Sequence[NodeLine | Group], sort: Sort) -> list[NodeLine | Group]:
-    """Texts from A to Z, amounts from the largest; equal ones by name."""
+    """Sort texts in ascending order, amounts in descending order, and equal values by name."""
     names = {"free": "free_gpus", "used": "used_gpus", "memory": "free_memory_mib"}
 
     def key(line: NodeLine | Group) -> tuple[str | float, str]:
@@ -261,7 +261,7 @@ def render(
 
 
 def _late(found: Overview, now: float) -> Iterator[str]:
-    """The queues of which a pod has waited for longer than it should."""
+    """Queues with a pod that has been pending for longer than the wait objective."""
     for name, (oldest, objective) in found.totals.objectives.items():
         if now - oldest > objective:
             waited, allowed = _age(now - oldest), _age(objective)
@@ -287,7 +287,7 @@ def _group_row(group: Group) -> tuple[str, ...]:
 def _memory(line: NodeLine | Group) -> str:
     if isinstance(line, NodeLine) and line.in_units:
         return f"{line.free_memory_mib} of {line.memory_mib} units"
-    return f"{line.free_memory_mib >> 10} of {line.memory_mib >> 10}" if line.memory_mib else "not known"
+    return f"{line.free_memory_mib >> 10} of {line.memory_mib >> 10}" if line.memory_mib else "unknown"
 
 
 def _profiles(mig: dict[str, int]) -> str:
@@ -301,13 +301,13 @@ def _profiles(mig: dict[str, int]) -> str:
 
 
 def _mig(nodes: Sequence[NodeLine]) -> Iterator[str]:
-    """The free instances of each model that has any."""
+    """Free instances, by model."""
     for group in groups([line for line in nodes if line.mig and line.on_offer], "model"):
         yield f"MIG instances free on {group.name}: {_profiles(group.mig)}"
 
 
 def _problems(found: Overview) -> Iterator[str]:
-    """What is not known of nodes, once for each text."""
+    """Problems of nodes that their notes do not mention, grouped by text."""
     nodes: dict[str, list[str]] = {}
     for line in found.nodes:
         if line.problem and line.problem not in line.note:
@@ -315,7 +315,7 @@ def _problems(found: Overview) -> Iterator[str]:
     for problem, names in islice(nodes.items(), _PROBLEMS):
         yield f"{listed(names, _NAMED)}: {problem}"
     if len(nodes) > _PROBLEMS:
-        yield f"and {len(nodes) - _PROBLEMS} more problems of nodes"
+        yield f"and {len(nodes) - _PROBLEMS} more node problems"
 
 
 def _waiting_row(line: WaitingLine, now: float) -> tuple[str, ...]:
@@ -324,7 +324,7 @@ def _waiting_row(line: WaitingLine, now: float) -> tuple[str, ...]:
 
 
 def _starts(line: WaitingLine, now: float) -> str:
-    """In how long, with a probability of 50 % and of 90 %."""
+    """Time until the expected start, with a probability of 50 % and of 90 %."""
     if line.starts is None:
         return ""
     times = ("?" if at is None else _age(at - now) for at in (line.starts.half, line.starts.most))
@@ -332,7 +332,7 @@ def _starts(line: WaitingLine, now: float) -> str:
 
 
 def _age(seconds: float) -> str:
-    """As kubectl writes it, with one unit."""
+    """As in kubectl, with one unit."""
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{int(seconds // size)}{unit}"

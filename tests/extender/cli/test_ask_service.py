@@ -168,7 +168,7 @@ def test_the_service_is_found_through_the_api_server(
     api.services.items = [service("fake", "tenant"), service()]
     assert cli.main(["explain", pod_file]) == 0
     shown = capsys.readouterr()
-    assert "default/new asks for 6 nvidia.com/gpu" in shown.out
+    assert "default/new requests 6 nvidia.com/gpu" in shown.out
     assert "It fits on 1 of 2 nodes" in shown.out
     assert shown.err == ASKING + "stowage explain: answered by service stowage-system/stowage-debug\n"
     assert cli.main(["top"]) == 0
@@ -214,7 +214,7 @@ def test_without_a_service_the_cluster_is_read_and_one_line_says_so(
     api.services.items, arguments, why = FALLBACKS[case]
     assert cli.main(["explain", pod_file, *arguments]) == 0
     shown = capsys.readouterr()
-    assert shown.err == f"{ASKING}stowage explain: reads the cluster itself, because {why}\n"
+    assert shown.err == f"{ASKING}stowage explain: reading the cluster directly, because {why}\n"
     assert "of 1 nodes" in shown.out
 
 

@@ -34,7 +34,7 @@ def pod(tmp_path: Path) -> Path:
 def test_it_says_where_a_pod_fits(pod: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", str(pod), "--snapshot", str(CLUSTER)]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("team/train asks for 4 CPUs, 8 nvidia.com/gpu\nIt fits on ")
+    assert out.startswith("team/train requests 4 CPUs, 8 nvidia.com/gpu\nIt fits on ")
     assert "score" not in out
     assert cli.main(["explain", str(pod), "--snapshot", str(CLUSTER), "-v"]) == 0
     assert "score 10, cost " in capsys.readouterr().out
@@ -116,7 +116,7 @@ def test_the_text_says_what_would_make_it_fit() -> None:
         make_node("a"), make_node("b"), make_pod("p", 6, node_name="a"), make_pod("q", 7, node_name="b")
     )
     assert render(explain(state, make_pod("new", 4, scheduler_name="stowage"))).splitlines() == [
-        "default/new asks for 1 CPU, 1 GiB of memory, 4 nvidia.com/gpu",
+        "default/new requests 1 CPU, 1 GiB of memory, 4 nvidia.com/gpu",
         "It fits on none of 2 nodes: not enough free GPUs (2 of 2 nodes)",
         "  a: needs 4 nvidia.com/gpu, 2 of 8 are free",
         "",

@@ -98,8 +98,8 @@ def test_a_dead_api_server_is_asked_once(case: Case, tmp_path: Path) -> None:
 def test_workloads_and_several_pods(case: Case) -> None:
     pod = MANIFEST.format(limits="nvidia.com/gpu: 1", annotations="", more="")
     out = case.explain_text(f"{pod}---\n{JOB}")
-    assert "team/train asks for 1 nvidia.com/gpu" in out
-    assert "\n\nJob fine:\nteam/fine asks for 1 nvidia.com/gpu\nIt fits on " in out
+    assert "team/train requests 1 nvidia.com/gpu" in out
+    assert "\n\nJob fine:\nteam/fine requests 1 nvidia.com/gpu\nIt fits on " in out
     both = json.loads(case.explain_text(f"{pod}---\n{JOB}", "--example", "--output", "json"))
     assert [one["pod"] for one in both] == ["team/train", "team/fine"]
 
@@ -133,7 +133,7 @@ def test_parts_of_gpus_that_no_node_shares(case: Case) -> None:
     out = case.explain("cpu: 1", annotations=', annotations: {gpu-fraction: "0.5"}')
     assert "No node is reserved for shared GPUs: label nodes stowage.dev/gpu-sharing=true" in out
     assert "It requests a GPU in annotations only." in out
-    assert "team/train asks for 1 CPU, 50 % of the compute and 50 % of the memory of 1 GPU" in out
+    assert "team/train requests 1 CPU, 50 % of the compute and 50 % of the memory of 1 GPU" in out
 
 
 def test_the_nodes_by_name(case: Case) -> None:
@@ -163,7 +163,7 @@ def test_a_selector_that_matches_no_node(case: Case) -> None:
 def test_a_pod_that_runs(case: Case, tmp_path: Path) -> None:
     cluster = str(tmp_path / "cluster.json")
     Path(cluster).write_text(json.dumps({"kind": "List", "items": [NODE, RUNNING]}))
-    assert "\nIt runs on n. A copy of it:\n" in case.output("runs", "--snapshot", cluster)
+    assert "\nIt runs on n. For a copy of it:\n" in case.output("runs", "--snapshot", cluster)
     assert "did you mean team/runs?" in case.error("team/run", "--snapshot", cluster)
 
 
@@ -172,9 +172,9 @@ def test_a_snapshot_without_pods_or_nodes(case: Case, tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     out = case.explain("nvidia.com/gpu: 1", "--snapshot", str(tmp_path / "nodes"))
-    assert out.startswith("There are no pods here")
+    assert out.startswith("No pods found")
     out = case.explain("nvidia.com/gpu: 1", "--snapshot", str(tmp_path / "none"))
-    assert out.startswith("There are no nodes here")
+    assert out.startswith("No nodes found")
 
 
 def test_the_default_scheduler_is_mentioned(case: Case) -> None:

@@ -56,7 +56,7 @@ def annotated(name: str, text: str) -> str:
         ),
         (
             pod("amd.com/gpu: 1"),
-            ["asks for 1 amd.com/gpu\n", f"{NONE}. No node offers amd.com/gpu. It needs"],
+            ["requests 1 amd.com/gpu\n", f"{NONE}. No node offers amd.com/gpu. It needs"],
         ),
         (pod("volcano.sh/gpu-memory: 1024"), ["No node offers volcano.sh/gpu-memory.", NONE]),
         (pod("gpu: 1"), [f"{REFUSED}'gpu' is no resource of Kubernetes (did you mean nvidia.com/gpu?)"]),
@@ -76,7 +76,7 @@ def annotated(name: str, text: str) -> str:
         (annotated("stowage.dev/gpu-memory", "16"), ["is in bytes. For 16 GiB write 16Gi."]),
         (
             annotated("stowage.dev/gpu-memory", "16G"),
-            ["asks for 1 CPU, 14.9 GiB of the memory of 1 GPU\n", NONE],
+            ["requests 1 CPU, 14.9 GiB of the memory of 1 GPU\n", NONE],
         ),
         (
             annotated("gpu-memory", "4096M"),
@@ -98,7 +98,7 @@ def annotated(name: str, text: str) -> str:
         (pod(f"{GPU}, nvidia.com/gpumem: 3000"), ["in the format of HAMi, which runs on no node.", NONE]),
         (
             pod("aliyun.com/gpu-mem: 3"),
-            ["asks for 3 aliyun.com/gpu-mem of 1 GPU\n", "in the format of gpushare", NONE],
+            ["requests 3 aliyun.com/gpu-mem of 1 GPU\n", "in the format of gpushare", NONE],
         ),
         (pod("volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory: 3000"), ["in the format of Volcano", NONE]),
         (
@@ -145,7 +145,7 @@ def annotated(name: str, text: str) -> str:
         # What is not checked or not known yet
         (
             pod(spec=", topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone}]"),
-            [FITS, "as far as is checked here (not its topology spread)"],
+            [FITS, "(without checking its topology spread)"],
         ),
         (
             pod("cpu: 1", spec=", resourceClaims: [{name: gpu, resourceClaimTemplateName: one}]"),
@@ -162,7 +162,7 @@ def annotated(name: str, text: str) -> str:
         # Containers
         (
             pod("cpu: 1", spec=f", initContainers: [{{name: warm, resources: {{limits: {{{GPU}}}}}}}]"),
-            ["asks for 1 CPU, 1 nvidia.com/gpu", FITS],
+            ["requests 1 CPU, 1 nvidia.com/gpu", FITS],
         ),
         (
             pod(
@@ -170,7 +170,7 @@ def annotated(name: str, text: str) -> str:
                 spec=", initContainers: [{name: side, restartPolicy: Always, resources: {limits: "
                 "{nvidia.com/gpu: 5}}}]",
             ),
-            ["asks for 9 nvidia.com/gpu", "needs 9 nvidia.com/gpu, 8 of 8 are free"],
+            ["requests 9 nvidia.com/gpu", "needs 9 nvidia.com/gpu, 8 of 8 are free"],
         ),
     ],
 )
@@ -225,13 +225,13 @@ def test_workloads(case: Case, kind: str, spec: str, titles: list[str]) -> None:
     out = case.explain_text(f"kind: {kind}\nmetadata: {{name: w, namespace: team}}\nspec: {{{spec}}}\n")
     found = [line for line in out.split("\n") if line.startswith(f"{kind} w")]
     assert found == [f"{kind} w{title}:" for title in titles]
-    assert out.count("asks for 1 nvidia.com/gpu\n") == out.count(FITS) == len(titles)
+    assert out.count("requests 1 nvidia.com/gpu\n") == out.count(FITS) == len(titles)
 
 
 def test_a_manifest_with_anchors(case: Case) -> None:
     resources = "{requests: &one {nvidia.com/gpu: 1}, limits: *one}"
     text = f"kind: Pod\nmetadata: {{name: a}}\nspec: {{containers: [{{name: a, resources: {resources}}}]}}\n"
-    assert "asks for 1 nvidia.com/gpu\n" in case.explain_text(text)
+    assert "requests 1 nvidia.com/gpu\n" in case.explain_text(text)
 
 
 @pytest.mark.parametrize(

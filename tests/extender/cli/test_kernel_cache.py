@@ -73,7 +73,7 @@ def test_a_variable_that_cannot_be_used_is_reported(
 ) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(unwritable(tmp_path / "file")))
     assert choose_cache() == cache_home / sources_key()
-    assert "file/below cannot be written" in caplog.text
+    assert "file/below is not writable" in caplog.text
 
 
 def test_an_unwritable_home_means_a_temporary_directory(

@@ -116,7 +116,7 @@ def test_without_a_writable_directory_it_warns(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     prepare_kernels()
-    assert "no directory for compiled kernels can be written" in caplog.text
+    assert "no directory for compiled kernels is writable" in caplog.text
 
 
 def test_a_failure_is_a_warning_and_the_next_start_tries_again(
@@ -124,7 +124,7 @@ def test_a_failure_is_a_warning_and_the_next_start_tries_again(
 ) -> None:
     monkeypatch.setattr(precompile, "__name__", "no.such.module")
     prepare_kernels()
-    assert "compiling kernels ahead failed" in caplog.text
+    assert "compiling kernels in advance failed" in caplog.text
     assert list(cache.iterdir()) == []
 
 

@@ -40,7 +40,7 @@ def test_ctrl_c_prints_the_rows_that_are_complete(capsys, monkeypatch, output):
     captured = capsys.readouterr()
     assert captured.err == READING + ONLY_TWO
     if output == "table":
-        assert captured.out.startswith("INTERRUPTED, not all replays are here:\n")
+        assert captured.out.startswith("INTERRUPTED: not all replays are complete:\n")
     elif output == "json":
         rows = json.loads(captured.out)
         assert [(row["policy"], row["interrupted"]) for row in rows] == [

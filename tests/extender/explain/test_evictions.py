@@ -128,7 +128,7 @@ def test_nothing_is_said_where_the_pod_fits_or_nobody_asks():
 
 def test_as_text(cluster):
     told = render(explain(cluster, high(2), now=NOW))
-    assert "\nIt would fit if these pods were evicted. kube-scheduler does so at its next attempt:\n" in told
+    assert "\nIt would fit if these pods were evicted, as kube-scheduler does at its next attempt:\n" in told
     assert "  a  2 pods of queue backfill lose 3.2 GPU-hours  default/a0, default/a1\n" in told
     assert "  1  below its minimum runtime" in told
 
@@ -136,10 +136,10 @@ def test_as_text(cluster):
 @pytest.mark.parametrize(
     ("evictor", "said"),
     [
-        ("unknown", "kube-scheduler does not do so, the evictor does if it is enabled:"),
-        ("on", "kube-scheduler does not do so, the evictor does:"),
+        ("unknown", "kube-scheduler does not do so, but the evictor does if it is enabled:"),
+        ("on", "kube-scheduler does not do so, but the evictor does:"),
         ("recommend", "kube-scheduler does not do so, and the evictor only recommends it:"),
-        ("off", "kube-scheduler does not do so, and the evictor is off:"),
+        ("off", "kube-scheduler does not do so, and the evictor is disabled:"),
     ],
 )
 def test_the_text_says_whether_the_evictor_acts(evictor, said):
@@ -151,8 +151,8 @@ def test_the_text_says_whether_the_evictor_acts(evictor, said):
 
 def test_the_text_says_where_no_eviction_helps(cluster):
     told = render(explain(cluster, high(2, priority=-1), now=NOW))
-    assert f"No eviction makes it fit:\n  4  {NOT_ENOUGH}\n" in told
-    assert "Pods on these nodes that may not be evicted for it:\n  5  not of lower priority" in told
+    assert f"No eviction would make it fit:\n  4  {NOT_ENOUGH}\n" in told
+    assert "Pods on these nodes that cannot be evicted for it:\n  5  not of lower priority" in told
 
 
 def test_texts_are_short():

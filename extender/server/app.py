@@ -1,8 +1,8 @@
-"""The application: the verbs, version, metrics, the page at ``/``, and what shows the state (docs/debug.md).
+"""The application: the verbs, version, metrics, the page at ``/``, and the debug endpoints (docs/debug.md).
 
 For speed, handlers are ``async def`` and work inline (a thread pool costs more than the answer), and bodies
-are bytes in and out (response models cost eight times as much). Longer answers are made in parts, so that
-requests of kube-scheduler come in between, and their sizes are bounded.
+are bytes in and out (response models cost eight times as much). Longer answers are rendered in parts, so
+that requests from kube-scheduler are served in between, and their sizes are bounded.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _log = logging.getLogger(__name__)
 _BATCH = 5
 """Nodes or decisions that are rendered before other tasks run: about a millisecond."""
 _LINES = 100
-"""Lines of the overview, likewise, and rows of the page's answer that are sent at once: 100 KiB."""
+"""The same for lines of the overview, and rows of the page's data that are sent at once: 100 KiB."""
 Nodes = Annotated[list[str] | None, Query(max_length=LISTED_NAMES)]
 Listed = Annotated[int, Query(ge=0, le=DECISIONS_LISTED)]
 Problems = Annotated[int, Query(ge=0, le=PROBLEMS_LISTED)]
 
 
 class _App(FastAPI):
-    """Whose ``/openapi.json`` also has the shapes of the bodies that the verbs read by themselves."""
+    """An application whose ``/openapi.json`` also has the schemas of the bodies that the verbs parse."""
 
     def openapi(self) -> dict[str, Any]:
         schema = super().openapi()
@@ -78,11 +78,11 @@ def create_app(
     debug: bool = True,
     clients: frozenset[str] = frozenset(),
 ) -> FastAPI:
-    """What one port answers: ``verbs``, and for ``debug`` metrics, status, settings, ``/debug`` and the page.
+    """The application of a port: ``verbs``; for ``debug`` metrics, status, settings, ``/debug`` and the page.
 
     ``clients`` are the names in TLS certificates that may call the verbs; empty for all.
     """
-    # No interactive pages of FastAPI: they load scripts from other sites. tracing.py makes the spans.
+    # No interactive pages of FastAPI: they load scripts from other sites. tracing.py creates the spans.
     options: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
     options["telemetry"] = {"tracing": False, "metrics": False, "logs": False}
     app = _App(title="Stowage", version=service.version, **options)
@@ -132,7 +132,7 @@ def _add_verb(app: FastAPI, endpoint: VerbEndpoint) -> str:
 
 
 def _status(service: Service, paths: str) -> str:
-    """As the components of Kubernetes say it (k8s.io/component-base, zpages/statusz)."""
+    """In the format of Kubernetes components (k8s.io/component-base, zpages/statusz)."""
     minutes, seconds = divmod(int((datetime.now(UTC) - service.started).total_seconds()), 60)
     return (
         "\nstowage statusz\nWarning: This endpoint is not meant to be machine parseable, has no formatting "
@@ -144,7 +144,7 @@ def _status(service: Service, paths: str) -> str:
 
 
 def _add_page(app: FastAPI) -> None:
-    """The page at ``/``. It reads ``/debug`` as any other client does, and its files need no token."""
+    """Serve the page at ``/``. It reads ``/debug`` as any other client does; its files need no token."""
     files = page_files()
 
     async def page(request: Request) -> Response:
@@ -160,7 +160,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 class _DebugRoutes:
-    """Known nodes and pods, and the reasons of decisions. Read-only but for the level of the log."""
+    """Known nodes and pods, and the reasons for decisions. Read-only except for the log level."""
 
     def __init__(self, service: Service, bodies: BodyBudget) -> None:
         self._service, self._bodies = service, bodies
@@ -169,7 +169,7 @@ class _DebugRoutes:
         self._known = f"known in this shard (node_selector: {selector})" if selector else "known"
 
     def table(self) -> Iterable[tuple[str, str, Callable[..., Awaitable[Response]]]]:
-        """Method, path below ``/debug``, and what answers."""
+        """Method, path below ``/debug``, and handler."""
         return (
             ("GET", "/nodes", self.nodes),
             ("GET", "/nodes/{name}", self.node),
@@ -191,7 +191,7 @@ class _DebugRoutes:
     async def nodes(self) -> Response:
         inspector, nodes = self._inspector(), []
         async for name in with_turns(inspector.node_names(), _BATCH):
-            if view := inspector.node(name):  # it may have been deleted meanwhile
+            if view := inspector.node(name):  # it may have been deleted in the meantime
                 nodes.append(to_json(view))
         return _listed(b"{", "nodes", nodes, b"}\n")
 
@@ -231,8 +231,8 @@ class _DebugRoutes:
         return await self._explained(request, answer)
 
     async def decisions(self, limit: Listed = 20, before: datetime | None = None) -> Response:
-        """The last ones ``before`` a time, newest first, but at most ``DECISIONS_SIZE`` bytes. ``next`` is
-        the time with which the next page begins, null after the last one."""
+        """The last decisions ``before`` a time, newest first, at most ``DECISIONS_SIZE`` bytes. ``next`` is
+        the ``before`` of the next page, null on the last page."""
         inspector = self._inspector()
         found, size = await inspector.decisions(_moment(before), limit + 1), 0
         rendered: list[bytes] = []
@@ -249,7 +249,7 @@ class _DebugRoutes:
         return _listed(head[:-1] + b",", "decisions", rendered, b"}\n")
 
     async def overview(self, waiting: Listed = 20, namespace: str = "") -> Response:
-        """Nodes with GPUs, and pending pods, of one namespace or all."""
+        """Nodes with GPUs, and the pending pods of one namespace or all."""
         inspector = self._inspector()
         found = await inspector.overview(waiting, namespace)
         nodes = [to_json(line) async for line in with_turns(found.nodes, _LINES)]
@@ -259,7 +259,7 @@ class _DebugRoutes:
         return _listed(head, "nodes", nodes, b"," + to_json(rest)[1:] + b"}\n")
 
     async def problems(self, limit: Problems = 100) -> Response:
-        """Of nodes, pods and the cluster."""
+        """Problems of nodes, pods and the cluster."""
         from extender.explain.problems import Surroundings, problems_of
 
         service, engine = self._service, self._engine()
@@ -295,8 +295,8 @@ class _DebugRoutes:
         return StreamingResponse(lines(), media_type="application/x-ndjson")
 
     async def set_verbosity(self, request: Request) -> Response:
-        """Change the level of the log, as in the components of Kubernetes
-        (k8s.io/apiserver, pkg/server/routes/flags.go). Only for callers with a token."""
+        """Change the log level, as in Kubernetes components (k8s.io/apiserver, pkg/server/routes/flags.go).
+        Only for callers with a token."""
         if self._service.debug_auth is None:
             raise HTTPException(403, "needs debug_token_file or debug_token_review")
         body = await self._body(request, LOG_LEVEL)
@@ -310,13 +310,13 @@ class _DebugRoutes:
         return Response(f"the log level is now {level}\n", media_type="text/plain")
 
     async def fleet(self, since: str = "") -> Response:
-        """What the page at ``/`` shows."""
+        """The data of the page at ``/``."""
         parts = await self._inspector().fleet.since(since)
         blocks = (b"".join(parts[start : start + _LINES]) for start in range(0, len(parts), _LINES))
         return StreamingResponse(with_turns(blocks, 1), media_type="application/json")
 
     async def history(self) -> Response:
-        """The curves of the page, and the GPU-hours of teams."""
+        """The page's curves, and the GPU-hours of teams."""
         inspector = self._inspector()
         return _compact({**inspector.history.columns(), "teams": inspector.teams.hours()})
 
@@ -324,7 +324,7 @@ class _DebugRoutes:
         service = self._service
         if service.engine is None or service.missing():
             raise HTTPException(503, f"not ready: {service.missing()}")
-        service.engine.finish_answers()  # it shows what has been answered
+        service.engine.finish_answers()  # the views include the latest answers
         return service.engine
 
     def _inspector(self) -> Inspector:
@@ -336,7 +336,7 @@ class _DebugRoutes:
         return _json(view)
 
     async def _explained(self, request: Request, answer: Callable[[str], Awaitable[object]]) -> Response:
-        """The answer about the manifest that is the body."""
+        """The answer about the manifest in the body."""
         body = await self._body(request, EXPLAIN_BODY)
         try:
             return _json(await answer(body.decode()))
@@ -346,7 +346,7 @@ class _DebugRoutes:
             self._bodies.release(body)
 
     async def _body(self, request: Request, most: int) -> bytes:
-        """The body, of at most so many bytes, to be released."""
+        """The body, at most ``most`` bytes. The caller releases it."""
         declared = request.headers.get("content-length", "")
         try:
             return await self._bodies.take(request, declared, most)
@@ -370,6 +370,6 @@ def _compact(value: object) -> Response:
 
 
 def _listed(head: bytes, name: str, items: Iterable[bytes], end: bytes) -> Response:
-    """An object with a list of what is JSON already."""
+    """A JSON object with a list of items that are already JSON."""
     body = head + b'"%b":[' % name.encode() + b",\n".join(items) + b"]" + end
     return Response(body, media_type="application/json")

@@ -1,6 +1,6 @@
-"""What the event loop does between answers: work that was put off, events of the cluster, and garbage.
+"""Work of the event loop between answers: deferred calls, cluster events, and garbage collection.
 
-Each of them takes as long as an answer or longer, so none may come in front of one that is ready.
+Each takes as long as an answer or longer, so none may delay an answer that is ready.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from time import thread_time
 from extender.k8s.objects import Event
 
 _SLICE = 0.0003
-"""Seconds of CPU that a slice of events takes at least, or fewer if nothing is left: half as long as an
-answer. CPU, because on a busy machine the time that passes does not say what requests and events need."""
+"""Minimum CPU seconds per slice of events while events remain: half of an answer. CPU time, because on a busy
+machine elapsed time does not measure the cost of requests and events."""
 _AT_ONCE = 4
-"""Events between two looks at the clock: some 40 us each."""
+"""Events between two readings of the clock: some 40 us each."""
 _START_SLICE, _START_AT_ONCE = 0.02, 100
-"""The same while nobody can ask yet: only probes wait for an answer."""
+"""The same during startup, when only probes are answered."""
 _COLLECT_SECONDS = 0.25
-"""Between two collections. One takes less than 1 ms at 500 changes of pods a second; after 5 s it took 10 to
-20."""
+"""Between two collections. One takes less than 1 ms at 500 pod changes per second; every 5 s, one took 10 to
+20 ms."""
 _SURVIVORS = 40_000
-"""Objects, a thousand pods."""
+"""Number of objects: about a thousand pods."""
 _log = logging.getLogger(__name__)
 
 
 class AfterAnswer:
-    """Calls in order, in the turn of the event loop after the one that writes the answer: counts, the
-    decision for people to read, and the answer to the next call.
+    """Runs calls in order, one iteration of the event loop after the answer is written: metrics, the
+    explanation of the decision, and preparation of the next answer.
 
-    uvloop writes an answer after everything that is ready to run. So work that follows the answer directly
-    would delay it as much as work before it.
+    uvloop writes an answer after everything that is ready to run. So work scheduled directly after the
+    answer would delay it as much as work before it.
     """
 
     def __init__(self) -> None:
         self._calls: deque[Callable[[], object]] = deque()
 
     def add(self, call: Callable[[], object]) -> None:
-        """Make this call after the answer. It reads the state as it is now: ``run`` before it changes."""
+        """Run this call after the answer. It reads the present state: ``run`` before that changes."""
         self._calls.append(call)
         if len(self._calls) == 1:
             asyncio.get_running_loop().call_soon(self.run)
 
     def run(self) -> None:
-        """Make the calls now. One that fails is logged; the answer has been given."""
+        """Run the calls now. Failures are logged; the answer has already been sent."""
         while self._calls:
             try:
                 self._calls.popleft()()
@@ -57,12 +57,12 @@ class AfterAnswer:
 
 
 class EventQueue:
-    """The events of a source that are not applied yet, in the order in which they came.
+    """Events of a source that are not applied yet, in order of arrival.
 
-    An API server that has been busy sends hundreds of changes at once. To apply them all takes twenty times
-    as long as an answer. So the event loop applies a few, answers who asks, and goes on. A request may
-    overtake events that have arrived; for it they are what is still on its way. While some wait, they get
-    half of the event loop's time, so many requests cannot hold them up either.
+    An API server that has been busy sends hundreds of changes at once. Applying all of them takes twenty
+    times as long as an answer. So the event loop applies a few, answers requests, and continues. A request
+    may overtake events that have arrived, as if they were still in transit. Queued events get half of the
+    event loop's time, so a flood of requests cannot starve them either.
     """
 
     def __init__(self, is_ready: Callable[[], bool]) -> None:
@@ -74,21 +74,21 @@ class EventQueue:
         self._ended_at = 0.0
 
     def put(self, events: Sequence[Event]) -> None:
-        """Apply these events after those that wait, from the event loop; at once if there are few."""
+        """Queue these events, from the event loop. Small batches are applied immediately."""
         self._waiting.extend(events)
         if self._next is None:
             self._apply_slice(_SLICE)
 
     async def open(self, apply: Callable[[Sequence[Event]], None]) -> None:
-        """Apply events with ``apply`` from now on; returns when those that have come before are applied."""
+        """Apply events with ``apply`` from now on. Returns when the queued events are applied."""
         self._apply = apply
         self.put(())
         while self._waiting:
             await asyncio.sleep(0)
 
     async def applied(self) -> None:
-        """Wait until all events are applied that were delivered from any thread before the call."""
-        await asyncio.sleep(0)  # calls of ``put`` from threads are before us in the event loop's queue
+        """Wait until all events that any thread delivered before this call are applied."""
+        await asyncio.sleep(0)  # calls of ``put`` from threads precede us in the event loop's queue
         self._apply_slice(float("inf"))
 
     def _apply_slice(self, seconds: float) -> None:
@@ -112,19 +112,19 @@ class EventQueue:
 
 
 async def collect_forever(until_ready: Callable[[], Awaitable[None]]) -> None:
-    """Collect no garbage before ``until_ready`` returns (the state is growing), then four times a second,
-    until cancelled; then Python collects by itself again.
+    """Collect no garbage before ``until_ready`` returns (the state is growing), then four times per second
+    until cancelled. After that, Python's automatic collection is enabled again.
 
     A full collection visits every object of the state: 310 ms at 5,000 nodes and 30,000 pods, in the middle
-    of a request. Nearly all of these objects live long, and reference counts free them. So we exclude them
-    with ``gc.freeze``, and look often at what is new, which visits each object once. What has survived that
-    is collected and frozen once there is enough of it to take 10 ms; rarely, because a cycle that is frozen
-    while it is in use is never collected. Python never collects by itself.
+    of a request. Nearly all of these objects are long-lived and freed by reference counts. So we exclude
+    them with ``gc.freeze``, and often collect new objects, which visits each of them once. Survivors are
+    collected and frozen when a collection of them would take 10 ms; rarely, because a cycle that is frozen
+    while in use is never collected. Automatic collection stays disabled.
     """
     gc.disable()
     try:
         await until_ready()
-        gc.freeze()  # without collecting: requests are already arriving, and there is little garbage
+        gc.freeze()  # without a collection: requests are already arriving, and there is little garbage
         await asyncio.to_thread(return_memory)
         survivors = 0
         while True:
@@ -142,8 +142,8 @@ async def collect_forever(until_ready: Callable[[], Awaitable[None]]) -> None:
 
 
 def return_memory() -> None:
-    """Return what the first lists and the loading of kernels have freed: glibc keeps it, a tenth of the whole
-    process. Does nothing with other C libraries."""
+    """Return memory that the first lists and the loading of kernels have freed; glibc retains it, a tenth of
+    the whole process. Does nothing with other C libraries."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # malloc_trim(3)
     if trim is not None:
         trim(0)

@@ -1,7 +1,7 @@
 """Receives request bodies within limits of size and total memory; ``port.py`` limits their time.
 
-Anyone who reaches the port can send bodies, slowly and many at once. If all bodies together are too large, we
-drop the largest that is still arriving: requests of kube-scheduler are small, so they get through.
+Anyone who can reach the port can send bodies, slowly and many at once. If all bodies together are too large,
+we drop the largest that is still arriving: requests from kube-scheduler are small, so they get through.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from extender.untrusted.limits import BODIES_IN_FLIGHT, BODY_SECONDS, LARGE_BODY
 _FILES = ("memory.max", "memory.limit_in_bytes")
 """Of cgroups v2 and v1 (Documentation/admin-guide of the kernel: cgroup-v2.rst, cgroup-v1/memory.rst)."""
 _NO_LIMIT = 1 << 60
-"""cgroups v1 says a number above this for "none"."""
+"""cgroups v1 reports a number above this for "no limit"."""
 
 
 class Reducer(Protocol):
     """Reduces a body while it arrives."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """What is kept of the body so far and was not returned before."""
+        """The retained bytes so far that were not returned before."""
 
     def end(self) -> bytes:
-        """The rest of what is kept."""
+        """The remainder of the retained part."""
 
 
 class Nothing:
@@ -41,7 +41,7 @@ class Nothing:
 
 
 class BodyRefused(Exception):
-    """A body that was not received; the text says why. ``result`` is the label for the metric."""
+    """A body that was not received, with the reason. ``result`` is the label for the metric."""
 
     def __init__(self, status: int, result: str, text: str) -> None:
         super().__init__(text)
@@ -58,7 +58,7 @@ class _Body:
 class BodyBudget:
     """At most ``BODIES_IN_FLIGHT`` times ``limit`` bytes for the bodies of all running requests of one port.
 
-    ``limit``: the most bytes of one body, ``most`` or as many as the process has memory for.
+    ``limit``: maximum bytes of one body: ``most``, or less if the process has little memory.
     """
 
     def __init__(self, most: int) -> None:
@@ -70,9 +70,9 @@ class BodyBudget:
     async def take(
         self, request: Request, declared: str, limit: int, reducer: Reducer | None = None
     ) -> bytes:
-        """A body, or what ``reducer`` keeps of it. It counts until ``release``. Raises ``BodyRefused``.
+        """A body, reduced by ``reducer``. It counts until ``release``. Raises ``BodyRefused``.
 
-        ``declared``: its length in the head, "" without one. ``limit``: the most bytes that are kept.
+        ``declared``: the Content-Length, "" if missing. ``limit``: maximum bytes after reduction.
         """
         if declared.isdecimal() and (len(declared) > 20 or int(declared) > limit):
             raise _too_large(limit)
@@ -87,7 +87,7 @@ class BodyBudget:
         return b"".join(body.chunks)
 
     def release(self, body: bytes) -> None:
-        """A body that was taken is no longer needed."""
+        """Stop counting a body that ``take`` returned."""
         self.held -= len(body)
 
     async def _receive(self, body: _Body, request: Request, limit: int, reducer: Reducer | None) -> None:
@@ -116,7 +116,7 @@ class BodyBudget:
             raise BodyRefused(503, "overloaded", "too many large requests at once")
 
     def _drop(self, body: _Body) -> None:
-        """Free the memory of a body at once. Its task notices with the next chunk."""
+        """Free the memory of a body immediately. Its task notices on the next chunk."""
         self._arriving.discard(body)
         self.held -= body.size
         body.chunks.clear()
@@ -128,8 +128,8 @@ def _too_large(limit: int) -> BodyRefused:
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """How many bytes the process may have by its cgroup and those around it, None without a limit. ``root``:
-    of the file system."""
+    """Memory limit of the process in bytes, the lowest of its cgroup and the ancestors; None without a limit.
+    ``root``: of the file system."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

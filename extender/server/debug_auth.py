@@ -1,6 +1,6 @@
-"""Who may read ``/debug`` and ``/metrics``: the holder of the token in a file, or whom the API server allows.
+"""Access to ``/debug`` and ``/metrics``: for the token in a file, or users that the API server authorizes.
 
-Whatever cannot be decided is refused. No token is kept (only its digest), logged or sent back.
+If that cannot be checked, the request is refused. No token is kept (only its digest), logged or sent back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from extender.untrusted.limits import (
 )
 
 _KEPT_YES = 60.0
-"""Seconds for which a review counts that said yes: as long as controller-runtime keeps a user."""
+"""Seconds for which a positive review is cached: as long as controller-runtime caches a user."""
 _KEPT_NO = 10.0
 _THREADS = 4
 _HEADERS = (b"authorization", b"x-stowage-authorization")
@@ -45,13 +45,13 @@ class Refusal:
     text: str
 
 
-_NO_TOKEN = Refusal(401, "a bearer token is needed, and this one is not valid or there is none")
-_FORBIDDEN = Refusal(403, "the owner of this token may not read this path")
-_BUSY = Refusal(503, "too many tokens are being reviewed, retry later")
+_NO_TOKEN = Refusal(401, "a bearer token is needed, and it is missing or invalid")
+_FORBIDDEN = Refusal(403, "the user of this token is not allowed to read this path")
+_BUSY = Refusal(503, "too many token reviews in progress, retry later")
 
 
 class TokenFile:
-    """The one token in a file, which is read again when it changes."""
+    """The token in a file, which is reloaded when it changes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,9 +59,9 @@ class TokenFile:
         self._digest = b""
 
     def matches(self, digest: bytes) -> bool:
-        """Whether this is the SHA-256 of the token, in constant time. Raises ``ReviewError``."""
+        """Whether ``digest`` is the SHA-256 of the token, in constant time. Raises ``ReviewError``."""
         try:
-            stat = self.path.stat()  # a projected Secret changes by a symbolic link: another inode
+            stat = self.path.stat()  # kubelet updates a projected Secret by symbolic link: a new inode
             changed = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
             if changed != self._read_at:
                 self._digest, self._read_at = self._read(), changed
@@ -79,7 +79,7 @@ class TokenFile:
 
 
 class DebugAuth:
-    """Checks requests for the routes for which ``is_guarded`` holds."""
+    """Authorizes requests for the paths that ``is_guarded``."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class DebugAuth:
         self._threads = ThreadPoolExecutor(_THREADS, "reviews")
         self._pending = 0
         self.problem = ""
-        """Why tokens could not be checked when that was last tried; "" if they could."""
+        """Why the last check of a token failed; "" if it succeeded."""
 
     async def refusal(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Refusal | None:
         """Why this request is refused; None if it is allowed. Never raises."""
@@ -151,12 +151,12 @@ class DebugAuth:
 
 
 def is_guarded(path: str) -> bool:
-    """Whether a path is for those who may read what Stowage knows."""
+    """Whether reading a path requires authorization."""
     return path.startswith(("/debug", "/metrics", "/statusz", "/configz"))
 
 
 def auth_of(settings: Settings, source: Source) -> DebugAuth | None:
-    """The check that the settings ask for, None without any.
+    """The authorization that the settings configure, None without any.
 
     Raises ``SettingsError`` if the file has no token, ``Unavailable`` if the source cannot review tokens.
     """
@@ -172,7 +172,7 @@ def auth_of(settings: Settings, source: Source) -> DebugAuth | None:
 
 
 def _bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The token of the first header that has one, b"" without one, or if it is too long."""
+    """The token of the first header that has one; b"" if there is none or it is too long."""
     for name, value in headers:
         scheme, _, token = value.partition(b" ")
         if name in _HEADERS and scheme.lower() == b"bearer":

@@ -60,12 +60,12 @@ _log = logging.getLogger(__name__)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _REQUIRED = {kind: watched.resource for kind, watched in WATCHED_KINDS.items() if kind in REQUIRED_KINDS}
 _RECENT_PODS = 4096
-"""Pods of filter requests that are kept for bind: more than can be between filter and bind at a time."""
+"""Pods of filter requests that are kept for bind: more than can be between filter and bind at once."""
 _POSSIBLY_TAKEN = "the API server did not answer, and other pods may have been bound where this pod fits"
-_JOINING = "nothing fits, and a node joins the shard of this Stowage within seconds"
+_JOINING = "no node fits, but a node joins the shard of this Stowage within seconds"
 _OTHERS_FIRST = "pods of higher priority are tried first after an interruption"
 _Args = TypeVar("_Args")
-_NEXT_ANSWER = 0.01  # seconds after which kube-scheduler has usually made all calls for one pod
+_NEXT_ANSWER = 0.01  # seconds in which kube-scheduler usually makes all calls for one pod
 
 
 class Engine:
@@ -73,7 +73,7 @@ class Engine:
 
     def __init__(self, source: Source, settings: Settings, metrics: Metrics) -> None:
         self.state = state_of(settings)
-        self.state.allocations.deferred = True  # until the first lists are complete; before that nobody asks
+        self.state.allocations.deferred = True  # until the first lists are complete; until then no verb runs
         self.source, self._settings, self._metrics = source, settings, metrics
         self.tracing: Tracing | None = None
         self._recent_pods: BoundedMap[str, Pod] = BoundedMap(_RECENT_PODS, KEPT_PODS)
@@ -103,7 +103,7 @@ class Engine:
             self.verbs |= VolcanoVerbs(self.state, source, metrics, self._keep_decision).by_name
 
     def tasks(self) -> Iterator[tuple[str, Run]]:
-        """What runs until it is cancelled, by name."""
+        """Background tasks, each with its name. They run until cancelled."""
         yield "refresh of the policy", self._refresh
         yield "expiry of assumed pods", lambda: expire_forever(self.state, self.source)
         yield "history of the fleet", lambda: self.inspector.run(lambda: not self.missing())
@@ -112,12 +112,12 @@ class Engine:
         yield "forecast of starts", lambda: self.inspector.starts.run(lambda: not self.missing())
 
     async def _refresh(self) -> None:
-        while self.missing():  # nobody asks yet, and what the lists bring would make the first tables old
+        while self.missing():  # no verb runs yet, and the lists would outdate the first tables
             await asyncio.sleep(INTERVAL)
         await self.refresher.run()
 
     def missing(self) -> str:
-        """What has not been listed yet, "" if everything has."""
+        """The kinds that have not been listed yet, as text; "" if all have."""
         if self.state.synced >= AWAITED_KINDS:
             return ""
         unlisted = AWAITED_KINDS - self.state.synced
@@ -141,14 +141,14 @@ class Engine:
             _log.exception("the free devices of a node could not be computed")
         self._recheck.state_changed()
         if unready and not self.missing():
-            choose_node_sets_now(self.state)  # the costs of the first requests know what pods insist on
+            choose_node_sets_now(self.state)  # so that the first costs reflect what pods require of nodes
             self._warm_up()
             _log.info("ready: %s", self.source.describe())
 
     def _warm_up(self) -> None:
-        """Answer a made-up pod for one GPU before the first real one, whose answer would take ten times as
-        long as usual: names become rows, all nodes get prices and costs, and code runs for the first time.
-        Some 10 ms for 5,000 nodes. Nothing else is kept."""
+        """Evaluate a made-up pod with one GPU before the first real pod, whose answer would take ten times as
+        long: names become rows, all nodes get prices and costs, and code runs for the first time. Some
+        10 ms for 5,000 nodes. No other effect remains."""
         limits = {"limits": {"nvidia.com/gpu": "1"}}
         metadata = {"name": "warm-up", "namespace": "stowage", "uid": "warm-up"}
         pod = {"metadata": metadata, "spec": {"containers": [{"name": "main", "resources": limits}]}}
@@ -161,18 +161,18 @@ class Engine:
             codec.encode_priorities(args.names, scores)
             if evaluation is not None:
                 explain_evaluation(self.state, args.names, evaluation, scores)
-        except Exception:  # the first request says more, if it fails, too
+        except Exception:  # if the first request also fails, its log entry is clearer
             _log.exception("the first evaluation failed")
 
     def finish_answers(self) -> None:
-        """Do what was put off until after the answers, with the state in which they were made: call it before
-        that changes, and before anybody is shown what was answered."""
+        """Run the calls deferred until after the answers, with the state of these answers: call this before
+        the state changes, and before answers are shown."""
         self.after.run()
         self._decisions.flush()
 
     def set_server_version(self, version: str) -> None:
-        """``version``: of the API server, and so of kube-scheduler. From 1.38 on kube-scheduler looks for
-        victims where only an extender refused; from 1.37 on parts of devices may be fractions."""
+        """``version``: of the API server, and so of kube-scheduler. Since 1.38, it looks for victims on nodes
+        that only an extender refused; since 1.37, ranges of capacities may be fractional."""
         self.server_version = version
         numbers = _VERSION.match(self._settings.kubernetes_version or version)
         known = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
@@ -180,11 +180,11 @@ class Engine:
         self.state.devices.fractional_ranges = not numbers or known >= (1, 37)
 
     def asked(self) -> Asked:
-        """What the evictor learns from the verbs."""
+        """Facts that the evictor learns from the verbs."""
         return Asked(self._schedulers, lambda uid: from_json(self._refused_nodes.get(uid) or b"[]"))
 
     async def _parsed(self, parse: Callable[[bytes], _Args], body: bytes) -> _Args:
-        """A large message is parsed in a thread: meanwhile others are answered."""
+        """Large messages are parsed in a thread, so that other requests are answered."""
         if len(body) < LARGE_BODY:
             return parse(body)
         async with self._parsing:
@@ -241,7 +241,7 @@ class Engine:
             self._refused_nodes.put(args.pod.uid, names, len(names))
 
     def _answered(self, pod: Pod, node: str) -> None:
-        """kube-scheduler will most likely take this node."""
+        """Reserve the node that kube-scheduler will most likely choose."""
         cycle, gang = self.state.gangs.cycle_of(pod), starting_gang(self.state, pod)
         self.state.reservations.answered(pod, node, cycle, gang, self.state.gangs.running(gang))
 
@@ -281,8 +281,8 @@ class Engine:
         self._keep_decision("prioritize", args.pod, text, answer.evaluation, args.names, answer.scores)
 
     def _expected(self, args: codec.FilterArgs) -> str:
-        """What is expected within seconds that may make the pod fit, "" for nothing. No event of the cluster
-        wakes an unschedulable pod then; a failed attempt is repeated."""
+        """A change expected within seconds that may make the pod fit, "" for none. No cluster event would
+        requeue an unschedulable pod then; a failed attempt is retried."""
         if (joining := self.source.joining()) and any(name in joining for name in args.names):
             return _JOINING
         unseen = self._named_victims.still_there(args.pod.uid, self.state.pods, time.monotonic())
@@ -344,7 +344,7 @@ class Engine:
         return bind_error(error), outcome
 
     def _pod_bound(self, pod: Pod) -> None:
-        """A pod that waited has got a node."""
+        """Observe the wait of a pod that has been bound."""
         if pod.created and bound_request(pod).request.wants_gpu:
             waited = max(0.0, time.time() - pod.created)
             self._metrics.pod_bound(self.state.rights.queue_name(pod), waited)

@@ -1,6 +1,6 @@
-"""The gauges and counters of the state, read at each scrape. ``docs/metrics.md`` says what each one tells.
+"""The gauges and counters of the state, read at each scrape. ``docs/metrics.md`` describes each.
 
-Those with known label values have all series from the start: rate() does not see the first value of one.
+Metrics with known label values have all series from the start: rate() misses the first value of a new series.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:  # they load kernels
     from packing.fleet.stranded import Fragmentation
 
 Values: TypeAlias = float | Mapping[Any, float]
-"""Of a metric: one, or one for each value of its label, or for each tuple of values of its labels."""
+"""Values of a metric: one, or one per value of its label, or one per tuple of values of its labels."""
 _RESOURCES = {kind: watched.resource for kind, watched in WATCHED_KINDS.items() if kind in REQUIRED_KINDS}
 _ON_OFFER: dict[str, tuple[str, Callable[[Fragmentation], float]]] = {
-    "gpus_on_offer": ("GPUs of nodes that take pods.", lambda model: model.gpus),
+    "gpus_on_offer": ("GPUs of nodes that accept pods.", lambda model: model.gpus),
     "gpus_free": ("Free compute of GPUs on offer, in GPUs.", lambda model: model.free),
-    "gpus_whole": ("GPUs on offer that are free and that pods can get whole.", lambda model: model.whole),
-    "nodes_on_offer": ("Nodes with GPUs that take pods.", lambda model: model.nodes),
+    "gpus_whole": ("Free GPUs on offer that can be allocated whole.", lambda model: model.whole),
+    "nodes_on_offer": ("Nodes with GPUs that accept pods.", lambda model: model.nodes),
     "nodes_whole": (
-        "Nodes that take pods and whose GPUs are all entirely free.",
+        "Nodes that accept pods and whose GPUs are all entirely free.",
         lambda model: model.whole_nodes,
     ),
-    "largest_request_gpus": ("The most whole GPUs that a pod can get.", lambda model: model.largest_request),
+    "largest_request_gpus": ("The most whole GPUs for one pod.", lambda model: model.largest_request),
     "largest_island_gpus": ("The most of them that are NVLink peers.", lambda model: model.largest_island),
     "largest_node_gpus": ("The most whole GPUs that an empty node has.", lambda model: model.largest_node),
     "stranded_gpu_memory_bytes": (
@@ -62,7 +62,7 @@ def gauge(name: str, text: str, values: Values, *labels: str) -> Metric:
 
 
 def counter(name: str, text: str, values: Values, *labels: str) -> Metric:
-    """A counter since the start, likewise."""
+    """A counter since the start, with these labels."""
     family = CounterMetricFamily(f"stowage_{name}", text, labels=labels)
     for key, value in _series(values):
         family.add_metric(key, value)
@@ -78,7 +78,7 @@ def _series(values: Values) -> Iterator[tuple[tuple[str, ...], float]]:
 
 
 class Gauges:
-    """Of one state and its source. ``update`` before ``collect``: it does what would delay other requests."""
+    """Metrics of one state and its source. ``update``, before ``collect``, yields to other tasks."""
 
     def __init__(self, state: State, source: Source, recheck: RefusalRecheck, inspector: Inspector) -> None:
         self._state, self._source, self._recheck = state, source, recheck
@@ -86,7 +86,7 @@ class Gauges:
         self._found: Census | None = None
 
     async def update(self) -> None:
-        """Bring up to date what is computed node by node or pod by pod. Other tasks run in between."""
+        """Update the figures that are computed node by node or pod by pod. Other tasks run in between."""
         self._found = await self._census.take()
         await self._teams.count()
 
@@ -96,7 +96,7 @@ class Gauges:
         yield from self._of_disruptions()
         yield from self._of_teams()
         yield from self._of_demand()
-        text = "First forecasts of starts by what came: the pod started in time, or not."
+        text = "First forecasts of starts, by result: whether the pod started in time."
         results = {
             (queue or NO_QUEUE_LABEL, str(part), result): count
             for (queue, part, result), count in self._starts.results.items()
@@ -121,10 +121,10 @@ class Gauges:
         yield gauge("assumed_pods", text, len(state.assumed_pods))
         age = state.assumed_pods.oldest(time.monotonic())
         yield gauge("assumed_pod_age_seconds", "Age of the oldest assumed pod.", age)
-        text = "Errors of a part of the service that were caught: pods were placed without it."
+        text = "Caught errors, by the component without which pods were placed."
         failures = {what: state.failures.counts.get(what, 0) for what in get_args(Part)}
         yield counter("policy_failures", text, failures, "what")
-        text = "Refusals of filter and preempt, by what came of evaluating them again."
+        text = "Refusals of filter and preempt, by the result of the second evaluation."
         rechecks = {outcome: self._recheck.outcomes.get(outcome, 0) for outcome in OUTCOMES}
         yield counter("refusal_rechecks", text, rechecks, "result")
 
@@ -142,7 +142,7 @@ class Gauges:
         text = "Time since the watch was last open, 0 while it is."
         closed = {name: watch.closed for name, watch in watches.items()}
         yield gauge("watch_closed_seconds", text, closed, "resource")
-        text = "Watches and attempts to open one that ended, by how."
+        text = "Ended watches and failed attempts to open one, by reason."
         ends = {(name, how): watch.ends.get(how, 0) for name, watch in watches.items() for how in WATCH_ENDS}
         yield counter("watch_restarts", text, ends, "resource", "reason")
 
@@ -153,7 +153,7 @@ class Gauges:
             used[team.queue] += gpus
         text = "Bound pods that were preempted or interrupted."
         yield counter("preempted_pods", text, disruptions.pods, "queue", "reason", "owner")
-        text = "Estimated work that such pods lost since their start or last checkpoint, in GPU-hours."
+        text = "Estimated work that these pods lost since their start or last checkpoint, in GPU-hours."
         queues = [*filter(None, used), NO_QUEUE_LABEL]
         lost = {
             key: disruptions.gpu_seconds.get(key, 0.0) / 3600 for key in itertools.product(queues, REASONS)
@@ -162,30 +162,30 @@ class Gauges:
         objectives = {
             name: queue.wait_objective or 0 for name, queue in self._state.rights.queues.by_name.items()
         }
-        text = "How long pods of the queue should wait at most, 0 for any time."
+        text = "Objective for the longest wait of pods of the queue, 0 for none."
         yield gauge("queue_wait_objective_seconds", text, objectives, "queue")
         in_use = {name or NO_QUEUE_LABEL: round(gpus, 6) for name, gpus in used.items()}
-        yield gauge("queue_gpus", "GPUs that pods with a node have.", in_use, "queue")
+        yield gauge("queue_gpus", "GPUs allocated to pods with a node.", in_use, "queue")
 
     def _of_teams(self) -> Iterator[Metric]:
-        text = "GPU-seconds that pods with a node have had."
+        text = "GPU-seconds allocated to pods with a node."
         teams = self._teams.gpu_seconds.items()
         had = {(team.namespace, team.queue or NO_QUEUE_LABEL, team.model): seconds for team, seconds in teams}
         yield counter("namespace_gpu_seconds", text, had, "workload_namespace", "queue", "model")
         models = self._found.installed if self._found else ()
         values = {model: self._state.fleet.values.of(model, "") for model in models}
-        yield gauge("gpu_value", "What a GPU is worth, an A100 with 80 GB being 1.", values, "model")
+        yield gauge("gpu_value", "Value of a GPU, relative to an A100 with 80 GB.", values, "model")
 
     def _of_demand(self) -> Iterator[Metric]:
         learner = self._state.learner
         monitor, beside = learner.monitor, learner.monitor.beside()
         yield counter("demand_pods", "GPU pods that the demand mix was learned from.", learner.learned)
-        text = "Part of the demand mix, by the GPUs that a pod asks for."
+        text = "Fraction of the demand mix, by the GPUs that a pod requests."
         yield gauge("demand_ratio", text, monitor.by_size(), "gpus")
         moved = {"plan": monitor.moved_since_plan}
         if monitor.moved_since_settings is not None:
             moved["settings"] = monitor.moved_since_settings
-        text = "How far the mix has moved since the last plan, or from the demand of the settings: 0 to 1."
+        text = "Drift of the mix since the last plan, or from the demand in the settings: 0 to 1."
         yield gauge("demand_drift_ratio", text, moved, "since")
         text = "CPUs that pods request per GPU."
         yield gauge("demand_cpus_per_gpu", text, beside.cpu_milli / 1000)
@@ -198,13 +198,13 @@ def _waiting(found: Census) -> Iterator[Metric]:
     text = "GPU pods without a node and without scheduling gates."
     yield gauge("waiting_pods", text, {name: queue.pods for name, queue in queues.items()}, "queue")
     gpus = {name: round(queue.gpus, 6) for name, queue in queues.items()}
-    yield gauge("waiting_gpus", "GPUs that such pods ask for.", gpus, "queue")
+    yield gauge("waiting_gpus", "GPUs that these pods request.", gpus, "queue")
     ages = {name: max(0.0, now - queue.oldest) if queue.oldest else 0.0 for name, queue in queues.items()}
-    yield gauge("waiting_oldest_seconds", "Age of the oldest of them, 0 if none waits.", ages, "queue")
+    yield gauge("waiting_oldest_seconds", "Age of the oldest of these pods, 0 for none.", ages, "queue")
 
 
 def _fleet(found: Census) -> Iterator[Metric]:
-    """GPUs by model, what is on offer, and what is stranded."""
+    """GPUs by model: installed, on offer and stranded."""
     installed, models = found.installed, found.models
     gpus = {model: usage.gpus for model, usage in installed.items()}
     yield gauge("gpus_installed", "GPUs of all nodes, on offer or not.", gpus, "model")
@@ -212,24 +212,24 @@ def _fleet(found: Census) -> Iterator[Metric]:
     yield gauge("gpus_used", "Compute in use of all GPUs, in GPUs.", used, "model")
     spot = {"installed": found.spot.gpus, "used": found.spot.used}
     yield gauge("spot_gpus", "GPUs of spot nodes: all of them, and those in use.", spot, "state")
-    text = "Those that nodes do not offer: no device plugin, unhealthy, or not readable."
+    text = "GPUs that nodes do not offer: no device plugin, unhealthy, or unreadable."
     yield gauge("gpus_not_offered", text, found.totals.not_offered)
     text = "Nodes whose number of GPUs is unknown."
     yield gauge("nodes_uncounted", text, found.totals.uncounted)
     for name, (text, value_of) in _ON_OFFER.items():
         yield gauge(name, text, {model: value_of(figures) for model, figures in models.items()}, "model")
-    text = "Free compute of GPUs on offer, in GPUs, for which something else is lacking."
+    text = "Free compute of GPUs on offer, in GPUs, that lacks another resource."
     stranded = {
         (m, lack): amount(figures) for m, figures in models.items() for lack, amount in _LACKING.items()
     }
     yield gauge("stranded_gpus", text, stranded, "model", "lack")
-    text = "Nodes with GPUs that take no pods at present, by reason."
+    text = "Nodes with GPUs that accept no pods at present, by reason."
     yield gauge("closed_nodes", text, found.closed_nodes, "reason")
     free = {model: mig.free_slices for model, mig in found.mig.items()}
     yield gauge("mig_free_slices", "Free memory slices of GPUs in MIG mode.", free, "model")
     profiles = {(m, name): profile for m, mig in found.mig.items() for name, profile in mig.profiles.items()}
     instances = {key: profile.instances for key, profile in profiles.items()}
-    yield gauge("mig_free_instances", "MIG instances that pods can get now.", instances, "model", "profile")
+    yield gauge("mig_free_instances", "MIG instances that can be allocated.", instances, "model", "profile")
     text = "Free memory slices that cannot become an instance of the profile, but could on an empty GPU."
     stranded = {key: profile.stranded for key, profile in profiles.items()}
     yield gauge("mig_stranded_slices", text, stranded, "model", "profile")

@@ -1,4 +1,4 @@
-"""What is decided about a request before its route: probes, hosts, and who may read what Stowage knows.
+"""Checks of a request before its route: probes, hosts, and access to the debug endpoints.
 
 Plain ASGI middleware, because Starlette's ``BaseHTTPMiddleware`` costs half as much as an answer.
 """
@@ -26,11 +26,10 @@ _log = logging.getLogger(__name__)
 
 
 class Guard:
-    """Answers probes, and refuses requests for another host or, with a setting, without a token.
+    """Answers probes, and refuses requests for unknown hosts and, if so configured, without a token.
 
-    ``verbs`` answer POST requests, by their path: the application has these routes, too, but finds them by
-    trying one pattern after the other, below its exit stacks, dependencies and handling of exceptions, which
-    would be an eighth of an answer.
+    ``verbs`` answer POST requests, by path. The application has these routes, too, but matches one pattern
+    after the other, below its exit stacks, dependencies and exception handlers: an eighth of an answer.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class Guard:
             await self._app(scope, receive, send)
 
     def _probe(self, name: str, query: bytes) -> Reply:
-        """As the components of Kubernetes answer, but for the status 503 and the reasons
+        """In the format of Kubernetes components, except for status 503 and the reasons
         (k8s.io/apiserver, pkg/server/healthz/healthz.go)."""
         checks = {"ping": ""} | (self._service.checks() if name == "readyz" else {})
         failed = any(checks.values())
@@ -64,7 +63,7 @@ class Guard:
         return Reply(text.encode(), 503 if failed else 200, TEXT)
 
     async def _is_refused(self, scope: Scope, send: Send) -> bool:
-        """Whether the caller may not ask this, and was told so."""
+        """Whether the request was refused, with a reply to the caller."""
         auth = self._service.debug_auth
         refusal = await auth.refusal(scope["method"], scope["path"], scope["headers"]) if auth else None
         if refusal is None:
@@ -83,13 +82,13 @@ async def _send(send: Send, reply: Reply, *headers: tuple[bytes, bytes]) -> None
 
 
 class SameOrigin:
-    """Refuses what a browser sends for a page of another site.
+    """Refuses requests that a browser sends on behalf of another site.
 
-    A name that somebody else controls can lead to any address (DNS rebinding), and then the browser takes his
-    page for ours. So a request must name a host that only the cluster's own resolver knows, or that the
-    operator allows: an address, ``localhost``, a name without a dot, a Service (``*.svc``, also below the
-    domain of the cluster), or one of the ``allowed`` host names. And the ``Origin`` of a page must be that
-    host.
+    An attacker's host name can resolve to any address (DNS rebinding), so that the browser treats the
+    attacker's page as ours. So a request must name a host that only the cluster's own resolver knows, or
+    that the operator allows: an address, ``localhost``, a name without a dot, a Service (``*.svc``, also
+    below the domain of the cluster), or one of the ``allowed`` host names. And the ``Origin`` of a page must
+    be that host.
     """
 
     def __init__(self, allowed: Iterable[str] = (), resolver: Path = _RESOLVER) -> None:
@@ -100,8 +99,7 @@ class SameOrigin:
         self._logged: set[str] = set()
 
     def problem(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
-        """Why a request with these headers is refused, "" if it is not. One without ``Host`` is from no
-        browser."""
+        """Why a request with these headers is refused, "" if it is not. Browsers always send ``Host``."""
         host = origin = None
         for name, value in headers:
             if name == b"host":
@@ -111,7 +109,7 @@ class SameOrigin:
             elif name == b"origin":
                 origin = value
         if origin is not None and origin.lower().partition(b"://")[2] != (host or b"").lower():
-            return "the page of another site may not ask this"
+            return "requests from pages of another site are refused"
         return ""
 
     def _host_problem(self, host: bytes) -> str:
@@ -120,7 +118,7 @@ class SameOrigin:
             if len(self._known) < KNOWN_HOSTS:
                 self._known.add(host)
             return ""
-        text = f"the host {quoted(name)} is not known: use an address, or add it to the setting allowed_hosts"
+        text = f"unknown host {quoted(name)}: use an address, or add the host to the setting allowed_hosts"
         if len(self._logged) < KNOWN_HOSTS and name not in self._logged:
             self._logged.add(name)
             _log.warning("requests are refused: %s", text)
@@ -146,7 +144,7 @@ def _without_port(host: str) -> str:
 
 
 def _service_domains(resolver: Path) -> list[str]:
-    """Such as ``svc.cluster.local``: what kubelet has the resolver search for Services."""
+    """Search domains for Services that kubelet configured in the resolver, such as ``svc.cluster.local``."""
     try:
         lines = resolver.read_text(errors="replace").splitlines()
     except OSError:

@@ -35,23 +35,23 @@ _JITTER = 0.2  # of the pause between two attempts, so that candidates do not se
 
 
 class LeaderElector:
-    """One candidate. It leads while it holds the Lease and has listed everything that others have bound."""
+    """A candidate. It leads while it holds the Lease and has listed the pods that others have bound."""
 
     def __init__(
         self, source: Source, lease: Lease, lease_seconds: int, *, limits_binds: bool = True
     ) -> None:
         """``limits_binds``: whether only the leader may bind."""
         self._source, self._lease = source, lease
-        # The name of the pod, and a part that changes with each start.
+        # The name of the pod, and a suffix that is unique to each start.
         self._election = Election(f"{socket.gethostname()}_{uuid.uuid4()}", lease_seconds)
-        # A thread of its own: renewals must not wait behind binds to a slow API server.
+        # A separate thread: renewals must not wait behind binds to a slow API server.
         self._thread = ThreadPoolExecutor(1, "lease")
-        self._wrote_last = False  # whether the Lease still is what we wrote, as far as we know
+        self._wrote_last = False  # whether, as far as we know, nobody has written the Lease since us
         self._was_leading = False
         self._listed_in_term = 0  # the last term for which the pods were listed
         self._running_writes = 0
         self.problem = ""
-        """Why the Lease could not be read or written when that was last tried; "" if it could."""
+        """Why the last read or write of the Lease failed; "" if it succeeded."""
         if limits_binds:
             source.limit_binds(self.write_deadline)
 
@@ -63,7 +63,7 @@ class LeaderElector:
 
     @property
     def leader(self) -> str:
-        """The host name of the replica that held the Lease when it was last read, "" for none."""
+        """Host name of the replica that held the Lease when it was last read, "" for none."""
         return self._election.holder.rpartition("_")[0]
 
     def write_deadline(self) -> float:
@@ -80,7 +80,7 @@ class LeaderElector:
 
     @contextmanager
     def hold_during_write(self) -> Iterator[None]:
-        """For a write that only a leader may make: ``resign`` waits until the block ends."""
+        """Context of a write that only the leader may make: ``resign`` waits until the block ends."""
         self._running_writes += 1
         try:
             yield
@@ -95,7 +95,7 @@ class LeaderElector:
             tasks.create_task(self._list_each_term())
 
     async def resign(self) -> None:
-        """Stop leading at once, and release the Lease after the last running write."""
+        """Stop leading immediately, and release the Lease after the last running write."""
         self._election.resign()
         while self._running_writes:
             await asyncio.sleep(_POLL)
@@ -109,7 +109,7 @@ class LeaderElector:
             try:
                 await self._acquire_or_renew()
                 self.problem = ""
-            except LeaseError as error:  # the next attempt follows; without renewal a leader stops by itself
+            except LeaseError as error:  # retried; without renewal, leadership expires
                 self._wrote_last, self.problem = False, str(error)
                 _log.warning("Lease: %s", error)
             self._log_change()

@@ -1,7 +1,7 @@
-"""The Prometheus metrics. All names start with ``stowage_``; the fleet is shown as sums by GPU model.
+"""The Prometheus metrics. All names start with ``stowage_``; fleet metrics are sums by GPU model.
 
 No metric has a series per node: each scrape of a large cluster would block the event loop for tens of
-milliseconds. The debug endpoint shows single nodes.
+milliseconds. The debug endpoints show single nodes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 
 
 class Metrics:
-    """Counters of the verbs, and the families that ``collect`` returns at each scrape."""
+    """Counters of the verbs, and the metric families that ``collect`` returns at each scrape."""
 
     def __init__(self, collect: Callable[[], Iterable[Metric]], verbs: Iterable[str] = ()) -> None:
         self.registry = CollectorRegistry()
@@ -53,12 +53,12 @@ class Metrics:
         self._waits = self._histogram("pod_wait_seconds", text, "queue", _WAIT_SECONDS)
         text = "Victims that preempt proposed, by their queue and that of the pending pod."
         self._preemptions = self._counter("preemptions", text, "queue", "preemptor")
-        # Created at the start: rate() does not see the first failure of a series that begins with it.
+        # Created at the start: rate() misses the first failure if its series does not exist yet.
         for verb, result in itertools.product(verbs, REFUSALS):
             self._results(verb, result)
 
     def _counter(self, name: str, text: str, *labels: str) -> Callable[..., Counter]:
-        """One counter for each value of the labels; ``labels()`` would take longer than ``inc()``."""
+        """The counter of each label value, cached: ``labels()`` takes longer than ``inc()``."""
         return cache(Counter(f"stowage_{name}", text, labels, registry=self.registry).labels)
 
     def _histogram(
@@ -80,16 +80,16 @@ class Metrics:
             self._reasons(reason).inc()
 
     def nodes_filtered(self, counts: Mapping[str, int]) -> None:
-        """Count how many nodes a filter request found for each reason, and "fits"."""
+        """Count the nodes of a filter request by reason, and by "fits"."""
         for reason, count in counts.items():
             self._nodes(reason).inc(count)
 
     def pod_bound(self, queue: str, seconds: float) -> None:
-        """A pod of this queue that waited so long has a node."""
+        """Observe the wait of a bound pod of this queue."""
         self._waits(queue or NO_QUEUE_LABEL).observe(seconds)
 
     def victims_proposed(self, queues: Iterable[str], preemptor: str) -> None:
-        """Count the victims of an answer of preempt by their queues, for a pod of the queue ``preemptor``."""
+        """Count victims that preempt proposed, by their queues, for a pod of the queue ``preemptor``."""
         for queue in queues:
             self._preemptions(queue or NO_QUEUE_LABEL, preemptor or NO_QUEUE_LABEL).inc()
 
@@ -103,7 +103,7 @@ class Metrics:
 
 
 class _Families(Collector):
-    """What a call returns."""
+    """The families that a function returns."""
 
     def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
         self._collect = collect

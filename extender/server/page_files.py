@@ -1,7 +1,7 @@
-"""The files of the page at ``/``, read once, and the headers that keep it to itself.
+"""The files of the page at ``/``, read once, and the headers that isolate it.
 
-The page holds names that strangers chose, and may hold a token. So it runs no script but its own, asks no
-other host, is shown in no frame, and passes no text to the HTML parser (Trusted Types without any policy).
+The page contains untrusted names, and may hold a token. So it runs only its own scripts, contacts no other
+host, cannot be framed, and passes no text to the HTML parser (Trusted Types without any policy).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECURITY_HEADERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """A file with its headers, among them its ``etag``."""
+    """A file with its headers, including its ``etag``."""
 
     body: bytes
     media_type: str

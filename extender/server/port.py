@@ -1,8 +1,8 @@
 """uvicorn on one socket, with the limits of ``limits.py``.
 
-uvicorn bounds neither the head of a request nor the time for it nor the trailers behind it, keeps answers in
-memory that nobody reads, and lets whoever opens enough connections lock out all others. What is overridden
-here has been read in uvicorn 0.54 (``uvicorn/server.py``, ``protocols/http/httptools_impl.py``).
+uvicorn bounds neither the size of a request's head and trailers nor the time to send them, keeps unread
+answers in memory, and lets a client with enough connections lock out all others. The overrides are based on
+uvicorn 0.54 (``uvicorn/server.py``, ``protocols/http/httptools_impl.py``).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _log = logging.getLogger(__name__)
 class Port(uvicorn.Server):
     """Serves ``app`` on a listening socket until ``should_exit``; requests then have ``grace`` seconds.
 
-    It accepts connections itself, because asyncio's servers hide a connection until its handshake is done: so
-    handshakes count among the connections, by address. ``tls`` returns the context for the next connection.
+    It accepts connections itself, because asyncio's servers hide a connection until its handshake is done.
+    So handshakes count as connections of their address. ``tls`` returns the context for the next connection.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Port(uvicorn.Server):
         super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=grace, **options))
         self._sock, self._tls = sock, tls
         self.handshakes: dict[Connection, asyncio.Task[None]] = {}
-        """Connections that are not made yet."""
+        """Connections whose handshake is not done."""
 
     @property
     def connections(self) -> list[Connection]:
-        """Those whose handshake is done."""
+        """Connections whose handshake is done."""
         return [other for other in self.server_state.connections if isinstance(other, Connection)]
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
@@ -82,7 +82,7 @@ class Port(uvicorn.Server):
             connection.transport.abort()
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: end connections that take too long. Raises what has ended accepting."""
+        """Ten times per second: close connections that take too long. Raises what ended accepting."""
         if self._accepting.done():
             self._accepting.result()
         now = asyncio.get_running_loop().time()
@@ -100,7 +100,7 @@ class Port(uvicorn.Server):
         while True:
             try:
                 sock, address = await loop.sock_accept(self._sock)
-            except OSError as error:  # the caller has left, or no file descriptor is free
+            except OSError as error:  # the client disconnected, or no file descriptor is free
                 _log.warning("a connection was not accepted: %s", error.strerror)
                 await asyncio.sleep(0.1)
                 continue
@@ -125,8 +125,8 @@ class Port(uvicorn.Server):
             del self.handshakes[connection]
 
     def _drop_connection(self) -> None:
-        """End the connection that is missed least, for a new one. kube-scheduler has a few, which are asked
-        again and again; so whoever wants its place must ask as often, or have few connections."""
+        """Close the least valuable connection to make room for a new one. kube-scheduler has a few, with
+        constant requests; to displace one, a client needs as many requests, or few connections."""
         candidates = [*self.handshakes, *self.connections]
         ((address, most),) = Counter(candidate.address for candidate in candidates).most_common(1)
         if most > CONNECTIONS_OF_ADDRESS:
@@ -139,27 +139,27 @@ class Port(uvicorn.Server):
 
 
 class Connection(HttpToolsProtocol):
-    """One connection. The transport and the parser call its methods; an error in one that the parser calls
-    makes the request an invalid one."""
+    """A connection. The transport and the parser call its methods; an error in a method that the parser calls
+    makes the request invalid."""
 
     def __init__(self, port: Port, loop: asyncio.AbstractEventLoop, address: str) -> None:
         super().__init__(port.config, port.server_state, {}, loop)
         self.address = address
-        self._answered = self._due = 0  # requests that have their answer, and that wait for it
+        self._answered = self._due = 0  # requests that are answered, and that await an answer
         self._in_head = self._in_body = self._is_last = False
-        self._head_size = self._unparsed = 0  # bytes of head and trailers; bytes of a part that has not ended
+        self._head_size = self._unparsed = 0  # bytes of head and trailers; bytes of an incomplete element
         self._refusal = ""
         self._last_used = loop.time()
         self._deadline, self._is_idle = self._last_used + KEEP_ALIVE, True
         self._renew_at = self._paused_at = _NEVER  # like all times here, in seconds of the loop
 
     def value(self) -> tuple[bool, int, float]:
-        """A sort key: the connection that is missed least comes first."""
+        """A sort key: the least valuable connection comes first."""
         return self._due > 0, self._answered, self._last_used
 
     def expire(self, now: float) -> None:
-        """End what takes the caller too long: to send a head, or to read an answer. If a body takes too long,
-        the application is told so by ``is_late`` in the state of the request."""
+        """Close the connection if the client is too slow to send a head or to read an answer. If a body takes
+        too long, ``is_late`` in the state of the request tells the application."""
         is_slow = now > self._deadline and not self.flow.read_paused
         if is_slow or now > self._paused_at + HEADER_SECONDS:
             self.transport.abort()
@@ -170,7 +170,7 @@ class Connection(HttpToolsProtocol):
     # The transport calls these.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The names in a client's certificate become part of the state of its requests."""
+        """Put the names in the client's certificate into the state of its requests."""
         super().connection_made(transport)
         if (tls := transport.get_extra_info("ssl_object")) is not None:
             self._renew_at = self.loop.time() + TLS_CONNECTION_SECONDS
@@ -179,7 +179,7 @@ class Connection(HttpToolsProtocol):
                 transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing may refer to the connection any more: a cycle would outlive it."""
+        """Drop all references to the connection: a reference cycle would outlive it."""
         super().connection_lost(exc)
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
@@ -187,7 +187,7 @@ class Connection(HttpToolsProtocol):
         self.cycle = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has arrived, unless it follows what ends the connection."""
+        """Parse received data, unless the connection already ends."""
         if self._refusal or (self._is_last and not self._in_body) or self.transport.is_closing():
             return
         if self._is_idle:
@@ -198,7 +198,7 @@ class Connection(HttpToolsProtocol):
             self.send_400_response("A part of the request is too large.")
 
     def pause_writing(self) -> None:
-        """The caller does not read its answer. If all such answers are too large, the largest is dropped."""
+        """The client does not read its answer. If unread answers are too large, the largest is dropped."""
         super().pause_writing()
         self._paused_at = self.loop.time()
         sizes = {other: other.transport.get_write_buffer_size() for other in self.connections}
@@ -220,7 +220,7 @@ class Connection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or a trailer, which nobody reads."""
+        """Handle a header; trailers are only counted."""
         self._count(name + value)
         if self._in_head:
             super().on_header(name, value)
@@ -262,7 +262,7 @@ class Connection(HttpToolsProtocol):
             super().send_400_response(self._refusal)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what was received last, after the answers that are due, and close."""
+        """Refuse the last request, after the answers that are due, and close."""
         if self._in_body and self.cycle.response_started:
             self.transport.close()
             return
@@ -282,7 +282,7 @@ class Connection(HttpToolsProtocol):
             raise ValueError("too large")
 
     def _wait(self) -> None:
-        """Begin the time for what the caller has to send next."""
+        """Start the deadline for the client's next data."""
         self._is_idle = not (self._due or self._in_head or self._in_body)
         seconds = _NEVER if self._due else KEEP_ALIVE if self._is_idle else HEADER_SECONDS
         self._deadline = self.loop.time() + seconds

@@ -22,7 +22,7 @@ from extender.server.service import Service
 from extender.server.tls import Tls
 
 _GRACE = 20
-"""Seconds for running requests after the sockets close; the longest is a bind at a slow API server."""
+"""Seconds for running requests after the sockets close; the longest is a bind to a slow API server."""
 _SWITCH_INTERVAL = 0.0005
 """Seconds after which a reflector's thread must release the interpreter. With Python's 5 ms, a request that
 needs the interpreter ten times would wait 50 ms during a burst of watch events."""
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class PortInUse(Exception):
-    """Cannot listen on the address; the text says on which and why."""
+    """Cannot listen on the address; the text names it and the reason."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -57,7 +57,7 @@ def run(
             _log.info("listening for %s on %s://%s:%d", purpose, scheme, host, port)
     is_loopback = ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
     if service.settings.bind and not (tls and tls.files.client_ca) and not is_loopback:
-        _log.warning("whoever reaches the port for kube-scheduler can have pods bound: use --client-ca")
+        _log.warning("anyone who can reach the port for kube-scheduler can bind pods: use --client-ca")
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(service, sock, debug_sock, tls))
@@ -94,7 +94,7 @@ def _tasks(service: Service, verbs: Port, tls: Tls | None) -> Iterator[tuple[str
 
 
 async def _wait_for_shutdown(service: Service) -> None:
-    """Return when the sockets may close: at once after SIGINT or a second signal, and ``drain_seconds`` after
+    """Return when the sockets may close: immediately after SIGINT or a second signal, ``drain_seconds`` after
     SIGTERM, so that callers see ``/readyz`` turn 503 before connections are refused."""
     signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
     for number in (signal.SIGINT, signal.SIGTERM):

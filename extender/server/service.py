@@ -1,16 +1,16 @@
 """One running Stowage: its readiness, and the reply to each request, from bytes to bytes.
 
-kube-scheduler accepts only status 200 and drops the body of any other, so the form of a refusal depends on
-what kube-scheduler does next:
+kube-scheduler accepts only status 200 and drops the body of other replies, so the form of a refusal depends
+on what kube-scheduler does next:
 
 ==========  =================  =========================================================================
 verb        a refusal is       what kube-scheduler does with it
 ==========  =================  =========================================================================
-filter      200 and ``Error``  fails the attempt, shows the text in the pod's event, tries again later
-bind        200 and ``Error``  fails the binding, shows the text in the pod's event, tries again later
+filter      200 and ``Error``  fails the attempt, shows the text in the pod's event, retries later
+bind        200 and ``Error``  fails the binding, shows the text in the pod's event, retries later
 prioritize  400 to 503         continues silently without our scores: alert on the metric
 preempt     400 to 503         fails the preemption; an empty reply (no preemption) would hide the error
-volcano/*   400 to 503         as its configuration says (``extender.ignorable``); see docs/volcano.md
+volcano/*   400 to 503         depends on its configuration (``extender.ignorable``): docs/volcano.md
 ==========  =================  =========================================================================
 
 A body beyond the limit is 413 for all verbs. No refusal and no log line quotes the pod. Importing this module
@@ -70,9 +70,9 @@ class Service:
     ) -> None:
         """``prepare`` is called in a thread before kernels are loaded.
 
-        Raises ``Unavailable`` if the settings need a Lease, the evictor, reviews of tokens or a selection of
-        nodes, and the source has none, and ``SettingsError`` if the token file has no token, or without the
-        extra ``tracing`` that the setting needs.
+        Raises ``Unavailable`` if the settings need a Lease, the evictor, token reviews or a node selector,
+        and the source does not support it. Raises ``SettingsError`` if the token file has no token, or the
+        setting ``tracing`` lacks its extra.
         """
         self.settings, self.source, self.version = settings, source, version
         self._prepare = prepare
@@ -120,7 +120,7 @@ class Service:
             yield from self._evictor_tasks(engine, self._evictor_elector)
 
     def _electors(self) -> Iterator[tuple[str, LeaderElector]]:
-        """Those of the service and of the evictor, by the name of their task."""
+        """The electors of the service and of the evictor, each with the name of its task."""
         if self._elector is not None:
             yield "election", self._elector
         if self._evictor_elector not in (None, self._elector):
@@ -142,12 +142,12 @@ class Service:
 
     async def _update_version(self, engine: Engine) -> None:
         while True:
-            if version := await asyncio.to_thread(self.source.server_version):  # else the last one counts
+            if version := await asyncio.to_thread(self.source.server_version):  # else keep the last one
                 engine.set_server_version(version)
             await asyncio.sleep(_VERSION_INTERVAL)
 
     async def start(self) -> Engine:
-        """Start the source, and load the kernels meanwhile. Raises like ``run``."""
+        """Start the source, and load the kernels at the same time. Raises like ``run``."""
         loop, events = asyncio.get_running_loop(), EventQueue(lambda: not self.missing())
 
         def apply(delivered: Sequence[Event]) -> None:
@@ -170,8 +170,7 @@ class Service:
         return "draining" if self.draining else self.missing() or self._not_leader()
 
     def checks(self) -> dict[str, str]:
-        """What ``/readyz`` checks, with the names of kube-scheduler's checks, and why each fails, "" if it
-        does not."""
+        """The checks of ``/readyz``, named as in kube-scheduler, and why each fails; "" if it passes."""
         missing = self.missing()
         elected = {} if self._elector is None else {"leaderElection": self._not_leader()}
         return {"shutdown": "draining" if self.draining else "", "informer-sync": missing, **elected}
@@ -182,15 +181,15 @@ class Service:
             await asyncio.sleep(_POLL)
 
     def missing(self) -> str:
-        """What is missing, so that no verb can answer; "" if nothing is."""
+        """Why no verb can be answered yet; "" if all can."""
         return self.engine.missing() if self.engine else "kernels are being compiled"
 
     def lease_problem(self) -> str:
-        """Why the Lease could not be used when that was last tried; "" if it could, or without one."""
+        """Why the last use of the Lease failed; "" if it succeeded, or without a Lease."""
         return self._elector.problem if self._elector else ""
 
     def replica(self) -> Replica:
-        """Which replica this is, and which one is the leader."""
+        """The name of this replica, and the leader."""
         name = socket.gethostname()
         if self._elector is None:
             return Replica(name) if self.source.has_other_readers else Replica(name, True, name)
@@ -252,13 +251,13 @@ class Service:
         return self._elector.waiting_for() if self._elector else ""
 
     def _collect(self) -> Iterator[Metric]:
-        """What is read at each scrape."""
+        """The metrics that are computed at each scrape."""
         runs = {(self.version, platform.python_version()): 1}
-        yield gauge("build_info", "Always 1; the labels say what runs.", runs, "version", "python")
+        yield gauge("build_info", "Always 1; the labels are the versions.", runs, "version", "python")
         if self._elector is not None:
             text = "1 for the replica that is the leader and may bind."
             yield gauge("leader", text, self._elector.is_leader)
-        text = "Errors in tasks and threads of the service, which have started again."
+        text = "Errors in background tasks and threads, which were restarted."
         yield counter("background_failures", text, self.background.failures.total())
         if self.engine is not None:
             yield from self.engine.gauges.collect()

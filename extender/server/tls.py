@@ -1,8 +1,8 @@
-"""TLS of the ports: contexts that follow the files of the certificate, and which clients may call.
+"""TLS of the ports: contexts that follow the certificate files, and the clients that may call.
 
-A context is never changed once connections use it: each load makes new ones, and a new connection gets the
-latest. So files that do not fit together change nothing, open connections go on, and nobody resumes a
-session that began before a change.
+A context is never changed once connections use it: each load creates new ones, and a new connection uses the
+latest. So inconsistent files change nothing, open connections continue, and no session from before a change
+is resumed.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from extender.server.tls_files import Context, Failures, Loaded, TlsError, TlsFi
 from extender.untrusted.limits import quoted, shorten
 
 CHECK_SECONDS = 10.0
-"""Between two looks at the files. kubelet updates mounted Secrets about once a minute."""
+"""Interval between checks of the files. kubelet updates mounted Secrets about once a minute."""
 _log = logging.getLogger(__name__)
 
 
 class Tls:
-    """The certificate of all ports. With a client CA, the port of the verbs asks clients for theirs."""
+    """The certificate of all ports. With a client CA, the port of the verbs requires client certificates."""
 
     def __init__(
         self, files: TlsFiles, registry: CollectorRegistry, client_names: frozenset[str] = frozenset()
     ) -> None:
-        """``client_names``: who may call the verbs; empty for all whom the client CA has signed.
+        """``client_names``: clients that may call the verbs; empty for all that the client CA has signed.
 
         Raises ``TlsError`` if the files cannot be used.
         """
         self.files, self.client_names = files, client_names
         self.problem = ""
-        """Why the files on disk are not the ones in use; "" if they are."""
+        """Why the files on disk are not in use; "" if they are."""
         self._failures = Failures(registry)
-        text = "When the certificate that is served expires, in Unix time."
+        text = "Expiry of the served certificate, in Unix time."
         self._expires = Gauge("stowage_tls_certificate_expiry_timestamp_seconds", text, registry=registry)
-        text = "1 while the files of the certificate cannot be used, so that the former one is served."
+        text = "1 while the certificate files cannot be used, so that the previous certificate is served."
         failed = Gauge("stowage_tls_reload_failed", text, registry=registry)
         failed.set_function(lambda: bool(self.problem))
         self._stamp = files.stamp()
@@ -54,9 +54,9 @@ class Tls:
         return self._loaded.context
 
     def reload(self) -> bool:
-        """Load the files if they have changed. Whether another client CA is in use now. Never raises."""
+        """Load the files if they have changed. Returns whether the client CA has changed. Never raises."""
         try:
-            stamp, self._stamp = self._stamp, None  # to look again if a file is missing
+            stamp, self._stamp = self._stamp, None  # to check again if a file is missing
             self._stamp = self.files.stamp()
             if self._stamp == stamp:
                 return False
@@ -67,12 +67,12 @@ class Tls:
             self._note(shorten(str(error)))
             return False
         new_client_ca = loaded.client_ca != self._loaded.client_ca
-        self._loaded.with_clients.retired = new_client_ca  # first: a handshake may end at any time
+        self._loaded.with_clients.retired = new_client_ca  # first: a handshake may finish at any time
         self._use(loaded)
         return new_client_ca
 
     async def watch(self, on_new_client_ca: Callable[[], None]) -> None:
-        """Look at the files every few seconds, until cancelled."""
+        """Check the files every few seconds, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             if await asyncio.to_thread(self.reload):
@@ -87,11 +87,11 @@ class Tls:
         if loaded.expires > time.time():
             _log.info("serving the TLS certificate %s, valid until %s", self.files.certificate, until)
         else:
-            _log.warning("the TLS certificate %s has expired on %s", self.files.certificate, until)
+            _log.warning("the TLS certificate %s expired on %s", self.files.certificate, until)
 
     def _note(self, problem: str) -> None:
         if problem != self.problem:
-            _log.warning("the former TLS certificate is still served: %s", problem)
+            _log.warning("the previous TLS certificate is still served: %s", problem)
         self.problem = problem
 
 
@@ -107,4 +107,4 @@ def why_not(client: frozenset[str], allowed: frozenset[str]) -> str:
     if not allowed or client & allowed:
         return ""
     name = quoted(min(client, default=""))
-    return f"the client certificate of {name} is not one that may call Stowage (--client-name)"
+    return f"the client certificate of {name} is not allowed to call Stowage (--client-name)"

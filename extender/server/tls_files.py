@@ -1,5 +1,5 @@
-"""The files of a certificate, its key and the client CA, as contexts to listen with; and handshakes that
-fail: the client is told why, and they are counted."""
+"""SSL contexts from the files of a certificate, its key and the client CA. Failed handshakes are counted, and
+the client receives the reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter
 from extender.untrusted.limits import TLS_FILE, shorten
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2: those with forward secrecy and authenticated encryption. All of TLS 1.3 have both."""
+"""For TLS 1.2: ciphers with forward secrecy and authenticated encryption. All of TLS 1.3 have both."""
 _NO_CHECK_TIME = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME (openssl/openssl, include/openssl/x509_vfy.h.in)."""
 _ROUNDS = 4  # a handshake of TLS 1.3 has two
@@ -25,12 +25,12 @@ _log = logging.getLogger(__name__)
 
 
 class TlsError(Exception):
-    """The files cannot be used; the text says which and why."""
+    """The files cannot be used; the text names the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files. With ``client_ca``, who calls a verb needs a certificate that it has signed."""
+    """PEM files. With ``client_ca``, callers of a verb need a certificate signed by it."""
 
     certificate: Path
     key: Path
@@ -40,21 +40,21 @@ class TlsFiles:
         return (path for path in (self.certificate, self.key, self.client_ca) if path is not None)
 
     def stamp(self) -> object:
-        """Differs when a file does. Raises ``TlsError``."""
+        """A value that changes when a file does. Raises ``TlsError``."""
         try:
             stats = [path.stat() for path in self]
         except OSError as error:
             raise TlsError(f"cannot read {error.filename}: {error.strerror}") from None
-        # A mounted Secret changes by a symbolic link: another inode.
+        # kubelet updates a mounted Secret by symbolic link: a new inode.
         return [(stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats]
 
 
 class Failures:
-    """Handshakes that failed, in a counter with the series of all reasons: rate() does not see the first
-    value of a new one."""
+    """Counts failed handshakes. The series of all reasons exist from the start: rate() misses the first value
+    of a new series."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        text = "TLS handshakes that failed, such as those of clients without a valid certificate."
+        text = "Failed TLS handshakes, such as those of clients without a valid certificate."
         self._counter = Counter("stowage_tls_handshake_failures", text, ["reason"], registry=registry)
         for reason in _REASONS:
             self._counter.labels(reason)
@@ -70,24 +70,24 @@ class Failures:
 
 
 class Context(ssl.SSLContext):
-    """A context that may be retired: no connection whose handshake began with it is taken any more."""
+    """A context that may be retired: connections whose handshake began with it are no longer accepted."""
 
     retired = False
     failures: Failures | None = None
 
 
 class Handshake(ssl.SSLObject):
-    """Tells the client why its handshake failed.
+    """A handshake whose failure is reported to the client.
 
-    asyncio and uvloop end a connection whose handshake fails before they have sent OpenSSL's alert. So the
-    first error is reported as the wish for more data, before which they send what is there. The connection
-    ends when the client closes it, or after the time for a handshake.
+    When a handshake fails, asyncio and uvloop close the connection before they have sent OpenSSL's alert. So
+    the first error is reported as a need for more data, which makes them flush their output. The connection
+    ends when the client closes it, or at the handshake timeout.
     """
 
     error: ssl.SSLError | None = None
 
     def do_handshake(self) -> None:
-        """Called again until the handshake has ended."""
+        """Advance the handshake. Called until it is done."""
         if self.error is not None:
             raise self.error
         try:
@@ -105,7 +105,7 @@ class Handshake(ssl.SSLObject):
 
 
 def _kind_of(error: ssl.SSLError) -> str:
-    """One of ``_REASONS``. OpenSSL names alerts of the other side SSLV3_ALERT_... and TLSV1_ALERT_..."""
+    """One of ``_REASONS``. OpenSSL names alerts of the peer SSLV3_ALERT_... and TLSV1_ALERT_..."""
     if isinstance(error, ssl.SSLCertVerificationError) or error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return "client_certificate"
     if error.reason == "HTTP_REQUEST":
@@ -115,7 +115,7 @@ def _kind_of(error: ssl.SSLError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the files say. ``with_clients`` asks for a certificate of the client CA, if there is one."""
+    """Contexts of the files. ``with_clients`` requires client certificates if there is a client CA."""
 
     context: Context
     with_clients: Context
@@ -124,7 +124,7 @@ class Loaded:
 
 
 def load(files: TlsFiles) -> Loaded:
-    """Raises ``TlsError`` if a file is missing, too large or not PEM, or the key is another's."""
+    """Load the files. Raises ``TlsError`` if one is missing, too large or not PEM, or the key is wrong."""
     certificate = _read(files.certificate)
     client_ca = _read(files.client_ca) if files.client_ca else ""
     _read(files.key)
@@ -139,7 +139,7 @@ def load(files: TlsFiles) -> Loaded:
     try:
         expires = _expiry(context, certificate)
     except (ssl.SSLError, ValueError, KeyError) as error:
-        raise TlsError(f"{files.certificate} is not the certificate of a server: {_reason(error)}") from None
+        raise TlsError(f"{files.certificate} is not a server certificate: {_reason(error)}") from None
     return Loaded(context, with_clients, client_ca, expires)
 
 
@@ -151,7 +151,7 @@ def _read(path: Path) -> str:
         raise TlsError(f"cannot read {path}: {error.strerror}") from None
     if len(content) > TLS_FILE:
         raise TlsError(f"{path} has more than {TLS_FILE} bytes")
-    return content.decode("ascii", "ignore")  # comments between certificates may have other characters
+    return content.decode("ascii", "ignore")  # comments between certificates may have any characters
 
 
 def _context(files: TlsFiles) -> Context:
@@ -159,7 +159,7 @@ def _context(files: TlsFiles) -> Context:
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # also of client-go; Go prefers 1.3
     context.set_ciphers(_CIPHERS)
     context.set_alpn_protocols(["http/1.1"])  # kube-scheduler offers h2, too
-    # No tickets: whoever resumes a session does not show a certificate again.
+    # No tickets: a client that resumes a session does not present its certificate again.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.num_tickets = 0
     context.sslobject_class = Handshake
@@ -172,12 +172,12 @@ def _context(files: TlsFiles) -> Context:
 
 
 def _no_password() -> str:
-    """OpenSSL would ask at the terminal."""
-    raise TlsError("the key is encrypted; it must not be")
+    """Raise, because OpenSSL would prompt on the terminal."""
+    raise TlsError("the key is encrypted; an unencrypted key is required")
 
 
 def _expiry(server: ssl.SSLContext, certificate: str) -> float:
-    """In Unix time, from a handshake in memory: ``ssl`` decodes only certificates that a peer has checked."""
+    """Expiry in Unix time, by a handshake in memory: ``ssl`` decodes only what a peer has verified."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.load_verify_locations(cadata=certificate)
@@ -193,7 +193,7 @@ def _expiry(server: ssl.SSLContext, certificate: str) -> float:
 
 
 def _reason(error: Exception) -> str:
-    """OpenSSL's reason in words, without its position in the source of CPython."""
+    """OpenSSL's reason as text, without the position in CPython's source."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     if isinstance(error, ssl.SSLError) and error.reason:

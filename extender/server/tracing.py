@@ -1,7 +1,7 @@
 """OpenTelemetry traces: a span for each call of a verb (docs/operations.md).
 
-Importing this module loads OpenTelemetry's SDK, which the extra ``tracing`` installs. Only the setting
-``tracing`` does so.
+Importing this module loads OpenTelemetry's SDK, which the extra ``tracing`` installs. It is imported for the
+setting ``tracing`` only.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from extender.protocol.messages import Reply
 from extender.untrusted.limits import KEY, shorten
 
 _CONTEXT = (b"traceparent", b"tracestate")
-"""W3C Trace Context. kube-scheduler 1.37 sends none; a proxy in between may."""
+"""W3C Trace Context. kube-scheduler 1.37 sends none; a proxy in between may add it."""
 
 
 class Tracing:
-    """Spans, which a thread sends to an OTLP endpoint. The standard variables say where to, and which ones:
+    """Spans, which a thread exports to an OTLP endpoint. Standard variables configure it and the sampling:
     ``OTEL_EXPORTER_OTLP_ENDPOINT``, ``OTEL_TRACES_SAMPLER`` and so on."""
 
     def __init__(self, version: str, processor: SpanProcessor | None = None) -> None:
@@ -35,7 +35,7 @@ class Tracing:
     async def traced(
         self, verb: str, headers: Iterable[tuple[bytes, bytes]], answer: Awaitable[Reply]
     ) -> Reply:
-        """The answer, in a span below that of the caller if the headers name one."""
+        """The answer, in a child span of the caller's span if the headers name one."""
         carrier = {name.decode(): value.decode("latin-1") for name, value in headers if name in _CONTEXT}
         parent = self._propagator.extract(carrier)
         with self._tracer.start_as_current_span(f"stowage/{verb}", parent, SpanKind.SERVER) as span:
@@ -45,7 +45,7 @@ class Tracing:
             return reply
 
     def note(self, *, pod: str = "", node: str = "", **more: str | int) -> None:
-        """Attributes of the span of the call that is being answered. ``pod``: ``namespace/name``."""
+        """Set attributes of the span of the present call. ``pod``: ``namespace/name``."""
         namespace, _, name = shorten(pod, KEY).partition("/")
         about = {"k8s.namespace.name": namespace, "k8s.pod.name": name, "k8s.node.name": shorten(node, KEY)}
         found: dict[str, str | int] = {f"stowage.{key}": value for key, value in more.items()}

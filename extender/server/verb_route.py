@@ -1,4 +1,4 @@
-"""The routes of the verbs: what kube-scheduler calls twice for each pod."""
+"""The routes of the verbs, which kube-scheduler calls twice for each pod."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from extender.server.tls import why_not
 from extender.untrusted.limits import QUOTED, shorten
 
 _JSON = "application/json"
-"""Go's clients send it; a browser asks before it sends it for a page of another site."""
+"""Go's clients send it; for cross-origin requests, a browser sends a preflight request first."""
 _CLOSE = {"connection": "close"}
 
 
@@ -30,7 +30,7 @@ class VerbEndpoint:
         self._service, self._bodies, self._clients, self.verb = service, bodies, clients, verb
 
     async def __call__(self, request: Request) -> Response:
-        """The reply of the verb, or a refusal in its form."""
+        """The reply of the verb, or a refusal in the verb's format."""
         service, verb = self._service, self.verb
         if self._clients and (text := why_not(request.state.client_names, self._clients)):
             return _response(service.refuse(verb, "forbidden", text, 403), _CLOSE)
@@ -51,8 +51,8 @@ class VerbEndpoint:
         return _response(reply, _CLOSE if service.waiting_for() else None)
 
     async def _body(self, request: Request) -> bytes:
-        """What is kept of the body, to be released. What is not kept of it has no limit of size. Raises
-        ``BodyRefused``."""
+        """The retained part of the body, which the caller releases. The discarded part has no size limit.
+        Raises ``BodyRefused``."""
         bodies, verb = self._bodies, self.verb
         kind, declared = _content(request.scope["headers"])
         if kind != _JSON:
@@ -89,7 +89,7 @@ def _response(reply: Reply, headers: dict[str, str] | None) -> Response:
 
 
 def _content(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str]:
-    """The media type and the declared length, "" for what is missing. Of several headers the first counts."""
+    """The media type and the declared length, "" if missing. Of several headers the first counts."""
     kind = length = None
     for name, value in headers:
         if kind is None and name == b"content-type":

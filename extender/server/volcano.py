@@ -1,7 +1,7 @@
 """Runs Volcano's verbs on the current state: parses the message, calls the verb, encodes the reply.
 
-Volcano takes any status but 200 as a failed call, and what it then does depends on ``extender.ignorable``.
-So a refusal is a status, and an answer is always 200.
+Volcano treats any status but 200 as a failed call, which ``extender.ignorable`` tells it to ignore or not.
+So a refusal is another status, and an answer is always 200.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class VolcanoVerbs:
     def _note_victims(
         self, verb: VolcanoVerb, pod: Pod, found: VolcanoVictims, candidates: Sequence[Task]
     ) -> str:
-        """Count and keep an answer; returns it in words."""
+        """Count and keep an answer; returns it as text."""
         queue_of, now = self._state.rights.queues.name_of, time.time()
         for plan in found.plans:
             chosen = [victim for victim in plan.victims if victim.uid in found.uids]

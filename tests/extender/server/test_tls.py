@@ -203,7 +203,7 @@ def test_only_the_named_clients_may_call(run: Run, secret: Secret, tmp_path: Pat
             assert (await port.call(client(CA.client("somebody"), tmp_path)))[0] == 200
             status, body = await port.call(client(CA.client("system:node:a"), tmp_path))
             assert (status, json.loads(body)["NodeNames"]) == (200, None)  # kube-scheduler reads only 200
-            assert "'system:node:a' is not one that may call Stowage" in json.loads(body)["Error"]
+            assert "'system:node:a' is not allowed to call Stowage" in json.loads(body)["Error"]
             assert port.metric('stowage_verb_results_total{result="forbidden",verb="filter"}') == 1
 
     run(scenario)
@@ -418,4 +418,4 @@ def test_it_starts_with_an_expired_certificate(secret: Secret, caplog: pytest.Lo
     """A new one will come; until then the other port is there to be asked."""
     secret.certify(CA.server("stowage", lasts=-datetime.timedelta(hours=2)), CA.pem)
     Tls(files_in(secret), Service(Settings(), SnapshotSource(Snapshot(), "t"), "0").metrics.registry)
-    assert "has expired on" in caplog.text
+    assert "expired on" in caplog.text

@@ -1,7 +1,7 @@
-"""What more or fewer nodes would change: nodes that are added like existing ones, and nodes that are lost.
+"""The effect of adding copies of existing nodes, and of removing nodes.
 
-Pods of a lost node whose controller creates them again wait like all others; pods of DaemonSets and static
-pods end with it, and so do pods without a controller, which nobody creates again.
+Pods of a removed node that a controller recreates become pending like all others. Pods of DaemonSets, static
+pods and pods without a controller are not recreated.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _EXPECTED = "expected COUNTxTYPE, such as 4xH100, 2xNODE, or 2xB200:gpus=8,cpu=1
 
 @dataclass(slots=True)
 class Change:
-    """``starts``: pending pods that fit after the change, with their node, and ``started``: those that fit
-    without it. ``waits``: those that fit nowhere afterwards, and why. ``moved``: where the pods of lost nodes
-    go, ``homeless``: those that find no place, and why. ``before`` and ``after``: what is free once all pods
-    that fit have started."""
+    """``starts``: pending pods that fit after the change, with their node; ``started``: those that fit
+    without it; ``waits``: those that do not fit after it, and why. ``moved``: new nodes of pods of removed
+    nodes; ``homeless``: such pods that fit nowhere, and why. ``before`` and ``after``: free capacity after
+    all pods that fit have started."""
 
     before: Fragmentation
     after: Fragmentation
@@ -48,12 +48,12 @@ class Change:
     homeless: dict[str, str] = field(default_factory=dict)
 
     def steps(self) -> list[Step]:
-        """On the changed cluster: each pod to the place that was found for it, in the order of the queue."""
+        """Steps on the changed cluster: place each pod on its node, in queue order."""
         return [Step("place", pod, node) for pod, node in (self.moved | self.starts).items()]
 
 
 def plan_change(today: Trial, then: Trial, lost: Collection[str]) -> Change:
-    """What starts, and where the pods go that are ``lost`` with their nodes."""
+    """The change between two trials. ``lost``: pods of removed nodes."""
     started, found = today.place_waiting(), then.place_waiting()
     change = Change(today.figures(), then.figures(), started)
     for item in then.waiting:
@@ -66,8 +66,8 @@ def plan_change(today: Trial, then: Trial, lost: Collection[str]) -> Change:
 
 
 def _losing(source: ClusterSource, removed: Sequence[str]) -> tuple[list[Event], set[str], dict[str, str]]:
-    """The events in which these nodes are lost, their pods that are created again, and those that end with
-    them, and why. Raises ``BadInput`` for a node that is not there."""
+    """The events that remove these nodes, their pods that are recreated, and those that are not, with the
+    reason. Raises ``BadInput`` for an unknown node."""
     state = source.state()
     if unknown := [name for name in removed if name not in state.nodes]:
         raise BadInput(f"there is no node {unknown[0]}")
@@ -85,7 +85,7 @@ def _losing(source: ClusterSource, removed: Sequence[str]) -> tuple[list[Event],
 
 
 def _smaller(change: Change, outcome: Outcome) -> Change | None:
-    """Without the pods that found no place: nobody else's place depends on theirs."""
+    """The change without the pods that were not placed; no other placement depends on them."""
     for pod, why in outcome.unplaced.items():
         starts = change.starts.pop(pod, None)
         change.moved.pop(pod, None)
@@ -109,7 +109,7 @@ def change_report(
     costs: NodeCosts,
     progress: Progress,
 ) -> Report:
-    """What these nodes would change, pending pods included. ``costs``: with those of the added ones. Raises
+    """The effect of these nodes, including pending pods. ``costs``: also of the added nodes. Raises
     ``BadInput``."""
     progress("placing the pods", 0.0)
     events, lost, ends = _losing(source, removed)
@@ -121,28 +121,28 @@ def change_report(
     placed, found = (sum(pod in outcome.placed for pod in pods) for pods in (change.starts, change.moved))
     gains = [Gain("pending pods that fit", len(change.started), len(change.starts), placed)]
     if moved := len(change.moved):
-        gains.append(Gain("pods of lost nodes that run", moved, moved, found))
+        gains.append(Gain("pods of removed nodes that run", moved, moved, found))
     return Report(
         _title(source.name, added, removed),
         [*_sentences(change), *_cost(added, removed, costs)],
         [
             _waiting(change, outcome),
             _moved(change, outcome),
-            Table("ends", "Pods that end with their node", ("pod", "why"), [*ends.items()]),
+            Table("ends", "Pods that are not recreated", ("pod", "why"), [*ends.items()]),
         ],
         [*gains, *figure_gains(change.before, change.after, outcome.figures)],
         outcome.problems,
         [
             *filter(None, [costs.note()]),
-            "All figures: once the pending pods that fit have started. " + UNKNOWN,
+            "All figures assume that the pending pods that fit have started. " + UNKNOWN,
         ],
-        compared_with="without it",
+        compared_with="unchanged",
     )
 
 
 def _title(name: str, added: Sequence[Node], removed: Sequence[str]) -> str:
     kinds = Counter(node.name.rpartition("-")[0].removeprefix("added-") for node in added)
-    parts = [f"{many(count, 'more node')} like {kind}" for kind, count in kinds.items()]
+    parts = [f"with {many(count, 'more node')} like {kind}" for kind, count in kinds.items()]
     parts += [f"without {', '.join(removed)}"] if removed else []
     return f"{name}: {' and '.join(parts)}"
 
@@ -150,15 +150,15 @@ def _title(name: str, added: Sequence[Node], removed: Sequence[str]) -> str:
 def _sentences(change: Change) -> list[str]:
     newly = len(change.starts.keys() - change.started.keys())
     no_longer = len(change.started.keys() - change.starts.keys())
-    only_then = f", {newly} of them only then" if newly else ""
+    only_then = f", {newly} of them only with the change" if newly else ""
     fit = many(len(change.starts), "pending pod")
     verb = "fits" if len(change.starts) == 1 else "fit"
     said = [f"{fit} {verb} ({len(change.started)} without the change){only_then}."]
     if no_longer:
         lost = many(no_longer, "pending pod")
-        said.append(f"{lost} that would fit today {'does' if no_longer == 1 else 'do'} not fit any more.")
+        said.append(f"{lost} that {'fits' if no_longer == 1 else 'fit'} today would no longer fit.")
     if total := len(change.moved) + len(change.homeless):
-        said.append(f"Of the lost nodes {len(change.moved)} of {many(total, 'pod')} can run elsewhere.")
+        said.append(f"{len(change.moved)} of {many(total, 'pod')} of the removed nodes can run elsewhere.")
     return said
 
 
@@ -166,7 +166,7 @@ def _cost(added: Sequence[Node], removed: Sequence[str], costs: NodeCosts) -> li
     if not costs.per_month:
         return []
     before, after = costs.total - costs.of(node.name for node in added), costs.total - costs.of(removed)
-    change = f"{before:,.0f} {costs.currency} today, {after:,.0f} then ({after - before:+,.0f})"
+    change = f"{before:,.0f} {costs.currency} today, {after:,.0f} after the change ({after - before:+,.0f})"
     return [f"Cost per month: {change}."]
 
 
@@ -182,13 +182,13 @@ def _waiting(change: Change, outcome: Outcome) -> Table:
 def _moved(change: Change, outcome: Outcome) -> Table:
     rows = [(pod, node, outcome.placed.get(pod, "no place"), "") for pod, node in change.moved.items()]
     rows += [(pod, "-", "-", why) for pod, why in change.homeless.items()]
-    return Table("moved", "Pods of the lost nodes", ("pod", "goes to", "replayed", "why not"), rows)
+    return Table("moved", "Pods of the removed nodes", ("pod", "goes to", "replayed", "why not"), rows)
 
 
 def added_nodes(text: str, nodes: Mapping[str, Node], taken: Iterable[str] = ()) -> list[Node]:
-    """The nodes that ``4xH100`` means: like the named node; else like the most frequent kind of node whose
-    GPU product or instance type contains the name; else a GPU of the catalog, whose node the text must
-    describe. Raises ``BadInput``."""
+    """The nodes of a text such as ``4xH100``: copies of the node with this name; or of the most frequent kind
+    of node whose GPU product or instance type contains it; or nodes that the text describes, with this GPU of
+    the catalog. Raises ``BadInput``."""
     match = _ADDED.fullmatch(text)
     count = int(match[1]) if match else 0
     if match is None or not 0 < count <= _MOST_ADDED:
@@ -204,7 +204,7 @@ def added_nodes(text: str, nodes: Mapping[str, Node], taken: Iterable[str] = ())
 
 
 def copy_of(like: Node, name: str) -> Node:
-    """An empty node like this one, schedulable, without the taints of a node in trouble."""
+    """An empty, schedulable copy of this node, without the taints of unhealthy nodes."""
     labels = {key: name if key == HOSTNAME else text for key, text in like.labels.items()}
     taints = tuple(taint for taint in like.taints if not taint.key.startswith("node.kubernetes.io/"))
     return replace(
@@ -220,7 +220,7 @@ def copy_of(like: Node, name: str) -> Node:
 
 
 def _most_frequent(name: str, nodes: Mapping[str, Node]) -> Node | None:
-    """A node of the most frequent kind with whole GPUs, by what it offers."""
+    """A node of the most frequent kind, by allocatable resources."""
     wanted = name.lower().replace(" ", "-")
     found = [
         node
@@ -240,7 +240,7 @@ def _offer(node: Node) -> tuple[tuple[str, str], ...]:
 
 
 def _from_catalog(text: str, name: str, details: str) -> Node:
-    """A node that has none like it: GPU model of the catalog, and GPUs, CPU and memory as described."""
+    """A node unlike the existing ones: a GPU model of the catalog, with GPUs, CPU and memory as described."""
     model = next((gpu_model for gpu_model in models() if name.lower() in gpu_model.name.lower()), None)
     items = [_ITEM.fullmatch(item) for item in details.split(",")] if details else []
     given = {item[1]: item[2] for item in items if item}
@@ -248,7 +248,7 @@ def _from_catalog(text: str, name: str, details: str) -> Node:
         known = ", ".join(gpu_model.name for gpu_model in models())
         raise BadInput(f"--add {quoted(text)}: no node or GPU is named {quoted(name)}; known GPUs: {known}")
     if len(given) != 3 or None in items or not given["gpus"].isdecimal():
-        needs = f"there is no node with {model.name} here: say what one has, {name}:gpus=8,cpu=192,memory=2Ti"
+        needs = f"there is no node with {model.name} here: describe one, as {name}:gpus=8,cpu=192,memory=2Ti"
         raise BadInput(f"--add {quoted(text)}: {needs}")
     product = model.product.pattern.strip("^$()").split("|")[0]
     labels = {PRODUCT: product, "nvidia.com/gpu.memory": str(model.memory_mib)}

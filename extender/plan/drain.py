@@ -1,8 +1,8 @@
-"""Which nodes could go: the work on the fewest nodes, in an order in which they can be drained.
+"""Removable nodes: the workload packed onto the fewest nodes, with an order in which to drain the others.
 
-Nodes without work go first. Then one node after the other gives its pods away to nodes that stay, if the
-engine finds a place for all of them; a node whose pods find none stays. Two orders are tried, and the one
-that frees the most is the plan.
+Nodes without GPU pods come first. Then one node at a time is drained to the remaining nodes, if the engine
+finds a place for all of its pods; otherwise the node is kept. Two orders are tried, and the one that frees
+the most nodes is the plan.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from extender.replay.trial import ONLY_WEAKER, Trial
 from extender.untrusted.visible import many
 from packing.fleet.stranded import NOTHING
 
-_NEXT = "The nodes, their order and the pods that move: stowage plan drain, with the same options."
-_TRIED = "nodes that can go"
+_NEXT = "To list these nodes, their order and the moves: stowage plan drain, with the same options."
+_TRIED = "removable nodes"
 _ORDERS = 3
-"""Orders of drain that are tried before nodes whose pods find no place stay."""
+"""Drain orders that are tried before nodes whose pods fit nowhere else are kept."""
 
 
 @dataclass(slots=True)
 class Drain:
-    """``goes``: the nodes in order of drain, with the pods that leave each; ``target``: where each moved pod
-    ends, ``origin``: where it runs today. ``stays``: why each of the other nodes that take pods stays;
-    ``apart``: nodes with GPUs that take none, or none from here, and why.
-    ``started``: pending pods that found a place first, ``waiting``: those that found none, and why.
-    ``orders``: those in which the drain was replayed before."""
+    """``goes``: removable nodes in drain order, with the pods evicted from each; ``target``: final node of
+    each moved pod, ``origin``: its node today. ``stays``: other nodes that accept pods, and why they are
+    kept; ``apart``: nodes with GPUs that accept no pods, or none of these, and why. ``started``: pending pods
+    that were placed first, ``waiting``: pending pods that fit nowhere, and why. ``orders``: number of orders
+    replayed before."""
 
     goes: dict[str, list[str]] = field(default_factory=dict)
     target: dict[str, str] = field(default_factory=dict)
@@ -53,8 +53,8 @@ class Drain:
         return len(self.goes) + self.kept
 
     def steps(self) -> list[Step]:
-        """What somebody would do: let the pending pods start, cordon all nodes that go, and drain them one
-        after the other. Where the pods go is left to the scheduler."""
+        """The steps of an operator: let the pending pods start, cordon all removable nodes, drain one by one.
+        The scheduler chooses the pods' new nodes."""
         found = [Step("place", pod, node) for pod, node in self.started.items()]
         found += [Step("cordon", node=node) for node in self.goes]
         for node, pods in self.goes.items():
@@ -71,8 +71,8 @@ def plan_drain(
     *,
     keep_room: bool = True,
 ) -> Drain:
-    """The best of two plans: nodes with the least work go first, by GPUs or by pods. ``keep_room``: waiting
-    pods that fit start first. ``prices`` per hour by node: of equally loaded nodes the dearest go first."""
+    """The better of two plans: nodes with the least load first, by GPUs or by pods. ``keep_room``: pending
+    pods that fit start first. ``prices`` per node: of equally loaded nodes, the most expensive first."""
     started, waiting = dict[str, str](), dict[str, str]()
     if keep_room:
         started = trial.place_waiting()
@@ -88,7 +88,7 @@ def plan_drain(
         trial.undo_to(now)
     progress(_TRIED, 1.0)
     best = max(plans, key=lambda plan: (len(plan.goes), -len(plan.target)))
-    for key in started.keys() & best.target.keys():  # they start where they end
+    for key in started.keys() & best.target.keys():  # they start on their final node
         best.goes[best.origin.pop(key)].remove(key)
         started[key] = best.target.pop(key)
     best.started, best.waiting, best.apart = started, waiting, trial.apart
@@ -96,7 +96,7 @@ def plan_drain(
 
 
 def _drain_in(order: list[int], trial: Trial, progress: Callable[[float], None]) -> Drain:
-    """Drain the nodes of these rows, those for which that is possible."""
+    """Drain these rows in this order, where possible."""
     plan, before = Drain(), dict(trial.held)
     for number, row in enumerate(order):
         progress(number / len(order))
@@ -123,7 +123,7 @@ def _drain_that_holds(
 
 
 def _smaller(plan: Drain, outcome: Outcome) -> Drain | None:
-    """Of nodes whose pods found no place the pods are placed first; where that has not helped, they stay."""
+    """The plan with the failed nodes drained first; if that did not help before, without these nodes."""
     late = plan.started.keys() & outcome.unplaced.keys()
     stuck = {plan.origin[pod]: pod for pod in outcome.unplaced if pod in plan.origin}
     for pod in late:
@@ -141,7 +141,7 @@ def _smaller(plan: Drain, outcome: Outcome) -> Drain | None:
 
 
 def _why_it_stays(trial: Trial, row: int) -> str:
-    """Drain the node if that is possible, else say why not."""
+    """Drain the node and return "", or return why it cannot be drained."""
     if why := trial.must_stay.get(row):
         return why
     if keep := trial.blockers(row):
@@ -154,20 +154,20 @@ def _why_it_stays(trial: Trial, row: int) -> str:
 def drain_report(
     name: str, trial: Trial, costs: NodeCosts, progress: Progress, *, keep_room: bool = True
 ) -> Report:
-    """Which nodes could go. ``trial`` is used up."""
+    """The nodes that could be removed. ``trial`` must not be used afterwards."""
     today = trial.figures()
     plan, outcome = _drain_that_holds(trial, progress, costs, keep_room=keep_room)
     moved = sum(pod in outcome.placed for pod in plan.origin)
     return Report(
-        f"The fewest nodes for this work: {name}",
+        f"Fewest nodes for this workload: {name}",
         _sentences(plan),
         [_nodes(plan, outcome), _moves(plan, outcome), _stays(plan), _waiting(plan)],
         [
             _nodes_gain(plan, outcome),
-            Gain("nodes that can go", 0, len(plan.goes), len(outcome.removed)),
-            Gain("pods that run", len(plan.origin), len(plan.origin), moved),
+            Gain("removable nodes", 0, len(plan.goes), len(outcome.removed)),
+            Gain("moved pods that run", len(plan.origin), len(plan.origin), moved),
             *_cost_gains(costs, plan, outcome),
-            Gain("GPUs entirely free on the rest", today.whole, None, outcome.figures.whole),
+            Gain("GPUs entirely free on kept nodes", today.whole, None, outcome.figures.whole),
         ],
         outcome.problems,
         [*filter(None, [costs.note(), _weaker_note(outcome)]), UNKNOWN],
@@ -175,19 +175,19 @@ def drain_report(
 
 
 def _weaker_note(outcome: Outcome) -> str:
-    """What a plan assumes of pods that the scheduler would give a weaker device, "" without any."""
+    """The assumption about pods that the scheduler would place on a weaker device, "" without any."""
     if not outcome.held_back:
         return ""
     pods = many(len(outcome.held_back), "pod")
     return (
-        f"{pods} (such as {outcome.held_back[0]}) would get a weaker device from the scheduler, because no "
-        "selector names the GPU model. The plan keeps devices as good as today's: name the model before you "
-        "evict, or plan with --allow-downgrade."
+        f"{pods} (such as {outcome.held_back[0]}) would be placed on a weaker device by the scheduler, "
+        "because no selector names the GPU model. The plan keeps devices at least as good as today: add a "
+        "selector before you evict, or plan with --allow-downgrade."
     )
 
 
 def _nodes_gain(plan: Drain, outcome: Outcome) -> Gain:
-    return Gain("nodes with GPUs that stay", plan.nodes, plan.kept, plan.nodes - len(outcome.removed))
+    return Gain("nodes with GPUs", plan.nodes, plan.kept, plan.nodes - len(outcome.removed))
 
 
 def _cost_gains(costs: NodeCosts, plan: Drain, outcome: Outcome) -> list[Gain]:
@@ -201,21 +201,20 @@ def _sentences(plan: Drain) -> list[str]:
     goes = len(plan.goes)
     empty = sum(not pods for pods in plan.goes.values())
     said = [
-        f"{goes} of {many(plan.nodes, 'node')} with GPUs can go: {empty} without pods to move, and "
-        f"{goes - empty} from which {many(len(plan.target), 'pod')} would move. "
-        f"{plan.kept} would stay{_apart(plan)}."
+        f"{goes} of {many(plan.nodes, 'node')} with GPUs can be removed: {empty} have no pods to move; "
+        f"{many(len(plan.target), 'pod')} would move off the other {goes - empty}. "
+        f"{_kept(plan)}."
     ]
     if weaker := sum(ONLY_WEAKER in why for why in plan.stays.values()):
-        said.append(f"Pods of {many(weaker, 'node')} would get weaker devices elsewhere.")
+        said.append(f"Pods of {many(weaker, 'node')} would only get weaker devices elsewhere.")
     if plan.started:
-        said.append(f"Room is left for {many(len(plan.started), 'pending pod')} that can start now.")
+        said.append(f"Room is reserved for {many(len(plan.started), 'pending pod')} that can start now.")
     return said
 
 
-def _apart(plan: Drain) -> str:
-    if not plan.apart:
-        return ""
-    return f", {len(plan.apart)} of them because no pod is placed there now"
+def _kept(plan: Drain) -> str:
+    closed = f", including {len(plan.apart)} closed to new pods" if plan.apart else ""
+    return f"{many(plan.kept, 'node')} must be kept{closed}"
 
 
 def _nodes(plan: Drain, outcome: Outcome) -> Table:
@@ -223,7 +222,7 @@ def _nodes(plan: Drain, outcome: Outcome) -> Table:
         (number, name, len(pods), "yes" if name in outcome.removed else "no")
         for number, (name, pods) in enumerate(plan.goes.items(), 1)
     ]
-    title = "Order of drain (cordon all of them first)"
+    title = "Drain order (cordon all of these nodes first)"
     return Table("order", title, ("step", "node", "pods to move", "replayed"), rows)
 
 
@@ -233,12 +232,12 @@ def _moves(plan: Drain, outcome: Outcome) -> Table:
         for node, pods in plan.goes.items()
         for pod in pods
     ]
-    title = "What moves (to: in the plan; replayed: where the scheduler puts it)"
+    title = "Moves (to: the planned node; replayed: the node that the scheduler chooses)"
     return Table("moves", title, ("pod", "from", "to", "replayed"), rows)
 
 
 def _stays(plan: Drain) -> Table:
-    return Table("stays", "What stays, and why", ("node", "why"), sorted((plan.stays | plan.apart).items()))
+    return Table("stays", "Nodes to keep", ("node", "why"), sorted((plan.stays | plan.apart).items()))
 
 
 def _waiting(plan: Drain) -> Table:
@@ -248,8 +247,8 @@ def _waiting(plan: Drain) -> Table:
 
 
 def summary_report(name: str, trial: Trial, census: Census, costs: NodeCosts, progress: Progress) -> Report:
-    """``stowage plan`` without more: by GPU model the nodes, the GPUs, what is free, and which nodes could
-    go. ``trial`` is used up."""
+    """``stowage plan summary``: by GPU model the nodes, GPUs, free capacity, and removable nodes. ``trial``
+    must not be used afterwards."""
     models = {spec.name: spec.model or UNKNOWN_MODEL for spec in trial.fleet.specs if spec and spec.gpus}
     waiting = census.totals.waiting
     plan, outcome = _drain_that_holds(trial, progress, costs)
@@ -257,9 +256,8 @@ def summary_report(name: str, trial: Trial, census: Census, costs: NodeCosts, pr
         f"Summary: {name}",
         [
             f"{waits(waiting)}; {len(plan.started)} of them fit now.",
-            f"{len(plan.goes)} of {many(plan.nodes, 'node')} with GPUs can go, and "
-            f"{many(len(plan.target), 'pod')} would move for that. {plan.kept} "
-            f"{'stays' if plan.kept == 1 else 'stay'}{_apart(plan)}.",
+            f"{len(plan.goes)} of {many(plan.nodes, 'node')} with GPUs can be removed; "
+            f"{many(len(plan.target), 'pod')} would move. {_kept(plan)}.",
         ],
         [_models(census, models, plan, costs)],
         [_nodes_gain(plan, outcome), *_cost_gains(costs, plan, outcome)],
@@ -269,7 +267,7 @@ def summary_report(name: str, trial: Trial, census: Census, costs: NodeCosts, pr
 
 
 def _models(census: Census, models: Mapping[str, str], plan: Drain, costs: NodeCosts) -> Table:
-    """``models``: that of each node with GPUs, by name."""
+    """``models``: GPU model by name of the node."""
     going = Counter(models[name] for name in plan.goes)
     head = ["model", "nodes", "GPUs", "GPUs free whole", "nodes free"]
     head += ["largest island", "nodes that can go"]

@@ -1,8 +1,8 @@
-"""Which nodes should get which MIG layout so that more of the observed demand is served, and at which price.
+"""MIG layouts of nodes that serve more of the observed demand, and their cost.
 
-The demand is what runs, and what waits and asks for MIG instances or whole GPUs. Every pod that runs keeps
-its devices, or moves to another node that has them free: one that cannot keeps its node as it is. Node after
-node the change is chosen that loses least for each GPU that starts to be used, until no more pods start. A
+The demand is the running pods, and the pending pods that request MIG instances or whole GPUs. Running pods
+keep their devices, or move to another node that has them free; nodes with pods that cannot move keep their
+layout. Changes are chosen greedily, by the work lost per GPU that comes into use, until no more pods start. A
 layout is the same on all GPUs of a node unless the MIG manager's ConfigMap is known and has others.
 """
 
@@ -34,9 +34,9 @@ Amounts = Counter[str]
 
 @dataclass(slots=True)
 class MigPlan:
-    """``changes`` in their order, and the pods that leave each node for that, by its name. ``stuck``: why
-    nodes cannot change. ``running``, ``waiting``, ``wanted`` (with growth), ``served`` of that, and
-    ``promised`` of what is there today: devices by resource."""
+    """``changes`` in order, and the pods that each moves, by node. ``stuck``: why nodes cannot change.
+    Devices by resource: ``running``, ``waiting``, ``wanted`` (with growth), ``served`` of these, and
+    ``promised`` (without growth)."""
 
     candidates: dict[str, Candidate]
     changes: list[Change] = field(default_factory=list)
@@ -50,8 +50,8 @@ class MigPlan:
 
 
 def plan_changes(source: ClusterSource, trial: Trial, most: int, growth: float, seconds: float) -> MigPlan:
-    """Changes for ``growth`` times the demand, with at most ``most`` different layouts. The trial is as after
-    the moves then, with the pending pods that start without any change."""
+    """Changes for ``growth`` times the demand, with at most ``most`` different layouts. Afterwards, the trial
+    includes the moves and the pending pods that start without any change."""
     plan = MigPlan(_candidates(trial))
     plan.running, plan.waiting = in_use(trial), _devices(trial.waiting)
     more = list(_growth(trial, plan, growth))
@@ -92,7 +92,7 @@ def _candidates(trial: Trial) -> dict[str, Candidate]:
 
 
 def _growth(trial: Trial, plan: MigPlan, growth: float) -> Iterator[Item]:
-    """Pods that the demand would grow by, copies of those that there are."""
+    """The pods of the growth in demand: copies of existing pods."""
     items = [*trial.waiting, *trial.movable.values()]
     for resource, count in sorted((plan.running + plan.waiting).items()):
         alike = [item for item in items if [name for name, _ in item.request.devices] == [resource]]
@@ -104,7 +104,7 @@ def _growth(trial: Trial, plan: MigPlan, growth: float) -> Iterator[Item]:
 
 
 def _devices(items: Collection[Item] | Iterator[Item]) -> Amounts:
-    """GPUs and MIG instances that these pods ask for."""
+    """GPUs and MIG instances that these pods request."""
     total: Amounts = Counter()
     for item in items:
         total.update({n: c for n, c in item.request.devices if n == WHOLE or n.startswith(MIG_PREFIX)})
@@ -114,7 +114,7 @@ def _devices(items: Collection[Item] | Iterator[Item]) -> Amounts:
 def _best(
     source: ClusterSource, trial: Trial, plan: MigPlan, pods: Sequence[Pod], most: int, rule: ChangeRule
 ) -> Change | None:
-    """The next change, None if none lets more pods start."""
+    """The best next change, None if no change lets more pods start."""
     changed = {change.name for change in plan.changes}
     used = {_per_gpu(change.candidate, change.layout) for change in plan.changes}
     left = [found for name, found in plan.candidates.items() if name not in changed | plan.stuck.keys()]
@@ -157,7 +157,7 @@ def items_on(trial: Trial, row: int) -> list[Item]:
 
 
 def _lost(trial: Trial, item: Item) -> float:
-    """GPU-seconds that the pod loses when it moves; 0 for one that is yet to start."""
+    """GPU-seconds that the pod loses when it moves; 0 if it has not started."""
     if item.home < 0:
         return 0.0
     now = moment_of(trial.state.pods.values())
@@ -176,8 +176,8 @@ def in_use(trial: Trial) -> Amounts:
 
 
 def _carried_out(source: ClusterSource, plan: MigPlan, trial: Trial) -> Amounts:
-    """What is in use, by resource, once the nodes have changed. The pods that left their nodes are placed
-    first, then the others that wait."""
+    """Devices in use, by resource, after the nodes have changed. Moved pods are placed first, then pending
+    pods."""
     moved, events = [key for keys in plan.moves.values() for key in keys], list[Event]()
     for key in moved:
         events += [Deleted("Pod", key), Upserted(trial.movable[key].pod)]
@@ -191,23 +191,23 @@ def _carried_out(source: ClusterSource, plan: MigPlan, trial: Trial) -> Amounts:
 def mig_report(
     source: ClusterSource, trial: Trial, most: int, growth: float, seconds: float, progress: Progress
 ) -> Report:
-    """The best layouts. ``seconds``: that a node takes to re-partition."""
-    report = Report(f"MIG layouts for {growth:g} times the demand of today: {source.name}")
+    """The best layouts. ``seconds``: time to re-partition a node."""
+    report = Report(f"MIG layouts for {growth:g}x the current demand: {source.name}")
     progress("layouts", 0.0)
     plan = plan_changes(source, trial, most, growth, seconds)
     progress("layouts", 1.0)
     if not plan.candidates:
         report.sentences = [
-            "No node that takes pods has GPUs that NVIDIA's MIG manager could divide in another way: such "
-            "nodes have MIG instances, or the label nvidia.com/mig.config or nvidia.com/mig.capable."
+            "No node that accepts pods has GPUs that NVIDIA's MIG manager could re-partition: such nodes "
+            "have MIG instances, or the label nvidia.com/mig.config or nvidia.com/mig.capable."
         ]
         return report
     report.sentences = list(_sentences(plan, seconds))
     report.gains = _gains(plan, _carried_out(source, plan, trial))
     report.tables = [_nodes(plan), _profiles(plan)]
     report.notes = [
-        f"Re-partitioning: {seconds:g} s a node (--repartition-seconds: a reboot takes longer) "
-        "and a drain of its GPU pods. The layouts must be in the MIG manager's ConfigMap.",
+        f"Re-partitioning takes {seconds:g} s per node (--repartition-seconds; a reboot takes longer) "
+        "after a drain of its GPU pods. The layouts must be in the MIG manager's ConfigMap.",
         UNKNOWN,
     ]
     return report
@@ -216,7 +216,7 @@ def mig_report(
 def _sentences(plan: MigPlan, seconds: float) -> Iterator[str]:
     if not plan.changes:
         nodes = many(len(plan.candidates), "node")
-        yield f"{nodes}: with no other layout would more of the demand be served."
+        yield f"{nodes} considered: no other layout would serve more of the demand."
         return
     kinds = Counter(f"({change.candidate.spec.model}) to {_on_each_gpu(change)}" for change in plan.changes)
     said = ", ".join(f"{many(count, 'node')} {kind}" for kind, count in kinds.items())
@@ -224,8 +224,8 @@ def _sentences(plan: MigPlan, seconds: float) -> Iterator[str]:
     lost = sum(change.lost for change in plan.changes)
     yield f"Change {said}."
     yield (
-        f"Price: {many(pods, 'pod')} restart{'s' if pods == 1 else ''}; {many(len(plan.changes), 'node')}, "
-        f"{minutes:.1f} minutes one after the other; {lost / 3600:.2g} GPU-hours in all."
+        f"Cost: {many(pods, 'pod')} restart{'s' if pods == 1 else ''}; {minutes:.1f} minutes to re-partition "
+        f"{many(len(plan.changes), 'node')} in sequence; {lost / 3600:.2g} GPU-hours lost."
     )
 
 
@@ -238,7 +238,7 @@ def _on_each_gpu(change: Change) -> str:
 
 
 def _gains(plan: MigPlan, after: Amounts) -> list[Gain]:
-    """By profile, devices in use once the pending pods that fit have started."""
+    """Devices in use by profile, after the pending pods that fit have started."""
     names = sorted(plan.promised.keys() | after.keys())
     return [
         Gain(f"{short(name)} in use", plan.running[name], plan.promised[name], after[name])
@@ -255,7 +255,7 @@ def _nodes(plan: MigPlan) -> Table:
         if name in then:
             rows.append((name, today, shown(then[name].devices), len(plan.moves[name]), ""))
         elif any(pool.profile for pool in found.spec.pools):
-            rows.append((name, today, "as today", 0, plan.stuck.get(name, "")))
+            rows.append((name, today, "unchanged", 0, plan.stuck.get(name, "")))
     return Table("nodes", "Layouts", ("node", "today", "then", "pods to move", "cannot change"), rows)
 
 
@@ -275,10 +275,10 @@ def _profiles(plan: MigPlan) -> Table:
 
 
 def short(resource: str) -> str:
-    """A profile, or ``gpu``."""
+    """The profile of a resource, or ``gpu``."""
     return resource.removeprefix(MIG_PREFIX).removeprefix("nvidia.com/")
 
 
 def shown(has: Mapping[str, int]) -> str:
-    """``2x 1g.10gb + 1x 3g.40gb``."""
+    """Devices as text, such as ``2x 1g.10gb + 1x 3g.40gb``."""
     return " + ".join(f"{count}x {short(resource)}" for resource, count in sorted(has.items()) if count)

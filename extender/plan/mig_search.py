@@ -1,8 +1,8 @@
-"""Which node should get which MIG layout so that pods start that fit nowhere: ``stowage plan mig``,
-``explain`` and the evictor ask here.
+"""MIG layout changes that let pods start that fit nowhere: for ``stowage plan mig``, ``explain`` and the
+evictor.
 
-What starts on a node with another layout is tried on that node alone, as ``filter`` answers: every other node
-has refused the pods. A node without pods on its GPUs comes first.
+Each change is tried on a simulation of its node alone, as ``filter`` answers: all other nodes have rejected
+the pods. Nodes without pods on their GPUs come first.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from packing.model.request import Request
 from packing.plan.mig_layouts import Wanted, served
 
 _PRICED, _TRIED, _OF_A_KIND = 64, 12, 3
-"""Nodes whose price is asked for in one search, with a layout that are tried, and of those that promise the
-same."""
+"""Limits of one search: nodes whose cost is computed, pairs of node and layout that are tried, and pairs of
+the same kind."""
 _MOST_PODS = 256
-"""Pending pods that are looked at, the most urgent first."""
+"""Maximum pending pods considered, the most urgent first."""
 _AT_ONCE = 64
-"""Events of a tried node between two steps: a few milliseconds."""
+"""Events of a simulated node per step: a few milliseconds."""
 _SLICES = 7
-"""Compute slices of a GPU whose model is not known."""
+"""Compute slices of a GPU of unknown model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A node that could have one of the ``others`` instead of its layout of ``today``. ``is_idle``: no pod
-    has any of its GPUs. ``free``: the CPU milli and memory bytes that there are once those pods have left."""
+    holds its GPUs. ``free``: free CPU milli and memory bytes without the pods that hold its GPUs."""
 
     node: Node
     spec: NodeSpec
@@ -60,14 +60,14 @@ class Candidate:
         return len(self.spec.gpus)
 
     def has_room(self, request: Request) -> bool:
-        """Whether there is CPU and memory enough for the request."""
+        """Whether there is enough CPU and memory for the request."""
         return request.cpu_milli <= self.free[0] and request.memory_bytes <= self.free[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A node, the layout that it would get, the pending pods that would start there, in their order, and the
-    GPU-seconds that the change loses."""
+    """A node, its new layout, the pending pods that would start there, in order, the GPUs that they use, and
+    the GPU-seconds that the change loses."""
 
     candidate: Candidate
     layout: NodeLayout
@@ -81,19 +81,19 @@ class Change:
 
     @property
     def price(self) -> float:
-        """GPU-seconds that are lost for each GPU that starts to be used."""
+        """GPU-seconds lost per GPU that comes into use."""
         return self.lost / self.gpus
 
 
 def candidate(
     state: State, node: Node, layouts: Callable[[Node, NodeSpec], Sequence[NodeLayout]]
 ) -> Candidate | None:
-    """The node, if it can change. ``layouts``: what it could have."""
+    """The node, if it can change. ``layouts``: those that it could have."""
     spec = state.fleet.spec_of(node.name)
     if spec is None or node.name in state.devices.two_ways or not can_change(node, spec):
         return None
     has = today(node, spec)
-    # A pod that asks for nvidia.com/gpu does not say that an instance is enough (strategy single).
+    # A pod that requests nvidia.com/gpu may need more than an instance (strategy single).
     others = [layout for layout in layouts(node, spec) if not (layout.profile or same(layout, has))]
     row, pods = state.fleet.rows[node.name], holders(state, node.name)
     held = [part for pod in pods for part in state.pods.allocations_of(pod) if part.row == row]
@@ -103,7 +103,7 @@ def candidate(
 
 
 def open_candidate(state: State, node: Node, now: float) -> Candidate | None:
-    """The node, if its MIG manager could give it another layout now, and could go back to today's. ``now`` in
+    """The node, if its MIG manager could apply another layout now, and later restore this one. ``now`` in
     Unix seconds."""
     spec, change = state.fleet.spec_of(node.name), mig_change_of(node.annotations)
     if spec is None or spec.blocked is not Reason.FITS or node.name in state.nodes.closed or must_stay(node):
@@ -117,12 +117,12 @@ def open_candidate(state: State, node: Node, now: float) -> Candidate | None:
 
 
 def same(layout: NodeLayout, other: NodeLayout) -> bool:
-    """Whether a node offers the same with both."""
+    """Whether a node offers the same devices with both layouts."""
     return (layout.devices, layout.profile) == (other.devices, other.profile)
 
 
 def gpus_asked(request: Request, model: str | None = None) -> float:
-    """The GPUs that a request for GPUs or MIG instances takes, 0 if it asks for anything else."""
+    """Number of GPUs of a request for GPUs or MIG instances, 0 for other requests."""
     known, gpus = named_model(model), 0.0
     slices = known.geometry.compute_slices if known and known.geometry else _SLICES
     for name, count in request.devices:
@@ -134,7 +134,7 @@ def gpus_asked(request: Request, model: str | None = None) -> float:
 
 
 def asking(state: State, pods: Iterable[Pod], most: float = math.inf) -> list[tuple[Pod, Request]]:
-    """The most urgent of these pods for which a layout could change, with what they ask for: no more than
+    """The most urgent of these pods that a layout change could help, with their requests, which are at most
     ``most`` GPUs."""
     asked = ((pod, state.request_or_none(pod)) for pod in pods if not pod.spec.claims)
     able = ((pod, request) for pod, request in asked if request and 0 < gpus_asked(request) <= most)
@@ -142,7 +142,7 @@ def asking(state: State, pods: Iterable[Pod], most: float = math.inf) -> list[tu
 
 
 def shapes(asked: Sequence[tuple[Pod, Request]]) -> list[Wanted]:
-    """What these pods want, equal requests as one."""
+    """The pods' requests, with equal ones merged."""
     counts = Counter(request.devices for _, request in asked)
     return [Wanted(devices, gpus_asked(Request(devices=devices)), n) for devices, n in counts.items()]
 
@@ -154,9 +154,9 @@ def possible_changes(
     pods: Sequence[Pod],
     lost: Callable[[Candidate], float | None],
 ) -> Iterator[Change | None]:
-    """Changes after which some of these ``pods`` start, which fit nowhere as it is, the most promising first.
-    ``lost``: GPU-seconds that a change of this node loses; None if it must not change. Steps that found none
-    yet are None; each takes a few milliseconds at most."""
+    """Changes after which some of these ``pods``, which fit nowhere now, start; the most promising first.
+    ``lost``: GPU-seconds that a change of this node loses; None if it must not change. Yields None after each
+    step without a result; a step takes a few milliseconds at most."""
     asked = asking(state, pods)
     requests = {pod.key: request for pod, request in asked}
     wanted, waiting = shapes(asked), [(pod, state.node_filter(pod)) for pod, _ in asked]
@@ -191,8 +191,8 @@ def possible_changes(
 def starts_on(
     state: State, settings: Settings, node: Node, accepted: Sequence[Pod]
 ) -> Generator[None, None, list[Pod]]:
-    """Those of these pending pods, which the node accepts, that start if it, with its pods that have no GPU,
-    is all that there is."""
+    """The ``accepted`` pending pods that start in a simulation of this node alone, with its pods that hold no
+    GPU."""
     busy = {pod.uid for pod in holders(state, node.name)}
     stays = [pod for pod in state.pods.on_node(node.name) if pod.uid not in busy]
     pods = [*stays, *accepted]
@@ -210,11 +210,11 @@ def starts_on(
 
 
 def would_change(change: Change) -> str:
-    """What would change, for whom, and what that loses. Short enough for an Event."""
+    """The change, the pods that it helps, and the lost work. Short enough for an Event."""
     first, more = shorten(change.pods[0].key, KEY), len(change.pods) - 1
     whom = f"{first} and {many(more, 'more pod')}" if more else first
     before, after = change.candidate.today.name, change.layout.name
     return (
-        f"MIG layout {after} instead of {before} on node {shorten(change.name, KEY)} makes room for {whom}; "
-        f"it loses {change.lost / 3600:.2g} GPU-hours"
+        f"MIG layout {after} instead of {before} on node {shorten(change.name, KEY)} would make room for "
+        f"{whom}; lost work: {change.lost / 3600:.2g} GPU-hours"
     )

@@ -1,7 +1,7 @@
-"""The few moves that free the most whole GPUs, or nodes, those with the fewest pods in their way first.
+"""The few moves that free the most whole GPUs, or nodes. Those with the fewest pods to move come first.
 
-GPUs become whole where they are placed one by one: a GPU behind a device plugin is whole or given as a whole,
-so moving its pod frees one and takes one. Nodes become free everywhere.
+Moves free GPUs only where Stowage assigns them: a device plugin allocates whole GPUs, so moving a pod frees
+one GPU and takes another. Moves can free nodes of either kind.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Free = Literal["gpus", "nodes"]
 _FREE = {"gpus": "GPUs entirely free", "nodes": "nodes with no GPU in use"}
 _WHAT = {"gpus": "GPU", "nodes": "node"}
 _TARGETS = 16
-"""Nodes that are tried for one pod, the cheapest first."""
+"""Maximum nodes tried per pod, the cheapest first."""
 _TRIES = 400
-"""GPUs, or nodes, that are tried."""
+"""Maximum GPUs, or nodes, that are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,14 @@ class Unit:
 
 
 class Freed(NamedTuple):
-    """What becomes free, and the pods that leave it together, each with its new node."""
+    """A freed GPU or node, and the pods moved off it together, each with its new node."""
 
     what: str
     moves: tuple[tuple[Item, str], ...]
 
 
 def units_of(trial: Trial, free: Free) -> list[Unit]:
-    """What could become free: the movable pods that are in the way, where nothing else is."""
+    """GPUs or nodes that moves could free: all their pods are movable."""
     on_row: defaultdict[int, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     for key, held in trial.held.items():
         for gpu in _gpus(held):
@@ -71,12 +71,12 @@ def units_of(trial: Trial, free: Free) -> list[Unit]:
 
 
 def _gpus(held: Allocation) -> set[int]:
-    """The GPUs of its node that a pod holds (-1: counted devices)."""
+    """The GPUs of its node that a pod holds (-1 for counted devices)."""
     return {gpu for gpu, *_ in held.shares} | ({-1} if held.devices else set())
 
 
 def plan_moves(trial: Trial, most: int, free: Free) -> list[Freed]:
-    """What at most so many moves free, in their order."""
+    """The units that at most ``most`` moves free, in order of the moves."""
     units, emptied, freed, moved = units_of(trial, free), set[int](), list[Freed](), set[str]()
     for _ in range(min(_TRIES, len(units))):
         unit = min(units, key=lambda unit: len(unit.pods - moved))
@@ -98,14 +98,14 @@ def plan_moves(trial: Trial, most: int, free: Free) -> list[Freed]:
 
 
 def _whole(trial: Trial, free: Free) -> int:
-    """GPUs, or nodes, that are entirely free and on offer."""
+    """Number of GPUs, or nodes, that are entirely free and on offer."""
     if free == "nodes":
         return trial.free_nodes()
     return int((whole_gpus(trial.fleet.arrays) & trial.offered()).sum())
 
 
 def _place(trial: Trial, item: Item, closed: Collection[int], free: Free) -> bool:
-    """Place the pod where nothing that is free is lost, and on no ``closed`` row. Another GPU of its own node
+    """Place the pod where it takes no entirely free unit, on no ``closed`` row. Another GPU of its own node
     is as good as one elsewhere."""
     cost, before, whole = trial.costs(item), trial.savepoint(), _whole(trial, free)
     cost[[*closed]] = np.inf
@@ -119,7 +119,7 @@ def _place(trial: Trial, item: Item, closed: Collection[int], free: Free) -> boo
 
 
 def steps_of(freed: Iterable[Freed]) -> list[Step]:
-    """The pods that are in the way of one GPU or node leave together."""
+    """The steps of these moves. The pods of one GPU or node are evicted together."""
     steps: list[Step] = []
     for _, moves in freed:
         steps += [Step("evict", item.key) for item, _ in moves]
@@ -128,7 +128,7 @@ def steps_of(freed: Iterable[Freed]) -> list[Step]:
 
 
 def moves_report(name: str, trial: Trial, most: int, free: Free, progress: Progress) -> Report:
-    """The moves, promised and replayed. ``trial`` is used up."""
+    """The moves, promised and replayed. ``trial`` must not be used afterwards."""
     progress("moves", 0.0)
     today, start = trial.figures().whole if free == "gpus" else trial.free_nodes(), trial.savepoint()
     freed, outcome = largest_that_holds(
@@ -145,12 +145,12 @@ def moves_report(name: str, trial: Trial, most: int, free: Free, progress: Progr
             place = outcome.placed.get(item.key, "no place")
             rows.append((len(rows) + 1, item.key, trial.name(item.home), target, place, frees))
     sentences = [_sentence(len(rows), len(freed), most, free)]
-    if not freed and free == "gpus":  # free GPUs can be brought together where no move frees one
+    if not freed and free == "gpus":  # free GPUs can be consolidated even where no move frees one
         nodes = plan_moves(trial, most, "nodes")
         count = many(sum(len(node.moves) for node in nodes), "move")
-        sentences += [f"With --free nodes {count} would free {many(len(nodes), 'node')}."] if nodes else []
+        sentences += [f"With --free nodes, {count} would free {many(len(nodes), 'node')}."] if nodes else []
     return Report(
-        f"At most {many(most, 'move')} for more free {_WHAT[free]}s: {name}",
+        f"At most {many(most, 'move')} to free {_WHAT[free]}s: {name}",
         sentences,
         [Table("moves", "Moves", ("move", "pod", "from", "to", "replayed", "frees"), rows)],
         [
@@ -166,8 +166,8 @@ def _sentence(moves: int, gain: int, most: int, free: Free) -> str:
     if not gain and free == "gpus":
         return (
             "No move frees a whole GPU: every GPU in use is allocated whole by a device plugin, or its pods "
-            "find no place."
+            "fit nowhere else."
         )
     if not gain:
-        return f"No {many(most, 'move')} free a node."
+        return f"No node can be freed with at most {many(most, 'move')}."
     return f"{many(moves, 'move')} would free {many(gain, _WHAT[free])}."

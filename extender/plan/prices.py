@@ -1,4 +1,4 @@
-"""What nodes cost: a file with prices per hour, by instance type or by GPU model.
+"""The cost of nodes, from a file with prices per hour by instance type or GPU model.
 
     currency: USD
     hours_per_month: 730
@@ -6,9 +6,9 @@
     gpus: {H100: 3.9, T4: 0.35}
     spot: 0.4
 
-The instance type of a node (label ``node.kubernetes.io/instance-type``) comes first. Else the node costs the
-price of its GPU model times its GPUs (``number_for``, as for the setting ``gpu_values``). A spot node costs
-the part ``spot`` of that; without that figure its price is not known.
+The instance type of a node (label ``node.kubernetes.io/instance-type``) takes precedence. Otherwise the node
+costs the price of its GPU model times its GPUs (``number_for``, as for the setting ``gpu_values``). A spot
+node costs the fraction ``spot`` of that; without ``spot`` its price is unknown.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from extender.inventory.cloud_labels import INSTANCE_TYPE
 from extender.k8s.objects import Node
 from extender.replay.trial import BadInput
 from extender.untrusted.limits import YAML_NODES, quoted, validation_problem
+from extender.untrusted.visible import many
 from extender.untrusted.yaml_reader import TextError, yaml_documents
 from packing.model.gpu_catalog import number_for
 from packing.model.node_spec import NodeSpec
 
 HOURS = 730.0
-"""A month: 8,760 hours a year by twelve."""
+"""Hours per month: 8,760 hours per year divided by 12."""
 _Price = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
@@ -45,7 +46,7 @@ class PriceFile(BaseModel):
 
 
 def read_prices(path: Path) -> PriceFile:
-    """The prices of a file. Raises ``BadInput`` with the file and the problem."""
+    """Read a price file. Raises ``BadInput`` with the file and the problem."""
     try:
         documents = yaml_documents(path.read_text(encoding="utf-8"), nodes=YAML_NODES)
     except OSError as error:
@@ -63,7 +64,7 @@ def read_prices(path: Path) -> PriceFile:
 
 @dataclass(frozen=True, slots=True)
 class NodeCosts:
-    """Cost per month by node with GPUs, and the nodes without a known price."""
+    """Monthly cost by node with GPUs, and the nodes without a known price."""
 
     per_month: Mapping[str, float]
     unknown: tuple[str, ...]
@@ -81,17 +82,16 @@ class NodeCosts:
         """A sentence about nodes without a price, "" if there are none."""
         if not self.unknown:
             return ""
-        example, spot = quoted(self.unknown[0]), " (spot nodes need a figure 'spot')" * self.lacks_spot
-        return (
-            f"{len(self.unknown)} nodes with GPUs have no price and count nothing, such as {example}{spot}."
-        )
+        example, spot = quoted(self.unknown[0]), " (spot nodes need the key 'spot')" * self.lacks_spot
+        nodes = many(len(self.unknown), "node")
+        return f"The cost excludes {nodes} without a known price, such as {example}{spot}."
 
 
 NO_COSTS = NodeCosts({}, ())
 
 
 def costs_of(prices: PriceFile, specs: Iterable[NodeSpec], nodes: Mapping[str, Node]) -> NodeCosts:
-    """The costs of the nodes with GPUs. ``nodes`` have the labels, by name."""
+    """The costs of the nodes with GPUs. ``nodes``: by name, for their labels."""
     known: dict[str, float] = {}
     unknown, lacks_spot = [], False
     for spec in specs:
@@ -109,7 +109,7 @@ def costs_of(prices: PriceFile, specs: Iterable[NodeSpec], nodes: Mapping[str, N
 
 
 def _price(prices: PriceFile, spec: NodeSpec, node: Node | None) -> float | None:
-    """Per hour; None if it is not known."""
+    """Price per hour, None if unknown."""
     instance_type = node.labels.get(INSTANCE_TYPE, "") if node else ""
     if instance_type in prices.instance_types:
         return prices.instance_types[instance_type]

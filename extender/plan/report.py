@@ -1,4 +1,4 @@
-"""The answer of a plan, for people and programs: sentences, tables, and what was promised and replayed."""
+"""The report of a plan, as text and as data: sentences, tables, and figures promised and replayed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from packing.fleet.stranded import Fragmentation
 Progress = Callable[[str, float], None]
 Cell = str | int | float | None
 SHOWN = 40
-"""Rows of a table that people read; JSON has all."""
+"""Maximum rows of a table in text output; JSON has all."""
 UNKNOWN = (
-    "Not known, and ignored: affinity and spread between pods, volumes bound to a node, host ports, quotas. "
-    "The move of one member may restart its gang. Check these before you act."
+    "Not considered: affinity and spread between pods, volumes bound to a node, host ports, quotas. Moving "
+    "one member may restart its gang. Check these before you act."
 )
 
 
@@ -31,8 +31,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """One figure: today, as the plan promises it, and as it came out when the plan was carried out on the
-    engine. None where a plan does not promise it."""
+    """A figure: today, as the plan promises it, and after a replay on the engine. ``promised`` is None where
+    the plan makes no promise."""
 
     what: str
     today: float
@@ -46,9 +46,9 @@ class Gain:
 
 @dataclass(slots=True)
 class Report:
-    """``title``: what was asked; ``sentences``: the answer; ``differences``: where the replay differs from
-    the plan, in sentences; ``notes``: what the plan does not know; ``totals``: of the census, before anything
-    changes; ``compared_with``: what the first column of figures shows. The first table is the main one."""
+    """``title``: the question; ``sentences``: the answer; ``differences``: where the replay differs from the
+    plan, as sentences; ``notes``: limits of the plan; ``totals``: of the census, before any change;
+    ``compared_with``: heading of the first column of figures. The first table is the main one."""
 
     title: str
     sentences: list[str] = field(default_factory=list)
@@ -61,12 +61,12 @@ class Report:
 
     @property
     def agrees(self) -> bool:
-        """Whether the plan gains what it promised."""
+        """Whether the replay gains what the plan promised."""
         return not self.differences and all(gain.agrees for gain in self.gains)
 
 
 def as_values(report: Report) -> dict[str, object]:
-    """For JSON: each table as a list of maps."""
+    """The report as JSON values: each table is a list of maps."""
     return {
         "title": report.title,
         "totals": asdict(report.totals) if report.totals else None,
@@ -83,27 +83,27 @@ def as_values(report: Report) -> dict[str, object]:
 
 
 def key_of(head: str) -> str:
-    """The heading of a column as a key."""
+    """The JSON key of a column heading."""
     return head.lower().replace(" ", "_").replace("%", "percent").replace(",", "")
 
 
 def as_csv(report: Report) -> str:
-    """The main table."""
+    """The main table as CSV."""
     return csv_text(row for table in report.tables[:1] for row in (map(key_of, table.head), *table.rows))
 
 
 def as_text(report: Report, width: int = 0) -> str:
-    """In lines of this width, 0 for any."""
+    """The report as text in lines of this width, 0 for unlimited."""
     lines = [report.title, "", *_wrapped(report.sentences, width)]
     for table in report.tables:
         if table.rows:
             lines += ["", f"{table.title}:", *aligned([table.head, *table.rows[:SHOWN]], width)]
             if len(table.rows) > SHOWN:
-                lines.append(f"  and {len(table.rows) - SHOWN:,} more (-o json has all)")
+                lines.append(f"  and {len(table.rows) - SHOWN:,} more (-o json lists all)")
     if report.gains:
         head = ("", report.compared_with, "promised", "replayed", "")
         rows = [_gain_row(gain) for gain in report.gains]
-        lines += ["", "The plan, carried out on the engine:", *aligned([head, *rows], width)]
+        lines += ["", "The plan, replayed on the engine:", *aligned([head, *rows], width)]
     if report.differences:
         lines += ["", "The replay differs from the plan:", *(f"  {text}" for text in report.differences)]
     return joined([*lines, *(["", *_wrapped(report.notes, width)] if report.notes else [])])
@@ -140,7 +140,7 @@ def aligned(rows: Sequence[Sequence[Cell]], width: int = 0) -> list[str]:
 
 
 def _text(cell: Cell) -> str:
-    """A number with thousands, and two places at most."""
+    """Numbers get thousands separators and at most two decimals."""
     if cell is None:
         return "-"
     return f"{cell:,.2f}".rstrip("0").rstrip(".") if isinstance(cell, int | float) else cell

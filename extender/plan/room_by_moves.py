@@ -1,10 +1,10 @@
-"""Which running pods could move elsewhere so that a pending pod, or its whole gang, fits, or so that room is
-there before somebody waits: the search of ``packing.plan.room_by_moves`` on the cluster as it is.
+"""Moves of running pods after which a pending pod, or its whole gang, fits, or that create headroom: the
+search of ``packing.plan.room_by_moves`` on the present cluster.
 
-A pod may move if it is restartable (by annotation or queue), a controller creates it again, nothing protects
-it, no PodDisruptionBudget forbids it, and it has no rules that Stowage does not compute; one with volume
-claims only if it says that it may, and within its zone. It gets no weaker device. Members of a gang move only
-all together.
+A pod may move if it is restartable (by annotation or queue), a controller recreates it, nothing protects it,
+no PodDisruptionBudget forbids it, and it has no rules that Stowage does not compute. A pod with volume claims
+must declare that it may move, and stays in its zone. No pod moves to a weaker device. Members of a gang move
+only together.
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ from packing.plan.room_by_moves import (
 from packing.victims.rights import gpu_seconds
 
 MOST_MEMBERS = 16
-"""Members that may lack room together. Requests wait while all of them are planned."""
+"""Maximum members that may lack room together. Requests wait while all of them are planned."""
 _MOST_SEARCHED = 400
-"""Running pods that are looked at."""
+"""Maximum running pods considered."""
 _IN_ADVANCE = 50
-"""The most questions of a search before anybody waits."""
+"""Maximum questions of a search for headroom."""
 _NOBODY = Pod(
     "",
     "nobody",
-    priority=-(2**31),  # all room that is held counts
+    priority=-(2**31),  # all reserved capacity counts
     scheduling_constraints=SchedulingConstraints(tolerations=(Toleration(operator="Exists"),)),
 )
 _SHOWN, _LONGEST_TEXT = 4, 900
-"""Moves, and characters, in one sentence: an Event has at most 1,024."""
+"""Maximum moves, and characters, in one sentence: an Event has at most 1,024 characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A running pod, the node that it would get, and what it would take there."""
+    """A running pod, its new node, and its allocation there."""
 
     pod: Pod
     target: str
@@ -82,8 +82,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class RoomByMoves:
-    """The node that each pending pod gets once all these pods have moved, and the GPU-seconds that they
-    lose."""
+    """The node of each pending pod after all these moves, and the GPU-seconds that the moves lose."""
 
     nodes: tuple[tuple[Pod, str], ...]
     moves: tuple[Move, ...]
@@ -91,7 +90,7 @@ class RoomByMoves:
 
 
 def rule_of(settings: Settings) -> MoveRule:
-    """The rule with what the settings say."""
+    """The rule with the values of the settings."""
     return MoveRule(
         gpus=settings.consolidation_gpus,
         after=settings.consolidation_after_seconds,
@@ -103,7 +102,7 @@ def rule_of(settings: Settings) -> MoveRule:
 
 
 def mode_for(state: State, pod: Pod, settings: Settings) -> Mode:
-    """Whether others move for this pod: as its queue says, else the setting; never more than ``evictor``."""
+    """The mode of moves for this pod: of its queue, else the setting; limited by ``evictor``."""
     mode = state.rights.queue_of(pod).consolidation or settings.consolidation
     if "off" in (mode, settings.evictor):
         return "off"
@@ -111,8 +110,8 @@ def mode_for(state: State, pod: Pod, settings: Settings) -> Mode:
 
 
 def starting_together(state: State, pod: Pod) -> list[Pod]:
-    """The pod alone, or as many members of its gang as must still start, the oldest first; none if some are
-    not there yet."""
+    """The pod alone, or the members of its gang that must still start, the oldest first; none if some do not
+    exist yet."""
     gang = state.gangs.gang_of(pod)
     if gang is None:
         return [pod]
@@ -123,8 +122,8 @@ def starting_together(state: State, pod: Pod) -> list[Pod]:
 
 
 def asked_together(state: State, pods: Sequence[Pod]) -> list[Request]:
-    """What each of these pods asks for, which start together; empty where nobody moves for them: a request is
-    not known, or kube-scheduler chooses the devices of a claim or places the PodGroup as a whole."""
+    """The requests of these pods, which start together. Empty if nothing moves for them: a request is
+    unreadable, or kube-scheduler chooses the devices of a claim or places the PodGroup as a whole."""
     if any(pod.spec.claims or pod.pod_group for pod in pods):
         return []
     try:
@@ -140,7 +139,7 @@ def lost_by_move(state: State, pod: Pod, held: Allocation, now: float) -> float:
 
 
 def would_make_room(room: RoomByMoves) -> str:
-    """Who would move where, for whom, and what that loses. Short enough for an Event."""
+    """The moves, the nodes where they make room, and the lost work. Short enough for an Event."""
     moves = [f"{shorten(move.pod.key, KEY)} to {shorten(move.target, KEY)}" for move in room.moves]
     nodes = ", ".join(sorted({shorten(node, KEY) for _, node in room.nodes})[:_SHOWN])
     text = f"{many(len(moves), 'move')} would make room on {nodes}: {listed(moves, _SHOWN)}"
@@ -148,16 +147,16 @@ def would_make_room(room: RoomByMoves) -> str:
 
 
 class _Places(NamedTuple):
-    """Names of nodes where a pod may go. ``rows`` is kept so that its id stays its own."""
+    """Names of nodes where a pod may run. ``rows`` is kept so that its id is not reused."""
 
     rows: Flags
     names: NodeNames
 
 
 class Movers:
-    """Which running pods may move for one pod at one moment (``now`` in Unix seconds), and where they and the
-    pending pods fit. ``pod``: None for room that nobody waits for. ``rule``: None to ask only whether they
-    could. ``closed``: the room is of no use to such pods, as their nodes take none."""
+    """Running pods that may move for one pod at one moment (``now`` in Unix seconds), and where they and the
+    pending pods fit. ``pod``: None for headroom. ``rule``: None to ask only whether they could move.
+    ``closed``: the room is not for such pods: their nodes accept none."""
 
     def __init__(
         self, state: State, pod: Pod | None, now: float, rule: MoveRule | None, *, closed: bool = False
@@ -173,7 +172,7 @@ class Movers:
         return OtherResources(self._state)
 
     def movable_on(self, nodes: Iterable[str]) -> list[Movable]:
-        """The pods with GPUs of these nodes that may move, with the rest of their gangs."""
+        """The pods with GPUs of these nodes that may move, with all members of their gangs."""
         found: dict[str, Movable | None] = {}
         pods = [pod for node in nodes for pod in self._state.pods.on_node(node)]
         stay = self._staying(pods)
@@ -183,7 +182,7 @@ class Movers:
         return [movable for movable in found.values() if movable]
 
     def _staying(self, pods: Sequence[Pod]) -> set[str]:
-        """The keys of the pods without a gang that may not leave, all of them at once: 0.1 s less for 300."""
+        """The keys of the pods without a gang that must stay, in one batch: 0.1 s less for 300."""
         by_priority, stay = defaultdict[int, list[Pod]](list), set[str]()
         for pod in pods:
             if self._state.gangs.gang_of(pod) is None:
@@ -194,7 +193,7 @@ class Movers:
         return stay
 
     def _rules_for(self, members: Sequence[Pod]) -> EvictionRules:
-        """Who may leave for the pod; where nobody waits, for a pod of the same priority as these."""
+        """The rules for evictions for the pod; for headroom, for a pod of the same priority as these."""
         pod = self._pod or replace(_NOBODY, priority=max((member.priority for member in members), default=0))
         if pod.priority not in self._rules:
             state, shield = self._state, self._rule.shield if self._rule else 0.0
@@ -204,7 +203,7 @@ class Movers:
         return self._rules[pod.priority]
 
     def _with_gang(self, pod: Pod) -> dict[str, Movable | None]:
-        """The pod, or all members of its gang that are bound: by key, each None unless all may move."""
+        """The pod, or all bound members of its gang, by key; each None unless all may move."""
         gang = self._state.gangs.gang_of(pod)
         members = [pod]
         if gang is not None:
@@ -228,7 +227,7 @@ class Movers:
             return None
         wanted = self._pod is not None or self._closed
         if not (wanted or self._permitted.rows_that_accept(pod)[held.row]):
-            return None  # the node takes no such pods now, so its room would be of no use
+            return None  # the node accepts no such pods now, so its room would be useless
         if self._rule and not (is_restartable(pod, queue) and 0 < pod.started <= self._now - self._rule.age):
             return None
         if (request := state.request_or_none(pod)) is None:
@@ -239,7 +238,7 @@ class Movers:
         return Movable(pod.key, request, held, lost_by_move(state, pod, held, self._now), gang, kind)
 
     def _places_of(self, pod: Pod, row: int, request: Request) -> _Places:
-        """Where a running pod may go: its rules allow it, and it gets no weaker device."""
+        """Nodes where a running pod may run: its rules allow it, and its device is no weaker."""
         rows, has = self._permitted.rows_that_accept(pod), device_on(self._state.fleet, row, request)
         kind = id(rows), request, has
         if kind not in self._places:
@@ -248,7 +247,7 @@ class Movers:
         return self._places[kind]
 
     def waiting(self, pod: Pod, request: Request, nodes: Sequence[str], sources: Iterable[str]) -> Waiting:
-        """A pod that waits and may get one of the ``nodes``; room may be made on the ``sources``."""
+        """A pending pod for one of the ``nodes``; room may be made on the ``sources``."""
         rows: Flags = np.zeros(self._state.fleet.arrays.capacity, np.bool_)
         leaving = [self._state.fleet.rows[name] for name in sources]
         rows[leaving] = True
@@ -259,8 +258,8 @@ class Movers:
     def permitted(
         self, nodes: tuple[tuple[Pod, str], ...], targets: Mapping[str, Allocation], lost: float
     ) -> RoomByMoves | None:
-        """The moves to these ``targets`` (by pod), unless a budget or the bound of an hour forbids them, or
-        there is too little of what Stowage does not place by for all of them together. Once only."""
+        """The moves to these ``targets`` (by pod), unless a budget or the hourly limit forbids them, or
+        another resource is insufficient for all of them together. Call once only."""
         state, leaving = self._state, [self._state.pods[key] for key in targets]
         if any(state.budgets.violations(leaving)) or self._rules_for(leaving).exceeds_hourly_bound(leaving):
             return None
@@ -273,17 +272,17 @@ class Movers:
         return RoomByMoves(nodes, tuple(moves), lost)
 
     def costs(self, key: str) -> Floats:
-        """As ``packing.plan.room_by_moves.Costs``, by the code that answers ``filter`` and ``prioritize``."""
+        """Costs as in ``packing.plan.room_by_moves.Costs``, by the code of ``filter`` and ``prioritize``."""
         state, (pod, request, places, leaving) = self._state, self._asked[key]
         found: Floats = np.full(state.fleet.arrays.capacity, np.inf, np.float32)
         evaluation = evaluate(state, pod, request, places().names)
         fits = np.flatnonzero(evaluation.certain)
         if not fits.size or evaluation.forecasts:
-            return found  # which devices a claim gets is not known
+            return found  # the devices that a claim would be allocated are unknown
         found[evaluation.rows[fits]] = evaluation.cost[fits]
         for name, lacks in self._others.lacking(pod).items():
             if name == PODS:
-                lacks[leaving] = False  # one goes before this one comes
+                lacks[leaving] = False  # a pod is evicted before this one arrives
             found[lacks] = np.inf
         return found
 
@@ -298,9 +297,9 @@ def room_by_moves(
     rule: MoveRule | None = None,
     questions: int = MOST_QUESTIONS,
 ) -> RoomByMoves | None:
-    """The cheapest moves, at most ``most``, after which all these pods fit; None if none are found, and where
-    none are needed. ``nodes_of``: the nodes that kube-scheduler's own filters accept for a pod. Without a
-    ``rule`` it is not asked whether anybody is restartable, old enough, or has moved lately."""
+    """The cheapest moves, at most ``most``, after which all these pods fit; None if none are found or needed.
+    ``nodes_of``: the nodes that kube-scheduler's own filters accept for a pod. Without a ``rule``, pods may
+    move even if they are not restartable, too young, or moved recently."""
     try:
         asked = [(pod, state.request_of(pod), nodes_of(pod)) for pod in pods]
     except RequestError:
@@ -310,11 +309,11 @@ def room_by_moves(
 
 
 def room_in_advance(state: State, now: float, rule: MoveRule, number: int) -> tuple[RoomByMoves | None, bool]:
-    """Moves after which there is room that nobody waits for yet: for a request of the learned mix that is
-    large enough for the rule and fits nowhere, the most frequent first, then nodes without pods on their
-    GPUs. Requests wait meanwhile, so only the one of this ``number`` (from 0) is looked at; and whether there
-    is such a number. They lose no more than they might for a job of the size that has waited as
-    long as the rule asks."""
+    """Moves that create headroom: for a request of the learned mix that is large enough for the rule and fits
+    nowhere, the most frequent first, then for nodes without pods on their GPUs. Because requests wait during
+    the search, only the candidate of this ``number`` (from 0) is considered. Also returns whether there is
+    such a number. The moves may lose as much work as for a job of that size that has waited as long as the
+    rule requires."""
     wishes = [*_worth_having(state, rule)]
     if number >= len(wishes):
         return None, False
@@ -331,8 +330,8 @@ def room_in_advance(state: State, now: float, rule: MoveRule, number: int) -> tu
 
 
 def moves_off(state: State, node: str, now: float, rule: MoveRule) -> RoomByMoves | None:
-    """Moves after which no pod has a GPU of the node, apart from those that terminate; None if somebody may
-    not move or has no other place."""
+    """Moves after which no pod holds a GPU of the node, except terminating pods; None if a pod may not move
+    or fits nowhere else."""
     movers = Movers(state, None, now, rule, closed=True)
     staying = {pod.key for pod in holders(state, node) if not pod.deleting}
     movable = movers.movable_on([node]) if staying else []
@@ -344,7 +343,7 @@ def moves_off(state: State, node: str, now: float, rule: MoveRule) -> RoomByMove
 
 
 def holders(state: State, node: str) -> list[Pod]:
-    """The pods that hold GPUs of the node, bound or assumed to be."""
+    """The pods that hold GPUs of the node, bound or assumed."""
 
     def holds(key: str) -> bool:
         held = state.allocations.allocation_of(key)
@@ -355,8 +354,8 @@ def holders(state: State, node: str) -> list[Pod]:
 
 
 def _worth_having(state: State, rule: MoveRule) -> Iterator[tuple[Pod, Request, Flags | None]]:
-    """What there should be room for: expected requests (None), if they fit nowhere; then empty nodes, with
-    those where nobody should move to for that (N,)."""
+    """Candidates for headroom: expected requests (with None), if they fit nowhere; then empty nodes, with the
+    nodes that no pod should move to (N,)."""
     fleet = state.fleet
     for request in state.learner.monitor.demand.mix().requests:
         if gpus_of(fleet, request) >= rule.gpus:
@@ -366,7 +365,7 @@ def _worth_having(state: State, rule: MoveRule) -> Iterator[tuple[Pod, Request, 
 
 
 def _asking_for(request: Request) -> Pod:
-    """Nobody, on the nodes that pods with this request insist on."""
+    """A placeholder pod for the nodes that pods with this request require."""
     if not isinstance(insists := request.node_set, NodeRequirement):
         return _NOBODY
     rules = SchedulingConstraints(insists.terms or None, insists.tolerations)
@@ -392,7 +391,7 @@ def _search(
     questions: int,
     closed: Flags | None = None,
 ) -> RoomByMoves | None:
-    """``asked``: each pod to make room for, its request, and the nodes that it may get. ``closed``: as in
+    """``asked``: each pod to make room for, its request, and its possible nodes. ``closed``: as in
     ``cheapest_moves``."""
     sources = dict[str, list[str]]()
     for pod, request, names in asked:

@@ -1,12 +1,12 @@
-"""Which pods ask for a whole GPU and would fit a part of one that is free today, or a smaller one: a MIG
+"""Pods that request a whole GPU and would fit a fraction of one, or a smaller one, that is free today: a MIG
 instance, a time slice, a share, or a whole GPU of less value.
 
-What a pod uses of its GPU is converted to another model by the FP16 rates of the catalog; where a rate is
-not known, only GPUs of the same product count.
+Use is converted between GPU models by the FP16 rates of the catalog. Where a rate is unknown, only GPUs of
+the same product count.
 
-By measured use, or by what the pod declares: annotations ``stowage.dev/peak-gpu-memory`` (a quantity in
-bytes) and ``stowage.dev/peak-gpu-compute`` (per cent of a GPU). Nothing is guessed from the request: a pod
-whose memory or activity is not known is only counted.
+The use is measured, or declared by the pod: annotations ``stowage.dev/peak-gpu-memory`` (a quantity in bytes)
+and ``stowage.dev/peak-gpu-compute`` (percent of a GPU). Nothing is inferred from the request: pods whose
+memory or activity is unknown are only counted.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from extender.plan.source import ClusterSource
 from extender.replay.steps import Outcome, Step, carry_out, largest_that_holds
 from extender.replay.trial import Item, Trial
 from extender.source.prometheus import Use
+from extender.untrusted.visible import many
 from extender.verbs.evaluate import Flags
 from packing.fleet.arrays import ALMOST_WHOLE
 from packing.model.gpu_catalog import named_model
@@ -38,17 +39,17 @@ from packing.model.request import WHOLE
 
 GPU = "nvidia.com/gpu"
 _BUSY = (
-    "Activity is the part of the time in which a GPU was busy, not the part of it that was used: a pod that "
-    "is busy for a third of the time may run longer on a third of a GPU."
+    "Activity is the fraction of time that a GPU was busy, not the fraction of the GPU that was used: a pod "
+    "that is busy a third of the time may take longer on a third of a GPU."
 )
 PEAK_MEMORY, PEAK_COMPUTE = "stowage.dev/peak-gpu-memory", "stowage.dev/peak-gpu-compute"
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A kind of device that nodes have: its resource, compute (milli) and memory (MiB), the product of its
-    GPU with the FP16 rate (0: unknown), and the value of one device. ``is_shared``: a GPU of which pods may
-    ask for any part."""
+    """A kind of device of nodes: its resource, compute (milli) and memory (MiB), the product of its GPU with
+    the FP16 rate (0: unknown), and the value of one device. ``is_shared``: a GPU of which pods may request
+    any fraction."""
 
     resource: str
     compute_milli: int
@@ -60,7 +61,7 @@ class Slice:
 
     @property
     def text(self) -> str:
-        """The kind in a few words: "1g.10gb", "1/4 of A10G", "share of L40S", "L4"."""
+        """The kind as text: "1g.10gb", "1/4 of A10G", "share of L40S", "L4"."""
         if self.resource.startswith(MIG_PREFIX):
             return short(self.resource)
         part = "share of " if self.is_shared else f"1/{round(WHOLE / self.compute_milli)} of "
@@ -73,9 +74,9 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pod that has one whole GPU: what it uses and how that is known, the least valuable slice that is
-    large enough (None: none is), and the node where one is free ("": nowhere). ``asking``: the pod as it asks
-    for it; ``frees``: how many more GPUs are entirely free then."""
+    """A pod with one whole GPU: its use and the source of that, the least valuable slice that is large enough
+    (None: none is), and a node where one is free ("": none). ``asking``: the pod with a request for the
+    slice; ``frees``: number of GPUs that become entirely free."""
 
     item: Item
     node: str
@@ -89,8 +90,8 @@ class Candidate:
 
 @dataclass(slots=True)
 class SlicePlan:
-    """``unknown``: pods with one whole GPU whose use is not known. ``problems``: annotations that cannot be
-    read, by pod."""
+    """``unknown``: pods with one whole GPU whose use is unknown. ``problems``: unreadable annotations, by
+    pod."""
 
     candidates: list[Candidate]
     unknown: list[str]
@@ -102,8 +103,8 @@ class SlicePlan:
 
 
 def plan_slices(trial: Trial, measured: Mapping[str, Use], margin: float) -> SlicePlan:
-    """The pods that would fit a slice with ``margin`` times what they use, largest first. The fleet has
-    those that find a free one on it afterwards."""
+    """The pods that would fit a slice with ``margin`` times their use, largest first. In the trial, pods for
+    which a slice is free are moved to it."""
     plan = SlicePlan([], [], {})
     for item in trial.movable.values():
         if not _has_whole_gpu(trial, item):
@@ -120,7 +121,7 @@ def plan_slices(trial: Trial, measured: Mapping[str, Use], margin: float) -> Sli
 
 
 def _slices(trial: Trial) -> dict[Slice, Flags]:
-    """The kinds of devices of nodes that take pods, and the nodes that have them, (N,)."""
+    """The kinds of devices of nodes that accept pods, each with its nodes (N,)."""
     found = defaultdict[Slice, Flags](lambda: np.zeros(trial.open.size, np.bool_))
     for row in trial.gpu_rows:
         if spec := trial.fleet.specs[row]:
@@ -141,13 +142,13 @@ def _devices_of(spec: NodeSpec, value: float) -> Iterator[Slice]:
 
 
 def _model_of(spec: NodeSpec) -> tuple[str, int]:
-    """The name of a node's GPUs, and their FP16 rate, 0 where the catalog does not know them."""
+    """The name of a node's GPUs, and their FP16 rate, 0 if they are not in the catalog."""
     model = named_model(spec.model)
     return (model.name, model.fp16_tflops) if model else (spec.product, 0)
 
 
 def _has_whole_gpu(trial: Trial, item: Item) -> bool:
-    """Whether the pod runs, and asks for exactly one counted GPU that is a whole one on its node."""
+    """Whether the pod runs, and requests exactly one counted device, a whole GPU on its node."""
     number = trial.fleet.names.resources.get(GPU)
     if item.home < 0 or item.request.devices != ((GPU, 1),) or number is None:
         return False
@@ -155,7 +156,7 @@ def _has_whole_gpu(trial: Trial, item: Item) -> bool:
 
 
 def _use_of(item: Item, measured: Mapping[str, Use], problems: dict[str, str]) -> tuple[Use, str]:
-    """What is known of the pod, measured before declared, and how."""
+    """The use of the pod, and its source: measured, or else declared."""
     known = measured.get(item.key, Use())
     if known.memory_mib is not None and known.active is not None:
         return known, "measured"
@@ -170,7 +171,7 @@ def _use_of(item: Item, measured: Mapping[str, Use], problems: dict[str, str]) -
 
 
 def _declared(pod: Pod) -> Use:
-    """The annotations. Raises ``QuantityError``."""
+    """The use in the pod's annotations. Raises ``QuantityError``."""
     memory, compute = pod.annotations.get(PEAK_MEMORY), pod.annotations.get(PEAK_COMPUTE)
     part = None
     if compute is not None:
@@ -181,7 +182,7 @@ def _declared(pod: Pod) -> Use:
 
 
 def _placed(trial: Trial, candidate: Candidate, slices: Mapping[Slice, Flags], margin: float) -> Candidate:
-    """The candidate on the least valuable slice that is free now, if any is; its GPU is then free."""
+    """The candidate, moved to the least valuable slice that is free now, if any."""
     now, before, item = trial.savepoint(), trial.figures().whole, candidate.item
     home, own = trial.fleet.specs[item.home], float(trial.fleet.arrays.gpu_value[item.home])
     assert home is not None
@@ -201,8 +202,8 @@ def _placed(trial: Trial, candidate: Candidate, slices: Mapping[Slice, Flags], m
 
 
 def _part_of(size: Slice, use: Use, home: NodeSpec, margin: float) -> tuple[float, float] | None:
-    """What the pod needs of such a GPU, 0 to 1: compute and memory. None if a device has less, or if the
-    models cannot be compared."""
+    """The fractions of compute and memory of such a GPU that the pod needs. None if a device has less, or if
+    the models cannot be compared."""
     assert use.memory_mib is not None
     assert use.active is not None
     product, tflops = _model_of(home)
@@ -222,12 +223,12 @@ _ASKING_FOR_A_SHARE: Mapping[str, Callable[[int, int], tuple[Pairs, Pairs]]] = {
         (),
     ),
 }
-"""The resources and annotations with which a pod asks for so many thousandths of a GPU's compute and so much
-of its memory (MiB), by the resource that counts shares."""
+"""By the resource that counts shares: the resources and annotations of a request for an amount of a GPU's
+compute (milli) and memory (MiB)."""
 
 
 def _asking_for(pod: Pod, size: Slice, part: tuple[float, float]) -> Pod:
-    """The pod with this slice in the place of its whole GPU; of a shared GPU with this part of it."""
+    """The pod with a request for this slice instead of its whole GPU; ``part``: of a shared GPU."""
     resources: Pairs = ((size.resource, "1"),)
     annotations: Pairs = ()
     if size.is_shared:
@@ -249,7 +250,7 @@ def _asking_for(pod: Pod, size: Slice, part: tuple[float, float]) -> Pod:
 def slices_report(
     source: ClusterSource, trial: Trial, measured: Mapping[str, Use], margin: float, progress: Progress
 ) -> Report:
-    """Which pods with a whole GPU would fit a part of one, or a smaller GPU. ``trial`` is used up."""
+    """Pods with a whole GPU that would fit a slice or a smaller GPU. ``trial`` is not usable afterwards."""
     progress("slices", 0.0)
     today = trial.figures().whole
     plan = plan_slices(trial, measured, margin)
@@ -270,15 +271,15 @@ def slices_report(
 
 
 def _smaller(plan: SlicePlan, outcome: Outcome) -> SlicePlan | None:
-    """Without the slices that the scheduler gave to others."""
+    """The plan without the moves that failed because the slice was allocated to another pod."""
     lost = outcome.unplaced
     plan.candidates = [replace(c, target="") if c.item.key in lost else c for c in plan.candidates]
     return plan if lost else None
 
 
 def _carried_out(source: ClusterSource, moves: list[Candidate]) -> Outcome:
-    """These pods ask for their slice and wait; the scheduler places them. Of devices with the name of whole
-    GPUs a pod needs a node selector, so it may only get its own node."""
+    """Replay with these pods pending and requesting their slice. For devices with the resource name of whole
+    GPUs a pod needs a node selector, so its node is fixed."""
     events: list[Event] = []
     steps: list[Step] = []
     for move in moves:
@@ -292,16 +293,16 @@ def _carried_out(source: ClusterSource, moves: list[Candidate]) -> Outcome:
 def _sentences(plan: SlicePlan, margin: float) -> list[str]:
     fit = sum(candidate.slice is not None for candidate in plan.candidates)
     said = [
-        f"{fit} pods would fit a slice or a smaller GPU with {margin:g} times what they use; for "
-        f"{len(plan.moves)} of them one is free today."
+        f"{fit} pods would fit a slice or a smaller GPU with {margin:g} times their use; one is "
+        f"free today for {len(plan.moves)} of them."
     ]
     if large := len(plan.candidates) - fit:
-        said.append(f"{large} pods use more than any slice or smaller GPU that a node has.")
+        said.append(f"{large} pods use more than any slice or smaller GPU provides.")
     if any(move.slice and move.slice.resource == GPU for move in plan.moves):
-        said.append(f"Time slices and smaller GPUs are {GPU}, too: select their nodes, such as by {PRODUCT}.")
+        said.append(f"Time slices and smaller GPUs are also {GPU}: select their nodes, such as by {PRODUCT}.")
     if plan.unknown:
         said.append(
-            f"Of {len(plan.unknown)} pods with one whole GPU the use is not known: no --prometheus, no "
+            f"The use of {many(len(plan.unknown), 'pod')} with one whole GPU is unknown: no --prometheus, no "
             f"samples, and no annotations {PEAK_MEMORY} and {PEAK_COMPUTE}."
         )
     return [*said, *(f"{pod}: {problem}" for pod, problem in list(plan.problems.items())[:5])]

@@ -1,4 +1,4 @@
-"""The cluster that a plan is made for (a snapshot or live), as often from the start as needed."""
+"""The cluster of a plan (a snapshot or live), from which any number of independent states can be created."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from extender.settings import Settings
 
 
 class ClusterSource:
-    """The events of a cluster, and the settings that the service would have. ``bare_pods``: pods without a
-    controller may move, too. ``changes`` are events after those of the cluster."""
+    """The events of a cluster, and the settings of the service. ``bare_pods``: pods without a controller may
+    move, too. ``changes`` are applied after the events of the cluster."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ClusterSource:
         self._events, self.settings, self._allow_downgrade = events, settings, allow_downgrade
 
     def state(self, changes: Iterable[Event] = ()) -> State:
-        """A state of its own, whose policy has not planned yet."""
+        """A new state, whose policy has not planned yet."""
         state = state_of(self.settings)
         state.binds = self.settings.bind
         state.apply(self._events)

@@ -64,8 +64,8 @@ def test_json_has_all_rows_and_both_gains(files):
     assert (code, found["agrees"]) == (0, True)
     assert len(found["tables"]["order"]) == 27
     assert found["tables"]["order"][0] == {"step": 1, "node": "a100-03", "pods_to_move": 0, "replayed": "yes"}
-    goes = next(one for one in found["check"] if one["what"] == "nodes that can go")
-    assert goes == {"what": "nodes that can go", "today": 0, "promised": 27, "replayed": 27}
+    goes = next(one for one in found["check"] if one["what"] == "removable nodes")
+    assert goes == {"what": "removable nodes", "today": 0, "promised": 27, "replayed": 27}
 
 
 def test_csv_has_the_main_table(files):
@@ -135,7 +135,7 @@ def test_the_help_of_a_plan_has_its_own_options_only(capsys, what):
 
 def test_what_stands_before_the_plan_counts(files):
     code, text = printed("stowage plan --example -o json drain")
-    assert (code, json.loads(text)["title"]) == (0, "The fewest nodes for this work: example")
+    assert (code, json.loads(text)["title"]) == (0, "Fewest nodes for this workload: example")
 
 
 @pytest.mark.parametrize("options", ["--example", "drain --example", "change --example --add 1xH100"])

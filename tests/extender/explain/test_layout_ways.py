@@ -42,7 +42,7 @@ def test_a_node_that_nobody_uses_could_turn_back() -> None:
 def test_the_evictor_does_it() -> None:
     (first, *_) = ways(mode="on")
     assert first.startswith("wait: the evictor changes MIG layouts once waiting has cost as much")
-    assert "MIG layout all-disabled instead of all-1g.10gb on node a makes room for default/p" in first
+    assert "MIG layout all-disabled instead of all-1g.10gb on node a would make room for default/p" in first
 
 
 def test_a_node_that_is_in_use_is_no_way() -> None:

@@ -1,4 +1,4 @@
-"""More and fewer nodes: which waiting pods then fit, and where the pods of lost nodes go."""
+"""More and fewer nodes: which pending pods then fit, and where the pods of removed nodes run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_pods_that_wait_fit_on_more_nodes():
 def test_pods_of_a_lost_node_go_elsewhere_or_not():
     items = node("a", 4), node("b", 4), pod("x", "a", 2), pod("y", "b", 3), pod("bare", "b", 0, owner="")
     report = report_of(source_of(*items, pod("agent", "b", 0, owner="DaemonSet")), remove=["b"])
-    assert report.sentences[1] == "Of the lost nodes 0 of 1 pod can run elsewhere."
+    assert report.sentences[1] == "0 of 1 pod of the removed nodes can run elsewhere."
     moved, ends = report.tables[1], report.tables[2]
     assert list(moved.rows) == [("ml/y", "-", "-", "not enough free GPUs")]
     assert dict(ends.rows) == {
@@ -50,14 +50,14 @@ def test_pods_of_a_lost_node_go_elsewhere_or_not():
         "ml/bare": "no controller would recreate it",
     }
     report = report_of(source_of(*items), add=["1xH100"], remove=["b"])
-    assert figures(report)["pods of lost nodes that run"] == (1, 1, 1)
+    assert figures(report)["pods of removed nodes that run"] == (1, 1, 1)
 
 
 def test_a_waiting_pod_may_lose_its_place():
     source = source_of(node("a", 4), node("b", 4), pod("waits", gpus=4), pod("x", "a", 1))
     report = report_of(source, remove=["b"])
     assert figures(report)["pending pods that fit"] == (1, 0, 0)
-    assert report.sentences[1] == "1 pending pod that would fit today does not fit any more."
+    assert report.sentences[1] == "1 pending pod that fits today would no longer fit."
 
 
 def test_added_nodes_are_like_existing_ones():
@@ -80,9 +80,9 @@ def test_a_gpu_of_the_catalog_needs_a_description():
     assert one.labels["nvidia.com/gpu.product"] == "NVIDIA-B200"
     assert dict(one.allocatable) == {"cpu": "192", "memory": "2Ti", "nvidia.com/gpu": "8", "pods": "110"}
     for text, says in [
-        ("1xB200", "say what one has"),
-        ("1xB200:gpus=8", "say what one has"),
-        ("1xB200:gpus=8,cpu=1,memory=1Gi,disk=4", "say what one has"),
+        ("1xB200", "describe one"),
+        ("1xB200:gpus=8", "describe one"),
+        ("1xB200:gpus=8,cpu=1,memory=1Gi,disk=4", "describe one"),
         ("1xZ9000:gpus=8,cpu=192,memory=2Ti", "is named 'Z9000'; known GPUs"),
         ("H100", "expected COUNTxTYPE"),
         ("0xH100", "expected COUNTxTYPE"),
@@ -105,7 +105,7 @@ def gang(count: int, gpus: int = 4, **more: Any) -> list[Manifest]:
 def test_a_gang_fits_as_a_whole_or_not_at_all() -> None:
     source = source_of(node("a", 4), *gang(2))
     report = report_of(source, ["1xa"])
-    assert report.sentences[0] == "2 pending pods fit (0 without the change), 2 of them only then."
+    assert report.sentences[0] == "2 pending pods fit (0 without the change), 2 of them only with the change."
     assert figures(report)["pending pods that fit"] == (0, 2, 2)
     report = report_of(source_of(node("a", 4), *gang(3)), ["1xa"])
     assert figures(report)["pending pods that fit"] == (0, 0, 0)

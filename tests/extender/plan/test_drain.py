@@ -1,4 +1,4 @@
-"""Which nodes could go: in which order, what moves where, and what keeps a node."""
+"""Removable nodes: their order, the moves, and why other nodes are kept."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_what_is_shown_is_a_drain_that_holds(seed, nodes):
     assert carry_out(source.trial(), first.steps()).problems
     report = drain_report("test", source.trial(), NO_COSTS, quiet)
     assert report.differences == ()
-    gain = next(one for one in report.gains if one.what == "nodes that can go")
+    gain = next(one for one in report.gains if one.what == "removable nodes")
     assert gain.promised == gain.replayed == len(report.tables[0].rows) > 0.8 * len(first.goes)
     assert {row[-1] for row in report.tables[1].rows}.isdisjoint({"no place"})
 

@@ -27,7 +27,7 @@ def test_a_bad_layout_is_replaced_and_gains_what_it_promised():
     assert report.agrees
     assert report.sentences[0] == "Change 3 nodes (H100 SXM5 80GB) to 2x 3g.40gb on each GPU."
     assert report.sentences[1].startswith(
-        "Price: 6 pods restart; 3 nodes, 4.5 minutes one after the other; 0.22 GPU-hours in all."
+        "Cost: 6 pods restart; 4.5 minutes to re-partition 3 nodes in sequence; 0.22 GPU-hours lost."
     )
 
 
@@ -53,7 +53,7 @@ def test_a_node_whose_pods_cannot_move_keeps_its_layout():
 def test_a_good_layout_stays():
     items = node("a", 2, devices={GPU: "0", SMALL: "14"}), pod("x", "a", resource=SMALL)
     report = report_of(*items)
-    assert report.sentences == ["1 node: with no other layout would more of the demand be served."]
+    assert report.sentences == ["1 node considered: no other layout would serve more of the demand."]
 
 
 def test_no_more_is_promised_than_cpu_allows_which_layouts_do_not_count():
@@ -72,14 +72,14 @@ def test_a_node_keeps_its_layout_if_its_pods_would_find_no_place():
     report = report_of(*nodes, *running, *(pod(f"w{n}", resource=LARGE) for n in range(2)))
     rows = {row[0]: row[2:] for row in report.tables[0].rows}
     why = "no node allowed by its rules is large enough for it, even without other pods"
-    assert rows["c"] == ("as today", 0, f"ml/x: {why}")
+    assert rows["c"] == ("unchanged", 0, f"ml/x: {why}")
     assert rows["a"][0] == "2x 3g.40gb"
     assert gains(report) == {"1g.10gb in use": (2, 2, 2), "3g.40gb in use": (0, 2, 2)}
 
 
 def test_without_mig_nodes_there_is_nothing_to_plan():
     report = report_of(node("a"), pod("x", "a"))
-    assert report.sentences[0].startswith("No node that takes pods has GPUs that NVIDIA's MIG manager could")
+    assert report.sentences[0].startswith("No node that accepts pods has GPUs that NVIDIA's MIG manager")
     assert report.agrees
 
 
@@ -88,9 +88,9 @@ def test_an_idle_node_changes_rather_than_one_with_pods():
     items = node("busy", 2, devices={GPU: "0", SMALL: "14"}), node("idle", 2, devices=mixed)
     running = [pod(f"small-{n}", "busy", resource=SMALL) for n in range(5)]
     report = report_of(*items, *running, *(pod(f"large-{n}", resource=LARGE) for n in range(2)))
-    moved = {row[0]: row[3] for row in report.tables[0].rows if row[2] != "as today"}
+    moved = {row[0]: row[3] for row in report.tables[0].rows if row[2] != "unchanged"}
     assert (moved, report.agrees) == ({"idle": 0}, True)
-    assert "Price: 0 pods restart; 1 node" in report.sentences[1]
+    assert "Cost: 0 pods restart; 1.5 minutes to re-partition 1 node" in report.sentences[1]
 
 
 def test_two_idle_nodes_change_rather_than_one_with_pods():
@@ -98,7 +98,7 @@ def test_two_idle_nodes_change_rather_than_one_with_pods():
     busy = node("busy", 2, devices={GPU: "0", SMALL: "14"})
     running = [pod(f"small-{n}", "busy", resource=SMALL) for n in range(5)]
     report = report_of(*idle, busy, *running, *(pod(f"large-{n}", resource=LARGE) for n in range(4)))
-    assert {row[0] for row in report.tables[0].rows if row[2] != "as today"} == {"idle-0", "idle-1"}
+    assert {row[0] for row in report.tables[0].rows if row[2] != "unchanged"} == {"idle-0", "idle-1"}
     assert report.agrees
 
 
@@ -108,7 +108,7 @@ def test_of_two_nodes_the_one_changes_whose_pods_have_done_less():
     for one, second in zip(running, (0, 50, 10), strict=True):
         one["status"]["startTime"] = f"2026-01-01T00:00:{second:02}Z"
     report = report_of(*nodes, *running, *(pod(f"large-{n}", resource=LARGE) for n in range(2)))
-    assert [row[0] for row in report.tables[0].rows if row[2] != "as today"] == ["b"]
+    assert [row[0] for row in report.tables[0].rows if row[2] != "unchanged"] == ["b"]
 
 
 CAPABLE = {"nvidia.com/mig.capable": "true"}
@@ -116,7 +116,7 @@ CAPABLE = {"nvidia.com/mig.capable": "true"}
 
 def layouts_then(report: Report) -> dict[str, object]:
     """The nodes that change."""
-    return {str(row[0]): row[2] for row in report.tables[0].rows if row[2] != "as today"}
+    return {str(row[0]): row[2] for row in report.tables[0].rows if row[2] != "unchanged"}
 
 
 def test_an_idle_node_turns_back_into_whole_gpus_for_a_pod_of_eight():
@@ -124,7 +124,7 @@ def test_an_idle_node_turns_back_into_whole_gpus_for_a_pod_of_eight():
     report = report_of(*nodes, pod("small", "mig-0", resource=SMALL), pod("large", gpus=8))
     assert layouts_then(report) == {"mig-1": "8x gpu"}
     assert gains(report) == {"1g.10gb in use": (1, 1, 1), "gpu in use": (0, 8, 8)}
-    assert "0 pods restart; 1 node" in report.sentences[1]
+    assert "Cost: 0 pods restart; 1.5 minutes to re-partition 1 node" in report.sentences[1]
 
 
 def test_an_idle_node_of_whole_gpus_is_divided_for_pods_that_wait_for_instances():

@@ -51,7 +51,7 @@ def test_whole_gpus_are_brought_together_on_nodes():
     source = source_of(node("a"), node("b"), pod("x", "a", 1), pod("y", "b", 2))
     report = moves_report("test", source.trial(), 2, "gpus", quiet)
     assert report.sentences[0].startswith("No move frees a whole GPU")
-    assert report.sentences[1] == "With --free nodes 1 move would free 1 node."
+    assert report.sentences[1] == "With --free nodes, 1 move would free 1 node."
     report = moves_report("test", source.trial(), 2, "nodes", quiet)
     assert list(report.tables[0].rows) == [(1, "ml/x", "a", "b", "b", "a")]
     assert report.agrees

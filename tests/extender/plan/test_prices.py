@@ -42,7 +42,7 @@ def test_the_instance_type_comes_before_the_gpu(tmp_path):
 def test_nodes_without_a_price_are_said(tmp_path):
     prices = read_prices(write(tmp_path, "gpus: {B200: 9}"))
     costs = costs_of(prices, [NodeSpec("a", 1, 1, (Gpu(1000),), model="H100"), NodeSpec("b", 1, 1)], {})
-    assert costs.note() == "1 nodes with GPUs have no price and count nothing, such as 'a'."
+    assert costs.note() == "The cost excludes 1 node without a known price, such as 'a'."
 
 
 @pytest.mark.parametrize(
@@ -80,4 +80,4 @@ def test_a_spot_node_costs_a_part_of_the_price_and_nothing_is_guessed(tmp_path):
     assert dict(costs.per_month) == {"a": 100.0, "b": 30.0}
     costs = costs_of(read_prices(write(tmp_path, "{hours_per_month: 100, gpus: {T4: 1}}")), specs, {})
     assert (dict(costs.per_month), costs.unknown) == ({"a": 100.0}, ("b",))
-    assert "spot nodes need a figure 'spot'" in costs.note()
+    assert "spot nodes need the key 'spot'" in costs.note()

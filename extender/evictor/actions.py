@@ -1,7 +1,7 @@
-"""Carries out one eviction plan: nominate the pod, try all evictions without effect, evict, tell everybody.
+"""Carries out one eviction plan: nominates the pod, dry-runs all evictions, evicts, and writes Events.
 
-The order makes a crash harmless. After the nomination alone nobody has lost anything. After an eviction the
-nomination is in the cluster, and pods that terminate count as room that comes.
+The order makes a crash harmless. After the nomination alone, no work is lost. After an eviction, the
+nomination is in the cluster, and terminating pods count as room that becomes free.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from extender.verbs.eviction.plan import EvictionPlan, named
 
 _LEAVES = ("evicted", "gone")
 _NOT_REFUSED = (0, HTTPStatus.NOT_FOUND, HTTPStatus.BAD_GATEWAY)
-"""Statuses of evictions that were not sent, came too late or got no answer."""
+"""Statuses of evictions that were not sent, came too late or were not answered."""
 _BURST = 0.25
-"""The part of a minute's evictions that may go at once."""
+"""The fraction of a minute's evictions that may be made at once."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Leaving:
-    """What came of a plan. ``pods``: the victims that leave now, whoever ended them; fewer than all after a
-    failure. ``evictions``: how many evictions were made, or may have been (no answer)."""
+    """The outcome of a plan. ``pods``: the victims that terminate now, for any reason; fewer than all after a
+    failure. ``evictions``: number of evictions that were made, or may have been (no answer)."""
 
     pods: list[Pod]
     evictions: int
@@ -53,13 +53,13 @@ class Leadership(Protocol):
         """Whether it leads now."""
 
     def hold_during_write(self) -> AbstractContextManager[None]:
-        """For a write: the Lease is not released before the block ends."""
+        """Context of a write: the Lease is not released before the block ends."""
 
 
 class Actions:
-    """The writes, each only as the leader. Failed writes are logged and counted here.
+    """The writes, which only the leader makes. Failed writes are logged and counted here.
 
-    All plans of the evictor share the ``book``, the ``bucket`` of evictions that may be made now, and the
+    All plans of the evictor share the ``book``, the ``bucket`` that limits the rate of evictions, and the
     clocks: ``clock`` returns monotonic seconds, ``wall`` Unix seconds.
     """
 
@@ -78,10 +78,10 @@ class Actions:
         per_minute = settings.evictions_per_minute
         self.bucket = TokenBucket(per_minute / 60, max(1.0, per_minute * _BURST))
         self.unanswered = False
-        """Whether the API server did not answer the last write."""
+        """Whether the last write got no answer from the API server."""
 
     async def nominate(self, pod: Pod, node: str, result: str = "made") -> bool:
-        """Nominate the pod, and hold the room for it; whether that succeeded. ``result``: for the metric."""
+        """Nominate the pod, and reserve its room; whether that succeeded. ``result``: for the metric."""
         error = await self._write(lambda: self._api.nominate(pod, node), f"{pod.key}: nomination to {node}")
         self.metrics.nominations.labels("failed" if error else result).inc()
         if error is None:
@@ -89,7 +89,7 @@ class Actions:
         return error is None
 
     async def hold_free_room(self, pod: Pod, node: str) -> bool:
-        """Nominate the pod to a node where it fits as it is, and hold the room; whether that succeeded."""
+        """Nominate the pod to a node where it fits now, and reserve the room; whether that succeeded."""
         held = await self.nominate(pod, node, "replacement")
         if held:
             ends = self.clock() + self.settings.nomination_seconds
@@ -97,15 +97,15 @@ class Actions:
         return held
 
     async def withdraw(self, pod: Pod, node: str) -> None:
-        """Clear the nomination if it still names the node, and hold the room no longer."""
+        """Clear the nomination if it still names the node, and release the room."""
         self.state.reservations.release(pod.uid, Reserved.EVICTOR)
         what = f"{pod.key}: withdrawal of the nomination to {node}"
         error = await self._write(lambda: self._api.clear_nomination(pod, node), what)
         self.metrics.nominations.labels("failed" if error else "cleared").inc()
 
     async def evict(self, pod: Pod | None, plan: EvictionPlan, is_needed: Callable[[], bool]) -> Leaving:
-        """Evict all victims of a plan for the pod that is nominated there (None: no pod is pending), if
-        ``is_needed`` still says so."""
+        """Evict all victims of a plan for the pod that is nominated there (None: no pod is pending), if it
+        still ``is_needed``."""
         victims, done = plan.to_evict, Leaving([], 0)
         for victim in victims:
             result = await self._try(victim, dry_run=True)
@@ -133,21 +133,21 @@ class Actions:
         return done
 
     async def recommend(self, pod: Pod, plan: EvictionPlan, victims: Sequence[Pod]) -> None:
-        """Say on the pod that these victims of a plan should go, and evict nobody."""
-        _log.info("%s would get room on %s without %s (%s)", pod.key, plan.node, named(victims), _cost(plan))
+        """Write an Event of the pod that recommends to evict these victims. Nothing is evicted."""
+        _log.info("%s would fit on %s without %s (%s)", pod.key, plan.node, named(victims), _cost(plan))
         self.metrics.recommendations.inc()
         text = f"Evicting {many(len(victims), 'pod')} would make room on node {plan.node} ({_cost(plan)})"
         await self._write_event(ObjectEvent(pod, "EvictionRecommended", "Recommending", text))
 
     async def say(self, pod: Pod | None, reason: str, action: str, text: str) -> None:
-        """Log this, and say it on the pod."""
+        """Log this, and write it as an Event of the pod."""
         _log.info("%s: %s", pod.key if pod else "no pending pod", text)
         if pod:
             await self._write_event(ObjectEvent(pod, reason, action, text))
 
     async def write_layout(self, node: Node, change: MigChange | None, label: str = "") -> bool:
-        """Write how far the change of the node's MIG layout is (None: there is none any more), and the label
-        that the MIG manager follows ("": it stays); whether that succeeded."""
+        """Write the state of the change of the node's MIG layout (None removes it), and the label that the
+        MIG manager follows ("": unchanged); whether that succeeded."""
         labels = {LAYOUT_LABEL: label} if label else {}
         text = change.text() if change else None
         error = await self._write(
@@ -156,13 +156,13 @@ class Actions:
         return error is None
 
     async def say_layout(self, node: Node, result: str, text: str, pod: Pod | None = None) -> None:
-        """Say on the node what becomes of its MIG layout, and on the pod for which it changes."""
+        """Write an Event about the MIG layout of the node, and of the pod for which it changes."""
         reason = "MigLayout" + "".join(map(str.capitalize, result.split("_")))
         for about in (node, pod) if pod else (node,):
             await self._write_event(ObjectEvent(about, reason, "ChangingMigLayout", text))
 
     async def _try(self, victim: Pod, *, dry_run: bool) -> str:
-        """Evict a pod, or only ask whether that is allowed. Returns one of ``RESULTS``."""
+        """Evict a pod, or only dry-run the eviction. Returns one of ``RESULTS``."""
         grace = grace_of(self.state, victim)
         error = await self._write(
             lambda: self._api.evict(victim, grace, dry_run=dry_run),
@@ -177,11 +177,11 @@ class Actions:
         return result
 
     async def _tell_victim(self, pod: Pod | None, plan: EvictionPlan, victim: Pod) -> None:
-        why, whom = why_evicted(self.state, plan, victim, pod or victim), pod.key if pod else "no pod yet"
+        why, whom = why_evicted(self.state, plan, victim, pod or victim), pod.key if pod else "headroom"
         _log.info("evicted %s from %s for %s: %s (%s)", victim.key, victim.node_name, whom, why, _cost(plan))
         # As in kube-scheduler's Event, the text has the preemptor's UID, and ``related`` names it.
         word, action = ("Moved", "Moving") if victim.uid in plan.moves_to else ("Preempted", "Preempting")
-        whom = f"{'for' if plan.moves_to else 'by'} pod {pod.uid}" if pod else "before a job waits, for room"
+        whom = f"{'for' if plan.moves_to else 'by'} pod {pod.uid}" if pod else "to create headroom"
         text = f"{word} {whom} on node {plan.node}: {why}"
         await self._write_event(ObjectEvent(victim, word, action, text, pod))
 

@@ -1,9 +1,8 @@
-"""Moves running pods elsewhere so that a large job, which fits nowhere, gets their room, or has it when it
-comes.
+"""Moves running pods to other nodes to make room for a large job that fits nowhere, or to create headroom.
 
-The order is: hold room for each pod that moves, nominate the pending pods, evict, and wait for the
-replacements. A crash loses the held room and the clocks: the next leader finds the nominations, and counts
-how long the job waits anew.
+The order is: reserve room for each pod that moves, nominate the pending pods, evict, and wait for the
+replacements. A crash loses the reservations and the clocks: the next leader finds the nominations, and
+restarts the clock of the job's wait.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from packing.model.request import Request
 from packing.plan.move_rule import LossBudget, SmallWaits, WaitClock, free_pieces
 
 _LOOK = 5.0
-"""Seconds between two looks at what is free for the jobs that wait."""
+"""Seconds between two checks of the free capacity for pending jobs."""
 _NO_OTHER_WAY = ("no_plan", "budget")
 
 _log = logging.getLogger(__name__)
@@ -51,8 +50,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Pending pods that start together: one, or as many members of a gang as are missing. The first one
-    speaks for all. ``gpus``: what they ask for together, and ``request``: the largest of them."""
+    """Pending pods that start together: one, or the missing members of a gang. The first represents all.
+    ``gpus``: their total, and ``request``: the largest of their requests."""
 
     key: str
     pods: tuple[Pod, ...]
@@ -61,7 +60,7 @@ class Job:
 
 
 _NO_JOB = Job("", (), 0, Request())
-"""In its place if nobody waits."""
+"""Placeholder for headroom: no job is pending."""
 
 
 def waiting_jobs(state: State, waiting: Iterable[Pod]) -> list[Job]:
@@ -79,8 +78,8 @@ def waiting_jobs(state: State, waiting: Iterable[Pod]) -> list[Job]:
 
 @dataclass(slots=True)
 class _Moved:
-    """A pod that was evicted to move. ``others``: UIDs of its controller's pods at that time. ``ends``: until
-    when the room is held."""
+    """A pod that was evicted to move. ``others``: UIDs of its controller's pods at that time. ``ends``: when
+    the reservation of its room expires."""
 
     move: Move
     others: frozenset[str]
@@ -88,7 +87,7 @@ class _Moved:
 
 
 class Consolidation:
-    """What the evictor knows of moves."""
+    """The evictor's plan that moves pods."""
 
     def __init__(
         self, actions: Actions, planner: Planner, waits_for_scale_up: Callable[[Pod], Awaitable[bool]]
@@ -109,11 +108,11 @@ class Consolidation:
         self._backoff = Backoff(20.0, 300.0)
         self._known: list[tuple[Job, float]] = []
         self._large_waits = False
-        self._number = 0  # of what room is looked for next before a job waits
+        self._number = 0  # of the next candidate for headroom
         self._looked = -_LOOK
 
     async def round(self, waiting: Sequence[Pod]) -> None:
-        """See what became of earlier moves, and make room for one more job."""
+        """Follow up on earlier moves, and make room for one more job."""
         await self._follow()
         for job, waited in self._jobs(waiting):
             may_lose = self._rule.may_lose(job.gpus, waited)
@@ -139,7 +138,7 @@ class Consolidation:
             await self._make_room_in_advance()
 
     async def empty(self, node: str) -> None:
-        """Move the pods with GPUs off a node whose MIG layout changes, if they are not on their way."""
+        """Move the pods with GPUs off a node whose MIG layout changes, unless they are moving already."""
         under_way = any(pod.uid in self._moved for pod in holders(self._state, node))
         if under_way or self._is_delayed(_NO_JOB):
             return
@@ -150,7 +149,7 @@ class Consolidation:
             self._delay(_NO_JOB)
 
     async def _make_room_in_advance(self) -> None:
-        """No large job waits."""
+        """Create headroom. No large job is pending."""
         mode = self._settings.consolidation_background
         if mode == "off" or self._small.lately(self._clock()) or self._is_delayed(_NO_JOB):
             return
@@ -167,7 +166,7 @@ class Consolidation:
             await self._move(_NO_JOB, room)
 
     def _jobs(self, waiting: Sequence[Pod]) -> Iterator[tuple[Job, float]]:
-        """The jobs that others may move for, and for how many seconds each has waited beside free GPUs."""
+        """The jobs that pods may move for, and for how long each has waited while enough GPUs were free."""
         now = self._clock()
         if now - self._looked >= _LOOK:
             self._looked, permitted = now, None
@@ -195,7 +194,7 @@ class Consolidation:
         return iter([known for known in self._known if all(map(self._planner.waits, known[0].pods))])
 
     def _see_small(self, jobs: Sequence[Job], now: float) -> None:
-        """Note which small jobs have started since the last look, and for how long they had waited."""
+        """Record the small jobs that started since the last check, and how long they had waited."""
         waiting = {job.key: job for job in jobs}
         for key in self._small_jobs.keys() - waiting.keys():
             job, since = self._small_jobs.pop(key)
@@ -214,8 +213,8 @@ class Consolidation:
         self._backoff.delay(job.key, self._clock())
 
     async def _room(self, job: Job, may_lose: float) -> RoomByMoves | None:
-        """The moves, if they lose no more than they may, and nothing cheaper makes room: pods that leave
-        already, or evictions by priority."""
+        """The moves, if they lose no more than ``may_lose``, and nothing cheaper makes room: pods that
+        terminate anyway, or evictions by priority."""
         pods = [pod for uid in job.pods if (pod := self._state.pods.by_uid(uid.uid))]
         if len(pods) == 1 and (await self._planner.plan(pods[0]))[1] not in _NO_OTHER_WAY:
             return None
@@ -256,7 +255,7 @@ class Consolidation:
             self._actions.book.holds[pod.uid] = Hold(node, evicted, ends, ours=True, partial=partial)
 
     async def _nominate_and_evict(self, job: Job, room: RoomByMoves, plan: EvictionPlan) -> frozenset[str]:
-        """The UIDs of the pods that leave. Without any, nobody is nominated afterwards."""
+        """The UIDs of the pods that terminate. If none do, the nominations are withdrawn."""
         nominated: list[tuple[Pod, str]] = []
         evicted = frozenset[str]()
         for pod, node in room.nodes if job.pods else ():
@@ -286,7 +285,7 @@ class Consolidation:
         """End the moves whose replacements are bound, and those that have taken too long."""
         for uid, moved in list(self._moved.items()):
             pod = self._state.pods.by_uid(uid)
-            if pod is None:  # from now on the time of a nomination counts
+            if pod is None:  # from now on, the limit for nominations applies
                 moved.ends = min(moved.ends, self._clock() + self._settings.nomination_seconds)
             job = job_of(moved.move.pod)
             new = [candidate for candidate in self._state.pods.values() if candidate.uid not in moved.others]
@@ -296,15 +295,15 @@ class Consolidation:
             ]:
                 self._actions.metrics.moves.labels("placed").inc()
                 for other in self._moved.values():
-                    if job_of(other.move.pod) == job:  # one pod replaces one
+                    if job_of(other.move.pod) == job:  # each new pod replaces only one
                         other.others |= {placed[0].uid}
                 self._end(uid)
             elif self._clock() >= moved.ends:
-                _log.warning("%s was moved, and its replacement was not placed", moved.move.pod.key)
+                _log.warning("%s was moved, but its replacement was not placed", moved.move.pod.key)
                 self._actions.metrics.moves.labels("not_placed").inc()
                 if replacements:
-                    text = f"Room was held on node {moved.move.target}, and the pod was not placed in time"
-                    text = f"{text}: it is held no longer"
+                    text = f"Room was reserved on node {moved.move.target}, but the pod was not placed"
+                    text = f"{text} in time: the room is released"
                     await self._actions.say(replacements[0], "MoveFailed", "Moving", text)
                 self._end(uid)
 
@@ -315,7 +314,7 @@ def _has_room(book: Book, job: Job) -> bool:
 
 
 def eviction_plan(room: RoomByMoves) -> EvictionPlan:
-    """All moves as the evictions of one plan, for the first of the pending pods."""
+    """All moves as the evictions of one plan, for the first pending pod."""
     moves_to = {move.pod.uid: move.target for move in room.moves}
     homes = {move.pod.node_name for move in room.moves}
     node = next(node for _, node in room.nodes if node in homes)

@@ -1,4 +1,4 @@
-"""What the evictor does next, from the state of the cluster and what it remembers. No I/O.
+"""The evictor's decisions, from the state of the cluster and what it remembers. No I/O.
 
 ``now`` is in monotonic seconds, ``wall`` in Unix seconds.
 """
@@ -21,11 +21,11 @@ from extender.verbs.eviction.plan import EvictionPlan
 from packing.model.reasons import Reason
 
 OWN_GRACE = 3600.0
-"""Seconds that a pod may take to end if its queue sets no grace. Stowage does not read the pod's own."""
+"""Seconds for a pod to end if its queue sets no grace period. Stowage does not read the pod's own."""
 
 _OVERDUE = 10.0
-"""Seconds after the end of its grace period for which a victim is waited for: kubelet, and controllers that
-wait for its end, need a moment."""
+"""Seconds to wait for a victim after its grace period: kubelet, and controllers that wait for its end, need
+a moment."""
 UNSCHEDULABLE = "Unschedulable"
 """Reason of the condition PodScheduled."""
 _FIT_SOON = (Reason.FITS, Reason.PLUGIN_BUSY)
@@ -35,13 +35,13 @@ SKIPPED = (
     "gated", "nominated", "settling", "backing_off", "unreadable", "no_gpu", "fits",
     "no_plan", "budget", "rate", "scale_up", "room_is_coming", "refused", "gang",
 )  # fmt: skip
-"""Why a pending pod gets no room by eviction in a round."""
+"""Reasons why a round makes no room for a pending pod."""
 Skipped: TypeAlias = Counter[str]
 Step: TypeAlias = Literal["drop", "clear", "nominate"]
 
 
 def waiting_pods(state: State, schedulers: Schedulers) -> list[Pod]:
-    """The pods that wait for a node and that a scheduler which uses Stowage could not place."""
+    """The pending pods that a scheduler that uses Stowage could not place."""
     pods = (state.pods[key] for key in state.pods.waiting)
     return [
         pod
@@ -54,8 +54,8 @@ def waiting_pods(state: State, schedulers: Schedulers) -> list[Pod]:
 
 
 def adopt(state: State, book: Book, pod: Pod, now: float, seconds: float, wall: float = 0.0) -> None:
-    """If the pending pod is nominated already, wait for the room: kube-scheduler did it, or others, or the
-    evictor before it was restarted. Nothing tells these apart, and nothing has to."""
+    """If the pending pod is already nominated, wait for the room: by kube-scheduler, another component, or
+    the evictor before a restart. These need not be distinguished."""
     node = pod.nominated_node
     if node and pod.uid not in book.holds and book.stale.get(pod.uid) != node:
         leaving = [
@@ -63,22 +63,22 @@ def adopt(state: State, book: Book, pod: Pod, now: float, seconds: float, wall: 
         ]
         with state.fleet.without([held for other in leaving for held in state.pods.allocations_of(other)]):
             if not fits_on(state, pod, node, _FIT_SOON):
-                leaving = []  # do not wait for their end: somebody died half way, or is about to evict more
+                leaving = []  # do not wait for them: a preemptor crashed, or is about to evict more
         uids = frozenset(other.uid for other in leaving)
         ends = now + OWN_GRACE + seconds
         book.holds[pod.uid] = Hold(node, uids, ends, ours=False)
 
 
 def _is_stuck(pod: Pod | None, wall: float) -> bool:
-    """Whether the pod terminates, and should have ended by now."""
+    """Whether the pod is terminating, and should have ended by now."""
     return pod is not None and pod.deleting and wall - pod.ends >= _OVERDUE
 
 
 def next_step_of_hold(
     state: State, book: Book, uid: str, now: float, seconds: float, wall: float = 0.0
 ) -> Step | None:
-    """What to do about the hold of this pod: forget it, forget it and clear the nomination, nominate the pod
-    again, or nothing. ``seconds``: how long room is held after the victims have gone."""
+    """The next step of this pod's hold: forget it, forget it and clear the nomination, renew the nomination,
+    or None. ``seconds``: how long room is reserved after the victims have ended."""
     pod, hold = state.pods.by_uid(uid), book.holds[uid]
     if pod is None or pod.node_name or pod.deleting or pod.nominated_node not in ("", hold.node):
         return "drop"
@@ -99,8 +99,8 @@ def next_step_of_hold(
 def candidates(
     book: Book, waiting: Iterable[Pod], now: float, skipped: Skipped, replacing: Collection[str] = ()
 ) -> list[Pod]:
-    """The pods to make room for, the most urgent first: highest priority, then those that replace interrupted
-    ones (``replacing``: UIDs), then oldest."""
+    """The pods to make room for, the most urgent first: highest priority, then replacements of interrupted
+    pods (``replacing``: UIDs), then oldest."""
     chosen = []
     for pod in waiting:
         if reason := _why_not(book, pod, now):
@@ -124,9 +124,9 @@ def _why_not(book: Book, pod: Pod, now: float) -> str:
 def nodes_for(state: State, pod: Pod, asked: Sequence[str]) -> list[str]:
     """The nodes that kube-scheduler's own filters accept.
 
-    ``asked``: those of its last refused filter request. They are used where Stowage cannot compute all of
-    these filters; there are none if the pod has not been asked about. Of local storage, which many pods
-    request and nodes seldom lack, only that of the whole node is compared.
+    ``asked``: the nodes of its last refused filter request, empty without one. They are used if Stowage
+    cannot compute all of these filters. Of local storage, which many pods request and nodes seldom lack, only
+    the node's total is compared.
     """
     other = other_resources(pod)
     if pod.has_other_constraints or other - {_STORAGE}:
@@ -141,8 +141,8 @@ def nodes_for(state: State, pod: Pod, asked: Sequence[str]) -> list[str]:
 
 
 def best_node(state: State, pod: Pod, nodes: Sequence[str], closed: Collection[str] = ()) -> str:
-    """The best node by the policy among those where the pod fits as it is, "" if there is none. ``closed``:
-    nodes not to consider."""
+    """The node that the policy prefers among those where the pod fits now, "" if there is none. ``closed``:
+    nodes to exclude."""
     names = NodeNames.of([node for node in nodes if node not in closed])
     if (request := state.request_or_none(pod)) is None:
         return ""
@@ -157,13 +157,13 @@ def fits_on(
     node: str,
     reasons: Collection[Reason] = (Reason.FITS,),
 ) -> bool:
-    """Whether the pod fits on a node as it is, or is refused for one of these reasons."""
+    """Whether the pod fits on a node now, or is rejected for one of these reasons."""
     request = state.request_or_none(pod)
     return request is not None and reason_on(state, pod, request, node) in reasons
 
 
 def needs_no_plan(state: State, pod: Pod, nodes: Sequence[str]) -> str:
-    """Why evictions cannot help the pod or are not needed, "" if they might."""
+    """Why evictions cannot help the pod or are not needed, "" if they might help."""
     if (request := state.request_or_none(pod)) is None:
         return "unreadable"
     if not wants_devices(state, pod, request):
@@ -177,7 +177,7 @@ def needs_no_plan(state: State, pod: Pod, nodes: Sequence[str]) -> str:
 
 
 def best_plan(plans: Sequence[EvictionPlan]) -> tuple[EvictionPlan | None, str]:
-    """The cheapest plan that violates no PodDisruptionBudget, else None and why."""
+    """The cheapest plan that violates no PodDisruptionBudget, or None and the reason."""
     allowed = [plan for plan in plans if not plan.pdb_violations]
     if allowed:
         return min(allowed, key=EvictionPlan.order), ""
@@ -185,29 +185,29 @@ def best_plan(plans: Sequence[EvictionPlan]) -> tuple[EvictionPlan | None, str]:
 
 
 def grace_of(state: State, victim: Pod) -> int | None:
-    """The grace that the victim's queue allows it, None for its own."""
+    """Grace period that the victim's queue sets, None for the pod's own."""
     return state.rights.queue_of(victim).grace
 
 
 def longest_grace(state: State, victims: Iterable[Pod]) -> float:
-    """Seconds after which all victims have ended, unless something is wrong."""
+    """Seconds after which all victims should have ended."""
     graces = (grace_of(state, victim) for victim in victims)
     return max((OWN_GRACE if grace is None else float(grace) for grace in graces), default=OWN_GRACE)
 
 
 def why_evicted(state: State, plan: EvictionPlan, victim: Pod, preemptor: Pod) -> str:
-    """The reason in the victim's Event. It names no pod: the victim's owner may not know the preemptor's."""
+    """The reason in the victim's Event. It names no pod: victim and preemptor may have different owners."""
     if target := plan.moves_to.get(victim.uid):
         return f"room for its replacement is held on node {target}"
     if victim in plan.other_nodes:
-        return "its gang leaves as a whole"
+        return "its gang is evicted as a whole"
     if victim.priority < preemptor.priority:
         return f"its priority {victim.priority} is lower than {preemptor.priority}"
-    return f"it ran for longer than the maximum duration of queue {state.rights.queues.name_of(victim)}"
+    return f"it ran longer than the maximum duration of queue {state.rights.queues.name_of(victim)}"
 
 
 def announced_at(events: Iterable[Announcement]) -> float | None:
-    """When a new node was first announced for a pod (Unix seconds), None if it was not.
+    """Time of the first announcement of a new node for a pod (Unix seconds), None without one.
 
     - cluster-autoscaler: ``TriggeredScaleUp`` (kubernetes/autoscaler, ``eventing_scale_up_processor.go`` in
       ``cluster-autoscaler/processors/status/``).

@@ -1,10 +1,9 @@
-"""Gives nodes another MIG layout so that pods start that fit nowhere, when waiting has cost more than that.
+"""Changes MIG layouts of nodes for pods that fit nowhere, when their wait has cost more than the change.
 
-The order is: mark the node, so that it takes no new pods; move its pods, as for a large job; set the label
-that the MIG manager follows; wait until the node shows what the layout promises; release the node. All that
-is known of a change is an annotation of the node (``extender.k8s.mig_change``), so a crash at any point loses
-nothing, and a mark that nobody goes on with ends by itself. What somebody else labels or cordons meanwhile
-is theirs.
+The order is: mark the node, so that it accepts no new pods; move its pods, as for a large job; set the label
+that the MIG manager follows; wait until the node advertises the devices of the layout; release the node. The
+state of a change is an annotation of the node (``extender.k8s.mig_change``), so a crash at any point loses
+nothing, and an abandoned mark expires. If another party labels or cordons the node, Stowage stops the change.
 """
 
 from __future__ import annotations
@@ -45,22 +44,22 @@ from packing.plan.mig_layouts import ChangeRule, Peaks, served
 from packing.plan.move_rule import WaitClock
 
 _LOOK, _AGAIN = 5.0, 60.0
-"""Seconds between two looks at what waits, and after one that led to nothing, or a write that failed."""
+"""Seconds between two checks of pending pods, and after a fruitless check or a failed write."""
 _AT_ONCE, _ASKED = 25, 2
-"""Nodes that are looked at, and pods that are asked about, before other tasks run: about a millisecond."""
+"""Nodes that are checked, and pods that are evaluated, before other tasks run: about a millisecond."""
 _SETTLE = 10.0
-"""Seconds from the mark to the label: a pod that kube-scheduler was told to fit may be bound until then."""
+"""Seconds from the mark to the label: until then, kube-scheduler may bind a pod that was accepted before."""
 _LONGEST_GRACE = 3600.0
-"""Seconds for which pods that leave are waited for at most, beside those of the change."""
+"""Maximum seconds to wait for terminating pods, in addition to those of the change."""
 _LEFT_ALONE = 86_400.0
-"""Seconds for which a node is left alone after a change that failed."""
+"""Seconds for which a node is not changed after a failure."""
 
 _log = logging.getLogger(__name__)
 
 
 class Write(NamedTuple):
-    """What a node gets next: the annotation (None: it goes), the label ("": it stays), what came of the
-    change (one of ``LAYOUTS`` of the metrics, "" for nothing yet), and how it is said."""
+    """The next write to a node: the annotation (None removes it), the label ("": unchanged), the result of
+    the change (one of ``LAYOUTS`` of the metrics, "" for none yet), and its text."""
 
     change: MigChange | None
     label: str = ""
@@ -76,31 +75,31 @@ def next_write(node: Node, change: MigChange, rule: ChangeRule, now: float, *, i
         return None if change.lasts(now) or change.step == "done" else Write(None)
     label, wanted = node.labels.get(LAYOUT_LABEL), after if change.step == "apply" else before
     if label != wanted or node.unschedulable:
-        why = "it was cordoned" if label == wanted else f"its label says {label}"
-        return Write(None, result="taken_over", said=f"{why}, so its layout is left to whoever did that")
+        why = "it was cordoned" if label == wanted else f"its label was set to {label}"
+        return Write(None, result="taken_over", said=f"{why} by another party, so Stowage stopped the change")
     is_late = not change.closes(now)
     match change.step:
         case "drain" if is_free and not is_late and now >= change.since + _SETTLE:
             return Write(replace(change, step="apply", until=now + rule.seconds), after)
         case "drain" if is_late:
             kept = replace(change, step="given_up", until=now + rule.keep)
-            return Write(kept, "", "given_up", "its pods have not left in time, so it keeps its layout")
+            return Write(kept, "", "given_up", "its pods were not moved in time, so it keeps its layout")
         case "apply" if shows(node, change.after):
             done = replace(change, step="done", until=now + rule.keep)
-            return Write(done, "", "done", f"it has layout {after}")
+            return Write(done, "", "done", f"layout {after} is applied")
         case "apply" if is_late or node.labels.get(STATE_LABEL) == "failed":
             return Write(replace(change, step="revert", until=now + rule.seconds), before)
         case "revert" if shows(node, change.before) or is_late:
             result = "failed" if is_late and not shows(node, change.before) else "reverted"
-            back = f"it has layout {before} again" if result == "reverted" else f"nor is it back at {before}"
-            said = f"the MIG manager has not applied {after}, and {back}; Stowage changes no layout "
-            said += f"for a day, or until the annotation {ANNOTATION} of the node is removed"
+            back = f"{before} is {'restored' if result == 'reverted' else 'not restored'}"
+            said = f"the MIG manager did not apply {after}; {back}. Stowage changes no layout for a day, "
+            said += f"or until the annotation {ANNOTATION} of the node is removed"
             return Write(replace(change, step="failed", until=now + _LEFT_ALONE), "", result, said)
     return None
 
 
 class LayoutChanges:
-    """What the evictor knows of layouts beside the nodes."""
+    """The evictor's plan that changes MIG layouts. The state of changes is on the nodes, not here."""
 
     def __init__(self, actions: Actions, planner: Planner, moves: Consolidation) -> None:
         self._actions, self._planner, self._state = actions, planner, actions.state
@@ -118,13 +117,13 @@ class LayoutChanges:
     def forget(self) -> None:
         """This replica does not lead."""
         self._waited, self._peaks = WaitClock(), Peaks()
-        self._seconds: dict[str, float] = {}  # that each pod has waited, by UID
+        self._seconds: dict[str, float] = {}  # seconds that each pod has waited, by UID
         self._looked, self._next = -_LOOK, -math.inf
         self._delays: dict[str, float] = {}  # of nodes whose write failed
         self._recommended: tuple[str, str] = "", ""
 
     async def round(self, waiting: Sequence[Pod]) -> None:
-        """Go on with each change that has begun, and begin one if it is worth it."""
+        """Continue each change that has begun, and begin one if it is worthwhile."""
         nodes = [node for node in self._state.nodes.values() if ANNOTATION in node.annotations]
         marked = [(node, change) for node in nodes if (change := mig_change_of(node.annotations))]
         for node, change in marked if self._settings.evictor == "on" else ():
@@ -136,7 +135,7 @@ class LayoutChanges:
 
     async def _go_on(self, node: Node, change: MigChange) -> None:
         if change.step == "drain" and self._settings.mig_layouts != "on":
-            return  # nobody leaves for a mark of others, and it ends by itself
+            return  # no pod moves for another Stowage's mark, which expires
         is_free = not holders(self._state, node.name)
         write = next_write(node, change, self._rule, self._wall(), is_free=is_free)
         if write is None:
@@ -147,7 +146,7 @@ class LayoutChanges:
             self._delays[node.name] = self._clock() + _LOOK
             return
         text = f"MIG layout of node {node.name}, from {change.before.name} to {change.after.name}: "
-        text += write.said or (write.change.step if write.change else "its time is over")
+        text += write.said or (write.change.step if write.change else "expired")
         _log.info("%s", text)
         if write.result:
             self._actions.metrics.layouts.labels(write.result).inc()
@@ -185,7 +184,7 @@ class LayoutChanges:
     def _census(
         self, capable: Iterable[tuple[Node, NodeSpec]], asked: Sequence[tuple[Pod, Request]]
     ) -> tuple[Counter[str], Counter[str]]:
-        """What these nodes have, and what of that is in use or asked for, by model and resource."""
+        """Devices of these nodes, and those in use or requested, by model and resource."""
         fleet, total, demand, pending = self._state.fleet, Counter[str](), Counter[str](), Counter[str]()
         for node, spec in capable:
             free = fleet.arrays.free_devices[:, fleet.rows[node.name]]
@@ -200,7 +199,7 @@ class LayoutChanges:
         return total, demand
 
     def _candidate(self, node: Node, total: Counter[str]) -> Candidate | None:
-        """The node, if it may change now, with the layouts that leave enough for what comes back."""
+        """The node, if it may change now, with the layouts that leave enough devices for recurring demand."""
         if (candidate := open_candidate(self._state, node, self._wall())) is None:
             return None
 
@@ -214,7 +213,7 @@ class LayoutChanges:
     def _count_waits(
         self, asked: Sequence[tuple[Pod, Request]], candidates: Sequence[Candidate], now: float
     ) -> None:
-        """For how long each pod has waited while a node could have served it, and as many GPUs were free."""
+        """Count how long each pod has waited while a node could have served it and enough GPUs were free."""
         parts = self._state.fleet.arrays.free_parts().sum(axis=0)
         free = sum(float(parts[self._state.fleet.rows[found.node.name]]) for found in candidates)
         layouts = {id(layout): layout for found in candidates for layout in found.others}.values()
@@ -226,7 +225,7 @@ class LayoutChanges:
         self._waited.keep(self._seconds.keys())
 
     async def _begin(self, candidates: Sequence[Candidate], pods: Sequence[Pod]) -> None:
-        """Begin the change that costs least for what it serves, if it is worth it."""
+        """Begin the change with the lowest price, if it is worthwhile."""
         if not self._is_worth(min(found.gpus for found in candidates) * self._rule.seconds, pods):
             return
         self._next = self._clock() + _AGAIN
@@ -267,7 +266,7 @@ class LayoutChanges:
         return self._rule.lost(found.gpus, room.lost, self._wall() - last.since if last else math.inf)
 
     def _still(self, change: Change) -> bool:
-        """Whether the change is still right: others had their turn since it was looked for."""
+        """Whether the change is still right: other tasks have run since the search."""
         if self._state.nodes.get(change.name) != change.candidate.node:
             return False
         lost, waiting = self._lost(change.candidate), list(filter(self._planner.needs_room, change.pods))

@@ -1,4 +1,4 @@
-"""The evictor's loop: rounds in which it makes room for the most urgent pending pods, as the leader only."""
+"""The evictor's loop: each round makes room for the most urgent pending pods, on the leader only."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from extender.verbs.eviction.plan import EvictionPlan
 INTERVAL = 1.0
 """Seconds between two rounds."""
 _PLANS = 10
-"""Pods that a round looks for plans for. A plan takes milliseconds, and requests wait meanwhile."""
+"""Maximum pods planned for per round. A plan takes milliseconds, during which requests wait."""
 _SHOWN = 2.0
-"""Seconds at most to wait until the watch shows evicted pods as terminating."""
+"""Maximum seconds to wait until the watch shows evicted pods as terminating."""
 _POLL = 0.02  # seconds
 _AGAIN = 1.0
-"""Seconds after which a plan that failed half way is made anew."""
+"""Seconds until a new plan after one that was only partly carried out."""
 
 _log = logging.getLogger(__name__)
 
 
 class Evictor:
-    """Makes room for pending pods, or in the mode ``recommend`` says how."""
+    """Makes room for pending pods, or recommends how in the mode ``recommend``."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Evictor:
                 _log.exception("a round of the evictor failed")
 
     async def round(self) -> None:
-        """One round. Does nothing unless this replica leads and knows what is true."""
+        """Run a round. Does nothing unless this replica leads and its state is up to date."""
         if not self._leadership.is_leader:
             self._forget_everything()
             return
@@ -118,12 +118,12 @@ class Evictor:
 
     @contextmanager
     def _guarded(self, pod: Pod | None) -> Iterator[None]:
-        """An error about one pod must not cost the others their turn."""
+        """Catch errors about one pod, so that the round continues with the others."""
         try:
             yield
         except Exception:
             self.actions.metrics.errors.inc()
-            _log.exception("%s: no room could be made", pod.key if pod else "a pod that is gone")
+            _log.exception("%s: no room could be made", pod.key if pod else "no pending pod")
             if pod is not None:
                 self.actions.book.delay(pod.uid, self._clock())
                 self.actions.book.holds.pop(pod.uid, None)
@@ -151,13 +151,13 @@ class Evictor:
             self.actions.book.stale[uid] = hold.node
             self.actions.book.delay(uid, self._clock())
         if step == "clear":
-            _log.warning("%s was not bound to %s in time, its room is given up", pod.key, hold.node)
+            _log.warning("%s was not bound to %s in time, its room is released", pod.key, hold.node)
             await self.actions.withdraw(pod, hold.node)
         else:
             self._state.reservations.release(pod.uid, Reserved.EVICTOR)
 
     async def _hold_free_room(self, replacing: Collection[str], waiting: Sequence[Pod]) -> None:
-        """Nominate pending pods that replace interrupted ones to nodes where they fit as they are."""
+        """Nominate pending pods that replace interrupted pods to nodes where they fit now."""
         for pod in to_check(self._state, self.actions.book, replacing, waiting):
             with self._guarded(pod):
                 if not (node := self._planner.free_node(pod, waiting)):
@@ -181,11 +181,11 @@ class Evictor:
             if reason:
                 skipped[reason] += 1
             if reason == "rate" or self.actions.unanswered:
-                return  # less urgent pods must not use up what it waits for
+                return  # less urgent pods must not use up the budget that it waits for
             await asyncio.sleep(0)
 
     async def _make_room_for(self, pod: Pod) -> str:
-        """Evict for the pod, or say why not. Nothing changes between the plan and the nomination."""
+        """Evict for the pod, or return why not. The state stays the same from plan to nomination."""
         plan, reason = await self._planner.plan(pod, self.actions.book.recommended.values())
         if plan is None:
             self.actions.book.recommended.pop(pod.uid, None)
@@ -198,7 +198,7 @@ class Evictor:
             return "rate"
         if self._settings.scale_up_wait_seconds and await self._waits_for_scale_up(pod):
             return "scale_up"
-        # The cluster may have changed meanwhile.
+        # The cluster may have changed in the meantime.
         if (plan := self._planner.confirmed(pod, plan, self.actions.book.recommended.values())) is None:
             return "no_plan"
         victims = plan.to_evict
@@ -207,8 +207,8 @@ class Evictor:
         return await self._act(pod, plan, victims)
 
     async def _waits_for_scale_up(self, pod: Pod) -> bool:
-        """Whether an autoscaler has announced a node for the pod and may still deliver. True also where that
-        cannot be read: then nobody is evicted."""
+        """Whether an autoscaler has announced a node for the pod and may still provide it. Also True if that
+        cannot be read: then nothing is evicted."""
         try:
             announced = announced_at(await self._api.events_about(pod))
         except WriteError as error:
@@ -234,15 +234,15 @@ class Evictor:
 
     async def _act(self, pod: Pod, plan: EvictionPlan, victims: Sequence[Pod]) -> str:
         if not await self.actions.nominate(pod, plan.node):
-            self.actions.book.stale[pod.uid] = plan.node  # it may have happened
+            self.actions.book.stale[pod.uid] = plan.node  # it may have succeeded
             self.actions.book.delay(pod.uid, self._clock())
             return "refused"
         leaving = Leaving([], 0)
         if victims:
             leaving = await self.actions.evict(pod, plan, lambda: self._planner.needs_room(pod))
         now = self._clock()
-        # If it is partial, the nomination stays: what terminates is room that comes, and the next plan
-        # counts it.
+        # If it is partial, the nomination is kept: terminating pods are room that becomes free, which the
+        # next plan counts.
         partial = len(leaving.pods) < len(victims)
         if partial and not leaving.evictions:
             self.actions.book.holds.pop(pod.uid, None)
@@ -257,8 +257,8 @@ class Evictor:
         return "refused" if partial else "" if victims else "room_is_coming"
 
     async def _until_shown(self, evicted: Sequence[Pod]) -> None:
-        """Wait until the state shows evicted pods as terminating: the next plan must count on their room and
-        not choose them again."""
+        """Wait until the state shows evicted pods as terminating: the next plan must count their room and not
+        choose them again."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_SHOWN):
                 while not all(is_leaving(self._state, pod) for pod in evicted):

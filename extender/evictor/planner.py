@@ -1,8 +1,8 @@
-"""Plans for one pending pod at a time, from the state as it is now, in pieces that delay no request.
+"""Plans for one pending pod at a time, from the present state, in steps short enough not to delay requests.
 
-Before anybody is evicted for a member of a gang, the rest of the gang must get room, too. Pods that replace
-interrupted ones get free room held: kube-scheduler's queue cannot be reordered, but a nominated pod keeps its
-node from pods of equal and lower priority, in kube-scheduler as in Stowage.
+Pods are evicted for a member of a gang only if the rest of the gang gets room, too. Free room is reserved for
+pods that replace interrupted pods: kube-scheduler's queue cannot be reordered, but a nominated pod keeps pods
+of equal and lower priority off its node, in kube-scheduler as in Stowage.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from extender.verbs.eviction.promising import promising_nodes
 from extender.verbs.gang_fit import gang_may_fit
 
 MOST_HELD = 32
-"""Pods that free room is held for at a time."""
+"""Maximum pods with reserved free room at a time."""
 _CHECKED = 10
-"""Pods that a round looks for free room for. Requests wait meanwhile."""
+"""Maximum pods per round for which free room is searched. Requests wait during the search."""
 _ABOVE = 64
-"""Pending pods of higher priority that are asked whether they need the room. If there are more, none is
-held."""
+"""Maximum pending pods of higher priority that are checked for a claim to the room. If there are more, none
+is reserved."""
 _AT_ONCE, _TRIALS = 4, 30
 """Nodes that are searched at once, and evaluations for them where victims are found by trial: some
-milliseconds. Requests wait meanwhile."""
+milliseconds, during which requests wait."""
 _RECOMMENDED = 64
-"""Earlier recommendations that a plan takes into account."""
+"""Maximum earlier recommendations that a plan takes into account."""
 
 
 @dataclass(slots=True)
 class Done:
-    """What counts as done already: the nodes that pods have got, by UID, and by node the UIDs of those that
-    leave."""
+    """Planned steps that count as done: nodes allocated to pods, by UID, and by node the UIDs of pods to
+    evict."""
 
     places: dict[str, str] = field(default_factory=dict)
     leaving: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -52,7 +52,7 @@ class Done:
 
     @contextmanager
     def supposed(self, state: State) -> Iterator[None]:
-        """With these places held, for one question."""
+        """Context in which these places are reserved."""
         with state.reservations.supposing() as suppose:
             for uid, node in self.places.items():
                 suppose(uid, node)
@@ -65,11 +65,11 @@ async def gang_fits(
     plan: EvictionPlan,
     place: Callable[[Pod, Done], Awaitable[tuple[str, Collection[Pod]] | None]],
 ) -> bool:
-    """Whether as many members of the pod's gang as must run would have room after this plan and others.
+    """Whether the required members of the pod's gang would have room after this plan and others.
 
-    ``place`` returns the node that a member would get, and whom to evict for it there, None if there is none,
-    after those that are done. It gives others their turn. Bound and nominated members have their room, and
-    those that have succeeded need none. True for a pod without a gang.
+    ``place`` returns a node for a member and the pods to evict there, or None, given the steps that are done.
+    It lets other tasks run. Bound and nominated members have their room, and succeeded members need none.
+    True for a pod without a gang.
     """
     gang = state.gangs.gang_of(pod)
     if gang is None:
@@ -98,14 +98,14 @@ def _has_room(state: State, uid: str) -> bool:
 
 
 def replacements(state: State, waiting: Iterable[Pod], wall: float) -> frozenset[str]:
-    """UIDs of the pending pods that replace interrupted ones. ``wall`` in Unix seconds."""
+    """UIDs of the pending pods that replace interrupted pods. ``wall`` in Unix seconds."""
     replaces = state.disruptions.replaces_interrupted
     return frozenset(pod.uid for pod in waiting if replaces(pod, wall))
 
 
 def to_check(state: State, book: Book, replacing: Collection[str], waiting: Iterable[Pod]) -> list[Pod]:
-    """The replacements to look for free room for in this round, the most urgent first. If there are many,
-    those that were looked at longest ago."""
+    """The replacements for which this round searches free room, the most urgent first. If there are too many,
+    those checked longest ago."""
     room = MOST_HELD - sum(hold.was_free for hold in book.holds.values())
     pods = [pod for pod in waiting if pod.uid in replacing and _may_be_held_for(book, pod)]
     pods.sort(key=lambda pod: (book.checked.get(pod.uid, 0), -pod.priority, pod.created, pod.key))
@@ -125,8 +125,8 @@ def _may_be_held_for(book: Book, pod: Pod) -> bool:
 
 
 def may_take(state: State, pod: Pod, node: str, waiting: Sequence[Pod]) -> bool:
-    """Whether free room on a node may be held for the pod: no pending pod of higher priority fits there, and
-    the pod's gang, if it has one, fits as a whole."""
+    """Whether free room on a node may be reserved for the pod: no pending pod of higher priority fits there,
+    and the pod's gang, if it has one, fits as a whole."""
     above = [
         other
         for other in waiting
@@ -143,15 +143,15 @@ def may_take(state: State, pod: Pod, node: str, waiting: Sequence[Pod]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the evictor learns from the verbs. ``nodes``: the nodes of the last refused filter request of the
-    pod of this UID."""
+    """Facts that the evictor learns from the verbs. ``nodes``: the nodes of the last refused filter request
+    of the pod with this UID."""
 
     schedulers: Schedulers
     nodes: Callable[[str], Sequence[str]]
 
 
 class Planner:
-    """``wall`` returns Unix seconds."""
+    """Searches eviction plans. ``wall`` returns Unix seconds."""
 
     def __init__(self, state: State, asked: Asked, wall: Callable[[], float]) -> None:
         self._state, self._asked, self._wall = state, asked, wall
@@ -159,8 +159,8 @@ class Planner:
     async def plan(
         self, pod: Pod, recommended: Iterable[Recommendation] = ()
     ) -> tuple[EvictionPlan | None, str]:
-        """The best plan as the state is when it returns, else None and why. Others have their turn meanwhile.
-        ``recommended``: evictions for other pods that count as done."""
+        """The best plan for the state at its return, or None and the reason. Other tasks run during the
+        search. ``recommended``: evictions for other pods that count as done."""
         done = self._carried_out(pod, recommended)
         reason = self._why_none(pod, done)
         return (None, reason) if reason else await self._best_plan(pod, done)
@@ -168,8 +168,7 @@ class Planner:
     def confirmed(
         self, pod: Pod, plan: EvictionPlan, recommended: Iterable[Recommendation]
     ) -> EvictionPlan | None:
-        """The best plan now on the node of an earlier one; None if there is none any more, or none is
-        needed."""
+        """The best plan now on the node of an earlier plan; None if there is none, or none is needed."""
         done = self._carried_out(pod, recommended)
         return None if self._why_none(pod, done) else self._plan_on([plan.node], pod, done)[0]
 
@@ -179,22 +178,22 @@ class Planner:
             return needs_no_plan(self._state, pod, self.nodes_of(pod)) if self.waits(pod) else "fits"
 
     def _fitting_node(self, pod: Pod, closed: Collection[str] = ()) -> str:
-        """The best node for the pod as it is, "" if it fits nowhere. ``closed``: nodes not to consider."""
+        """The best node where the pod fits now, "" if it fits nowhere. ``closed``: nodes to exclude."""
         return best_node(self._state, pod, self.nodes_of(pod), closed)
 
     def free_node(self, pod: Pod, waiting: Sequence[Pod]) -> str:
-        """The best node for the pod as it is, if its room may be held for the pod; else ""."""
+        """The best node where the pod fits now, if the room may be reserved for it; else ""."""
         if not self.waits(pod) or self._why_none(pod, Done()) != "fits":
             return ""
         node = self._fitting_node(pod)
         return node if node and may_take(self._state, pod, node, waiting) else ""
 
     def needs_room(self, pod: Pod) -> bool:
-        """Whether the pod still waits and fits nowhere."""
+        """Whether the pod is still pending and fits nowhere."""
         return not self._why_none(pod, Done())
 
     def waits(self, pod: Pod) -> bool:
-        """Whether the pod is still there, and has no node."""
+        """Whether the pod still exists and has no node."""
         known = self._state.pods.by_uid(pod.uid)
         return known is not None and not (known.deleting or self._state.pods.is_bound(pod.uid))
 
@@ -212,8 +211,7 @@ class Planner:
         return (plan.node, plan.victims) if plan else None
 
     async def _best_plan(self, pod: Pod, done: Done) -> tuple[EvictionPlan | None, str]:
-        """Few nodes at a time are searched, and then the best of each few, until the last few are the best of
-        all."""
+        """Search a few nodes at a time, then the best of each group, until one group is left."""
         await asyncio.sleep(0)
         with done.supposed(self._state):
             found = promising_nodes(
@@ -247,7 +245,7 @@ class Planner:
         return best_plan(plans)
 
     def _carried_out(self, pod: Pod, recommended: Iterable[Recommendation]) -> Done:
-        """These recommendations carried out, but for the pod's own and those of lower priority."""
+        """These recommendations as done, except the pod's own and those of lower priority."""
         pods, reservations, done = self._state.pods, self._state.reservations, Done()
         for recommendation in recommended:
             other = pods.by_uid(recommendation.pod)

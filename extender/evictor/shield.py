@@ -1,7 +1,7 @@
-"""Keeps in a ConfigMap which jobs lost pods lately, so that they stay shielded when Stowage restarts, and
-what moves have lost in the last hour.
+"""Stores in a ConfigMap the jobs that lost pods recently, so that they are shielded after a restart, and the
+work that moves lost in the last hour.
 
-Every replica reads it at its start; the leader writes it. It is JSON under the key ``disruptions.json``.
+Every replica reads it at startup; the leader writes it. It is JSON under the key ``disruptions.json``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class ShieldKeeper:
-    """One log, and the ConfigMap that it is kept in."""
+    """A log of disruptions, and the ConfigMap that stores it."""
 
     def __init__(
         self, log: DisruptionLog, api: EvictorApi, leadership: Leadership, namespace: str, name: str
@@ -36,13 +36,13 @@ class ShieldKeeper:
         self._problem = ""
 
     async def run(self) -> None:
-        """Read, then write what changed, until cancelled."""
+        """Read, then write changes, until cancelled."""
         while True:
             await self.step()
             await asyncio.sleep(INTERVAL)
 
     async def step(self) -> None:
-        """Read it if that is due, and write it if this replica leads and knows something else."""
+        """Read the ConfigMap if due, and write it if this replica leads and its log differs."""
         leads = self._leadership.is_leader
         if leads and not self._was_leading:
             self._stored = None  # another replica may have written it

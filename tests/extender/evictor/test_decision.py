@@ -212,4 +212,4 @@ def test_why_a_victim_goes() -> None:
     plan = EvictionPlan("n1", (lower, equal), (1.0,), other_nodes=(member,))
     assert why_evicted(state, plan, lower, waiter()) == "its priority 7 is lower than 100"
     assert "maximum duration of queue batch" in why_evicted(state, plan, equal, waiter())
-    assert why_evicted(state, plan, member, waiter()) == "its gang leaves as a whole"
+    assert why_evicted(state, plan, member, waiter()) == "its gang is evicted as a whole"

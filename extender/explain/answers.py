@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Literal, TypeAlias
+
+from pydantic import AwareDatetime
 
 from extender.cluster.totals import Totals
 from extender.untrusted.visible import many
@@ -226,7 +227,7 @@ class Decision:
     """When a verb answered, its answer in one line, and why: None where there was no time to explain it, and
     for verbs without an explanation."""
 
-    at: datetime
+    at: AwareDatetime
     verb: str
     answer: str
     explanation: Explanation | None = None

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import os
 import socket
+import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -93,7 +96,8 @@ class History:
 
         def read() -> list[T]:
             self._write()
-            files = [self._lines_of(file, kind, words, before, after) for file in self._files()]
+            newest = islice(self._files(), HISTORY_FILES)
+            files = [self._lines_of(file, kind, words, before, after) for file in newest]
             return [value for _, value in islice(heapq.merge(*files, key=itemgetter(0), reverse=True), most)]
 
         return await self._in_thread(read, nothing)
@@ -105,40 +109,49 @@ class History:
         except TimeoutError:
             self._failed = f"the disk did not answer within {_LONGEST:g} s"
         except OSError as error:
-            self._failed = f"{error.filename or self._directory}: {error.strerror}"
+            self._note(error)
         return otherwise
+
+    def _note(self, error: OSError) -> None:
+        self._failed = f"{error.filename or self._directory}: {error.strerror}"
 
     def _write(self) -> None:
         """Append what is queued. Raises ``OSError``."""
-        if lines := [self._queued.popleft() for _ in range(len(self._queued))]:
+        if self._queued:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._make_room()
-            with self._own.open("ab") as file:  # the first line break ends what was not written whole
+            lines = [self._queued.popleft() for _ in range(len(self._queued))]
+            with open(self._own, "ab", opener=_open) as file:
+                # the first line break ends what was not written whole
                 file.write(b"\n" + b"".join(to_json(line) + b"\n" for line in lines))
             self._failed = ""
 
     def _make_room(self) -> None:
         """Begin another file if this one has a quarter of the size, and remove the oldest ones."""
         part = self._size // 4
-        if self._own.exists() and self._own.stat().st_size > part:
+        if self._files().get(self._own, 0) > part:
             self._own.rename(self._own.with_suffix(f".{time.time_ns()}.jsonl"))
         left = self._size - part
-        for number, file in enumerate(self._files()):
-            left -= file.stat().st_size
+        for number, (file, size) in enumerate(self._files().items()):
+            left -= size
             if (left < 0 or number >= HISTORY_FILES) and file != self._own:
                 file.unlink(missing_ok=True)
 
-    def _files(self) -> list[Path]:
-        """The newest first."""
-        files = (file for file in self._directory.glob("stowage-*.jsonl") if file.is_file())
-        return sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True)
+    def _files(self) -> dict[Path, int]:
+        """Their sizes, the newest first. Other replicas may remove some meanwhile."""
+        found: dict[Path, os.stat_result] = {}
+        for file in self._directory.glob("stowage-*.jsonl"):
+            with suppress(FileNotFoundError):
+                found[file] = file.lstat()
+        newest = sorted(found.items(), key=lambda entry: entry[1].st_mtime_ns, reverse=True)
+        return {file: status.st_size for file, status in newest if stat.S_ISREG(status.st_mode)}
 
     def _lines_of(
         self, file: Path, kind: TypeAdapter[T], words: bytes, before: float, after: float
     ) -> Iterator[tuple[float, T]]:
         """Values with their moments, newest first."""
         unreadable = 0
-        for line in _backwards(file):
+        for line in self._backwards(file):
             try:
                 at = float(line.removeprefix(_AT).partition(b",")[0])
                 if not line.endswith(b"}"):
@@ -151,6 +164,15 @@ class History:
                 unreadable += 1
                 self._unreadable = max(self._unreadable, unreadable)
 
+    def _backwards(self, file: Path) -> Iterator[bytes]:
+        """``_backwards``; no lines of a file that cannot be read: those of the others count."""
+        try:
+            yield from _backwards(file)
+        except FileNotFoundError:
+            return  # removed by another replica
+        except OSError as error:
+            self._note(error)
+
 
 def history_of(settings: Settings) -> History | None:
     """That of this process, None where the settings name no directory."""
@@ -159,11 +181,18 @@ def history_of(settings: Settings) -> History | None:
     return History(Path(settings.history_path), settings.history_mib << 20, socket.gethostname())
 
 
+def _open(path: str, flags: int) -> int:
+    """Neither through a symbolic link, nor waiting for a reader of a FIFO; not for users of other groups."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o640)
+
+
 def _backwards(file: Path) -> Iterator[bytes]:
-    """The lines of a file that are not empty, the last one first; what is longer than a line is cut off."""
-    with file.open("rb") as opened:
+    """The lines of a file that are not empty, the last one first; what is longer than a line is cut off, and
+    what takes longer than ``_LONGEST`` is not read: nobody waits for it any more."""
+    until = time.monotonic() + _LONGEST
+    with open(file, "rb", opener=_open) as opened:
         end, rest = opened.seek(0, 2), b""
-        while end:
+        while end and time.monotonic() < until:
             start = max(0, end - _BLOCK)
             opened.seek(start)
             rest, *lines = (opened.read(end - start) + rest).split(b"\n")

@@ -97,10 +97,10 @@ class Inspector:
             await asyncio.sleep(INTERVAL if is_ready() else 0.2)
 
     async def _restore(self, kept: History) -> None:
-        since = time() - PAST
-        samples = await kept.last(_SAMPLE, b'"sample":', HISTORY_RUNS, after=since)
+        now = time()  # what is later was written while the clock was ahead
+        samples = await kept.last(_SAMPLE, b'"sample":', HISTORY_RUNS, now, now - PAST)
         self.history.restore(reversed(samples))
-        self.jobs.restore(await kept.last(RUN, b'"run":', HISTORY_RUNS, after=since))
+        self.jobs.restore(await kept.last(RUN, b'"run":', HISTORY_RUNS, now, now - PAST))
 
     def node_names(self) -> list[str]:
         return sorted(self._state.fleet.rows)
@@ -169,9 +169,10 @@ class Inspector:
     async def decisions(self, before: float, most: int) -> Sequence[tuple[str, Decision]]:
         """The last decisions ``before`` a moment with the keys of their pods, newest first: of this replica,
         or in the history."""
-        if self._kept:
-            return await self._kept.decisions("", before, most)
-        return self._decisions.latest(before)[:most]
+        past = await self._kept.decisions("", before, most) if self._kept else []
+        recent = self._decisions.latest(before)[:most]  # the disk may have failed
+        merged = {(key, d.at, d.verb): (key, d) for key, d in (*past, *recent)}
+        return sorted(merged.values(), key=lambda pair: pair[1].at, reverse=True)[:most]
 
     async def overview(self, most_waiting: int, namespace: str = "") -> Overview:
         return await overview(self._state, self.census, most_waiting, namespace, self.starts.of)

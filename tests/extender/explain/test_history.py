@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -16,8 +17,10 @@ from pydantic import TypeAdapter
 
 from extender.explain import history
 from extender.explain.answers import Decision, Explanation, Refusal
+from extender.explain.decision_log import Decisions
 from extender.explain.history import History, _backwards
-from tests.extender.builders import make_pod
+from extender.explain.inspector import Inspector
+from tests.extender.builders import make_node, make_pod, make_state
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 REFUSED = Explanation("default/p", {"GPUs": 8}, refusals=(Refusal("too few GPUs", 3, True, "n1"),))
@@ -168,3 +171,97 @@ def test_the_format_of_a_line(tmp_path: Path) -> None:
     assert list(line) == ["at", "decision"]
     key, said = line["decision"]
     assert (line["at"], key, said["verb"]) == (START.timestamp(), "default/p", "filter")
+
+
+async def test_nothing_is_written_through_a_link_and_nobody_waits_for_a_fifo(tmp_path: Path) -> None:
+    directory, other = tmp_path / "history", tmp_path / "other"
+    directory.mkdir()
+    other.write_text("mine")
+    link = directory / "stowage-a.jsonl"
+    for make in (lambda: link.symlink_to(other), lambda: os.mkfifo(link)):
+        make()
+        kept = History(directory, 1 << 20, "a")
+        kept.add_decision(make_pod("p"), decision(1))
+        began = time.monotonic()
+        assert await about(kept, "default/p") == []
+        assert time.monotonic() - began < 3
+        assert str(link) in kept.problem
+        link.unlink()
+        assert await about(kept, "default/p") == []
+    assert other.read_text() == "mine"
+    kept.add_decision(make_pod("p"), decision(2))
+    assert await about(kept, "default/p") == [decision(2)]
+    assert link.stat().st_mode & 0o137 == 0  # not for others
+
+
+async def test_a_file_that_goes_or_cannot_be_read_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, removed = History(tmp_path, 1 << 20, "a"), tmp_path / "stowage-removed.jsonl"
+    kept.add_decision(make_pod("p"), decision(1))
+    kept._write()
+    files = kept._files()
+    monkeypatch.setattr(kept, "_files", lambda: {removed: 7} | files)
+    assert await about(kept, "default/p") == [decision(1)]
+    assert kept.problem == ""
+    removed.symlink_to(tmp_path / "secret")
+    assert await about(kept, "default/p") == [decision(1)]
+    assert kept.problem == f"{removed}: Too many levels of symbolic links"
+
+
+async def test_a_file_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "_LONGEST", 0.2)
+    with (tmp_path / "stowage-x.jsonl").open("wb") as file:
+        file.truncate(1 << 42)
+    kept = History(tmp_path, 1 << 20, "a")
+    await about(kept, "default/p")
+    began = time.monotonic()
+    await asyncio.to_thread(kept._thread.shutdown)
+    assert time.monotonic() - began < 5
+
+
+async def test_lines_wait_until_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another replica may remove a file while this one looks at it."""
+    kept = History(tmp_path, 1 << 20, "a")
+    kept.add_decision(make_pod("p"), decision(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(kept, "_make_room", lambda: (tmp_path / "gone").stat())
+        assert await about(kept, "default/p") == []
+    assert await about(kept, "default/p") == [decision(1)]
+
+
+async def test_a_time_without_a_zone_is_not_read(tmp_path: Path) -> None:
+    """It could not be compared with the others."""
+    kept = History(tmp_path, 1 << 20, "a")
+    kept.add_decision(make_pod("p"), decision(1))
+    kept._write()
+    file = next(tmp_path.iterdir())
+    text = file.read_bytes()
+    assert b"01:00:00Z" in text
+    file.write_bytes(text + text.replace(b"01:00:00Z", b"01:00:00"))
+    assert await about(kept, "default/p") == [decision(1)]
+
+
+async def test_what_is_in_memory_is_shown_if_the_disk_fails(tmp_path: Path) -> None:
+    kept = History(tmp_path / "file" / "history", 1 << 20, "a")
+    decisions = Decisions(10, record=kept.add_decision)
+    inspector = Inspector(make_state(), decisions, kept=kept)
+    decisions.add(make_pod("p"), decision(1))
+    assert await inspector.decisions(float("inf"), 10) == [("default/p", decision(1))]  # from both
+    decisions.add(make_pod("q"), decision(2))
+    kept._directory.rename(tmp_path / "away")
+    kept._directory.write_text("no directory")
+    assert await inspector.decisions(float("inf"), 10) == [
+        ("default/q", decision(2)),
+        ("default/p", decision(1)),
+    ]
+    assert await inspector.decisions(decision(2).at.timestamp(), 10) == [("default/p", decision(1))]
+
+
+async def test_samples_of_a_clock_that_was_ahead_are_not_restored(tmp_path: Path) -> None:
+    kept, now = History(tmp_path, 1 << 20, "a"), time.time()
+    for at in (now - 7200, now + 86_400, now - 3600):
+        kept.add("sample", {"at": at}, at)
+    inspector = Inspector(make_state(make_node("n")), Decisions(10), kept=kept)
+    await inspector._restore(kept)
+    assert inspector.history.columns()["at"] == [now - 7200, now - 3600]

@@ -30,6 +30,7 @@ MAX_NESTING = 2  # nested macros: their work multiplies
 _MAX_ITEMS = 64  # of one macro, for the same reason
 _MAX_PATTERN = 256
 _STEPS_PER_CHARACTER = 8  # to compile one character of a pattern
+_STEPS_PER_CLASS = 150  # to compile one Unicode class of it, such as \pL
 _STEPS_PER_MATCH, _WORK_PER_STEP = 8, 64  # characters of a text x instructions of a pattern
 _MAX_PARTS = 1024  # of a split string
 _INTEGER = re.compile(r"[+-]?[0-9]{1,32}")
@@ -80,7 +81,9 @@ def _matches_cost(meter: Meter, text: object, pattern: object) -> int:
     if not isinstance(text, str) or not isinstance(pattern, str):
         return 0
     if (regex := _REGEXES.get(pattern)) is None:
-        meter.spend_compiling(_STEPS_PER_CHARACTER * min(len(pattern), _MAX_PATTERN))
+        classes = pattern.count("\\p", 0, _MAX_PATTERN) + pattern.count("\\P", 0, _MAX_PATTERN)
+        characters = min(len(pattern), _MAX_PATTERN)
+        meter.spend_compiling(_STEPS_PER_CHARACTER * characters + _STEPS_PER_CLASS * classes)
         regex = _compile_regex(pattern)
         _REGEXES.put(pattern, regex, 64 + len(pattern))
     return _STEPS_PER_MATCH + len(text) * regex.programsize // _WORK_PER_STEP if regex else 0

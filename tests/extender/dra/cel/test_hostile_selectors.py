@@ -111,3 +111,12 @@ def test_a_step_of_a_pattern_takes_microseconds(pattern):
     with suppress(Unsupported):
         compile_selector(f"'{'a' * 500}'.matches('{pattern}')", meter)(DEVICE, meter)
     assert time.process_time() - started < 50e-6 * (200 + MOST_STEPS - meter.left)
+
+
+@pytest.mark.parametrize("pattern", [r"\\pL" * 85, r"\\PL" * 85, "(?i)" + r"[^\\pL]" * 40])
+def test_unicode_classes_are_paid_for(pattern):
+    """Each takes 140 us to compile, also where the pattern is too large in the end."""
+    meter = Meter()
+    with suppress(Unsupported):
+        compile_selector(f"'a'.matches('{pattern}')", meter)(DEVICE, meter)
+    assert MOST_STEPS - meter.left > 140 * pattern.lower().count("p")

@@ -129,8 +129,10 @@ def _place_in_order(
     left = GANG_PLACED
     with ExitStack() as held:
         for members in order:
-            candidates = _Candidates(fleet, policy, nodes, members, far(members.request), allowed(members))
             is_last = members is order[-1]
+            if not left and not is_last:
+                continue
+            candidates = _Candidates(fleet, policy, nodes, members, far(members.request), allowed(members))
             if is_last and (rows := candidates.rows_by_count(members.count)) is not None:
                 wanted = members.count
             else:

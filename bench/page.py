@@ -169,7 +169,7 @@ _SHOTS = (
     ("page-40-light", 40, "light", "#sel=gpu/mig-002/3"),
     ("page-40-dark", 40, "dark", "#q=is:stranded"),
     ("page-2000-light", 2000, "light", ""),
-    ("page-2000-dark", 2000, "dark", "#colour=use"),
+    ("page-2000-dark", 2000, "dark", "#color=use"),
 )
 """File, nodes, color scheme and view."""
 

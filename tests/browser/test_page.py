@@ -141,7 +141,7 @@ def test_the_keyboard_reaches_everything(page: Page, fleet_url: str) -> None:
 def test_a_link_shows_the_same_again(page: Page, fleet_url: str) -> None:
     pod = next(pod for node in fleet(fleet_url)["nodes"] for pod, *_ in node["pods"])
     open_page(
-        page, fleet_url, f"#view=map&colour=use&sort=free&q=is%3Amig&sel=pod%2F{pod.replace('/', '%2F')}"
+        page, fleet_url, f"#view=map&color=use&sort=free&q=is%3Amig&sel=pod%2F{pod.replace('/', '%2F')}"
     )
     page.wait_for("document.querySelector('#panel pre')")
     assert text(page, "#panel h2") == pod
@@ -419,7 +419,7 @@ def test_hostile_names_are_text(page: Page, tmp_path: Path) -> None:
             metadata["labels"] = {"stowage.dev/queue": HOSTILE + HIDDEN}
     items[0]["metadata"]["name"] = f"{HOSTILE}\"'`${{1}}"
     with serving(write_snapshot(tmp_path / "hostile.json", *items)) as url:
-        open_page(page, url, "#view=rows&colour=pod")
+        open_page(page, url, "#view=rows&color=pod")
         assert page.run("document.querySelectorAll('img[src=x]').length") == 0
         assert HOSTILE in text(page, "#fleet-grid")
         assert HOSTILE in text(page, "#panel")

@@ -1,8 +1,8 @@
-/** Reads /debug, with a bearer token where it wants one. Paths are relative, so that a proxy may add a prefix. */
+/** Reads /debug, with a bearer token if required. Paths are relative, so that a proxy may add a prefix. */
 
 const KEY = "stowage-token";
 
-/** An answer other than 200; `status` is 0 where there was none. */
+/** An answer other than 200; `status` is 0 without an answer. */
 export class ApiError extends Error {
   constructor(status, text) {
     super(text);
@@ -10,12 +10,12 @@ export class ApiError extends Error {
   }
 }
 
-// As extender/untrusted/visible.py: control characters, marks of direction, what has no width.
+// As in extender/untrusted/visible.py: control characters, direction marks, zero-width characters.
 const HIDDEN = /(?!\n)[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu;
 const escaped = (text) => text.replace(/[^]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
 const visible = (text) => text.replace(HIDDEN, escaped);
 
-/** JSON with nothing hidden in texts and names of members, which strangers write. Most of it is parsed at once. */
+/** JSON without hidden characters in texts and keys, which are untrusted. Most answers are parsed without this step. */
 function parsed(text) {
   const hides = text.search(HIDDEN) >= 0 || /\\[bfrtu]/.test(text);
   return JSON.parse(text, hides ? shown : undefined);
@@ -27,10 +27,10 @@ function shown(_, value) {
   return Object.fromEntries(Object.entries(value).map(([name, member]) => [visible(name), member]));
 }
 
-/** The JSON of a path, with hidden characters escaped. Asks for a token and tries again on 401. Throws ApiError. */
+/** The JSON of a path, with hidden characters escaped. On 401, asks for a token and retries. Throws ApiError. */
 export async function read(path, problem = "") {
   const token = sessionStorage.getItem(KEY);
-  // Two headers: the API server removes the first one from what it proxies.
+  // Two headers: the API server removes the first one from requests that it proxies.
   const value = `Bearer ${token}`;
   const headers = token ? { Authorization: value, "X-Stowage-Authorization": value } : {};
   let response;
@@ -41,7 +41,7 @@ export async function read(path, problem = "") {
   }
   if (response.status === 401) {
     sessionStorage.removeItem(KEY);
-    await askToken(token ? "This token is not accepted." : problem);
+    await askToken(token ? "This token was rejected." : problem);
     return read(path);
   }
   if (!response.ok) throw new ApiError(response.status, await detail(response));
@@ -59,7 +59,7 @@ async function detail(response) {
 
 let asking = null;
 
-/** Ask once, however many requests wait for the token. */
+/** Ask once, however many requests need the token. */
 function askToken(problem) {
   asking ??= new Promise((resolve) => {
     const dialog = document.getElementById("token-dialog");
@@ -81,8 +81,8 @@ function askToken(problem) {
 }
 
 /**
- * Call `work` now and every `seconds` after it is done, but not while the tab is hidden. `work` returns the
- * seconds to wait instead, or nothing.
+ * Call `work` now, and again `seconds` after each call ends, but not while the tab is hidden. `work` may return
+ * another number of seconds.
  */
 export function poll(work, seconds) {
   let timer = null;

@@ -1,8 +1,8 @@
-/** Small helpers. Every text goes in as a text node: names are written by strangers. */
+/** DOM helpers. All texts are inserted as text nodes, because names are untrusted. */
 
 /**
  * An element. `attributes` sets attributes, and properties for keys that begin with a dot; `children` are nodes
- * or texts; null ones are left out.
+ * or texts; null is skipped.
  */
 export function el(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -28,7 +28,7 @@ export function svg(tag, attributes = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
-/** 1234.5 as "1,234.5", with at most so many decimal places. */
+/** 1234.5 as "1,234.5", with a maximum number of decimals. */
 export function number(value, places = 0) {
   return value.toLocaleString("en", { maximumFractionDigits: places });
 }
@@ -51,7 +51,7 @@ export function duration(seconds) {
   return `${Math.round(s / 86400)} d`;
 }
 
-/** When a waiting pod will start, by its forecast. */
+/** The forecast start of a pending pod, as text. */
 export function startsIn({ half, most, node, needs, ends }) {
   if (half === null) return "not expected to start: no predictable end of a pod makes room for it";
   const within = (at) => (at === null ? "an unknown time" : duration(at - Date.now() / 1000));
@@ -60,7 +60,7 @@ export function startsIn({ half, most, node, needs, ends }) {
   return `likely to start within ${within(half)} (50 %), within ${within(most)} (90 %)${once}`;
 }
 
-/** Download a table as CSV. A text that a spreadsheet would run begins with an apostrophe. */
+/** Download a table as CSV. Texts that a spreadsheet would run as formulas get an apostrophe in front. */
 export function csv(name, head, rows) {
   const plain = (value) => (typeof value === "number" ? String(Math.round(value * 1000) / 1000) : String(value).replace(/^[=+@\t\r-]/, "'$&"));
   const cell = (value) => `"${plain(value).replaceAll('"', '""')}"`;

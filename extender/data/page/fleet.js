@@ -1,7 +1,7 @@
-/** The fleet as /debug/fleet describes it: decoded, kept up to date, filtered and sorted. */
+/** The fleet of /debug/fleet: decoded, updated, filtered and sorted. */
 
 const WHOLE = 1000;
-const GONE = 0.05; // less than this of compute or memory is nothing left, as in packing/fleet/stranded.py
+const GONE = 0.05; // a smaller free fraction of compute or memory counts as none, as in packing/fleet/stranded.py
 
 /** A row of /debug/fleet as an object. See FleetRow in extender/explain/fleet_row.py. */
 export function decode(row) {
@@ -11,7 +11,7 @@ export function decode(row) {
     model: row.model,
     spot: row.spot,
     closed: row.closed,
-    counted: Boolean(row.count), // the census has it: it has GPUs
+    counted: Boolean(row.count), // whether the census counts it: it has GPUs
     offered,
     total,
     used,
@@ -55,7 +55,7 @@ function addPart(node, resources, [gpu, pod, resource, devices, milli, mib, star
   }
 }
 
-/** What is used and free of a GPU. */
+/** Used and free fractions of a GPU. */
 function summarise(gpu) {
   const { node, parts } = gpu;
   const memory = gpu.memory || 1;
@@ -74,9 +74,9 @@ function summarise(gpu) {
 }
 
 /**
- * Which free room of a node is stranded, and why. The node has too little CPU or host memory for pods of the
- * average kind on max(R - C / c, 0) of its R free GPUs (packing/fleet/stranded.py): the last ones are `isShort`.
- * What nine tenths of the node have for each GPU is always enough.
+ * The stranded free room of a node, and the reason. The node has too little CPU or host memory for average pods
+ * on max(R - C / c, 0) of its R free GPUs (packing/fleet/stranded.py): the last ones are `isShort`. Nine tenths of
+ * the node's CPU or memory per GPU are always enough.
  */
 export function strand(node, [cpu, memory]) {
   const offered = node.gpus.filter((gpu) => gpu.isOffered);
@@ -88,7 +88,7 @@ export function strand(node, [cpu, memory]) {
   let short = Math.max(0, ...lacking);
   const what = lacking[0] >= lacking[1] ? "CPU" : "memory";
   for (const gpu of node.gpus) {
-    gpu.why = node.offered ? (gpu.takes ? "" : "the GPU takes no pods") : node.closed;
+    gpu.why = node.offered ? (gpu.takes ? "" : "the GPU accepts no pods") : node.closed;
     gpu.isUsable = !gpu.why;
     gpu.isShort = false;
   }
@@ -114,18 +114,18 @@ function islandsOf(node, islands) {
   return groups.filter((group) => group.gpus.length).sort((a, b) => a.gpus[0] - b.gpus[0]);
 }
 
-/** All nodes, and the waiting pods. */
+/** All nodes, and the pending pods. */
 export class Fleet {
   nodes = new Map();
   pods = new Map();
   waiting = [];
   moreWaiting = 0;
   totals = null; // of the census: see Totals in extender/cluster/census.py
-  beside = [0, 0]; // CPU in milli and MiB that pods ask for beside one GPU
+  beside = [0, 0]; // CPU in milli and MiB that pods request per GPU
   version = "";
   changes = 0;
 
-  /** Take in an answer of /debug/fleet; whether anything is different now. */
+  /** Apply an answer of /debug/fleet; returns whether anything changed. */
   apply(answer) {
     if (answer.all) this.nodes.clear();
     const fresh = answer.nodes.map(decode);
@@ -162,7 +162,7 @@ const IS = {
   stranded: (node) => node.stranded > 0 || node.gpus.some((gpu) => gpu.strands),
 };
 
-/** A filter of nodes and pods from what the user typed. `pod` is null where no word can name a pod. */
+/** A filter of nodes and pods from the user's words. `pod` is null if no word can name a pod. */
 export function parseFilter(text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   const tests = words.map((word) => {
@@ -205,7 +205,7 @@ function podTest(pod, { key, value }) {
   return text.toLowerCase().includes(value);
 }
 
-/** How many characters all names have in common at their beginning and end, cut where a part of a name ends. */
+/** Lengths of the common prefix and suffix of all names, cut at the end of a name component. */
 export function commonEnds(names) {
   if (names.length < 2) return [0, 0];
   const shared = (texts) => {
@@ -234,7 +234,7 @@ export function labelKeys(fleet) {
   return [...counts].filter(([, pods]) => pods > 1).sort((a, b) => b[1] - a[1] || byName(a[0], b[0])).map(([key]) => key).slice(0, 20);
 }
 
-/** The pending pods in groups of one job, in the order of their first pods. */
+/** The pending pods grouped by job, in the order of their first pods. */
 export function byJob(waiting) {
   const jobs = new Map();
   for (const pod of waiting) {
@@ -246,7 +246,7 @@ export function byJob(waiting) {
 
 const add = (sums, key, amount) => sums.set(key, (sums.get(key) ?? 0) + amount);
 
-/** {name, gpus, pods, waiting} of each namespace, queue or value of a label, the largest first; "" for pods without. `more`: names of others. */
+/** {name, gpus, pods, waiting} of each namespace, queue or value of a label, the largest first; "" for pods without one. `more`: further names. */
 export function teams(fleet, by, more = []) {
   const found = new Map();
   const teamOf = (pod) => {
@@ -264,7 +264,7 @@ export function teams(fleet, by, more = []) {
   return [...found.values()].sort((a, b) => b.gpus - a.gpus || b.waiting - a.waiting || byName(a.name, b.name)).slice(0, 30);
 }
 
-/** Words that a filter may go on with. */
+/** Suggestions for the next word of a filter. */
 export function suggestions(fleet) {
   const nodes = [...fleet.nodes.values()];
   const words = [

@@ -1,9 +1,9 @@
-/** When the pods of a job had GPUs: a bar for each run, over the last hours. */
+/** GPUs of a job over time: a bar for each run of a pod in the last hours. */
 
 import { csvButton, duration, el, hideTip, number, plural, showTip } from "./dom.js";
 import { commonEnds } from "./fleet.js";
 
-const SHORTEST = 600; // seconds that the axis shows at least
+const SHORTEST = 600; // minimum seconds on the axis
 const LONGEST = 36 * 3600;
 const HEAD = ["pod", "job", "node", "GPUs", "start", "end"];
 const iso = (at) => (at === null ? "" : new Date(1000 * at).toISOString());

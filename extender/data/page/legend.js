@@ -1,4 +1,4 @@
-/** What the colours and patterns mean. A click on a name filters by it. */
+/** The legend of colors and patterns. A click on a name filters by it. */
 
 import { byId, el } from "./dom.js";
 
@@ -7,9 +7,9 @@ function key(swatch, text, click = null) {
   return click ? el("button", { class: "key", type: "button", onclick: click, title: `Filter: ${text}` }, parts) : el("span", { class: "key" }, parts);
 }
 
-function swatch(colour, kind = "") {
+function swatch(color, kind = "") {
   const element = el("span", { class: `swatch ${kind}`, "aria-hidden": "true" });
-  if (colour) element.style.setProperty("--c", colour);
+  if (color) element.style.setProperty("--c", color);
   return element;
 }
 
@@ -25,7 +25,7 @@ export function showLegend(palette, fleet, search) {
   if (state === before) return;
   before = state;
   byId("legend").replaceChildren(
-    ...colours(palette, hasOther, search),
+    ...colors(palette, hasOther, search),
     el("span", { class: "gap" }),
     key(swatch("", "free"), "free"),
     key(swatch("", "short"), "little CPU or memory left"),
@@ -34,7 +34,7 @@ export function showLegend(palette, fleet, search) {
   );
 }
 
-function colours(palette, hasOther, search) {
+function colors(palette, hasOther, search) {
   if (palette.by === "use") {
     const steps = [0, 0.2, 0.4, 0.6, 0.8, 1].map((share) => palette.ramp(share));
     const ramp = el("span", { class: "swatch ramp", "aria-hidden": "true" });

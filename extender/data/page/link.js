@@ -1,6 +1,6 @@
-/** What is shown, kept in the fragment of the address: a link to it can be shared. The server never sees it. */
+/** The state of the view, in the fragment of the URL so that links can be shared. The server never sees it. */
 
-const DEFAULTS = { q: "", view: "", colour: "", sort: "model", sel: "" };
+const DEFAULTS = { q: "", view: "", color: "", sort: "model", sel: "" };
 
 export class Link extends EventTarget {
   values = { ...DEFAULTS };
@@ -14,7 +14,7 @@ export class Link extends EventTarget {
     });
   }
 
-  /** Set some of the values; the address follows. `step`: the Back button returns to what was before. */
+  /** Set some of the values, and update the URL. `step`: the Back button restores the values before. */
   set(values, step = false) {
     const before = JSON.stringify(this.values);
     Object.assign(this.values, values);

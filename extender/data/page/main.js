@@ -1,7 +1,7 @@
-/** Puts the page together: reads the fleet, draws what the link says, and follows keys and clicks. */
+/** Assembles the page: reads the fleet, draws the view that the link describes, and handles keys and clicks. */
 
 import { ApiError, poll, read } from "./api.js";
-import { COLOURS, Palette, isDark } from "./colours.js";
+import { COLORS, Palette, isDark } from "./colors.js";
 import { byId, csv, duration, el, hideTip, number, plural } from "./dom.js";
 import { Fleet, SORTS, commonEnds, parseFilter, suggestions } from "./fleet.js";
 import { showLegend } from "./legend.js";
@@ -11,7 +11,7 @@ import { Panel } from "./panel.js";
 import { Rows } from "./rows.js";
 import { Strip } from "./strip.js";
 
-const MANY = 150; // nodes from which on the map is shown first
+const MANY = 150; // minimum number of nodes for which the map is the default view
 const fleet = new Fleet();
 const link = new Link();
 const grid = byId("fleet-grid");
@@ -23,16 +23,16 @@ const shown = { nodes: [], look: null, active: null, loaded: false, at: 0 };
 const viewName = () => (link.values.view in views ? link.values.view : fleet.withGpus().length > MANY ? "map" : "rows");
 const current = () => views[viewName()];
 
-function colourBy() {
-  if (link.values.colour in COLOURS) return link.values.colour;
+function colorBy() {
+  if (link.values.color in COLORS) return link.values.color;
   return [...fleet.pods.values()].some((pod) => pod.queue) ? "queue" : "namespace";
 }
 
-/** Draw everything as the fleet and the link are now. */
+/** Draw the fleet as the link describes. */
 function draw() {
   if (!shown.loaded) return;
   const filter = parseFilter(link.values.q);
-  const palette = new Palette(colourBy(), fleet, isDark());
+  const palette = new Palette(colorBy(), fleet, isDark());
   const [kind, name, index] = link.selection;
   const picked = kind === "pod" && fleet.pods.has(name) ? name : "";
   const sort = SORTS[link.values.sort] ? link.values.sort : "model";
@@ -62,7 +62,7 @@ function controls(filter) {
   const all = fleet.withGpus().length;
   byId("filter-count").textContent = filter.empty ? plural(all, "node") : `${number(shown.nodes.length)} of ${plural(all, "node")}`;
   if (document.activeElement !== byId("filter")) byId("filter").value = link.values.q;
-  byId("colour").value = colourBy();
+  byId("color").value = colorBy();
   byId("sort").value = SORTS[link.values.sort] ? link.values.sort : "model";
   for (const button of byId("view").querySelectorAll("button")) {
     button.setAttribute("aria-pressed", String(button.value === viewName()));
@@ -82,7 +82,7 @@ function message(title, text = "", button = null) {
   if (title) place.replaceChildren(el("strong", {}, title), text, ...(button ? [el("div", {}, button)] : []));
 }
 
-/** Offer words after those that are typed already. */
+/** Suggest words to follow the typed ones. */
 function suggest() {
   const before = link.values.q ? `${link.values.q} ` : "";
   byId("words").replaceChildren(...suggestions(fleet).map((word) => el("option", { value: before + word })));
@@ -109,7 +109,7 @@ function clicked(event) {
   else if (viewName() === "map" || event.target.closest(".name")) select(`node/${found.node.name}`);
 }
 
-/** Keys of the grid: move, or open what is active. */
+/** Handle keys of the grid: move, or open the active item. */
 function gridKey(event) {
   const moves = ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "End", "PageUp", "PageDown"];
   if (!shown.nodes.length || event.ctrlKey || event.altKey || event.metaKey) return;
@@ -129,8 +129,8 @@ const KEYS = {
   "/": () => byId("filter").select(),
   v: () => link.set({ view: viewName() === "rows" ? "map" : "rows" }),
   c: () => {
-    const names = Object.keys(COLOURS);
-    link.set({ colour: names[(names.indexOf(colourBy()) + 1) % names.length] });
+    const names = Object.keys(COLORS);
+    link.set({ color: names[(names.indexOf(colorBy()) + 1) % names.length] });
   },
   w: () => {
     select("");
@@ -177,7 +177,7 @@ async function follow() {
   }
 }
 
-/** Say what is wrong; the seconds until the next attempt. */
+/** Show the problem; returns the seconds until the next attempt. */
 function failed(error) {
   const texts = {
     0: ["lost", "connection lost", "Stowage does not answer", "This page retries every few seconds."],
@@ -234,7 +234,7 @@ async function copyLink() {
   setTimeout(() => (button.textContent = "Copy link"), 2000);
 }
 
-/** Download the nodes that are shown. */
+/** Download the displayed nodes. */
 function nodesAsCsv() {
   const rows = shown.nodes.map((node) => [node.name, node.model, node.zone, node.total, node.whole, node.free, node.stranded, node.pods.length, node.closed || node.problem]);
   csv("nodes", ["node", "model", "zone", "GPUs", "entirely free", "free", "stranded", "pods", "note"], rows);
@@ -245,9 +245,9 @@ function wire() {
     const text = name === "rows" ? "Rows" : "Map";
     byId("view").append(el("button", { type: "button", value: name, title: `${text} (v)`, onclick: () => link.set({ view: name }) }, text));
   }
-  byId("colour").append(...Object.entries(COLOURS).map(([value, text]) => el("option", { value }, text)));
+  byId("color").append(...Object.entries(COLORS).map(([value, text]) => el("option", { value }, text)));
   byId("sort").append(...Object.entries(SORTS).map(([value, [text]]) => el("option", { value }, text)));
-  byId("colour").addEventListener("change", (event) => link.set({ colour: event.target.value }));
+  byId("color").addEventListener("change", (event) => link.set({ color: event.target.value }));
   byId("sort").addEventListener("change", (event) => link.set({ sort: event.target.value }));
   byId("filter").addEventListener("input", (event) => link.set({ q: event.target.value.trim() }));
   byId("filter").addEventListener("focus", () => suggest());

@@ -12,18 +12,18 @@ function css(name) {
   const probe = el("i", {});
   probe.style.color = `var(${name})`;
   document.body.append(probe);
-  const colour = getComputedStyle(probe).color;
+  const color = getComputedStyle(probe).color;
   probe.remove();
-  return colour;
+  return color;
 }
 
-/** Sizes in pixels: of a GPU's bar and of a block's least width, chosen so that many nodes fit and few do not look lost. */
+/** Sizes in pixels: of a GPU's bar, and the minimum width of a block, so that many nodes fit and few fill the map. */
 function sizes(count) {
   if (count <= 120) return { bar: 14, high: 34, least: 72 };
   return count <= 600 ? { bar: 9, high: 24, least: 60 } : { bar: 7, high: 18, least: 52 };
 }
 
-/** A text that is at most so wide, without its middle: names of nodes differ at their ends. */
+/** A text cut in the middle to a maximum width: names of nodes differ at their ends. */
 function fitted(context, text, width) {
   let [kept, shown] = [Math.min(text.length, 100), text];
   for (; kept > 2 && context.measureText(shown).width > width; kept -= 1) {
@@ -59,7 +59,7 @@ export class FleetMap {
     this.#lay();
   }
 
-  /** Give every node its block, and every group of them its heading. */
+  /** Assign a block to every node, and a heading to every group. */
   #lay() {
     if (this.#spacer.parentNode !== this.#grid || !this.#look) return;
     const width = this.#grid.clientWidth;
@@ -95,28 +95,28 @@ export class FleetMap {
     const top = this.#grid.scrollTop;
     context.setTransform(scale, 0, 0, scale, 0, -top * scale);
     const names = ["--text", "--muted", "--line", "--line-strong", "--focus", "--surface", "--warn"];
-    const colours = Object.fromEntries(names.map((name) => [name.slice(2), css(name)]));
-    const hatch = this.#hatch(colours, scale);
-    if (this.#look.grouped) this.#headings(context, colours, width);
+    const colors = Object.fromEntries(names.map((name) => [name.slice(2), css(name)]));
+    const hatch = this.#hatch(colors, scale);
+    if (this.#look.grouped) this.#headings(context, colors, width);
     for (const block of this.#blocks) {
       if (block.y + block.h < top - 4 || block.y - LABEL > top + height) continue;
-      this.#block(context, block, colours, hatch);
+      this.#block(context, block, colors, hatch);
     }
     this.#mark();
   }
 
-  #headings(context, colours, width) {
+  #headings(context, colors, width) {
     context.textBaseline = "middle";
     for (const { y, model, nodes } of this.#groups) {
       const gpus = nodes.reduce((sum, node) => sum + node.total, 0);
       const used = nodes.reduce((sum, node) => sum + node.used, 0);
       context.font = "600 13px system-ui, sans-serif";
-      context.fillStyle = colours.text;
+      context.fillStyle = colors.text;
       const title = (model || "unknown model").slice(0, 60);
       const [wide, line] = [Math.min(context.measureText(title).width, width - 2 * PAD), y + 18];
       context.fillText(fitted(context, title, wide), PAD, line);
       context.font = "12px system-ui, sans-serif";
-      context.fillStyle = colours.muted;
+      context.fillStyle = colors.muted;
       const percent = gpus ? Math.round((100 * used) / gpus) : 0;
       const whole = nodes.reduce((sum, node) => sum + node.whole, 0);
       const texts = [plural(nodes.length, "node"), plural(gpus, "GPU"), `${percent} % in use`, `${number(whole)} entirely free`];
@@ -126,13 +126,13 @@ export class FleetMap {
     }
   }
 
-  #hatch(colours, scale) {
+  #hatch(colors, scale) {
     const tile = el("canvas", { width: 4 * scale, height: 4 * scale });
     const context = tile.getContext("2d");
     context.scale(scale, scale);
-    context.fillStyle = colours.line;
+    context.fillStyle = colors.line;
     context.fillRect(0, 0, 4, 4);
-    context.strokeStyle = colours.muted;
+    context.strokeStyle = colors.muted;
     for (const at of [-4, 0, 4]) {
       context.beginPath();
       context.moveTo(at, 4);
@@ -145,16 +145,16 @@ export class FleetMap {
   }
 
   /** One node: a bar for each GPU, filled from below; a line under the bars of one island. */
-  #block(context, { node, position, x, y, w, h, bar }, colours, hatch) {
+  #block(context, { node, position, x, y, w, h, bar }, colors, hatch) {
     const { palette, picked, dims } = this.#look;
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
-    context.fillStyle = node.closed ? colours.warn : colours.text;
+    context.fillStyle = node.closed ? colors.warn : colors.text;
     const [start, end] = this.#look.ends;
     context.fillText(fitted(context, node.name.slice(start, node.name.length - end), w), x + 1, y - LABEL / 2);
     node.gpus.forEach((gpu, i) => {
       const left = x + 1.5 + i * bar;
-      context.fillStyle = colours.surface;
+      context.fillStyle = colors.surface;
       context.fillRect(left, y + 1, bar - 1, h - 4);
       for (const { x: from, y: lane, w: part, h: share, kind, part: of } of rectangles(gpu)) {
         if (kind === "free") continue;
@@ -163,24 +163,24 @@ export class FleetMap {
         context.globalAlpha = pod && picked !== pod.key && dims(pod) ? 0.2 : kind === "short" ? 0.35 : 1;
         const low = y + 1 + (h - 4) * (1 - from - part);
         context.fillRect(left + lane * (bar - 1), low, share * (bar - 1), (h - 4) * part);
-        if (pod && picked === pod.key) this.#frame(context, [left, low, bar - 1, (h - 4) * part], colours.text);
+        if (pod && picked === pod.key) this.#frame(context, [left, low, bar - 1, (h - 4) * part], colors.text);
       }
       context.globalAlpha = 1;
-      context.strokeStyle = colours["line-strong"];
+      context.strokeStyle = colors["line-strong"];
       context.lineWidth = 0.7;
       context.strokeRect(left, y + 1, bar - 1, h - 4);
     });
-    context.fillStyle = node.closed ? colours.warn : colours["line-strong"];
+    context.fillStyle = node.closed ? colors.warn : colors["line-strong"];
     if (!node.gpus.length) context.fillRect(x + 1, y + h / 2, w - 2, 2);
     for (const group of node.islands) {
       const [first, last] = [group.gpus[0], group.gpus.at(-1)];
       if (group.linked) context.fillRect(x + 1.5 + first * bar, y + h - 1.5, (last - first + 1) * bar - 1, 1.8);
     }
-    if (this.#active?.[0] === position) this.#frame(context, [x - 1.5, y - 2, w + 2, h + 3], colours.focus);
+    if (this.#active?.[0] === position) this.#frame(context, [x - 1.5, y - 2, w + 2, h + 3], colors.focus);
   }
 
-  #frame(context, box, colour) {
-    context.strokeStyle = colour;
+  #frame(context, box, color) {
+    context.strokeStyle = color;
     context.lineWidth = 2;
     context.strokeRect(...box);
   }

@@ -1,4 +1,4 @@
-/** The panel beside the fleet: the pending pods, or the story of what is selected. */
+/** The panel next to the fleet: the pending pods, or details of the selection. */
 
 import { read } from "./api.js";
 import { byId, csvButton, duration, el, number, plural, startsIn } from "./dom.js";
@@ -14,7 +14,7 @@ export class Panel {
   #report = null;
   #problem = "";
 
-  /** `view`: {fleet, look, selection, go}; `go` selects something else, "" for nothing. */
+  /** `view`: {fleet, look, selection, go}; `go` changes the selection, "" clears it. */
   show(view) {
     const [kind, name, index] = view.selection;
     const title = view.selection.join("/");
@@ -65,7 +65,7 @@ export class Panel {
     ];
   }
 
-  /** What each team has and has had since Stowage started, and how many of its pods wait; a team is a namespace, a queue, or the value of a label. */
+  /** GPUs of each team now and since Stowage started, and its pending pods; a team is a namespace, a queue, or the value of a label. */
   #teams({ fleet, hours, search, again }) {
     const choices = ["namespace", "queue", ...labelKeys(fleet)];
     const by = choices.includes(localStorage.getItem("stowage-team")) ? localStorage.getItem("stowage-team") : "namespace";

@@ -1,13 +1,13 @@
-/** The fleet as rows, of which only those that can be seen are in the document. */
+/** The fleet as rows; only the visible ones are in the document. */
 
 import { el, hideTip, number, plural, showTip } from "./dom.js";
 import { gpuName, gpuText, nodeText, partText, rectangles } from "./tile.js";
 
 const SPARE = 6;
-const TAIL = 10; // characters at the end of a name that are always shown: there names differ
+const TAIL = 10; // characters at the end of a name that are always shown, because names differ there
 const PERCENT = (value) => `${(100 * value).toFixed(2)}%`;
 
-/** The tile of a GPU. `look`: {palette, filter, picked}, the colours, the filter and the selected pod's key. */
+/** The tile of a GPU. `look`: {palette, filter, picked}, the colors, the filter and the selected pod's key. */
 export function tile(gpu, look, attributes = {}) {
   const element = el("div", { class: gpu.over ? "gpu over" : "gpu", "data-gpu": gpu.index, ...attributes });
   for (const { x, y, w, h, kind, part } of rectangles(gpu)) {
@@ -39,7 +39,7 @@ function pills(node) {
   return found;
 }
 
-/** A sign for nodes where only the device plugin knows which GPU a pod has. */
+/** A mark for nodes where only the device plugin knows the GPUs of pods. */
 function guess(node) {
   const title = "The device plugin chooses the GPUs: pods are drawn in order of arrival";
   return node.pods.some((pod) => !pod.exact) ? el("span", { class: "guess", title }, "≈") : null;
@@ -47,13 +47,13 @@ function guess(node) {
 
 function left(node) {
   if (!node.gpus.length) return "";
-  if (!node.offered) return el("span", { class: "muted" }, "takes no pods");
+  if (!node.offered) return el("span", { class: "muted" }, "no new pods");
   const rest = node.free - node.whole > 0.05 ? `${number(node.free, 1)} in total` : "";
   const free = node.whole ? [el("b", { class: "num" }, String(node.whole)), " whole"] : rest ? "none whole" : el("span", { class: "muted" }, "full");
   return [free, rest && el("div", { class: "muted num" }, rest)].flat();
 }
 
-/** The gap between two tiles: bridged where one pod has both GPUs whole. */
+/** The gap between two tiles: filled if one pod holds both GPUs whole. */
 function between(first, second, look) {
   const pod = wholePod(first);
   const joined = pod && pod === wholePod(second);
@@ -120,7 +120,7 @@ export class Rows {
     this.#draw();
   }
 
-  /** Scroll so that the position can be seen. */
+  /** Scroll until the position is visible. */
   reveal(position) {
     const { scrollTop, clientHeight } = this.#grid;
     if (position * this.#high < scrollTop) this.#grid.scrollTop = position * this.#high;
@@ -134,7 +134,7 @@ export class Rows {
     return Math.max(1, Math.floor(this.#grid.clientHeight / this.#high) - 1);
   }
 
-  /** Where an arrow key leads from a position: [position, GPU or -1]. */
+  /** The target of an arrow key from a position: [position, GPU or -1]. */
   move([position, gpu], key) {
     const last = this.#nodes.length - 1;
     const steps = { ArrowUp: -1, ArrowDown: 1, PageUp: -this.page, PageDown: this.page, Home: -last, End: last };
@@ -196,7 +196,7 @@ export class Rows {
     return showTip(event.clientX, event.clientY, title, own + gpuText(found.gpu));
   }
 
-  /** What an element of a row shows: {node, position, gpu, pod}, null for nothing. */
+  /** The content of an element of a row: {node, position, gpu, pod}, null for none. */
   at(target) {
     const name = target.closest?.(".row")?.dataset.node;
     const position = this.#nodes.findIndex((node) => node.name === name);

@@ -1,4 +1,4 @@
-/** What is known of one node, GPU or pod, as elements for the panel. */
+/** Details of a node, GPU or pod, as elements for the panel. */
 
 import { duration, el, gib, number, plural, startsIn } from "./dom.js";
 import { jobRuns } from "./gantt.js";
@@ -15,7 +15,7 @@ const raw = (path) => el("p", { class: "source" }, el("a", { href: path, target:
 const cpu = ([free, total]) => `${number(free / 1000, 1)} of ${number(total / 1000, 1)} CPUs free`;
 const memory = ([free, total]) => `${gib(free)} of ${gib(total)} free`;
 
-/** Pods with what they have of a node or GPU. `parts`: {pod, text}. */
+/** Pods with their share of a node or GPU. `parts`: {pod, text}. */
 function podList(parts, look, go) {
   const items = parts.map(({ pod, gpu, text }) => {
     const swatch = el("span", { class: "swatch" });
@@ -25,7 +25,7 @@ function podList(parts, look, go) {
   return items.length ? el("ul", { class: "list" }, items) : el("p", { class: "muted" }, "No pod uses it.");
 }
 
-/** A GPU: its tile, its size and who has what of it. */
+/** A GPU: its tile, its size, and its pods with their shares. */
 export function gpuStory(gpu, look, go) {
   const { node } = gpu;
   const parts = gpu.parts.filter((part) => part.pod).map((part) => ({ pod: part.pod, gpu, text: partText(part) }));
@@ -56,7 +56,7 @@ function axis(gpu) {
   return el("div", { class: "axis", "aria-hidden": "true" }, el("span", {}, from), el("span", {}, to));
 }
 
-/** A node: what is left, why it takes nothing, and its pods. */
+/** A node: its free resources, why it accepts no pods, and its pods. */
 export function nodeStory(node, look, go) {
   const parts = node.pods.map((pod) => {
     const gpus = [...pod.gpus];
@@ -71,7 +71,7 @@ export function nodeStory(node, look, go) {
     el("div", { class: "islands" }, tiles),
     facts([
       ["Model", node.model || "unknown"],
-      ["Takes no pods", node.closed ? el("span", { class: "problem" }, node.closed) : ""],
+      ["Accepts no pods", node.closed ? el("span", { class: "problem" }, node.closed) : ""],
       ["Problem", node.problem ? el("span", { class: "problem" }, node.problem) : ""],
       ["GPUs", `${node.whole} of ${node.total} entirely free, ${number(node.free, 1)} in total`],
       ["CPU", cpu(node.cpu)],
@@ -86,7 +86,7 @@ export function nodeStory(node, look, go) {
   ];
 }
 
-/** A pod: `report` is the answer of /debug/pods/..., null while it is read; `pod` what the fleet shows of it. */
+/** A pod: `report` is the answer of /debug/pods/..., null until it arrives; `pod` is from the fleet. */
 export function podStory(key, pod, report, problem, go) {
   const path = `debug/pods/${key.split("/").map(encodeURIComponent).join("/")}`;
   const node = report?.node || pod?.node.name || "";
@@ -110,7 +110,7 @@ export function podStory(key, pod, report, problem, go) {
   ];
 }
 
-/** The gang of a pod, and where its members are. */
+/** The gang of a pod, and the nodes of its members. */
 function gangStory(report, go) {
   if (!report?.gang) return null;
   const rows = report.members.map(([key, node]) =>
@@ -119,7 +119,7 @@ function gangStory(report, go) {
   return [el("h3", {}, "Gang"), el("p", {}, report.gang), el("table", { class: "costs" }, head, rows)];
 }
 
-/** Where a waiting pod fits now, and what would help elsewhere. */
+/** Nodes where a pending pod fits now, and ways to make room on others. */
 function nowStory(now, go) {
   return [
     el("h3", {}, `Now: ${now.error ? "" : `fits on ${plural(now.fits, "node")} of ${now.nodes}`}`),
@@ -133,7 +133,7 @@ function nowStory(now, go) {
   ].flat();
 }
 
-/** Why it fits nowhere, and what would help. */
+/** Why it fits nowhere, and ways to make room. */
 function verdict(now) {
   const { why, lacks, ways } = now.verdict ?? {};
   if (!why || /^(fits on|not known:) /.test(why)) return null;
@@ -158,13 +158,13 @@ function refusals(now, go) {
   return el("table", { class: "costs" }, head, rows, passed);
 }
 
-/** Who would be evicted, and why others are not. */
+/** Pods that would be evicted, and why others would not. */
 function evictions(found, go) {
   if (!found) return null;
-  const by = { "kube-scheduler": "kube-scheduler evicts", evictor: { on: "the evictor evicts", recommend: "the evictor recommends to evict" }[found.evictor] ?? "the evictor, if enabled, evicts" };
+  const by = { "kube-scheduler": "kube-scheduler evicts", evictor: { on: "the evictor evicts", recommend: "the evictor recommends evicting" }[found.evictor] ?? "the evictor, if enabled, evicts" };
   const items = found.best.map((one) => {
     const others = [...one.other_nodes, ...one.leaving.map((pod) => `${pod} (ends by itself)`)];
-    const who = one.pods ? `${by[one.acts]} ${plural(one.pods, "pod")}` : "room comes";
+    const who = one.pods ? `${by[one.acts]} ${plural(one.pods, "pod")}` : "room becomes free";
     const pods = [...one.victims.map((pod) => link(pod, () => go(`pod/${pod}`))), ...others].flatMap((pod, i) => (i ? [", ", pod] : [pod]));
     return el("p", {}, `${who} on `, link(one.node, () => go(`node/${one.node}`)), ": ", pods, ` (${one.loses})`);
   });
@@ -181,7 +181,7 @@ function counts(what, title, found) {
   return rows.length ? el("table", { class: "costs" }, el("tr", {}, el("th", { class: "number" }, what), el("th", {}, title)), rows) : null;
 }
 
-/** The nodes that fit best, with what they cost. */
+/** The best nodes, with their costs. */
 function options(best, go) {
   if (!best.length) return null;
   const rows = best.map((one) => {

@@ -1,11 +1,11 @@
-/** Figures of the fleet with their curves over the last hours. */
+/** Figures of the fleet, with curves of the last hours. */
 
 import { byId, duration, el, hideTip, number, showTip, svg } from "./dom.js";
 
 const WIDTH = 200;
 const HEIGHT = 30;
 
-/** [field, label, text of a value, most: the top of the axis]. */
+/** [field, label, format of a value, maximum of the axis]. */
 const FIGURES = [
   { field: "used", live: true, label: "GPUs in use", most: "gpus", of: (row) => `${percent(row.used, row.gpus)} of ${number(row.gpus)}` },
   { field: "whole", live: true, label: "GPUs entirely free" },
@@ -15,14 +15,14 @@ const FIGURES = [
   { field: "waiting", live: true, label: "Pending pods", opens: true, of: late },
 ];
 
-/** Which part of what is stranded has which cause. */
+/** Stranded capacity by cause. */
 function stranded(row) {
   const causes = [["CPU", row.stranded_by_cpu], ["host memory", row.stranded_by_host_memory], ["GPU memory", row.stranded_compute]];
   const found = causes.filter(([, gpus]) => gpus > 0.05).sort((a, b) => b[1] - a[1]);
   return found.map(([cause, gpus]) => `${number(gpus, 1)} ${cause}`).join(", ");
 }
 
-/** The queues of which a pod has waited for longer than its objective. */
+/** Queues with a pod that has waited longer than the queue's objective. */
 function late(row) {
   const now = Date.now() / 1000;
   const queues = Object.entries(row.objectives ?? {}).filter(([, [oldest, objective]]) => now - oldest > objective);
@@ -71,7 +71,7 @@ export class Strip {
     }
   }
 
-  /** The figures of this moment: the fleet is read more often than its history. */
+  /** The current figures: the fleet is read more often than its history. */
   now(totals) {
     this.#totals = totals;
     for (const { figure, value } of this.#cards) if (figure.field in totals) this.#write(figure, value, totals);
@@ -83,7 +83,7 @@ export class Strip {
     value.replaceChildren(number(row[figure.field], figure.places ?? 0), " ", el("small", {}, note));
   }
 
-  /** What the oldest sample has, where that is another figure. */
+  /** The value of the oldest sample, if it differs. */
   #before({ field, places = 0 }, row) {
     const [at, was] = [this.#columns.at[0], this.#columns[field]?.[0]];
     const now = row[field];
@@ -100,7 +100,7 @@ export class Strip {
     return `from ${number(Math.min(...values), 1)} to ${number(Math.max(...values), 1)} over ${duration(at.at(-1) - at[0])}`;
   }
 
-  /** Steps, because a sample says what was true at one moment. */
+  /** Steps, because a sample holds for one moment. */
   #curve({ field, most }) {
     const { at } = this.#columns;
     const values = this.#columns[field];

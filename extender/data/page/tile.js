@@ -1,4 +1,4 @@
-/** Where the parts of a GPU are in its tile, and what the tile says in words. Shared by rows and map. */
+/** The layout of a GPU's tile, and its description as text. Shared by rows and map. */
 
 import { gib, number, plural } from "./dom.js";
 
@@ -6,15 +6,16 @@ const WHOLE = 1000;
 const MANY = 16;
 
 /**
- * Rectangles of a tile in parts of its width and height: {x, y, w, h, kind, part}. `kind` is pod, free, short (the
- * node has too little else for most pods), stranded (free room that no pod can get now) or none (no MIG instance is there, which is stranded, too).
+ * Rectangles of a tile, in fractions of its width and height: {x, y, w, h, kind, part}. `kind` is pod, free, short
+ * (the node lacks CPU or memory for most pods), stranded (free, but not allocatable now) or none (stranded, without
+ * a MIG instance).
  */
 export function rectangles(gpu) {
   if (gpu.slices && gpu.parts.every((part) => part.size)) return slices(gpu);
   return gpu.counted ? devices(gpu) : shares(gpu);
 }
 
-/** The MIG instances in their places; what no instance covers. */
+/** The MIG instances at their positions, and the areas without an instance. */
 function slices(gpu) {
   const found = [];
   const covered = new Array(gpu.slices).fill(false);
@@ -29,7 +30,7 @@ function slices(gpu) {
   return found;
 }
 
-/** Counted devices side by side, those of pods first. */
+/** Counted devices side by side, allocated ones first. */
 function devices(gpu) {
   const sum = gpu.parts.reduce((total, part) => total + part.milli, 0);
   const total = Math.max(sum, sum > 0.9 * WHOLE ? 1 : WHOLE);
@@ -44,7 +45,7 @@ function devices(gpu) {
   return found;
 }
 
-/** Shares: compute above, memory below. What is left of one where the other is used up is stranded. */
+/** Shares: compute above, memory below. What remains of one when the other is used up is stranded. */
 function shares(gpu) {
   const lanes = gpu.shared ? 2 : 1;
   const amounts = [(part) => part.milli / WHOLE, (part) => part.mib / (gpu.memory || 1)];
@@ -77,7 +78,7 @@ const freeKind = (gpu) => (gpu.isUsable ? (gpu.isShort ? "short" : "free") : "st
 /** "GPU 3", or the name of a device of DRA. */
 export const gpuName = (gpu) => gpu.name || `GPU ${gpu.index}`;
 
-/** What a part is: "mig-3g.40gb", "2 x gpu.shared", "25 % and 8 GiB". */
+/** A part as text: "mig-3g.40gb", "2 x gpu.shared", "25 % and 8 GiB". */
 export function partText(part) {
   if (part.resource) {
     const name = part.resource.replace(/^nvidia\.com\//, "");
@@ -89,10 +90,10 @@ export function partText(part) {
   return amounts.join(" and ");
 }
 
-/** Whether free room of a GPU is of no use at present. */
+/** Whether free room of a GPU cannot be used at present. */
 export const isStranded = (gpu) => gpu.strandedMilli > 5 || Boolean(gpu.strands);
 
-/** A GPU in a few lines. */
+/** The description of a GPU, in a few lines. */
 export function gpuText(gpu) {
   const lines = [];
   if (gpu.isFree) lines.push("free");
@@ -116,7 +117,7 @@ function tally(parts) {
   return [...counts].map(([name, count]) => `${count} × ${name}`).join(", ");
 }
 
-/** A node in one sentence. */
+/** The description of a node, in one sentence. */
 export function nodeText(node) {
   const parts = [`${node.whole} of ${plural(node.total, "GPU")} entirely free`];
   if (node.closed) parts.push(node.closed);

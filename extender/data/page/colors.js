@@ -1,5 +1,5 @@
-/** Which colour a pod has: by queue, namespace, pod, or by how full its GPU is. Safe for colour-blind readers:
- * the hues are those of Okabe and Ito (jfly.uni-koeln.de/color), a little darker on white. */
+/** Colors of pods: by queue, namespace, pod, or utilization of the GPU. Safe for color-blind users: the hues are
+ * those of Okabe and Ito (jfly.uni-koeln.de/color), slightly darker on white. */
 
 const HUES = {
   light: ["#0072b2", "#e08a00", "#0f8f6c", "#c15f98", "#4aa3d8", "#c9500a", "#7a5cab", "#a89200"],
@@ -8,7 +8,7 @@ const HUES = {
 const OTHER = { light: "#8793a1", dark: "#7c8897" };
 const RAMP = { light: ["#cfe3f1", "#08456e"], dark: ["#23405a", "#9bd3fa"] };
 
-export const COLOURS = {
+export const COLORS = {
   queue: "queue",
   namespace: "namespace",
   pod: "pod",
@@ -20,7 +20,7 @@ export const isDark = () => {
   return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 };
 
-/** Colours of one fleet at one moment. `names` are those that have a colour of their own, in order. */
+/** Colors of one fleet at one moment. `names` are those with their own color, in order. */
 export class Palette {
   constructor(by, fleet, dark) {
     this.by = by;
@@ -30,7 +30,7 @@ export class Palette {
     this.key = `${by} ${this.mode} ${this.names.join(" ")}`;
   }
 
-  /** The names with the most GPUs get the colours, in alphabetical order so that they seldom change. */
+  /** Assign colors to the names with the most GPUs, in alphabetical order so that they seldom change. */
   #names(fleet) {
     const sums = new Map();
     for (const pod of fleet.pods.values()) {
@@ -41,14 +41,14 @@ export class Palette {
     return largest.slice(0, HUES.light.length).map(([name]) => name).sort();
   }
 
-  /** The colour of a pod on a GPU. */
+  /** The color of a pod on a GPU. */
   of(pod, gpu) {
     if (this.by === "use") return this.ramp(gpu.share);
     if (this.by === "pod") return HUES[this.mode][hash(pod.key) % HUES.light.length];
     return this.ofName.get(pod[this.by]) ?? OTHER[this.mode];
   }
 
-  /** A colour from nothing (0) to all (1) in use. */
+  /** A color for the used fraction, 0 to 1. */
   ramp(share) {
     const [from, to] = RAMP[this.mode].map((text) => [1, 3, 5].map((i) => parseInt(text.slice(i, i + 2), 16)));
     return `rgb(${from.map((value, i) => Math.round(value + (to[i] - value) * share)).join(" ")})`;

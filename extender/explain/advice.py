@@ -1,4 +1,4 @@
-"""What would help where a node refuses a pod. docs/pending.md has the same sentences, with links."""
+"""Advice for pods that a node rejects. docs/pending.md has the same sentences, with links."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from packing.model.request import Request
 
 _TOO_LITTLE_BESIDE = "other pods on the node leave too little for its free GPUs"
 ADVICE: Mapping[Reason, str] = {
-    Reason.UNKNOWN_NODE: "wait a moment; if it stays, Stowage cannot watch nodes",
+    Reason.UNKNOWN_NODE: "wait a moment; if this persists, Stowage cannot watch nodes",
     Reason.NOT_IN_SHARD: (
-        "see the setting node_selector and the node's labels; a node that joins the shard is used after 10 s"
+        "check the setting node_selector and the node's labels; new nodes of the shard are used after 10 s"
     ),
     Reason.UNREADABLE: "see problems in GET /debug/nodes/{name} and the log",
-    Reason.REPARTITIONING: "wait: the MIG manager is at work (nvidia.com/mig.config.state)",
-    Reason.LAYOUT_CHANGES: "wait: Stowage changes it (annotation stowage.dev/mig-change, docs/mig.md)",
+    Reason.REPARTITIONING: "wait: the MIG manager is reconfiguring the node (nvidia.com/mig.config.state)",
+    Reason.LAYOUT_CHANGES: "wait: Stowage is changing it (annotation stowage.dev/mig-change, docs/mig.md)",
     Reason.INVALID_LAYOUT: (
         "repair the node's MIG configuration (nvidia.com/gpu.product ends in -MIG-INVALID)"
     ),
     Reason.OVERCOMMITTED: (
-        "the node's allocatable shrank under running pods: it takes no pods until enough of them end"
+        "the node's allocatable shrank under running pods: it accepts no pods until enough of them end"
     ),
     Reason.NO_SUCH_RESOURCE: "nothing: the node does not advertise that resource",
-    Reason.GPUS_TOO_SMALL: "ask for less of a GPU, or for nodes with larger ones",
+    Reason.GPUS_TOO_SMALL: "request a smaller share, or nodes with larger GPUs",
     Reason.WRONG_MODEL: "allow more models",
-    Reason.TOO_FEW_GPUS: "ask for fewer GPUs per pod",
+    Reason.TOO_FEW_GPUS: "request fewer GPUs per pod",
     Reason.ISLAND_TOO_SMALL: (
-        "ask for fewer GPUs per pod, or do not require NVLink; also where a device plugin may give GPUs "
+        "request fewer GPUs per pod, or do not require NVLink; also where a device plugin may allocate GPUs "
         "outside the island"
     ),
     Reason.NO_FREE_GPUS: "wait until pods there end",
-    Reason.FRAGMENTED: "wait, or ask for less per GPU",
-    Reason.SHARES_USED_UP: "wait, or let the node's device plugin split its GPUs into more parts",
-    Reason.WRONG_MODE: "allow another mode, or see what the node's labels and annotations say of it",
-    Reason.MISALIGNED: "wait, or ask for less, so that all of it lies on one NUMA node",
+    Reason.FRAGMENTED: "wait, or request less per GPU",
+    Reason.SHARES_USED_UP: "wait, or configure the node's device plugin to split GPUs into more shares",
+    Reason.WRONG_MODE: "allow another mode, or check the mode in the node's labels and annotations",
+    Reason.MISALIGNED: "wait, or request less, so that all of it fits on one NUMA node",
     Reason.NO_FREE_CPU: _TOO_LITTLE_BESIDE,
     Reason.NO_FREE_MEMORY: _TOO_LITTLE_BESIDE,
     Reason.OLD_DRIVER: "upgrade the driver, or let GPU feature discovery label the node",
-    Reason.TOO_MANY_REPLICAS: "ask for one replica",
+    Reason.TOO_MANY_REPLICAS: "request one replica",
     Reason.PARTS_OF_ONE_GPU: (
-        "ask for one GPU, or let the pod take replicas: annotation stowage.dev/separate-gpus: none"
+        "request one GPU, or allow replicas: annotation stowage.dev/separate-gpus: none"
     ),
     Reason.PLUGIN_BUSY: "wait, or check why that pod does not start",
-    Reason.NO_FREE_PEERS: "wait: free GPUs of the node are in different islands, or may be",
+    Reason.NO_FREE_PEERS: "wait: free GPUs of the node are, or may be, in different islands",
     Reason.NO_ASSIGNER: "see docs/bind.md: how nodes share GPUs",
     Reason.UNHEALTHY_GPU: "repair it; docs/dialects.md lists the signs that close a node",
     Reason.GANG_DOES_NOT_FIT: (
@@ -62,8 +62,8 @@ ADVICE: Mapping[Reason, str] = {
     ),
     Reason.OTHER_WAY: "wait, or remove the device plugin or the DRA driver from the node",
     Reason.PART_OF_A_GPU: "let the pod use a fraction: annotation stowage.dev/whole-gpu: false",
-    Reason.SMALL_DEVICES: "need less: annotation stowage.dev/min-gpu-memory",
-    Reason.BELOW_MINIMUM: "ask for more of a GPU: the setting minimum_slice_milli refuses such slivers",
+    Reason.SMALL_DEVICES: "require less memory: annotation stowage.dev/min-gpu-memory",
+    Reason.BELOW_MINIMUM: "request a larger share: the setting minimum_slice_milli rejects smaller shares",
     Reason.LEAVING: "nothing: a taint announces it",
     Reason.ON_SPOT: "wait for other nodes, or declare the pod restartable; only with spot: require",
 }
@@ -83,15 +83,14 @@ RANKS: Mapping[str, int] = {
     Reason.UNKNOWN_NODE.text: 4,
     Reason.NO_SUCH_RESOURCE.text: 5,
 }
-"""By the text of a reason how much it says, the lower the more: that the gang does not fit (the pod does),
-that nodes are ``FULL``, that they are ``TOO_SMALL`` for what the pod asks for, what ``OTHER`` things they
-have against it, and last that they have no such resource."""
+"""Rank of each reason by its text, the most informative first: the gang does not fit (the pod does), nodes
+are ``FULL`` or ``TOO_SMALL`` for the request, ``OTHER`` reasons, and last they have no such resource."""
 _NAMED = 3
-"""Nodes, and reasons, that are named."""
+"""Maximum number of nodes and of reasons named."""
 
 
 def advice_on(state: State, fleet: Fleet, pod: Pod, request: Request, node: str, reason: Reason) -> str:
-    """What would help on this node: what is known of it, or else the general advice."""
+    """Advice for this node: specific if possible, or else the general advice."""
     known, problem = "", state.nodes.problems.get(node, "")
     not_counted = reason is Reason.NO_SUCH_RESOURCE and any(name in problem for name, _ in request.devices)
     if reason is Reason.UNREADABLE or not_counted:
@@ -106,18 +105,18 @@ def advice_on(state: State, fleet: Fleet, pod: Pod, request: Request, node: str,
 
 
 def doubts(state: State, pod: Pod, nodes: Iterable[str]) -> Iterator[str]:
-    """Sentences about nodes on which the pod fits, and where kubelet may refuse it nevertheless."""
+    """Sentences about nodes on which the pod fits but kubelet may reject it."""
     found: dict[str, list[str]] = {}
     for node in nodes if state.numa else ():
         if doubt := state.numa.doubt(pod, node):
             found.setdefault(doubt, []).append(node)
     for doubt, of in islice(found.items(), _NAMED):
         named = listed([shorten(node, KEY) for node in of], _NAMED, f" node{'s' * (len(of) > _NAMED + 1)}")
-        yield f"NUMA is not known on {named}, where kubelet may refuse the pod: {shorten(doubt)}."
+        yield f"NUMA is unknown on {named}, where kubelet may reject the pod: {shorten(doubt)}."
 
 
 def refused_text(state: State, pod: Pod) -> str:
-    """Why kubelet refused the pod for its NUMA policy, as far as that is known; "" where it did not."""
+    """Why kubelet rejected the pod by its NUMA policy, as far as is known; "" if it did not."""
     if not pod.misaligned:
         return ""
     node = shorten(pod.node_name, KEY)
@@ -130,8 +129,8 @@ def refused_text(state: State, pod: Pod) -> str:
         free = state.numa.free(pod, pod.node_name)
         why = "the node could not align it now either" + (f": free by NUMA node {free}" if free else "")
     else:
-        why = "the node could align it now: what it reports has changed, or came too late"
+        why = "the node could align it now: its report has changed, or was late"
     return (
-        f"Kubelet on {node} refused it with TopologyAffinityError: its NUMA policy could not align what was "
-        f"free. {why[:1].upper()}{why[1:]}. Kubelet does not try this pod again; below is a copy of it."
+        f"Kubelet on {node} rejected it with TopologyAffinityError: its NUMA policy could not align the free "
+        f"resources. {why[:1].upper()}{why[1:]}. Kubelet does not retry it; below is the result for a copy."
     )

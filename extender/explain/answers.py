@@ -1,4 +1,4 @@
-"""What ``explain`` answers, without what finds it: commands print the answers of a running Stowage."""
+"""Answers of ``explain``, apart from their computation: commands print those of a running Stowage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from extender.untrusted.visible import many
 
 Actor: TypeAlias = Literal["kube-scheduler", "evictor"]
 EvictorMode: TypeAlias = Literal["off", "recommend", "on", "unknown"]
-"""The setting ``evictor`` of the service; unknown to the command line, which asks no service."""
+"""The setting ``evictor`` of the service; unknown on the command line without a service."""
 _OWN_DECISIONS = "Each replica keeps its own decisions"
 _EACH = "of each: "
 _TENTH_OF_A_GIB = 103  # MiB
@@ -21,7 +21,7 @@ _TENTH_OF_A_GIB = 103  # MiB
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One thing that a pod asks of one node, in units that ``what`` names; ``text`` says it as a sentence."""
+    """A resource that a pod requests on one node, in the units of ``what``; ``text``: as a sentence."""
 
     what: str
     asked: int
@@ -32,12 +32,12 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A node that fits: its score if it got one, its cost, the ``terms`` that add up to it (before rounding),
-    and ``why``, the largest of these in words.
+    """A node that fits: its score, if scored; its cost; the ``terms`` that add up to the cost (before
+    rounding), and ``why``, the largest of these in words.
 
-    ``nvlink``: for a pod of several GPUs, the node's NVLink islands and what they were read from. ``devices``
-    are what kube-scheduler would give the pod's claims there; where that is not known, ``devices_unknown``
-    says why. ``gives``: what the devices asked for are there, "" if they are what the pod names.
+    ``nvlink``: for a pod with several GPUs, the node's NVLink islands and their source. ``devices``: devices
+    that kube-scheduler would allocate to the pod's claims there; if unknown, ``devices_unknown`` is the
+    reason. ``gives``: the kind of the allocated devices, "" if it is the one that the pod names.
     """
 
     node: str
@@ -54,10 +54,10 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class EvictionOption:
-    """Evictions on one node that make the pod fit. ``acts``: kube-scheduler, which asks ``preempt``, or only
-    the evictor, where it is on. ``loses`` says who loses how much work; ``cost`` is the vector of
-    docs/preemption.md. The lists name the first of ``pods`` victims, of those on other nodes, with the node,
-    and of the pods whose end is needed, too, and that are ``leaving`` anyway."""
+    """Evictions on one node that make the pod fit. ``acts``: kube-scheduler, which calls ``preempt``, or only
+    the evictor, if enabled. ``loses``: the lost work, in words; ``cost``: the vector of docs/preemption.md.
+    The lists name the first of the ``pods`` victims, of those on other nodes, with the node, and of the
+    ``leaving`` pods, which are terminating and must end, too."""
 
     node: str
     acts: Actor
@@ -73,8 +73,8 @@ class EvictionOption:
 
 @dataclass(frozen=True, slots=True)
 class Evictions:
-    """``best``: the options, the cheapest first. ``elsewhere`` counts the other nodes that lack something by
-    why not there, ``protected`` the pods on all these nodes that may not be evicted by what protects them.
+    """``best``: the options, the cheapest first. ``elsewhere``: number of other nodes without enough room, by
+    reason; ``protected``: number of pods on all these nodes that cannot be evicted, by protection.
     ``evictor``: whether the evictor of the service acts."""
 
     best: tuple[EvictionOption, ...] = ()
@@ -85,9 +85,9 @@ class Evictions:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Nodes that cannot take the pod for one reason; ``nearest`` is the node that lacks least, and
-    ``lacks`` what; ``advice``: what would help, "" where nothing does. ``can_host``: nodes among them that
-    would take the pod if no other pod were there."""
+    """Nodes that reject the pod for one reason. ``nearest``: the node that lacks least, ``lacks``: missing
+    resources there; ``advice``: "" for none. ``can_host``: number of these nodes that would accept the pod
+    without other pods."""
 
     reason: str
     nodes: int
@@ -100,8 +100,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``why``: where the pod fits, or the decisive reason; ``lacks``: what it lacks on the nearest node;
-    ``ways``: what would help, with the line to paste or the command, the cheapest first."""
+    """``why``: where the pod fits, or the decisive reason; ``lacks``: missing resources on the nearest node;
+    ``ways``: remedies with the line to paste or the command, the cheapest first."""
 
     why: str
     lacks: str = ""
@@ -109,7 +109,7 @@ class Verdict:
 
     @property
     def decides(self) -> bool:
-        """Whether it says more than the numbers of nodes that fit, or where that is not known."""
+        """Whether it says more than the number of nodes that fit or are unknown."""
         return bool(self.why) and not self.why.startswith(("fits on ", "not known: "))
 
 
@@ -118,9 +118,9 @@ NO_VERDICT = Verdict("")
 
 @dataclass(frozen=True, slots=True)
 class StartForecast:
-    """``half`` and ``most``: the Unix seconds by which a pod starts with a probability of 0.5 and 0.9, None
-    where no end that can be foreseen makes room. ``needs``: the first of the pods that must end on ``node``
-    before, of ``ends`` in all."""
+    """``half`` and ``most``: Unix seconds by which a pod starts with a probability of 0.5 and 0.9, None if no
+    predictable end of a pod frees enough room. ``needs``: the first of the ``ends`` pods that must end on
+    ``node`` before."""
 
     half: float | None
     most: float | None
@@ -129,7 +129,7 @@ class StartForecast:
     ends: int = 0
 
     def text(self, now: float) -> str:
-        """A sentence for people."""
+        """The forecast as a sentence."""
         if self.half is None:
             return "It is not expected to start: no predictable end of a pod makes room for it."
         most = f"within {_span(self.most - now)}" if self.most is not None else "at an unknown time"
@@ -139,7 +139,7 @@ class StartForecast:
 
 
 def _span(seconds: float) -> str:
-    """About how long."""
+    """A duration, rounded."""
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.{int(seconds < 10 * size)}f} {unit}"
@@ -148,17 +148,16 @@ def _span(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """``nodes`` is how many nodes were asked about, ``fits`` how many of them fit.
+    """``nodes``: number of nodes evaluated, ``fits``: number of them that fit.
 
-    ``unknown`` counts, by reason, nodes that would fit, but where it is not known whether the pod's claims
-    get their devices; ``passed_over``, by reason, nodes that kube-scheduler rules out before it asks Stowage.
-    ``error``: the request itself is wrong, and fits nowhere. ``evictions``: who would be evicted for a pod
-    that fits nowhere; None where that was not asked. ``held``: why it is not to be placed now, "" if it is;
-    the rest is as if it were released. ``gang``: the gang of the pod, and whether room is held for it.
-    ``node``: where the pod runs; then the rest is about a copy of it. ``hints``: what is probably wrong with
-    the request as such, without what the ``verdict`` says already. ``unchecked``: what else
-    kube-scheduler filters by for its sake. ``starts``: when a pending pod will start. ``plain``: it asks for
-    no GPU, and all is well with it.
+    ``unknown``: number, by reason, of nodes that would fit, but where it is unknown whether the pod's claims
+    can be allocated; ``passed_over``: number, by reason, of nodes that kube-scheduler rules out before it
+    calls Stowage. ``error``: the request is invalid and fits nowhere. ``evictions`` for a pod that fits
+    nowhere; None if not searched. ``held``: why the pod is not to be placed now, "" if it is; the rest is as
+    if it were released. ``gang``: the gang of the pod, and whether room is held for it. ``node``: the node
+    where the pod runs; the rest is then for a copy. ``hints``: probable mistakes in the request that are not
+    part of the ``verdict``. ``unchecked``: other filters of kube-scheduler that apply to the pod. ``starts``:
+    the forecast for a pending pod. ``plain``: the pod requests no GPU and has no problem.
     """
 
     pod: str
@@ -183,10 +182,10 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
-    """One node. ``fits`` is None where that is not known. ``reason`` is "fits" or why not, ``lacks`` what it
-    has too little of, in sentences. Where it fits, ``advice`` is what is not known.
+    """One node. ``fits``: None if unknown. ``reason``: "fits" or why not, ``lacks``: missing resources, in
+    sentences. If the pod fits, ``advice`` names unknown facts.
 
-    ``cost`` (GPUs) and its ``terms`` mean something only where it fits.
+    ``cost`` (GPUs) and its ``terms`` are valid only if the pod fits.
     """
 
     node: str
@@ -198,34 +197,34 @@ class NodeAnswer:
     terms: dict[str, float] = field(default_factory=dict)
 
     def order(self) -> tuple[int, float, str]:
-        """Those that fit first, the cheapest first, then those that may fit."""
+        """Nodes that fit, the cheapest first, then nodes that may fit."""
         return (True, None, False).index(self.fits), self.cost, self.node
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
     """``name``: of the pod (its host name). ``leads``: whether it is the leader, None without an election.
-    ``leader``: the name of the leader, "" where that is not known."""
+    ``leader``: the name of the leader, "" if unknown."""
 
     name: str
     leads: bool | None = None
     leader: str = ""
 
     def without_decisions(self) -> str:
-        """Where else decisions may be, as a sentence; "" for the leader, which has all since it leads."""
+        """Where other decisions may be, as a sentence; "" for the leader, which has all since it leads."""
         if self.leads:
             return ""
         if self.leads is None:
-            return f"{_OWN_DECISIONS}, and this is {self.name}: ask the others, if there are any"
+            return f"{_OWN_DECISIONS}, and this is {self.name}: query the others, if any"
         if not self.leader:
             return f"{_OWN_DECISIONS}. This is {self.name}, and there is no leader now"
-        return f"{_OWN_DECISIONS}. This is {self.name}; kube-scheduler asks the leader, {self.leader}"
+        return f"{_OWN_DECISIONS}. This is {self.name}; kube-scheduler calls the leader, {self.leader}"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """When a verb answered, its answer in one line, and why: None where there was no time to explain it, and
-    for verbs without an explanation."""
+    """Time and answer (in one line) of a verb, and its explanation: None if there was no time for it, and for
+    verbs without explanations."""
 
     at: AwareDatetime
     verb: str
@@ -249,10 +248,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class PodReport:
-    """A pod: its node, the last decisions about it (newest first), and, if it waits or that was asked, where
-    it fits now. ``replica``: the one whose decisions these are. ``asked``: what it asks for, in a line;
-    ``gang``: the sentence about its gang, and the first of its ``members`` with their nodes, "" for none.
-    ``runs``: the last runs of the pods of its job."""
+    """A pod: its node, the last decisions about it (newest first), and, if pending or requested, where it
+    fits now. ``replica``: whose decisions these are. ``asked``: its request, in one line; ``gang``: a
+    sentence about its gang, and its first ``members`` with their nodes, "" for none. ``runs``: the last runs
+    of the pods of its job."""
 
     pod: str
     node: str
@@ -268,8 +267,8 @@ class PodReport:
 
 @dataclass(frozen=True, slots=True)
 class PodAnswer:
-    """The explanation of one pod of a manifest, or what each of the ``nodes`` says, where that was asked;
-    ``workload``: what makes the pod, "" for a pod of its own."""
+    """The explanation of one pod of a manifest, or the answers for the requested ``nodes``; ``workload``: the
+    owner of the pod template, "" for a plain pod."""
 
     workload: str
     pod: str
@@ -280,10 +279,10 @@ class PodAnswer:
 @dataclass(frozen=True, slots=True)
 class NodeLine:
     """A node with GPUs. ``gpus``, ``not_offered``, ``used_gpus``, ``free_gpus``, ``whole`` and ``on_offer``
-    are those of ``census.NodeCount``. ``used_percent``: the larger part of compute and memory that is in use,
-    of each GPU that the node offers. ``note``: why the node takes nothing, and whether it is a spot node;
-    ``problem``: what is not known of it. ``mig``: how many instances of each profile pods can get now.
-    ``in_units``: the memory of its GPUs is counted in units of gpushare's plugin."""
+    are those of ``census.NodeCount``. ``used_percent``: the larger of used compute and memory of each GPU
+    that the node offers. ``note``: why the node accepts no pods, and whether it is a spot node; ``problem``:
+    its unreadable data. ``mig``: number of instances of each profile that can be allocated now. ``in_units``:
+    the memory of its GPUs is counted in units of gpushare's plugin."""
 
     node: str
     model: str
@@ -309,9 +308,9 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True)
 class WaitingLine:
-    """A pod that waits for a GPU. ``created`` in Unix seconds; ``why``, ``lacks`` and the first of its ways
-    (``advice``) are those of the ``Verdict``; ``asked`` is ``asks`` in a line, ``labels`` what the page
-    filters by, ``job`` its controller, such as ``Job train``. ``starts``: None where there is no forecast."""
+    """A pod pending for a GPU. ``created`` in Unix seconds; ``why``, ``lacks`` and the first of its ways
+    (``advice``) are those of the ``Verdict``. ``asked``: ``asks`` in one line, ``labels``: the labels for
+    filters on the page, ``job``: its controller, such as ``Job train``. ``starts``: None for no forecast."""
 
     pod: str
     queue: str
@@ -329,8 +328,8 @@ class WaitingLine:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """``waiting`` has the most urgent of the pending pods. ``unread``: pods with a node, and objects such
-    as claims, of which something cannot be read."""
+    """``waiting``: the pending pods of the highest priority. ``unread``: bound pods, and objects such as
+    claims, with unreadable data."""
 
     totals: Totals
     nodes: tuple[NodeLine, ...]
@@ -340,7 +339,7 @@ class Overview:
 
 
 def amounts(asks: Mapping[str, int | str]) -> str:
-    """What a pod asks for, in units of people."""
+    """A pod's request in readable units."""
     parts = [_amount(name, amount) for name, amount in asks.items() if amount and name.startswith(_EACH)]
     texts = [_amount(name, amount) for name, amount in asks.items() if amount and not name.startswith(_EACH)]
     if parts and "GPUs" in asks:

@@ -1,4 +1,4 @@
-"""The nodes that kube-scheduler would ask Stowage about for a pod, and why not about the others."""
+"""The nodes for which kube-scheduler would call Stowage for a pod, and why not for the others."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Candidates:
 
     @property
     def excluded(self) -> list[str]:
-        """The nodes that only other pods keep it off."""
+        """Nodes that only other pods keep the pod off."""
         return [node.name for node in self.passed_over.get(Rejection(ANTI_AFFINITY), ())]
 
     def rejection(self, node: Node) -> Rejection | None:
@@ -125,7 +125,7 @@ _ANY_TAINT = Toleration(operator="Exists")
 
 
 def uncordoned(node: Node) -> Node:
-    """The node as it is once ``kubectl uncordon`` has opened it."""
+    """The node as it is after ``kubectl uncordon``."""
     taints = tuple(taint for taint in node.taints if taint.key != CORDON.key)
     return replace(node, unschedulable=False, taints=taints)
 
@@ -153,7 +153,7 @@ def untolerated(pod: Pod, taints: Iterable[Taint]) -> Iterator[Taint]:
 
 
 def written(taint: Taint) -> str:
-    """As kubectl writes it."""
+    """In the format of kubectl."""
     value = f"={taint.value}" if taint.value else ""
     return f"{taint.key}{value}:{taint.effect}"
 

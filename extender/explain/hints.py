@@ -1,6 +1,6 @@
-"""What is probably wrong with a pod's request as such, in sentences for its author: a resource, label or
-model that no node has, an amount in the wrong unit, scheduling gates, a pod that kube-scheduler will
-place without asking Stowage. In these cases no node is to blame.
+"""Probable mistakes in a pod's request, in sentences for its author: a resource, label or model that no node
+has, an amount in the wrong unit, scheduling gates, a pod that kube-scheduler will place without calling
+Stowage. These are independent of single nodes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from packing.model.gpu_catalog import Profile, named_model, parse_profile
 from packing.model.request import Request
 
 _IN_MIB = frozenset({"nvidia.com/gpumem", "nvidia.com/vgpu-memory", "volcano.sh/vgpu-memory"})
-"""Resources that count MiB, so that ``8Gi`` is a million times too much (docs/dialects.md)."""
+"""Resources counted in MiB, so that ``8Gi`` is a million times too much (docs/dialects.md)."""
 _SYSTEMS = {
     "nvidia.com/gpu": "HAMi",
     "nvidia.com/vgpu-number": "vgpu-manager",
@@ -56,9 +56,9 @@ _GATES = {
 (SchedulingGateName), ``apis/kueue/v1beta2/topology_types.go`` (TopologySchedulingGate) and ``constants.go``
 (ElasticJobSchedulingGate)."""
 _RESOURCES = 8
-"""Resources of the pod that get a sentence, and resources of the nodes that are listed in it."""
+"""Maximum number of sentences on resources of the pod, and of node resources listed in each."""
 _NAMED = 4
-"""The same of all else but gates."""
+"""The same for everything else but gates."""
 _NAMED_GATES = 3
 _MODELS = (pod_request.MODELS, hami.USE_TYPE, pod_request.NOT_MODELS, hami.DENY_TYPE)
 """Annotations that allow or exclude models of GPUs."""
@@ -90,21 +90,21 @@ def missing_on(node: Node, pod_resources: Collection[str]) -> str:
 
 
 def uncounted_resources(pod: Pod) -> dict[str, str]:
-    """The extended resources that the pod requests and that only kube-scheduler counts, with an amount; also
-    those in the domain of a sharing system that it does not have (``nvidia.com/gpus``)."""
+    """Extended resources that the pod requests and only kube-scheduler counts, with an amount; including
+    unknown resources in the domain of a sharing system (``nvidia.com/gpus``)."""
     requests, asked = dict(_requests(pod)), asked_by(pod)
     shown = sorted(filter(is_extended, asked))[:LISTED_NAMES]
     return {name: shorten(requests.get(name, ""), KEY) for name in shown}
 
 
 def of_classes(pod: Pod) -> dict[str, str]:
-    """The resources that the pod requests by the names of device classes, with an amount."""
+    """Resources that the pod requests by the names of device classes, with an amount."""
     requests = dict(_requests(pod))
     return {name: shorten(requests.get(name, ""), KEY) for name in class_resources(pod.spec)[:LISTED_NAMES]}
 
 
 def claims_asked(state: State, pod: Pod) -> dict[str, str]:
-    """What its claims ask for, as far as they are known: numbers, classes, and the first selector of each."""
+    """Requests of the pod's claims, as far as they are known: numbers, classes, and first selectors."""
     made = dict(pod.claims)
     texts = []
     for entry in pod.spec.claims:
@@ -124,7 +124,7 @@ def _devices(asked: DeviceSubRequest) -> str:
 
 
 def _unread_layouts(state: State, request: Request | None) -> Iterator[Hint]:
-    """What of the MIG manager's layouts is not used, for a pod that wants MIG instances."""
+    """Unusable layouts of the MIG manager, for a pod that requests MIG instances."""
     if request and any(name.startswith(MIG_PREFIX) for name, _ in request.devices):
         for name, problem in islice(state.nodes.layout_problems(), _NAMED):
             text = f"{shorten(name, KEY)}: {shorten(problem)}. GPUs are therefore chosen without the layout."
@@ -137,7 +137,7 @@ def _requests(pod: Pod) -> Iterator[tuple[str, str]]:
 
 
 def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
-    """Extended resources that the pod requests, and that no node and no DeviceClass offers."""
+    """Extended resources that the pod requests and no node or DeviceClass offers."""
     names = dict.fromkeys(uncounted_resources(pod))
     names |= dict.fromkeys(name for name, _ in (request.devices if request else ()))
     known = state.devices.extended_resources
@@ -152,7 +152,7 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
     shown = f"Offered, with numbers of nodes: {_listed(offered, _RESOURCES)}." if offered else ""
     for name in unknown[:_RESOURCES]:
         text = f"No node offers {shorten(name, KEY)}. "
-        if profile := parse_profile(name.removeprefix(MIG_PREFIX)):  # no misspelt one
+        if profile := parse_profile(name.removeprefix(MIG_PREFIX)):  # not a misspelled name
             near = _larger_profile(profile, frequent)
             near = near or (_GPU if _is_offered(state, _GPU) else "")
             text += f"{_divided_so(state, profile)} "
@@ -164,7 +164,7 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
 
 
 def _never_together(state: State, pod: Pod, names: Sequence[str]) -> Iterator[Hint]:
-    """Resources that nodes offer, and no node all of them."""
+    """Resources that nodes offer, but no node offers all of them."""
     offered = [
         {name for name in names if node.allocatable.get(name, "0") != "0"} for node in state.nodes.values()
     ]
@@ -199,7 +199,7 @@ def _divided_so(state: State, profile: Profile) -> str:
     able = [model.name for model in models if placement_on(model, profile)]
     if not able:
         return "No GPU model of the nodes has this MIG profile."
-    return f"{', '.join(able[:_NAMED])} could be divided so: see stowage plan mig."
+    return f"{', '.join(able[:_NAMED])} can be divided into it: see stowage plan mig."
 
 
 def _is_offered(state: State, name: str) -> bool:
@@ -207,7 +207,7 @@ def _is_offered(state: State, name: str) -> bool:
 
 
 def _amounts(pod: Pod) -> Iterator[Hint]:
-    """Amounts with a unit where Kubernetes or the dialect counts in another one."""
+    """Amounts in a unit other than that of Kubernetes or the dialect."""
     for name, text in dict.fromkeys(_requests(pod)):
         if name == "memory" and (few := _few_bytes(text)):
             yield Hint(Kind.NOTE, few)
@@ -218,7 +218,7 @@ def _amounts(pod: Pod) -> Iterator[Hint]:
         except QuantityError:
             continue
         if name in _IN_MIB and amount >= 1 << 20:
-            written = f"{quoted(text)} asks for {int(amount):,} MiB"
+            written = f"{quoted(text)} requests {int(amount):,} MiB"
             said = f"{name} counts MiB: {written}. For {text} of memory write {int(amount) >> 20}."
             yield Hint(Kind.WORD, said, *mend(pod, "limits", {name: str(int(amount) >> 20)}, name))
         elif name not in _IN_MIB and amount % 1:
@@ -230,7 +230,7 @@ def _amounts(pod: Pod) -> Iterator[Hint]:
 
 
 def _few_bytes(text: str) -> str:
-    """A hint if this memory is less than a container can start with."""
+    """A hint if a container cannot start with so little memory."""
     number = text.rstrip("m")
     try:
         if exact(text) >= 1 << 20 or not exact(text) or not number.isdecimal():
@@ -263,7 +263,7 @@ def _sharing(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
 
 
 def _claims(state: State, pod: Pod) -> Iterator[Hint]:
-    """Claims that do not exist: the devices are known once they do."""
+    """Claims that do not exist; the devices are known once they are created."""
     if pod.node_name or pod.claims:
         return
     if pod.spec.claims and not state.devices.classes:
@@ -274,7 +274,7 @@ def _claims(state: State, pod: Pod) -> Iterator[Hint]:
     for entry in pod.spec.claims[:_NAMED]:
         if entry.template and not made:
             template = f"the ResourceClaimTemplate {quoted(entry.template)} when the pod is created"
-            again = f"Then ask again: stowage explain {shorten(pod.key, KEY)}"
+            again = f"Afterwards, repeat: stowage explain {shorten(pod.key, KEY)}"
             yield Hint(Kind.NOTE, f"Its claim {quoted(entry.name)} is made from {template}. {again}")
         elif entry.claim and f"{pod.namespace}/{entry.claim}" not in state.devices.claims:
             names = [
@@ -291,8 +291,8 @@ def _pinned(state: State, pod: Pod) -> Iterator[Hint]:
         known = pod.node_name in state.nodes
         there = "" if known else ", and there is no such node"
         text = (
-            f"Its manifest sets nodeName {quoted(pod.node_name)}{there}: kube-scheduler and Stowage are not "
-            "asked, and kubelet refuses the pod if the node has too little."
+            f"Its manifest sets nodeName {quoted(pod.node_name)}{there}: kube-scheduler and Stowage are "
+            "bypassed, and kubelet rejects the pod if the node has too few resources."
         )
         yield Hint(Kind.NOTE if known else Kind.NEVER, text, "leave out spec.nodeName")
 
@@ -320,7 +320,7 @@ def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[Hi
 
 
 def _labels(state: State, pod: Pod) -> Iterator[Hint]:
-    """Labels that the selector or the only term of the affinity asks for, and that no node has."""
+    """Labels that the selector or the only affinity term requires, and no node has."""
     terms = pod.scheduling_constraints.node_affinity or ()
     required = terms[0].labels if len(terms) == 1 else ()
     asked: list[tuple[str, tuple[str, ...]]] = [(key, (value,)) for key, value in pod.spec.node_selector]
@@ -359,13 +359,13 @@ def _models(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
 
 
 def _listed(counts: Counter[str], most: int = _NAMED) -> str:
-    """The most frequent names, with numbers of nodes."""
+    """The most frequent names, with their numbers of nodes."""
     return listed([f"{shorten(name, KEY)} ({nodes})" for name, nodes in counts.most_common()], most)
 
 
 def gates_text(pod: Pod) -> str:
-    """Which scheduling gates hold the pod, with what those of Kueue mean; "" for a pod without gates.
-    kube-scheduler does not try such a pod, and nobody makes room for it."""
+    """The pod's scheduling gates, with the meaning of Kueue's gates; "" for none. kube-scheduler does not try
+    such a pod, and no room is made for it."""
     if not pod.gates:
         return ""
     if pod.gates == (SUSPENDED,):
@@ -376,8 +376,8 @@ def gates_text(pod: Pod) -> str:
 
 
 def describe_gang(state: State, pod: Pod) -> str:
-    """Which gang the pod belongs to, how many members run, how many have succeeded or are held by gates, and
-    what is held for it; "" for no gang."""
+    """The pod's gang, the numbers of its members that run, have succeeded or are gated, and the room that is
+    held for it; "" for no gang."""
     gang = state.gangs.gang_of(pod)
     if gang is None:
         return ""

@@ -1,4 +1,4 @@
-"""What the debug endpoint shows: nodes, pods, decisions, and explanations of manifests.
+"""Data of the debug endpoint: nodes, pods, decisions, and explanations of manifests.
 
 Work that grows with the cluster is done in small parts, so that requests of kube-scheduler come in between.
 """
@@ -55,7 +55,7 @@ _SAMPLE = TypeAdapter(dict[str, FiniteFloat])
 _EXPLAINED_AT_ONCE = 10
 """Nodes that say what a pod lacks there before other tasks get their turn."""
 _NEVER_ASKED = (
-    "kube-scheduler has not asked about this pod: it is for another scheduler, or no node passed "
+    "kube-scheduler has not called Stowage for this pod: it has another scheduler, or no node passed "
     'kube-scheduler\'s own filters ("Insufficient nvidia.com/gpu" never reaches an extender)'
 )
 
@@ -106,7 +106,7 @@ class Inspector:
         return sorted(self._state.fleet.rows)
 
     def node(self, name: str) -> NodeView | None:
-        """A node; None where it is not known (any more)."""
+        """A node; None if unknown or removed."""
         return view_node(self._state, name, monotonic())
 
     async def pod(
@@ -128,7 +128,7 @@ class Inspector:
         return replace(report, decisions=last, runs=self.jobs.of_job_of(key, self._state.pods.get(key)))
 
     async def _now(self, key: str, *, explained: bool, asked_before: bool) -> PodReport | None:
-        """The same with what this process knows."""
+        """The same, from the data of this process."""
         asked = self._decisions.pod(key)
         pod = self._state.pods.or_misaligned().get(key) or asked
         if pod is None:
@@ -148,13 +148,13 @@ class Inspector:
         notes = [replica.without_decisions()] if elsewhere or replica.leads is False else []
         if not (decisions or asked_before or pod.node_name or replica.leads is False):
             gates = gates_text(pod)
-            notes.insert(0, f"kube-scheduler has not asked: the pod is {gates}" if gates else _NEVER_ASKED)
+            notes.insert(0, f"no call for it: the pod is {gates}" if gates else _NEVER_ASKED)
         return PodReport(
             key, node, ". ".join(filter(None, notes)), decisions, now, replica, *self._request(pod)
         )
 
     def _request(self, pod: Pod) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-        """What the pod asks for, its gang, and the members of that with their nodes."""
+        """The pod's request, its gang, and the members of the gang with their nodes."""
         request = self._state.request_or_none(pod)
         asked = amounts(asks(request)) if request else ""  # ``now.error`` says why it is not known
         gang = self._state.gangs.gang_of(pod)
@@ -190,7 +190,7 @@ class Inspector:
         return [await self._answer(template, nodes, templates) for template in templates]
 
     async def nodes_for(self, key: str, nodes: Sequence[str]) -> PodAnswer | None:
-        """What each of these nodes says about a known pod. Raises ``ValueError``."""
+        """The answers for these nodes about a known pod. Raises ``ValueError``."""
         pod = self._state.pods.or_misaligned().get(key) or self._decisions.pod(key)
         return None if pod is None else await self._answer(Template(pod), nodes)
 

@@ -1,4 +1,4 @@
-"""What a pod lacks on a node where it does not fit: numbers for programs, and a sentence for people."""
+"""Resources that a pod lacks on a node where it does not fit, as numbers and as a sentence."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from packing.model.request import Request, Shares
 
 GPU_MEMORY = "memory of a GPU (MiB)"
 EACH_GPU = "memory of each GPU (MiB)"
-NO_DEVICES = "node does not have the devices that the pod's claims ask for"
+NO_DEVICES = "node does not have the devices that the pod's claims request"
 
 
 def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
-    """What the node has too little of for the request; nothing for a node that is not known (row -1)."""
+    """Resources of which the node has too little for the request; none for an unknown node (row -1)."""
     spec = fleet.specs[row] if row >= 0 else None
     if spec is None:
         return
@@ -56,16 +56,16 @@ def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
 
 
 def _missing_memory(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
-    """The memory that the GPUs, or parts of them, have too little of."""
+    """Missing memory of the GPUs or shares."""
     if request.device_mib > (largest := int(largest_device(fleet, request)[row])):
         asked, has = _gib(request.device_mib, largest)
-        has = f"the largest here has {has}" if largest else "how much it has here is not known"
-        text = f"needs {asked} GiB on each GPU or part, {has}"
+        has = f"the largest here has {has}" if largest else "their size here is unknown"
+        text = f"needs {asked} GiB on each GPU or share, {has}"
         yield Need(EACH_GPU, request.device_mib, largest, largest, text)
 
 
 def _missing_peers(fleet: Fleet, row: int, request: Request, spec: NodeSpec) -> Iterator[Need]:
-    """The NVLink peers that are missing among free GPUs."""
+    """Missing NVLink peers among free GPUs."""
     if part := request.shares:
         free = fitting_gpus(fleet, row, request)
         peers = max((sum(gpu in free for gpu in island) for island in spec.peers), default=0)
@@ -87,7 +87,7 @@ def _missing_peers(fleet: Fleet, row: int, request: Request, spec: NodeSpec) -> 
 def _missing_separate_gpus(
     fleet: Fleet, row: int, request: Request, resource: int, count: int
 ) -> Iterator[Need]:
-    """The GPUs that are missing where each device must be on one of its own."""
+    """Missing GPUs if each device must be on a different GPU."""
     idle = max(0, int(idle_gpus(fleet.arrays, resource)[row]))
     if idle < count:
         gpus = int((fleet.arrays.total_devices - fleet.arrays.surplus_devices)[resource, row])
@@ -96,7 +96,7 @@ def _missing_separate_gpus(
 
 
 def _missing_gpus(fleet: Fleet, row: int, request: Request, part: Shares) -> Need | None:
-    """The GPUs of the node that are missing for parts of GPUs."""
+    """Missing GPUs of the node for shares of GPUs."""
     spec = fleet.specs[row]
     assert spec is not None
     gpus = range(len(spec.gpus))
@@ -132,7 +132,7 @@ def _missing_gpus(fleet: Fleet, row: int, request: Request, part: Shares) -> Nee
 
 
 def _gib(*amounts_mib: int) -> list[str]:
-    """Amounts in GiB, with as few decimal places as keep them apart."""
+    """Amounts in GiB, with the fewest decimal places that distinguish them."""
     for places in (1, 2, 3):
         texts = [f"{round(mib / 1024, places):g}" for mib in amounts_mib]
         if len({*texts}) == len({*amounts_mib}):
@@ -141,7 +141,7 @@ def _gib(*amounts_mib: int) -> list[str]:
 
 
 def reduced(request: Request, needs: Iterable[Need]) -> Request | None:
-    """The request with no more than there is of these; None where that cannot be said."""
+    """The request reduced to the totals of these needs; None if that is impossible."""
     devices, part = dict(request.devices), request.shares
     for need in needs:
         if need.what == "cpu (milli)":
@@ -160,8 +160,8 @@ def reduced(request: Request, needs: Iterable[Need]) -> Request | None:
 
 
 def replicas_given(fleet: Fleet, row: int, request: Request) -> str:
-    """What the request would get of such devices on this node; "" where it asks for whole GPUs, or names the
-    parts itself. With several GPUs it says whether the device plugin is certain to choose different ones."""
+    """The devices that this node would allocate to the request; "" if it requests whole GPUs or names the
+    instances. With several GPUs, includes whether the device plugin is certain to choose different GPUs."""
     spec = fleet.specs[row] if row >= 0 else None
     asked, texts = dict(request.devices), []
     for pool in spec.pools if spec else ():
@@ -179,7 +179,7 @@ def replicas_given(fleet: Fleet, row: int, request: Request) -> str:
 
 
 def kind_of(pool: Pool) -> str:
-    """What the devices of a pool are."""
+    """Kind of the devices in a pool."""
     if pool.resource.startswith(MIG_PREFIX) or (is_nvidia(pool.resource) and pool.separate == 0):
         return "MIG instances"
     return "GPUs" if pool.separate is None else "replicas" if pool.separate else "parts"

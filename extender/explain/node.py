@@ -1,4 +1,4 @@
-"""A node for people to read: its GPUs, what is free, which pods have what, and how well that is known."""
+"""A readable view of a node: its GPUs, free resources, the allocations of pods, and their certainty."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class PartView:
-    """What a pod has of one GPU. ``slices``: the memory slices of its MIG instances, () if it has none."""
+    """A pod's share of one GPU. ``slices``: the memory slices of its MIG instances, () for none."""
 
     gpu: int
     compute_milli: int

@@ -1,4 +1,4 @@
-"""The nodes that fit a pod: what each would give, at what cost, and why the best is better."""
+"""The nodes that fit a pod: the allocation and cost on each, and why the best is better."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _TERMS = {
     "domains": "breaks into a network domain that is mostly idle",
     "end": "would be busy for longer because of the pod",
     "islands": "splits an NVLink island that other pods are expected to need, or gives the pod no peers",
-    "device": "gives it more of a GPU, or a more valuable one, than other nodes would",
+    "device": "allocates more of a GPU, or a more valuable one, than other nodes would",
     "gang": "is far from other members of the pod's gang, or has too little room near it for them",
     "claims": "splits devices that other claims may need whole",
     "spot": "is a spot node although the pod prefers others, or vice versa",
     "NUMA": "spreads the pod over more NUMA nodes than it needs",
-    "less wanted": "gives the claims devices that they list as an alternative",
-    "parts of one GPU": "gives a container several replicas or instances of the same GPU",
+    "less wanted": "allocates devices that the claims list as an alternative",
+    "parts of one GPU": "allocates several replicas or instances of the same GPU to a container",
 }
-"""What a positive term of the cost means (``Policy.terms``, and the costs of forecasts)."""
+"""Meaning of a positive term of the cost (``Policy.terms``, and the costs of forecasts)."""
 _NOT_ROOM = {
     *("islands", "domains", "end", "gang", "claims", "spot", "NUMA", "less wanted", "parts of one GPU")
 }
-"""Terms for something else than room."""
+"""Terms that do not concern room."""
 _NO_COST = "uses no room that other pods are expected to need"
 _NOTHING = 0.005
-"""GPUs that count as none: terms of at most this are not put in words."""
+"""GPUs that count as none: terms up to this are not put in words."""
 
 
 def option_on(state: State, evaluation: Evaluation, index: int, name: str, score: int | None) -> Option:
@@ -75,7 +75,7 @@ def option_on(state: State, evaluation: Evaluation, index: int, name: str, score
 def _nvlink(state: State, row: int, name: str) -> str:
     spec, sources = state.fleet.specs[row], state.nodes.sources.get(name)
     if spec is None or sources is None or not sources.islands:
-        return "NVLink islands not known"
+        return "NVLink islands unknown"
     sizes = " + ".join(str(len(island)) for island in spec.islands)
     return (
         f"NVLink islands of {sizes} GPUs ({sources.islands})" if sizes else f"no NVLink ({sources.islands})"
@@ -83,7 +83,7 @@ def _nvlink(state: State, row: int, name: str) -> str:
 
 
 def _largest_term(terms: dict[str, float]) -> str:
-    """What a placement costs most, in words; "" where these terms have none."""
+    """The largest cost of a placement, in words; "" for none."""
     costs = {name: value for name, value in terms.items() if name in _TERMS}
     largest = _largest(costs)
     return _TERMS[largest] if costs.get(largest, 0) > _NOTHING else _NO_COST * bool(costs)
@@ -110,7 +110,7 @@ def compared(fleet: Fleet, found: Sequence[Placement], fitting: npt.NDArray[np.i
         return [placement.option for placement in found]
     best, *others = found
     if not others:
-        return [replace(best.option, why="the only node that takes it")]
+        return [replace(best.option, why="the only node that fits")]
     texts = ["; ".join(_kept(fleet, best, others[0], fitting)) or _by_costs(best, others[0], of_best=True)]
     for rival in others:
         costs = "; ".join(_costs(fleet, rival.row, best.row)) or _by_costs(best, rival, of_best=False)
@@ -119,7 +119,7 @@ def compared(fleet: Fleet, found: Sequence[Placement], fitting: npt.NDArray[np.i
 
 
 def _by_costs(best: Placement, rival: Placement, *, of_best: bool) -> str:
-    """What their costs say of the best against another node, or of that against the best."""
+    """Compare the costs of the best and another node, in words."""
     more = rival.option.cost - best.option.cost
     name = shorten((rival if of_best else best).option.node, NAME)
     if more <= _NOTHING:

@@ -1,4 +1,4 @@
-"""The fleet in one table: what each node has left, and which pods wait for what."""
+"""The fleet in one table: the free resources of each node, and the pending pods with their requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from extender.untrusted.visible import many
 Starts: TypeAlias = Callable[[Pod], StartForecast | None]
 """When a pending pod will start, as far as that is forecast."""
 _UNREAD = 10
-"""Pods and objects that cannot be read and are named."""
+"""Maximum number of unreadable pods and objects named."""
 _LINES_AT_ONCE = 50
 
 
@@ -36,8 +36,8 @@ async def overview(
     namespace: str | None = None,
     starts: Starts = lambda pod: None,
 ) -> Overview:
-    """All nodes with GPUs by name, and at most so many pending pods, the most urgent first, of all namespaces
-    or one. Each line is as things were when it was made: other tasks run in between."""
+    """All nodes with GPUs by name, and at most ``most_waiting`` pending pods, the highest priority first, of
+    all namespaces or one. Other tasks run in between, so each line shows the state at its own time."""
     totals = (await census.take()).totals
     lines = node_lines(state, census, sorted(state.fleet.rows))
     nodes = [line async for line in with_turns(lines, _LINES_AT_ONCE)]
@@ -52,7 +52,7 @@ async def overview(
 
 
 def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Iterator[NodeLine]:
-    """These nodes, without those that have no GPUs in the last census."""
+    """These nodes, except those without GPUs in the last census."""
     for name in names:
         count, spec = census.node(name), state.fleet.spec_of(name)
         if count is None or spec is None:
@@ -88,11 +88,11 @@ def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Itera
 
 
 _LITTLE, _MUCH = 0.1, 0.5
-"""Of a node's CPU or memory: what is free is little, and what pods without GPUs hold is much."""
+"""Fractions of a node's CPU or memory: little is free, and pods without GPUs hold much."""
 
 
 def _held_by_others(state: State, name: str) -> str:
-    """What pods without GPUs hold of a node that has little CPU or memory left beside its free GPUs."""
+    """CPU or memory held by pods without GPUs, in words, if the node has little left for its free GPUs."""
     row, arrays, spec = state.fleet.rows[name], state.fleet.arrays, state.fleet.spec_of(name)
     scarce_cpu = spec is not None and arrays.free_cpu[row] < _LITTLE * spec.cpu_milli
     scarce_memory = spec is not None and arrays.free_memory[row] < _LITTLE * spec.memory_bytes

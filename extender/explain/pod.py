@@ -60,12 +60,12 @@ from packing.model.reasons import Reason
 from packing.model.request import Request
 
 BEST = 3
-"""Nodes that are shown of those that fit."""
+"""Maximum number of fitting nodes shown."""
 _MENDS = 4
 _PLAIN = {NO_GPU, OF_DEFAULT}
-"""Notes that are no problem of a pod without GPUs."""
+"""Notes that are not problems for a pod without GPUs."""
 _UNKNOWN_REASONS = 20
-"""Different reasons that are shown where devices are not known: they may quote what others wrote."""
+"""Maximum number of reasons shown for unknown devices: they may quote text of others."""
 Flags = npt.NDArray[np.bool_]
 
 
@@ -115,8 +115,8 @@ def explain_template(
 
 
 def _together(state: State, pod: Pod, copies: int) -> tuple[str, bool]:
-    """How many of the pods that belong together fit at once, "" for a pod of its own and where it is not
-    known; and whether all do, as far as is known."""
+    """How many of the pods that belong together fit at once, in words, "" for a single pod or if unknown; and
+    whether all do, as far as is known."""
     gang, request = state.gangs.gang_of(pod), state.request_of(pod)
     if gang is None:
         fit = fit_at_once(state, pod, request, copies) if copies > 1 else 0
@@ -130,7 +130,8 @@ def _together(state: State, pod: Pod, copies: int) -> tuple[str, bool]:
 
 
 def _in_gang(template: Template) -> Template:
-    """With the gang that the controller of the workload is expected to make, in the words of Stowage."""
+    """The pod with the gang that the controller of its workload is expected to create, as annotations of
+    Stowage."""
     if not template.together or words_of(template.pod):
         return template
     labels = {GANG: template.workload.split()[1], GANG_MIN: str(template.together)}
@@ -145,7 +146,7 @@ def _explain(
     settings: Settings | None,
     mends: int = _MENDS,
 ) -> Explanation:
-    """``mends``: so many wrong words are mended, one after the other, to say what comes next."""
+    """``mends``: number of mistakes corrected one after the other, to report the next obstacle."""
     node = "" if is_manifest(pod) or pod.misaligned else pod.node_name
     pod, notes = _as_new(state, pod, node)
     found_hints = hints(state, pod)
@@ -223,7 +224,7 @@ def _evaluated(
 
 
 def _asked_of_others(state: State, pod: Pod) -> dict[str, int | str]:
-    """What the pod asks for and Stowage does not place by."""
+    """Requests of the pod that Stowage does not place by."""
     asked = uncounted_resources(pod) | of_classes(pod) | claims_asked(state, pod)
     return {shorten(name, KEY): text for name, text in asked.items()}
 
@@ -240,13 +241,13 @@ def _part_instead(
     if gets and not gets.whole and evaluate(state, pod, as_whole(request), names).certain.any():
         what = best.gives or "a fraction of a GPU"
         yield (
-            f"On {best.node} it gets {what}; whole GPUs are free elsewhere. For a whole GPU set "
+            f"On {best.node} it is allocated {what}; whole GPUs are free elsewhere. For a whole GPU set "
             f"{written_as('annotations', {WHOLE_GPU: 'true'})}."
         )
 
 
 def _with_next(asked: Question, verdict: Verdict, hints: Iterable[Hint], mends: int) -> Verdict:
-    """The verdict, and what comes once the wrong word that decides it is mended."""
+    """The verdict, and the next obstacle once its decisive mistake is corrected."""
     mended = next((hint.mended for hint in hints if hint.text == verdict.why), None)
     if mended is None or not mends:
         return verdict
@@ -257,7 +258,7 @@ def _with_next(asked: Question, verdict: Verdict, hints: Iterable[Hint], mends: 
 
 
 def _released_gang(state: State, pod: Pod) -> list[Pod]:
-    """The members of the pod's gang that have gates, without these."""
+    """The gated members of the pod's gang, without their gates."""
     gang = state.gangs.gang_of(pod)
     members = state.gangs.members(gang.key) if gang else ()
     return [replace(member, gates=()) for member in members if member.gates]
@@ -274,7 +275,7 @@ def fits_somewhere(state: State, pod: Pod) -> bool:
 
 
 def _used_up(candidates: Candidates, names: Iterable[str]) -> Iterator[Refusal]:
-    """What nodes have too little of that Stowage does not place by."""
+    """Resources of which nodes have too little and that Stowage does not place by."""
     lacks: dict[str, list[tuple[str, Lack]]] = {}
     for name in sorted(names):
         lack = candidates.used_up[name]
@@ -283,7 +284,7 @@ def _used_up(candidates: Candidates, names: Iterable[str]) -> Iterator[Refusal]:
 
 
 def not_checked(state: State, pod: Pod) -> tuple[str, ...]:
-    """What kube-scheduler filters by for the pod's sake, and nobody here."""
+    """Filters of kube-scheduler that apply to the pod and are not checked here."""
     volumes = () if all(state.admission.volumes_of(pod)) else ("volumes",)
     return (*volumes, *pod.unchecked)
 
@@ -343,7 +344,7 @@ def explain_evaluation(
 
 
 def asks(request: Request) -> dict[str, int | str]:
-    """What a pod asks for, by what it is and in which unit."""
+    """A pod's request, by resource and unit."""
     asked: dict[str, int | str] = {"cpu (milli)": request.cpu_milli, "memory (MiB)": request.memory_mib}
     asked |= {shorten(name, KEY): count for name, count in request.devices[:LISTED_NAMES]}
     if part := request.shares:
@@ -442,5 +443,5 @@ def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
             else:
                 option = option_on(state, evaluation, index, name, None)
                 doubt = shorten(state.numa.doubt(pod, name))
-                known = f"NUMA is not known: {doubt}" if doubt else ""
+                known = f"NUMA is unknown: {doubt}" if doubt else ""
                 yield NodeAnswer(name, True, reason.text, (), known, option.cost, option.terms)

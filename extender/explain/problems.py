@@ -1,4 +1,4 @@
-"""The problems of nodes, pods and the cluster in one place, each with what to do about it."""
+"""The problems of nodes, pods and the cluster in one place, each with advice."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ ProblemKind: TypeAlias = Literal[
 ]
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _SILENT = 360.0
-"""Seconds without any bytes of a watch, after which it is a problem. Five minutes are normal."""
-_RIGHT = "grant Stowage this right: the roles are in deploy/, and docs/install.md lists their purpose"
+"""Seconds without data from a watch after which it is a problem. Five minutes are normal."""
+_RIGHT = "grant Stowage this permission: the roles are in deploy/, and docs/install.md lists their purpose"
 _WATCH = "check the API server and the network; Stowage answers from the last known state, and retries"
-_SETTINGS = "correct the setting (docs/settings.md), or what it names"
+_SETTINGS = "correct the setting (docs/settings.md), or the object that it names"
 _POLICY = "pods are placed without this part; see the traceback in the log and report it"
 _TASK = "it was restarted; see the traceback in the log and report it"
 _TOKEN = "correct debug_token_file, or apply deploy/rbac-debug-auth.yaml for debug_token_review"
-_HISTORY = "check the volume of history_path: its space, its rights, and the files stowage-*.jsonl"
-_NODE_CLOSED = "correct the named label, annotation or resource: until then the node takes no pods"
-_NODE = "correct what is named; it is ignored until then, and the node takes pods"
-_UNOFFERED = "check the device plugin and the driver of the node; until then its GPUs take no pods"
+_HISTORY = "check the volume of history_path: its space, its permissions, and the files stowage-*.jsonl"
+_NODE_CLOSED = "correct the named label, annotation or resource: until then the node accepts no pods"
+_NODE = "correct the named data; it is ignored until then, and the node accepts pods"
+_UNOFFERED = "check the device plugin and the driver of the node; until then its GPUs accept no pods"
 _LAYOUTS = "create or correct the MIG manager's ConfigMap, or the setting mig_manager"
 _LAYOUT_CHANGE = f"see the log of the node's MIG manager, then remove the annotation {ANNOTATION} of the node"
 _POD = "correct its request and recreate it; a pending pod is not placed, a running one counts as the larger"
 _CONTRADICTION = (
-    "the larger use counts until the pod ends; deploy/keep-assignments.yaml stops others from editing "
-    "what a pod has"
+    "the larger use counts until the pod ends; deploy/keep-assignments.yaml prevents edits of a pod's "
+    "assignments"
 )
 _OBJECT = "correct the object: its unreadable part is ignored, or counts as the larger use"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """``about``: the name of a node, the key of a pod, or another thing."""
+    """``about``: the name of a node, the key of a pod, or another subject."""
 
     kind: ProblemKind
     about: str
@@ -59,10 +59,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the state does not know. ``watches``: why the last attempt to list or watch a resource failed;
-    ``silent``: seconds since the last bytes, by resource. ``lease`` and ``tokens``: why they could not be
-    used when that was last tried. ``tasks``: which tasks and threads failed lately, and how. ``history``: why
-    some of it is missing. ``server_version``: of the API server, "" if unknown."""
+    """Facts that are not part of the state. ``watches``: why the last attempt to list or watch a resource
+    failed; ``silent``: seconds since the last data, by resource. ``lease`` and ``tokens``: why their last use
+    failed. ``tasks``: recent failures of tasks and threads. ``history``: why some of it is missing.
+    ``server_version``: version of the API server, "" if unknown."""
 
     watches: Mapping[str, str] = field(default_factory=dict)
     silent: Mapping[str, float] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Problems:
-    """The first ones, those of the cluster before those of nodes and pods; ``counts`` has all of them."""
+    """The first problems, of the cluster before nodes and pods; ``counts`` counts all of them."""
 
     counts: Mapping[str, int]
     problems: Sequence[Problem]
@@ -83,7 +83,7 @@ class Problems:
 
 
 def problems_of(state: State, settings: Settings, around: Surroundings, most: int) -> Problems:
-    """The first of all problems, at most so many."""
+    """The first problems, at most ``most``."""
     found = chain(_of_cluster(state, settings, around), _of_nodes(state), _of_pods_and_objects(state))
     shown = list(islice(found, most))
     rest = Counter(problem.kind for problem in found)
@@ -116,7 +116,7 @@ def _of_cluster(state: State, settings: Settings, around: Surroundings) -> Itera
 
 
 def _contradictions(state: State, settings: Settings, server_version: str) -> Iterator[tuple[str, str]]:
-    """Settings that the cluster contradicts, and how."""
+    """Settings that contradict the cluster, and how."""
     said, known = (_VERSION.match(text or "") for text in (settings.kubernetes_version, server_version))
     if said and known and said.groups() != known.groups():
         yield "kubernetes_version", f"says {said[0]}, and the API server is {known[0]}"
@@ -158,7 +158,7 @@ def _of_nodes(state: State) -> Iterator[Problem]:
 
 
 def _layout_problem(node: Node) -> str:
-    """What went wrong with a change of the node's MIG layout."""
+    """Why a change of the node's MIG layout failed."""
     change = mig_change_of(node.annotations)
     if change is None:
         return f"the annotation {ANNOTATION} cannot be read, and is ignored"
@@ -172,7 +172,7 @@ def _layout_problem(node: Node) -> str:
 def _of_pods_and_objects(state: State) -> Iterator[Problem]:
     for problems, advice in ((state.allocations.problems, _CONTRADICTION), (state.pods.problems, _POD)):
         for key, text in sorted(problems.items()):
-            pod = key.partition(" ")[0]  # what follows is the node of an assumed pod
+            pod = key.partition(" ")[0]  # the rest is the node of an assumed pod
             yield Problem("pod", shorten(pod, KEY), shorten(text), advice)
     for name, text in sorted(state.object_problems.items()):
         yield Problem("object", shorten(name, KEY), shorten(text), _OBJECT)

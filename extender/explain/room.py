@@ -1,4 +1,4 @@
-"""What makes room for a pod or a gang that does not fit: a pod that ends, or some that move elsewhere."""
+"""Ways to make room for a pod or a gang that does not fit: a pod that ends, or pods that move."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ from packing.model.request import Request
 from packing.plan.move_rule import MoveRule
 
 _TRIED, _LAYOUTS = 24, 256
-"""How many pods on others are tried, and nodes for another MIG layout."""
+"""Maximum number of pods tried on other nodes, and of nodes tried with another MIG layout."""
 _WHO = {
-    "on": "wait: the evictor moves others once it has waited for long enough: ",
+    "on": "wait: the evictor moves other pods once this one has been pending long enough: ",
     "recommend": "let the evictor move others (evictor: on, consolidation: on): ",
 }
 _EMPTIED = 2000
-"""Pods that are taken away to see whether a gang would fit without them."""
+"""Maximum number of pods removed to test whether a gang would fit without them."""
 _NAMED = 3
 BEST = 3
-"""Nodes that are shown of those where evictions help."""
-NOT_ENOUGH = "evicting all that may be evicted there is not enough"
+"""Maximum number of nodes shown where evictions help."""
+NOT_ENOUGH = "evicting all evictable pods there is not enough"
 DEARER = "evictions there cost more"
 
 
@@ -116,7 +116,7 @@ def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:
 
 
 def whose_end(state: State, pod: Pod, request: Request, names: Sequence[str]) -> Pod | None:
-    """The first pod that is found on these nodes whose place is enough for the pod."""
+    """The first pod found on these nodes whose end frees enough room for the pod."""
     tried = islice(_holders_on(state, pod, request, names), _TRIED)
     ends = (other for other, held in tried if _fits_without(state, pod, request, other.node_name, held))
     return next(ends, None)
@@ -176,7 +176,7 @@ def gang_fits_when_empty(state: State, pod: Pod, request: Request) -> bool:
 def _holders_on(
     state: State, pod: Pod, request: Request, names: Sequence[str]
 ) -> Iterator[tuple[Pod, Allocation]]:
-    """The pods with GPUs of the nodes that lack least, the smallest first on each."""
+    """Pods with GPUs on the nodes that lack least, the smallest first on each."""
     nodes = (node.name for node in promising_nodes(state, pod, request, names, {}) if not node.by_claims)
     for others in map(state.pods.on_node, nodes):
         staying = (other for other in others if other.uid != pod.uid and not other.deleting)
@@ -188,7 +188,7 @@ def _holders_on(
 def evictions_for(
     state: State, pod: Pod, nodes: Sequence[str], now: float, evictor: EvictorMode = "unknown"
 ) -> Evictions:
-    """What would be evicted for a pod that fits on none of these nodes. ``now`` in Unix seconds."""
+    """Evictions for a pod that fits on none of these nodes. ``now`` in Unix seconds."""
     if (request := state.request_or_none(pod)) is None:
         return Evictions()
     lacking = [node.name for node in promising_nodes(state, pod, request, nodes, {})]

@@ -1,7 +1,7 @@
-"""The nodes that only rules of the pod, or cordons, keep it off, and how it gets past them.
+"""Nodes that only rules of the pod, or cordons, keep it off, and changes that get it past them.
 
-Every way is tried: the pod as it would be, against all nodes. It is shown only if that opens the node that it
-is for, and it is counted by all that it opens.
+Every change is tried: the changed pod against all nodes. It is shown only if it opens its own node, with the
+number of nodes that it opens.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from packing.model.reasons import Reason
 from packing.model.request import Request
 
 _OWN_TAINTS = "node.kubernetes.io/"
-"""Kubernetes sets these on nodes that are not ready or under pressure: to tolerate them is no way out."""
+"""Kubernetes sets these on nodes that are not ready or under pressure: tolerating them does not help."""
 _STARTING = re.compile("not-?ready|uninitiali[sz]ed|unregistered|startup|ignore-taint", re.IGNORECASE)
 """In the keys of taints that agents of a node and cloud providers remove once they are up: CSI and CNI
 drivers, cloud-provider, Karpenter, the cluster autoscaler."""
 _NAMED = 3
 _GROUPS = 16
-"""Groups of nodes behind the same rules that are tried, those behind the fewest first."""
+"""Maximum number of groups of nodes behind the same rules that are tried, the fewest rules first."""
 
 
 class Change(NamedTuple):
-    """How a node gets open to a pod: what to do, and the pod as it is then; ``counted``: that is all."""
+    """A change that opens a node to a pod, in words, and the changed pod; ``counted``: it is sufficient."""
 
     text: str
     pod: Pod
@@ -67,14 +67,14 @@ class RuleChange:
     likeness: float = 0.0
 
     def order(self) -> tuple[bool, int, bool, int, int, float]:
-        """What helps now first, then the fewest rules, then what the pod selects, then the most nodes."""
+        """Changes that help now first, then fewest rules, then the same selection, then most nodes."""
         selects_others = any(rule.reason in (OTHER_SELECTOR, OTHER_AFFINITY) for rule in self.rules)
         most = -len(self.fits), -self.full, -self.likeness
         return not self.fits, len(self.rules), selects_others, *most
 
 
 class StillRefused(NamedTuple):
-    """Why nodes that these rules exclude, such as ``node``, could not take the pod without them either."""
+    """Why nodes that these rules exclude, such as ``node``, could not host the pod without them either."""
 
     rules: tuple[Rejection, ...]
     node: Node
@@ -84,7 +84,7 @@ class StillRefused(NamedTuple):
 def try_rule_changes(
     state: State, pod: Pod, request: Request, candidates: Candidates
 ) -> tuple[list[RuleChange], list[StillRefused]]:
-    """Those that help most first; and what keeps the pod off the other nodes."""
+    """Changes, the most helpful first; and the reasons of the other nodes."""
     groups = _groups(pod, candidates)
     names = [node.name for _, nodes in groups for node in nodes]
     evaluation = evaluate(state, pod, request, NodeNames.of(names))
@@ -119,7 +119,7 @@ def try_rule_changes(
 
 
 def _groups(pod: Pod, candidates: Candidates) -> list[tuple[tuple[Rejection, ...], list[Node]]]:
-    """The nodes behind the same rules that have the same values of the labels that the pod selects."""
+    """Nodes grouped by rules against the pod and by values of the labels that the pod selects."""
     groups: dict[tuple[tuple[Rejection, ...], tuple[str | None, ...]], list[Node]] = {}
     for node in (node for nodes in candidates.passed_over.values() for node in nodes):
         if rules := candidates.rules_against(node):
@@ -139,7 +139,7 @@ def _opened(
 
 
 def _best(found: Iterable[RuleChange]) -> list[RuleChange]:
-    """In their order, without those that say the same, or need more rules than others for no more nodes."""
+    """Sorted changes, without duplicates and changes of more rules than others for no more nodes."""
     best: list[RuleChange] = []
     for change in sorted(found, key=RuleChange.order):
         shorter = [other for other in best if len(other.rules) < len(change.rules) and other.fits]
@@ -175,7 +175,7 @@ def _likeness(selected: Pairs, node: Node) -> float:
 
 
 def changes_for(state: State, pod: Pod, rules: Sequence[Rejection], node: Node) -> Change:
-    """How the pod gets past these rules to the node."""
+    """The changes that get the pod past these rules to the node."""
     texts, changed, counted = list[str](), pod, True
     for rule in rules:
         way = _change_for(state, changed, node, rule)
@@ -216,8 +216,8 @@ def _tolerating(state: State, pod: Pod, node: Node) -> Change:
 
 
 def _starts(state: State, pod: Pod, node: Node, taint: Taint) -> bool:
-    """Whether the taint goes once the node has started: by its key; of a new node of Karpenter also each that
-    its other nodes do not have."""
+    """Whether the taint is removed once the node has started: by its key; on a new node of Karpenter also any
+    taint that ready nodes of its pool do not have."""
     if taint.key.startswith(_OWN_TAINTS):
         return False
     pool = node.labels.get("karpenter.sh/nodepool")
@@ -230,7 +230,7 @@ def _starts(state: State, pod: Pod, node: Node, taint: Taint) -> bool:
 
 
 def _with_selector_of(state: State, pod: Pod, node: Node) -> Change:
-    """The selector as it would be for the node."""
+    """The selector changed to match the node."""
     selected, labels = pod.spec.node_selector, node.labels
     wrong = [pair for pair in selected if labels.get(pair[0]) != pair[1]]
     runtime = state.admission.runtime_classes.get(pod.runtime_class)

@@ -1,8 +1,8 @@
-"""Why a pod fits nowhere, in one sentence, and the ways out that are known, the cheapest first.
+"""Why a pod fits nowhere, in one sentence, and known remedies, the cheapest first.
 
-``explain``, ``top`` and the page show this one answer. First comes what keeps the pod away from every node
-whatever runs there: a request that is refused or larger than any node, then a word that nobody reads or a
-misspelt name, then a taint, a label or a model; last that all nodes it may use are full.
+``explain``, ``top`` and the page show this one answer. Reasons that hold on every node, whatever runs there,
+come first: a request that is rejected or larger than any node, then an annotation that no component reads or
+a misspelled name, then a taint, a label or a model; last that all allowed nodes are full.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ _GANG, _WHOLE_GANG = Reason.GANG_DOES_NOT_FIT.text, "the whole gang"
 _ON_SEVERAL_NODES = ", or set evictor: on: kube-scheduler evicts no gang that runs on several nodes"
 _NAMED = 3
 _WAYS = 4
-"""Changes past rules that are shown, those that help most."""
+"""Maximum number of rule changes shown, the most helpful first."""
 _ACTORS = {"kube-scheduler": "kube-scheduler", "evictor": "the evictor"}
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A pod that fits nowhere for all that is known, and why not. ``evictions``: as far as they were searched
-    for. With a moment ``now`` (Unix seconds) it is also searched for pods whose move or end would be enough;
-    ``settings``: those of the evictor, which say whether it moves others.
+    """A pod that fits nowhere as far as is known, and why. ``evictions``: the evictions found, if searched.
+    With a time ``now`` (Unix seconds), pods whose move or end would suffice are searched, too; ``settings``
+    of the evictor determine whether it moves pods.
     """
 
     state: State
@@ -70,12 +70,12 @@ class Question:
 
     @property
     def every(self) -> int:
-        """The number of all nodes."""
+        """Number of all nodes."""
         return len(self.candidates.names) + sum(map(len, self.candidates.passed_over.values()))
 
 
 def with_layout_change(asked: Question, verdict: Verdict) -> Verdict:
-    """The verdict, with a node that another MIG layout would make fit as the first way."""
+    """The verdict; if the pod would fit a node with another MIG layout, that is the first way."""
     if asked.now is None or asked.pod.spec.claims:
         return verdict
     way = layout_change_for(asked.state, asked.pod, asked.settings, asked.now)
@@ -100,7 +100,8 @@ def decide(asked: Question, hints: Sequence[Hint]) -> Verdict:
         return of_hint(hint)
     instead = (*(_change_text(asked, change) for change in changes[:_WAYS]), *_other_resources(asked, first))
     if starting := next((len(change.fits) for change in changes if change.fits and change.starts), 0):
-        return Verdict(f"{many(starting, 'node')} that would take it {_are(starting)} starting", ways=instead)
+        why = f"{many(starting, 'node')} that would accept it {_are(starting)} starting"
+        return Verdict(why, ways=instead)
     if first and rank <= TOO_SMALL:
         smaller = (*_smaller(asked, first), *instead) if rank == TOO_SMALL else None
         ways = tuple(_ways_when_full(asked, first, changes)) if smaller is None else smaller
@@ -113,7 +114,7 @@ def decide(asked: Question, hints: Sequence[Hint]) -> Verdict:
 
 
 def _by_rule(asked: Question, hint: Hint, refused: StillRefused | None, instead: tuple[str, ...]) -> Verdict:
-    """A rule that no node meets. ``refused``: why none would take the pod without it either."""
+    """A rule that no node meets. ``refused``: why no node would accept the pod without it either."""
     found = of_hint(hint)
     if hint.mended:
         return found
@@ -128,7 +129,7 @@ def _by_rule(asked: Question, hint: Hint, refused: StillRefused | None, instead:
 
 
 def _without_room_anywhere(asked: Question, first: Refusal | None, refused: StillRefused | None) -> Verdict:
-    """No node could take the pod, full or empty, behind whichever rules."""
+    """No node could host the pod, full or empty, with or without the rules."""
     if refused and (first is None or _rank(refused.refusal) < _rank(first)):
         return _and_still_refused(asked, _rule_text(asked, refused.rules[0]), refused)
     if first:
@@ -144,14 +145,14 @@ def _rule_text(asked: Question, rule: Rejection) -> str:
 
 
 def _and_still_refused(asked: Question, why: str, refused: StillRefused) -> Verdict:
-    """This reason, and that none of the nodes behind it could take the pod."""
+    """This reason, and that none of the nodes that it excludes could host the pod."""
     refusal = refused.refusal
     why = f"{why.removesuffix('.')}; and without that rule, {refusal.reason} ({many(refusal.nodes, 'node')})"
     return Verdict(why, _near(refusal), tuple(_smaller(asked, refusal)))
 
 
 def _rank(refusal: Refusal) -> tuple[int, int, int]:
-    """The lower, the more it says."""
+    """Sort key, the most informative refusal first."""
     otherwise = TOO_SMALL if refusal.eviction_helps and _is_small(refusal) else OTHER
     is_full = refusal.eviction_helps and refusal.can_host
     rank = FULL if is_full else RANKS.get(refusal.reason, otherwise)
@@ -159,25 +160,25 @@ def _rank(refusal: Refusal) -> tuple[int, int, int]:
 
 
 def _is_small(refusal: Refusal) -> bool:
-    """Whether the node that lacks least has too little even without pods."""
+    """Whether the nearest node has too little even without pods."""
     return bool(_too_small(refusal))
 
 
 def _too_small(refusal: Refusal) -> list[Need]:
-    """What it has too little of even without pods. A device that it does not have at all says nothing."""
+    """Needs that the node cannot meet even without pods, except for devices that it does not have at all."""
     return [
         need for need in refusal.lacks if need.total < need.asked and (need.total or "/" not in need.what)
     ]
 
 
 def of_hint(hint: Hint) -> Verdict:
-    """The verdict that the hint decides."""
+    """The verdict from a decisive hint."""
     write = "" if hint.paste.startswith(("kubectl ", "leave out ")) else "write "
     return Verdict(hint.text, ways=(write + hint.paste,) if hint.paste else ())
 
 
 def and_then(found: Verdict, then: Verdict) -> Verdict:
-    """The verdict with what becomes of the pod once the first of its ways is taken."""
+    """The verdict, with the outcome for the pod after its first way."""
     way = found.ways[0]
     if not then.decides:
         return replace(found, ways=(f"{way}; then it {then.why}",)) if then.why.startswith("fits") else found
@@ -196,25 +197,25 @@ def _near(refusal: Refusal) -> str:
 
 
 def _smaller(asked: Question, refusal: Refusal) -> Iterator[str]:
-    """What the pod could ask for at most on the node that lacks least, and what else is in its way there."""
+    """The largest request that the nearest node can meet, and further obstacles there."""
     needs = _too_small(refusal)
     if less := [_at_most(need) for need in needs if need.total]:
         then = _then(asked, reduced(asked.request, needs), refusal.nearest)
-        yield f"ask for at most {' and '.join(less)} per pod, as {refusal.nearest} has{then}"
+        yield f"request at most {' and '.join(less)} per pod, as {refusal.nearest} has{then}"
     elif refusal.advice and not needs:
         yield refusal.advice
     for need in needs:
         if not need.total:
-            yield f"leave out its request of {need.what}: {refusal.nearest} reports none"
+            yield f"leave out its request for {need.what}: {refusal.nearest} reports none"
 
 
 def _then(asked: Question, request: Request | None, node: str) -> str:
-    """What is in the way of this request on the node, "" for nothing but pods."""
+    """The obstacle for this request on the node other than pods, "" for none."""
     state = asked.state
     if request is None or node not in state.fleet.rows:
         return ""
     reason = reason_on_row(state.fleet, request, state.fleet.rows[node])
-    if reason is Reason.FITS and not state.binds:  # else the pod's own words would be in the way
+    if reason is Reason.FITS and not state.binds:  # otherwise the pod's own request would count
         reason = reason_on(state, asked.pod, request, node)
     return "" if reason is Reason.FITS or reason.eviction_helps else f"; then: {reason.text}"
 
@@ -237,17 +238,17 @@ def _at_most(need: Need) -> str:
 
 
 def _change_text(asked: Question, change: RuleChange) -> str:
-    """How the nodes behind rules can be reached, how many would take the pod, and what it gets there."""
+    """How to get past rules, how many nodes would then accept the pod, and what they would allocate."""
     if not change.counted:
         return change.way
     what, count = _who_fits(asked, change), len(change.fits) or change.full
-    then = f"would take {what}" if change.fits else f"could take {what}, and {_are(count)} full now"
-    then = f"may take {what}: it is not known, because {change.doubt}" if change.doubt else then
+    then = f"would accept {what}" if change.fits else f"could accept {what}, and {_are(count)} full now"
+    then = f"may accept {what}: this is unknown, because {change.doubt}" if change.doubt else then
     return f"{change.way}: {many(count, 'node')} {then}{_parts_given(asked, change)}"
 
 
 def _parts_given(asked: Question, change: RuleChange) -> str:
-    """What nodes give that is less than the whole GPUs asked for."""
+    """Allocations of nodes that are less than the requested whole GPUs."""
     fleet = asked.state.fleet
     given = Counter(replicas_given(fleet, fleet.rows[name], asked.request) for name in change.fits)
     most, count = next(iter(Counter({text: n for text, n in given.items() if text}).most_common(1)), ("", 0))
@@ -256,7 +257,7 @@ def _parts_given(asked: Question, change: RuleChange) -> str:
 
 
 def _who_fits(asked: Question, change: RuleChange) -> str:
-    """Whether the whole gang would fit with these nodes, for a pod of a gang."""
+    """The pod, or for a pod of a gang, whether the whole gang would fit with these nodes."""
     state, pod = asked.state, asked.pod
     gang = state.gangs.gang_of(pod)
     if not change.fits or not state.gang_check or gang is None or gang.to_place < 2:
@@ -272,7 +273,7 @@ def _who_fits(asked: Question, change: RuleChange) -> str:
 
 
 def _other_resources(asked: Question, first: Refusal | None) -> Iterator[str]:
-    """What the pod could ask for instead on nodes that its rules allow and that have no such resource."""
+    """Alternative resources, on nodes that its rules allow but that lack its resource."""
     if first is None or first.reason != Reason.NO_SUCH_RESOURCE.text:
         return
     state, names = asked.state, NodeNames.of(asked.candidates.names)
@@ -288,7 +289,7 @@ def _other_resources(asked: Question, first: Refusal | None) -> Iterator[str]:
         takes = could_host(state, state.fleet, evaluation) & eviction_may_help(evaluation.codes)
         if count := int(np.count_nonzero(takes | (evaluation.codes == Reason.FITS))):
             nodes_there = many(count, "node")
-            yield f"write {line}: {nodes_there} that its rules allow offer it"
+            yield f"write {line}: {nodes_there} allowed by its rules would fit"
             return
 
 
@@ -297,8 +298,7 @@ def _are(count: int) -> str:
 
 
 def _ways_when_full(asked: Question, first: Refusal, changes: Sequence[RuleChange]) -> Iterator[str]:
-    """Nothing to do where somebody evicts; an open node; a pod that moves, ends or is evicted; one node
-    more."""
+    """Wait for an eviction; open a node; wait for a pod that moves or ends, or evict it; add a node."""
     never = asked.now is not None and not gang_fits_when_empty(asked.state, asked.pod, asked.request)
     if first.reason == _GANG or never:
         yield from _ways_for_gang(asked, changes)
@@ -307,8 +307,8 @@ def _ways_when_full(asked: Question, first: Refusal, changes: Sequence[RuleChang
     best = next(iter(found.best), None)
     acts = best is not None and (best.acts == "kube-scheduler" or found.evictor == "on")
     if best and not best.pods:
-        alone = "ends by itself" if len(best.leaving) == 1 else "end by themselves"
-        yield f"wait: {listed(best.leaving, _NAMED)} on {best.node} {alone}, and that is room enough"
+        frees = "is terminating and frees" if len(best.leaving) == 1 else "are terminating and free"
+        yield f"wait: {listed(best.leaving, _NAMED)} on {best.node} {frees} enough room"
     elif best and acts:
         yield f"wait: {_ACTORS[best.acts]} evicts {_pods(best)} for it"
     for change in changes:
@@ -322,7 +322,7 @@ def _ways_when_full(asked: Question, first: Refusal, changes: Sequence[RuleChang
 
 
 def _others_in_the_way(asked: Question, first: Refusal, best: EvictionOption | None) -> Iterator[str]:
-    """Whose move or end would be room enough."""
+    """Pods whose move or end would free enough room."""
     moves, ends = "", None
     if asked.now is not None:
         names = [name for name in asked.candidates.names if name not in asked.candidates.used_up]
@@ -332,7 +332,7 @@ def _others_in_the_way(asked: Question, first: Refusal, best: EvictionOption | N
         yield moves
     elif ends:
         home = shorten(ends.node_name, KEY)
-        yield f"wait until {shorten(ends.key, KEY)} on {home} ends: its place is enough"
+        yield f"wait until {shorten(ends.key, KEY)} on {home} ends: that frees enough room"
     elif (
         not (best and best.leaving) and first.lacks and all(need.asked <= need.total for need in first.lacks)
     ):
@@ -355,7 +355,7 @@ def _ways_for_gang(asked: Question, changes: Sequence[RuleChange]) -> Iterator[s
 
 
 def _would_take_it_empty(asked: Question, name: str) -> bool:
-    """Whether another node like this one would take the pod."""
+    """Whether another node like this one would accept the pod."""
     state, node = asked.state, asked.state.nodes.get(name)
     if node is None or any(lack.asked > lack.total for lack in lacking_on(state, node, asked_by(asked.pod))):
         return False

@@ -1,5 +1,5 @@
-"""What is probably wrong with the words of a pod: labels, annotations, names of its queue and scheduler; and
-what the API server would not accept, so that the pod fits nowhere."""
+"""Probable mistakes in a pod's labels, annotations, and names of its queue and scheduler; and fields that the
+API server would reject, so that the pod fits nowhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
 
 _DOMAIN = "stowage.dev/"
 _ANYWHERE = frozenset({QUEUE_LABEL, GANG, GANG_MIN, RESTARTABLE, CHECKPOINTED_AT, CHECKPOINT_INTERVAL})
-"""Labels or annotations alike."""
+"""Accepted as labels and as annotations."""
 _OF_PODS = frozenset(
     name for name in (*REQUEST_ANNOTATIONS, *ASSIGNMENT_ANNOTATIONS, *_ANYWHERE) if name.startswith(_DOMAIN)
 )
@@ -39,7 +39,7 @@ _OTHERS = {"runai-fraction": kai.FRACTION, "runai-gpu-memory": kai.MEMORY}
 _NAMED = 4
 _BYTES = 1 << 20
 _MOST_GIB = 1024
-"""More than a GPU has: such a number is meant in MiB."""
+"""More than any GPU has: larger numbers are taken as MiB."""
 _STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
 """Resources without a domain. Sources of ``admission_problem``, in k8s.io/kubernetes
 pkg/apis/core/validation/validation.go: ``validateContainerResourceName`` (no others without a domain) and
@@ -49,7 +49,7 @@ _SYSTEM_CLASSES = ("system-cluster-critical", "system-node-critical")
 
 
 class Kind(IntEnum):
-    """What a hint is about. The lower one decides first why a pod fits nowhere; a ``NOTE`` never does."""
+    """Kind of a hint. The lowest decides why a pod fits nowhere; a ``NOTE`` never does."""
 
     NEVER = 0
     WORD = 1
@@ -58,7 +58,7 @@ class Kind(IntEnum):
 
 
 class Hint(NamedTuple):
-    """A sentence, and what to write instead, where that is known; ``mended``: the pod as it would be then."""
+    """A sentence, and the correction, if known, as text to paste; ``mended``: the corrected pod."""
 
     kind: Kind
     text: str
@@ -67,7 +67,7 @@ class Hint(NamedTuple):
 
 
 def word_hints(state: State, pod: Pod) -> Iterator[Hint]:
-    """About words that nobody reads, and names that do not exist."""
+    """Hints about labels and annotations that no component reads, and names that do not exist."""
     yield from islice(_unread(pod), _NAMED)
     yield from _units(pod)
     named = pod.labels.get(QUEUE_LABEL) or pod.annotations.get(QUEUE_LABEL)
@@ -94,16 +94,16 @@ def word_hints(state: State, pod: Pod) -> Iterator[Hint]:
 
 
 def _no_class(name: str, kind: str, known: Collection[str], mended: Callable[[str], Pod]) -> Iterator[Hint]:
-    """A class that does not exist, where others of its kind are known."""
+    """A class that does not exist, if others of its kind are known."""
     if name and known and name not in (*known, *_SYSTEM_CLASSES):
         near = nearest_name(name, known)
-        text = f"There is no {kind} {quoted(name)}: the API server refuses the pod{meant(near)}."
+        text = f"There is no {kind} {quoted(name)}: the API server rejects the pod{meant(near)}."
         paste = f"{kind[0].lower()}{kind[1:]}Name: {near}" if near else ""
         yield Hint(Kind.NEVER, text, paste, mended(near) if near else None)
 
 
 def written_as(section: str, entries: Mapping[str, str]) -> str:
-    """These entries of a map in a manifest."""
+    """These entries as a map in a manifest."""
     pairs = ", ".join(f'{key}: "{shorten(value, KEY)}"' for key, value in entries.items())
     return f"{section}: {{{pairs}}}"
 
@@ -125,8 +125,8 @@ def mend(pod: Pod, section: str, entries: Mapping[str, str], instead_of: str = "
 
 
 def asking_instead(pod: Pod, resources: Collection[str]) -> Iterator[tuple[str, Pod]]:
-    """The line that asks for one of these resources, or for a whole GPU of Stowage's nodes, and the pod with
-    it in the place of what it asks for now."""
+    """The line that requests one of these resources, or a whole GPU of Stowage's nodes, and the pod with this
+    request instead of its own."""
     labels = {name: value for name, value in pod.labels.items() if name not in REQUEST_LABELS}
     annotations = {k: v for k, v in pod.annotations.items() if k not in REQUEST_ANNOTATIONS}
     first, *others = (
@@ -162,7 +162,7 @@ def _with_limits(container: Container, entries: Mapping[str, str], instead_of: s
 
 
 def _unread(pod: Pod) -> Iterator[Hint]:
-    """Labels and annotations that look like words of a request, and that nobody reads."""
+    """Labels and annotations that resemble those of a request, but that no component reads."""
     for what, entries, elsewhere in (
         ("annotation", pod.annotations, REQUEST_LABELS - REQUEST_ANNOTATIONS),
         ("label", pod.labels, REQUEST_ANNOTATIONS - REQUEST_LABELS - _ANYWHERE),
@@ -189,7 +189,7 @@ def _near_request(name: str) -> str:
 
 
 def _units(pod: Pod) -> Iterator[Hint]:
-    """Memory of a GPU in the unit of another system."""
+    """GPU memory in the unit of another system."""
     for name in (stowage.MEMORY, DEVICE_MEMORY):
         text = pod.annotations.get(name, "")
         if text.isascii() and text.isdecimal() and len(text) < 9 and int(text) < _BYTES:
@@ -207,7 +207,7 @@ def _units(pod: Pod) -> Iterator[Hint]:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """`` (did you mean NAME?)`` with the nearest name, "" if none is near."""
+    """`` (did you mean NAME?)`` with the most similar name, "" if none is similar."""
     return meant(nearest_name(name, known))
 
 
@@ -217,8 +217,8 @@ def meant(near: str) -> str:
 
 
 def nearest_name(name: str, known: Collection[str], cutoff: float = 0.75) -> str:
-    """The nearest of the known names, "" if none is near. Among near ones that with most words in common: of
-    ``NVIDIA-A100-80GB-PCI`` an A100, though fewer letters of an H100 differ."""
+    """The most similar of the known names, "" if none is similar; preferably with the most words in common:
+    for ``NVIDIA-A100-80GB-PCI`` an A100, although an H100 differs in fewer letters."""
     candidates = [shorten(text, 256) for text in islice(known, 4 * LISTED_NAMES)]
     longer = [candidate for candidate in candidates if name and name.lower() in candidate.lower()]
     near = longer or get_close_matches(shorten(name, 256), candidates, n=8, cutoff=cutoff)
@@ -227,8 +227,8 @@ def nearest_name(name: str, known: Collection[str], cutoff: float = 0.75) -> str
 
 
 def nearest_key(key: str, known: Collection[str]) -> str:
-    """The nearest key of a label, "" if none is near: by what follows the domain, which says nothing about
-    the meaning. Of another domain it must be the same."""
+    """The most similar label key, "" if none is similar: by the part after the domain, since the domain does
+    not carry the meaning. In another domain this part must be equal."""
     domain, _, name = shorten(key, KEY).rpartition("/")
     parts = (label.rpartition("/") for label in islice(known, 4 * LISTED_NAMES))
     names = {last: f"{of}{slash}{last}" for of, slash, last in parts if of == domain or last == name}
@@ -240,12 +240,12 @@ def _words(name: str) -> set[str]:
 
 
 def is_manifest(pod: Pod) -> bool:
-    """Whether the pod comes from a file: the API server has not seen it."""
+    """Whether the pod comes from a file and has not been created."""
     return not pod.uid and pod.phase == "Pending"
 
 
 def admission_problem(pod: Pod) -> str:
-    """Why the API server would refuse the pod, "" if this module knows no reason."""
+    """Why the API server would reject the pod, "" for no known reason."""
     found = (problem for container in pod.spec.all_containers for problem in _problems(container))
     return next(found, "")
 
@@ -257,17 +257,17 @@ def _problems(container: Container) -> Iterator[str]:
         if "/" not in name:
             if name not in _STANDARD and not name.startswith("hugepages-"):
                 near = meant("nvidia.com/gpu" if "gpu" in name.lower() else "")
-                yield f"the API server refuses it: {quoted(name)} is no resource of Kubernetes{near}"
+                yield f"the API server rejects it: {quoted(name)} is not a Kubernetes resource{near}"
         elif "kubernetes.io/" not in name and name not in limits:
             limit = written_as("limits", {name: request})
-            yield f"the API server refuses it: {shown} has a request and no limit; write {limit}"
+            yield f"the API server rejects it: {shown} has a request but no limit; write {limit}"
         elif "kubernetes.io/" not in name and not _equal(request, limits[name]):
             amounts = f"the request of {shown} is {quoted(request)}, its limit {quoted(limits[name])}"
-            yield f"the API server refuses it: {amounts}; both must be equal"
+            yield f"the API server rejects it: {amounts}; both must be equal"
 
 
 def _equal(first: str, other: str) -> bool:
     try:
         return first == other or exact(first) == exact(other)
     except QuantityError:
-        return True  # the request says what is wrong with it
+        return True  # the error of the request reports it

@@ -156,7 +156,7 @@ def test_a_waiting_pod_says_why_and_what_would_help(page: Page, fleet_url: str) 
     open_page(page, fleet_url)
     waiting = text(page, "#panel")
     assert "16 nvidia.com/gpu" in waiting  # as explain says it
-    assert "ask for at most 192 CPUs per pod, as h100-006 has" in waiting
+    assert "request at most 192 CPUs per pod, as h100-006 has" in waiting
     page.run(
         "[...document.querySelectorAll('.wait button')].find((b) => b.textContent.includes('wide')).click()"
     )
@@ -386,7 +386,7 @@ def test_the_story_of_a_gang_has_its_members_and_evictions(page: Page, tmp_path:
         assert f"{namespace}/train: 0 of 2 members run" in story
         assert f"{namespace}/two" in story
         assert "viction" in story
-        assert "ask the others" not in story
+        assert "query the others" not in story
         assert page.problems == []
 
 

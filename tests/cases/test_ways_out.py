@@ -25,7 +25,7 @@ from ..examples import examples
 from .test_one_verdict import FOLDERS, case, changed, changes, waiting
 
 Way = Callable[[State, Pod, re.Match[str]], Pod]
-PROMISE = r": \d+ nodes? would take (?:it|the whole gang)(?:;.*)?"
+PROMISE = r": \d+ nodes? would accept (?:it|the whole gang)(?:;.*)?"
 
 
 def ended(state: State, pod: Pod, said: re.Match[str]) -> Pod:

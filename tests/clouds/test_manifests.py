@@ -53,7 +53,7 @@ RIGHT: dict[str, list[tuple[str, dict[str, int], tuple[str, ...]]]] = {
     ],
     "compute-domain": [("nvbandwidth", NONE, (ADDED, "made from the ResourceClaimTemplate 'imex-channel'"))],
     "mig-profile": [
-        ("mig", NONE, ("No node offers nvidia.com/mig-1g.5gb", "A100 SXM4 40GB could be divided so"))
+        ("mig", NONE, ("No node offers nvidia.com/mig-1g.5gb", "A100 SXM4 40GB can be divided into it"))
     ],
     "spot-only": [("spot", {"gke": 0, "eks": 3, "aks": 0, "oke": 3}, ())],
     "cpu-only": [("preprocessing", WITHOUT_GPU, ())],
@@ -87,4 +87,4 @@ def test_a_spot_taint_is_no_resource():
     state, (one,) = cloud("gke"), parse_templates(MANIFESTS["spot-only"], "")
     found = explain_template(state, one, [one], now=NOW)
     assert "cloud.google.com/gke-spot=true:NoSchedule (3 of 20 nodes)" in found.verdict.why
-    assert found.verdict.ways[0].endswith("3 nodes would take it")
+    assert found.verdict.ways[0].endswith("3 nodes would accept it")

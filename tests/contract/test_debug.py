@@ -137,7 +137,7 @@ async def test_a_pod_that_was_never_asked_about_is_answered_live(start: Start) -
     stowage = await start(*CLUSTER, make_pod("waits", 9))
     report = await get(stowage, "/debug/pods/default/waits")
     assert report["decisions"] == []
-    assert "has not asked about this pod" in report["note"]
+    assert "has not called Stowage for this pod" in report["note"]
     assert report["now"]["fits"] == 0
     assert {one["reason"] for one in report["now"]["refusals"]} == {
         Reason.TOO_FEW_GPUS.text,
@@ -160,7 +160,7 @@ async def test_decisions_about_another_pod_of_the_same_name_are_not_shown(start:
     await stowage.filter(manifest("new", metadata={"name": "new", "namespace": "default", "uid": "1"}), ["a"])
     report = await get(stowage, "/debug/pods/default/new")
     assert report["decisions"] == []
-    assert "has not asked about this pod" in report["note"]
+    assert "has not called Stowage for this pod" in report["note"]
 
 
 @pytest.mark.parametrize("kept", [0, 2])

@@ -166,9 +166,9 @@ async def test_a_running_pod_is_explained_on_request(start: Start) -> None:
     ("replica", "words"),
     [
         (Replica("a", True, "a"), ""),
-        (Replica("a", False, "b"), "kube-scheduler asks the leader, b"),
+        (Replica("a", False, "b"), "kube-scheduler calls the leader, b"),
         (Replica("a", False), "there is no leader now"),
-        (Replica("a"), "ask the others"),
+        (Replica("a"), "query the others"),
     ],
 )
 def test_where_the_decisions_are(replica: Replica, words: str) -> None:
@@ -180,7 +180,7 @@ def test_where_the_decisions_are(replica: Replica, words: str) -> None:
 async def test_where_one_process_knows_all_no_others_are_named(start: Start) -> None:
     stowage = await start(*CLUSTER, make_pod("waits", 9))
     report: dict[str, Any] = await get(stowage, "/debug/pods/default/waits")
-    assert report["note"].startswith("kube-scheduler has not asked about this pod")
+    assert report["note"].startswith("kube-scheduler has not called Stowage for this pod")
     assert "replica" not in report["note"]
 
 

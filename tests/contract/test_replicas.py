@@ -121,7 +121,7 @@ async def test_every_replica_says_which_one_has_the_decisions(api: ApiServer, re
     )
     assert [one["verb"] for one in near["decisions"]] == ["filter"]
     assert far["decisions"] == []
-    assert f"kube-scheduler asks the leader, {name}" in far["note"]
+    assert f"kube-scheduler calls the leader, {name}" in far["note"]
 
 
 async def test_a_leaving_leader_releases_the_lease_and_refuses_binds(

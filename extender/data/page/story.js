@@ -163,7 +163,7 @@ function evictions(found, go) {
   if (!found) return null;
   const by = { "kube-scheduler": "kube-scheduler evicts", evictor: { on: "the evictor evicts", recommend: "the evictor recommends evicting" }[found.evictor] ?? "the evictor, if enabled, evicts" };
   const items = found.best.map((one) => {
-    const others = [...one.other_nodes, ...one.leaving.map((pod) => `${pod} (ends by itself)`)];
+    const others = [...one.other_nodes, ...one.leaving.map((pod) => `${pod} (terminating)`)];
     const who = one.pods ? `${by[one.acts]} ${plural(one.pods, "pod")}` : "room becomes free";
     const pods = [...one.victims.map((pod) => link(pod, () => go(`pod/${pod}`))), ...others].flatMap((pod, i) => (i ? [", ", pod] : [pod]));
     return el("p", {}, `${who} on `, link(one.node, () => go(`node/${one.node}`)), ": ", pods, ` (${one.loses})`);

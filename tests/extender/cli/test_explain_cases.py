@@ -123,7 +123,7 @@ def test_a_resource_that_no_node_offers(case: Case, name: str, then: str) -> Non
 
 def test_amounts_in_the_wrong_unit(case: Case) -> None:
     out = case.explain("nvidia.com/gpu: 1, nvidia.com/gpumem: 8Gi")
-    assert "'8Gi' asks for 8,589,934,592 MiB. For 8Gi of memory write 8192." in out
+    assert "'8Gi' requests 8,589,934,592 MiB. For 8Gi of memory write 8192." in out
     out = case.explain("nvidia.com/gpu: 500m")
     assert "train cannot run on any node: nvidia.com/gpu: quantity '500m' is not a whole number" in out
     assert "Kubernetes does not divide nvidia.com/gpu." in out
@@ -185,4 +185,4 @@ def test_the_default_scheduler_is_mentioned(case: Case) -> None:
 
 def test_what_to_do_next(case: Case) -> None:
     out = case.explain("nvidia.com/gpu: 9")
-    assert "What would help:\n  ask for at most 8 nvidia.com/gpu per pod, as h100-04 has\n" in out
+    assert "What would help:\n  request at most 8 nvidia.com/gpu per pod, as h100-04 has\n" in out

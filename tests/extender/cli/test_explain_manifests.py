@@ -13,7 +13,7 @@ GPU = "nvidia.com/gpu: 1"
 NONE = "It fits on none of 36 nodes"
 FITS = "It fits on 26 of 36 nodes"
 ANYWHERE = "It fits on 36 of 36 nodes"  # without a GPU
-REFUSED = "train cannot run on any node: the API server refuses it: "
+REFUSED = "train cannot run on any node: the API server rejects it: "
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ def annotated(name: str, text: str) -> str:
             ["requests 1 amd.com/gpu\n", f"{NONE}. No node offers amd.com/gpu. It needs"],
         ),
         (pod("volcano.sh/gpu-memory: 1024"), ["No node offers volcano.sh/gpu-memory.", NONE]),
-        (pod("gpu: 1"), [f"{REFUSED}'gpu' is no resource of Kubernetes (did you mean nvidia.com/gpu?)"]),
-        (pod("cpu: 1", requests=GPU), [f"{REFUSED}nvidia.com/gpu has a request and no limit"]),
+        (pod("gpu: 1"), [f"{REFUSED}'gpu' is not a Kubernetes resource (did you mean nvidia.com/gpu?)"]),
+        (pod("cpu: 1", requests=GPU), [f"{REFUSED}nvidia.com/gpu has a request but no limit"]),
         (pod("nvidia.com/gpu: 2", requests=GPU), ["the request of nvidia.com/gpu is '1', its limit '2'"]),
         (pod('nvidia.com/gpu: "1"'), [FITS]),
         (pod("nvidia.com/gpu: 17"), ["No node is large enough for it", "needs 17 nvidia.com/gpu, 8 of 8"]),
@@ -275,13 +275,13 @@ def test_taints_and_priority_classes_by_name(case: Case, tmp_path: Path) -> None
     (tmp_path / "cluster").write_text(json.dumps({"kind": "List", "items": items}))
     snapshot = "--snapshot", str(tmp_path / "cluster")
     out = case.explain_text(pod(spec=", priorityClassName: hihg"), *snapshot)
-    assert "There is no PriorityClass 'hihg': the API server refuses the pod (did you mean high?)." in out
+    assert "There is no PriorityClass 'hihg': the API server rejects the pod (did you mean high?)." in out
     assert "  write priorityClassName: high" in out
     out = case.explain_text(pod(), *snapshot)
     reason = "node has a taint that the pod does not tolerate: dedicated=ml:NoSchedule (1 of 1 node)"
     toleration = '{key: dedicated, operator: Equal, value: "ml", effect: NoSchedule}'
     assert f"It fits on none of 1 nodes: {reason}\n" in out
-    assert f"What would help:\n  write tolerations: [{toleration}]: 1 node would take it\n" in out
+    assert f"What would help:\n  write tolerations: [{toleration}]: 1 node would accept it\n" in out
     tolerant = ", priorityClassName: high, tolerations: [{key: dedicated, operator: Exists}]"
     out = case.explain_text(pod(spec=tolerant), *snapshot)
     assert "PriorityClass" not in out

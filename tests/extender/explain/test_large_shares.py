@@ -62,6 +62,6 @@ def test_the_largest_gpu_is_named(system: str):
     found = explain(state, asking(written, too_much))
     assert found.refusals[0].reason == Reason.GPUS_TOO_SMALL.text
     assert words in found.verdict.lacks
-    assert found.verdict.ways[0].startswith("ask for at most ")
+    assert found.verdict.ways[0].startswith("request at most ")
     assert "then:" not in found.verdict.ways[0]
     assert explain(state, asking(written, enough)).fits == 1

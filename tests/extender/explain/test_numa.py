@@ -72,7 +72,7 @@ def test_a_node_whose_policy_is_not_known_does_not_fit_silently(others: list[Nod
     found = explain(state, make_pod("p", 4))
     assert found.fits == 2
     [sentence] = [hint for hint in found.hints if "NUMA" in hint]
-    assert sentence.startswith("NUMA is not known on unknown,")
+    assert sentence.startswith("NUMA is unknown on unknown,")
     assert why in sentence
     answers = {one.node: one for one in explain_each(state, make_pod("p", 4), ["known", "unknown"])}
     assert (answers["known"].advice, why in answers["unknown"].advice) == ("", True)
@@ -118,7 +118,7 @@ async def test_a_pod_that_kubelet_refused_says_so_and_why(
     assert found
     assert found.now
     assert (found.node, found.now.node) == ("", "")
-    assert "Kubelet on n refused it with TopologyAffinityError" in found.now.hints[0]
+    assert "Kubelet on n rejected it with TopologyAffinityError" in found.now.hints[0]
     assert why.lower() in found.now.hints[0].lower()
 
 

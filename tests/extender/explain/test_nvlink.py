@@ -28,7 +28,7 @@ PAIRS = labels("0.1_2.3", "bridge", 4)
         (make_node("n", 4, labels=PAIRS), f"NVLink islands of 2 + 2 GPUs ({PREFIX}islands)"),
         (make_node("n", 8), "NVLink islands of 8 GPUs (catalog)"),
         (make_node("n", 4, labels={"nvidia.com/gpu.product": "NVIDIA-L40S"}), "no NVLink (catalog)"),
-        (make_node("n", 4, labels={"nvidia.com/gpu.product": "unheard-of"}), "NVLink islands not known"),
+        (make_node("n", 4, labels={"nvidia.com/gpu.product": "unheard-of"}), "NVLink islands unknown"),
     ],
 )
 def test_the_best_nodes_show_their_islands_and_the_source(node, text):

@@ -50,7 +50,7 @@ def test_a_healthy_cluster_has_none() -> None:
 OBJECTS: dict[str, tuple[list[Any], tuple[str, str, str, str]]] = {
     "unreadable node": (
         [make_node("n", **{GPU: "x"})],
-        ("node", "n", "node accepts no pods", "until then the node takes no pods"),
+        ("node", "n", "node accepts no pods", "until then the node accepts no pods"),
     ),
     "over-committed node": (
         [make_node("n", 1), make_pod("a", node_name="n"), make_pod("b", node_name="n")],
@@ -237,7 +237,12 @@ def test_the_problem_of_an_assumed_pod_goes_with_the_assumption(*, watched: bool
 AROUND: dict[str, tuple[dict[str, Any], tuple[str, str, str, str]]] = {
     "right": (
         {"watches": {"podgroups.scheduling.run.ai": "403 podgroups is forbidden"}},
-        ("right", "podgroups.scheduling.run.ai", "403 podgroups is forbidden", "grant Stowage this right"),
+        (
+            "right",
+            "podgroups.scheduling.run.ai",
+            "403 podgroups is forbidden",
+            "grant Stowage this permission",
+        ),
     ),
     "watch": (
         {"watches": {"pods": "OSError: refused"}, "silent": {"pods": 1000.0}},

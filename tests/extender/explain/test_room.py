@@ -40,7 +40,7 @@ def test_a_node_to_uncordon() -> None:
     told = explain(state, pods[0], now=NOW)
     assert told.refusals[0].reason == Reason.GANG_DOES_NOT_FIT.text
     assert told.verdict.why.startswith(Reason.GANG_DOES_NOT_FIT.text)
-    assert told.verdict.ways[0] == "kubectl uncordon b: 1 node would take the whole gang"
+    assert told.verdict.ways[0] == "kubectl uncordon b: 1 node would accept the whole gang"
     assert told.verdict.ways[0] in render(told)
     state.apply([Upserted(replace(closed, unschedulable=False))])
     assert explain(state, pods[0], now=NOW).fits == 2
@@ -54,7 +54,7 @@ def test_pods_to_move() -> None:
 
 
 @pytest.mark.parametrize(("evictor", "mode", "says"), [
-    ("on", "on", "wait: the evictor moves others once it has waited for long enough: 1 move"),
+    ("on", "on", "wait: the evictor moves other pods once this one has been pending long enough: 1 move"),
     ("on", "recommend", "let the evictor move others (evictor: on, consolidation: on): 1 move"),
     ("recommend", "on", "let the evictor move others (evictor: on, consolidation: on): 1 move"),
     ("on", "off", "1 move"),

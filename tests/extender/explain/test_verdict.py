@@ -29,7 +29,7 @@ def test_a_taint_is_named_with_the_toleration_to_paste() -> None:
     found = verdict(make_pod("new"), TAINTED)
     assert found.why == "node has a taint that the pod does not tolerate: team=ml:NoSchedule (1 of 1 node)"
     toleration = '{key: team, operator: Equal, value: "ml", effect: NoSchedule}'
-    assert found.ways == (f"write tolerations: [{toleration}]: 1 node would take it",)
+    assert found.ways == (f"write tolerations: [{toleration}]: 1 node would accept it",)
 
 
 def test_the_nearest_value_of_a_label_can_be_pasted() -> None:
@@ -37,7 +37,7 @@ def test_the_nearest_value_of_a_label_can_be_pasted() -> None:
     pod = replace(pod, spec=replace(pod.spec, node_selector=(("pool", "trainin"),)))
     found = verdict(pod, make_node("a", labels={"pool": "training"}))
     assert found.why.startswith("No node has the label pool='trainin' (did you mean training?)")
-    assert found.ways == ('write nodeSelector: {pool: "training"}: 1 node would take it',)
+    assert found.ways == ('write nodeSelector: {pool: "training"}: 1 node would accept it',)
 
 
 def test_a_misspelt_resource_decides_before_full_nodes() -> None:
@@ -49,7 +49,7 @@ def test_a_misspelt_resource_decides_before_full_nodes() -> None:
         'write limits: {nvidia.com/gpu: "1"}; then: not enough free GPUs (1 of 1 node) '
         "(a: needs 1 nvidia.com/gpu, 0 of 8 are free)"
     )
-    assert found.ways[1] == "then wait until default/x on a ends: its place is enough"
+    assert found.ways[1] == "then wait until default/x on a ends: that frees enough room"
 
 
 def test_a_request_that_fits_on_no_empty_node_decides_first() -> None:
@@ -57,7 +57,7 @@ def test_a_request_that_fits_on_no_empty_node_decides_first() -> None:
     found = verdict(pod, make_node("a"), make_pod("x", 8, node_name="a"))
     assert found.why.startswith("No node is large enough")
     assert found.lacks == "a: needs 16 nvidia.com/gpu, 0 of 8 are free"
-    assert found.ways == ("ask for at most 8 nvidia.com/gpu per pod, as a has",)
+    assert found.ways == ("request at most 8 nvidia.com/gpu per pod, as a has",)
 
 
 def test_resources_that_no_node_has_together_are_named_also_behind_a_taint() -> None:
@@ -94,7 +94,7 @@ def test_a_cordoned_node_is_named() -> None:
     closed = replace(make_node("b"), unschedulable=True)
     found = verdict(make_pod("new"), make_node("a"), make_pod("x", 8, node_name="a"), closed)
     assert found.why == "not enough free GPUs (1 of 2 nodes)"
-    assert found.ways[0] == "kubectl uncordon b: 1 node would take it"
+    assert found.ways[0] == "kubectl uncordon b: 1 node would accept it"
 
 
 def test_a_pod_that_can_move_is_named_with_its_target() -> None:
@@ -123,14 +123,14 @@ def test_two_rules_in_the_way_are_changed_together() -> None:
     found = verdict(selecting(make_pod("new"), pool="trainin"), replace(TAINTED, labels={"pool": "training"}))
     (way,) = found.ways
     assert way.startswith('write nodeSelector: {pool: "training"} and write tolerations: [{key: team, ')
-    assert way.endswith("]: 1 node would take it")
+    assert way.endswith("]: 1 node would accept it")
 
 
 def test_a_pod_that_is_too_large_is_told_so_also_behind_a_taint() -> None:
     found = verdict(make_pod("new", 16), TAINTED)
     assert found.why == TOO_LARGE
     assert found.lacks == "a: needs 16 nvidia.com/gpu, 8 of 8 are free"
-    assert found.ways == ("ask for at most 8 nvidia.com/gpu per pod, as a has",)
+    assert found.ways == ("request at most 8 nvidia.com/gpu per pod, as a has",)
 
 
 def test_no_move_is_advised_for_more_storage_than_any_node_has() -> None:
@@ -139,18 +139,18 @@ def test_no_move_is_advised_for_more_storage_than_any_node_has() -> None:
     x, node = make_pod("x", 8, node_name="a", owner=JOB), {"ephemeral-storage": "400Gi"}
     found = verdict(pod, make_node("a", **node), make_node("b", **node), x)
     assert found.why == TOO_LARGE
-    assert found.ways == ("ask for at most 400 GiB of ephemeral-storage per pod, as a has",)
+    assert found.ways == ("request at most 400 GiB of ephemeral-storage per pod, as a has",)
 
 
 def test_a_selector_that_only_unsuitable_nodes_meet_is_not_advised() -> None:
     bare = make_node("a", 0, labels={"pool": "mig"})
     found = verdict(selecting(make_pod("new"), pool="mi"), bare, make_node("b", labels={"pool": "whole"}))
-    assert found.ways == ('write nodeSelector: {pool: "whole"}: 1 node would take it',)
+    assert found.ways == ('write nodeSelector: {pool: "whole"}: 1 node would accept it',)
 
 
 def test_a_label_that_no_node_has_is_left_out() -> None:
     found = verdict(selecting(make_pod("new"), accelerator="h100"), make_node("a"))
-    assert found.ways == ("leave out spec.nodeSelector (accelerator=h100): 1 node would take it",)
+    assert found.ways == ("leave out spec.nodeSelector (accelerator=h100): 1 node would accept it",)
 
 
 def test_another_resource_of_the_nodes_that_the_rules_allow_is_named() -> None:
@@ -160,12 +160,12 @@ def test_another_resource_of_the_nodes_that_the_rules_allow_is_named() -> None:
     )
     found = verdict(selecting(make_pod("new"), pool="t4"), shared, make_node("b", labels={"pool": "h100"}))
     assert (
-        found.ways[-1] == 'write limits: {nvidia.com/gpu.shared: "1"}: 1 node that its rules allow offer it'
+        found.ways[-1] == 'write limits: {nvidia.com/gpu.shared: "1"}: 1 node allowed by its rules would fit'
     )
 
 
 @pytest.mark.parametrize(
-    ("nodes", "says"), [("ab", "2 nodes would take the whole gang"), ("a", "not the whole gang")]
+    ("nodes", "says"), [("ab", "2 nodes would accept the whole gang"), ("a", "not the whole gang")]
 )
 def test_behind_a_taint_the_whole_gang_counts(nodes: str, says: str) -> None:
     labels = {"stowage.dev/gang": "g", "stowage.dev/gang-min": "2"}
@@ -195,7 +195,7 @@ def test_only_the_wrong_label_is_left_out_of_a_selector() -> None:
     found = verdict(
         selecting(make_pod("new"), gpu="true", os="linux"), make_node("a", labels={"os": "linux"})
     )
-    assert found.ways == ("leave out gpu=true of spec.nodeSelector: 1 node would take it",)
+    assert found.ways == ("leave out gpu=true of spec.nodeSelector: 1 node would accept it",)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_node_affinity_is_changed_by_a_line_to_paste(labels: dict[str, str], w
     term = NodeSelectorTerm((NodeSelectorRequirement("pool", "In", ("a", "b")),))
     rules = SchedulingConstraints(node_affinity=(term,))
     found = verdict(make_pod("new", scheduling_constraints=rules), make_node("a", labels=labels))
-    assert found.ways == (f"{way}: 1 node would take it",)
+    assert found.ways == (f"{way}: 1 node would accept it",)
 
 
 def test_parts_of_gpus_that_no_system_gives_are_told_with_what_whole_gpus_would_meet() -> None:

@@ -214,19 +214,21 @@ def test_all_members_of_a_gang_get_whole_gpus():
 def test_explain_says_which_memory_is_there():
     state = state_with(SLICED, WHOLE)
     text = render(explain(state, says("100Gi")))
-    assert "needs 100 GiB on each GPU or part, the largest here has 79.6" in text
-    assert "ask for at most 81559Mi in stowage.dev/min-gpu-memory" in text
-    assert "needs 40 GiB on each GPU or part, the largest here has 11.2" in render(
+    assert "needs 100 GiB on each GPU or share, the largest here has 79.6" in text
+    assert "request at most 81559Mi in stowage.dev/min-gpu-memory" in text
+    assert "needs 40 GiB on each GPU or share, the largest here has 11.2" in render(
         explain(state, says("40Gi"))
     )
     text = render(explain(state_with(UNKNOWN), says("40Gi")))
-    assert "how much it has here is not known" in text
+    assert "their size here is unknown" in text
     assert "40 GiB on each GPU at least" in render(explain(state, says("40Gi")))
     assert "'40' is in bytes. For 40 GiB write 40Gi." in render(explain(state, says("40")))
 
 
 def test_explain_warns_where_a_part_is_given_and_whole_gpus_are_free():
-    warning = "it gets 1 of 16 replicas of 4 L40S; whole GPUs are free elsewhere. For a whole GPU set "
+    warning = (
+        "it is allocated 1 of 16 replicas of 4 L40S; whole GPUs are free elsewhere. For a whole GPU set "
+    )
     warning += 'annotations: {stowage.dev/whole-gpu: "true"}'
 
     def warns(*nodes: Node | Pod, pod: Pod | None = None, **settings: object) -> bool:

@@ -31,7 +31,7 @@ def test_whole_gpus_come_before_replicas_of_one() -> None:
     explained = explain(state, make_pod("two", 2))
     assert [option.node for option in explained.best] == ["whole", "shared"]
     assert [option.gives for option in explained.best] == ["", "2 of 4 replicas of one T4"]
-    assert explained.best[1].why == "gives a container several replicas or instances of the same GPU"
+    assert explained.best[1].why == "allocates several replicas or instances of the same GPU to a container"
     assert "2 of 4 replicas of one T4" in render(explained)
     # One GPU is one replica: nothing is preferred beyond what the policy weighs.
     assert [option.node for option in explain(state, make_pod("one", 1)).best] == ["shared", "whole"]

@@ -146,6 +146,7 @@ IN_E2E = (
     "stowage top --by model",
     "stowage top h100-01 h100-02",
     "stowage top --sort free",
+    "stowage top --no-headers",
 )
 """Run by tests/e2e/test_docs.py against the real API server."""
 

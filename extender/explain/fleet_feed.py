@@ -1,4 +1,4 @@
-"""What the page at ``/`` shows, and what has changed of it since a reader last asked.
+"""The data of the page at ``/``, and its changes since the last request of a reader.
 
 It is rendered only while somebody asks, at most once a second for all readers together, and in small steps
 with other tasks in between, so that no request of kube-scheduler waits for more than about a millisecond. A
@@ -27,15 +27,15 @@ from extender.explain.start_forecast import StartForecasts
 from extender.untrusted.limits import PAGE_WAITING
 
 _REFRESH = 1.0
-"""Seconds that readers get the same answer."""
+"""Seconds for which readers get the same answer."""
 _WAITING = 5.0
-"""Seconds after which it is explained again why pods wait: that costs as much as a filter request for
+"""Seconds after which pending pods are explained again, which costs as much as a filter request for
 each."""
 _ALL = 60.0
 """Seconds after which every row is rendered again: the queue of a running pod can change with no change of
 its node."""
 _IDLE = 600.0
-"""Seconds without a reader after which nothing is kept."""
+"""Seconds without a reader after which all data is dropped."""
 _ROWS, _LOOKS = 3, 100
 """Rows that are rendered, and nodes that are looked at, before other tasks run."""
 INTERVAL = 10.0
@@ -114,7 +114,7 @@ class FleetFeed:
             return self._answer(self._known(version))
 
     def forget_if_idle(self) -> None:
-        """Free the memory where nobody has asked for ten minutes."""
+        """Free the memory after ten minutes without a request."""
         if self._clock() - self._asked > _IDLE:
             self._kept = _Kept()
 
@@ -160,7 +160,7 @@ class FleetFeed:
     def _render(self, name: str) -> bool:
         """Whether the row is another one than before."""
         row = fleet_row(self._state, name, self._census.node(name), monotonic())
-        if row is None:  # removed meanwhile
+        if row is None:  # removed in the meantime
             return False
         body, kept = to_json(row), self._kept.rows.get(name)
         same = kept is not None and kept.body == body
@@ -169,7 +169,7 @@ class FleetFeed:
         return not same
 
     async def _explain_waiting(self, now: float) -> bool:
-        """Explain the pending pods again where it is time; whether something changed."""
+        """Explain the pending pods again if due. Returns whether something changed."""
         kept = self._kept
         if now - kept.waiting_at < _WAITING:
             return False

@@ -32,7 +32,7 @@ _OF_MACHINES = re.compile(
     r"|^kubernetes\.io/hostname$|(-hash|controller-uid|pod-name|pod-index|completion-index)$"
 )
 FREE = -1
-"""In place of the number of a pod: a device that nobody has."""
+"""Instead of the number of a pod: a free device."""
 _ONE_BY_ONE = 64
 """Devices of a pool for each of its GPUs that are spread one by one; of more, each GPU gets an equal
 number."""
@@ -52,7 +52,7 @@ _TAKES_NONE = GpuCell("", 0, 0, False)
 
 
 class PodCell(NamedTuple):
-    """A pod with a part of a GPU; ``exact``: it is known which GPU it has. ``labels``: ``labels_of``."""
+    """A pod with a share of a GPU; ``exact``: its GPU is known. ``labels``: ``labels_of``."""
 
     pod: str
     queue: str
@@ -97,7 +97,7 @@ def labels_of(labels: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def fleet_row(state: State, name: str, count: NodeCount | None, now: float) -> FleetRow | None:
-    """The row of a node, None where it is not known. ``count`` is of the census; ``now``: as for
+    """The row of a node, None if unknown. ``count`` is from the census; ``now``: as for
     ``view_node``."""
     view, spec = view_node(state, name, now), state.fleet.spec_of(name)
     if view is None or spec is None:
@@ -235,7 +235,7 @@ def gpu_parts(fleet: Fleet, name: str, held: Sequence[Allocation | None]) -> lis
 
 
 def memory_slices(spec: NodeSpec, gpu: int) -> int:
-    """How many memory slices the GPU has for MIG instances, 0 if it is not divided into any."""
+    """Number of memory slices of the GPU for MIG instances, 0 if it has none."""
     if spec.gpus[gpu].instances:
         return every_slice(spec.gpus[gpu].instances).bit_length()
     divided = any(pool.resource.startswith(MIG_PREFIX) and gpu in pool.gpus for pool in spec.pools)
@@ -276,7 +276,7 @@ def _part(pool: Pool, gpu: int, pod: int, count: int) -> GpuPart:
 
 @lru_cache(maxsize=1024)
 def _devices_on_gpus(pools: tuple[Pool, ...]) -> Mapping[str, Sequence[tuple[int, int]]]:
-    """By resource, how many devices are on which GPU. Cached because nodes of one kind have equal pools."""
+    """Numbers of devices on each GPU, by resource. Cached because nodes of one kind have equal pools."""
     used: dict[int, int] = {}
     found: dict[str, Sequence[tuple[int, int]]] = {}
     for pool in sorted(pools, key=lambda pool: -pool.compute_milli):

@@ -53,7 +53,7 @@ _TEAMS_EVERY = 6
 """Samples of the fleet for one in the history, and for one of teams and jobs, which looks at every pod."""
 _SAMPLE = TypeAdapter(dict[str, FiniteFloat])
 _EXPLAINED_AT_ONCE = 10
-"""Nodes that say what a pod lacks there before other tasks get their turn."""
+"""Nodes evaluated for a pod before other tasks run."""
 _NEVER_ASKED = (
     "kube-scheduler has not called Stowage for this pod: it has another scheduler, or no node passed "
     'kube-scheduler\'s own filters ("Insufficient nvidia.com/gpu" never reaches an extender)'
@@ -82,7 +82,7 @@ class Inspector:
         self.jobs = JobRuns(state, kept)
 
     async def run(self, is_ready: Callable[[], bool]) -> None:
-        """Note how the fleet is used, and by whom, now and then, until cancelled."""
+        """Sample the use of the fleet, by team and job, at intervals until canceled."""
         if self._kept:
             await self._restore(self._kept)
         for number in count():

@@ -1,4 +1,4 @@
-"""Which pods had GPUs, when and where: what the page shows of a job over the last hours."""
+"""Runs of pods on GPUs, with times and nodes: the data of a job over the last hours on the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from extender.untrusted.limits import HISTORY_RUNS, JOB_RUNS, KEY, shorten
 
 RUN = TypeAdapter(Run)
 _PODS = 100
-"""How many are looked at before other tasks run."""
+"""Pods examined before other tasks run."""
 
 
 def job_of(pod: Pod) -> str:

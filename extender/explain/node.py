@@ -22,7 +22,7 @@ from packing.model.node_spec import Gpu, NodeSpec, Pool
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """One GPU. Behind a device plugin that only counts, what is free is shown as if pods filled GPU by GPU.
+    """One GPU. Behind a device plugin that only counts, free amounts are shown as if pods filled GPU by GPU.
 
     Where MIG instances are made on demand, the GPU has so many memory ``slices`` (else 0), the largest
     instance that can still be made counts as free, and ``taken_slices`` are the slices that pods have.
@@ -41,7 +41,7 @@ class GpuView:
 class PoolView:
     """Devices of one extended resource, each this large. ``kind``: GPUs, MIG instances, or replicas of GPUs
     that are shared by time-slicing or MPS. ``gpus`` are the GPUs that they are on, ``each`` how many are on
-    each of these, where that is known. ``counted``: the device plugin gives them out."""
+    each of these, if known. ``counted``: the device plugin allocates them."""
 
     resource: str
     free: int
@@ -118,8 +118,8 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node. ``spot``: its provider may take it back at any time. ``takes_nothing`` is the reason why it
-    takes no pods, ``problem`` what of it cannot be read.
+    """A node. ``spot``: its provider may reclaim it at any time. ``takes_nothing``: why it accepts no pods,
+    ``problem``: its unreadable data.
 
     ``read_from``: which label, annotation or resource the GPUs and their model were read from, whether it
     is known which GPU a pod has (``placement``) or only how many are taken (``counts``), what says which GPU
@@ -149,7 +149,7 @@ class NodeView:
 
 
 def view_node(state: State, name: str, now: float) -> NodeView | None:
-    """The node as it is, None where it is not known. ``now``: seconds of the clock of assumed pods."""
+    """The current node, None if unknown. ``now``: seconds of the clock of assumed pods."""
     fleet, spec = state.fleet, state.fleet.spec_of(name)
     if spec is None:
         return None

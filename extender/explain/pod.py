@@ -76,10 +76,9 @@ def explain(
     now: float | None = None,
     settings: Settings | None = None,
 ) -> Explanation:
-    """The pod against the candidates (by default those of all nodes), as things are. With a moment ``now``
-    (Unix seconds) also who would be evicted for it, and whose move would be enough, where it fits nowhere;
-    ``settings``: those of the service, None if they are not known. A pod with scheduling gates is answered as
-    if it had none."""
+    """Evaluate the pod against the candidates (by default of all nodes) in the current state. With a time
+    ``now`` (Unix seconds), a pod that fits nowhere is also searched for evictions and moves that would
+    suffice; ``settings`` of the service, None if unknown. Scheduling gates of the pod are ignored."""
     if not pod.gates:
         return _explain(state, pod, candidates, now, settings)
     with state.gangs.supposing(_released_gang(state, pod)):
@@ -189,8 +188,8 @@ def _explain(
 
 
 def _as_new(state: State, pod: Pod, node: str) -> tuple[Pod, list[str]]:
-    """The pod as one that waits, or of one that runs on the ``node`` a copy, which gets what is free beside
-    it; and what admission adds, or why kubelet has refused it."""
+    """The pod as pending, or for a pod that runs on the ``node`` a pending copy; and what admission adds,
+    or why kubelet rejected it."""
     if node:
         pod = replace(pod, uid=f"{pod.uid}-copy", node_name="", claims=())
     pod, added = state.admission.as_created(pod)
@@ -200,7 +199,7 @@ def _as_new(state: State, pod: Pod, node: str) -> tuple[Pod, list[str]]:
 
 
 def _request_problem(state: State, pod: Pod) -> str:
-    """Why the pod fits nowhere whatever the nodes have, "" for no reason."""
+    """Why the pod fits nowhere, whatever is free on nodes; "" for no reason."""
     try:
         state.request_of(pod)
     except RequestError as error:
@@ -211,8 +210,8 @@ def _request_problem(state: State, pod: Pod) -> str:
 def _evaluated(
     state: State, pod: Pod, request: Request, candidates: Candidates
 ) -> tuple[NodeNames, Evaluation, set[str]]:
-    """The evaluation of the candidates without those that have nothing against the pod but too little of what
-    Stowage does not place by, or too little of it even without pods; and the names of these."""
+    """The evaluation of the candidates, except nodes that reject the pod only for resources that Stowage does
+    not place by, or that have too little of these even without pods; and the names of the others."""
     names = NodeNames.of(candidates.names)
     evaluation = with_gang_check(state, evaluate(state, pod, request, names))
     fit = dict(zip(names, evaluation.codes == Reason.FITS, strict=True)) if candidates.used_up else {}
@@ -232,8 +231,8 @@ def _asked_of_others(state: State, pod: Pod) -> dict[str, int | str]:
 def _part_instead(
     state: State, pod: Pod, request: Request, candidates: Candidates, found: Explanation
 ) -> Iterator[str]:
-    """That the best node gives a part of a GPU to a pod that does not say what it needs, while whole ones are
-    free for it."""
+    """A note if the best node allocates a share of a GPU to a pod that does not state its needs, although
+    whole GPUs are free for it."""
     if not found.best or as_whole(request) == request:
         return
     best, names = found.best[0], NodeNames.of(candidates.names)
@@ -308,7 +307,7 @@ def explain_evaluation(
     scores: Bytes | None = None,
     passed_over: dict[str, int] | None = None,
 ) -> Explanation:
-    """An evaluation of these names (and the scores that they got), with what is free at this moment."""
+    """An evaluation of these names (and their scores), with the resources that are free now."""
     pod, request = evaluation.pod, evaluation.request
     fits, refused, unknown = _by_forecast(evaluation)
     fitting = np.flatnonzero(fits)
@@ -364,7 +363,7 @@ def asks(request: Request) -> dict[str, int | str]:
 
 
 def _by_forecast(evaluation: Evaluation) -> tuple[Flags, Flags, Flags]:
-    """Which nodes fit, which lack devices for the pod's claims, and where that is not known: (N,) each.
+    """Nodes that fit, nodes that lack devices for the claims, and nodes with unknown devices: (N,) each.
 
     Nodes that Stowage refuses for any other reason are in none of them.
     """

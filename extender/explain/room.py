@@ -97,7 +97,7 @@ def layout_change_for(state: State, pod: Pod, settings: Settings | None, now: fl
 
 
 def fit_at_once(state: State, pod: Pod, request: Request, count: int) -> int:
-    """How many of ``count`` such pods fit now by GPUs, CPU and memory, 0 if that is not known."""
+    """Number of ``count`` such pods that fit now by GPUs, CPU and memory, 0 if unknown."""
     waiting = WaitingMembers(pod, request)
     least, most = 0, 0 if wants_dra(state, waiting) else min(count, GANG_PLACED)
     with state.fleet_view_for(pod) as fleet:
@@ -123,15 +123,15 @@ def whose_end(state: State, pod: Pod, request: Request, names: Sequence[str]) ->
 
 
 def _fits_without(state: State, pod: Pod, request: Request, node: str, *left: Allocation) -> bool:
-    """Whether the pod fits on the node, and its gang as a whole, without what others have ``left``."""
+    """Whether the pod, and its gang as a whole, fits on the node without the allocations ``left``."""
     if reason_on(state, pod, request, node, without=left) is not Reason.FITS:
         return False
     return not state.gang_check or gang_would_fit(state, pod, request, Supposed(state.nodes, left))
 
 
 def others_without_gpus(state: State, pod: Pod, request: Request, refusal: Refusal) -> str:
-    """The pods without GPUs that hold the CPU or memory that is lacking on the nearest node, "" if their
-    leaving would not be enough. Pods of DaemonSets and static pods stay."""
+    """Pods without GPUs that hold the missing CPU or memory of the nearest node, in words; "" if moving them
+    would not suffice. Pods of DaemonSets and static pods are not moved."""
     lacking = next((need.what for need in refusal.lacks if need.what in ("cpu (milli)", "memory (MiB)")), "")
     held = held_without_gpus(state, refusal.nearest) if lacking else []
     left = (taken for _, taken in held)
@@ -147,7 +147,7 @@ def others_without_gpus(state: State, pod: Pod, request: Request, refusal: Refus
 
 
 def held_without_gpus(state: State, node: str) -> list[tuple[Pod, Allocation]]:
-    """The pods without GPUs of a node that may leave it, and what they hold."""
+    """Movable pods without GPUs on a node, and the resources that they hold."""
     return [
         (pod, taken)
         for pod in state.pods.on_node(node)
@@ -253,7 +253,7 @@ def _option(state: State, plan: EvictionPlan, acts: Actor, now: float) -> Evicti
 
 
 def _asks_preempt(state: State, pod: Pod, node: str) -> bool:
-    """Whether kube-scheduler asks ``preempt`` about a node where evictions help: from 1.38 on always, before
+    """Whether kube-scheduler calls ``preempt`` for a node where evictions help: from 1.38 on always, before
     that only where it counts too little itself. It never does for gangs of its own, and it evicts nobody for
     devices of claims."""
     if (

@@ -34,16 +34,16 @@ from packing.model.request import Request
 from packing.plan.starts import PARTS, Running, Start, StartQueue, Stretch
 
 INTERVAL = 15.0
-"""Seconds between two forecasts for all that wait."""
+"""Seconds between two forecasts for all pending pods."""
 _REST = 20.0
-"""The pause after a forecast is at least so many times as long as the forecast took."""
+"""Minimum ratio of the pause after a forecast to the duration of the forecast."""
 FUTURES = 64
 MOST_PODS, MOST_ROWS = 64, 256
 """Pending pods that are forecast, and nodes that are looked at for each."""
 MOST_JUDGED = 4096
 """Pods whose first forecast is remembered until they start."""
 _NAMED = 3
-"""Pods that are named of those that must end first."""
+"""Maximum number of pods named that must end first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class StartForecasts:
         self.results = Counter(dict.fromkeys(product([""], PARTS, ("held", "missed")), 0))
 
     async def run(self, is_ready: Callable[[], bool]) -> None:
-        """Forecast again and again, until cancelled."""
+        """Forecast repeatedly until canceled."""
         while True:
             began = time.monotonic()
             if is_ready():
@@ -82,7 +82,7 @@ class StartForecasts:
         return self._forecasts.get(pod.uid)
 
     async def refresh(self) -> None:
-        """Forecast for those that kube-scheduler found no room for. Other tasks run in between."""
+        """Forecast for pods for which kube-scheduler found no room. Other tasks run in between."""
         self._judge()
         self.version += 1
         pending = pods_waiting_for_devices(self._state)
@@ -101,7 +101,7 @@ class StartForecasts:
                 self._judged[pod.uid] = _Judged(queue, by, {*by})
 
     def _judge(self) -> None:
-        """Compare with the forecasts what has started, and what has not in time."""
+        """Compare the forecasts with pods that have started, or have not started in time."""
         now, pods = self._clock(), self._state.pods
         for uid, judged in list(self._judged.items()):
             pod = pods.by_uid(uid)
@@ -169,7 +169,7 @@ class _Forecaster:
         return {kind: len(seconds[kind]) / last if last else 0.0 for kind, last in lasts.items()}
 
     async def _start(self, pod: Pod, request: Request) -> Start:
-        """When the next in the queue starts."""
+        """Start time of the next pod in the queue."""
         allowed = self._permitted.rows_that_accept(pod)
         rows = self._queue.candidates(request, allowed, self._soon, MOST_ROWS)
         async for row in with_turns(rows, 4):

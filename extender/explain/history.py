@@ -95,7 +95,10 @@ class History:
         nothing: list[T] = []
 
         def read() -> list[T]:
-            self._write()
+            try:
+                self._write()
+            except OSError as error:  # a full disk can be read
+                self._note(error)
             newest = islice(self._files(), HISTORY_FILES)
             files = [self._lines_of(file, kind, words, before, after) for file in newest]
             return [value for _, value in islice(heapq.merge(*files, key=itemgetter(0), reverse=True), most)]

@@ -116,6 +116,11 @@ async def test_a_disk_that_is_full_loses_lines_and_nothing_else(
     while not kept.problem:
         await asyncio.sleep(0.01)
     assert "No space left on device" in kept.problem
+    earlier = History(tmp_path, 1 << 20, "earlier")
+    earlier.add_decision(make_pod("q"), decision(1))
+    earlier._write()
+    kept.add_decision(make_pod("p"), decision(1.5))
+    assert await about(kept, "default/q") == [decision(1)]
     kept._own = tmp_path / "stowage-a.jsonl"
     kept.add_decision(make_pod("p"), decision(2, "later"))
     while kept.problem:

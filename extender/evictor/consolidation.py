@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from extender.cluster.allocations import Placement
 from extender.cluster.permitted_rows import PermittedRows
@@ -140,13 +140,14 @@ class Consolidation:
     async def empty(self, node: str) -> None:
         """Move the pods with GPUs off a node whose MIG layout changes, unless they are moving already."""
         under_way = any(pod.uid in self._moved for pod in holders(self._state, node))
-        if under_way or self._is_delayed(_NO_JOB):
+        emptied = replace(_NO_JOB, key=node)  # the delays of others do not count
+        if under_way or self._is_delayed(emptied):
             return
         room = moves_off(self._state, node, self._wall(), self._rule)
         if room and room.moves and self._affordable(room):
-            await self._move(_NO_JOB, room)
+            await self._move(emptied, room)
         else:
-            self._delay(_NO_JOB)
+            self._delay(emptied)
 
     async def _make_room_in_advance(self) -> None:
         """Create headroom. No large job is pending."""
@@ -188,7 +189,7 @@ class Consolidation:
             keys = {_NO_JOB.key, *(job.key for job, _ in self._known)}
             self._waited.keep(keys)
             self._said = {key: moves for key, moves in self._said.items() if key in keys}
-            self._backoff.keep(keys)
+            self._backoff.keep(keys | self._state.nodes.keys())
         if self._small.lately(now):
             return iter(())
         return iter([known for known in self._known if all(map(self._planner.waits, known[0].pods))])

@@ -86,7 +86,7 @@ class Evictor:
             return
         if not (self._state.synced >= REQUIRED_KINDS and await self._source.caught_up()):
             return
-        began, skipped = self._clock(), Skipped()
+        began, skipped, self.actions.unanswered = self._clock(), Skipped(), False
         waiting = waiting_pods(self._state, self._asked.schedulers)
         self.actions.book.see({pod.uid for pod in waiting}, began)
         for pod in [candidate for candidate in waiting if self.actions.book.may_try(candidate.uid, began)]:
@@ -105,7 +105,7 @@ class Evictor:
             await self._hold_free_room(replacing, waiting)
         await self._make_room(candidates(self.actions.book, waiting, began, skipped, replacing), skipped)
         for plan in self.plans:
-            with self._guarded(None):
+            with self._guarded(None, type(plan).__name__):
                 await plan.round(waiting)
         self.actions.metrics.round_ended(self._clock() - began, skipped)
 
@@ -117,13 +117,13 @@ class Evictor:
         self.actions.book = Book()
 
     @contextmanager
-    def _guarded(self, pod: Pod | None) -> Iterator[None]:
-        """Catch errors about one pod, so that the round continues with the others."""
+    def _guarded(self, pod: Pod | None, name: str = "no pending pod") -> Iterator[None]:
+        """Catch errors about one pod, or of the plan ``name``: the round continues with the others."""
         try:
             yield
         except Exception:
             self.actions.metrics.errors.inc()
-            _log.exception("%s: no room could be made", pod.key if pod else "no pending pod")
+            _log.exception("%s: no room could be made", pod.key if pod else name)
             if pod is not None:
                 self.actions.book.delay(pod.uid, self._clock())
                 self.actions.book.holds.pop(pod.uid, None)

@@ -168,6 +168,23 @@ async def test_pods_that_may_move_are_moved_first(api: ApiServer, start: Start, 
     assert (step_of(api, "n1"), labels(api, "n1")[CONFIG]) == ("done", "all-disabled")
 
 
+async def test_pods_move_at_once_where_nothing_was_to_be_moved_in_advance_before(
+    api: ApiServer, start: Start, manager: MigManager
+) -> None:
+    for name in ("n1", "n2"):
+        api.put(mig_node(name))
+    replica = begin(start, consolidation_background="on")
+    await rounds(replica, manager, 100)  # by now it looks every five minutes
+    api.put(movable("a", "n1"))
+    api.put(small("b", "n2"))
+    api.put(large("p"))
+    api.evictions.ends = (datetime.now(UTC) + timedelta(seconds=12_000)).isoformat()
+    while step_of(api, "n1") != "drain":
+        await rounds(replica, manager, 1)
+    await rounds(replica, manager, 1)
+    assert [key for _, key, _ in log(api, "evict")] == ["ml/a"]
+
+
 async def test_a_node_that_is_marked_takes_no_pods(api: ApiServer, start: Start, manager: MigManager) -> None:
     manager.is_gone = True
     api.put(mig_node("n1"))

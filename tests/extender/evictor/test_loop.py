@@ -188,3 +188,32 @@ async def test_with_the_planner_of_the_service(
     await replica.rounds(2)
     assert len(log(api, "evict")) == 2
     assert replica.metric("errors_total") == 0
+
+
+async def test_a_plan_that_fails_stops_no_other_and_is_named(
+    api: ApiServer, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    replica, rounds = start(), 0
+
+    async def fails(waiting: object) -> None:
+        raise ValueError
+
+    async def counts(waiting: object) -> None:
+        nonlocal rounds
+        rounds += 1
+
+    moves, layouts = replica.evictor.plans
+    monkeypatch.setattr(moves, "round", fails)
+    monkeypatch.setattr(layouts, "round", counts)
+    await replica.rounds(2)
+    assert (rounds, replica.metric("errors_total"), len(log(api, "evict"))) == (2, 2, 1)
+    assert "Consolidation: no room could be made" in caplog.text
+
+
+async def test_a_write_without_an_answer_ends_that_round_only(api: ApiServer, start: Start) -> None:
+    api.put(pod("huge", gpus=2, priority=200))
+    replica = start()
+    await replica.rounds(1)
+    replica.evictor.actions.unanswered = True
+    await replica.rounds(1)
+    assert len(log(api, "evict")) == 1

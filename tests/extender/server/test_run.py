@@ -100,7 +100,7 @@ def start() -> Iterator[Start]:
 
 
 def warns_of_binds(process: Process) -> bool:
-    return any("can have pods bound" in line["msg"] for line in process.log() if line["level"] == "warning")
+    return any("can bind pods" in line["msg"] for line in process.log() if line["level"] == "warning")
 
 
 def open_request(url: str, body: bytes) -> socket.socket:
@@ -182,7 +182,7 @@ def test_its_log_has_a_line_for_each_decision_while_that_is_wanted(start: Start,
 
 
 def test_it_can_be_stopped_during_its_start(start: Start) -> None:
-    """It has warned by then of who can have pods bound: whoever reaches its port, without a client CA."""
+    """It has warned by then of clients that can bind pods: anyone who can reach its port, without a client CA."""
     process = start("--snapshot", str(CLUSTER), "--host", "0.0.0.0", drain_seconds="60", bind="true")
     assert httpx.get(f"{process.urls[0]}/healthz").status_code == 200
     process.signal(signal.SIGINT)

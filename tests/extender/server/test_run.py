@@ -182,7 +182,7 @@ def test_its_log_has_a_line_for_each_decision_while_that_is_wanted(start: Start,
 
 
 def test_it_can_be_stopped_during_its_start(start: Start) -> None:
-    """It has warned by then of clients that can bind pods: anyone who can reach its port, without a client CA."""
+    """By then it has warned that anyone who can reach its port can bind pods, without a client CA."""
     process = start("--snapshot", str(CLUSTER), "--host", "0.0.0.0", drain_seconds="60", bind="true")
     assert httpx.get(f"{process.urls[0]}/healthz").status_code == 200
     process.signal(signal.SIGINT)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
+_FILES = ".yaml", ".yml", ".json", ".gz"
 _SHORT = {"po": "pod", "deploy": "deployment", "rs": "replicaset", "sts": "statefulset", "cj": "cronjob"}
 """kubectl's short names of kinds."""
 _NAMED = 8
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     if len(words) > 1 and _kind(words[0]):  # job train
         words = [f"{words[0]}/{name}" for name in words[1:]]
     given = (part for name in args.filename for part in ([name] if Path(name).exists() else name.split(",")))
-    files = [*given, *(name for name in words if name == "-" or Path(name).exists())]
+    files = [*given, *filter(_is_file, words)]
     pods = [name for name in words if name not in files]
     settings = load(args.config, os.environ)
     logs.configure("warning")
@@ -118,6 +119,11 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n\n".join([*warnings, *filter(None, (answer.text for answer in answers))]))
     return int(args.exit_code and not all(answer.nodes for answer in answers))
+
+
+def _is_file(word: str) -> bool:
+    """Whether a word means a file, also if it does not exist, or "-" for standard input."""
+    return word == "-" or word.endswith(_FILES) or Path(word).exists()
 
 
 def _kind(word: str) -> str:

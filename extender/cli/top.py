@@ -49,7 +49,9 @@ _WAITING_HEAD = ("PENDING", "QUEUE", "PRIORITY", "AGE", "STARTS", "REQUESTS", "W
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
-        "top", description="Show the free GPUs of each node, and the pods pending for GPUs."
+        "top",
+        usage="%(prog)s [OPTION ...] [NODE ...]",
+        description="Show the free GPUs of each node, and the pods pending for GPUs.",
     )
     parser.add_argument("node", nargs="*", help="only these nodes (all)")
     cluster_args.add_running(parser)
@@ -74,6 +76,9 @@ def run(args: argparse.Namespace) -> int:
     from extender import logs
     from extender.settings_file import load
 
+    files = args.snapshot or []  # argparse takes all words after --snapshot
+    args.node += [str(path) for path in files[1:] if not path.exists()]
+    args.snapshot = [*files[:1], *(path for path in files[1:] if path.exists())] or None
     settings = load(args.config, os.environ)
     logs.configure("warning")
     cluster_args.say_source(args, "top")
@@ -123,7 +128,8 @@ def _asked(args: argparse.Namespace, stowage: StowageService) -> Overview:
 def _shown(found: Overview, now: float, args: argparse.Namespace) -> str:
     from pydantic_core import to_json, to_jsonable_python
 
-    names = args.node[args.node[0] in ("no", "node", "nodes") :] if args.node else ()  # as kubectl top node
+    names = args.node[args.node[0] in ("no", "node", "nodes") :] if args.node else []  # as kubectl top node
+    names = [name.rpartition("/")[2] for name in names]  # node/NAME
     if unknown := [name for name in names if name not in {line.node for line in found.nodes}]:
         raise ValueError(
             f"no node with GPUs is named {unknown[0]}; pods: stowage explain, or top -n NAMESPACE"

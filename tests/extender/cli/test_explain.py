@@ -98,7 +98,7 @@ def test_a_pod_of_the_cluster_is_found_by_its_name(capsys: pytest.CaptureFixture
             "has no pod and no pod template (Node)",
         ),
         ("x: [", ["--snapshot", str(CLUSTER)], "is not YAML"),
-        (None, ["--snapshot", str(CLUSTER)], "is not a file, and the cluster has no such pod"),
+        (None, ["--snapshot", str(CLUSTER)], "pod.yaml: cannot be read: No such file"),
     ],
 )
 def test_errors_are_code_1(

@@ -132,6 +132,8 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("top --example -o name", 0, "node/h100-01\n"),
         ("top node h100-01 --example", 0, "\nh100-01 "),
         ("top h100-02 h100-01 --sort-by free --example", 0, "h100-02"),
+        ("top node/h100-01 --example", 0, "\nh100-01 "),
+        ("explain deploy/nothing/first-pod.yaml --example", 1, "first-pod.yaml: cannot be read"),
         ("top h100-1 --example", 1, "no node with GPUs is named h100-1"),
         ("top pods --example", 1, "pods: stowage explain, or top -n NAMESPACE"),
         ("top --example -o yaml", 0, "nodes:\n"),

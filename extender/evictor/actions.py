@@ -7,8 +7,8 @@ nomination is in the cluster, and terminating pods count as room that becomes fr
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
@@ -79,6 +79,15 @@ class Actions:
         self.bucket = TokenBucket(per_minute / 60, max(1.0, per_minute * _BURST))
         self.unanswered = False
         """Whether the last write got no answer from the API server."""
+
+    @contextmanager
+    def guarded(self, about: str) -> Iterator[None]:
+        """Log and count an error about one pod, job or node: the round continues with the others."""
+        try:
+            yield
+        except Exception:
+            self.metrics.errors.inc()
+            _log.exception("%s: no room could be made", about)
 
     async def nominate(self, pod: Pod, node: str, result: str = "made") -> bool:
         """Nominate the pod, and reserve its room; whether that succeeded. ``result``: for the metric."""

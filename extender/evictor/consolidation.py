@@ -115,27 +115,33 @@ class Consolidation:
         """Follow up on earlier moves, and make room for one more job."""
         await self._follow()
         for job, waited in self._jobs(waiting):
-            may_lose = self._rule.may_lose(job.gpus, waited)
-            if not may_lose or _has_room(self._actions.book, job) or self._is_delayed(job):
-                continue
-            if (room := await self._room(job, may_lose)) is None:
-                self._delay(job)
-                continue
-            version = self._state.room_version
-            if self._settings.scale_up_wait_seconds and await self._waits_for_scale_up(job.pods[0]):
-                continue
-            if self._state.room_version != version:
-                room = await self._room(job, may_lose)
-            if room is None or not all(map(self._planner.waits, job.pods)):
-                return
-            if self._mode(job.pods[0]) == "recommend":
-                await self._recommend(job, room)
-                self._delay(job)
-            else:
-                await self._move(job, room)
-            return
+            with self._actions.guarded(job.key):
+                if await self._make_room(job, waited):
+                    return
         if not (self._large_waits or self._moved):
             await self._make_room_in_advance()
+
+    async def _make_room(self, job: Job, waited: float) -> bool:
+        """Move pods for this job, or recommend it; returns whether the round ends with it."""
+        may_lose = self._rule.may_lose(job.gpus, waited)
+        if not may_lose or _has_room(self._actions.book, job) or self._is_delayed(job):
+            return False
+        if (room := await self._room(job, may_lose)) is None:
+            self._delay(job)
+            return False
+        version = self._state.room_version
+        if self._settings.scale_up_wait_seconds and await self._waits_for_scale_up(job.pods[0]):
+            return False
+        if self._state.room_version != version:
+            room = await self._room(job, may_lose)
+        if room is None or not all(map(self._planner.waits, job.pods)):
+            return True
+        if self._mode(job.pods[0]) == "recommend":
+            await self._recommend(job, room)
+            self._delay(job)
+        else:
+            await self._move(job, room)
+        return True
 
     async def empty(self, node: str) -> None:
         """Move the pods with GPUs off a node whose MIG layout changes, unless they are moving already."""

@@ -128,7 +128,8 @@ class LayoutChanges:
         marked = [(node, change) for node in nodes if (change := mig_change_of(node.annotations))]
         for node, change in marked if self._settings.evictor == "on" else ():
             if self._clock() >= self._delays.get(node.name, -math.inf):
-                await self._go_on(node, change)
+                with self._actions.guarded(node.name):
+                    await self._go_on(node, change)
         if self._settings.mig_layouts != "off" and self._clock() - self._looked >= _LOOK:
             self._looked = self._clock()
             await self._look(waiting, [change for _, change in marked])

@@ -105,7 +105,7 @@ class Evictor:
             await self._hold_free_room(replacing, waiting)
         await self._make_room(candidates(self.actions.book, waiting, began, skipped, replacing), skipped)
         for plan in self.plans:
-            with self._guarded(None, type(plan).__name__):
+            with self.actions.guarded(type(plan).__name__):
                 await plan.round(waiting)
         self.actions.metrics.round_ended(self._clock() - began, skipped)
 
@@ -117,17 +117,16 @@ class Evictor:
         self.actions.book = Book()
 
     @contextmanager
-    def _guarded(self, pod: Pod | None, name: str = "no pending pod") -> Iterator[None]:
-        """Catch errors about one pod, or of the plan ``name``: the round continues with the others."""
-        try:
+    def _guarded(self, pod: Pod | None) -> Iterator[None]:
+        """``Actions.guarded``; the pod also loses its room, and is retried later."""
+        completed = False
+        with self.actions.guarded(pod.key if pod else "a deleted pod"):
             yield
-        except Exception:
-            self.actions.metrics.errors.inc()
-            _log.exception("%s: no room could be made", pod.key if pod else name)
-            if pod is not None:
-                self.actions.book.delay(pod.uid, self._clock())
-                self.actions.book.holds.pop(pod.uid, None)
-                self._state.reservations.release(pod.uid, Reserved.EVICTOR)
+            completed = True
+        if pod is not None and not completed:
+            self.actions.book.delay(pod.uid, self._clock())
+            self.actions.book.holds.pop(pod.uid, None)
+            self._state.reservations.release(pod.uid, Reserved.EVICTOR)
 
     async def _keep_holds(self) -> None:
         for uid in list(self.actions.book.holds):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, FiniteFloat
 
 from extender.cluster.totals import Totals
 from extender.untrusted.visible import many
@@ -240,9 +240,9 @@ class Run:
     pod: str
     job: str
     node: str
-    gpus: float
-    start: float
-    end: float | None = None
+    gpus: FiniteFloat
+    start: FiniteFloat
+    end: FiniteFloat | None = None
     uid: str = ""
 
 

@@ -159,9 +159,7 @@ class History:
                 at = float(line.removeprefix(_AT).partition(b",")[0])
                 if not line.endswith(b"}"):
                     raise ValueError
-                if at < after:
-                    break
-                if at < before and words in line:
+                if after <= at < before and words in line:
                     yield at, kind.validate_python(list(from_json(line).values())[1])
             except (ValueError, IndexError):
                 unreadable += 1

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from extender.evictor.layout_changes import next_write
+from extender.k8s.objects import Node
 from tests.extender.apiserver import ApiServer
 from tests.extender.apistore import Manifest
 from tests.extender.evictor.mig_nodes import CHANGE, CONFIG, STATE, MigManager, large, mig_node, small
@@ -317,6 +319,28 @@ async def test_no_change_is_forgotten_whatever_breaks_off(
     assert spec is not None
     assert not spec.blocked
     assert not api.nodes.objects["n1"].get("spec", {}).get("unschedulable")
+
+
+async def test_an_error_about_one_node_holds_up_no_other(
+    api: ApiServer, start: Start, manager: MigManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put(mig_node("n1"))
+    api.put(large("p"))
+    replica = begin(start, mig_layouts_at_once=2)
+    while not step_of(api, "n1"):
+        await rounds(replica, manager, 1)
+
+    def fails(node: Node, *arguments: Any, **more: Any) -> Any:
+        if node.name == "n1":
+            raise ValueError
+        return next_write(node, *arguments, **more)
+
+    monkeypatch.setattr("extender.evictor.layout_changes.next_write", fails)
+    api.put(mig_node("n2"))
+    api.put(large("q"))
+    await rounds(replica, manager, 30)
+    assert (step_of(api, "n1"), step_of(api, "n2")) == ("drain", "done")
+    assert replica.metric("errors_total") > 0
 
 
 async def test_a_mark_that_nobody_goes_on_with_ends_by_itself(

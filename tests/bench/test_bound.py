@@ -12,11 +12,11 @@ from bench.packing.bound import NodeBound
 from bench.packing.filling import build_fleet, fill, gpus_of
 from bench.packing.pick_node import NodePicker
 from bench.packing.placer import Placer
+from bench.packing.policies import POLICIES
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
-from packing.policies.registry import POLICIES
 from tests.examples import examples
 
 

@@ -101,11 +101,11 @@ def test_what_is_no_number_or_has_no_pod_is_left_out(server):
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
-        (b"<html>", "not with JSON"),
+        (b"<html>", "without JSON"),
         (b'{"status": "error", "error": "query timed out"}', "refuses the query: 'query timed out'"),
-        (b'{"status": "success", "data": []}', "no list"),
+        (b'{"status": "success", "data": []}', "does not answer with a list"),
         (b"[]", "refuses the query"),
-        (b"[" * 100_000, "not with JSON"),
+        (b"[" * 100_000, "without JSON"),
     ],
 )
 def test_other_answers_are_errors(server, raw, says):

@@ -278,7 +278,8 @@ class Pod(_Memo):
     def is_about_to_go(self, now: float) -> bool:
         """Whether it is terminating and expected to release its resources soon after ``now`` (Unix
         seconds)."""
-        return self.deleting and (not self.ends or now - KILLING < self.ends <= now + LONGEST_GRACE)
+        killing = KILLING * (self.ends > self.deleted)  # without a grace period a finalizer holds it
+        return self.deleting and (not self.ends or now - killing < self.ends <= now + LONGEST_GRACE)
 
     @property
     def held(self) -> PodSpec:

@@ -62,6 +62,6 @@ def test_a_pod_that_hangs_in_terminating_starves_nobody(
     try:
         with cluster.scheduler(scheduler_configuration(stowage.url)):
             api.create(pod("urgent", {GPU: 8}, priority_class="urgent"))
-            assert wait_until_running(api, "urgent", within_s=60) == "runs"
+            assert wait_until_running(api, "urgent", within_s=40) == "runs"
     finally:
         api.patch("Pod", "on-hangs", {"metadata": {"finalizers": []}})

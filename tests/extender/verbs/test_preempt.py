@@ -159,11 +159,18 @@ def test_a_pod_still_ends_in_the_seconds_after_its_grace_period(coming):
     ("stopped", "pod"),
     [
         ({"ends": NOW - 31}, high(1)),
+        ({"ends": NOW - 1, "deleted": NOW - 1}, high(1)),
         ({}, high(1, has_other_constraints=True)),
         ({}, high(1, spec=replace(high(1).spec, node_selector=(("zone", "b"),)))),
         ({"spec": make_pod("half", 0).spec}, high(1)),
     ],
-    ids=["it is stuck", "kube-scheduler may refuse the node", "the node is not allowed", "it frees no GPU"],
+    ids=[
+        "it is stuck",
+        "a finalizer holds it",
+        "kube-scheduler may refuse the node",
+        "the node is not allowed",
+        "it frees no GPU",
+    ],
 )
 def test_room_that_does_not_come_is_not_waited_for(coming, stopped, pod):
     coming.apply([Upserted(replace(make_node("b", 1), labels={"zone": "b"}))])

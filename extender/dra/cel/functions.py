@@ -70,8 +70,11 @@ def _comparison(test: Callable[[int], Any]) -> Callable[[object, object], Any]:
 
 
 def _matches(text: str, pattern: str) -> bool:
+    regex = _REGEXES.get(pattern)
+    if regex is None:
+        regex = _compile_regex(pattern)
     with suppress(UnicodeEncodeError):
-        if regex := _REGEXES.get(pattern) or _compile_regex(pattern):
+        if regex:  # False: not supported
             return regex.search(text) is not None
     raise Unsupported(f"the regular expression {quoted(pattern)} is not supported")
 

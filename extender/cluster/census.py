@@ -327,12 +327,15 @@ def with_node(sums: Fragmentation, node: Unoffered) -> Fragmentation:
 
 def _installed(state: State, columns: _Columns, hidden: Mapping[str, Unoffered]) -> dict[str, Installed]:
     """GPUs by model, with those that nodes do not offer."""
-    names = [*(kind.model or UNKNOWN for kind in state.fleet.names.kinds), UNKNOWN]
-    labels = np.array(names, object)[state.fleet.arrays.model]  # (N,)
+    labels = [*(kind.model or UNKNOWN for kind in state.fleet.names.kinds), UNKNOWN]
+    numbers = {label: number for number, label in enumerate(sorted({*labels, *map(_label, hidden.values())}))}
+    of_nodes = np.array([numbers[label] for label in labels])[state.fleet.arrays.model]  # (N,)
     for name, node in hidden.items():
-        labels[state.fleet.rows[name]] = _label(node)
-    found = {label: columns.installed(labels == label) for label in {*labels.tolist()}}
-    return {label: sums for label, sums in sorted(found.items()) if sums.nodes}
+        of_nodes[state.fleet.rows[name]] = numbers[_label(node)]
+    weights = columns.gpus, columns.used, columns.counted
+    gpus, used, nodes = (np.bincount(of_nodes, column, len(numbers)).tolist() for column in weights)
+    sums = (Installed(int(g), u, int(n)) for g, u, n in zip(gpus, used, nodes, strict=True))
+    return {label: found for label, found in zip(numbers, sums, strict=True) if found.nodes}
 
 
 def _label(node: Unoffered) -> str:

@@ -81,13 +81,15 @@ class Actions:
         """Whether the last write got no answer from the API server."""
 
     @contextmanager
-    def guarded(self, about: str) -> Iterator[None]:
-        """Log and count an error about one pod, job or node: the round continues with the others."""
+    def guarded(self, about: str, give_up: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Log and count an error about one pod, job or node, and ``give_up``: the round continues with the
+        others."""
         try:
             yield
         except Exception:
             self.metrics.errors.inc()
             _log.exception("%s: no room could be made", about)
+            give_up()
 
     async def nominate(self, pod: Pod, node: str, result: str = "made") -> bool:
         """Nominate the pod, and reserve its room; whether that succeeded. ``result``: for the metric."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, suppress
 
 from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
@@ -69,6 +69,10 @@ class Evictor:
         moves = Consolidation(self.actions, self._planner, self._waits_for_scale_up)
         self.plans = (moves, LayoutChanges(self.actions, self._planner, moves))
 
+    @property
+    def _book(self) -> Book:
+        return self.actions.book
+
     async def run(self) -> None:
         """Rounds until cancelled. No error ends it."""
         while True:
@@ -88,12 +92,12 @@ class Evictor:
             return
         began, skipped, self.actions.unanswered = self._clock(), Skipped(), False
         waiting = waiting_pods(self._state, self._asked.schedulers)
-        self.actions.book.see({pod.uid for pod in waiting}, began)
-        for pod in [candidate for candidate in waiting if self.actions.book.may_try(candidate.uid, began)]:
+        self._book.see({pod.uid for pod in waiting}, began)
+        for pod in [candidate for candidate in waiting if self._book.may_try(candidate.uid, began)]:
             with self._guarded(pod):
                 adopt(
                     self._state,
-                    self.actions.book,
+                    self._book,
                     pod,
                     began,
                     self._settings.nomination_seconds,
@@ -103,7 +107,7 @@ class Evictor:
         replacing = replacements(self._state, waiting, self._wall())
         if self._settings.evictor == "on":
             await self._hold_free_room(replacing, waiting)
-        await self._make_room(candidates(self.actions.book, waiting, began, skipped, replacing), skipped)
+        await self._make_room(candidates(self._book, waiting, began, skipped, replacing), skipped)
         for plan in self.plans:
             with self.actions.guarded(type(plan).__name__):
                 await plan.round(waiting)
@@ -116,39 +120,38 @@ class Evictor:
             plan.forget()
         self.actions.book = Book()
 
-    @contextmanager
-    def _guarded(self, pod: Pod | None) -> Iterator[None]:
+    def _guarded(self, pod: Pod | None) -> AbstractContextManager[None]:
         """``Actions.guarded``; the pod also loses its room, and is retried later."""
-        completed = False
-        with self.actions.guarded(pod.key if pod else "a deleted pod"):
-            yield
-            completed = True
-        if pod is not None and not completed:
-            self.actions.book.delay(pod.uid, self._clock())
-            self.actions.book.holds.pop(pod.uid, None)
-            self._state.reservations.release(pod.uid, Reserved.EVICTOR)
+        if pod is None:
+            return self.actions.guarded("a deleted pod")
+        return self.actions.guarded(pod.key, lambda: self._give_up(pod))
+
+    def _give_up(self, pod: Pod) -> None:
+        self._book.delay(pod.uid, self._clock())
+        self._book.holds.pop(pod.uid, None)
+        self._state.reservations.release(pod.uid, Reserved.EVICTOR)
 
     async def _keep_holds(self) -> None:
-        for uid in list(self.actions.book.holds):
+        for uid in list(self._book.holds):
             pod = self._state.pods.by_uid(uid)
             with self._guarded(pod):
                 await self._keep_hold(uid, pod)
 
     async def _keep_hold(self, uid: str, pod: Pod | None) -> None:
-        hold, seconds = self.actions.book.holds[uid], self._settings.nomination_seconds
-        step = next_step_of_hold(self._state, self.actions.book, uid, self._clock(), seconds, self._wall())
+        hold, seconds = self._book.holds[uid], self._settings.nomination_seconds
+        step = next_step_of_hold(self._state, self._book, uid, self._clock(), seconds, self._wall())
         if step is None:
             return
         if step == "nominate" and pod is not None:
             if not await self.actions.nominate(pod, hold.node, "renewed"):
-                self.actions.book.delay(uid, self._clock())
+                self._book.delay(uid, self._clock())
             return
-        del self.actions.book.holds[uid]
+        del self._book.holds[uid]
         if pod is None or pod.node_name:
             return
         if pod.nominated_node == hold.node:
-            self.actions.book.stale[uid] = hold.node
-            self.actions.book.delay(uid, self._clock())
+            self._book.stale[uid] = hold.node
+            self._book.delay(uid, self._clock())
         if step == "clear":
             _log.warning("%s was not bound to %s in time, its room is released", pod.key, hold.node)
             await self.actions.withdraw(pod, hold.node)
@@ -157,11 +160,11 @@ class Evictor:
 
     async def _hold_free_room(self, replacing: Collection[str], waiting: Sequence[Pod]) -> None:
         """Nominate pending pods that replace interrupted pods to nodes where they fit now."""
-        for pod in to_check(self._state, self.actions.book, replacing, waiting):
+        for pod in to_check(self._state, self._book, replacing, waiting):
             with self._guarded(pod):
                 if not (node := self._planner.free_node(pod, waiting)):
                     continue
-                self.actions.book.count_attempt(pod.uid, last=await self.actions.hold_free_room(pod, node))
+                self._book.count_attempt(pod.uid, last=await self.actions.hold_free_room(pod, node))
             if self.actions.unanswered or not self._leadership.is_leader:
                 return
 
@@ -185,20 +188,20 @@ class Evictor:
 
     async def _make_room_for(self, pod: Pod) -> str:
         """Evict for the pod, or return why not. The state stays the same from plan to nomination."""
-        plan, reason = await self._planner.plan(pod, self.actions.book.recommended.values())
+        plan, reason = await self._planner.plan(pod, self._book.recommended.values())
         if plan is None:
-            self.actions.book.recommended.pop(pod.uid, None)
-            self.actions.book.delay(pod.uid, self._clock())
+            self._book.recommended.pop(pod.uid, None)
+            self._book.delay(pod.uid, self._clock())
             return reason
         if not await gang_fits(self._state, pod, plan, self._planner.place):
-            self.actions.book.delay(pod.uid, self._clock())
+            self._book.delay(pod.uid, self._clock())
             return "gang"
         if not self.actions.bucket.allows(len(plan.to_evict), self._clock()):
             return "rate"
         if self._settings.scale_up_wait_seconds and await self._waits_for_scale_up(pod):
             return "scale_up"
         # The cluster may have changed in the meantime.
-        if (plan := self._planner.confirmed(pod, plan, self.actions.book.recommended.values())) is None:
+        if (plan := self._planner.confirmed(pod, plan, self._book.recommended.values())) is None:
             return "no_plan"
         victims = plan.to_evict
         if self._settings.evictor == "recommend":
@@ -212,29 +215,29 @@ class Evictor:
             announced = announced_at(await self._api.events_about(pod))
         except WriteError as error:
             _log.warning("%s: its Events cannot be read: %s (status %d)", pod.key, error, error.status)
-            self.actions.book.delay(pod.uid, self._clock())
+            self._book.delay(pod.uid, self._clock())
             return True
         left = (announced or 0.0) + self._settings.scale_up_wait_seconds - self._wall()
         if announced is None or left <= 0:
             return False
-        self.actions.book.delay(pod.uid, self._clock(), left)
+        self._book.delay(pod.uid, self._clock(), left)
         return True
 
     async def _recommend(self, pod: Pod, plan: EvictionPlan, victims: Sequence[Pod]) -> str:
         uids = frozenset(victim.uid for victim in victims)
-        others = (earlier.victims for uid, earlier in self.actions.book.recommended.items() if uid != pod.uid)
+        others = (earlier.victims for uid, earlier in self._book.recommended.items() if uid != pod.uid)
         new = uids.difference(*others)
         recommendation = Recommendation(pod.uid, plan.node, new)
-        if new and self.actions.book.recommended.get(pod.uid) != recommendation:
+        if new and self._book.recommended.get(pod.uid) != recommendation:
             await self.actions.recommend(pod, plan, [victim for victim in victims if victim.uid in new])
-        self.actions.book.recommended[pod.uid] = recommendation
-        self.actions.book.delay(pod.uid, self._clock())
+        self._book.recommended[pod.uid] = recommendation
+        self._book.delay(pod.uid, self._clock())
         return "" if new else "room_is_coming"
 
     async def _act(self, pod: Pod, plan: EvictionPlan, victims: Sequence[Pod]) -> str:
         if not await self.actions.nominate(pod, plan.node):
-            self.actions.book.stale[pod.uid] = plan.node  # it may have succeeded
-            self.actions.book.delay(pod.uid, self._clock())
+            self._book.stale[pod.uid] = plan.node  # it may have succeeded
+            self._book.delay(pod.uid, self._clock())
             return "refused"
         leaving = Leaving([], 0)
         if victims:
@@ -244,14 +247,14 @@ class Evictor:
         # next plan counts.
         partial = len(leaving.pods) < len(victims)
         if partial and not leaving.evictions:
-            self.actions.book.holds.pop(pod.uid, None)
-            self.actions.book.delay(pod.uid, now)
+            self._book.holds.pop(pod.uid, None)
+            self._book.delay(pod.uid, now)
             await self.actions.withdraw(pod, plan.node)
             return "refused"
         ends = now + longest_grace(self._state, plan.victims) + self._settings.nomination_seconds
         uids = frozenset(pod.uid for pod in (leaving.pods if partial else plan.victims))
-        self.actions.book.holds[pod.uid] = Hold(plan.node, uids, ends, ours=True, partial=partial)
-        self.actions.book.delay(pod.uid, now, _AGAIN)
+        self._book.holds[pod.uid] = Hold(plan.node, uids, ends, ours=True, partial=partial)
+        self._book.delay(pod.uid, now, _AGAIN)
         await self._until_shown(leaving.pods)
         return "refused" if partial else "" if victims else "room_is_coming"
 

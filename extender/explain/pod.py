@@ -51,7 +51,7 @@ from extender.settings import Settings
 from extender.source.workloads import Template
 from extender.untrusted.limits import GANG_READ, KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import many
-from extender.verbs.evaluate import Evaluation, codes_for, could_host, evaluate, fitting_scores, form_on
+from extender.verbs.evaluate import Evaluation, codes_for, evaluate, fitting_scores, form_on, hosts_when_empty
 from extender.verbs.eviction.promising import shortfall
 from extender.verbs.gang_fit import Supposed, gang_would_fit, wants_dra, with_gang_check
 from packing.fleet.downgrade import device_on
@@ -313,7 +313,7 @@ def explain_evaluation(
     fitting = np.flatnonzero(fits)
     shown = fitting[np.argsort(evaluation.keys[fitting])][:BEST]
     with state.fleet_view_for(pod) as fleet:
-        hosts = could_host(state, fleet, evaluation)
+        hosts = hosts_when_empty(state, fleet, evaluation)
         options = [
             option_on(state, evaluation, i, names[i], None if scores is None else int(scores[i]))
             for i in shown.tolist()

@@ -27,7 +27,7 @@ from extender.k8s.node_filter import CORDON, CORDONED, NOT_TOLERATED, OTHER_AFFI
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import KEY, shorten
-from extender.verbs.evaluate import Codes, could_host, evaluate
+from extender.verbs.evaluate import Codes, evaluate, hosts_when_empty
 from extender.verbs.eviction.promising import shortfall
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -91,7 +91,7 @@ def try_rule_changes(
     lacks = {node.name: candidates.lack_on(node) for _, nodes in groups for node in nodes}
     free = np.array([lacks[name] is None for name in names], np.bool_)
     fits, may_fit = free & evaluation.certain, free & (evaluation.codes == Reason.FITS)
-    full = free & could_host(state, state.fleet, evaluation) & request.wants_gpu
+    full = free & hosts_when_empty(state, state.fleet, evaluation) & request.wants_gpu
     doubt = next((f.problem for f in evaluation.forecasts if f.problem and not f.refused), "")
     every = [node for _, nodes in groups for node in nodes]
     found, refused, end = [], list[StillRefused](), 0

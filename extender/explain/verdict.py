@@ -37,7 +37,7 @@ from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import listed, many
-from extender.verbs.evaluate import could_host, evaluate, reason_on
+from extender.verbs.evaluate import evaluate, hosts_when_empty, reason_on
 from extender.verbs.gang_fit import Supposed, gang_would_fit
 from packing.fleet.feasibility import eviction_may_help, fits_when_empty, reason_on_row
 from packing.model.reasons import Reason
@@ -286,7 +286,7 @@ def _other_resources(asked: Question, first: Refusal | None) -> Iterator[str]:
     )
     for line, pod in asking_instead(asked.pod, [name for name, _ in offered.most_common(_NAMED)]):
         evaluation = evaluate(state, pod, state.request_of(pod), names)
-        takes = could_host(state, state.fleet, evaluation) & eviction_may_help(evaluation.codes)
+        takes = hosts_when_empty(state, state.fleet, evaluation) & eviction_may_help(evaluation.codes)
         if count := int(np.count_nonzero(takes | (evaluation.codes == Reason.FITS))):
             nodes_there = many(count, "node")
             yield f"write {line}: {nodes_there} allowed by its rules would fit"
@@ -299,10 +299,11 @@ def _are(count: int) -> str:
 
 def _ways_when_full(asked: Question, first: Refusal, changes: Sequence[RuleChange]) -> Iterator[str]:
     """Wait for an eviction; open a node; wait for a pod that moves or ends, or evict it; add a node."""
-    never = asked.now is not None and not gang_fits_when_empty(asked.state, asked.pod, asked.request)
-    if first.reason == _GANG or never:
-        yield from _ways_for_gang(asked, changes)
-        return
+    if first.reason == _GANG or asked.now is not None:
+        fits_empty = gang_fits_when_empty(asked.state, asked.pod, asked.request)
+        if first.reason == _GANG or not fits_empty:
+            yield from _ways_for_gang(asked, changes, fits_empty=fits_empty)
+            return
     found = asked.evictions or Evictions()
     best = next(iter(found.best), None)
     acts = best is not None and (best.acts == "kube-scheduler" or found.evictor == "on")
@@ -341,14 +342,14 @@ def _others_in_the_way(asked: Question, first: Refusal, best: EvictionOption | N
         yield others
 
 
-def _ways_for_gang(asked: Question, changes: Sequence[RuleChange]) -> Iterator[str]:
-    state, pod, request = asked.state, asked.pod, asked.request
+def _ways_for_gang(asked: Question, changes: Sequence[RuleChange], *, fits_empty: bool) -> Iterator[str]:
+    state, pod = asked.state, asked.pod
     tried = changes if asked.now is not None else ()
     if enough := next((change for change in tried if _who_fits(asked, change) == _WHOLE_GANG), None):
         yield _change_text(asked, enough)
     elif asked.now is not None and (moves := room_by_others(state, pod, asked.settings, asked.now)):
         yield moves
-    if gang_fits_when_empty(state, pod, request):
+    if fits_empty:
         yield ADVICE[Reason.GANG_DOES_NOT_FIT]
     else:
         yield "make the gang smaller or add nodes: not all members that must run together fit on empty nodes"

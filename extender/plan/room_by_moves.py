@@ -267,9 +267,14 @@ class Movers:
             if any(lacks[held.row] for lacks in self._others.lacking(pod).values()):
                 return None
             self._others.take(pod, held.row)
-        name_of = {row: name for name, row in state.fleet.rows.items()}
-        moves = (Move(state.pods[key], name_of[held.row], held) for key, held in targets.items())
+        moves = (Move(state.pods[key], self.node(held.row), held) for key, held in targets.items())
         return RoomByMoves(nodes, tuple(moves), lost)
+
+    def node(self, row: int) -> str:
+        """Name of the node of a row."""
+        spec = self._state.fleet.specs[row]
+        assert spec is not None
+        return spec.name
 
     def costs(self, key: str) -> Floats:
         """Costs as in ``packing.plan.room_by_moves.Costs``, by the code of ``filter`` and ``prioritize``."""
@@ -407,6 +412,5 @@ def _search(
     )
     if moves is None or not moves.targets:
         return None
-    name_of = {row: name for name, row in state.fleet.rows.items()}
-    nodes = tuple((pod, name_of[moves.places[pod.key].row]) for pod, *_ in asked)
+    nodes = tuple((pod, movers.node(moves.places[pod.key].row)) for pod, *_ in asked)
     return movers.permitted(nodes, moves.targets, moves.cost)

@@ -406,7 +406,7 @@ def never_aligned(state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: Codes
     return found
 
 
-def could_host(state: State, fleet: Fleet, evaluation: Evaluation) -> Flags:
+def hosts_when_empty(state: State, fleet: Fleet, evaluation: Evaluation) -> Flags:
     """(N,) the evaluated nodes that would accept the pod if they were empty."""
     request, rows = evaluation.request, evaluation.rows
     hosts = fits_when_empty(fleet, request)[rows]

@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-_FILES = ".yaml", ".yml", ".json", ".gz"
 _SHORT = {"po": "pod", "deploy": "deployment", "rs": "replicaset", "sts": "statefulset", "cj": "cronjob"}
 """kubectl's short names of kinds."""
 _NAMED = 8
-_SUFFIXES = (".json", ".yaml", ".yml")
+_SUFFIXES = ".json", ".yaml", ".yml"
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -123,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _is_file(word: str) -> bool:
     """Whether a word means a file, also if it does not exist, or "-" for standard input."""
-    return word == "-" or word.endswith(_FILES) or Path(word).exists()
+    return word == "-" or word.endswith((*_SUFFIXES, ".gz")) or Path(word).exists()
 
 
 def _kind(word: str) -> str:

@@ -6,7 +6,7 @@ Work that grows with the cluster is done in small parts, so that requests of kub
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from time import monotonic, time
@@ -122,10 +122,9 @@ class Inspector:
         if report is None and not past:
             return None
         report = report or PodReport(key, "", f"{key} does not exist now", [], None, self.replica())
-        merged = {(d.at, d.verb): d for d in (*(d for _, d in past), *report.decisions)}
-        last = sorted(merged.values(), key=lambda decision: decision.at, reverse=True)
-        last = [decision for decision in last if decision.at.timestamp() < before][:HISTORY_SHOWN]
-        return replace(report, decisions=last, runs=self.jobs.of_job_of(key, self._state.pods.get(key)))
+        recent = ((key, decision) for decision in report.decisions)
+        last = [decision for _, decision in _newest((*past, *recent), before, HISTORY_SHOWN)]
+        return replace(report, decisions=last, runs=self.jobs.of_job(key, self._state.pods.get(key)))
 
     async def _now(self, key: str, *, explained: bool, asked_before: bool) -> PodReport | None:
         """The same, from the data of this process."""
@@ -171,8 +170,7 @@ class Inspector:
         or in the history."""
         past = await self._kept.decisions("", before, most) if self._kept else []
         recent = self._decisions.latest(before)[:most]  # the disk may have failed
-        merged = {(key, d.at, d.verb): (key, d) for key, d in (*past, *recent)}
-        return sorted(merged.values(), key=lambda pair: pair[1].at, reverse=True)[:most]
+        return _newest((*past, *recent), before, most)
 
     async def overview(self, most_waiting: int, namespace: str = "") -> Overview:
         return await overview(self._state, self.census, most_waiting, namespace, self.starts.of)
@@ -212,3 +210,11 @@ class Inspector:
         candidates = await candidates_of(self._state, pod)
         found = explain(self._state, pod, candidates, time(), self._settings)
         return found if found.fits else replace(found, starts=self.starts.of(pod))
+
+
+def _newest(
+    decisions: Iterable[tuple[str, Decision]], before: float, most: int
+) -> list[tuple[str, Decision]]:
+    """The last decisions ``before`` a moment, newest first; one that is in memory and on disk, once."""
+    merged = {(key, d.at, d.verb): (key, d) for key, d in decisions if d.at.timestamp() < before}
+    return sorted(merged.values(), key=lambda pair: pair[1].at, reverse=True)[:most]

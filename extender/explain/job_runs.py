@@ -22,7 +22,7 @@ _PODS = 100
 """Pods examined before other tasks run."""
 
 
-def job_of(pod: Pod) -> str:
+def controller_text(pod: Pod) -> str:
     """Its controller, such as ``Job train``, "" for none."""
     return shorten(f"{pod.owner.kind} {pod.owner.name}", KEY) if pod.owner else ""
 
@@ -47,17 +47,19 @@ class JobRuns:
                 if pod.uid not in self._runs:
                     gpus, start = round(gpus_of(self._state.fleet, request), 3), pod.started or now
                     node = shorten(pod.node_name, KEY)
-                    self._change(Run(shorten(pod.key, KEY), job_of(pod), node, gpus, start, uid=pod.uid))
+                    self._change(
+                        Run(shorten(pod.key, KEY), controller_text(pod), node, gpus, start, uid=pod.uid)
+                    )
         for uid, run in list(self._runs.items()):
             if run.end is None and uid not in running:
                 self._change(replace(run, end=now))
             elif run.end is not None and run.end < now - past:
                 del self._runs[uid]
 
-    def of_job_of(self, key: str, pod: Pod | None) -> tuple[Run, ...]:
+    def of_job(self, key: str, pod: Pod | None) -> tuple[Run, ...]:
         """The last runs of the pods of the job of this one (``namespace/name``), or of this one alone."""
         runs, space = list(self._runs.values()), f"{key.partition('/')[0]}/"
-        job = job_of(pod) if pod else next((run.job for run in runs if run.pod == key), "")
+        job = controller_text(pod) if pod else next((run.job for run in runs if run.pod == key), "")
         found = (r for r in runs if r.pod == key or (job and r.job == job and r.pod.startswith(space)))
         return tuple(sorted(found, key=lambda run: run.start))[-JOB_RUNS:]
 

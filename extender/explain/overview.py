@@ -15,7 +15,7 @@ from extender.cluster.unoffered import closed_text, not_offered, unoffered
 from extender.explain.answers import NodeLine, Overview, StartForecast, Verdict, WaitingLine, amounts
 from extender.explain.candidates import Candidates, candidates_of
 from extender.explain.fleet_row import labels_of
-from extender.explain.job_runs import job_of
+from extender.explain.job_runs import controller_text
 from extender.explain.pod import explain
 from extender.explain.room import held_without_gpus
 from extender.k8s.objects import Pod
@@ -136,5 +136,5 @@ def waiting_line(
         asked=amounts(explanation.asks),
         labels=labels_of(pod.labels),
         starts=starts,
-        job=job_of(pod),
+        job=controller_text(pod),
     )

@@ -28,14 +28,14 @@ async def test_a_run_begins_and_ends_and_is_forgotten() -> None:
         Run("default/train-a", "Job train", "n", 2.0, 50.0, 220.0, first.uid),
         Run("default/train-b", "Job train", "n", 3.0, 160.0, None, "uid-train-b"),
     ]
-    assert [replace(run, uid="") for run in jobs.of_job_of("default/train-b", None)] == [
+    assert [replace(run, uid="") for run in jobs.of_job("default/train-b", None)] == [
         replace(run, uid="") for run in mine
     ]
-    assert jobs.of_job_of("default/train-a", None) == jobs.of_job_of("default/train-b", None)
-    assert [run.pod for run in jobs.of_job_of("default/other", None)] == ["default/other"]
-    assert jobs.of_job_of("elsewhere/train-a", replace(first, namespace="elsewhere")) == ()
+    assert jobs.of_job("default/train-a", None) == jobs.of_job("default/train-b", None)
+    assert [run.pod for run in jobs.of_job("default/other", None)] == ["default/other"]
+    assert jobs.of_job("elsewhere/train-a", replace(first, namespace="elsewhere")) == ()
     await jobs.look(220.0 + 1001.0, 1000.0)
-    assert [run.pod for run in jobs.of_job_of("default/train-b", None)] == ["default/train-b"]
+    assert [run.pod for run in jobs.of_job("default/train-b", None)] == ["default/train-b"]
 
 
 async def test_runs_outlive_a_restart(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ async def test_runs_outlive_a_restart(tmp_path: Path) -> None:
     after = JobRuns(make_state(make_node("n"), pods[0]))
     after.restore(await history.last(RUN, b'"run":', 10))
     await after.look(500.0, 1000.0)
-    runs = [after.of_job_of(pod.key, None)[0] for pod in pods]
+    runs = [after.of_job(pod.key, None)[0] for pod in pods]
     assert [(run.start, run.end) for run in runs] == [(100.0, None), (100.0, 500.0)]
 
 
@@ -53,4 +53,4 @@ async def test_the_runs_of_a_large_job_are_bounded() -> None:
     pods = [make_pod(f"p{number}", 1, node_name="n", owner=TRAIN) for number in range(JOB_RUNS + 5)]
     jobs = JobRuns(make_state(make_node("n"), *pods))
     await jobs.look(1.0, 10.0)
-    assert len(jobs.of_job_of("default/p0", pods[0])) == JOB_RUNS
+    assert len(jobs.of_job("default/p0", pods[0])) == JOB_RUNS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tarfile
 import tomllib
@@ -81,6 +82,18 @@ def test_the_release_is_made_as_make_release_makes_it() -> None:
     assert any("make release" in step for step in steps)
     assert "\nrelease:" in (ROOT / "Makefile").read_text()
     assert workflow["permissions"] == {"contents": "read"}
+
+
+def test_nothing_that_builds_a_release_can_be_moved_under_its_name() -> None:
+    """Tags of actions and images can be moved: commits and digests cannot."""
+    workflows = [path.read_text() for path in (ROOT / ".github").rglob("*.y*ml")]
+    uses = [line for text in workflows for line in re.findall(r"uses:(.*)", text)]
+    assert len(uses) > 5
+    assert [line for line in uses if not re.fullmatch(r" [\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []
+    bases = re.findall(r"^FROM (\S+)", (ROOT / "deploy/image/Containerfile").read_text(), re.MULTILINE)
+    assert len(bases) == 2
+    assert all(re.fullmatch(r"\S+:trixie-slim@sha256:[0-9a-f]{64}", base) for base in bases)
+    assert len(set(bases)) == 1
 
 
 def test_dependabot_looks_where_packages_are_named() -> None:

@@ -61,7 +61,8 @@ def build(directory: Path) -> tuple[Path, Stage]:
     for number, stage in enumerate(read(CONTAINERFILE)):
         root = directory / (stage.name or "root")
         shutil.rmtree(root, ignore_errors=True)
-        _copy(_base(stage.base.rpartition(":")[2].removesuffix("-slim")), root)
+        release = stage.base.partition("@")[0].rpartition(":")[2].removesuffix("-slim")
+        _copy(_base(release), root)
         roots[stage.name or str(number)] = root
         _execute(stage, root, roots)
     return root, stage

@@ -45,3 +45,15 @@ def test_every_limit_is_in_the_table_with_its_value():
     rows = [row for row in (ROOT / "docs/security.md").read_text().splitlines() if row.startswith("| ")]
     shown = dict(re.findall(r"`([A-Z_]+)` (\d+)", "\n".join(rows)))
     assert shown == {name: str(value) for name, value in vars(limits).items() if type(value) is int}
+
+
+def test_every_limit_is_exhausted_by_a_test():
+    """Each row of the tables of limits ends with the names of the tests that exhaust it."""
+    page = (ROOT / "docs/security.md").read_text().partition("## Limits\n")[2]
+    rows = [row for row in page.splitlines() if row.startswith("| ") and not row.startswith("| of |")]
+    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    exist = set(re.findall(r"def (test_\w+)\(", sources))
+    for row in rows:
+        named = re.findall(r"`(test_\w+)`", row.split("|")[-2])
+        assert named, row
+        assert set(named) <= exist, set(named) - exist

@@ -40,6 +40,9 @@ class _NoSource:
     def describe(self) -> str:
         return "bench"
 
+    def interruption(self) -> None:
+        """Nothing was interrupted."""
+
 
 def measure(nodes: int) -> Costs:
     """The costs of this version: lists of ``nodes`` nodes with six pods each, then four events of each

@@ -226,15 +226,18 @@ class GangHolds:
         """``is_bound``: whether the pod with this UID is bound. ``has_node``: whether the cluster has a node
         with this name. ``place`` returns places for these members in addition to the gang's existing places,
         None if they do not fit together."""
-        self.seconds = 0.0
+        self.seconds, self._looked = 0.0, -math.inf
         self._reservations, self._gangs = reservations, gangs
         self._is_bound, self._has_node, self._place = is_bound, has_node, place
 
     def update(self) -> None:
-        """Start, renew and end the holds of changed gangs, and search again for room that a gang lacks."""
+        """Start, renew and end the holds of changed gangs, and search again for room that a gang lacks. Call
+        it after all events."""
+        if not (keys := {*self._gangs.take_changed(), *self._searched_again()}):
+            return
         self._reservations.expire()
         rooms = self._reservations.gangs
-        for key in {*self._gangs.take_changed(), *self._searched_again()}:
+        for key in keys:
             gang = self._gangs.gang(key)
             self._reservations.changes += 1
             if gang is None or not self.seconds or not 0 < self._gangs.running(key) < gang.to_place:
@@ -244,14 +247,13 @@ class GangHolds:
             if not room.is_over and len(self._gangs.members(key)) <= GANG_READ:
                 self._renew(room, gang)
 
-    @property
-    def lacks_room(self) -> bool:
-        """Whether ``update`` would search again for room that a gang lacks."""
-        return bool(self._searched_again())
-
     def _searched_again(self) -> list[str]:
-        """The gang without room whose last search was longest ago, if any is due."""
+        """The gang without room whose last search was longest ago, if any is due. Looks at all rooms, but at
+        most once per ``_PAUSE``, because it is called for every few events."""
         now, rooms = self._reservations.clock(), self._reservations.gangs
+        if not rooms or now - self._looked < _PAUSE:
+            return []
+        self._looked = now
         lacking = {key: room.searched for key, room in rooms.items() if room.lacks or self._has_lost(room)}
         if not lacking or now - max(lacking.values()) < _PAUSE:
             return []

@@ -159,7 +159,7 @@ class State:
                     self.sync_nodes(self.nodes)
                     for pod in self.pods.values():  # what they hold is known only now
                         self.end_costs.apply(Upserted(pod))
-        if (self.gangs.has_changed or self.gang_holds.lacks_room) and self.synced >= REQUIRED_KINDS:
+        if self.synced >= REQUIRED_KINDS:
             self.gang_holds.update()
 
     def request_of(self, pod: Pod) -> Request:

@@ -189,11 +189,6 @@ class GangTable:
     def pod_groups(self) -> list[PodGroup]:
         return list(self._pod_groups.values())
 
-    @property
-    def has_changed(self) -> bool:
-        """Whether ``take_changed`` would return any."""
-        return bool(self._changed)
-
     def take_changed(self) -> set[str]:
         """Keys of the gangs whose members have changed since the last call."""
         changed, self._changed = self._changed, set()

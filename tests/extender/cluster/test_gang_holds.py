@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from extender.cluster import gang_placement
+from extender.cluster.allocations import Placement
+from extender.cluster.gang_placement import GangHolds, WaitingMembers
 from extender.cluster.state import State
 from extender.explain.pod import explain
 from extender.k8s.objects import Deleted, Node, Pod, Upserted
@@ -210,6 +213,31 @@ def test_a_gang_whose_members_come_and_go_delays_others_no_longer_than_one_that_
         delayed += state.reservations.starting_gang == "g"
         clock.now += 1
     assert delayed < 25
+
+
+def test_events_of_other_pods_do_not_look_at_all_rooms() -> None:
+    """There may be a thousand gangs with rooms, and a thousand events per second."""
+    asked_about: list[str] = []
+    pods = gang(3)
+    state, clock = holding_state(*NODES, *pods)
+
+    def has_node(name: str) -> bool:
+        asked_about.append(name)
+        return name in state.fleet.rows
+
+    def place(members: Sequence[WaitingMembers], own: object) -> list[Placement]:
+        return [Placement(node, member.request) for member in members for node in "bc"]
+
+    state.gang_holds = GangHolds(state.reservations, state.gangs, state.pods.is_bound, has_node, place)
+    state.gang_holds.seconds = SECONDS
+    bind(state, pods[0], "a")
+    assert free_for(state) == []
+    for number in range(100):
+        state.apply([Upserted(make_pod(f"other{number}", 1))])
+    assert len(asked_about) <= 2 * len("bc")
+    clock.now += 2
+    state.apply([Deleted("Node", "b")])
+    assert "b" in asked_about[-2:]
 
 
 def test_a_nominated_member_has_its_room_already() -> None:

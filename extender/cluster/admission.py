@@ -1,10 +1,10 @@
 """Pods with the fields that the API server adds on creation, as far as the objects that define these are
 known, and the volumes of pods.
 
-Sources: plugin/pkg/admission of k8s.io/kubernetes: ``limitranger``, ``priority``, ``runtimeclass`` and
-``extendedresourcetoleration``. The last of these runs on GKE, EKS (docs.aws.amazon.com/eks, platform
-versions), AKS (Azure/AKS#1449, and "Frequently asked questions" of learn.microsoft.com/azure/aks) and OKE
-(docs.oracle.com, "Supported Admission Controllers").
+Sources: plugin/pkg/admission of k8s.io/kubernetes v1.37.2: ``limitranger``, ``priority``, ``runtimeclass``,
+``defaulttolerationseconds`` and ``extendedresourcetoleration``. The last of these runs on GKE, EKS
+(docs.aws.amazon.com/eks, platform versions), AKS (Azure/AKS#1449, and "Frequently asked questions" of
+learn.microsoft.com/azure/aks) and OKE (docs.oracle.com, "Supported Admission Controllers").
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, get_args
 
 from extender.cluster.pod_table import PodTable
 from extender.k8s.admission_objects import AdmissionKind, AdmissionRecord, PersistentVolume, RuntimeClass
-from extender.k8s.affinity import Toleration
+from extender.k8s.affinity import Taint, Toleration, tolerated
 from extender.k8s.manifest import Pairs, is_extended
 from extender.k8s.objects import Container, Event, Node, Pod, take_in
-from extender.queues.queue import PriorityClasses
+from extender.queues.queue import SYSTEM_CLASSES, PriorityClasses
 from extender.untrusted.limits import KEY, shorten
 
 ADDS_TOLERATIONS = "ExtendedResourceToleration"
@@ -32,9 +32,12 @@ _CLOUDS = {
     "kubernetes.azure.com/agentpool": "AKS",
     "oke.oraclecloud.com/node.info.private_subnet": "OKE",
     "oke.oraclecloud.com/pool.name": "OKE",
+    "oci.oraclecloud.com/rdma.local_block_id": "OKE",
     "kops.k8s.io/instancegroup": "",  # on machines of these clouds, with its own API server
 }
 _PROVIDERS = {"gce": "GKE", "aws": "EKS"}
+_FAILURES = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
+"""Taints that pods tolerate for five minutes unless they say for how long."""
 
 
 class Admission:
@@ -69,16 +72,19 @@ class Admission:
         for step in (self._with_requests, self._with_priority, self._of_runtime_class, self._tolerating):
             pod, what = step(pod)
             added += [what] if what else []
+        pod = _tolerating_failures(pod)
         return pod, f"On creation, the API server adds {'; '.join(added)}." if added else ""
 
     def _with_requests(self, pod: Pod) -> tuple[Pod, str]:
-        ranges = (r for _, r in sorted(self._by_kind["LimitRange"].items(), reverse=True))
-        defaults = {k: v for r in ranges if r.namespace == pod.namespace for k, v in r.requests}
-        spec = pod.spec
+        ranges = sorted(self._by_kind["LimitRange"].items(), reverse=True)
+        own = [r for _, r in ranges if r.namespace == pod.namespace]
+        defaults = {k: v for r in own for k, v in r.requests}
+        limits, spec = {k: v for r in own for k, v in r.limits}, pod.spec
         missing = defaults.keys() - {name for c in spec.containers for name, _ in c.requests}
 
         def completed(container: Container) -> Container:
-            return replace(container, requests=_pairs(defaults | dict(container.requests)))
+            requests = _pairs(defaults | dict(container.requests))
+            return replace(container, requests=requests, limits=_pairs(limits | dict(container.limits)))
 
         containers, inits = (tuple(map(completed, some)) for some in (spec.containers, spec.init_containers))
         text = f"requests of {_listed({name: defaults[name] for name in missing})} (LimitRange)"
@@ -86,8 +92,8 @@ class Admission:
         return replace(pod, spec=created), text if missing else ""
 
     def _with_priority(self, pod: Pod) -> tuple[Pod, str]:
-        classes = self._priorities.by_name
-        default = next((c.name for c in classes.values() if c.is_default), "")
+        classes = SYSTEM_CLASSES | self._priorities.by_name
+        _, default = min(((c.value, c.name) for c in classes.values() if c.is_default), default=(0, ""))
         known = classes.get(pod.priority_class or default)
         if known is None or pod.priority:
             return pod, ""
@@ -96,13 +102,12 @@ class Admission:
         return replace(pod, priority=known.value, priority_class=known.name, never_preempts=never), text
 
     def _of_runtime_class(self, pod: Pod) -> tuple[Pod, str]:
-        found, spec, rules = self.runtime_classes.get(pod.runtime_class), pod.spec, pod.scheduling_constraints
+        found, spec = self.runtime_classes.get(pod.runtime_class), pod.spec
         if found is None:
             return pod, ""
         selector = _pairs(dict(spec.node_selector + found.node_selector))
-        tolerations = tuple(dict.fromkeys(rules.tolerations + found.tolerations))
         spec = replace(spec, overhead=spec.overhead or found.overhead, node_selector=selector)
-        created = replace(pod, spec=spec, scheduling_constraints=replace(rules, tolerations=tolerations))
+        created = _with_tolerations(replace(pod, spec=spec), found.tolerations)
         parts = {"overhead": dict(found.overhead), "nodeSelector": dict(found.node_selector)}
         texts = [f"{name} {_listed(pairs)}" for name, pairs in parts.items() if pairs]
         texts += ["tolerations"] if found.tolerations else []
@@ -110,15 +115,26 @@ class Admission:
 
     def _tolerating(self, pod: Pod) -> tuple[Pod, str]:
         rules = pod.scheduling_constraints
-        names = extended_resources(pod) - {toleration.key for toleration in rules.tolerations}
-        cloud = next(filter(None, map(_cloud, self._nodes.values())), "") if names else ""
+        wanted = (Toleration(name, "Exists", "", "NoSchedule") for name in sorted(extended_resources(pod)))
+        added = tuple(toleration for toleration in wanted if toleration not in rules.tolerations)
+        cloud = next(filter(None, map(_cloud, self._nodes.values())), "") if added else ""
         if not cloud:
             return pod, ""
-        added = tuple(Toleration(name, "Exists") for name in sorted(names))
-        text = f"a toleration for {_listed(dict.fromkeys(names, ''))} ({cloud} runs {ADDS_TOLERATIONS})"
-        return replace(
-            pod, scheduling_constraints=replace(rules, tolerations=rules.tolerations + added)
-        ), text
+        taints = (Taint(toleration.key, "", toleration.effect) for toleration in added)
+        new = {taint.key: "" for taint in taints if not tolerated([taint], rules.tolerations)}
+        text = f"a toleration for {_listed(new)} ({cloud} runs {ADDS_TOLERATIONS})" if new else ""
+        return _with_tolerations(pod, added), text
+
+
+def _tolerating_failures(pod: Pod) -> Pod:
+    own = {t.key for t in pod.scheduling_constraints.tolerations if t.effect in ("", "NoExecute")}
+    missing = (key for key in _FAILURES if own.isdisjoint(("", key)))
+    return _with_tolerations(pod, tuple(Toleration(key, "Exists", "", "NoExecute") for key in missing))
+
+
+def _with_tolerations(pod: Pod, added: tuple[Toleration, ...]) -> Pod:
+    rules = pod.scheduling_constraints
+    return replace(pod, scheduling_constraints=replace(rules, tolerations=rules.tolerations + added))
 
 
 def extended_resources(pod: Pod) -> set[str]:

@@ -209,7 +209,9 @@ def _tolerating(state: State, pod: Pod, node: Node) -> Change:
     if len(lasting) > _NAMED or len(lines) > _NAMED * KEY:
         texts.append(f"tolerate its {len(lasting)} taints, as kubectl describe node {node.name} has them")
     elif lasting:
-        by_plugin = {taint.key for taint in lasting} <= extended_resources(pod)
+        by_plugin = {(taint.key, taint.effect) for taint in lasting} <= {
+            (name, "NoSchedule") for name in extended_resources(pod)
+        }
         more = f" (the API server would add it with the admission plugin {ADDS_TOLERATIONS})" * by_plugin
         texts.append(f"write tolerations: [{lines}]{more}")
     return Change(" and ".join(texts), changed)

@@ -26,7 +26,7 @@ from extender.k8s.objects import Container, Pod
 from extender.k8s.quantity import QuantityError, exact, whole
 from extender.queues.disruptions import CHECKPOINT_INTERVAL, CHECKPOINTED_AT
 from extender.queues.gang_words import GANG, GANG_MIN
-from extender.queues.queue import QUEUE_LABEL, RESTARTABLE
+from extender.queues.queue import QUEUE_LABEL, RESTARTABLE, SYSTEM_CLASSES
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
 
 _DOMAIN = "stowage.dev/"
@@ -45,7 +45,6 @@ _STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
 pkg/apis/core/validation/validation.go: ``validateContainerResourceName`` (no others without a domain) and
 ``ValidateContainerResourceRequirements`` (an extended resource needs a limit, and its request equals it)."""
 _DEFAULT_SCHEDULERS = ("default-scheduler", "stowage")
-_SYSTEM_CLASSES = ("system-cluster-critical", "system-node-critical")
 
 
 class Kind(IntEnum):
@@ -95,7 +94,7 @@ def word_hints(state: State, pod: Pod) -> Iterator[Hint]:
 
 def _no_class(name: str, kind: str, known: Collection[str], mended: Callable[[str], Pod]) -> Iterator[Hint]:
     """A class that does not exist, if others of its kind are known."""
-    if name and known and name not in (*known, *_SYSTEM_CLASSES):
+    if name and known and name not in (*known, *SYSTEM_CLASSES):
         near = nearest_name(name, known)
         text = f"There is no {kind} {quoted(name)}: the API server rejects the pod{meant(near)}."
         paste = f"{kind[0].lower()}{kind[1:]}Name: {near}" if near else ""

@@ -37,10 +37,11 @@ class RuntimeClass(_Named):
 
 @dataclass(frozen=True, slots=True)
 class LimitRange(_Named):
-    """Default requests of the namespace's containers."""
+    """Default requests and limits of the namespace's containers."""
 
     kind: ClassVar[Literal["LimitRange"]] = "LimitRange"
     requests: Pairs = ()
+    limits: Pairs = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,8 @@ class _Limit(Struct, frozen=True, gc=False):
     type: str = ""
     default: Texts = {}
     defaultRequest: Texts = {}
+    max: Texts = {}
+    min: Texts = {}
 
 
 class _Spec(Struct, frozen=True, gc=False):
@@ -97,11 +100,15 @@ class LimitRangeManifest(Manifest, frozen=True, gc=False):
     spec: _Spec = _Spec()
 
     def record(self) -> LimitRange:
-        """The last of several entries wins; a limit replaces a missing request."""
-        found = dict[str, str]()
+        """The last of several entries wins. A maximum replaces a missing limit; a limit, or else a minimum,
+        a missing request (``SetDefaults_LimitRangeItem`` of k8s.io/kubernetes, pkg/apis/core/v1)."""
+        requests, limits = dict[str, str](), dict[str, str]()
         for limit in self.spec.limits[:RESOURCES]:
-            found |= limit.default | limit.defaultRequest if limit.type == "Container" else {}
-        return LimitRange(self.metadata.name, self.metadata.namespace_or_default, _pairs(found))
+            if limit.type == "Container":
+                limits |= limit.max | limit.default
+                requests |= limit.min | limit.max | limit.default | limit.defaultRequest
+        name, namespace = self.metadata.name, self.metadata.namespace_or_default
+        return LimitRange(name, namespace, _pairs(requests), _pairs(limits))
 
 
 class _Affinity(Struct, frozen=True, gc=False):

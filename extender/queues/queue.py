@@ -29,6 +29,11 @@ RESTARTABLE = "stowage.dev/restartable"
 """Annotation: "true" or "false"; takes precedence over the pod's queue."""
 NO_QUEUE = Queue()
 """For pods without a queue: only their priority counts, as in kube-scheduler."""
+SYSTEM_CLASSES = {
+    name: PriorityClass(name, value=2 * 10**9 + above)
+    for name, above in (("system-cluster-critical", 0), ("system-node-critical", 1000))
+}
+"""Exist in every cluster (k8s.io/kubernetes, pkg/apis/scheduling/v1/helpers.go)."""
 
 
 class PriorityClasses:
@@ -36,7 +41,7 @@ class PriorityClasses:
 
     def __init__(self) -> None:
         self.revision = object()
-        self.by_name: Mapping[str, PriorityClass] = {}
+        self.by_name: dict[str, PriorityClass] = {}
 
     def apply(self, event: Event) -> None:
         """Apply an event of a PriorityClass."""

@@ -1,0 +1,185 @@
+"""What the API server adds to a new pod, by upstream's admission plugins (k8s.io/kubernetes v1.37.2)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from extender.cluster.state import State
+from extender.k8s.admission_objects import LimitRangeManifest, RuntimeClassManifest
+from extender.k8s.affinity import Toleration
+from extender.k8s.eviction_objects import PriorityClassManifest
+from extender.k8s.objects import Pod, Upserted
+from extender.source.workloads import parse_pod
+from tests.extender.builders import GPU, make_node, make_state
+
+EKS = {"eks.amazonaws.com/nodegroup": "gpu"}
+ADDED = Toleration(GPU, "Exists", "", "NoSchedule")
+FAILURES = [
+    Toleration(f"node.kubernetes.io/{name}", "Exists", "", "NoExecute")
+    for name in ("not-ready", "unreachable")
+]
+
+
+def created(state: State, gpus: int = 1, **spec: Any) -> tuple[Pod, str]:
+    resources = {"limits": {GPU: str(gpus)}} if gpus else {}
+    spec = {"containers": [{"name": "c", "resources": resources}], **spec}
+    manifest = {"kind": "Pod", "metadata": {"name": "p", "namespace": "team"}, "spec": spec}
+    return state.admission.as_created(parse_pod(json.dumps(manifest), "p.json"))
+
+
+def on_eks() -> State:
+    return make_state(make_node("a", labels=EKS))
+
+
+@pytest.mark.parametrize(
+    ("own", "kept"),
+    [
+        ({"operator": "Equal", "value": "present", "effect": "NoSchedule"}, 1),
+        ({"operator": "Equal", "value": "true", "effect": "NoSchedule"}, 1),
+        ({"operator": "Exists", "effect": "NoExecute"}, 1),
+        ({"operator": "Exists"}, 1),
+        ({"operator": "Exists", "effect": "NoSchedule"}, 0),
+    ],
+)
+def test_an_extended_resource_is_tolerated_unless_the_pod_has_exactly_that_toleration(
+    own: dict[str, str], kept: int
+) -> None:
+    pod, text = created(on_eks(), tolerations=[{"key": GPU, **own}])
+    tolerations = [t for t in pod.scheduling_constraints.tolerations if t.key == GPU]
+    first = Toleration(GPU, own["operator"], own.get("value", ""), own.get("effect", ""))
+    assert tolerations == [first, ADDED] if kept else [first]
+    is_new = own not in ({"operator": "Exists"}, {"operator": "Exists", "effect": "NoSchedule"})
+    assert ("adds a toleration for nvidia.com/gpu" in text) is is_new
+
+
+def test_no_execute_is_never_tolerated_for_an_extended_resource() -> None:
+    pod, _ = created(on_eks())
+    assert [t for t in pod.scheduling_constraints.tolerations if t.key == GPU] == [ADDED]
+
+
+def test_an_init_container_counts_and_a_pod_without_extended_resources_gets_none() -> None:
+    inits = [{"name": "i", "resources": {"limits": {"vpc.amazonaws.com/efa": "1"}}}]
+    pod, _ = created(on_eks(), 0, initContainers=inits)
+    assert (
+        Toleration("vpc.amazonaws.com/efa", "Exists", "", "NoSchedule")
+        in pod.scheduling_constraints.tolerations
+    )
+    pod, text = created(on_eks(), 0)
+    assert ([*pod.scheduling_constraints.tolerations], text) == (FAILURES, "")
+
+
+@pytest.mark.parametrize(
+    ("own", "added"),
+    [
+        ([], FAILURES),
+        (
+            [{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "operator": "Exists"}],
+            FAILURES[1:],
+        ),
+        ([{"key": "node.kubernetes.io/unreachable", "operator": "Exists"}], FAILURES[:1]),
+        ([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule", "operator": "Exists"}], FAILURES),
+        ([{"operator": "Exists"}], []),
+        ([{"operator": "Exists", "effect": "NoExecute"}], []),
+        ([{"operator": "Exists", "effect": "NoSchedule"}], FAILURES),
+    ],
+)
+def test_failures_of_nodes_are_tolerated_unless_the_pod_says_for_how_long(
+    own: list[dict[str, str]], added: list[Toleration]
+) -> None:
+    pod, text = created(make_state(), tolerations=own)
+    assert [*pod.scheduling_constraints.tolerations[len(own) :]] == added
+    assert not text
+
+
+def priority_class(name: str, value: int, **more: Any) -> Upserted:
+    return Upserted(
+        PriorityClassManifest.from_value({"metadata": {"name": name}, "value": value, **more}).record()
+    )
+
+
+def test_of_several_default_classes_the_lowest_counts() -> None:
+    state = make_state()
+    state.apply([priority_class("a", 9, globalDefault=True), priority_class("b", 5, globalDefault=True)])
+    pod, text = created(state)
+    assert (pod.priority, pod.priority_class) == (5, "b")
+    assert "the default PriorityClass b" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)]
+)
+def test_classes_of_every_cluster_count_where_no_class_is_listed(name: str, value: int) -> None:
+    pod, _ = created(make_state(), priorityClassName=name)
+    assert (pod.priority, pod.priority_class, pod.never_preempts) == (value, name, False)
+
+
+def test_a_class_that_never_preempts_says_so_in_its_pods() -> None:
+    state = make_state()
+    state.apply([priority_class("calm", 7, preemptionPolicy="Never")])
+    pod, _ = created(state, priorityClassName="calm")
+    assert (pod.priority, pod.never_preempts) == (7, True)
+
+
+def limit_range(*limits: dict[str, Any], name: str = "r", namespace: str = "team") -> Upserted:
+    manifest = {"metadata": {"name": name, "namespace": namespace}, "spec": {"limits": [*limits]}}
+    return Upserted(LimitRangeManifest.from_value(manifest).record())
+
+
+@pytest.mark.parametrize(
+    ("limit", "least", "most"),
+    [
+        ({"default": {"cpu": "2"}, "defaultRequest": {"cpu": "1"}}, "1", "2"),
+        ({"default": {"cpu": "2"}}, "2", "2"),
+        ({"defaultRequest": {"cpu": "1"}}, "1", None),
+        ({"max": {"cpu": "4"}}, "4", "4"),
+        ({"min": {"cpu": "500m"}}, "500m", None),
+        ({"max": {"cpu": "4"}, "default": {"cpu": "3"}, "min": {"cpu": "1"}}, "3", "3"),
+        ({"max": {"cpu": "4"}, "min": {"cpu": "1"}, "defaultRequest": {"cpu": "2"}}, "2", "4"),
+    ],
+)
+def test_a_limit_range_completes_requests_and_limits(
+    limit: dict[str, Any], least: str, most: str | None
+) -> None:
+    state = make_state()
+    state.apply([limit_range({"type": "Pod", "max": {"cpu": "9"}}, {"type": "Container"} | limit)])
+    pod, text = created(state)
+    container = pod.spec.containers[0]
+    assert (dict(container.requests)["cpu"], dict(container.limits).get("cpu")) == (least, most)
+    assert f"requests of cpu={least} (LimitRange)" in text
+    inits = [{"name": "i", "resources": {"requests": {"cpu": "8"}, "limits": {"cpu": "8"}}}]
+    pod, _ = created(state, initContainers=inits)
+    assert dict(pod.spec.init_containers[0].requests)["cpu"] == "8"
+
+
+def test_only_limit_ranges_of_the_namespace_count() -> None:
+    state = make_state()
+    state.apply([limit_range({"type": "Container", "default": {"cpu": "9"}}, namespace="other")])
+    pod, text = created(state)
+    assert ("cpu" in dict(pod.spec.containers[0].requests), text) == (False, "")
+
+
+def test_a_runtime_class_adds_overhead_selector_and_tolerations() -> None:
+    state = make_state()
+    scheduling = {"nodeSelector": {"runtime": "kata"}, "tolerations": [{"key": "kata", "operator": "Exists"}]}
+    manifest = {"overhead": {"podFixed": {"memory": "160Mi"}}, "scheduling": scheduling}
+    state.apply(
+        [Upserted(RuntimeClassManifest.from_value({"metadata": {"name": "kata"}, **manifest}).record())]
+    )
+    pod, text = created(state, runtimeClassName="kata", nodeSelector={"disk": "ssd"})
+    assert pod.spec.overhead == (("memory", "160Mi"),)
+    assert pod.spec.node_selector == (("disk", "ssd"), ("runtime", "kata"))
+    assert Toleration("kata", "Exists") in pod.scheduling_constraints.tolerations
+    assert "overhead memory=160Mi and nodeSelector runtime=kata and tolerations (RuntimeClass kata)" in text
+
+
+def test_a_pod_of_the_cluster_stays_as_it_is() -> None:
+    state = on_eks()
+    pod, _ = created(state)
+    known = parse_pod(
+        json.dumps({"kind": "Pod", "metadata": {"name": pod.name, "namespace": "team", "uid": "u"}}), "p"
+    )
+    state.apply([Upserted(known)])
+    assert state.admission.as_created(known) == (known, "")

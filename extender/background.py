@@ -12,11 +12,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 Run: TypeAlias = Callable[[], Awaitable[None]]
 T = TypeVar("T")
+_P = ParamSpec("_P")
 
 _PAUSE = 5.0  # seconds between an error and the next start
 _SHOWN = 600.0  # seconds that an error is a problem
@@ -35,6 +39,29 @@ async def with_turns(items: Iterable[T], batch: int) -> AsyncIterator[T]:
 class _Error:
     at: float  # monotonic seconds
     kind: str
+
+
+class FileThread(Executor):
+    """Calls functions that use files, one after the other, in a thread that the process does not wait for at
+    its end: a disk that hangs may hold it forever."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def submit(self, call: Callable[_P, T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        self._calls.put((future, partial(call, *args, **kwargs)))
+        return future
+
+    def _run(self) -> None:
+        while True:
+            future, call = self._calls.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except Exception as error:
+                    future.set_exception(error)
 
 
 class Background:

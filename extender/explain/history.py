@@ -15,16 +15,17 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
+from extender.background import FileThread
 from extender.explain.answers import Decision
 from extender.k8s.objects import Pod
 from extender.settings import Settings
@@ -49,7 +50,8 @@ class History:
         self._directory, self._size, self._own = directory, size, directory / f"stowage-{name}.jsonl"
         self._queued: deque[object] = deque(maxlen=HISTORY_QUEUED)
         self._said: BoundedMap[tuple[str, str], tuple[str, str, float]] = BoundedMap(HISTORY_QUEUED)
-        self._thread = ThreadPoolExecutor(1, "history")
+        self._thread, self._hanging = FileThread("history"), Future[Any]()
+        self._hanging.cancel()
         self._failed, self._unreadable = "", 0
 
     @property
@@ -106,10 +108,13 @@ class History:
         return await self._in_thread(read, nothing)
 
     async def _in_thread(self, call: Callable[[], T], otherwise: T) -> T:
-        loop = asyncio.get_running_loop()
+        if not self._hanging.done():
+            return otherwise
+        running = self._thread.submit(call)
         try:
-            return await asyncio.wait_for(loop.run_in_executor(self._thread, call), _LONGEST)
+            return await asyncio.wait_for(asyncio.wrap_future(running), _LONGEST)
         except TimeoutError:
+            self._hanging = running
             self._failed = f"the disk did not answer within {_LONGEST:g} s"
         except OSError as error:
             self._note(error)

@@ -15,6 +15,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from extender.background import FileThread
 from extender.server.tls_files import Context, Failures, Loaded, TlsError, TlsFiles, load
 from extender.untrusted.limits import quoted, shorten
 
@@ -34,6 +35,7 @@ class Tls:
         Raises ``TlsError`` if the files cannot be used.
         """
         self.files, self.client_names = files, client_names
+        self._thread = FileThread("certificate")
         self.problem = ""
         """Why the files on disk are not in use; "" if they are."""
         self._failures = Failures(registry)
@@ -75,7 +77,7 @@ class Tls:
         """Check the files every few seconds, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            if await asyncio.to_thread(self.reload):
+            if await asyncio.wrap_future(self._thread.submit(self.reload)):
                 on_new_client_ca()
 
     def _use(self, loaded: Loaded) -> None:

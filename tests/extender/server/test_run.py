@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,16 @@ FILTER = {
 class Process:
     """``stowage serve`` with these arguments; ``urls`` are where it says that it listens."""
 
-    def __init__(self, *arguments: str, **settings: str) -> None:
-        command = [sys.executable, "-m", "extender.cli.main", "serve", "--port", "0", *arguments]
+    def __init__(self, *arguments: str, python: Sequence[str] = (), **settings: str) -> None:
+        """``python``: other arguments of the interpreter than those that run the command line."""
+        python = python or ("-m", "extender.cli.main")
+        command = [sys.executable, *python, "serve", "--port", "0", *arguments]
         self._log: list[str] = []
         self._process = subprocess.Popen(
             command, stderr=subprocess.PIPE, text=True, env=_environment(**settings)
         )
-        self.urls = [self._next_url() for _ in range(1 + ("--debug-port" in arguments))]
+        listens = re.compile(r"listening for .* on (https?://[^\"]+)")
+        self.urls = [self.wait_for(listens)[1] for _ in range(1 + ("--debug-port" in arguments))]
 
     @property
     def pid(self) -> int:
@@ -69,13 +72,14 @@ class Process:
         assert self._process.stderr is not None
         self._process.stderr.close()
 
-    def _next_url(self) -> str:
+    def wait_for(self, pattern: str | re.Pattern[str]) -> re.Match[str]:
+        """The next match of a line of its log."""
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self._log.append(line)
-            if found := re.search(r"listening for .* on (https?://[^\"]+)", line):
-                return found[1]
-        raise AssertionError(f"it does not listen: {self._log}")
+            if found := re.search(pattern, line):
+                return found
+        raise AssertionError(f"it does not log {pattern}: {self._log}")
 
 
 def _environment(**settings: str) -> dict[str, str]:
@@ -90,7 +94,7 @@ Start = Callable[..., Process]
 def start() -> Iterator[Start]:
     processes: list[Process] = []
 
-    def starting(*arguments: str, **settings: str) -> Process:
+    def starting(*arguments: str, **settings: Any) -> Process:
         processes.append(Process(*arguments, **settings))
         return processes[-1]
 
@@ -266,6 +270,24 @@ def test_ipv6_is_served_if_the_machine_has_it() -> None:
         return
     with serve.listen("::1", 0) as listener:
         assert listener.family is socket.AF_INET6
+
+
+HANGS = """
+import sys, time
+import extender.explain.history as history
+from extender.cli.main import main
+history._open = lambda *_: print("hangs", file=sys.stderr, flush=True) or time.sleep(1e6)
+sys.exit(main())
+"""
+
+
+def test_a_disk_that_hangs_does_not_keep_it_from_ending(start: Start, tmp_path: Path) -> None:
+    arguments = "--snapshot", str(CLUSTER)
+    process = start(*arguments, python=("-c", HANGS), history_path=str(tmp_path), drain_seconds="0")
+    process.wait_until_ready()
+    process.wait_for("hangs")
+    process.signal(signal.SIGTERM)
+    assert process.exit_code() == 0
 
 
 def test_decisions_and_the_past_outlive_a_kill(start: Start, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from extender.settings import API, DEFAULT_QUEUES, ExpectedRequest, Queue, Settings, SettingsError
+from extender.untrusted.files import FileError, FileReader
+from extender.untrusted.limits import SETTINGS_FILE
 from extender.untrusted.yaml_reader import TextError, yaml_documents
 
 PREFIX = "STOWAGE_"
@@ -87,11 +89,9 @@ def _merged_queues(changes: Sequence[_Given]) -> tuple[dict[str, Any], dict[str,
 
 def _from_file(path: Path) -> dict[str, _Given]:
     try:
-        documents = yaml_documents(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SettingsError(f"{path}: is not YAML") from None
+        documents = yaml_documents(FileReader(SETTINGS_FILE).read_text(path))
+    except FileError as error:
+        raise SettingsError(str(error)) from None
     except TextError as error:
         raise SettingsError(f"{path}: is not YAML: {error}") from None
     content = (documents[0] if documents else None) or {}

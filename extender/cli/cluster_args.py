@@ -227,8 +227,7 @@ def ask(args: argparse.Namespace, command: str, question: Callable[[StowageServi
     except NotAsked as reason:
         if args.url:
             raise ValueError(str(reason)) from None
-        lost = "without decisions, expected start and learned demand"
-        _say(f"stowage {command}: reading the cluster directly, {lost}, because {reason}")
+        _say(f"stowage {command}: reading the cluster directly, because {reason}")
         return None
     _say(f"stowage {command}: answered by {service.name}")
     return answer

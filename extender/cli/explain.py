@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -309,10 +308,11 @@ def _manifest(files: Sequence[str], namespace: str | None, *, recursive: bool) -
     """The text of files, folders (``recursive``: also subfolders) and standard input (``-``), None without
     any, and its name. Raises ``ValueError``."""
     from extender.source.workloads import merged
-    from extender.untrusted.gzipped import unpacked
+    from extender.untrusted.files import FileReader
     from extender.untrusted.limits import SNAPSHOT_YAML
 
     texts: list[tuple[str, str]] = []
+    reader = FileReader(SNAPSHOT_YAML)
     for name in files:
         if "://" in name:
             raise ValueError(f"{name} is a URL. Download it: curl -L {name} | stowage explain -f -")
@@ -325,15 +325,7 @@ def _manifest(files: Sequence[str], namespace: str | None, *, recursive: bool) -
         paths = [entry for entry in manifests if not entry.is_dir()] if path.is_dir() else [path]
         if not paths:
             raise ValueError(f"{name}: has no file {', '.join('*' + suffix for suffix in _SUFFIXES)}")
-        for file in paths:
-            try:
-                data = b"" if name == "-" else unpacked(file.read_bytes(), SNAPSHOT_YAML)
-                text = sys.stdin.read() if name == "-" else data.decode("utf-8-sig")
-            except UnicodeDecodeError:
-                raise ValueError(f"{file}: is not text") from None
-            except OSError as error:
-                raise ValueError(f"{file}: cannot be read: {error.strerror}") from None
-            texts.append(("standard input" if name == "-" else str(file), text))
+        texts += [("standard input" if name == "-" else str(file), reader.read_text(file)) for file in paths]
     if not texts:
         return None, ""
     is_plain = len(texts) == 1 and not namespace

@@ -55,6 +55,7 @@ Labels: TypeAlias = Annotated[Texts, Meta(extra={"null": ""})]
 """A map in which null means an empty string."""
 Int: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 """An integer of the API server; JSON allows larger ones, which no float can hold."""
+_Json: TypeAlias = bytes | msgspec.Raw
 Name: TypeAlias = Annotated[str, Meta(max_length=KEY)]
 """The name of an object. The API server allows 253 characters, so it serves no object with a longer one."""
 
@@ -135,20 +136,22 @@ class Manifest(Struct, frozen=True, gc=False):
         return read_value(value, cls)
 
     @classmethod
-    def salvaged(cls, text: bytes | msgspec.Raw) -> tuple[Self, str, tuple[str, ...]]:
+    def salvaged(cls, source: object) -> tuple[Self, str, tuple[str, ...]]:
         """The readable part of an object, the problem of the rest ("" for none), and the omitted fields, such
-        as ``.spec.containers``. Overlong names in its metadata are truncated. Raises ``Unreadable`` if it has
-        no name."""
+        as ``.spec.containers``. Overlong names in its metadata are truncated. ``source``: JSON, or the output
+        of a YAML parser. Raises ``Unreadable`` if it has no name."""
+        problem, left_out = "", tuple[str, ...]()
         try:
-            return cls.from_json(text), "", ()
+            manifest = cls.from_json(source) if isinstance(source, _Json) else cls.from_value(source)
         except Unreadable as error:
             problem = str(error)
-        try:
-            manifest, left_out = _repaired(_as_go_reads(decode(text, Any), _type_info(cls)), cls)
-        except MALFORMED:
-            raise Unreadable(problem) from None
+            try:
+                value = decode(source, Any) if isinstance(source, _Json) else source
+                manifest, left_out = _repaired(_as_go_reads(value, _type_info(cls)), cls)
+            except MALFORMED:
+                raise Unreadable(problem) from None
         if not manifest.metadata.name:
-            raise Unreadable(problem)
+            raise Unreadable(problem or "has no name")
         return manifest, problem, left_out
 
     @classmethod

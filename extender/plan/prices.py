@@ -23,7 +23,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from extender.inventory.cloud_labels import INSTANCE_TYPE
 from extender.k8s.objects import Node
 from extender.replay.trial import BadInput
-from extender.untrusted.limits import YAML_NODES, quoted, validation_problem
+from extender.untrusted.files import FileError, FileReader
+from extender.untrusted.limits import SETTINGS_FILE, YAML_NODES, quoted, validation_problem
 from extender.untrusted.visible import many
 from extender.untrusted.yaml_reader import TextError, yaml_documents
 from packing.model.gpu_catalog import number_for
@@ -48,10 +49,10 @@ class PriceFile(BaseModel):
 def read_prices(path: Path) -> PriceFile:
     """Read a price file. Raises ``BadInput`` with the file and the problem."""
     try:
-        documents = yaml_documents(path.read_text(encoding="utf-8"), nodes=YAML_NODES)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, TextError) as error:
+        documents = yaml_documents(FileReader(SETTINGS_FILE).read_text(path), nodes=YAML_NODES)
+    except FileError as error:
+        raise BadInput(str(error)) from None
+    except TextError as error:
         raise BadInput(f"{path}: is not YAML: {error}") from None
     try:
         prices = PriceFile.model_validate(documents[0] if len(documents) == 1 else None)

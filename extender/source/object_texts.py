@@ -1,8 +1,9 @@
 """The objects in kubectl's output: JSON, or YAML of one or several documents.
 
 A text contains a List, a NodeList or PodList, an array, or single objects. Objects of other kinds are
-skipped, broken ones have a reason. JSON objects are decoded one at a time, because the dicts of 30,000 pods
-take a gigabyte. YAML is parsed as a whole.
+skipped. The others are read as those of a watch (``WatchedKind.read``): an object that is not fully readable
+counts, with its problem, and one without a name is broken. JSON objects are decoded one at a time, because
+the dicts of 30,000 pods take a gigabyte. YAML is parsed as a whole.
 """
 
 from __future__ import annotations
@@ -12,24 +13,23 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from msgspec import Raw, Struct, ValidationError
-from msgspec.json import decode
 
 from extender.k8s.device_objects import NO_LAYOUTS
-from extender.k8s.manifest import MALFORMED, Unreadable, decoding_problem
+from extender.k8s.manifest import MALFORMED, Unreadable, decode, decoding_problem, read_value
 from extender.k8s.objects import KubernetesObject, MigLayouts
 from extender.source.errors import Unavailable
-from extender.source.watched_kinds import MANIFESTS
-from extender.untrusted.limits import QUOTED, SNAPSHOT_OBJECT, SNAPSHOT_YAML, shorten
+from extender.source.watched_kinds import KINDS_IN_FILES
+from extender.untrusted.limits import SNAPSHOT_OBJECT, SNAPSHOT_YAML, shorten
 from extender.untrusted.yaml_reader import TextError, bounded_json, yaml_documents
 
 _NO_OBJECTS = "holds no Kubernetes objects"
-_LISTS = {"List": "", **{f"{kind}List": kind for kind in MANIFESTS}}
+_LISTS = {"List": "", **{f"{kind}List": kind for kind in KINDS_IN_FILES}}
 """The kind of the items of each kind of list, for items that do not name their kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The reason an object cannot be read."""
+    """The reason an object cannot be read at all."""
 
     reason: str
 
@@ -46,8 +46,11 @@ class _Object(Struct):
     items: list[Raw] | None = None
 
 
+_JSON: Any = list[Raw] | _Object
+
+
 class _Kind(Struct):
-    kind: str = ""
+    kind: Any = ""
 
 
 def objects_of(text: bytes, file: str) -> Iterable[Item]:
@@ -103,7 +106,7 @@ def _of_documents(read: Iterable[Any], file: str) -> Iterator[Item]:
 
 def _of_json(text: bytes, file: str) -> Iterator[Item]:
     try:
-        found = decode(text, type=list[Raw] | _Object)
+        found = decode(text, _JSON)
     except ValidationError:
         raise Unavailable(f"{file}: {_NO_OBJECTS}") from None
     except MALFORMED as error:
@@ -112,49 +115,37 @@ def _of_json(text: bytes, file: str) -> Iterator[Item]:
     if items is None and kind not in _LISTS:
         if not kind:
             raise Unavailable(f"{file}: {_NO_OBJECTS}")
-        yield _json_item(Raw(text), "", file)
+        items = [Raw(text)]
     for item in items or ():
-        yield _json_item(item, _LISTS.get(kind, kind), file)
-
-
-def _json_item(text: Raw, kind: str, file: str) -> Item:
-    if memoryview(text).nbytes > SNAPSHOT_OBJECT:
-        raise Unavailable(f"{file}: a value has more than {SNAPSHOT_OBJECT} characters")
-    try:
-        kind = decode(text, type=_Kind).kind or kind
-        if kind and kind not in MANIFESTS:
-            return None
-        if kind and (record := MANIFESTS[kind].from_json(text).record()).name:
-            return _unless_ignored(record)
-    except MALFORMED:
-        pass
-    try:
-        return _item(decode(text), kind)  # reports the problem
-    except MALFORMED as error:
-        return Broken(decoding_problem(error))
+        if memoryview(item).nbytes > SNAPSHOT_OBJECT:
+            raise Unavailable(f"{file}: a value has more than {SNAPSHOT_OBJECT} characters")
+        yield _item(item, _LISTS.get(kind, kind))
 
 
 def _parse_early(obj: dict[str, Any]) -> object:
     # Called while later objects are still being decoded: the dicts of 30,000 pods take a gigabyte, their
     # records do not. An ownerReference also has a kind, but no metadata.
-    return _item(obj) if _kind(obj) in MANIFESTS and "metadata" in obj else obj
+    return _item(obj) if _kind(obj) in KINDS_IN_FILES and "metadata" in obj else obj
 
 
 def _item(item: object, kind: str = "") -> Item:
+    """``item``: JSON, output of the YAML parser, or already read. ``kind``: if it does not name its own."""
     if isinstance(item, _Read):
         return item
-    if not isinstance(item, dict):
-        return Broken("is not an object")
-    kind = _kind(item) or kind
+    try:
+        own = decode(item, _Kind).kind if isinstance(item, Raw) else read_value(item, _Kind).kind
+    except MALFORMED as error:
+        is_json = not isinstance(error, ValidationError | Unreadable)
+        return Broken(decoding_problem(error) if is_json else "is not an object")
+    kind = (own if isinstance(own, str) else "") or kind
     if not kind:
         return Broken("has no kind")
-    if kind not in MANIFESTS:
+    if kind not in KINDS_IN_FILES:
         return None
     try:
-        record = MANIFESTS[kind].from_value(item).record()
+        return _unless_ignored(KINDS_IN_FILES[kind].read(item)[0])
     except Unreadable as error:
-        return Broken(shorten(f"{kind} {_name(item)}: {error}"))
-    return _unless_ignored(record) if record.name else Broken(f"{kind} without a name")
+        return Broken(shorten(f"{kind}: {error}"))
 
 
 def _unless_ignored(record: KubernetesObject) -> KubernetesObject | None:
@@ -165,9 +156,3 @@ def _unless_ignored(record: KubernetesObject) -> KubernetesObject | None:
 def _kind(obj: object) -> str:
     kind = obj.get("kind") if isinstance(obj, dict) else None
     return kind if isinstance(kind, str) else ""
-
-
-def _name(item: dict[str, Any]) -> str:
-    metadata = item.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
-    return shorten(str(name), QUOTED) if name else "without a name"

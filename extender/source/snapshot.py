@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,8 +14,8 @@ from extender.source.interface import Apply, Source
 from extender.source.object_texts import Broken, Item, objects_of
 from extender.source.state_dump import Header, is_dump, parse_dump
 from extender.source.watched_kinds import AWAITED_KINDS
-from extender.untrusted.gzipped import unpacked
-from extender.untrusted.limits import STATE_DUMP
+from extender.untrusted.files import FileError, FileReader
+from extender.untrusted.limits import STATE_DUMP, shorten
 
 _log = logging.getLogger(__name__)
 _LOGGED_PROBLEMS = 20
@@ -56,6 +54,7 @@ class Snapshot:
                     pass  # of another kind
                 case Broken(reason):
                     self._report(file, index, reason)
+                    continue
                 case Node():
                     self._report_duplicate(item.key in self.nodes, file, index, f"Node {item.key}")
                     self.nodes[item.key] = item
@@ -66,6 +65,8 @@ class Snapshot:
                     is_known = (item.kind, item.key) in self.others
                     self._report_duplicate(is_known, file, index, item.key)
                     self.others[item.kind, item.key] = item
+            if item is not None and item.problem:  # it counts as the larger use, as from a watch
+                self._report(file, index, shorten(f"{item.kind} {item.key}: {item.problem}"))
 
     def _objects(self, text: bytes, file: str) -> Iterable[Item]:
         if not is_dump(text):
@@ -86,16 +87,12 @@ class Snapshot:
 
 def read(paths: Iterable[Path]) -> Snapshot:
     """The objects of all files, ``-`` for standard input. Raises ``Unavailable`` with the file's name."""
-    snapshot = Snapshot()
+    snapshot, reader = Snapshot(), FileReader(STATE_DUMP)
     for path in paths:
         try:
-            text = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-            text = unpacked(text, STATE_DUMP)
-            if (encoding := json.detect_encoding(text[:4])) != "utf-8":  # ">" of PowerShell writes UTF-16
-                text = text.decode(encoding).encode()
-            snapshot.add(text, str(path))
-        except OSError as error:
-            raise Unavailable(f"{path}: cannot be read: {error.strerror}") from None
+            snapshot.add(reader.read(path), str(path))
+        except FileError as error:
+            raise Unavailable(str(error)) from None
         except UnicodeDecodeError:
             raise Unavailable(f"{path}: is not text") from None
     return snapshot

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
 
-from msgspec import Raw
-
 from extender.k8s import pod_groups
 from extender.k8s.admission_objects import (
     LimitRangeManifest,
@@ -59,12 +57,13 @@ class WatchedKind:
     awaited: bool = False
     selector: Mapping[str, str] = field(default_factory=dict)
 
-    def read(self, text: bytes | Raw) -> tuple[KubernetesObject, str]:
-        """The record of an object of this kind, and its version. Raises ``Unreadable`` if it has no name.
+    def read(self, source: object) -> tuple[KubernetesObject, str]:
+        """The record of an object of this kind, and its version. ``source``: see ``Manifest.salvaged``.
+        Raises ``Unreadable`` if it has no name.
 
         Several APIs have a PodGroup or share a manifest, and items of a list do not name their API.
         """
-        manifest, problem, left_out = self.manifest.salvaged(text)
+        manifest, problem, left_out = self.manifest.salvaged(source)
         one_of_several = isinstance(manifest, PodGroupManifest | JobManifest | DeviceTaintRuleManifest)
         record: KubernetesObject = manifest.record(*((self.kind,) if one_of_several else ()))
         if problem:
@@ -135,11 +134,11 @@ _ROWS = (
 WATCHED_KINDS: Mapping[Kind, WatchedKind] = {row.kind: row for row in _ROWS}
 """The kinds that are watched under any settings."""
 AWAITED_KINDS = frozenset(row.kind for row in _ROWS if row.awaited)
-MANIFESTS: Mapping[str, type[Manifest]] = {
-    **{row.kind: row.manifest for row in _ROWS},  # "PodGroup" reads the apiVersion
-    "ConfigMap": MigLayoutsManifest,
+KINDS_IN_FILES: Mapping[str, WatchedKind] = {
+    **{row.kind: row for row in _ROWS},  # "PodGroup" reads the apiVersion
+    "ConfigMap": WatchedKind("ConfigMap", "", MigLayoutsManifest),
 }
-"""The manifests of all kinds that a snapshot may contain."""
+"""All kinds that a snapshot may contain."""
 
 
 def mig_layouts(namespace: str, name: str) -> WatchedKind:

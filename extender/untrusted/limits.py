@@ -182,11 +182,15 @@ SERVICE_ANSWER = 64 << 20
 
 SNAPSHOT_OBJECT = 8 << 20
 """Characters of one object in a JSON file. The API server accepts 3 MiB, and kubectl indents them."""
-SNAPSHOT_YAML = 32 << 20  # characters of a YAML file. It is parsed as a whole, at one megabyte per second
+SNAPSHOT_YAML = 32 << 20
+"""Characters of a YAML file, which is parsed as a whole, at one megabyte per second, and bytes of all files
+of ``explain -f`` together."""
+SETTINGS_FILE = 8 << 20  # bytes of a file of settings, or of prices
 
 PROBLEMS_LISTED = 1000  # problems in one answer of ``/debug/problems``
 STATE_DUMP = 512 << 20
-"""Bytes of a dump of the state. 5,000 nodes with 30,000 pods as in the bundled example take 21 MiB."""
+"""Bytes of a dump of the state, and of all files of ``--snapshot`` together. 5,000 nodes with 30,000 pods as
+in the bundled example take 21 MiB."""
 
 # Prometheus, which ``stowage plan slices`` queries for measured use.
 METRICS_SECONDS = 30  # seconds for one answer. A maximum over a week of a thousand series takes a few

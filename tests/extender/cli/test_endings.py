@@ -85,10 +85,10 @@ def test_a_terminal_without_unicode(tmp_path: Path) -> None:
 def test_ctrl_c_is_quiet_at_any_time(command: str, after: float, tmp_path: Path) -> None:
     """While it starts, while it reads what never comes, and while kernels are compiled, which takes 20 s."""
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    os.mkfifo(tmp_path / "endless")
-    commands = COMMANDS | {"top": f"top --snapshot {tmp_path / 'endless'}"}
+    commands = COMMANDS | {"top": "top --snapshot -"}
     process = subprocess.Popen(
         [*STOWAGE, *commands[command].split()],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,

@@ -75,7 +75,7 @@ def test_json_output(pod: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_pod_comes_from_standard_input(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(POD % 9))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((POD % 9).encode())))
     assert cli.main(["explain", "-", "--snapshot", str(CLUSTER)]) == 0
     assert "It fits on none of " in capsys.readouterr().out
 

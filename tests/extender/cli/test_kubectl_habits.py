@@ -77,9 +77,9 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "explain -f bomb.yaml.gz --example",
             1,
-            "bomb.yaml.gz: cannot be read: it decompresses to more than 32 MiB",
+            "bomb.yaml.gz: all files together have more than 32 MiB",
         ),
-        ("explain -f cut.yaml.gz --example", 1, "cut.yaml.gz: cannot be read: gzip: Compressed file ended"),
+        ("explain -f cut.yaml.gz --example", 1, "cut.yaml.gz: cannot be read: Compressed file ended"),
         (
             "explain -f https://example.com/pod.yaml --example",
             1,
@@ -148,7 +148,7 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_does_what_they_expect(
     line: str, code: int, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(POD % ("piped", 1)))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((POD % ("piped", 1)).encode())))
     assert cli.main(line.split()) == code
     captured = capsys.readouterr()
     assert said in (captured.out if code == 0 or "--exit-code" in line else "") + captured.err

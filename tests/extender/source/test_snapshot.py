@@ -116,7 +116,7 @@ def test_pods_without_uids_are_different_pods() -> None:
     assert len({pod.uid for pod in snapshot.pods.values()}) == 2
 
 
-def test_broken_items_are_reported_and_skipped(write: Callable[[Any], str]) -> None:
+def test_broken_items_are_reported_and_those_with_a_name_count(write: Callable[[Any], str]) -> None:
     broken = pod("bad") | {"spec": {"containers": "none"}}
     items = [
         node("n1"),
@@ -132,11 +132,11 @@ def test_broken_items_are_reported_and_skipped(write: Callable[[Any], str]) -> N
         "file1: item 1: is not an object",
         "file1: item 2: is not an object",
         "file1: item 3: has no kind",
-        "file1: item 4: Pod bad: spec.containers: Expected array, got str",
-        "file1: item 5: Node without a name",
+        "file1: item 4: Pod ml/bad: spec.containers: Expected array, got str",
+        "file1: item 5: Node: has no name",
         "file1: item 6: has no kind",
     ]
-    assert (list(snapshot.nodes), list(snapshot.pods)) == (["n1"], ["ml/good"])
+    assert (list(snapshot.nodes), list(snapshot.pods)) == (["n1"], ["ml/bad", "ml/good"])
 
 
 def test_of_two_objects_with_the_same_name_the_later_counts() -> None:

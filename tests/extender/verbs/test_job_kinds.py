@@ -269,11 +269,7 @@ def test_the_example_of_a_job_starts_whole(nodes: int, start: int) -> None:
     """Four pods of four GPUs, two to a node. (``deploy/examples/pytorchjob.yaml``)"""
     example = yaml.safe_load((ROOT / "deploy/examples/pytorchjob.yaml").read_text())
     job = JobManifest.from_value(example).record()
-    assert (job.kind, job.minimum, [template.copies for template in job.templates]) == (
-        "PyTorchJob",
-        4,
-        [1, 3],
-    )
+    assert (job.kind, job.minimum, [count for _, count in job.templates]) == ("PyTorchJob", 4, [1, 3])
     pods = [
         replace(
             template,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.explain.advice import ADVICE
+from extender.explain.words import ADVICE
 from extender.settings import Settings
 from extender.untrusted import limits
 from packing.model.reasons import Reason

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from time import time
 from typing import TYPE_CHECKING
 
-from extender.explain.answers import amounts
 from extender.untrusted.visible import columns, joined, wrapped
 
 if TYPE_CHECKING:
@@ -40,19 +39,18 @@ def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -
     if explanation.error:
         said = f"{explanation.pod} cannot run on any node: {explanation.error}", *explanation.hints
         return joined(piece for line in said for piece in wrapped(line, width))
-    lines = [f"{explanation.pod} requests {amounts(explanation.asks) or 'nothing'}"]
+    lines = [f"{explanation.pod} requests {explanation.asked or 'nothing'}"]
     if explanation.node:
         lines += [f"It runs on {explanation.node}. For a copy of it:"]
     if explanation.held:
         lines += [f"It cannot be scheduled yet: {explanation.held}. Once it is released:"]
     fits, nodes = explanation.fits, explanation.nodes + sum(explanation.passed_over.values())
     verdict = explanation.verdict
-    others = {why: count for why, count in explanation.passed_over.items() if not verdict.why.startswith(why)}
     tables: dict[str, list[tuple[str, ...]]] = {
         "Best:": [_option(option, verbose=verbose) for option in explanation.best] if fits else [],
-        "Does not fit:": [_refusal(refusal, verdict.lacks) for refusal in explanation.refusals],
+        "Does not fit:": [_refusal(refusal, verdict.nearest) for refusal in explanation.refusals],
         "Unknown whether the pod's claims can be allocated there:": _counts(explanation.unknown),
-        "Ruled out before Stowage is called:": _counts(others),
+        "Ruled out before Stowage is called:": _counts(explanation.passed_over),
     }
     unknown = sum(explanation.unknown.values())
     head = f"It fits on {fits or 'none'} of {nodes} nodes" + (f", unknown for {unknown}" if unknown else "")
@@ -114,9 +112,9 @@ def _terms(terms: Mapping[str, float]) -> str:
 
 
 def _refusal(refusal: Refusal, said: str) -> tuple[str, ...]:
-    """The nodes with one reason, with the missing resources unless ``said`` already names them."""
+    """The nodes with one reason, with the missing resources, but those of the node that is ``said``."""
     lacks = "; ".join(need.text for need in refusal.lacks if need.total)
-    is_new = lacks and not said.startswith(f"{refusal.nearest}: ")
+    is_new = lacks and said != refusal.nearest
     return str(refusal.nodes), refusal.reason, f"nearest: {refusal.nearest} ({lacks})" if is_new else ""
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from extender.cli import cluster_args
 from extender.cli.cluster_args import whole_number
-from extender.explain.answers import NodeLine, Overview, WaitingLine, amounts
+from extender.explain.answers import NodeLine, Overview, WaitingLine
 from extender.untrusted.terminal import clear_screen, line_width
 from extender.untrusted.visible import columns, csv_text, joined, listed, visible, wrapped
 
@@ -326,7 +326,7 @@ def _problems(found: Overview) -> Iterator[str]:
 
 def _waiting_row(line: WaitingLine, now: float) -> tuple[str, ...]:
     age = _age(now - line.created) if line.created else "unknown"
-    return line.pod, line.queue, str(line.priority), age, _starts(line, now), amounts(line.asks), line.why
+    return line.pod, line.queue, str(line.priority), age, _starts(line, now), line.asked, line.why
 
 
 def _starts(line: WaitingLine, now: float) -> str:

@@ -63,7 +63,7 @@ class Admission:
         return [None if record is None or record.problem else record for record in found]
 
     def as_created(self, pod: Pod) -> tuple[Pod, str]:
-        """The pod as created, and one line on what is added. A pod that exists in the cluster is returned
+        """The pod as created, and what is added, in words. A pod that exists in the cluster is returned
         unchanged."""
         known = self._pods.get(pod.key) or self._pods.misaligned.get(pod.key)
         if known and known.uid == pod.uid:
@@ -72,8 +72,7 @@ class Admission:
         for step in (self._with_requests, self._with_priority, self._of_runtime_class, self._tolerating):
             pod, what = step(pod)
             added += [what] if what else []
-        pod = _tolerating_failures(pod)
-        return pod, f"On creation, the API server adds {'; '.join(added)}." if added else ""
+        return _tolerating_failures(pod), "; ".join(added)
 
     def _with_requests(self, pod: Pod) -> tuple[Pod, str]:
         ranges = sorted(self._by_kind["LimitRange"].items(), reverse=True)

@@ -17,8 +17,7 @@ from extender.dialects.shared_gpus import is_gpu_resource
 from extender.dra.node_devices import GPU_DRIVER, NodeDevices
 from extender.inventory.gpu_labels import read_gpu_labels
 from extender.inventory.node_inventory import is_for_machines
-from extender.untrusted.limits import KEY, quoted, shorten
-from extender.untrusted.visible import listed
+from extender.untrusted.limits import quoted
 from packing.fleet.stranded import closed_reason
 from packing.model.gpu_catalog import find_model
 from packing.model.reasons import Reason
@@ -119,17 +118,6 @@ def unoffered_counts(state: State) -> dict[str, int]:
         for name, count in counts
         if not on_node(name, labels_of(name)).has_pools and not is_for_machines(labels_of(name))
     }
-
-
-def unoffered_text(state: State) -> str:
-    """Nodes with GPUs that are not offered, in descending order of their number; "" for none."""
-    counts = sorted(unoffered_counts(state).items(), key=lambda entry: (-entry[1], entry[0]))
-    if not counts:
-        return ""
-    named = listed(
-        [f"{shorten(name, KEY)} ({count or 'unknown'})" for name, count in counts], _NAMED, " nodes"
-    )
-    return f"Nodes have GPUs that they do not offer: {named}. See stowage top and /debug/problems."
 
 
 def device_problem(state: State, on_node: NodeDevices, index: int) -> str:

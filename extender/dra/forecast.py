@@ -11,7 +11,7 @@ from typing import NamedTuple
 from extender.dra.cel.program import BudgetExhausted, EvaluationFailed, MatchUnknown, Meter
 from extender.dra.device_cache import DeviceCache, Labels
 from extender.dra.device_slots import LostSlots, slot_prices
-from extender.dra.node_search import HOLDINGS_UNKNOWN, POOL_INCOMPLETE, NodeSearch, SearchResult
+from extender.dra.node_search import HOLDINGS_UNKNOWN, POOL_INCOMPLETE, NodeSearch, NoDevices, SearchResult
 from extender.dra.pod_claims import AllocationRefused, DeviceClaims, allocated_on, unallocated_claims
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError
@@ -22,7 +22,6 @@ from extender.untrusted.limits import DEVICE_STEPS, FORECAST_STEPS, MOST_STEPS, 
 FIRST_AVAILABLE_PENALTY = 100.0
 """In GPUs: the order of ``firstAvailable`` outweighs everything else, as in kube-scheduler's own score, which
 ours outweighs (``computeScore`` of its plugin ``dynamicresources``, v1.36.3)."""
-ELSEWHERE = "the devices of a claim of the pod are on other nodes"
 _MAX_RESULTS = 1 << 17  # each of one pod's claims on one node; a cluster has few claim templates
 _MAX_BYTES, _ENTRY = 64 << 20, 400  # approximate bytes of all, if nothing were shared; of one without devices
 
@@ -97,7 +96,7 @@ class AllocationSimulator:
             if search is None:
                 search = searches[key] = self._search_for(pod, key, budget)
             if not all(scope.includes(name, labels) for scope in scopes):
-                forecasts.append(Forecast(problem=ELSEWHERE, refused=True))
+                forecasts.append(Forecast(problem=NoDevices.ELSEWHERE, refused=True))
                 continue
             if isinstance(search, Forecast):
                 forecasts.append(search)

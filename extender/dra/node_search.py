@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache, partial
 
 from extender.dra.allocator import (
@@ -31,7 +32,13 @@ from extender.untrusted.limits import quoted, shorten
 
 HOLDINGS_UNKNOWN = "a claim whose allocation cannot be read may hold the devices"
 POOL_INCOMPLETE = "all devices are requested, and a pool is incomplete"
-NOTHING_FITS = "the node has no devices that fit"
+
+
+class NoDevices(StrEnum):
+    """Why kube-scheduler would allocate no devices on a node, whatever the claims request."""
+
+    NOTHING_FITS = "the node has no devices that fit"
+    ELSEWHERE = "the devices of a claim of the pod are on other nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,7 @@ class NodeSearch:
         except RecursionError:
             return SearchResult(problem="too many devices are requested at once")
         if allocated is None:
-            return SearchResult(problem=NOTHING_FITS, refused=not node.has_incomplete_pool)
+            return SearchResult(problem=NoDevices.NOTHING_FITS, refused=not node.has_incomplete_pool)
         taken = [d for index, sub, d in allocated if not requests[index].subrequests[sub].admin_access]
         remaining = node.slots_without(taken)
         return SearchResult(

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from pydantic import AwareDatetime, FiniteFloat
 
 from extender.cluster.totals import Totals
-from extender.untrusted.visible import many
+from extender.explain.words import Word
 
 Actor: TypeAlias = Literal["kube-scheduler", "evictor"]
 EvictorMode: TypeAlias = Literal["off", "recommend", "on", "unknown"]
 """The setting ``evictor`` of the service; unknown on the command line without a service."""
 _OWN_DECISIONS = "Each replica keeps its own decisions"
-_EACH = "of each: "
-_TENTH_OF_A_GIB = 103  # MiB
+
+
+class NeedKind(StrEnum):
+    """What a need is counted in."""
+
+    CPU = "cpu"
+    MEMORY = "memory"
+    DEVICES = "devices"
+    EACH_GPU = "memory of each GPU"
+    GPU_MEMORY = "memory of a GPU"
+    GPUSHARE_UNITS = "units of gpushare"
+    GPUS = "GPUs"
+    SEPARATE_GPUS = "different GPUs"
+    PEERS = "NVLink peers"
+    COUNT = "count"
+    BYTES = "bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +42,7 @@ class Need:
     free: int
     total: int
     text: str
+    kind: NeedKind = NeedKind.DEVICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +100,9 @@ class Evictions:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Nodes that reject the pod for one reason. ``nearest``: the node that lacks least, ``lacks``: missing
-    resources there; ``advice``: "" for none. ``can_host``: number of these nodes that would accept the pod
-    without other pods."""
+    """Nodes that reject the pod for one reason, a ``Reason`` or a ``Word`` by its name as ``kind``.
+    ``nearest``: the node that lacks least, ``lacks``: missing resources there; ``advice``: "" for none.
+    ``can_host``: number of these nodes that would accept the pod without other pods."""
 
     reason: str
     nodes: int
@@ -96,21 +111,26 @@ class Refusal:
     lacks: tuple[Need, ...] = ()
     advice: str = ""
     can_host: int = 0
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``why``: where the pod fits, or the decisive reason; ``lacks``: missing resources on the nearest node;
-    ``ways``: remedies with the line to paste or the command, the cheapest first."""
+    """``why``: where the pod fits, or the decisive reason; ``lacks``: missing resources on the nearest node
+    (``nearest``, "" for none); ``ways``: remedies with the line to paste or the command, the cheapest first.
+    ``kind`` and ``fixes`` name the reason and the remedies, whatever their words."""
 
     why: str
     lacks: str = ""
     ways: tuple[str, ...] = ()
+    nearest: str = ""
+    kind: str = ""
+    fixes: tuple[str, ...] = ()
 
     @property
     def decides(self) -> bool:
         """Whether it says more than the number of nodes that fit or are unknown."""
-        return bool(self.why) and not self.why.startswith(("fits on ", "not known: "))
+        return self.kind not in ("", Word.FITS.name, Word.UNKNOWN.name)
 
 
 NO_VERDICT = Verdict("")
@@ -131,11 +151,11 @@ class StartForecast:
     def text(self, now: float) -> str:
         """The forecast as a sentence."""
         if self.half is None:
-            return "It is not expected to start: no predictable end of a pod makes room for it."
-        most = f"within {_span(self.most - now)}" if self.most is not None else "at an unknown time"
-        more = f" and {self.ends - len(self.needs)} more" if self.ends > len(self.needs) else ""
-        once = f", once {', '.join(self.needs)}{more} have ended on {self.node}" if self.needs else ""
-        return f"It is likely to start within {_span(self.half - now)} (50 %), {most} (90 %){once}."
+            return str(Word.NEVER_STARTS())
+        most = Word.WITHIN(span=_span(self.most - now)) if self.most is not None else Word.AT_SOME_TIME()
+        more = Word.AND_MORE(count=self.ends - len(self.needs)) if self.ends > len(self.needs) else ""
+        once = Word.ONCE_ENDED(pods=", ".join(self.needs), more=more, node=self.node) if self.needs else ""
+        return str(Word.STARTS(half=_span(self.half - now), most=most, once=once))
 
 
 def _span(seconds: float) -> str:
@@ -148,7 +168,8 @@ def _span(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """``nodes``: number of nodes evaluated, ``fits``: number of them that fit.
+    """``asks``: the request by resource and unit, ``asked``: in one line. ``nodes``: number of nodes
+    evaluated, ``fits``: number of them that fit.
 
     ``unknown``: number, by reason, of nodes that would fit, but where it is unknown whether the pod's claims
     can be allocated; ``passed_over``: number, by reason, of nodes that kube-scheduler rules out before it
@@ -156,7 +177,8 @@ class Explanation:
     nowhere; None if not searched. ``held``: why the pod is not to be placed now, "" if it is; the rest is as
     if it were released. ``gang``: the gang of the pod, and whether room is held for it. ``node``: the node
     where the pod runs; the rest is then for a copy. ``hints``: probable mistakes in the request that are not
-    part of the ``verdict``. ``unchecked``: other filters of kube-scheduler that apply to the pod. ``starts``:
+    part of the ``verdict``, and what else is known; ``hint_kinds`` names them. ``unchecked``: other filters
+    of kube-scheduler that apply to the pod. ``starts``:
     the forecast for a pending pod. ``plain``: the pod requests no GPU and has no problem.
     """
 
@@ -178,6 +200,8 @@ class Explanation:
     unchecked: tuple[str, ...] = ()
     starts: StartForecast | None = None
     plain: bool = False
+    asked: str = ""
+    hint_kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,34 +360,3 @@ class Overview:
     waiting: tuple[WaitingLine, ...]
     more_waiting: int
     unread: tuple[str, ...] = ()
-
-
-def amounts(asks: Mapping[str, int | str]) -> str:
-    """A pod's request in readable units."""
-    parts = [_amount(name, amount) for name, amount in asks.items() if amount and name.startswith(_EACH)]
-    texts = [_amount(name, amount) for name, amount in asks.items() if amount and not name.startswith(_EACH)]
-    if parts and "GPUs" in asks:
-        gpus = many(int(asks["GPUs"]), "GPU")
-        of = " and ".join(parts)
-        texts[texts.index(gpus)] = f"{of} of {gpus}" if asks["GPUs"] == 1 else f"{of} of each of {gpus}"
-    return ", ".join(texts)
-
-
-def _amount(name: str, amount: int | str) -> str:
-    what = name.removeprefix(_EACH)
-    if what == "cpu (milli)":
-        return f"{_number(int(amount) / 1000)} CPU{'' if int(amount) <= 1000 else 's'}"
-    if what == "memory (MiB)":
-        small = int(amount) < _TENTH_OF_A_GIB
-        size = f"{amount} MiB" if small else f"{_number(int(amount) / 1024)} GiB"
-        return f"{size} of {'the ' * (what != name)}memory"
-    if what in ("compute (milli)", "memory (milli)"):
-        return f"{int(amount) / 10:g} % of the {what.split()[0]}"
-    if what == "GPUs":
-        return many(int(amount), "GPU")
-    is_amount = isinstance(amount, int) or amount[:1].isdigit()
-    return f"{amount} {what}" if is_amount else f"{what} {amount}"
-
-
-def _number(number: float) -> str:
-    return f"{number:,.2f}".rstrip("0").rstrip(".")

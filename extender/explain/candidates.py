@@ -10,17 +10,11 @@ from extender.background import with_turns
 from extender.cluster.other_resources import Lack, asked_by, is_of_dra, lacking_on
 from extender.cluster.pod_conflicts import PodConflicts
 from extender.cluster.state import State
+from extender.explain.corrections import is_manifest
 from extender.explain.hints import missing_on, uncounted_resources
-from extender.explain.words import is_manifest
-from extender.k8s.affinity import Taint, Toleration, tolerated
-from extender.k8s.node_filter import (
-    CORDON,
-    CORDONED,
-    NOT_TOLERATED,
-    OTHER_AFFINITY,
-    OTHER_SELECTOR,
-    NodeFilter,
-)
+from extender.explain.words import Said, Word
+from extender.k8s.affinity import NodeSelectorRequirement, Taint, Toleration, tolerated
+from extender.k8s.node_filter import CORDON, NodeFilter, Rule
 from extender.k8s.objects import Node, Pod
 from extender.untrusted.limits import KEY, shorten
 
@@ -28,20 +22,23 @@ _AT_ONCE = 50
 """Nodes that are checked against a pod's rules before other tasks get their turn."""
 _TERMS = 3
 """Terms of an affinity up to which those that fail are shown."""
-ANTI_AFFINITY = "a pod there and this one exclude each other (anti-affinity)"
-OTHER_NODE = "the pod's nodeName is another node"
 
 
 class Rejection(NamedTuple):
-    """Why kube-scheduler does not ask about a node: one of the reasons of ``node_filter``, with the label or
-    the taints that decide, as kubectl writes them ("" where there is none)."""
+    """Why kube-scheduler does not ask about a node: a rule, with the label, the taints or the resource that
+    decide, as kubectl writes them ("" where there is none)."""
 
-    reason: str
+    rule: Rule
     detail: str = ""
 
     @property
-    def text(self) -> str:
-        return f"{self.reason}: {shorten(self.detail, KEY)}" if self.detail else self.reason
+    def said(self) -> Said:
+        if self.rule is Rule.NOT_OFFERED:
+            return Word.NOT_ON_NODE(name=self.detail)
+        if self.rule is Rule.TOO_LONG:
+            return Word.RULE(rule=self.detail)
+        word = Word.RULE_OF if self.detail else Word.RULE
+        return word(rule=self.rule.value, detail=shorten(self.detail, KEY))
 
 
 class Candidates:
@@ -55,7 +52,7 @@ class Candidates:
         pod, _ = state.admission.as_created(pod)
         self._state, self._pod, self._asked = state, pod, asked_by(pod)
         self._volumes, self._conflicts = state.admission.volumes_of(pod), PodConflicts(state, pod)
-        self._filters: dict[tuple[str, ...], NodeFilter] = {}
+        self._filters: dict[tuple[Rule, ...], NodeFilter] = {}
         self._filter = self._without(())
         self._resources = uncounted_resources(pod)
         self._pinned = pod.node_name if is_manifest(pod) else ""
@@ -74,28 +71,28 @@ class Candidates:
     @property
     def excluded(self) -> list[str]:
         """Nodes that only other pods keep the pod off."""
-        return [node.name for node in self.passed_over.get(Rejection(ANTI_AFFINITY), ())]
+        return [node.name for node in self.passed_over.get(Rejection(Rule.ANTI_AFFINITY), ())]
 
     def rejection(self, node: Node) -> Rejection | None:
         """Why kube-scheduler does not ask about the node, None if it does."""
         if self._pinned and node.name != self._pinned:
-            return Rejection(OTHER_NODE)
-        if reason := self._filter.rejection(node):
-            return Rejection(reason, _detail(self._pod, node, reason))
+            return Rejection(Rule.OTHER_NODE)
+        if rule := self._filter.rejection(node):
+            return Rejection(rule, _detail(self._pod, node, rule))
         if self._conflicts.on(node):
-            return Rejection(ANTI_AFFINITY)
+            return Rejection(Rule.ANTI_AFFINITY)
         others = [r for r in self._resources if not is_of_dra(self._state, node, r)]
         missing = missing_on(node, others)
-        return Rejection(f"node does not offer {shorten(missing, KEY)}") if missing else None
+        return Rejection(Rule.NOT_OFFERED, shorten(missing, KEY)) if missing else None
 
     def rules_against(self, node: Node) -> tuple[Rejection, ...]:
         """All rules of the pod that keep it off the node; none where anything does that cannot be changed."""
         rules: list[Rejection] = []
-        while reason := self._without(tuple(rule.reason for rule in rules)).rejection(node):
-            if reason not in _LIFTED or len(rules) == len(_LIFTED):
+        while rule := self._without(tuple(lifted.rule for lifted in rules)).rejection(node):
+            if rule not in _LIFTED or len(rules) == len(_LIFTED):
                 return ()
-            rules.append(Rejection(reason, _detail(self._pod, node, reason)))
-            node = uncordoned(node) if reason == CORDONED else node
+            rules.append(Rejection(rule, _detail(self._pod, node, rule)))
+            node = uncordoned(node) if rule is Rule.CORDONED else node
         return () if self._pinned or self._conflicts.on(node) else tuple(rules)
 
     def filter_of(self, pod: Pod) -> NodeFilter:
@@ -106,21 +103,21 @@ class Candidates:
         """What the node has too little of that Stowage does not place by."""
         return next(lacking_on(self._state, node, self._asked), None)
 
-    def _without(self, reasons: tuple[str, ...]) -> NodeFilter:
+    def _without(self, lifted: tuple[Rule, ...]) -> NodeFilter:
         """The rules of the pod but these."""
-        if reasons not in self._filters:
+        if lifted not in self._filters:
             pod, rules = self._pod, self._pod.scheduling_constraints
-            if OTHER_SELECTOR in reasons:
+            if Rule.OTHER_SELECTOR in lifted:
                 pod = replace(pod, spec=replace(pod.spec, node_selector=()))
-            if OTHER_AFFINITY in reasons:
+            if Rule.OTHER_AFFINITY in lifted:
                 rules = replace(rules, node_affinity=None)
-            if NOT_TOLERATED in reasons:
+            if Rule.NOT_TOLERATED in lifted:
                 rules = replace(rules, tolerations=(_ANY_TAINT,))
-            self._filters[reasons] = NodeFilter(replace(pod, scheduling_constraints=rules), self._volumes)
-        return self._filters[reasons]
+            self._filters[lifted] = NodeFilter(replace(pod, scheduling_constraints=rules), self._volumes)
+        return self._filters[lifted]
 
 
-_LIFTED = CORDONED, OTHER_SELECTOR, OTHER_AFFINITY, NOT_TOLERATED
+_LIFTED = Rule.CORDONED, Rule.OTHER_SELECTOR, Rule.OTHER_AFFINITY, Rule.NOT_TOLERATED
 _ANY_TAINT = Toleration(operator="Exists")
 
 
@@ -158,16 +155,22 @@ def written(taint: Taint) -> str:
     return f"{taint.key}{value}:{taint.effect}"
 
 
-def _detail(pod: Pod, node: Node, reason: str) -> str:
-    if reason == OTHER_SELECTOR:
+def _detail(pod: Pod, node: Node, rule: Rule) -> str:
+    if rule is Rule.OTHER_SELECTOR:
         return next(
             f"{key}={value}" for key, value in pod.spec.node_selector if node.labels.get(key) != value
         )
-    if reason == NOT_TOLERATED:
+    if rule is Rule.NOT_TOLERATED:
         return ", ".join([written(taint) for taint in untolerated(pod, node.taints)])
-    terms = pod.scheduling_constraints.node_affinity or ()
-    if reason == OTHER_AFFINITY and len(terms) <= _TERMS:
-        fails = (next((r for r in term.labels if not r.matches(node.labels)), None) for term in terms)
-        texts = [f"{r.key} {r.operator} {', '.join(r.values)}".rstrip() for r in fails if r]
+    if rule is Rule.OTHER_AFFINITY:
+        texts = [f"{r.key} {r.operator} {', '.join(r.values)}".rstrip() for r in unmet(pod, node)]
         return " or ".join(dict.fromkeys(texts))
-    return ""
+    return pod.scheduling_constraints.problem if rule is Rule.TOO_LONG else ""
+
+
+def unmet(pod: Pod, node: Node) -> list[NodeSelectorRequirement]:
+    """The first requirement of each term of the pod's affinity that the node's labels do not meet; none of
+    many terms."""
+    terms = pod.scheduling_constraints.node_affinity or ()
+    fails = (next((r for r in term.labels if not r.matches(node.labels)), None) for term in terms)
+    return [requirement for requirement in fails if requirement] if len(terms) <= _TERMS else []

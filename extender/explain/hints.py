@@ -1,42 +1,70 @@
-"""Probable mistakes in a pod's request, in sentences for its author: a resource, label or model that no node
-has, an amount in the wrong unit, scheduling gates, a pod that kube-scheduler will place without calling
-Stowage. These are independent of single nodes.
+"""Probable mistakes in a pod: names, labels and annotations that no component reads, a resource, label or
+model that no node has, an amount in the wrong unit, fields that the API server rejects, a pod that
+kube-scheduler will place without calling Stowage. These are independent of single nodes; and the pod's gates
+and gang in words.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 
 from extender.cluster.other_resources import OF_SHARING_SYSTEMS, asked_by, wants_devices
 from extender.cluster.state import State
-from extender.dialects import hami, pod_request, stowage
+from extender.dialects import hami, kai, pod_request, stowage
+from extender.dialects.pod_request import (
+    ASSIGNMENT_ANNOTATIONS,
+    DEVICE_MEMORY,
+    REQUEST_ANNOTATIONS,
+    REQUEST_LABELS,
+)
 from extender.dialects.shared_gpus import MIG_PREFIX, is_gpu_resource
 from extender.dra.pod_claims import class_resources, to_be_made
-from extender.explain.words import (
-    Hint,
-    Kind,
+from extender.explain.corrections import (
     did_you_mean,
     is_manifest,
     meant,
     mend,
     nearest_key,
     nearest_name,
-    word_hints,
+    writing,
     written_as,
 )
+from extender.explain.fixes import Finding, Fix, Rank
+from extender.explain.words import GATES, Said, Word
 from extender.inventory.mig_layouts import placement_on
 from extender.inventory.node_inventory import STOWAGE_SHARING
 from extender.k8s.manifest import is_extended
-from extender.k8s.objects import Node, Pod
-from extender.k8s.quantity import QuantityError, exact
+from extender.k8s.objects import Container, Node, Pod
+from extender.k8s.quantity import QuantityError, exact, whole
 from extender.k8s.resource_claims import DeviceSubRequest
+from extender.queues.disruptions import CHECKPOINT_INTERVAL, CHECKPOINTED_AT
+from extender.queues.gang_words import GANG, GANG_MIN
+from extender.queues.queue import QUEUE_LABEL, RESTARTABLE, SYSTEM_CLASSES
 from extender.source.workloads import SUSPENDED
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
 from extender.untrusted.visible import listed
 from packing.model.gpu_catalog import Profile, named_model, parse_profile
 from packing.model.request import Request
+
+_DOMAIN = "stowage.dev/"
+_ANYWHERE = frozenset({QUEUE_LABEL, GANG, GANG_MIN, RESTARTABLE, CHECKPOINTED_AT, CHECKPOINT_INTERVAL})
+"""Accepted as labels and as annotations."""
+_OF_PODS = frozenset(
+    name for name in (*REQUEST_ANNOTATIONS, *ASSIGNMENT_ANNOTATIONS, *_ANYWHERE) if name.startswith(_DOMAIN)
+)
+_OTHERS = {"runai-fraction": kai.FRACTION, "runai-gpu-memory": kai.MEMORY}
+_BYTES = 1 << 20
+_MOST_GIB = 1024
+"""More than any GPU has: larger numbers are taken as MiB."""
+_STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
+"""Resources without a domain. Sources of ``admission_problem``, in k8s.io/kubernetes
+pkg/apis/core/validation/validation.go: ``validateContainerResourceName`` (no others without a domain) and
+``ValidateContainerResourceRequirements`` (an extended resource needs a limit, and its request equals it)."""
+_DEFAULT_SCHEDULER = "default-scheduler"
+_DEFAULT_SCHEDULERS = (_DEFAULT_SCHEDULER, "stowage")
 
 _IN_MIB = frozenset({"nvidia.com/gpumem", "nvidia.com/vgpu-memory", "volcano.sh/vgpu-memory"})
 """Resources counted in MiB, so that ``8Gi`` is a million times too much (docs/dialects.md)."""
@@ -47,14 +75,6 @@ _SYSTEMS = {
     "koordinator.sh/gpu": "Koordinator",
     "aliyun.com/gpu-mem": "gpushare",
 }
-_GATES = {
-    "kueue.x-k8s.io/admission": "Kueue has not admitted it to its queue",
-    "kueue.x-k8s.io/topology": "Kueue has not assigned it to a topology domain",
-    "kueue.x-k8s.io/elastic-job": "Kueue has not admitted this part of its elastic job",
-}
-"""Sources: kubernetes-sigs/kueue at ff69552e79ad, ``pkg/controller/jobs/pod/constants/constants.go``
-(SchedulingGateName), ``apis/kueue/v1beta2/topology_types.go`` (TopologySchedulingGate) and ``constants.go``
-(ElasticJobSchedulingGate)."""
 _RESOURCES = 8
 """Maximum number of sentences on resources of the pod, and of node resources listed in each."""
 _NAMED = 4
@@ -62,18 +82,16 @@ _NAMED = 4
 _NAMED_GATES = 3
 _MODELS = (pod_request.MODELS, hami.USE_TYPE, pod_request.NOT_MODELS, hami.DENY_TYPE)
 """Annotations that allow or exclude models of GPUs."""
-_DEFAULT_SCHEDULER = "default-scheduler"
 _GPU = "nvidia.com/gpu"
-_WITHOUT_PLUGIN = "It needs nodes with such devices and their device plugin. "
 
 
-def hints(state: State, pod: Pod) -> tuple[Hint, ...]:
+def hints(state: State, pod: Pod) -> tuple[Finding, ...]:
     """At most one sentence for each kind of mistake, and for each of a few resources, words and labels."""
     request = state.request_or_none(pod)
     return (
         *_unknown_resources(state, pod, request),
         *islice(_amounts(pod), _RESOURCES),
-        *word_hints(state, pod),
+        *_names(state, pod),
         *islice(_labels(state, pod), _NAMED),
         *_models(state, pod, request),
         *_unread_layouts(state, request),
@@ -82,6 +100,117 @@ def hints(state: State, pod: Pod) -> tuple[Hint, ...]:
         *_pinned(state, pod),
         *_never_asked(state, pod, request),
     )
+
+
+def _names(state: State, pod: Pod) -> Iterator[Finding]:
+    """Labels and annotations that no component reads, and names that do not exist."""
+    yield from islice(_unread(pod), _NAMED)
+    yield from _units(pod)
+    named = pod.labels.get(QUEUE_LABEL) or pod.annotations.get(QUEUE_LABEL)
+    queues = state.rights.queues.by_name
+    if named and named not in queues:
+        said = Word.NO_QUEUE(name=quoted(named), meant=did_you_mean(named, queues))
+        near = nearest_name(named, queues)
+        fix = mend(pod, "labels", {QUEUE_LABEL: near}) if near else None
+        yield Finding(said, Rank.WORD, Word.QUEUES(names=", ".join(queues)), fix)
+    if is_manifest(pod) and pod.scheduler_name not in _DEFAULT_SCHEDULERS:
+        schedulers = {other.scheduler_name for other in state.pods.values()} | {*_DEFAULT_SCHEDULERS}
+        if pod.scheduler_name not in schedulers and not pod.node_name:
+            near, name = nearest_name(pod.scheduler_name, schedulers), quoted(pod.scheduler_name)
+            said = Word.SCHEDULER_NEAR(name=name, near=near) if near else Word.SCHEDULER_UNKNOWN(name=name)
+            near, more = near or "stowage", None if near else Word.IS_INSTALLED()
+            fix = Fix(Word.WRITE(line=f"schedulerName: {near}"), replace(pod, scheduler_name=near))
+            yield Finding(said, Rank.WORD, more, fix)
+    classes, runtimes = state.rights.queues.classes.by_name, state.admission.runtime_classes
+    yield from _no_class(
+        pod.priority_class, "PriorityClass", classes, lambda near: replace(pod, priority_class=near)
+    )
+    yield from _no_class(
+        pod.runtime_class, "RuntimeClass", runtimes, lambda near: replace(pod, runtime_class=near)
+    )
+
+
+def _no_class(
+    name: str, kind: str, known: Collection[str], mended: Callable[[str], Pod]
+) -> Iterator[Finding]:
+    """A class that does not exist, if others of its kind are known."""
+    if name and known and name not in (*known, *SYSTEM_CLASSES):
+        near = nearest_name(name, known)
+        line = Word.WRITE(line=f"{kind[0].lower()}{kind[1:]}Name: {near}")
+        fix = Fix(line, mended(near)) if near else None
+        yield Finding(Word.NO_CLASS(kind=kind, name=quoted(name), meant=meant(near)), Rank.NEVER, fix=fix)
+
+
+def _unread(pod: Pod) -> Iterator[Finding]:
+    """Labels and annotations that resemble those of a request, but that no component reads."""
+    for what, entries, elsewhere, other in (
+        ("annotation", pod.annotations, REQUEST_LABELS - REQUEST_ANNOTATIONS, "label"),
+        ("label", pod.labels, REQUEST_ANNOTATIONS - REQUEST_LABELS - _ANYWHERE, "annotation"),
+    ):
+        for name, value in entries.items():
+            if name in elsewhere:
+                article = "a label" if other == "label" else "an annotation"
+                said = Word.WRONG_SECTION(name=name, what=what, other=article)
+                yield Finding(said, Rank.WORD, fix=mend(pod, f"{other}s", {name: value}, name))
+            elif name.startswith(_DOMAIN) and name not in _OF_PODS:
+                near = nearest_name(name, _OF_PODS)
+                said = Word.NO_SUCH_KEY(what=what, name=quoted(name), meant=meant(near))
+                fix = mend(pod, f"{what}s", {near: value} if near else {}, name)
+                yield Finding(said, Rank.WORD, fix=fix)
+            elif what == "annotation" and (known := _OTHERS.get(name) or _near_request(name)):
+                said = Word.UNREAD(name=quoted(name), meant=meant(known))
+                yield Finding(said, Rank.WORD, fix=mend(pod, "annotations", {known: value}, name))
+
+
+def _near_request(name: str) -> str:
+    known = REQUEST_ANNOTATIONS | ASSIGNMENT_ANNOTATIONS
+    if name in known or len(name) > LISTED_NAMES:
+        return ""
+    return nearest_name(name, REQUEST_ANNOTATIONS, cutoff=0.9)
+
+
+def _units(pod: Pod) -> Iterator[Finding]:
+    """GPU memory in the unit of another system."""
+    for name in (stowage.MEMORY, DEVICE_MEMORY):
+        text = pod.annotations.get(name, "")
+        if text.isascii() and text.isdecimal() and len(text) < 9 and int(text) < _BYTES:
+            unit = "Gi" if int(text) <= _MOST_GIB else "Mi"
+            said = Word.IN_BYTES(name=name, amount=quoted(text), number=text, unit=unit)
+            yield Finding(said, Rank.WORD, fix=mend(pod, "annotations", {name: f"{text}{unit}"}))
+    text = pod.annotations.get(kai.MEMORY, "")
+    try:
+        mib = 0 if not text or text.isdecimal() else whole(text) >> 20
+    except QuantityError:
+        mib = 0
+    if mib:
+        said = Word.IN_MIB(name=kai.MEMORY, amount=text, mib=mib)
+        yield Finding(said, Rank.WORD, fix=mend(pod, "annotations", {kai.MEMORY: str(mib)}))
+
+
+def admission_problem(pod: Pod) -> Said | None:
+    """Why the API server would reject the pod, None for no known reason."""
+    return next((problem for container in pod.spec.all_containers for problem in _problems(container)), None)
+
+
+def _problems(container: Container) -> Iterator[Said]:
+    limits = dict(container.limits)
+    for name, request in container.requests:
+        shown = shorten(name, KEY)
+        if "/" not in name:
+            if name not in _STANDARD and not name.startswith("hugepages-"):
+                near = meant(_GPU if "gpu" in name.lower() else "")
+                yield Word.NOT_A_RESOURCE(name=quoted(name), meant=near)
+        elif "kubernetes.io/" not in name and name not in limits:
+            yield Word.NO_LIMIT(name=shown, limit=written_as("limits", {name: request}))
+        elif "kubernetes.io/" not in name and not _equal(request, limits[name]):
+            yield Word.UNEQUAL(name=shown, request=quoted(request), limit=quoted(limits[name]))
+
+
+def _equal(first: str, other: str) -> bool:
+    try:
+        return first == other or exact(first) == exact(other)
+    except QuantityError:
+        return True  # the error of the request reports it
 
 
 def missing_on(node: Node, pod_resources: Collection[str]) -> str:
@@ -123,12 +252,11 @@ def _devices(asked: DeviceSubRequest) -> str:
     return f"{count} {shorten(asked.device_class, KEY)}{where}"
 
 
-def _unread_layouts(state: State, request: Request | None) -> Iterator[Hint]:
+def _unread_layouts(state: State, request: Request | None) -> Iterator[Finding]:
     """Unusable layouts of the MIG manager, for a pod that requests MIG instances."""
     if request and any(name.startswith(MIG_PREFIX) for name, _ in request.devices):
         for name, problem in islice(state.nodes.layout_problems(), _NAMED):
-            text = f"{shorten(name, KEY)}: {shorten(problem)}. GPUs are therefore chosen without the layout."
-            yield Hint(Kind.NOTE, text)
+            yield Finding(Word.LAYOUT_UNREAD(name=shorten(name, KEY), problem=shorten(problem)))
 
 
 def _requests(pod: Pod) -> Iterator[tuple[str, str]]:
@@ -136,7 +264,7 @@ def _requests(pod: Pod) -> Iterator[tuple[str, str]]:
         yield from container.requests
 
 
-def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
+def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Iterator[Finding]:
     """Extended resources that the pod requests and no node or DeviceClass offers."""
     names = dict.fromkeys(uncounted_resources(pod))
     names |= dict.fromkeys(name for name, _ in (request.devices if request else ()))
@@ -149,21 +277,20 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
     offered = Counter(name for name, amount in resources if is_extended(name) and amount != "0")
     asked = dict(_requests(pod))
     frequent = [shorten(name, KEY) for name, _ in offered.most_common(LISTED_NAMES)]
-    shown = f"Offered, with numbers of nodes: {_listed(offered, _RESOURCES)}." if offered else ""
+    shown = Word.OFFERED(names=_listed(offered, _RESOURCES)) if offered else ""
     for name in unknown[:_RESOURCES]:
-        text = f"No node offers {shorten(name, KEY)}. "
         if profile := parse_profile(name.removeprefix(MIG_PREFIX)):  # not a misspelled name
             near = _larger_profile(profile, frequent)
             near = near or (_GPU if _is_offered(state, _GPU) else "")
-            text += f"{_divided_so(state, profile)} "
+            more = Word.OFFERED_PROFILE(divided=_divided_so(state, profile), offered=shown)
         else:
             near = nearest_name(name, frequent)
-            text += f"Did you mean {near}? " if near else _WITHOUT_PLUGIN
-        text = (text + shown).rstrip()
-        yield Hint(Kind.WORD, text, *mend(pod, "limits", {near: asked.get(name, "1")} if near else {}, name))
+            more = (Word.OFFERED_INSTEAD if near else Word.NEEDS_PLUGIN)(near=near, offered=shown)
+        fix = mend(pod, "limits", {near: asked.get(name, "1")} if near else {}, name)
+        yield Finding(Word.NOT_OFFERED(name=shorten(name, KEY)), Rank.WORD, more, fix)
 
 
-def _never_together(state: State, pod: Pod, names: Sequence[str]) -> Iterator[Hint]:
+def _never_together(state: State, pod: Pod, names: Sequence[str]) -> Iterator[Finding]:
     """Resources that nodes offer, but no node offers all of them."""
     offered = [
         {name for name in names if node.allocatable.get(name, "0") != "0"} for node in state.nodes.values()
@@ -171,14 +298,12 @@ def _never_together(state: State, pod: Pod, names: Sequence[str]) -> Iterator[Hi
     if len(names) < 2 or any(len(found) == len(names) for found in offered):
         return
     counts = Counter(chain.from_iterable(offered))
-    listed = " and ".join(shorten(name, KEY) for name in names[:_NAMED])
-    text = (
-        f"No node offers {listed} together, and a pod runs on one node. Numbers of nodes: {_listed(counts)}."
-    )
+    said = Word.NOT_TOGETHER(names=" and ".join(shorten(name, KEY) for name in names[:_NAMED]))
     rest = sorted(names, key=lambda name: (is_gpu_resource(name), counts[name]))
     enough = (name for name in rest if any(len(found - {name}) == len(names) - 1 for found in offered))
     without = next(enough, "")
-    yield Hint(Kind.WORD, text, *(mend(pod, "limits", {}, without) if without else ()))
+    fix = mend(pod, "limits", {}, without) if without else None
+    yield Finding(said, Rank.WORD, Word.NUMBERS_OF_NODES(names=_listed(counts)), fix)
 
 
 def _larger_profile(asked: Profile, offered: Collection[str]) -> str:
@@ -192,25 +317,23 @@ def _larger_profile(asked: Profile, offered: Collection[str]) -> str:
     return min(found)[2] if found else ""
 
 
-def _divided_so(state: State, profile: Profile) -> str:
+def _divided_so(state: State, profile: Profile) -> Said:
     """Whether a GPU of the cluster has this profile."""
     names = Counter(spec.model for spec in state.fleet.specs if spec and spec.gpus)
     models = [model for name, _ in names.most_common() if (model := named_model(name))]
     able = [model.name for model in models if placement_on(model, profile)]
-    if not able:
-        return "No GPU model of the nodes has this MIG profile."
-    return f"{', '.join(able[:_NAMED])} can be divided into it: see stowage plan mig."
+    return Word.MODELS_DIVIDE(models=", ".join(able[:_NAMED])) if able else Word.NO_MODEL_DIVIDES()
 
 
 def _is_offered(state: State, name: str) -> bool:
     return any(node.allocatable.get(name, "0") != "0" for node in state.nodes.values())
 
 
-def _amounts(pod: Pod) -> Iterator[Hint]:
+def _amounts(pod: Pod) -> Iterator[Finding]:
     """Amounts in a unit other than that of Kubernetes or the dialect."""
     for name, text in dict.fromkeys(_requests(pod)):
-        if name == "memory" and (few := _few_bytes(text)):
-            yield Hint(Kind.NOTE, few)
+        if name == "memory" and _is_less_than_a_mib(text):
+            yield Finding(Word.FEW_BYTES(amount=quoted(text), number=text.rstrip("m")))
         if text.isdecimal() or not (name in _IN_MIB or is_gpu_resource(name)):
             continue
         try:
@@ -218,108 +341,87 @@ def _amounts(pod: Pod) -> Iterator[Hint]:
         except QuantityError:
             continue
         if name in _IN_MIB and amount >= 1 << 20:
-            written = f"{quoted(text)} requests {int(amount):,} MiB"
-            said = f"{name} counts MiB: {written}. For {text} of memory write {int(amount) >> 20}."
-            yield Hint(Kind.WORD, said, *mend(pod, "limits", {name: str(int(amount) >> 20)}, name))
+            count, mib = f"{int(amount):,}", int(amount) >> 20
+            said = Word.COUNTS_MIB(name=name, amount=quoted(text), count=count, amount_said=text, mib=mib)
+            yield Finding(said, Rank.WORD, fix=mend(pod, "limits", {name: str(mib)}, name))
         elif name not in _IN_MIB and amount % 1:
-            said = (
-                f"Kubernetes does not divide {shorten(name, KEY)}. For a fraction of a GPU use a sharing "
-                f"system, or nodes that Stowage shares (annotation {stowage.COMPUTE}, docs/dialects.md)."
-            )
-            yield Hint(Kind.WORD, said)
+            more = Word.DIVIDED_BY(annotation=stowage.COMPUTE)
+            yield Finding(Word.NOT_DIVIDED(name=shorten(name, KEY)), Rank.WORD, more)
 
 
-def _few_bytes(text: str) -> str:
-    """A hint if a container cannot start with so little memory."""
-    number = text.rstrip("m")
+def _is_less_than_a_mib(text: str) -> bool:
+    """Whether this amount of memory, in bytes or their thousandths, is too little to start a container."""
     try:
-        if exact(text) >= 1 << 20 or not exact(text) or not number.isdecimal():
-            return ""
+        return 0 < exact(text) < 1 << 20 and text.rstrip("m").isdecimal()
     except QuantityError:
-        return ""
-    return f"memory: {quoted(text)} is less than a MiB. For {number} MiB write {number}Mi."
+        return False
 
 
-def _sharing(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
+def _sharing(state: State, pod: Pod, request: Request | None) -> Iterator[Finding]:
     if request is None or (shares := request.shares) is None:
         return
     shared = Counter(spec.sharing_resource for spec in state.fleet.specs if spec and spec.sharing_resource)
     if shares.resource in shared:
         return
     if shares.resource == stowage.RESOURCE:
-        text = f"No node is reserved for shared GPUs: label nodes {STOWAGE_SHARING}=true (docs/bind.md)."
-        yield Hint(Kind.RULE, text, f"kubectl label node NAME {STOWAGE_SHARING}=true")
+        label = f"{STOWAGE_SHARING}=true"
+        yield Finding(
+            Word.NO_SHARED_NODE(label=label), Rank.RULE, fix=Fix(Word.LABEL_FOR_SHARING(label=label))
+        )
         return
     others = ", ".join(f"{_SYSTEMS.get(name, 'Stowage')} ({nodes})" for name, nodes in shared.most_common())
-    known = f" Nodes share GPUs with {others}." if others else " No node here shares its GPUs."
-    words = f"the format of {_SYSTEMS[shares.resource]}, which runs on no node"
+    more = Word.SHARED_WITH(systems=others) if others else Word.NOTHING_SHARED()
     parts = dict.fromkeys(name for name, _ in _requests(pod) if name in OF_SHARING_SYSTEMS)
     limits, whole = {_GPU: str(shares.count)}, pod
     for name in parts if _is_offered(state, _GPU) else ():
-        _, whole = mend(whole, "limits", limits, name)
-    paste = f"{written_as('limits', limits)} for whole GPUs, without {', '.join(parts)}"
-    mended = (paste, whole) if whole is not pod else ()
-    yield Hint(Kind.RULE, f"It requests fractions of GPUs in {words}.{known}", *mended)
+        whole = mend(whole, "limits", limits, name).pod or whole
+    paste = Word.WHOLE_GPUS(line=written_as("limits", limits), parts=", ".join(parts))
+    fix = Fix(paste, whole) if whole is not pod else None
+    yield Finding(Word.SYSTEM_NOWHERE(system=_SYSTEMS[shares.resource]), Rank.RULE, more, fix)
 
 
-def _claims(state: State, pod: Pod) -> Iterator[Hint]:
+def _claims(state: State, pod: Pod) -> Iterator[Finding]:
     """Claims that do not exist; the devices are known once they are created."""
     if pod.node_name or pod.claims:
         return
     if pod.spec.claims and not state.devices.classes:
         kinds = "nodes,pods,deviceclasses,resourceslices,resourceclaims,resourceclaimtemplates"
-        text = f"No DeviceClass is known. A snapshot has them with: kubectl get {kinds} -A -o json"
-        yield Hint(Kind.NOTE, text)
+        yield Finding(Word.NO_DEVICE_CLASS(), more=Word.WITH_CLASSES(kinds=kinds))
     made = len(to_be_made(state.devices, pod)) == len(pod.spec.claims)
     for entry in pod.spec.claims[:_NAMED]:
         if entry.template and not made:
-            template = f"the ResourceClaimTemplate {quoted(entry.template)} when the pod is created"
-            again = f"Afterwards, repeat: stowage explain {shorten(pod.key, KEY)}"
-            yield Hint(Kind.NOTE, f"Its claim {quoted(entry.name)} is made from {template}. {again}")
+            said = Word.CLAIM_TO_COME(claim=quoted(entry.name), template=quoted(entry.template))
+            yield Finding(said, more=Word.REPEAT(pod=shorten(pod.key, KEY)))
         elif entry.claim and f"{pod.namespace}/{entry.claim}" not in state.devices.claims:
             names = [
                 key.partition("/")[2] for key in state.devices.claims if key.startswith(f"{pod.namespace}/")
             ]
-            near = did_you_mean(entry.claim, names)
-            text = f"Its claim {quoted(entry.claim)} does not exist in the namespace {pod.namespace}{near}."
-            yield Hint(Kind.NEVER, text, f"kubectl get resourceclaims -n {pod.namespace}")
+            near, space = did_you_mean(entry.claim, names), pod.namespace
+            said = Word.NO_CLAIM(claim=quoted(entry.claim), namespace=space, meant=near)
+            yield Finding(said, Rank.NEVER, fix=Fix(Word.LIST_CLAIMS(namespace=space)))
 
 
-def _pinned(state: State, pod: Pod) -> Iterator[Hint]:
+def _pinned(state: State, pod: Pod) -> Iterator[Finding]:
     """A manifest that names its node."""
     if pod.node_name and is_manifest(pod):
         known = pod.node_name in state.nodes
-        there = "" if known else ", and there is no such node"
-        text = (
-            f"Its manifest sets nodeName {quoted(pod.node_name)}{there}: kube-scheduler and Stowage are "
-            "bypassed, and kubelet rejects the pod if the node has too few resources."
-        )
-        yield Hint(Kind.NOTE if known else Kind.NEVER, text, "leave out spec.nodeName")
+        said = Word.PINNED(node=quoted(pod.node_name), missing="" if known else Word.NO_SUCH_NODE())
+        fix = Fix(Word.LEAVE_OUT(what="spec.nodeName"))
+        yield Finding(said, Rank.NOTE if known else Rank.NEVER, fix=fix)
 
 
-NO_GPU = "It requests no GPU."
-OF_DEFAULT = (
-    "Its schedulerName is default-scheduler: Stowage is called only if that scheduler is configured with it "
-    "(scheduler-config/)."
-)
-_BY_ANNOTATIONS = (
-    "It requests a GPU in annotations only. If the configuration of kube-scheduler lists "
-    "managedResources, such a pod is placed without Stowage (scheduler-config/README.md)."
-)
-
-
-def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
+def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[Finding]:
     if pod.scheduler_name == _DEFAULT_SCHEDULER and not pod.node_name:
-        yield Hint(Kind.NOTE, OF_DEFAULT)
+        yield Finding(Word.OF_DEFAULT())
     names = [name.lower() for name, amount in _requests(pod) if amount != "0"]
     sounds_like_gpu = any("gpu" in name or "mig-" in name for name in names)
     if request and not (wants_devices(state, pod, request) or sounds_like_gpu):
-        yield Hint(Kind.NOTE, NO_GPU)
+        yield Finding(Word.NO_GPU())
     elif request and request.wants_gpu and not any(is_extended(name) for name, _ in _requests(pod)):
-        yield Hint(Kind.NOTE, _BY_ANNOTATIONS)
+        yield Finding(Word.BY_ANNOTATIONS())
 
 
-def _labels(state: State, pod: Pod) -> Iterator[Hint]:
+def _labels(state: State, pod: Pod) -> Iterator[Finding]:
     """Labels that the selector or the only affinity term requires, and no node has."""
     terms = pod.scheduling_constraints.node_affinity or ()
     required = terms[0].labels if len(terms) == 1 else ()
@@ -328,34 +430,35 @@ def _labels(state: State, pod: Pod) -> Iterator[Hint]:
     asked += [(r.key, r.values) for r in required if r.operator == "In"]
     for number, (key, values) in enumerate(asked):
         known = Counter(shorten(node.labels[key], KEY) for node in state.nodes.values() if key in node.labels)
-        paste = ""
+        instead: dict[str, str] = {}
+        more = None
         if not known:
             keys = dict.fromkeys(chain.from_iterable(node.labels for node in state.nodes.values()))
             near = nearest_key(key, keys)
-            text = f"No node has a label {shorten(key, KEY)}{meant(near)}."
-            if near and number < selected:
-                paste = written_as("nodeSelector", {near: values[0]})
+            said = Word.NO_LABEL(key=shorten(key, KEY), meant=meant(near))
+            instead = {near: next(iter(values), "")}
         elif not any(shorten(value, KEY) in known for value in values):
-            near = did_you_mean(values[0], known) if values else ""
+            near = nearest_name(values[0], known) if values else ""
             wanted = " or ".join(map(quoted, values[:_NAMED]))
-            text = f"No node has the label {shorten(key, KEY)}={wanted}{near}. Nodes have {_listed(known)}."
-            if near and number < selected:
-                paste = written_as("nodeSelector", {key: nearest_name(values[0], known)})
+            said = Word.NO_VALUE(key=shorten(key, KEY), values=wanted, meant=meant(near))
+            instead = {key: near}
+            more = Word.NODES_HAVE(names=_listed(known))
         else:
             continue
-        yield Hint(Kind.RULE, text, paste)
+        fix = Fix(writing("nodeSelector", instead)) if near and number < selected else None
+        yield Finding(said, Rank.RULE, more, fix)
 
 
-def _models(state: State, pod: Pod, request: Request | None) -> Iterator[Hint]:
+def _models(state: State, pod: Pod, request: Request | None) -> Iterator[Finding]:
     if request is None or not (request.products.allow or request.products.deny):
         return
     products = Counter(spec.product or spec.model or "" for spec in state.fleet.specs if spec and spec.gpus)
     products.pop("", None)
     if products and not any(request.products.permits(name) for name in products):
         key = next((key for key in _MODELS if key in pod.annotations), "")
-        said = f" ({key}: {shorten(pod.annotations[key], KEY)})" if key else ""
-        text = f"No node has a GPU model that the pod allows{said}. Nodes have {_listed(products)}."
-        yield Hint(Kind.RULE, text, *(mend(pod, "annotations", {}, key) if key else ()))
+        asked = Word.MODELS_ASKED(key=key, value=shorten(pod.annotations[key], KEY)) if key else ""
+        fix = mend(pod, "annotations", {}, key) if key else None
+        yield Finding(Word.NO_MODEL(asked=asked), Rank.RULE, Word.NODES_HAVE(names=_listed(products)), fix)
 
 
 def _listed(counts: Counter[str], most: int = _NAMED) -> str:
@@ -363,16 +466,16 @@ def _listed(counts: Counter[str], most: int = _NAMED) -> str:
     return listed([f"{shorten(name, KEY)} ({nodes})" for name, nodes in counts.most_common()], most)
 
 
-def gates_text(pod: Pod) -> str:
-    """The pod's scheduling gates, with the meaning of Kueue's gates; "" for none. kube-scheduler does not try
-    such a pod, and no room is made for it."""
+def gates_said(pod: Pod) -> Said | None:
+    """The pod's scheduling gates, with the meaning of Kueue's gates; None for none. kube-scheduler does not
+    try such a pod, and no room is made for it."""
     if not pod.gates:
-        return ""
+        return None
     if pod.gates == (SUSPENDED,):
-        return f"its workload is suspended ({SUSPENDED})"
-    meanings = ((gate, _GATES.get(gate)) for gate in pod.gates)
+        return Word.SUSPENDED(gate=SUSPENDED)
+    meanings = ((gate, GATES.get(gate)) for gate in pod.gates)
     named = [shorten(gate, KEY) + f" ({text})" * bool(text) for gate, text in meanings]
-    return f"held by the scheduling gate{'s' * (len(named) > 1)} {listed(named, _NAMED_GATES)}"
+    return Word.GATED(s="s" * (len(named) > 1), gates=listed(named, _NAMED_GATES))
 
 
 def describe_gang(state: State, pod: Pod) -> str:
@@ -383,16 +486,16 @@ def describe_gang(state: State, pod: Pod) -> str:
         return ""
     members = {member.key: member for member in state.gangs.members(gang.key)}
     members.setdefault(pod.key, pod)
-    text = f"It belongs to the gang {shorten(gang.key, KEY)}: "
-    text += f"{state.gangs.running(gang.key)} of {len(members)} members run"
-    text += f", {gang.succeeded} more succeeded" if gang.succeeded else ""
-    text += f", {gang.minimum} must" if gang.minimum else ", any number may"
+    more = [Word.GANG_SUCCEEDED(count=gang.succeeded)] if gang.succeeded else []
+    more.append(Word.GANG_MINIMUM(count=gang.minimum) if gang.minimum else Word.GANG_ANY())
     if gang.uncounted and not gang.together:
-        text += f"; they start one by one, because {gang.uncounted}, which says how many, is not seen"
+        more.append(Word.GANG_UNCOUNTED(source=gang.uncounted))
     gated = sum(1 for member in members.values() if member.gates and not member.node_name)
     if gated:
-        text += f"; {gated} held by scheduling gates"
         free = max(len(members), gang.minimum - gang.succeeded) - gated
-        text += ", so the minimum cannot run yet" if free + gang.succeeded < gang.minimum else ""
-    held = state.gang_holds.describe(gang.key)
-    return f"{text}; {held}" if held else text
+        more.append(Word.GANG_GATED(count=gated))
+        more += [Word.GANG_TOO_FEW()] if free + gang.succeeded < gang.minimum else []
+    if held := state.gang_holds.describe(gang.key):
+        more.append(Word.GANG_HELD(held=held))
+    running, name = state.gangs.running(gang.key), shorten(gang.key, KEY)
+    return str(Word.GANG(gang=name, running=running, members=len(members), more="".join(map(str, more))))

@@ -25,18 +25,19 @@ from extender.explain.answers import (
     PodAnswer,
     PodReport,
     Replica,
-    amounts,
 )
 from extender.explain.candidates import candidates_of
 from extender.explain.decision_log import Decisions
 from extender.explain.fleet_feed import INTERVAL, PAST, FleetFeed, FleetHistory
-from extender.explain.hints import describe_gang, gates_text
+from extender.explain.hints import describe_gang, gates_said
 from extender.explain.history import History
 from extender.explain.job_runs import RUN, JobRuns
+from extender.explain.needs import asked_text
 from extender.explain.node import NodeView, view_node
 from extender.explain.overview import overview
-from extender.explain.pod import asks, explain, explain_each, explain_template
+from extender.explain.pod import explain, explain_each, explain_template
 from extender.explain.start_forecast import StartForecasts
+from extender.explain.words import Word
 from extender.k8s.objects import Pod
 from extender.settings import Settings
 from extender.source.workloads import Template, parse_pod, parse_templates, pods_named
@@ -54,10 +55,6 @@ _TEAMS_EVERY = 6
 _SAMPLE = TypeAdapter(dict[str, FiniteFloat])
 _EXPLAINED_AT_ONCE = 10
 """Nodes evaluated for a pod before other tasks run."""
-_NEVER_ASKED = (
-    "kube-scheduler has not called Stowage for this pod: it has another scheduler, or no node passed "
-    'kube-scheduler\'s own filters ("Insufficient nvidia.com/gpu" never reaches an extender)'
-)
 
 
 class Inspector:
@@ -146,8 +143,8 @@ class Inspector:
         elsewhere = not (decisions or self._decisions.latest())  # who is asked keeps decisions about some pod
         notes = [replica.without_decisions()] if elsewhere or replica.leads is False else []
         if not (decisions or asked_before or pod.node_name or replica.leads is False):
-            gates = gates_text(pod)
-            notes.insert(0, f"no call for it: the pod is {gates}" if gates else _NEVER_ASKED)
+            gates = gates_said(pod)
+            notes.insert(0, str(Word.NO_CALL(gates=gates) if gates else Word.NEVER_ASKED()))
         return PodReport(
             key, node, ". ".join(filter(None, notes)), decisions, now, replica, *self._request(pod)
         )
@@ -155,7 +152,7 @@ class Inspector:
     def _request(self, pod: Pod) -> tuple[str, str, tuple[tuple[str, str], ...]]:
         """The pod's request, its gang, and the members of the gang with their nodes."""
         request = self._state.request_or_none(pod)
-        asked = amounts(asks(request)) if request else ""  # ``now.error`` says why it is not known
+        asked = asked_text(request, {}) if request else ""  # ``now.error`` says why it is not known
         gang = self._state.gangs.gang_of(pod)
         members = self._state.gangs.members(gang.key)[:LISTED_NAMES] if gang else ()
         listed = sorted((shorten(m.key, KEY), shorten(m.node_name, KEY)) for m in members)

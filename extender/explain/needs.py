@@ -1,24 +1,80 @@
-"""Resources that a pod lacks on a node where it does not fit, as numbers and as a sentence."""
+"""Resources that a pod requests, and those that it lacks on a node where it does not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from extender.cluster.other_resources import left_text
 from extender.dialects import gpushare
 from extender.dialects.shared_gpus import MIG_PREFIX, is_nvidia
-from extender.explain.answers import Need
+from extender.explain.answers import Need, NeedKind
+from extender.explain.words import Said, Word
 from extender.untrusted.limits import KEY, LISTED_NAMES, NAME, shorten
+from extender.untrusted.visible import many
 from packing.fleet.feasibility import idle_gpus, largest_device, separation
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import fitting_gpus, share_mib
 from packing.model.node_spec import NodeSpec, Pool, resolve_on
 from packing.model.request import Request, Shares
 
-GPU_MEMORY = "memory of a GPU (MiB)"
-EACH_GPU = "memory of each GPU (MiB)"
-NO_DEVICES = "node does not have the devices that the pod's claims request"
+_TENTH_OF_A_GIB = 103  # MiB
+
+
+def asks(request: Request) -> dict[str, int | str]:
+    """A pod's request, by resource and unit."""
+    asked: dict[str, int | str] = {"cpu (milli)": request.cpu_milli, "memory (MiB)": request.memory_mib}
+    asked |= {shorten(name, KEY): count for name, count in request.devices[:LISTED_NAMES]}
+    if part := request.shares:
+        asked["GPUs"] = part.count
+        asked |= {"of each: compute (milli)": part.compute_milli} if part.compute_milli else {}
+        unit = gpushare.RESOURCE if part.resource == gpushare.RESOURCE else "memory (MiB)"
+        asked |= {f"of each: {unit}": part.memory_mib} if part.memory_mib else {}
+        asked |= {"of each: memory (milli)": part.memory_milli} if part.memory_milli else {}
+    if request.models is not None:
+        asked["models"] = shorten(", ".join(sorted(request.models)))
+    if request.device_mib:
+        asked["GiB on each GPU at least"] = f"{request.device_mib / 1024:g}"
+    asked |= {"only": "whole GPUs"} if request.whole else {}
+    return asked | ({"NVLink island": "required"} if request.island else {})
+
+
+def asked_text(request: Request, others: Mapping[str, str]) -> str:
+    """The request in one line; ``others``: amounts that Stowage does not place by."""
+    texts: list[object] = []
+    if cpu := request.cpu_milli:
+        texts.append(Word.CPUS(count=_number(cpu / 1000), s="s" * (cpu > 1000)))
+    if request.memory_mib:
+        texts.append(_size(request.memory_mib, Word.MEMORY_MIB, Word.MEMORY_GIB))
+    texts += [
+        Word.DEVICES(count=n, what=shorten(name, KEY)) for name, n in request.devices[:LISTED_NAMES] if n
+    ]
+    if part := request.shares:
+        parts = [Word.PART_COMPUTE(percent=f"{part.compute_milli / 10:g}")] if part.compute_milli else []
+        if part.memory_mib and part.resource == gpushare.RESOURCE:
+            parts.append(Word.DEVICES(count=part.memory_mib, what=part.resource))
+        elif part.memory_mib:
+            parts.append(_size(part.memory_mib, Word.PART_MIB, Word.PART_GIB))
+        parts += [Word.PART_MEMORY(percent=f"{part.memory_milli / 10:g}")] if part.memory_milli else []
+        gpus, of = many(part.count, "GPU"), " and ".join(map(str, parts))
+        each = Word.OF_GPU(parts=of) if part.count == 1 else Word.OF_EACH(parts=of, gpus=gpus)
+        texts.append(each if parts else gpus)
+    if request.models:
+        texts.append(Word.MODELS(names=shorten(", ".join(sorted(request.models)))))
+    if request.device_mib:
+        texts.append(Word.GIB_EACH(count=f"{request.device_mib / 1024:g}"))
+    texts += [Word.ONLY_WHOLE()] if request.whole else []
+    texts += [Word.ISLAND()] if request.island else []
+    texts += [f"{n} {name}" if n[:1].isdigit() else f"{name} {n}" for name, n in others.items() if n]
+    return ", ".join(map(str, texts))
+
+
+def _size(mib: int, small: Word, large: Word) -> Said:
+    return small(count=mib) if mib < _TENTH_OF_A_GIB else large(count=_number(mib / 1024))
+
+
+def _number(number: float) -> str:
+    return f"{number:,.2f}".rstrip("0").rstrip(".")
 
 
 def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
@@ -33,18 +89,19 @@ def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
     memory_mib = max(0, -(-int(fleet.arrays.free_memory[row]) >> 20))
     if cpu < request.cpu_milli:
         asked, free, total = (f"{milli / 1000:g}" for milli in (request.cpu_milli, cpu, spec.cpu_milli))
-        text = f"needs {asked} CPUs, {free} of {total} are free"
-        yield Need("cpu (milli)", request.cpu_milli, cpu, spec.cpu_milli, text)
+        text = str(Word.NEEDS_CPU(asked=asked, free=free, total=total))
+        yield Need("cpu (milli)", request.cpu_milli, cpu, spec.cpu_milli, text, NeedKind.CPU)
     if memory_mib < request.memory_mib:
         asked, free, total = _gib(request.memory_mib, memory_mib, spec.memory_mib)
-        text = f"needs {asked} GiB of memory, {free} of {total} are free"
-        yield Need("memory (MiB)", request.memory_mib, memory_mib, spec.memory_mib, text)
+        text = str(Word.NEEDS_MEMORY(asked=asked, free=free, total=total))
+        yield Need("memory (MiB)", request.memory_mib, memory_mib, spec.memory_mib, text, NeedKind.MEMORY)
     for name, count in request.devices[:LISTED_NAMES]:
         resource, name = fleet.names.resources.get(name), shorten(name, KEY)
         devices = 0 if resource is None else int(fleet.arrays.free_devices[resource, row])
         all_devices = 0 if resource is None else int(fleet.arrays.total_devices[resource, row])
         if devices < count:
-            text = f"needs {count} {name}, {left_text(max(0, devices), all_devices)}"
+            left = left_text(max(0, devices), all_devices)
+            text = str(Word.NEEDS_DEVICES(asked=count, what=name, left=left))
             yield Need(name, count, max(0, devices), all_devices, text)
         elif resource is not None and count > 1 and separation(fleet, request) == "require":
             yield from _missing_separate_gpus(fleet, row, request, resource, count)
@@ -59,9 +116,9 @@ def _missing_memory(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
     """Missing memory of the GPUs or shares."""
     if request.device_mib > (largest := int(largest_device(fleet, request)[row])):
         asked, has = _gib(request.device_mib, largest)
-        has = f"the largest here has {has}" if largest else "their size here is unknown"
-        text = f"needs {asked} GiB on each GPU or share, {has}"
-        yield Need(EACH_GPU, request.device_mib, largest, largest, text)
+        said = Word.LARGEST_HERE(size=has) if largest else Word.SIZE_UNKNOWN()
+        text, kind = str(Word.NEEDS_EACH(asked=asked, has=said)), NeedKind.EACH_GPU
+        yield Need("memory of each GPU (MiB)", request.device_mib, largest, largest, text, kind)
 
 
 def _missing_peers(fleet: Fleet, row: int, request: Request, spec: NodeSpec) -> Iterator[Need]:
@@ -71,8 +128,8 @@ def _missing_peers(fleet: Fleet, row: int, request: Request, spec: NodeSpec) -> 
         peers = max((sum(gpu in free for gpu in island) for island in spec.peers), default=0)
         if peers < part.count <= len(free):
             most = max(map(len, spec.peers))
-            text = f"needs {part.count} NVLink peers, {peers} of its {len(free)} free GPUs are"
-            yield Need("NVLink peers", part.count, peers, most, text)
+            text = str(Word.NEEDS_PEERS(asked=part.count, peers=peers, free=len(free)))
+            yield Need("NVLink peers", part.count, peers, most, text, NeedKind.PEERS)
     for name, count in request.devices[:LISTED_NAMES]:
         resource = fleet.names.resources.get(name)
         if resource is None or fleet.arrays.free_devices[resource, row] < count:
@@ -80,8 +137,8 @@ def _missing_peers(fleet: Fleet, row: int, request: Request, spec: NodeSpec) -> 
         peers, most = (int(of[resource, row]) for of in (fleet.arrays.free_peers, fleet.arrays.total_peers))
         if peers < count:
             free_devices = int(fleet.arrays.free_devices[resource, row])
-            text = f"needs {count} NVLink peers, {peers} of its {free_devices} free GPUs are sure to be"
-            yield Need("NVLink peers", count, peers, most, text)
+            text = str(Word.NEEDS_SURE_PEERS(asked=count, peers=peers, free=free_devices))
+            yield Need("NVLink peers", count, peers, most, text, NeedKind.PEERS)
 
 
 def _missing_separate_gpus(
@@ -91,8 +148,8 @@ def _missing_separate_gpus(
     idle = max(0, int(idle_gpus(fleet.arrays, resource)[row]))
     if idle < count:
         gpus = int((fleet.arrays.total_devices - fleet.arrays.surplus_devices)[resource, row])
-        text = f"needs {count} different GPUs, would get {replicas_given(fleet, row, request)}"
-        yield Need("different GPUs", count, idle, gpus, text)
+        text = str(Word.NEEDS_SEPARATE(asked=count, given=replicas_given(fleet, row, request)))
+        yield Need("different GPUs", count, idle, gpus, text, NeedKind.SEPARATE_GPUS)
 
 
 def _missing_gpus(fleet: Fleet, row: int, request: Request, part: Shares) -> Need | None:
@@ -112,23 +169,31 @@ def _missing_gpus(fleet: Fleet, row: int, request: Request, part: Shares) -> Nee
         return None
     largest = max((spec.gpus[gpu].memory_mib for gpu in gpus if fleet.arrays.shareable[gpu, row]), default=0)
     if 0 < largest < mib:
-        what, asked, has = GPU_MEMORY, f"{_gib(mib)[0]} GiB", f"{largest >> 10} GiB"
+        what, kind = "memory of a GPU (MiB)", NeedKind.GPU_MEMORY
+        asked, has = f"{_gib(mib)[0]} GiB", f"{largest >> 10} GiB"
         if part.resource == gpushare.RESOURCE:  # it counts units
-            what, asked, has = part.resource, f"{mib} {part.resource}", str(largest)
-        text = f"needs a GPU with {asked}, the largest GPU has {has}"
-        return Need(what, mib, max(memory.values(), default=0), largest, text)
+            what, kind, asked, has = (
+                part.resource,
+                NeedKind.GPUSHARE_UNITS,
+                f"{mib} {part.resource}",
+                str(largest),
+            )
+        text = str(Word.NEEDS_LARGER(asked=asked, largest=has))
+        return Need(what, mib, max(memory.values(), default=0), largest, text, kind)
     free_milli, free_mib = max(compute.values(), default=0), max(memory.values(), default=0)
     asked_gib, free_gib = _gib(mib, free_mib)
-    amounts = [f"{milli / 10:g} % of its compute"] * bool(milli) + [f"{asked_gib} GiB"] * bool(mib)
-    size = f" with {' and '.join(amounts)} free" if amounts else ""
-    if part.count > 1:
-        text = f"needs {part.count} GPUs{size.replace('its', 'their')}, {enough} of {len(gpus)} have that"
+    its, several = "their" if part.count > 1 else "its", part.count > 1
+    amounts = [str(Word.PERCENT_COMPUTE(percent=f"{milli / 10:g}", its=its))] * bool(milli)
+    amounts += [f"{asked_gib} GiB"] * bool(mib)
+    size, count = Word.WITH_FREE(amounts=" and ".join(amounts)) if amounts else "", len(gpus)
+    said = Word.NEEDS_ONE(size=size, gpus=count)
+    if several:
+        said = Word.NEEDS_GPUS(asked=part.count, size=size, enough=enough, gpus=count)
     elif len(amounts) == 1 and usable:
         freest = f"{free_milli / 10:g} %" if milli else f"{free_gib} GiB"
-        text = f"needs one GPU{size}, the largest of {len(gpus)} has {freest}"
-    else:
-        text = f"needs one GPU{size}, none of {len(gpus)} has that"
-    return Need(f"GPUs with {milli} milli and {mib} MiB", part.count, enough, len(gpus), text)
+        said = Word.NEEDS_ONE_OF(size=size, gpus=count, largest=freest)
+    what = f"GPUs with {milli} milli and {mib} MiB"
+    return Need(what, part.count, enough, count, str(said), NeedKind.GPUS)
 
 
 def _gib(*amounts_mib: int) -> list[str]:
@@ -144,18 +209,19 @@ def reduced(request: Request, needs: Iterable[Need]) -> Request | None:
     """The request reduced to the totals of these needs; None if that is impossible."""
     devices, part = dict(request.devices), request.shares
     for need in needs:
-        if need.what == "cpu (milli)":
-            request = replace(request, cpu_milli=need.total)
-        elif need.what == "memory (MiB)":
-            request = replace(request, memory_bytes=need.total << 20)
-        elif need.what == EACH_GPU:
-            request = replace(request, device_mib=need.total)
-        elif need.what in devices:
-            devices[need.what] = need.total
-        elif part and need.what in (GPU_MEMORY, part.resource):
-            part = replace(part, memory_mib=need.total)
-        else:
-            return None
+        match need.kind:
+            case NeedKind.CPU:
+                request = replace(request, cpu_milli=need.total)
+            case NeedKind.MEMORY:
+                request = replace(request, memory_bytes=need.total << 20)
+            case NeedKind.EACH_GPU:
+                request = replace(request, device_mib=need.total)
+            case NeedKind.DEVICES:
+                devices[need.what] = need.total
+            case NeedKind.GPU_MEMORY | NeedKind.GPUSHARE_UNITS if part:
+                part = replace(part, memory_mib=need.total)
+            case _:
+                return None
     return replace(request, devices=tuple(devices.items()), shares=part and replace(part, stacked=None))
 
 

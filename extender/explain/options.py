@@ -13,34 +13,17 @@ from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.dra.forecast import Forecast
 from extender.explain.answers import Option
 from extender.explain.needs import replicas_given
+from extender.explain.words import TERMS, Said, Word
 from extender.untrusted.limits import KEY, LISTED_NAMES, NAME, shorten
 from extender.verbs.evaluate import Evaluation, form_on, further_costs, separation_costs
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import allocation_of
 from packing.model.request import WHOLE, Request
 
-_TERMS = {
-    "slots": "uses room that other pods are expected to need",
-    "fill": "leaves a fraction of a GPU that is hard to use",
-    "stranding": "leaves free GPUs without enough CPU for them",
-    "unusable GPU": "leaves fractions of GPUs that no expected pod can use",
-    "domains": "breaks into a network domain that is mostly idle",
-    "end": "would be busy for longer because of the pod",
-    "islands": "splits an NVLink island that other pods are expected to need, or gives the pod no peers",
-    "device": "allocates more of a GPU, or a more valuable one, than other nodes would",
-    "gang": "is far from other members of the pod's gang, or has too little room near it for them",
-    "claims": "splits devices that other claims may need whole",
-    "spot": "is a spot node although the pod prefers others, or vice versa",
-    "NUMA": "spreads the pod over more NUMA nodes than it needs",
-    "less wanted": "allocates devices that the claims list as an alternative",
-    "parts of one GPU": "allocates several replicas or instances of the same GPU to a container",
-}
-"""Meaning of a positive term of the cost (``Policy.terms``, and the costs of forecasts)."""
 _NOT_ROOM = {
     *("islands", "domains", "end", "gang", "claims", "spot", "NUMA", "less wanted", "parts of one GPU")
 }
 """Terms that do not concern room."""
-_NO_COST = "uses no room that other pods are expected to need"
 _NOTHING = 0.005
 """GPUs that count as none: terms up to this are not put in words."""
 
@@ -75,18 +58,17 @@ def option_on(state: State, evaluation: Evaluation, index: int, name: str, score
 def _nvlink(state: State, row: int, name: str) -> str:
     spec, sources = state.fleet.specs[row], state.nodes.sources.get(name)
     if spec is None or sources is None or not sources.islands:
-        return "NVLink islands unknown"
+        return str(Word.NVLINK_UNKNOWN())
     sizes = " + ".join(str(len(island)) for island in spec.islands)
-    return (
-        f"NVLink islands of {sizes} GPUs ({sources.islands})" if sizes else f"no NVLink ({sources.islands})"
-    )
+    said = Word.NVLINK(sizes=sizes, source=sources.islands)
+    return str(said if sizes else Word.NO_NVLINK(source=sources.islands))
 
 
 def _largest_term(terms: dict[str, float]) -> str:
     """The largest cost of a placement, in words; "" for none."""
-    costs = {name: value for name, value in terms.items() if name in _TERMS}
+    costs = {name: value for name, value in terms.items() if name in TERMS}
     largest = _largest(costs)
-    return _TERMS[largest] if costs.get(largest, 0) > _NOTHING else _NO_COST * bool(costs)
+    return TERMS[largest] if costs.get(largest, 0) > _NOTHING else str(Word.NO_COST()) * bool(costs)
 
 
 def _largest(terms: dict[str, float]) -> str:
@@ -110,10 +92,15 @@ def compared(fleet: Fleet, found: Sequence[Placement], fitting: npt.NDArray[np.i
         return [placement.option for placement in found]
     best, *others = found
     if not others:
-        return [replace(best.option, why="the only node that fits")]
-    texts = ["; ".join(_kept(fleet, best, others[0], fitting)) or _by_costs(best, others[0], of_best=True)]
+        return [replace(best.option, why=str(Word.ONLY_NODE()))]
+    texts = [
+        "; ".join(map(str, _kept(fleet, best, others[0], fitting)))
+        or _by_costs(best, others[0], of_best=True)
+    ]
     for rival in others:
-        costs = "; ".join(_costs(fleet, rival.row, best.row)) or _by_costs(best, rival, of_best=False)
+        costs = "; ".join(map(str, _costs(fleet, rival.row, best.row))) or _by_costs(
+            best, rival, of_best=False
+        )
         texts.append("" if _largest(rival.option.terms) in _NOT_ROOM else costs)
     return [replace(p.option, why=text or p.option.why) for p, text in zip(found, texts, strict=True)]
 
@@ -123,49 +110,49 @@ def _by_costs(best: Placement, rival: Placement, *, of_best: bool) -> str:
     more = rival.option.cost - best.option.cost
     name = shorten((rival if of_best else best).option.node, NAME)
     if more <= _NOTHING:
-        return f"as good as {name}"
-    gpus = f"{more:.2g} more GPUs" if of_best else f"{more:.2g} GPUs less"
-    return f"leaves {gpus} for expected pods than {name}"
+        return str(Word.AS_GOOD(node=name))
+    return str((Word.MORE_ROOM if of_best else Word.LESS_ROOM)(gpus=f"{more:.2g}", node=name))
 
 
-def _kept(fleet: Fleet, best: Placement, other: Placement, fitting: npt.NDArray[np.int64]) -> Iterator[str]:
+def _kept(fleet: Fleet, best: Placement, other: Placement, fitting: npt.NDArray[np.int64]) -> Iterator[Said]:
     free, name = _free(fleet, best.row), shorten(other.option.node, NAME)
     with fleet.holding([allocation_of(fleet, best.row, best.request, best.option.gpus)]):
         is_full = _is_full(fleet, best.row)
     arrays, gpus = fleet.arrays, list(best.option.gpus)
     left = arrays.compute[gpus, best.row]
     if is_full:
-        yield f"fills {shorten(best.option.node, NAME)}"
+        yield Word.FILLS(node=shorten(best.option.node, NAME))
     elif best.request.shares and gpus and (left < arrays.compute_capacity[gpus, best.row]).all():
-        yield f"takes GPU{'s' * (len(gpus) > 1)} that others use already"
+        yield Word.TAKES_USED(s="s" * (len(gpus) > 1))
     if arrays.gpu_value[other.row] > arrays.gpu_value[best.row]:
-        yield f"keeps the {_model(fleet, other.row)} of {name}, worth more than its {_model(fleet, best.row)}"
+        better, model = _model(fleet, other.row), _model(fleet, best.row)
+        yield Word.KEEPS_MODEL(better=better, node=name, model=model)
     idle = fitting[_idle(fleet)[fitting]].tolist()
     if idle and best.row not in idle:
         spec = fleet.specs[idle[0]]
         only = shorten(spec.name if spec else "", NAME)
-        yield f"keeps {only if len(idle) == 1 else f'{len(idle)} idle nodes'} whole"
+        yield Word.KEEPS_NODE(node=only) if len(idle) == 1 else Word.KEEPS_NODES(count=len(idle))
     if other.row in idle and best.row not in idle:
         return
     if mig := [resource for resource, _ in best.request.devices if resource.startswith(MIG_PREFIX)]:
         counts = {r: (_devices(fleet, best.row, r), _devices(fleet, other.row, r)) for r in mig}
         yield from (
-            f"leaves {there} x {shorten(resource.removeprefix(MIG_PREFIX), KEY)} free on {name}"
+            Word.LEAVES_MIG(count=there, profile=shorten(resource.removeprefix(MIG_PREFIX), KEY), node=name)
             for resource, (here, there) in counts.items()
             if there > here
         )
     elif (there := _free(fleet, other.row)) > free + _NOTHING:
-        yield f"leaves {there:.3g} GPU{'s' * (there != 1)} free together on {name}"
+        yield Word.LEAVES_TOGETHER(count=f"{there:.3g}", s="s" * (there != 1), node=name)
 
 
-def _costs(fleet: Fleet, row: int, best: int) -> Iterator[str]:
+def _costs(fleet: Fleet, row: int, best: int) -> Iterator[Said]:
     whole, free = _idle(fleet), _free(fleet, row)
     if whole[row] and not whole[best]:
-        yield "breaks up an idle node"
+        yield Word.BREAKS_IDLE()
     elif free > _free(fleet, best) + _NOTHING and free > 1:
-        yield f"splits {free:.3g} free GPUs that would stay together"
+        yield Word.SPLITS(count=f"{free:.3g}")
     if fleet.arrays.gpu_value[row] > fleet.arrays.gpu_value[best]:
-        yield f"takes a more valuable {_model(fleet, row)}"
+        yield Word.TAKES_MODEL(model=_model(fleet, row))
 
 
 def _free(fleet: Fleet, row: int) -> float:

@@ -12,12 +12,13 @@ from extender.cluster.census import CensusTaker, counts_units, pods_waiting_for_
 from extender.cluster.permitted_rows import ZONE
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, not_offered, unoffered
-from extender.explain.answers import NodeLine, Overview, StartForecast, Verdict, WaitingLine, amounts
+from extender.explain.answers import NodeLine, Overview, StartForecast, Verdict, WaitingLine
 from extender.explain.candidates import Candidates, candidates_of
 from extender.explain.fleet_row import labels_of
 from extender.explain.job_runs import controller_text
 from extender.explain.pod import explain
 from extender.explain.room import held_without_gpus
+from extender.explain.words import Word
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import many
@@ -123,7 +124,8 @@ def waiting_line(
     explanation = explain(state, pod, candidates)
     verdict = explanation.verdict
     if pod.nominated_node and not explanation.error:
-        verdict = Verdict(f"waits for room on {pod.nominated_node}")
+        why = Word.RESERVED(node=pod.nominated_node)
+        verdict = Verdict(str(why), kind=why.word.name)
     return WaitingLine(
         pod=shorten(pod.key, KEY),
         queue=state.rights.queues.name_of(pod),
@@ -133,7 +135,7 @@ def waiting_line(
         why=shorten(verdict.why),
         lacks=shorten(verdict.lacks),
         advice=shorten(next(iter(verdict.ways), "")),
-        asked=amounts(explanation.asks),
+        asked=explanation.asked,
         labels=labels_of(pod.labels),
         starts=starts,
         job=controller_text(pod),

@@ -19,38 +19,47 @@ import numpy.typing as npt
 from extender.cluster.gang_placement import WaitingMembers
 from extender.cluster.other_resources import Lack, asked_by, lacking_on
 from extender.cluster.state import State
-from extender.cluster.unoffered import unoffered_note, unoffered_text
-from extender.dialects import gpushare
+from extender.cluster.unoffered import unoffered_counts, unoffered_note
 from extender.dialects.pod_request import WHOLE_GPU, as_whole
 from extender.dialects.pod_resources import RequestError
-from extender.dra.forecast import ELSEWHERE, Forecast
-from extender.dra.node_search import NOTHING_FITS
-from extender.explain.advice import RANKS, TOO_SMALL, advice_on, doubts, refused_text
-from extender.explain.answers import EvictorMode, Explanation, NodeAnswer, Refusal, Verdict
+from extender.dra.forecast import Forecast
+from extender.dra.node_search import NoDevices
+from extender.explain.advice import advice_on, doubts, misaligned_pod
+from extender.explain.answers import EvictorMode, Explanation, NeedKind, NodeAnswer, Refusal
 from extender.explain.candidates import Candidates, all_candidates
+from extender.explain.corrections import is_manifest, written_as
+from extender.explain.fixes import Finding, Rank
 from extender.explain.hints import (
-    NO_GPU,
-    OF_DEFAULT,
+    admission_problem,
     claims_asked,
     describe_gang,
-    gates_text,
+    gates_said,
     hints,
     of_classes,
     uncounted_resources,
 )
-from extender.explain.needs import NO_DEVICES, missing_needs
+from extender.explain.needs import asked_text, asks, missing_needs
 from extender.explain.options import Placement, compared, option_on
 from extender.explain.room import evictions_for, fit_at_once
 from extender.explain.rule_changes import lacking
-from extender.explain.verdict import TOO_LARGE, Question, and_then, decide, of_hint, with_layout_change
-from extender.explain.words import Hint, Kind, admission_problem, is_manifest, written_as
+from extender.explain.verdict import (
+    RANKS,
+    TOO_SMALL,
+    Conclusion,
+    Question,
+    and_then,
+    decide,
+    of_finding,
+    with_layout_change,
+)
+from extender.explain.words import Said, Word
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import Bytes, NodeNames
 from extender.queues.gang_words import GANG, GANG_MIN, words_of
 from extender.settings import Settings
 from extender.source.workloads import Template
 from extender.untrusted.limits import GANG_READ, KEY, LISTED_NAMES, shorten
-from extender.untrusted.visible import many
+from extender.untrusted.visible import listed, many
 from extender.verbs.evaluate import Evaluation, codes_for, evaluate, fitting_scores, form_on, hosts_when_empty
 from extender.verbs.eviction.promising import shortfall
 from extender.verbs.gang_fit import Supposed, gang_would_fit, wants_dra, with_gang_check
@@ -62,8 +71,10 @@ from packing.model.request import Request
 BEST = 3
 """Maximum number of fitting nodes shown."""
 _MENDS = 4
-_PLAIN = {NO_GPU, OF_DEFAULT}
+_PLAIN = {Word.NO_GPU, Word.OF_DEFAULT}
 """Notes that are not problems for a pod without GPUs."""
+_NAMED = 4
+_WITHOUT_GPUS = (NeedKind.CPU, NeedKind.MEMORY, NeedKind.COUNT, NeedKind.BYTES)
 _UNKNOWN_REASONS = 20
 """Maximum number of reasons shown for unknown devices: they may quote text of others."""
 Flags = npt.NDArray[np.bool_]
@@ -83,7 +94,7 @@ def explain(
         return _explain(state, pod, candidates, now, settings)
     with state.gangs.supposing(_released_gang(state, pod)):
         found = _explain(state, replace(pod, gates=()), candidates, None, settings)
-    return replace(found, held=gates_text(pod), gang=describe_gang(state, pod), plain=False)
+    return replace(found, held=str(gates_said(pod)), gang=describe_gang(state, pod), plain=False)
 
 
 def explain_template(
@@ -109,23 +120,25 @@ def explain_template(
         if not found.fits:
             return found
         together, all_fit = _together(state, state.admission.as_created(pod)[0], template.copies)
-        hints = *filter(None, [together]), *found.hints
-        return replace(found, hints=hints, plain=found.plain and all_fit)
+        if together is None:
+            return replace(found, plain=found.plain and all_fit)
+        texts, kinds = (together.text, *found.hints), (together.said.word.name, *found.hint_kinds)
+        return replace(found, hints=texts, hint_kinds=kinds, plain=found.plain and all_fit)
 
 
-def _together(state: State, pod: Pod, copies: int) -> tuple[str, bool]:
-    """How many of the pods that belong together fit at once, in words, "" for a single pod or if unknown; and
-    whether all do, as far as is known."""
+def _together(state: State, pod: Pod, copies: int) -> tuple[Finding | None, bool]:
+    """How many of the pods that belong together fit at once, None for a single pod or if unknown; and whether
+    all do, as far as is known."""
     gang, request = state.gangs.gang_of(pod), state.request_of(pod)
     if gang is None:
         fit = fit_at_once(state, pod, request, copies) if copies > 1 else 0
-        text = f"Of the {copies} such pods of its workload {fit} fit at once." if fit else ""
-        return text, fit in (0, copies)
+        finding = Finding(Word.FIT_AT_ONCE(copies=copies, fit=fit)) if fit else None
+        return finding, fit in (0, copies)
     if gang.to_place < 2 or wants_dra(state, WaitingMembers(pod, request)):
-        return "", True
+        return None, True
     whole = gang_would_fit(state, pod, request, Supposed(state.nodes))
-    then = "fit now" if whole else "fit only once pods have ended or were evicted"
-    return f"The {gang.to_place} pods that must start together {then}.", whole
+    word = Word.TOGETHER_NOW if whole else Word.TOGETHER_LATER
+    return Finding(word(pods=gang.to_place)), whole
 
 
 def _in_gang(template: Template) -> Template:
@@ -145,66 +158,100 @@ def _explain(
     settings: Settings | None,
     mends: int = _MENDS,
 ) -> Explanation:
+    return _explained(state, pod, candidates, now, settings, mends)[0]
+
+
+def _explained(
+    state: State,
+    pod: Pod,
+    candidates: Candidates | None,
+    now: float | None,
+    settings: Settings | None,
+    mends: int = _MENDS,
+) -> tuple[Explanation, Conclusion]:
     """``mends``: number of mistakes corrected one after the other, to report the next obstacle."""
     node = "" if is_manifest(pod) or pod.misaligned else pod.node_name
     pod, notes = _as_new(state, pod, node)
-    found_hints = hints(state, pod)
+    findings = hints(state, pod)
     if problem := _request_problem(state, pod):
-        texts = tuple(hint.text for hint in found_hints)
-        return Explanation(shorten(pod.key, KEY), error=problem, hints=texts, verdict=Verdict(problem))
+        found, (texts, kinds) = Conclusion(problem), _shown(findings)
+        error = Explanation(shorten(pod.key, KEY), error=str(problem), hints=texts, hint_kinds=kinds)
+        return replace(error, verdict=found.verdict()), found
     request, candidates = state.request_of(pod), candidates or all_candidates(state, pod)
     names, evaluation, used_up = _evaluated(state, pod, request, candidates)
-    passed_over = Counter({rule.text: len(nodes) for rule, nodes in candidates.passed_over.items()})
+    passed_over = Counter({str(rule.said): len(nodes) for rule, nodes in candidates.passed_over.items()})
     passed_over += Counter(candidates.used_up[name].reason for name in used_up)
     fits, *_ = _by_forecast(evaluation)
     scores = fitting_scores(np.where(fits, Reason.FITS, -1).astype(np.int8), evaluation.cost, evaluation.keys)
     explanation = explain_evaluation(state, names, evaluation, scores, _counted(passed_over))
     unchecked = not_checked(state, pod)
-    evictions, verdict = None, _verdict_if_any_fits(explanation, found_hints, unchecked)
-    if verdict is None:
+    evictions = None
+    if (known := _if_any_fits(explanation, findings, unchecked)) is not None:
+        found = known
+    else:
         if now is not None and not node:
             evictor: EvictorMode = settings.evictor if settings else "unknown"
             evictions = evictions_for(state, pod, [*names, *candidates.excluded], now, evictor)
         refusals = *explanation.refusals, *_used_up(candidates, used_up)
         asked = Question(state, pod, request, candidates, refusals, evictions, now, settings)
-        verdict = _with_next(asked, decide(asked, found_hints), found_hints, mends)
-        verdict = with_layout_change(asked, verdict)
-        evictions = None if verdict.why == TOO_LARGE else evictions
-    notes += [hint.text for hint in found_hints if hint.text != verdict.why]
-    notes += _part_instead(state, pod, request, candidates, explanation)
+        found = _with_next(asked, decide(asked, findings), mends)
+        found = with_layout_change(asked, found)
+        evictions = None if found.said.word is Word.TOO_LARGE else evictions
+    notes += [finding for finding in findings if finding is not found.finding]
+    notes += _share_instead(state, pod, request, candidates, explanation)
     notes += doubts(state, pod, (name for name, fit in zip(names, fits, strict=True) if fit))
-    if request.wants_gpu and any(word in verdict.lacks.lower() for word in ("gpu", "mig-")):
-        notes += filter(None, [unoffered_text(state)])
+    if request.wants_gpu and any(need.kind not in _WITHOUT_GPUS for need in found.lacks):
+        notes += _hidden_gpus(state)
+    others = _asked_of_others(state, pod)
+    words = {note.said.word for note in notes}
+    is_plain = bool(explanation.fits) and not explanation.gang
+    texts, hint_kinds = _shown(notes)
     return replace(
         explanation,
-        asks=explanation.asks | _asked_of_others(state, pod),
+        asks={**explanation.asks, **others},
+        asked=asked_text(request, others),
         node=node,
         unchecked=unchecked,
-        hints=tuple(notes),
+        hints=texts,
+        hint_kinds=hint_kinds,
         evictions=evictions,
-        verdict=verdict,
-        plain=bool(explanation.fits) and not explanation.gang and NO_GPU in notes and {*notes} <= _PLAIN,
-    )
+        verdict=found.verdict(),
+        plain=is_plain and Word.NO_GPU in words and words <= _PLAIN,
+    ), found
 
 
-def _as_new(state: State, pod: Pod, node: str) -> tuple[Pod, list[str]]:
+def _shown(findings: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The texts of these findings, and the names of their words."""
+    return tuple(f.text for f in findings), tuple(f.said.word.name for f in findings)
+
+
+def _as_new(state: State, pod: Pod, node: str) -> tuple[Pod, list[Finding]]:
     """The pod as pending, or for a pod that runs on the ``node`` a pending copy; and what admission adds,
     or why kubelet rejected it."""
     if node:
         pod = replace(pod, uid=f"{pod.uid}-copy", node_name="", claims=())
     pod, added = state.admission.as_created(pod)
-    refused = refused_text(state, pod)
+    refused = misaligned_pod(state, pod)
     pod = replace(pod, node_name="", phase="Pending") if refused else pod
-    return pod, [*filter(None, [added, refused])]
+    notes = Finding(Word.ADDED(what=added)) if added else None, refused
+    return pod, [*filter(None, notes)]
 
 
-def _request_problem(state: State, pod: Pod) -> str:
-    """Why the pod fits nowhere, whatever is free on nodes; "" for no reason."""
+def _request_problem(state: State, pod: Pod) -> Said | None:
+    """Why the pod fits nowhere, whatever is free on nodes; None for no reason."""
     try:
         state.request_of(pod)
     except RequestError as error:
-        return shorten(str(error))
-    return shorten(admission_problem(pod)) if is_manifest(pod) else ""
+        return Word.INVALID(problem=shorten(str(error)))
+    return admission_problem(pod) if is_manifest(pod) else None
+
+
+def _hidden_gpus(state: State) -> Iterator[Finding]:
+    """Nodes with GPUs that are not offered, in descending order of their number."""
+    counts = sorted(unoffered_counts(state).items(), key=lambda entry: (-entry[1], entry[0]))
+    if counts:
+        texts = [f"{shorten(name, KEY)} ({count or 'unknown'})" for name, count in counts]
+        yield Finding(Word.HIDDEN_GPUS(nodes=listed(texts, _NAMED, " nodes")))
 
 
 def _evaluated(
@@ -222,38 +269,35 @@ def _evaluated(
     return names, evaluation, used_up
 
 
-def _asked_of_others(state: State, pod: Pod) -> dict[str, int | str]:
+def _asked_of_others(state: State, pod: Pod) -> dict[str, str]:
     """Requests of the pod that Stowage does not place by."""
     asked = uncounted_resources(pod) | of_classes(pod) | claims_asked(state, pod)
     return {shorten(name, KEY): text for name, text in asked.items()}
 
 
-def _part_instead(
+def _share_instead(
     state: State, pod: Pod, request: Request, candidates: Candidates, found: Explanation
-) -> Iterator[str]:
-    """A note if the best node allocates a share of a GPU to a pod that does not state its needs, although
-    whole GPUs are free for it."""
+) -> Iterator[Finding]:
+    """Whether the best node allocates a share of a GPU to a pod that does not state its needs, although whole
+    GPUs are free for it."""
     if not found.best or as_whole(request) == request:
         return
     best, names = found.best[0], NodeNames.of(candidates.names)
     gets = device_on(state.fleet, state.fleet.rows[best.node], request)
     if gets and not gets.whole and evaluate(state, pod, as_whole(request), names).certain.any():
-        what = best.gives or "a fraction of a GPU"
-        yield (
-            f"On {best.node} it is allocated {what}; whole GPUs are free elsewhere. For a whole GPU set "
-            f"{written_as('annotations', {WHOLE_GPU: 'true'})}."
-        )
+        share, annotation = best.gives or Word.A_FRACTION(), written_as("annotations", {WHOLE_GPU: "true"})
+        yield Finding(Word.SHARE_INSTEAD(node=best.node, share=share, annotation=annotation))
 
 
-def _with_next(asked: Question, verdict: Verdict, hints: Iterable[Hint], mends: int) -> Verdict:
-    """The verdict, and the next obstacle once its decisive mistake is corrected."""
-    mended = next((hint.mended for hint in hints if hint.text == verdict.why), None)
+def _with_next(asked: Question, found: Conclusion, mends: int) -> Conclusion:
+    """The conclusion, and the next obstacle once its decisive mistake is corrected."""
+    mended = found.fixes[0].pod if found.finding and found.fixes else None
     if mended is None or not mends:
-        return verdict
+        return found
     keeps_rules = mended.spec is asked.pod.spec
     candidates = asked.candidates if keeps_rules else None
-    then = _explain(asked.state, mended, candidates, asked.now, asked.settings, mends - 1)
-    return and_then(verdict, then.verdict)
+    _, then = _explained(asked.state, mended, candidates, asked.now, asked.settings, mends - 1)
+    return and_then(found, then)
 
 
 def _released_gang(state: State, pod: Pod) -> list[Pod]:
@@ -288,16 +332,16 @@ def not_checked(state: State, pod: Pod) -> tuple[str, ...]:
     return (*volumes, *pod.unchecked)
 
 
-def _verdict_if_any_fits(
-    found: Explanation, hints: Iterable[Hint], unchecked: Sequence[str]
-) -> Verdict | None:
-    first = next((hint for hint in hints if hint.kind is Kind.NEVER), None)
+def _if_any_fits(
+    found: Explanation, findings: Iterable[Finding], unchecked: Sequence[str]
+) -> Conclusion | None:
+    first = next((finding for finding in findings if finding.rank is Rank.NEVER), None)
     if first and (found.fits or found.unknown):
-        return of_hint(first)
+        return of_finding(first)
     if found.fits:
-        doubt = f" (not checked: {', '.join(unchecked)})" if unchecked else ""
-        return Verdict(f"fits on {many(found.fits, 'node')}{doubt}")
-    return Verdict(f"not known: {next(iter(found.unknown))}") if found.unknown else None
+        doubt = Word.NOT_CHECKED(filters=", ".join(unchecked)) if unchecked else ""
+        return Conclusion(Word.FITS(nodes=many(found.fits, "node"), doubt=doubt))
+    return Conclusion(Word.UNKNOWN(why=next(iter(found.unknown)))) if found.unknown else None
 
 
 def explain_evaluation(
@@ -332,6 +376,7 @@ def explain_evaluation(
     return Explanation(
         pod=shorten(pod.key, KEY),
         asks=asks(request),
+        asked=asked_text(request, {}),
         gang=describe_gang(state, pod),
         nodes=len(names),
         fits=fitting.size,
@@ -340,26 +385,6 @@ def explain_evaluation(
         unknown=_counted(Counter(shorten(evaluation.forecasts[i].problem) for i in np.flatnonzero(unknown))),
         passed_over=passed_over or {},
     )
-
-
-def asks(request: Request) -> dict[str, int | str]:
-    """A pod's request, by resource and unit."""
-    asked: dict[str, int | str] = {"cpu (milli)": request.cpu_milli, "memory (MiB)": request.memory_mib}
-    asked |= {shorten(name, KEY): count for name, count in request.devices[:LISTED_NAMES]}
-    if part := request.shares:
-        asked["GPUs"] = part.count
-        asked |= {"of each: compute (milli)": part.compute_milli} if part.compute_milli else {}
-        in_mib = (
-            "of each: aliyun.com/gpu-mem" if part.resource == gpushare.RESOURCE else "of each: memory (MiB)"
-        )
-        asked |= {in_mib: part.memory_mib} if part.memory_mib else {}
-        asked |= {"of each: memory (milli)": part.memory_milli} if part.memory_milli else {}
-    if request.models is not None:
-        asked["models"] = shorten(", ".join(sorted(request.models)))
-    if request.device_mib:
-        asked["GiB on each GPU at least"] = f"{request.device_mib / 1024:g}"
-    asked |= {"only": "whole GPUs"} if request.whole else {}
-    return asked | ({"NVLink island": "required"} if request.island else {})
 
 
 def _by_forecast(evaluation: Evaluation) -> tuple[Flags, Flags, Flags]:
@@ -376,21 +401,26 @@ def _by_forecast(evaluation: Evaluation) -> tuple[Flags, Flags, Flags]:
 
 
 def _by_claims(names: NodeNames, forecasts: Sequence[Forecast], refused: Flags) -> Iterator[Refusal]:
-    elsewhere = refused & np.array([forecast.problem == ELSEWHERE for forecast in forecasts], bool)
+    elsewhere = refused & np.array([forecast.problem == NoDevices.ELSEWHERE for forecast in forecasts], bool)
     why = {forecasts[i].problem for i in np.flatnonzero(refused & ~elsewhere).tolist()}
-    of_pod = why.pop() if len(why) == 1 and NOTHING_FITS not in why else NO_DEVICES
-    for reason, where in ((of_pod, refused & ~elsewhere), (ELSEWHERE, elsewhere)):
+    reason, kind = str(Word.NO_DEVICES()), Word.NO_DEVICES
+    if len(why) == 1 and NoDevices.NOTHING_FITS not in why:
+        reason, kind = why.pop(), Word.BY_CLAIMS
+    for text, word, where in (
+        (reason, kind, refused & ~elsewhere),
+        (str(Word.CLAIM_ELSEWHERE()), Word.CLAIM_ELSEWHERE, elsewhere),
+    ):
         if where.any():
-            nearest, helps = names[int(where.argmax())], reason == NO_DEVICES
-            count = int(where.sum())
-            yield Refusal(reason, count, eviction_helps=helps, nearest=nearest, can_host=count)
+            nearest, count = names[int(where.argmax())], int(where.sum())
+            helps = word is Word.NO_DEVICES
+            yield Refusal(text, count, helps, nearest, can_host=count, kind=word.name)
 
 
 def _counted(counts: Counter[str]) -> dict[str, int]:
     """How often each reason occurs, the most frequent first; the rarest of many are counted as one."""
     shown = dict(counts.most_common(_UNKNOWN_REASONS))
     others = counts.total() - sum(shown.values())
-    return shown | ({"other reasons": others} if others else {})
+    return shown | ({str(Word.OTHER_REASONS()): others} if others else {})
 
 
 def _refusal(
@@ -398,14 +428,21 @@ def _refusal(
 ) -> Refusal:
     refused = np.flatnonzero(evaluation.codes == reason)
     nearest = int(refused[np.argmin(shortfall(fleet, evaluation.rows[refused], evaluation.request))])
-    about_size = reason.eviction_helps or RANKS.get(reason.text) == TOO_SMALL
+    about_size = reason.eviction_helps or RANKS.get(reason.name) == TOO_SMALL
     needs = missing_needs(fleet, int(evaluation.rows[nearest]), evaluation.request) if about_size else ()
     can_host = int(hosts[refused].sum())
     advice = ""
     if can_host or not reason.eviction_helps:
         advice = advice_on(state, fleet, evaluation.pod, evaluation.request, names[nearest], reason)
     return Refusal(
-        reason.text, refused.size, reason.eviction_helps, names[nearest], tuple(needs), advice, can_host
+        reason.text,
+        refused.size,
+        reason.eviction_helps,
+        names[nearest],
+        tuple(needs),
+        advice,
+        can_host,
+        reason.name,
     )
 
 
@@ -427,7 +464,7 @@ def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
             node = state.nodes.get(name)
             forecast = evaluation.forecasts[index] if evaluation.forecasts else None
             if node is not None and (rejection := candidates.rejection(node)):
-                yield NodeAnswer(name, fits=False, reason=rejection.text)
+                yield NodeAnswer(name, fits=False, reason=str(rejection.said))
             elif reason is not Reason.FITS:
                 needs = [need.text for need in missing_needs(fleet, row, request)]
                 lacks = *needs, *filter(None, [shorten(unoffered_note(state, name))])
@@ -435,12 +472,12 @@ def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
                 yield NodeAnswer(name, fits=False, reason=reason.text, lacks=lacks, advice=advice)
             elif forecast and (forecast.problem or forecast.refused):
                 fits = False if forecast.refused else None
-                yield NodeAnswer(name, fits=fits, reason=shorten(forecast.problem or NO_DEVICES))
+                yield NodeAnswer(name, fits=fits, reason=shorten(forecast.problem or str(Word.NO_DEVICES())))
             elif node is not None and (used_up := tuple(lacking_on(state, node, asked_by(pod)))):
                 lacks = tuple(lack.text for lack in used_up[:LISTED_NAMES])
                 yield NodeAnswer(name, fits=False, reason=used_up[0].reason, lacks=lacks)
             else:
                 option = option_on(state, evaluation, index, name, None)
                 doubt = shorten(state.numa.doubt(pod, name))
-                known = f"NUMA is unknown: {doubt}" if doubt else ""
+                known = str(Word.NUMA_DOUBT(why=doubt)) if doubt else ""
                 yield NodeAnswer(name, True, reason.text, (), known, option.cost, option.terms)

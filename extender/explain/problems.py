@@ -13,7 +13,7 @@ from extender.cluster.factory import prior_of
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, not_offered, unoffered, unoffered_counts
 from extender.dialects import stowage
-from extender.explain.advice import ADVICE
+from extender.explain.words import ADVICE
 from extender.k8s.mig_change import ANNOTATION, mig_change_of
 from extender.k8s.objects import Node
 from extender.settings import DEFAULT_QUEUES, Queue, Settings
@@ -140,7 +140,7 @@ def _of_nodes(state: State) -> Iterator[Problem]:
     for name in sorted(state.overcommitted):
         yield Problem("node", name, Reason.OVERCOMMITTED.text, ADVICE[Reason.OVERCOMMITTED])
     for name, text in sorted(state.nodes.problems.items()):
-        advice = _NODE_CLOSED if text.startswith("node accepts no pods") else _NODE
+        advice = _NODE if name in state.nodes.sources else _NODE_CLOSED
         yield Problem("node", shorten(name, KEY), shorten(text), advice)
     for name, text in sorted(state.numa.problems.items()):
         yield Problem("node", shorten(name, KEY), shorten(text), _NODE)

@@ -12,7 +12,9 @@ from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.permitted_rows import PermittedRows
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError, effective_requests
-from extender.explain.answers import Actor, EvictionOption, Evictions, EvictorMode, Refusal
+from extender.explain.answers import Actor, EvictionOption, Evictions, EvictorMode, NeedKind, Refusal
+from extender.explain.fixes import Fix
+from extender.explain.words import Word
 from extender.inventory.devices import LAYOUT_LABEL
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, milli, whole
@@ -42,21 +44,16 @@ from packing.plan.move_rule import MoveRule
 
 _TRIED, _LAYOUTS = 24, 256
 """Maximum number of pods tried on other nodes, and of nodes tried with another MIG layout."""
-_WHO = {
-    "on": "wait: the evictor moves other pods once this one has been pending long enough: ",
-    "recommend": "let the evictor move others (evictor: on, consolidation: on): ",
-}
+_WHO = {"on": Word.MOVES_BY_EVICTOR, "recommend": Word.LET_MOVE}
 _EMPTIED = 2000
 """Maximum number of pods removed to test whether a gang would fit without them."""
 _NAMED = 3
 BEST = 3
 """Maximum number of nodes shown where evictions help."""
-NOT_ENOUGH = "evicting all evictable pods there is not enough"
-DEARER = "evictions there cost more"
 
 
-def room_by_others(state: State, pod: Pod, settings: Settings | None, now: float) -> str:
-    """Who could move elsewhere so that the pod fits, or its whole gang, and who does it; "" if no few moves
+def room_by_others(state: State, pod: Pod, settings: Settings | None, now: float) -> Fix | None:
+    """Who could move elsewhere so that the pod fits, or its whole gang, and who does it; None if no few moves
     are known to be enough. ``settings`` of the evictor, None if they are not known; ``now`` in Unix seconds.
     """
     permitted, pods = PermittedRows(state), starting_together(state, pod)
@@ -70,30 +67,27 @@ def room_by_others(state: State, pod: Pod, settings: Settings | None, now: float
     for rule in ((usual, None) if mode != "off" else (None,)) if pods else ():
         room = room_by_moves(state, pods, nodes_of, now, most=usual.moves, rule=rule, questions=_TRIED)
         if room:
-            return f"{_WHO[mode] if rule else ''}{would_make_room(room)}"
-    return ""
+            return Fix((_WHO[mode] if rule else Word.MOVES)(moves=would_make_room(room)))
+    return None
 
 
-def layout_change_for(state: State, pod: Pod, settings: Settings | None, now: float) -> str:
-    """Which node that nobody uses could get another MIG layout so that the pod fits, and who does it; "" for
-    none. ``settings`` of the evictor, None if they are not known; ``now`` in Unix seconds."""
+def layout_change_for(state: State, pod: Pod, settings: Settings | None, now: float) -> Fix | None:
+    """Which node that nobody uses could get another MIG layout so that the pod fits, and who does it; None
+    for none. ``settings`` of the evictor, None if they are not known; ``now`` in Unix seconds."""
     request = state.request_or_none(pod)
     if request is None or not gpus_asked(request):
-        return ""
+        return None
     given = settings or Settings()
     found = (open_candidate(state, node, now) for node in state.nodes.values() if LAYOUT_LABEL in node.labels)
     idle = [node for node in islice(filter(None, found), _LAYOUTS) if node.is_idle]
     seconds = given.mig_layout_seconds
     changes = possible_changes(state, given, idle, [pod], lambda node: node.gpus * seconds)
     if (change := next(filter(None, changes), None)) is None:
-        return ""
+        return None
     if given.mig_layouts == "on":
-        return f"wait: the evictor changes MIG layouts once waiting has cost as much: {would_change(change)}"
+        return Fix(Word.WAIT_LAYOUT(change=would_change(change)))
     name, layout = shorten(change.name, KEY), shorten(change.layout.name, KEY)
-    paste = f"kubectl label node {name} {LAYOUT_LABEL}={layout} --overwrite"
-    return (
-        f"give {name}, which nobody uses, MIG layout {layout}: {paste} (or let the evictor: mig_layouts: on)"
-    )
+    return Fix(Word.GIVE_LAYOUT(node=name, layout=layout, label=LAYOUT_LABEL))
 
 
 def fit_at_once(state: State, pod: Pod, request: Request, count: int) -> int:
@@ -129,21 +123,23 @@ def _fits_without(state: State, pod: Pod, request: Request, node: str, *left: Al
     return not state.gang_check or gang_would_fit(state, pod, request, Supposed(state.nodes, left))
 
 
-def others_without_gpus(state: State, pod: Pod, request: Request, refusal: Refusal) -> str:
-    """Pods without GPUs that hold the missing CPU or memory of the nearest node, in words; "" if moving them
-    would not suffice. Pods of DaemonSets and static pods are not moved."""
-    lacking = next((need.what for need in refusal.lacks if need.what in ("cpu (milli)", "memory (MiB)")), "")
+def others_without_gpus(state: State, pod: Pod, request: Request, refusal: Refusal) -> Fix | None:
+    """Pods without GPUs that hold the missing CPU or memory of the nearest node; None if moving them would
+    not suffice. Pods of DaemonSets and static pods are not moved."""
+    kinds = (need.kind for need in refusal.lacks)
+    lacking = next((kind for kind in kinds if kind in (NeedKind.CPU, NeedKind.MEMORY)), None)
     held = held_without_gpus(state, refusal.nearest) if lacking else []
     left = (taken for _, taken in held)
     if not held or not _fits_without(state, pod, request, refusal.nearest, *left):
-        return ""
-    is_cpu = lacking == "cpu (milli)"
+        return None
+    is_cpu = lacking is NeedKind.CPU
     sizes = {other.key: taken.cpu_milli if is_cpu else taken.memory_mib for other, taken in held}
     total = sum(sizes.values())
-    holds = f"{total / 1000:g} CPUs" if is_cpu else f"{total >> 10} GiB of memory"
+    holds = Word.CPUS(count=f"{total / 1000:g}", s="s" * (total != 1000))
     largest = sorted(sizes, key=lambda key: (-sizes[key], key))
     named = listed([shorten(key, KEY) for key in largest], _NAMED)
-    return f"move pods without GPUs off {refusal.nearest}, where they hold {holds}: {named}"
+    amount = holds if is_cpu else Word.MEMORY_GIB(count=total >> 10)
+    return Fix(Word.MOVE_WITHOUT_GPUS(node=refusal.nearest, amount=amount, pods=named))
 
 
 def held_without_gpus(state: State, node: str) -> list[tuple[Pod, Allocation]]:
@@ -215,8 +211,8 @@ def evictions_for(
     not_enough = len(lacking) - len(plans) - useless
     elsewhere = {
         Reason.GANG_DOES_NOT_FIT.text: useless,
-        DEARER: len(plans) - len(shown),
-        NOT_ENOUGH: not_enough,
+        str(Word.DEARER()): len(plans) - len(shown),
+        str(Word.NOT_ENOUGH()): not_enough,
     }
     return Evictions(
         tuple(_option(state, plan, actor, now) for plan in shown),

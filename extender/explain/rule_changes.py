@@ -15,15 +15,16 @@ from typing import NamedTuple
 import numpy as np
 
 from extender.cluster.admission import ADDS_TOLERATIONS, extended_resources
-from extender.cluster.other_resources import Lack
+from extender.cluster.other_resources import PODS, Lack
 from extender.cluster.state import Rows, State
-from extender.explain.answers import Need, Refusal
-from extender.explain.candidates import Candidates, Rejection, uncordoned, untolerated
-from extender.explain.needs import NO_DEVICES, missing_needs
-from extender.explain.words import written_as
+from extender.explain.answers import Need, NeedKind, Refusal
+from extender.explain.candidates import Candidates, Rejection, uncordoned, unmet, untolerated
+from extender.explain.corrections import writing
+from extender.explain.needs import missing_needs
+from extender.explain.words import Said, Word
 from extender.k8s.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 from extender.k8s.manifest import Pairs
-from extender.k8s.node_filter import CORDON, CORDONED, NOT_TOLERATED, OTHER_AFFINITY, OTHER_SELECTOR
+from extender.k8s.node_filter import CORDON, Rule
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import KEY, shorten
@@ -43,9 +44,9 @@ _GROUPS = 16
 
 
 class Change(NamedTuple):
-    """A change that opens a node to a pod, in words, and the changed pod; ``counted``: it is sufficient."""
+    """A change that opens a node to a pod, and the changed pod; ``counted``: it is sufficient."""
 
-    text: str
+    said: Said
     pod: Pod
     counted: bool = True
 
@@ -58,7 +59,7 @@ class RuleChange:
 
     rules: tuple[Rejection, ...]
     node: Node
-    way: str
+    way: Said
     fits: tuple[str, ...]
     full: int
     doubt: str = ""
@@ -68,7 +69,7 @@ class RuleChange:
 
     def order(self) -> tuple[bool, int, bool, int, int, float]:
         """Changes that help now first, then fewest rules, then the same selection, then most nodes."""
-        selects_others = any(rule.reason in (OTHER_SELECTOR, OTHER_AFFINITY) for rule in self.rules)
+        selects_others = any(rule.rule in (Rule.OTHER_SELECTOR, Rule.OTHER_AFFINITY) for rule in self.rules)
         most = -len(self.fits), -self.full, -self.likeness
         return not self.fits, len(self.rules), selects_others, *most
 
@@ -114,7 +115,7 @@ def try_rule_changes(
             unknown = shorten(doubt) if of_kind == 2 else ""
             likeness = _likeness(pod.spec.node_selector, node)
             what = at_once, later, unknown, starts, way.counted, likeness
-            found.append(RuleChange(rules, node, way.text, *what))
+            found.append(RuleChange(rules, node, way.said, *what))
     return _best(found), refused
 
 
@@ -152,9 +153,10 @@ def _best(found: Iterable[RuleChange]) -> list[RuleChange]:
 def lacking(lacks: Sequence[tuple[str, Lack]]) -> Refusal:
     """Nodes that have too little of what Stowage does not place by, the first of them as the nearest."""
     name, lack = lacks[0]
-    need = Need(shorten(lack.name, KEY), lack.asked, lack.left, lack.total, lack.text)
+    kind = NeedKind.COUNT if "/" in lack.name or lack.name == PODS else NeedKind.BYTES
+    need = Need(shorten(lack.name, KEY), lack.asked, lack.left, lack.total, lack.text, kind)
     can_host = sum(lack.asked <= lack.total for _, lack in lacks)
-    return Refusal(lack.reason, len(lacks), True, name, (need,), can_host=can_host)
+    return Refusal(lack.reason, len(lacks), True, name, (need,), can_host=can_host, kind=Word.LACKS.name)
 
 
 def _refused(state: State, request: Request, codes: Codes, rows: Rows) -> Refusal:
@@ -162,11 +164,14 @@ def _refused(state: State, request: Request, codes: Codes, rows: Rows) -> Refusa
     code = int(np.bincount(codes).argmax())
     some = rows[(codes == code) & (rows >= 0)]
     if not some.size or code == Reason.FITS:
-        text = Reason.UNKNOWN_NODE.text if code else NO_DEVICES
-        return Refusal(text, len(codes), eviction_helps=False, nearest="")
+        text, kind = Reason.UNKNOWN_NODE.text, Reason.UNKNOWN_NODE.name
+        if not code:
+            text, kind = str(Word.NO_DEVICES()), Word.NO_DEVICES.name
+        return Refusal(text, len(codes), eviction_helps=False, nearest="", kind=kind)
     row = int(some[np.argmin(shortfall(state.fleet, some, request))])
     spec, needs = state.fleet.specs[row], tuple(missing_needs(state.fleet, row, request))
-    return Refusal(Reason(code).text, some.size, False, spec.name if spec else "", needs)
+    reason, name = Reason(code), spec.name if spec else ""
+    return Refusal(reason.text, some.size, False, name, needs, kind=reason.name)
 
 
 def _likeness(selected: Pairs, node: Node) -> float:
@@ -176,21 +181,24 @@ def _likeness(selected: Pairs, node: Node) -> float:
 
 def changes_for(state: State, pod: Pod, rules: Sequence[Rejection], node: Node) -> Change:
     """The changes that get the pod past these rules to the node."""
-    texts, changed, counted = list[str](), pod, True
+    said, changed, counted = None, pod, True
     for rule in rules:
         way = _change_for(state, changed, node, rule)
-        texts, changed, counted = [*texts, way.text], way.pod, counted and way.counted
-    return Change(" and ".join(texts), changed, counted)
+        said = Word.BOTH(first=said, second=way.said) if said else way.said
+        changed, counted = way.pod, counted and way.counted
+    assert said is not None  # there is a rule
+    return Change(said, changed, counted)
 
 
-def _change_for(state: State, pod: Pod, node: Node, rule: Rejection) -> Change:
-    if rule.reason == CORDONED:
-        return Change(f"kubectl uncordon {node.name}", pod)
-    if rule.reason == NOT_TOLERATED:
-        return _tolerating(state, pod, node)
-    if rule.reason == OTHER_SELECTOR:
-        return _with_selector_of(state, pod, node)
-    return _with_affinity_of(pod, node, rule)
+def _change_for(state: State, pod: Pod, node: Node, rejection: Rejection) -> Change:
+    match rejection.rule:
+        case Rule.CORDONED:
+            return Change(Word.UNCORDON(node=node.name), pod)
+        case Rule.NOT_TOLERATED:
+            return _tolerating(state, pod, node)
+        case Rule.OTHER_SELECTOR:
+            return _with_selector_of(state, pod, node)
+    return _with_affinity_of(pod, node)
 
 
 def _tolerating(state: State, pod: Pod, node: Node) -> Change:
@@ -200,21 +208,21 @@ def _tolerating(state: State, pod: Pod, node: Node) -> Change:
     rules = replace(rules, tolerations=(*rules.tolerations, *added))
     changed = replace(pod, scheduling_constraints=rules)
     if any(taint.key.startswith(_OWN_TAINTS) for taint in taints):
-        return Change(f"see why it has this taint: kubectl describe node {node.name}", changed, counted=False)
+        return Change(Word.SEE_TAINT(node=node.name), changed, counted=False)
     starting = [taint for taint in taints if _starts(state, pod, node, taint)]
     lasting = [taint for taint in taints if taint not in starting]
-    keys = ", ".join(taint.key for taint in starting[:_NAMED])
+    keys = shorten(", ".join(taint.key for taint in starting[:_NAMED]), KEY)
     lines = ", ".join(map(_toleration, lasting[:_NAMED]))
-    texts = [f"wait: {node.name} starts, and then loses the taint {shorten(keys, KEY)}"] if starting else []
+    added_by_plugin = {(name, "NoSchedule") for name in extended_resources(pod)}
+    by_plugin = {(taint.key, taint.effect) for taint in lasting} <= added_by_plugin
+    more = Word.BY_PLUGIN(plugin=ADDS_TOLERATIONS) if by_plugin else ""
+    said = Word.TOLERATE(tolerations=lines, by_plugin=more)
     if len(lasting) > _NAMED or len(lines) > _NAMED * KEY:
-        texts.append(f"tolerate its {len(lasting)} taints, as kubectl describe node {node.name} has them")
-    elif lasting:
-        by_plugin = {(taint.key, taint.effect) for taint in lasting} <= {
-            (name, "NoSchedule") for name in extended_resources(pod)
-        }
-        more = f" (the API server would add it with the admission plugin {ADDS_TOLERATIONS})" * by_plugin
-        texts.append(f"write tolerations: [{lines}]{more}")
-    return Change(" and ".join(texts), changed)
+        said = Word.TOLERATE_MANY(count=len(lasting), node=node.name)
+    if starting:
+        wait = Word.WAIT_START(node=node.name, keys=keys)
+        said = Word.BOTH(first=wait, second=said) if lasting else wait
+    return Change(said, changed)
 
 
 def _starts(state: State, pod: Pod, node: Node, taint: Taint) -> bool:
@@ -240,34 +248,35 @@ def _with_selector_of(state: State, pod: Pod, node: Node) -> Change:
     if any(pair in of_class for pair in wrong):
         rest = tuple(pair for pair in selected if pair not in of_class)
         without = _selecting(replace(pod, runtime_class=""), rest)
-        text = f"leave out runtimeClassName: {pod.runtime_class}, or label nodes that have its runtime"
-        return Change(text, without, counted=False)
+        return Change(Word.LEAVE_OUT_RUNTIME(name=pod.runtime_class), without, counted=False)
     rest = tuple((key, labels[key]) for key, _ in selected if key in labels)
     named = ", ".join(shorten(f"{key}={value}", KEY) for key, value in (wrong or selected)[:_NAMED])
     if len(wrong) < len(selected) and not any(key in labels for key, _ in wrong):
-        return Change(f"leave out {named} of spec.nodeSelector", _selecting(pod, rest))
+        return Change(Word.LEAVE_OUT_LABELS(labels=named), _selecting(pod, rest))
     if rest and len(selected) <= _NAMED:
-        return Change(f"write {written_as('nodeSelector', dict(rest))}", _selecting(pod, rest))
-    return Change(f"leave out spec.nodeSelector ({named})", _selecting(pod, ()))
+        return Change(writing("nodeSelector", dict(rest)), _selecting(pod, rest))
+    return Change(Word.LEAVE_OUT_SELECTOR(labels=named), _selecting(pod, ()))
 
 
 def _selecting(pod: Pod, selector: Pairs) -> Pod:
     return replace(pod, spec=replace(pod.spec, node_selector=selector))
 
 
-def _with_affinity_of(pod: Pod, node: Node, rule: Rejection) -> Change:
-    asked, where = shorten(rule.detail, KEY), "spec.affinity.nodeAffinity"
-    key, _, rest = rule.detail.partition(" ")
-    if not rule.detail or " or " in rest:
-        return Change(f"change {where}{f' ({asked})' if asked else ''}", _with_terms(pod, None))
-    value = node.labels.get(key, "") if rest.startswith("In ") else ""
-    instead = (NodeSelectorRequirement(key, "In", (value,)),) if value else ()
+def _with_affinity_of(pod: Pod, node: Node) -> Change:
     terms = pod.scheduling_constraints.node_affinity or ()
+    fails = list(dict.fromkeys(unmet(pod, node)))
+    texts = (f"{r.key} {r.operator} {', '.join(r.values)}".rstrip() for r in fails)
+    asked = shorten(" or ".join(dict.fromkeys(texts)), KEY)
+    if len(fails) != 1:
+        return Change(Word.CHANGE_AFFINITY(asked=f" ({asked})" if asked else ""), _with_terms(pod, None))
+    key = fails[0].key
+    value = node.labels.get(key, "") if fails[0].operator == "In" else ""
+    instead = (NodeSelectorRequirement(key, "In", (value,)),) if value else ()
     changed = _with_terms(pod, [_replaced(term, node, instead) for term in terms])
+    said = Word.LEAVE_OUT_AFFINITY(asked=asked)
     if value:
-        values = f'[{{key: {key}, operator: In, values: ["{shorten(value, KEY)}"]}}]'
-        return Change(f"write matchExpressions: {values} in place of {asked} in {where}", changed)
-    return Change(f"leave out {asked} of {where}", changed)
+        said = Word.REPLACE_AFFINITY(key=key, value=shorten(value, KEY), asked=asked)
+    return Change(said, changed)
 
 
 def _replaced(

@@ -1,272 +1,379 @@
-"""Probable mistakes in a pod's labels, annotations, and names of its queue and scheduler; and fields that the
-API server would reject, so that the pod fits nowhere."""
+"""Every sentence that explains a pod, in one table. The other modules name the entry and give its values;
+nothing decides by a text.
+
+Findings are clauses without a period: ``Finding.text`` adds it, and others follow them with a comma. Lines
+that start with a verb in lower case are fixes. Lists come as text that is already shortened.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
-from difflib import get_close_matches
-from enum import IntEnum
-from itertools import islice
+from collections.abc import Mapping
+from enum import Enum, unique
 from typing import NamedTuple
 
-from extender.cluster.other_resources import OF_SHARING_SYSTEMS
-from extender.cluster.state import State
-from extender.dialects import kai, stowage
-from extender.dialects.pod_request import (
-    ASSIGNMENT_ANNOTATIONS,
-    DEVICE_MEMORY,
-    REQUEST_ANNOTATIONS,
-    REQUEST_LABELS,
-)
-from extender.dialects.shared_gpus import is_gpu_resource
-from extender.k8s.manifest import Pairs
-from extender.k8s.objects import Container, Pod
-from extender.k8s.quantity import QuantityError, exact, whole
-from extender.queues.disruptions import CHECKPOINT_INTERVAL, CHECKPOINTED_AT
-from extender.queues.gang_words import GANG, GANG_MIN
-from extender.queues.queue import QUEUE_LABEL, RESTARTABLE, SYSTEM_CLASSES
-from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
-
-_DOMAIN = "stowage.dev/"
-_ANYWHERE = frozenset({QUEUE_LABEL, GANG, GANG_MIN, RESTARTABLE, CHECKPOINTED_AT, CHECKPOINT_INTERVAL})
-"""Accepted as labels and as annotations."""
-_OF_PODS = frozenset(
-    name for name in (*REQUEST_ANNOTATIONS, *ASSIGNMENT_ANNOTATIONS, *_ANYWHERE) if name.startswith(_DOMAIN)
-)
-_OTHERS = {"runai-fraction": kai.FRACTION, "runai-gpu-memory": kai.MEMORY}
-_NAMED = 4
-_BYTES = 1 << 20
-_MOST_GIB = 1024
-"""More than any GPU has: larger numbers are taken as MiB."""
-_STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
-"""Resources without a domain. Sources of ``admission_problem``, in k8s.io/kubernetes
-pkg/apis/core/validation/validation.go: ``validateContainerResourceName`` (no others without a domain) and
-``ValidateContainerResourceRequirements`` (an extended resource needs a limit, and its request equals it)."""
-_DEFAULT_SCHEDULERS = ("default-scheduler", "stowage")
+from packing.model.reasons import Reason
 
 
-class Kind(IntEnum):
-    """Kind of a hint. The lowest decides why a pod fits nowhere; a ``NOTE`` never does."""
+@unique
+class Word(Enum):
+    """A sentence with the names of its values in braces."""
 
-    NEVER = 0
-    WORD = 1
-    RULE = 2
-    NOTE = 3
+    # The verdict
+    FITS = "fits on {nodes}{doubt}"
+    NOT_CHECKED = " (not checked: {filters})"
+    UNKNOWN = "not known: {why}"
+    NO_NODE = "there is no node"
+    INVALID = "{problem}"
+    TOO_LARGE = "No node is large enough for it, even without other pods: waiting does not help"
+    STARTING = "{nodes} that would accept it {are} starting"
+    REFUSED = "{reason} ({nodes} of {every})"
+    RULED_OUT = "{rule} ({nodes} of {every})"
+    AND_STILL = "{why}; and without that rule, {reason} ({nodes})"
+    NEAREST = "{node}: {needs}"
+    RESERVED = "waits for room on {node}"
+    ALSO_LACKS = "{why} ({lacks})"
 
-
-class Hint(NamedTuple):
-    """A sentence, and the correction, if known, as text to paste; ``mended``: the corrected pod."""
-
-    kind: Kind
-    text: str
-    paste: str = ""
-    mended: Pod | None = None
-
-
-def word_hints(state: State, pod: Pod) -> Iterator[Hint]:
-    """Hints about labels and annotations that no component reads, and names that do not exist."""
-    yield from islice(_unread(pod), _NAMED)
-    yield from _units(pod)
-    named = pod.labels.get(QUEUE_LABEL) or pod.annotations.get(QUEUE_LABEL)
-    queues = state.rights.queues.by_name
-    if named and named not in queues:
-        text = f"There is no queue {quoted(named)}{did_you_mean(named, queues)}. Queues: {', '.join(queues)}."
-        near = nearest_name(named, queues)
-        yield Hint(Kind.WORD, text, *(mend(pod, "labels", {QUEUE_LABEL: near}) if near else ()))
-    if is_manifest(pod) and pod.scheduler_name not in _DEFAULT_SCHEDULERS:
-        schedulers = {other.scheduler_name for other in state.pods.values()} | {*_DEFAULT_SCHEDULERS}
-        if pod.scheduler_name not in schedulers and not pod.node_name:
-            near = nearest_name(pod.scheduler_name, schedulers)
-            text = f"No other pod has the schedulerName {quoted(pod.scheduler_name)}"
-            text += f"{meant(near)}." if near else ": is that scheduler installed?"
-            near = near or "stowage"
-            yield Hint(Kind.WORD, text, f"schedulerName: {near}", replace(pod, scheduler_name=near))
-    classes, runtimes = state.rights.queues.classes.by_name, state.admission.runtime_classes
-    yield from _no_class(
-        pod.priority_class, "PriorityClass", classes, lambda near: replace(pod, priority_class=near)
+    # Mistakes in names, labels and annotations
+    MEANT = " (did you mean {near}?)"
+    NO_QUEUE = "There is no queue {name}{meant}"
+    QUEUES = "Queues: {names}."
+    SCHEDULER_NEAR = "No other pod has the schedulerName {name} (did you mean {near}?)"
+    SCHEDULER_UNKNOWN = "No other pod has the schedulerName {name}"
+    IS_INSTALLED = "Is that scheduler installed?"
+    NO_CLASS = "There is no {kind} {name}: the API server rejects the pod{meant}"
+    WRONG_SECTION = "No component reads {name} in {what}s: write it as {other}"
+    NO_SUCH_KEY = "Stowage has no {what} {name}{meant}"
+    UNREAD = "No component reads the annotation {name}{meant}"
+    IN_BYTES = "{name}: {amount} is in bytes. For {number} {unit}B write {number}{unit}"
+    IN_MIB = "{name} counts MiB: for {amount} write {mib}"
+    COUNTS_MIB = "{name} counts MiB: {amount} requests {count} MiB. For {amount_said} of memory write {mib}"
+    NOT_DIVIDED = "Kubernetes does not divide {name}"
+    DIVIDED_BY = (
+        "For a fraction of a GPU use a sharing system, or nodes that Stowage shares (annotation "
+        "{annotation}, docs/dialects.md)."
     )
-    yield from _no_class(
-        pod.runtime_class, "RuntimeClass", runtimes, lambda near: replace(pod, runtime_class=near)
+    FEW_BYTES = "memory: {amount} is less than a MiB. For {number} MiB write {number}Mi"
+    NOT_A_RESOURCE = "the API server rejects it: {name} is not a Kubernetes resource{meant}"
+    NO_LIMIT = "the API server rejects it: {name} has a request but no limit; write {limit}"
+    UNEQUAL = (
+        "the API server rejects it: the request of {name} is {request}, its limit {limit}; both must be equal"
     )
 
-
-def _no_class(name: str, kind: str, known: Collection[str], mended: Callable[[str], Pod]) -> Iterator[Hint]:
-    """A class that does not exist, if others of its kind are known."""
-    if name and known and name not in (*known, *SYSTEM_CLASSES):
-        near = nearest_name(name, known)
-        text = f"There is no {kind} {quoted(name)}: the API server rejects the pod{meant(near)}."
-        paste = f"{kind[0].lower()}{kind[1:]}Name: {near}" if near else ""
-        yield Hint(Kind.NEVER, text, paste, mended(near) if near else None)
-
-
-def written_as(section: str, entries: Mapping[str, str]) -> str:
-    """These entries as a map in a manifest."""
-    pairs = ", ".join(f'{key}: "{shorten(value, KEY)}"' for key, value in entries.items())
-    return f"{section}: {{{pairs}}}"
-
-
-def mend(pod: Pod, section: str, entries: Mapping[str, str], instead_of: str = "") -> tuple[str, Pod]:
-    """The line to paste into ``labels``, ``annotations`` or ``limits``, and the pod with it and without the
-    entry ``instead_of``."""
-    paste = written_as(section, entries) if entries else f"leave out {shorten(instead_of, KEY)}"
-    if section == "limits":
-        spec = pod.spec
-        containers = tuple(_with_limits(c, entries, instead_of) for c in spec.containers)
-        init = tuple(_with_limits(container, entries, instead_of) for container in spec.init_containers)
-        return paste, replace(pod, spec=replace(spec, containers=containers, init_containers=init))
-    labels = {name: value for name, value in pod.labels.items() if name != instead_of}
-    annotations = {name: value for name, value in pod.annotations.items() if name != instead_of}
-    if section == "labels":
-        return paste, replace(pod, labels={**labels, **entries}, annotations=annotations)
-    return paste, replace(pod, labels=labels, annotations={**annotations, **entries})
-
-
-def asking_instead(pod: Pod, resources: Collection[str]) -> Iterator[tuple[str, Pod]]:
-    """The line that requests one of these resources, or a whole GPU of Stowage's nodes, and the pod with this
-    request instead of its own."""
-    labels = {name: value for name, value in pod.labels.items() if name not in REQUEST_LABELS}
-    annotations = {k: v for k, v in pod.annotations.items() if k not in REQUEST_ANNOTATIONS}
-    first, *others = (
-        replace(c, requests=_without_gpus(c.requests), limits=_without_gpus(c.limits))
-        for c in pod.spec.containers
+    # Mistakes in requests and rules
+    NOT_OFFERED = "No node offers {name}"
+    OFFERED_INSTEAD = "Did you mean {near}?{offered}"
+    NEEDS_PLUGIN = "It needs nodes with such devices and their device plugin.{offered}"
+    OFFERED_PROFILE = "{divided}{offered}"
+    OFFERED = " Offered, with numbers of nodes: {names}."
+    NO_MODEL_DIVIDES = "No GPU model of the nodes has this MIG profile."
+    MODELS_DIVIDE = "{models} can be divided into it: see stowage plan mig."
+    NOT_TOGETHER = "No node offers {names} together, and a pod runs on one node"
+    NUMBERS_OF_NODES = "Numbers of nodes: {names}."
+    NO_LABEL = "No node has a label {key}{meant}"
+    NO_VALUE = "No node has the label {key}={values}{meant}"
+    NODES_HAVE = "Nodes have {names}."
+    NO_MODEL = "No node has a GPU model that the pod allows{asked}"
+    MODELS_ASKED = " ({key}: {value})"
+    LAYOUT_UNREAD = "{name}: {problem}. GPUs are therefore chosen without the layout"
+    NO_SHARED_NODE = "No node is reserved for shared GPUs: label nodes {label} (docs/bind.md)"
+    SYSTEM_NOWHERE = "It requests fractions of GPUs in the format of {system}, which runs on no node"
+    SHARED_WITH = "Nodes share GPUs with {systems}."
+    NOTHING_SHARED = "No node here shares its GPUs."
+    NO_DEVICE_CLASS = "No DeviceClass is known"
+    WITH_CLASSES = "A snapshot has them with: kubectl get {kinds} -A -o json"
+    CLAIM_TO_COME = (
+        "Its claim {claim} is made from the ResourceClaimTemplate {template} when the pod is created"
     )
-    for name in resources:
-        asks = ((name, "1"),)
-        requests, limits = (tuple(sorted(pairs + asks)) for pairs in (first.requests, first.limits))
-        asking = replace(first, requests=requests, limits=limits)
-        spec = replace(pod.spec, containers=(asking, *others))
-        if spec != pod.spec or annotations != pod.annotations:
-            mended = replace(pod, spec=spec, labels=labels, annotations=annotations)
-            yield written_as("limits", {name: "1"}), mended
-    spec, whole = replace(pod.spec, containers=(first, *others)), {stowage.COMPUTE: "100%"}
-    mended = replace(pod, spec=spec, labels=labels, annotations={**annotations, **whole})
-    yield written_as("annotations", whole), mended
-
-
-def _without_gpus(pairs: Pairs) -> Pairs:
-    return tuple((k, v) for k, v in pairs if not is_gpu_resource(k) and k not in OF_SHARING_SYSTEMS)
-
-
-def _with_limits(container: Container, entries: Mapping[str, str], instead_of: str) -> Container:
-    if instead_of not in dict(container.requests):
-        return container
-    rest = (
-        {name: value for name, value in pairs if name != instead_of}
-        for pairs in (container.requests, container.limits)
+    REPEAT = "Afterwards, repeat: stowage explain {pod}"
+    NO_CLAIM = "Its claim {claim} does not exist in the namespace {namespace}{meant}"
+    PINNED = (
+        "Its manifest sets nodeName {node}{missing}: kube-scheduler and Stowage are bypassed, and kubelet "
+        "rejects the pod if the node has too few resources"
     )
-    requests, limits = (tuple({**kept, **entries}.items()) for kept in rest)
-    return replace(container, requests=requests, limits=limits)
+    NO_SUCH_NODE = ", and there is no such node"
+    NO_GPU = "It requests no GPU"
+    OF_DEFAULT = (
+        "Its schedulerName is default-scheduler: Stowage is called only if that scheduler is configured with "
+        "it (scheduler-config/)"
+    )
+    BY_ANNOTATIONS = (
+        "It requests a GPU in annotations only. If the configuration of kube-scheduler lists "
+        "managedResources, such a pod is placed without Stowage (scheduler-config/README.md)"
+    )
+
+    # What else is known of the pod
+    ADDED = "On creation, the API server adds {what}"
+    SHARE_INSTEAD = (
+        "On {node} it is allocated {share}; whole GPUs are free elsewhere. For a whole GPU set {annotation}"
+    )
+    A_FRACTION = "a fraction of a GPU"
+    NUMA_UNKNOWN = "NUMA is unknown on {nodes}, where kubelet may reject the pod: {why}"
+    HIDDEN_GPUS = "Nodes have GPUs that they do not offer: {nodes}. See stowage top and /debug/problems"
+    FIT_AT_ONCE = "Of the {copies} such pods of its workload {fit} fit at once"
+    TOGETHER_NOW = "The {pods} pods that must start together fit now"
+    TOGETHER_LATER = "The {pods} pods that must start together fit only once pods have ended or were evicted"
+    MISALIGNED = (
+        "Kubelet on {node} rejected it with TopologyAffinityError: its NUMA policy could not align the free "
+        "resources. {why}. Kubelet does not retry it; below is the result for a copy"
+    )
+    NO_TOPOLOGY = "The cluster has no NodeResourceTopology, so Stowage does not see NUMA nodes (docs/numa.md)"
+    STILL_MISALIGNED = "The node could not align it now either{free}"
+    ALIGNED_NOW = "The node could align it now: its report has changed, or was late"
+    FREE_BY_NUMA = ": free by NUMA node {free}"
+    SUSPENDED = "its workload is suspended ({gate})"
+    GATED = "held by the scheduling gate{s} {gates}"
+    NO_CALL = "no call for it: the pod is {gates}"
+    NEVER_ASKED = (
+        "kube-scheduler has not called Stowage for this pod: it has another scheduler, or no node passed "
+        'kube-scheduler\'s own filters ("Insufficient nvidia.com/gpu" never reaches an extender)'
+    )
+
+    # The gang
+    GANG = "It belongs to the gang {gang}: {running} of {members} members run{more}"
+    GANG_SUCCEEDED = ", {count} more succeeded"
+    GANG_MINIMUM = ", {count} must"
+    GANG_ANY = ", any number may"
+    GANG_UNCOUNTED = "; they start one by one, because {source}, which says how many, is not seen"
+    GANG_GATED = "; {count} held by scheduling gates"
+    GANG_TOO_FEW = ", so the minimum cannot run yet"
+    GANG_HELD = "; {held}"
+
+    # Why a node does not take the pod
+    NO_DEVICES = "node does not have the devices that the pod's claims request"
+    CLAIM_ELSEWHERE = "the devices of a claim of the pod are on other nodes"
+    BY_CLAIMS = "{why}"
+    LACKS = "{reason}"
+    RULE = "{rule}"
+    RULE_OF = "{rule}: {detail}"
+    NOT_ON_NODE = "node does not offer {name}"
+    OTHER_REASONS = "other reasons"
+    NUMA_DOUBT = "NUMA is unknown: {why}"
+
+    # What is missing on a node
+    NEEDS_CPU = "needs {asked} CPUs, {free} of {total} are free"
+    NEEDS_MEMORY = "needs {asked} GiB of memory, {free} of {total} are free"
+    NEEDS_DEVICES = "needs {asked} {what}, {left}"
+    NEEDS_EACH = "needs {asked} GiB on each GPU or share, {has}"
+    LARGEST_HERE = "the largest here has {size}"
+    SIZE_UNKNOWN = "their size here is unknown"
+    NEEDS_PEERS = "needs {asked} NVLink peers, {peers} of its {free} free GPUs are"
+    NEEDS_SURE_PEERS = "needs {asked} NVLink peers, {peers} of its {free} free GPUs are sure to be"
+    NEEDS_SEPARATE = "needs {asked} different GPUs, would get {given}"
+    NEEDS_LARGER = "needs a GPU with {asked}, the largest GPU has {largest}"
+    NEEDS_GPUS = "needs {asked} GPUs{size}, {enough} of {gpus} have that"
+    NEEDS_ONE_OF = "needs one GPU{size}, the largest of {gpus} has {largest}"
+    NEEDS_ONE = "needs one GPU{size}, none of {gpus} has that"
+    WITH_FREE = " with {amounts} free"
+    PERCENT_COMPUTE = "{percent} % of {its} compute"
+
+    # What it requests
+    CPUS = "{count} CPU{s}"
+    MEMORY_MIB = "{count} MiB of memory"
+    MEMORY_GIB = "{count} GiB of memory"
+    DEVICES = "{count} {what}"
+    PART_COMPUTE = "{percent} % of the compute"
+    PART_MEMORY = "{percent} % of the memory"
+    PART_MIB = "{count} MiB of the memory"
+    PART_GIB = "{count} GiB of the memory"
+    OF_GPU = "{parts} of 1 GPU"
+    OF_EACH = "{parts} of each of {gpus}"
+    MODELS = "models {names}"
+    GIB_EACH = "{count} GiB on each GPU at least"
+    ONLY_WHOLE = "only whole GPUs"
+    ISLAND = "NVLink island required"
+
+    # Fixes of the pod
+    WRITE = "write {line}"
+    LEAVE_OUT = "leave out {what}"
+    WHOLE_GPUS = "write {line} for whole GPUs, without {parts}"
+    TOLERATE = "write tolerations: [{tolerations}]{by_plugin}"
+    BY_PLUGIN = " (the API server would add it with the admission plugin {plugin})"
+    TOLERATE_MANY = "tolerate its {count} taints, as kubectl describe node {node} has them"
+    LEAVE_OUT_RUNTIME = "leave out runtimeClassName: {name}, or label nodes that have its runtime"
+    LEAVE_OUT_LABELS = "leave out {labels} of spec.nodeSelector"
+    LEAVE_OUT_SELECTOR = "leave out spec.nodeSelector ({labels})"
+    CHANGE_AFFINITY = "change spec.affinity.nodeAffinity{asked}"
+    REPLACE_AFFINITY = (
+        'write matchExpressions: [{{key: {key}, operator: In, values: ["{value}"]}}] in place of {asked} in '
+        "spec.affinity.nodeAffinity"
+    )
+    LEAVE_OUT_AFFINITY = "leave out {asked} of spec.affinity.nodeAffinity"
+    REQUEST_LESS = "request at most {amounts} per pod, as {node} has"
+    GIB_OF_A_GPU = "{count} GiB of a GPU's memory"
+    GIB_OF = "{count} GiB of {what}"
+    MIB_IN = "{count}Mi in {annotation}"
+    NOT_REPORTED = "leave out its request for {what}: {node} reports none"
+    SMALLER_GANG = (
+        "make the gang smaller or add nodes: not all members that must run together fit on empty nodes"
+    )
+
+    # Fixes of the cluster
+    LABEL_FOR_SHARING = "kubectl label node NAME {label}"
+    LIST_CLAIMS = "kubectl get resourceclaims -n {namespace}"
+    UNCORDON = "kubectl uncordon {node}"
+    SEE_TAINT = "see why it has this taint: kubectl describe node {node}"
+    WAIT_START = "wait: {node} starts, and then loses the taint {keys}"
+    WAIT_ENDING = "wait: {pods} on {node} {are} terminating and free{s} enough room"
+    WAIT_EVICTION = "wait: {actor} evicts {pods} for it"
+    EVICT = "evict {pods}{by}"
+    BY_EVICTOR = ", or set evictor: on: kube-scheduler evicts no gang that runs on several nodes"
+    ON_NODE = "{pods} on {node}"
+    WAIT_END = "wait until {pod} on {node} ends: that frees enough room"
+    WAIT_ENDS = "wait until pods on {node} end"
+    MOVE_WITHOUT_GPUS = "move pods without GPUs off {node}, where they hold {amount}: {pods}"
+    MOVES = "{moves}"
+    MOVES_BY_EVICTOR = (
+        "wait: the evictor moves other pods once this one has been pending long enough: {moves}"
+    )
+    LET_MOVE = "let the evictor move others (evictor: on, consolidation: on): {moves}"
+    ADD_NODE = "add a node like {node}: stowage plan change --add 1x{node}"
+    WAIT_LAYOUT = "wait: the evictor changes MIG layouts once waiting has cost as much: {change}"
+    GIVE_LAYOUT = (
+        "give {node}, which nobody uses, MIG layout {layout}: kubectl label node {node} "
+        "{label}={layout} --overwrite (or let the evictor: mig_layouts: on)"
+    )
+    ADVICE = "{advice}"
+    FREE_NUMA_ADVICE = "free by NUMA node: {free}; {advice}"
+    ONLY_FRACTIONS = "nothing: it offers only fractions of GPUs, as {resource} (docs/dialects.md)"
+
+    DEARER = "evictions there cost more"
+    NOT_ENOUGH = "evicting all evictable pods there is not enough"
+
+    # How fixes go on
+    ACCEPTS = ": {nodes} would accept {what}{given}"
+    ACCEPTS_FULL = ": {nodes} could accept {what}, and {are} full now{given}"
+    ACCEPTS_PERHAPS = ": {nodes} may accept {what}: this is unknown, because {doubt}{given}"
+    ALLOWED_FIT = ": {nodes} allowed by its rules would fit"
+    IT = "it"
+    WHOLE_GANG = "the whole gang"
+    SINGLE_MEMBERS = "single members, and not the whole gang"
+    THERE_GETS = "; there it gets {given}"
+    SOME_GET = "; on {count} of them it gets {given}"
+    BOTH = "{first} and {second}"
+    THEN_IT = "; then it {why}"
+    THEN = "; then: {why}"
+    NEXT = "then {fix}"
+
+    # When it starts
+    NEVER_STARTS = "It is not expected to start: no predictable end of a pod makes room for it."
+    STARTS = "It is likely to start within {half} (50 %), {most} (90 %){once}."
+    WITHIN = "within {span}"
+    AT_SOME_TIME = "at an unknown time"
+    AND_MORE = " and {count} more"
+    ONCE_ENDED = ", once {pods}{more} have ended on {node}"
+
+    # Why one node is better than another
+    ONLY_NODE = "the only node that fits"
+    AS_GOOD = "as good as {node}"
+    MORE_ROOM = "leaves {gpus} more GPUs for expected pods than {node}"
+    LESS_ROOM = "leaves {gpus} GPUs less for expected pods than {node}"
+    FILLS = "fills {node}"
+    TAKES_USED = "takes GPU{s} that others use already"
+    KEEPS_MODEL = "keeps the {better} of {node}, worth more than its {model}"
+    KEEPS_NODE = "keeps {node} whole"
+    KEEPS_NODES = "keeps {count} idle nodes whole"
+    LEAVES_MIG = "leaves {count} x {profile} free on {node}"
+    LEAVES_TOGETHER = "leaves {count} GPU{s} free together on {node}"
+    BREAKS_IDLE = "breaks up an idle node"
+    SPLITS = "splits {count} free GPUs that would stay together"
+    TAKES_MODEL = "takes a more valuable {model}"
+    NO_COST = "uses no room that other pods are expected to need"
+    NVLINK_UNKNOWN = "NVLink islands unknown"
+    NVLINK = "NVLink islands of {sizes} GPUs ({source})"
+    NO_NVLINK = "no NVLink ({source})"
+
+    @property
+    def template(self) -> str:
+        """The text with the names of its values in braces."""
+        return str(self.value)
+
+    def __call__(self, **values: object) -> Said:
+        return Said(self, values)
 
 
-def _unread(pod: Pod) -> Iterator[Hint]:
-    """Labels and annotations that resemble those of a request, but that no component reads."""
-    for what, entries, elsewhere in (
-        ("annotation", pod.annotations, REQUEST_LABELS - REQUEST_ANNOTATIONS),
-        ("label", pod.labels, REQUEST_ANNOTATIONS - REQUEST_LABELS - _ANYWHERE),
-    ):
-        for name, value in entries.items():
-            if name in elsewhere:
-                other = "a label" if what == "annotation" else "an annotation"
-                text = f"No component reads {name} in {what}s: write it as {other}."
-                yield Hint(Kind.WORD, text, *mend(pod, f"{other.split()[1]}s", {name: value}, name))
-            elif name.startswith(_DOMAIN) and name not in _OF_PODS:
-                near = nearest_name(name, _OF_PODS)
-                text = f"Stowage has no {what} {quoted(name)}{did_you_mean(name, _OF_PODS)}."
-                yield Hint(Kind.WORD, text, *mend(pod, f"{what}s", {near: value} if near else {}, name))
-            elif what == "annotation" and (known := _OTHERS.get(name) or _near_request(name)):
-                text = f"No component reads the annotation {quoted(name)}{meant(known)}."
-                yield Hint(Kind.WORD, text, *mend(pod, "annotations", {known: value}, name))
+class Said(NamedTuple):
+    """A sentence as data: its entry in the table, and the values."""
+
+    word: Word
+    values: Mapping[str, object]
+
+    def __str__(self) -> str:
+        return self.word.template.format(**self.values)
 
 
-def _near_request(name: str) -> str:
-    known = REQUEST_ANNOTATIONS | ASSIGNMENT_ANNOTATIONS
-    if name in known or len(name) > LISTED_NAMES:
-        return ""
-    return nearest_name(name, REQUEST_ANNOTATIONS, cutoff=0.9)
-
-
-def _units(pod: Pod) -> Iterator[Hint]:
-    """GPU memory in the unit of another system."""
-    for name in (stowage.MEMORY, DEVICE_MEMORY):
-        text = pod.annotations.get(name, "")
-        if text.isascii() and text.isdecimal() and len(text) < 9 and int(text) < _BYTES:
-            unit = "Gi" if int(text) <= _MOST_GIB else "Mi"
-            said = f"{name}: {quoted(text)} is in bytes. For {text} {unit}B write {text}{unit}."
-            yield Hint(Kind.WORD, said, *mend(pod, "annotations", {name: f"{text}{unit}"}))
-    text = pod.annotations.get(kai.MEMORY, "")
-    try:
-        mib = 0 if not text or text.isdecimal() else whole(text) >> 20
-    except QuantityError:
-        mib = 0
-    if mib:
-        said = f"{kai.MEMORY} counts MiB: for {text} write {mib}."
-        yield Hint(Kind.WORD, said, *mend(pod, "annotations", {kai.MEMORY: str(mib)}))
-
-
-def did_you_mean(name: str, known: Collection[str]) -> str:
-    """`` (did you mean NAME?)`` with the most similar name, "" if none is similar."""
-    return meant(nearest_name(name, known))
-
-
-def meant(near: str) -> str:
-    """`` (did you mean NAME?)``, "" for no name."""
-    return f" (did you mean {near}?)" if near else ""
-
-
-def nearest_name(name: str, known: Collection[str], cutoff: float = 0.75) -> str:
-    """The most similar of the known names, "" if none is similar; preferably with the most words in common:
-    for ``NVIDIA-A100-80GB-PCI`` an A100, although an H100 differs in fewer letters."""
-    candidates = [shorten(text, 256) for text in islice(known, 4 * LISTED_NAMES)]
-    longer = [candidate for candidate in candidates if name and name.lower() in candidate.lower()]
-    near = longer or get_close_matches(shorten(name, 256), candidates, n=8, cutoff=cutoff)
-    words = _words(name)
-    return max(near, key=lambda candidate: len(words & _words(candidate)), default="")
-
-
-def nearest_key(key: str, known: Collection[str]) -> str:
-    """The most similar label key, "" if none is similar: by the part after the domain, since the domain does
-    not carry the meaning. In another domain this part must be equal."""
-    domain, _, name = shorten(key, KEY).rpartition("/")
-    parts = (label.rpartition("/") for label in islice(known, 4 * LISTED_NAMES))
-    names = {last: f"{of}{slash}{last}" for of, slash, last in parts if of == domain or last == name}
-    return names.get(nearest_name(name, [c for c in names if name not in c or name == c]), "")
-
-
-def _words(name: str) -> set[str]:
-    return set(re.split(r"[^a-z0-9]+", shorten(name, 256).lower()))
-
-
-def is_manifest(pod: Pod) -> bool:
-    """Whether the pod comes from a file and has not been created."""
-    return not pod.uid and pod.phase == "Pending"
-
-
-def admission_problem(pod: Pod) -> str:
-    """Why the API server would reject the pod, "" for no known reason."""
-    found = (problem for container in pod.spec.all_containers for problem in _problems(container))
-    return next(found, "")
-
-
-def _problems(container: Container) -> Iterator[str]:
-    limits = dict(container.limits)
-    for name, request in container.requests:
-        shown = shorten(name, KEY)
-        if "/" not in name:
-            if name not in _STANDARD and not name.startswith("hugepages-"):
-                near = meant("nvidia.com/gpu" if "gpu" in name.lower() else "")
-                yield f"the API server rejects it: {quoted(name)} is not a Kubernetes resource{near}"
-        elif "kubernetes.io/" not in name and name not in limits:
-            limit = written_as("limits", {name: request})
-            yield f"the API server rejects it: {shown} has a request but no limit; write {limit}"
-        elif "kubernetes.io/" not in name and not _equal(request, limits[name]):
-            amounts = f"the request of {shown} is {quoted(request)}, its limit {quoted(limits[name])}"
-            yield f"the API server rejects it: {amounts}; both must be equal"
-
-
-def _equal(first: str, other: str) -> bool:
-    try:
-        return first == other or exact(first) == exact(other)
-    except QuantityError:
-        return True  # the error of the request reports it
+TERMS: Mapping[str, str] = {
+    "slots": "uses room that other pods are expected to need",
+    "fill": "leaves a fraction of a GPU that is hard to use",
+    "stranding": "leaves free GPUs without enough CPU for them",
+    "unusable GPU": "leaves fractions of GPUs that no expected pod can use",
+    "domains": "breaks into a network domain that is mostly idle",
+    "end": "would be busy for longer because of the pod",
+    "islands": "splits an NVLink island that other pods are expected to need, or gives the pod no peers",
+    "device": "allocates more of a GPU, or a more valuable one, than other nodes would",
+    "gang": "is far from other members of the pod's gang, or has too little room near it for them",
+    "claims": "splits devices that other claims may need whole",
+    "spot": "is a spot node although the pod prefers others, or vice versa",
+    "NUMA": "spreads the pod over more NUMA nodes than it needs",
+    "less wanted": "allocates devices that the claims list as an alternative",
+    "parts of one GPU": "allocates several replicas or instances of the same GPU to a container",
+}
+"""Meaning of a positive term of the cost (``Policy.terms``, and the costs of forecasts)."""
+GATES: Mapping[str, str] = {
+    "kueue.x-k8s.io/admission": "Kueue has not admitted it to its queue",
+    "kueue.x-k8s.io/topology": "Kueue has not assigned it to a topology domain",
+    "kueue.x-k8s.io/elastic-job": "Kueue has not admitted this part of its elastic job",
+}
+"""Sources: kubernetes-sigs/kueue at ff69552e79ad, ``pkg/controller/jobs/pod/constants/constants.go``
+(SchedulingGateName), ``apis/kueue/v1beta2/topology_types.go`` (TopologySchedulingGate) and ``constants.go``
+(ElasticJobSchedulingGate)."""
+_TOO_LITTLE_BESIDE = "other pods on the node leave too little for its free GPUs"
+ADVICE: Mapping[Reason, str] = {
+    Reason.UNKNOWN_NODE: "wait a moment; if this persists, Stowage cannot watch nodes",
+    Reason.NOT_IN_SHARD: (
+        "check the setting node_selector and the node's labels; new nodes of the shard are used after 10 s"
+    ),
+    Reason.UNREADABLE: "see problems in GET /debug/nodes/{name} and the log",
+    Reason.REPARTITIONING: "wait: the MIG manager is reconfiguring the node (nvidia.com/mig.config.state)",
+    Reason.LAYOUT_CHANGES: "wait: Stowage is changing it (annotation stowage.dev/mig-change, docs/mig.md)",
+    Reason.INVALID_LAYOUT: (
+        "repair the node's MIG configuration (nvidia.com/gpu.product ends in -MIG-INVALID)"
+    ),
+    Reason.OVERCOMMITTED: (
+        "the node's allocatable shrank under running pods: it accepts no pods until enough of them end"
+    ),
+    Reason.NO_SUCH_RESOURCE: "nothing: the node does not advertise that resource",
+    Reason.GPUS_TOO_SMALL: "request a smaller share, or nodes with larger GPUs",
+    Reason.WRONG_MODEL: "allow more models",
+    Reason.TOO_FEW_GPUS: "request fewer GPUs per pod",
+    Reason.ISLAND_TOO_SMALL: (
+        "request fewer GPUs per pod, or do not require NVLink; also where a device plugin may allocate GPUs "
+        "outside the island"
+    ),
+    Reason.NO_FREE_GPUS: "wait until pods there end",
+    Reason.FRAGMENTED: "wait, or request less per GPU",
+    Reason.SHARES_USED_UP: "wait, or configure the node's device plugin to split GPUs into more shares",
+    Reason.WRONG_MODE: "allow another mode, or check the mode in the node's labels and annotations",
+    Reason.MISALIGNED: "wait, or request less, so that all of it fits on one NUMA node",
+    Reason.NO_FREE_CPU: _TOO_LITTLE_BESIDE,
+    Reason.NO_FREE_MEMORY: _TOO_LITTLE_BESIDE,
+    Reason.OLD_DRIVER: "upgrade the driver, or let GPU feature discovery label the node",
+    Reason.TOO_MANY_REPLICAS: "request one replica",
+    Reason.PARTS_OF_ONE_GPU: (
+        "request one GPU, or allow replicas: annotation stowage.dev/separate-gpus: none"
+    ),
+    Reason.PLUGIN_BUSY: "wait, or check why that pod does not start",
+    Reason.NO_FREE_PEERS: "wait: free GPUs of the node are, or may be, in different islands",
+    Reason.NO_ASSIGNER: "see docs/bind.md: how nodes share GPUs",
+    Reason.UNHEALTHY_GPU: "repair it; docs/dialects.md lists the signs that close a node",
+    Reason.GANG_DOES_NOT_FIT: (
+        "wait, or make the gang smaller: the pod itself fits there, but not all members that must "
+        "run together"
+    ),
+    Reason.OTHER_WAY: "wait, or remove the device plugin or the DRA driver from the node",
+    Reason.PART_OF_A_GPU: "let the pod use a fraction: annotation stowage.dev/whole-gpu: false",
+    Reason.SMALL_DEVICES: "require less memory: annotation stowage.dev/min-gpu-memory",
+    Reason.BELOW_MINIMUM: "request a larger share: the setting minimum_slice_milli rejects smaller shares",
+    Reason.LEAVING: "nothing: a taint announces it",
+    Reason.ON_SPOT: "wait for other nodes, or declare the pod restartable; only with spot: require",
+}
+"""By reason, for all but ``FITS``. docs/pending.md has the same sentences, with links."""

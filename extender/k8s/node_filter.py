@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from extender.k8s.admission_objects import PersistentVolume
 from extender.k8s.affinity import NodeSelectorTerm, Taint, Toleration, tolerated
@@ -17,11 +18,20 @@ from extender.k8s.manifest import Pairs, is_relevant
 from extender.k8s.objects import Node, Pod
 from extender.untrusted.limits import TAUGHT_LABELS
 
-CORDONED = "node is cordoned"
-OTHER_SELECTOR = "node selector does not match"
-OTHER_AFFINITY = "node affinity does not match"
-OTHER_VOLUME = "a volume of the pod is on other nodes"
-NOT_TOLERATED = "node has a taint that the pod does not tolerate"
+
+class Rule(StrEnum):
+    """A rule by which kube-scheduler does not ask about a node, with its text."""
+
+    CORDONED = "node is cordoned"
+    OTHER_SELECTOR = "node selector does not match"
+    OTHER_AFFINITY = "node affinity does not match"
+    OTHER_VOLUME = "a volume of the pod is on other nodes"
+    NOT_TOLERATED = "node has a taint that the pod does not tolerate"
+    TOO_LONG = "the pod's rules are too large to be read"
+    ANTI_AFFINITY = "a pod there and this one exclude each other (anti-affinity)"
+    OTHER_NODE = "the pod's nodeName is another node"
+    NOT_OFFERED = "node does not offer"
+
 
 _PLACED_BY = frozenset({"cpu", "memory"})
 """Resources without a domain that Stowage considers in placement."""
@@ -57,20 +67,20 @@ class NodeFilter:
         self._affinity: dict[tuple[str | None, ...], bool] = {}
         self._tolerated: dict[tuple[Taint, ...], bool] = {}
 
-    def rejection(self, node: Node) -> str:
-        """The reason kube-scheduler would reject the node, "" if these filters accept it."""
+    def rejection(self, node: Node) -> Rule | None:
+        """The rule by which kube-scheduler would reject the node, None if these filters accept it."""
         if self._constraints.problem:
-            return self._constraints.problem
+            return Rule.TOO_LONG
         if node.unschedulable and not self._tolerates((CORDON,)):
-            return CORDONED
+            return Rule.CORDONED
         if any(node.labels.get(key) != value for key, value in self._selector):
-            return OTHER_SELECTOR
+            return Rule.OTHER_SELECTOR
         if not self._matches_affinity(node.name, node.labels):
-            return OTHER_AFFINITY
+            return Rule.OTHER_AFFINITY
         if not self._tolerates(node.taints):
-            return NOT_TOLERATED
+            return Rule.NOT_TOLERATED
         at = (any(term.matches(node.name, node.labels) for term in terms) for terms in self._volumes)
-        return "" if all(at) else OTHER_VOLUME
+        return None if all(at) else Rule.OTHER_VOLUME
 
     def _tolerates(self, taints: tuple[Taint, ...]) -> bool:
         known = self._tolerated.get(taints)

@@ -24,7 +24,7 @@ from extender.cluster.unoffered import Unoffered
 from extender.dialects.dialect import Claim, Claims
 from extender.dialects.pod_request import WRITERS
 from extender.dialects.pod_resources import RequestError
-from extender.k8s.node_filter import OTHER_AFFINITY, OTHER_SELECTOR
+from extender.k8s.node_filter import Rule
 from extender.k8s.objects import Deleted, Pod, Upserted
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import annotations_for
@@ -360,7 +360,9 @@ class Trial:
         rejection = self.state.node_filter(item.pod).rejection
         found = (rejection(self.state.nodes[self.name(row)]) for row in np.flatnonzero(able).tolist())
         if rules := Counter(filter(None, found)):  # of selected nodes before others
-            return min(rules, key=lambda why: (why in (OTHER_SELECTOR, OTHER_AFFINITY), -rules[why]))
+            return min(
+                rules, key=lambda why: (why in (Rule.OTHER_SELECTOR, Rule.OTHER_AFFINITY), -rules[why])
+            )
         refusing = allowed & (codes != Reason.FITS)
         if refusing.any():
             offering = refusing & (codes != Reason.NO_SUCH_RESOURCE)

@@ -40,7 +40,7 @@ RIGHT: dict[str, list[tuple[str, dict[str, int], tuple[str, ...]]]] = {
     "lws": [("deepseek-r1", WHOLE_NODES, (ADDED, "The 2 pods that must start together fit now"))],
     "jobset": [("pretrain", WHOLE_NODES, (ADDED, "The 8 pods that must start together fit only once pods"))],
     "jupyterhub": [("jupyter-ada", ANY_GPU, (ADDED,))],
-    "slurm-bridge": [("bridged", ANY_GPU, (ADDED, "'slurm-bridge-scheduler': is that scheduler installed?"))],
+    "slurm-bridge": [("bridged", ANY_GPU, (ADDED, "'slurm-bridge-scheduler'. Is that scheduler installed?"))],
     "argo": [("gpu-step-", ANY_GPU, (ADDED,))],
     "triton": [("triton", NONE, ("No node has", "nvidia.com/gpu.product", "MIG instances of one A100"))],
     "mpi": [

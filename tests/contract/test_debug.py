@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extender.explain.advice import ADVICE
+from extender.explain.words import ADVICE
 from extender.untrusted.limits import KEY
 from packing.model.reasons import Reason
 from tests.contract.conftest import GPU, Start, Stowage, manifest
@@ -108,10 +108,18 @@ async def test_the_last_decisions_about_a_pod(start: Start) -> None:
         "eviction_helps": True,
         "nearest": "b",
         "lacks": [
-            {"what": GPU, "asked": 4, "free": 2, "total": 8, "text": f"needs 4 {GPU}, 2 of 8 are free"}
+            {
+                "what": GPU,
+                "asked": 4,
+                "free": 2,
+                "total": 8,
+                "text": f"needs 4 {GPU}, 2 of 8 are free",
+                "kind": "devices",
+            }
         ],
         "advice": ADVICE[Reason.NO_FREE_GPUS],
         "can_host": 1,
+        "kind": "NO_FREE_GPUS",
     }
     assert refusals[Reason.UNKNOWN_NODE.text]["nearest"] == "gone"
     await stowage.bind(pod, "a")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from extender.explain.pod import NO_DEVICES
+from extender.explain.words import Word
 from extender.k8s.affinity import Taint
-from extender.k8s.node_filter import NOT_TOLERATED
+from extender.k8s.node_filter import Rule
 from extender.k8s.objects import Deleted, Node, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.k8s.resource_claims import parse_claim, parse_class
@@ -119,7 +119,7 @@ async def test_an_explanation_is_short_whatever_the_pod_holds(start: Start, pod:
     assert len(response.json().get("error", "")) <= PROBLEM
 
 
-TAINT = f"{NOT_TOLERATED}: team=a:NoSchedule"
+TAINT = f"{Rule.NOT_TOLERATED}: team=a:NoSchedule"
 TAINTED = Node("tainted", allocatable={GPU: "8"}, taints=(Taint("team", "a", "NoSchedule"),))
 AFFINITY = {
     "nodeAffinity": {
@@ -212,7 +212,9 @@ async def test_a_claim_that_no_node_can_satisfy_fits_nowhere(start: Start) -> No
         answers[name] = (await stowage.http.post("/debug/explain", json=body)).json()
         assert json.loads(await stowage.filter(body, ["a", "b"]))["NodeNames"] == ["a", "b"]
     assert (answers["many"]["nodes"], answers["many"]["fits"]) == (2, 0)
-    assert [(one["reason"], one["nodes"]) for one in answers["many"]["refusals"]] == [(NO_DEVICES, 2)]
+    assert [(one["reason"], one["nodes"]) for one in answers["many"]["refusals"]] == [
+        (str(Word.NO_DEVICES()), 2)
+    ]
     assert (answers["few"]["fits"], answers["few"]["best"][0]["devices"]) == (1, ["gpu.nvidia.com/a/gpu-0"])
 
 

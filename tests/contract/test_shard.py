@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection
 import httpx
 import pytest
 
-from extender.explain.advice import ADVICE
+from extender.explain.words import ADVICE
 from extender.k8s.objects import Node
 from extender.server.app import create_app
 from extender.server.service import Service

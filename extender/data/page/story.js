@@ -121,8 +121,9 @@ function gangStory(report, go) {
 
 /** Nodes where a pending pod fits now, and ways to make room on others. */
 function nowStory(now, go) {
+  const nodes = now.nodes + Object.values(now.passed_over ?? {}).reduce((sum, count) => sum + count, 0);
   return [
-    el("h3", {}, `Now: ${now.error ? "" : `fits on ${plural(now.fits, "node")} of ${now.nodes}`}`),
+    el("h3", {}, `Now: ${now.error ? "" : `fits on ${plural(now.fits, "node")} of ${nodes}`}`),
     now.held ? el("p", { class: "problem" }, `It cannot be scheduled yet: ${now.held}. Once it is released:`) : null,
     now.error ? el("p", { class: "problem" }, now.error) : verdict(now),
     now.starts ? el("p", {}, startsIn(now.starts)) : null,
@@ -135,8 +136,8 @@ function nowStory(now, go) {
 
 /** Why it fits nowhere, and ways to make room. */
 function verdict(now) {
-  const { why, lacks, ways } = now.verdict ?? {};
-  if (!why || /^(fits on|not known:) /.test(why)) return null;
+  const { why, lacks, ways, kind } = now.verdict ?? {};
+  if (!why || ["FITS", "UNKNOWN"].includes(kind)) return null;
   return [
     el("p", { class: "problem" }, why),
     lacks ? el("p", { class: "muted" }, lacks) : null,

@@ -52,7 +52,7 @@ def annotated(name: str, text: str) -> str:
         (pod("nvidia.com/mig-7g.40gb: 1"), ["No GPU model of the nodes has this MIG profile. Offered", NONE]),
         (
             pod().replace("stowage", "kai-scheduler"),
-            ["the schedulerName 'kai-scheduler': is that scheduler installed?", FITS],
+            ["the schedulerName 'kai-scheduler'. Is that scheduler installed?", FITS],
         ),
         (
             pod("amd.com/gpu: 1"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from extender.dra.device_cache import DeviceCache
-from extender.dra.forecast import ELSEWHERE, AllocationSimulator, Forecast
+from extender.dra.forecast import AllocationSimulator, Forecast
+from extender.dra.node_search import NoDevices
 from extender.k8s.objects import Pod, PodClaim, PodSpec
 from extender.k8s.resource_claims import parse_claim
 from tests.extender.dra.nvidia import cluster
@@ -46,7 +47,7 @@ def test_where_an_allocated_claim_can_be_used(allocation: dict[str, object], fit
     allocated(cache, "has", {"devices": {}, **allocation})
     found = forecasts(cache, "has")
     assert [not one.problem for one in found] == fits
-    assert all(one == Forecast(problem=ELSEWHERE, refused=True) for one in found if one.problem)
+    assert all(one == Forecast(problem=NoDevices.ELSEWHERE, refused=True) for one in found if one.problem)
 
 
 def test_a_second_claim_gets_its_devices_on_that_node() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from extender.cli.explain_text import render
 from extender.explain.pod import explain
-from extender.explain.room import DEARER, NOT_ENOUGH
+from extender.explain.words import Word
 from extender.k8s.eviction_objects import PodDisruptionBudget
 from extender.k8s.objects import Upserted
 from extender.protocol.codec import Candidate, PreemptArgs
@@ -48,7 +48,7 @@ def test_the_dry_run_says_what_preempt_answers(cluster):
     assert (best.acts, best.victims, best.pods) == ("kube-scheduler", ("default/a0", "default/a1"), 2)
     assert best.loses == "2 pods of queue backfill lose 3.2 GPU-hours"
     assert best.gpu_hours == pytest.approx(3.2)
-    assert told.elsewhere == {NOT_ENOUGH: 2}
+    assert told.elsewhere == {str(Word.NOT_ENOUGH()): 2}
     candidates = {name: Candidate([f"uid-{name}0"]) for name in "abcd"}
     answer = preempt(cluster, PreemptArgs(high(2), candidates), NOW)
     assert answer.candidates == {"a": Candidate(["uid-a0", "uid-a1"])}
@@ -82,7 +82,7 @@ def test_at_most_three_nodes_are_shown_and_the_others_counted():
         *(make_pod(f"v{i}", 1, node_name=f"n{i}") for i in range(5)),
     )
     told = explain(state, high(1), now=NOW).evictions
-    assert (len(told.best), told.elsewhere) == (3, {DEARER: 2})
+    assert (len(told.best), told.elsewhere) == (3, {str(Word.DEARER()): 2})
 
 
 def test_before_1_38_only_the_evictor_helps_where_kube_scheduler_counts_enough():
@@ -151,7 +151,7 @@ def test_the_text_says_whether_the_evictor_acts(evictor, said):
 
 def test_the_text_says_where_no_eviction_helps(cluster):
     told = render(explain(cluster, high(2, priority=-1), now=NOW))
-    assert f"No eviction would make it fit:\n  4  {NOT_ENOUGH}\n" in told
+    assert f"No eviction would make it fit:\n  4  {Word.NOT_ENOUGH()!s}\n" in told
     assert "Pods on these nodes that cannot be evicted for it:\n  5  not of lower priority" in told
 
 

@@ -12,7 +12,7 @@ from extender.cluster.census import CensusTaker
 from extender.cluster.state import State
 from extender.explain.answers import NodeLine, Overview
 from extender.explain.overview import overview
-from extender.explain.verdict import TOO_LARGE
+from extender.explain.words import Word
 from extender.k8s.objects import Container, Pod, PodSpec, Upserted
 from extender.queues.queue import Queues
 from extender.queues.rights import Rights
@@ -84,11 +84,11 @@ def test_the_most_urgent_waiting_pods_come_first_with_the_reason() -> None:
     odd = make_pod("odd", -1, created=1.0)
     pods = [small, large, odd, make_pod("cpu", 0), replace(make_pod("going", 1), deleting=True)]
     assert waiting(*pods) == [
-        ("default/large", TOO_LARGE),
+        ("default/large", f"{Word.TOO_LARGE()}."),
         ("default/odd", "nvidia.com/gpu: quantity '-1' is negative"),
         ("default/small", "fits on 2 nodes"),
     ]
-    assert waiting(*pods, most=1) == [("default/large", TOO_LARGE)]
+    assert waiting(*pods, most=1) == [("default/large", f"{Word.TOO_LARGE()}.")]
 
 
 def test_a_nominated_pod_waits_for_its_room() -> None:

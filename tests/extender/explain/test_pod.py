@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.explain.answers import Need
+from extender.explain.answers import Need, NeedKind
 from extender.explain.pod import asks, explain, explain_evaluation
 from extender.k8s.objects import Container, PodSpec, Upserted
 from extender.protocol.node_names import NO_NAMES, NodeNames
@@ -55,7 +55,7 @@ def test_everything_that_is_short_is_named():
     state = make_state(make_node("a", cpu="4"), make_pod("p", 6, cpu="2", node_name="a"))
     explanation = explain(state, make_pod("new", 4, cpu="3"))
     [refusal] = explanation.refusals
-    cpu = Need("cpu (milli)", 3000, 2000, 4000, "needs 3 CPUs, 2 of 4 are free")
+    cpu = Need("cpu (milli)", 3000, 2000, 4000, "needs 3 CPUs, 2 of 4 are free", NeedKind.CPU)
     assert refusal.lacks == (cpu, missing(GPU, 4, 2, 8))
 
 

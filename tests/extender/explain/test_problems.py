@@ -11,8 +11,8 @@ import pytest
 from extender.cluster.factory import state_of
 from extender.cluster.reservations import Reserved
 from extender.cluster.state import State
-from extender.explain.advice import ADVICE
 from extender.explain.problems import Problem, Problems, Surroundings, problems_of
+from extender.explain.words import ADVICE
 from extender.k8s.affinity import Taint
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.objects import Container, Deleted, Event, Listed, MigLayouts, PodSpec, Upserted

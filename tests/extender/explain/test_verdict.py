@@ -8,7 +8,7 @@ import pytest
 
 from extender.explain.answers import Verdict
 from extender.explain.pod import explain
-from extender.explain.verdict import TOO_LARGE
+from extender.explain.words import Word
 from extender.k8s.affinity import NodeSelectorRequirement, NodeSelectorTerm, SchedulingConstraints, Taint
 from extender.k8s.objects import Container, Node, Owner, Pod, PodSpec
 from tests.extender.builders import NOW, make_node, make_pod, make_state
@@ -128,7 +128,7 @@ def test_two_rules_in_the_way_are_changed_together() -> None:
 
 def test_a_pod_that_is_too_large_is_told_so_also_behind_a_taint() -> None:
     found = verdict(make_pod("new", 16), TAINTED)
-    assert found.why == TOO_LARGE
+    assert found.why == f"{Word.TOO_LARGE()}."
     assert found.lacks == "a: needs 16 nvidia.com/gpu, 8 of 8 are free"
     assert found.ways == ("request at most 8 nvidia.com/gpu per pod, as a has",)
 
@@ -138,7 +138,7 @@ def test_no_move_is_advised_for_more_storage_than_any_node_has() -> None:
     pod = make_pod("new", spec=PodSpec((Container("main", storage),)))
     x, node = make_pod("x", 8, node_name="a", owner=JOB), {"ephemeral-storage": "400Gi"}
     found = verdict(pod, make_node("a", **node), make_node("b", **node), x)
-    assert found.why == TOO_LARGE
+    assert found.why == f"{Word.TOO_LARGE()}."
     assert found.ways == ("request at most 400 GiB of ephemeral-storage per pod, as a has",)
 
 

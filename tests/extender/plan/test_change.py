@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from extender.explain.pod import explain
-from extender.explain.verdict import TOO_LARGE
-from extender.k8s.node_filter import CORDONED, NOT_TOLERATED
+from extender.explain.words import Word
+from extender.k8s.node_filter import Rule
 from extender.plan.change import added_nodes, change_report
 from extender.plan.prices import NO_COSTS
 from extender.replay.trial import BadInput
@@ -154,9 +154,13 @@ def test_a_gang_starts_with_a_member_that_asks_for_no_gpu() -> None:
     [
         ([node("a")], "65", "no node allowed by its rules is large enough for it, even without other pods"),
         ([node("a")], "64", Reason.NO_FREE_CPU.text),
-        ([node("a", unschedulable=True)], "1", CORDONED),
+        ([node("a", unschedulable=True)], "1", Rule.CORDONED),
         ([node("a", 0), node("b", 0), node("c", 2)], "1", Reason.TOO_FEW_GPUS.text),
-        ([node("a", labels=OTHER), node("b", labels=OTHER), node("c", taints=TAINTED)], "1", NOT_TOLERATED),
+        (
+            [node("a", labels=OTHER), node("b", labels=OTHER), node("c", taints=TAINTED)],
+            "1",
+            Rule.NOT_TOLERATED,
+        ),
     ],
 )
 def test_why_not_is_what_explain_says(nodes: list[Manifest], cpu: str, why: str) -> None:
@@ -166,4 +170,4 @@ def test_why_not_is_what_explain_says(nodes: list[Manifest], cpu: str, why: str)
     assert row[4] == why
     state = source.state()
     said = explain(state, state.pods["ml/waits"]).verdict.why
-    assert said.startswith(why) or (said == TOO_LARGE and ("large" in why or "fewer" in why))
+    assert said.startswith(why) or (said == f"{Word.TOO_LARGE()}." and ("large" in why or "fewer" in why))

@@ -9,7 +9,8 @@ import pytest
 from extender.cli.explain_text import render
 from extender.dra.forecast import Forecast
 from extender.explain.node import view_node
-from extender.explain.pod import NO_DEVICES, explain
+from extender.explain.pod import explain
+from extender.explain.words import Word
 from extender.k8s.objects import Deleted, Listed, PodClaim, PodSpec, Upserted
 from extender.k8s.resource_claims import parse_claim, parse_class
 from extender.k8s.resource_slices import parse_slice
@@ -146,8 +147,8 @@ def test_a_node_without_the_devices_of_the_claims_does_not_fit(state):
     state.apply([Upserted(parse_claim("default", "many", many, None))])
     told = explain(state, claiming("p", claim="many"))
     assert (told.nodes, told.fits, told.best, told.unknown) == (2, 0, (), {})
-    assert [(one.reason, one.nodes) for one in told.refusals] == [(NO_DEVICES, 2)]
-    assert f"2  {NO_DEVICES}" in render(told)
+    assert [(one.reason, one.nodes) for one in told.refusals] == [(str(Word.NO_DEVICES()), 2)]
+    assert f"2  {Word.NO_DEVICES()!s}" in render(told)
     assert left(state, claiming("p", claim="many"), NAMES) == NAMES  # filter refuses no node for it
 
 

@@ -10,7 +10,8 @@ import pytest
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.evictor.decision import needs_no_plan
-from extender.explain.pod import NO_DEVICES, explain
+from extender.explain.pod import explain
+from extender.explain.words import Word
 from extender.k8s.objects import Container, PodClaim, PodSpec, Upserted
 from extender.k8s.resource_claims import parse_claim, parse_class
 from extender.k8s.resource_slices import parse_slice
@@ -45,7 +46,9 @@ def test_gpus_that_are_given_out_as_devices_are_not_missing(served):
     told = {option.node: option for option in explain(served, make_pod("p", 2)).best}
     assert told["free"].devices == ("gpu.nvidia.com/free/gpu-0", "gpu.nvidia.com/free/gpu-1")
     assert told.keys() == {"counts", "free"}
-    [refusal] = [one for one in explain(served, make_pod("p", 2)).refusals if one.reason == NO_DEVICES]
+    [refusal] = [
+        one for one in explain(served, make_pod("p", 2)).refusals if one.reason == str(Word.NO_DEVICES())
+    ]
     assert (refusal.nodes, refusal.nearest) == (1, "full")
     assert not told["counts"].devices
     served.apply([Upserted(make_pod("runs", 1, node_name="free"))])

@@ -1,0 +1,113 @@
+"""Nothing decides by a text: with every word replaced by a number, explain decides the same."""
+
+from __future__ import annotations
+
+import ast
+import json
+import string
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.cli.main import main
+from extender.explain.pod import explain
+from extender.explain.words import Word
+from extender.k8s.affinity import Taint
+from packing.model.reasons import Reason
+from tests.cases.test_cases import CASES
+from tests.cases.test_one_verdict import case, waiting
+from tests.examples import examples
+
+DECIDES = ("fits", "nodes", "best", "node", "plain", "hint_kinds", "kind", "fixes", "nearest", "refusals")
+DECIDES += (
+    "verdict",
+    "lacks",
+    "can_host",
+    "eviction_helps",
+    "asked",
+    "free",
+    "total",
+    "evictions",
+    "victims",
+)
+EXPLAIN = Path(__file__).parents[3] / "extender/explain"
+
+
+def decisions(answer: Any) -> Any:
+    """The part of an explanation that is not text."""
+    if isinstance(answer, list):
+        return [decisions(part) for part in answer]
+    if not isinstance(answer, dict):
+        return answer
+    return {
+        name: decisions(value)
+        for name, value in answer.items()
+        if name in DECIDES and not (name in ("asked", "lacks") and isinstance(value, str))
+    }
+
+
+def explained(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[tuple[int, Any]]:
+    """The exit code and the decisions about the case's pods."""
+    state, _ = case(folder)
+    found = []
+    for pod in waiting(folder, state):
+        where = str(folder / "pod.json") if pod.key not in state.pods else pod.key
+        command = ["explain", "--snapshot", str(folder / "cluster.json"), where, "--exit-code", "-o", "json"]
+        code = main(command)
+        found.append((code, decisions(json.loads(capsys.readouterr().out))))
+    return found
+
+
+@pytest.mark.parametrize("folder", CASES[:: 1 if examples(100) == 100 else 6], ids=lambda folder: folder.name)
+def test_every_decision_is_the_same_when_words_are_numbers(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_words = explained(folder, capsys)
+    numbers = {word: f"#{number}" for number, word in enumerate(Word)}
+    monkeypatch.setattr(Word, "template", property(lambda word: numbers[word]))
+    for reason in Reason:
+        monkeypatch.setattr(reason, "text", f"#{reason.value + 1000}")
+    assert explained(folder, capsys) == in_words
+
+
+def calls() -> list[tuple[str, set[str]]]:
+    """The entries of the table that the modules name, and the values that they give."""
+    found = []
+    for file in EXPLAIN.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="Word"), attr=name), keywords=keywords):
+                    found.append((name, {str(keyword.arg) for keyword in keywords}))
+    return found
+
+
+def test_every_sentence_gets_its_values() -> None:
+    for name, given in calls():
+        wanted = {field for _, field, _, _ in string.Formatter().parse(Word[name].template) if field}
+        assert wanted <= given, name
+
+
+def test_every_sentence_is_used() -> None:
+    texts = "".join(file.read_text() for file in EXPLAIN.glob("*.py"))
+    assert [word.name for word in Word if f"Word.{word.name}" not in texts] == []
+
+
+def test_no_module_but_the_table_reads_a_text() -> None:
+    """Of what starts or ends with words: only names of resources, labels and files are read."""
+    for name in ("verdict", "rule_changes", "room", "pod", "fixes", "answers", "options"):
+        text = (EXPLAIN / f"{name}.py").read_text()
+        assert ".text.startswith" not in text
+        assert ".why.startswith" not in text
+
+
+def test_a_taint_is_the_same_finding_whatever_its_words_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.extender.builders import NOW, make_node, make_pod, make_state
+
+    state = make_state(replace(make_node("a"), taints=(Taint("team", "ml", "NoSchedule"),)))
+    found = explain(state, make_pod("new"), now=NOW).verdict
+    monkeypatch.setattr(Word, "template", property(lambda word: "fits on kubectl "))
+    again = explain(state, make_pod("new"), now=NOW).verdict
+    assert (found.kind, found.fixes, found.decides) == (again.kind, again.fixes, again.decides)
+    assert (found.kind, found.fixes) == ("RULED_OUT", ("TOLERATE",))

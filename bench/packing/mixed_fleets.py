@@ -32,14 +32,14 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.k8s.node_filter import node_requirement
 from extender.k8s.objects import Deleted, Pod, Upserted
-from extender.plan.room_by_moves import Move, RoomByMoves, room_by_moves
 from extender.protocol.node_names import NodeNames
-from extender.replay.cluster_pods import trial_of
 from extender.replay.repack import SnapshotReplay
 from extender.replay.steps import Step, carry_out
-from extender.replay.trial import Item, Trial
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
+from extender.trial.cluster_pods import trial_of
+from extender.trial.room_by_moves import Move, RoomByMoves, room_by_moves
+from extender.trial.trial import Item, Trial
 from extender.verbs.evaluate import evaluate
 from packing.fleet.arrays import WHOLE_GPU
 from packing.fleet.downgrade import device_on

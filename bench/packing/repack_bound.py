@@ -12,7 +12,7 @@ import numpy as np
 from bench.packing.bounds import Classes, Groups, fewest_nodes, fewest_whole
 from extender.cluster.other_resources import PODS
 from extender.replay.repack import SnapshotReplay
-from extender.replay.trial import Item, Trial
+from extender.trial.trial import Item, Trial
 from extender.verbs.evaluate import Flags
 from packing.fleet.arrays import ALMOST_WHOLE, Doubles, Longs
 from packing.fleet.feasibility import separation

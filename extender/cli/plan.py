@@ -127,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"Reading {cluster.describe()}", flush=True)
     with loading_kernels():
         from extender.cli.plan_run import source_of, work_out
-        from extender.replay.trial import BadInput
+        from extender.trial.trial import BadInput
     try:
         source = source_of(args, cluster, settings)
         census = source.census()

@@ -15,10 +15,10 @@ from extender.plan.prices import NO_COSTS, NodeCosts, costs_of, read_prices
 from extender.plan.report import Progress, Report
 from extender.plan.slices import slices_report
 from extender.plan.source import ClusterSource
-from extender.replay.trial import Trial
 from extender.settings import Settings
 from extender.source.interface import Source
 from extender.source.prometheus import measured_use
+from extender.trial.trial import Trial
 
 
 def source_of(args: argparse.Namespace, cluster: Source, settings: Settings) -> ClusterSource:

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 def _collect(rows: Rows, args: argparse.Namespace, settings: Settings, source: Source) -> bool:
     """Add the rows one by one. Returns whether Ctrl-C interrupted this; the rows are then marked."""
     from extender.replay.repack import replay_cluster
-    from extender.replay.trial import BadInput
+    from extender.trial.trial import BadInput
 
     replayed = replay_cluster(
         source, cluster_args.short_name(args), args.policy, settings, show_progress,

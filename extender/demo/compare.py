@@ -17,10 +17,10 @@ from extender.cluster.factory import state_of
 from extender.cluster.totals import Totals
 from extender.data import CLUSTER
 from extender.demo.pods import GPU, stream
-from extender.replay.cluster_pods import trial_of
-from extender.replay.trial import Item, Trial
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
+from extender.trial.cluster_pods import trial_of
+from extender.trial.trial import Item, Trial
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.model.request import Request

@@ -22,7 +22,9 @@ from extender.evictor.book import Backoff, Book, Hold
 from extender.evictor.decision import longest_grace
 from extender.evictor.planner import Planner
 from extender.k8s.objects import Pod
-from extender.plan.room_by_moves import (
+from extender.queues.disruptions import job_of
+from extender.settings import Mode
+from extender.trial.room_by_moves import (
     Move,
     RoomByMoves,
     asked_together,
@@ -35,8 +37,6 @@ from extender.plan.room_by_moves import (
     starting_together,
     would_make_room,
 )
-from extender.queues.disruptions import job_of
-from extender.settings import Mode
 from extender.verbs.eviction.plan import EvictionPlan
 from packing.model.request import Request
 from packing.plan.move_rule import LossBudget, SmallWaits, WaitClock, free_pieces

@@ -27,7 +27,7 @@ from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL
 from extender.inventory.mig_layouts import can_change, shows
 from extender.k8s.mig_change import ANNOTATION, MigChange, NodeLayout, mig_change_of
 from extender.k8s.objects import Node, Pod
-from extender.plan.mig_search import (
+from extender.trial.mig_search import (
     Candidate,
     Change,
     asking,
@@ -37,7 +37,7 @@ from extender.plan.mig_search import (
     shapes,
     would_change,
 )
-from extender.plan.room_by_moves import holders, moves_off, rule_of
+from extender.trial.room_by_moves import holders, moves_off, rule_of
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 from packing.plan.mig_layouts import ChangeRule, Peaks, served

@@ -19,7 +19,7 @@ from extender.cluster.state import State
 from extender.evictor.book import ATTEMPTS, Book, Recommendation, Schedulers
 from extender.evictor.decision import UNSCHEDULABLE, best_node, best_plan, fits_on, needs_no_plan, nodes_for
 from extender.k8s.objects import Pod
-from extender.plan.room_by_moves import MOST_MEMBERS
+from extender.trial.room_by_moves import MOST_MEMBERS
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from extender.verbs.eviction.promising import promising_nodes
 from extender.verbs.gang_fit import gang_may_fit

@@ -18,8 +18,11 @@ from extender.explain.words import Word
 from extender.inventory.devices import LAYOUT_LABEL
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, milli, whole
-from extender.plan.mig_search import gpus_asked, open_candidate, possible_changes, would_change
-from extender.plan.room_by_moves import (
+from extender.protocol.node_names import NodeNames
+from extender.queues.rights import WhyNot
+from extender.settings import Mode, Settings
+from extender.trial.mig_search import gpus_asked, open_candidate, possible_changes, would_change
+from extender.trial.room_by_moves import (
     asked_together,
     mode_for,
     room_by_moves,
@@ -27,9 +30,6 @@ from extender.plan.room_by_moves import (
     starting_together,
     would_make_room,
 )
-from extender.protocol.node_names import NodeNames
-from extender.queues.rights import WhyNot
-from extender.settings import Mode, Settings
 from extender.untrusted.limits import GANG_PLACED, GANG_READ, KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import listed
 from extender.verbs.evaluate import dra_resources, reason_on

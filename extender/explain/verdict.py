@@ -31,9 +31,9 @@ from extender.explain.room import (
 )
 from extender.explain.rule_changes import RuleChange, StillRefused, changes_for, try_rule_changes
 from extender.explain.words import ADVICE, Said, Word
+from extender.inventory.node_state import copy_of
 from extender.k8s.node_filter import Rule
 from extender.k8s.objects import Pod
-from extender.plan.change import copy_of
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import KEY, shorten

@@ -10,8 +10,10 @@ also counts as the key of a taint with one of its values.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from extender.data import facts
+from extender.k8s.node_filter import HOSTNAME
 from extender.k8s.objects import Node
 
 _NOT_READY = {
@@ -60,3 +62,19 @@ def is_spot(node: Node, marks: Collection[str] = ()) -> bool:
 def is_leaving(node: Node) -> bool:
     """Whether a taint indicates that the node is about to be terminated, or is shut down."""
     return any(taint.key in LEAVING_TAINTS and taint.blocks_scheduling for taint in node.taints)
+
+
+def copy_of(like: Node, name: str) -> Node:
+    """An empty, schedulable copy of this node, without the taints of unhealthy nodes."""
+    labels = {key: name if key == HOSTNAME else text for key, text in like.labels.items()}
+    taints = tuple(taint for taint in like.taints if not taint.key.startswith("node.kubernetes.io/"))
+    return replace(
+        like,
+        name=name,
+        uid=name,
+        labels=labels,
+        taints=taints,
+        unschedulable=False,
+        conditions=(),
+        created=0.0,
+    )

@@ -9,18 +9,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from extender.inventory.cloud_labels import INSTANCE_TYPE
 from extender.inventory.gfd_labels import PRODUCT
-from extender.k8s.node_filter import HOSTNAME
+from extender.inventory.node_state import copy_of
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
 from extender.plan.prices import NodeCosts
 from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table, figure_gains
 from extender.plan.source import ClusterSource
-from extender.replay.cluster_pods import Stays, as_new
 from extender.replay.steps import Outcome, Step, carry_out, largest_that_holds
-from extender.replay.trial import BadInput, Trial
+from extender.trial.cluster_pods import Stays, as_new
+from extender.trial.trial import BadInput, Trial
 from extender.untrusted.limits import quoted
 from extender.untrusted.visible import many
 from packing.fleet.stranded import Fragmentation
@@ -201,22 +201,6 @@ def added_nodes(text: str, nodes: Mapping[str, Node], taken: Iterable[str] = ())
     known = {*nodes, *taken}
     fresh = (new_name for new_name in names if new_name not in known)
     return [copy_of(like, next(fresh)) for _ in range(count)]
-
-
-def copy_of(like: Node, name: str) -> Node:
-    """An empty, schedulable copy of this node, without the taints of unhealthy nodes."""
-    labels = {key: name if key == HOSTNAME else text for key, text in like.labels.items()}
-    taints = tuple(taint for taint in like.taints if not taint.key.startswith("node.kubernetes.io/"))
-    return replace(
-        like,
-        name=name,
-        uid=name,
-        labels=labels,
-        taints=taints,
-        unschedulable=False,
-        conditions=(),
-        created=0.0,
-    )
 
 
 def _most_frequent(name: str, nodes: Mapping[str, Node]) -> Node | None:

@@ -17,7 +17,7 @@ from extender.cluster.totals import waits
 from extender.plan.prices import NodeCosts
 from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
 from extender.replay.steps import Outcome, Step, carry_out, largest_that_holds
-from extender.replay.trial import ONLY_WEAKER, Trial
+from extender.trial.trial import ONLY_WEAKER, Trial
 from extender.untrusted.visible import many
 from packing.fleet.stranded import NOTHING
 

@@ -17,13 +17,13 @@ from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.inventory.mig_layouts import WHOLE, all_layouts, is_single, named_layouts, with_layout
 from extender.k8s.mig_change import NodeLayout
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
-from extender.plan.mig_search import Candidate, Change, candidate, possible_changes
 from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
-from extender.plan.room_by_moves import lost_by_move
 from extender.plan.source import ClusterSource
 from extender.replay.steps import Step, carry_out
-from extender.replay.trial import Item, Trial
 from extender.source.snapshot import moment_of
+from extender.trial.mig_search import Candidate, Change, candidate, possible_changes
+from extender.trial.room_by_moves import lost_by_move
+from extender.trial.trial import Item, Trial
 from extender.untrusted.visible import many
 from packing.model.node_spec import NodeSpec
 from packing.plan.mig_layouts import ChangeRule

@@ -16,7 +16,7 @@ import numpy as np
 
 from extender.plan.report import UNKNOWN, Cell, Gain, Progress, Report, Table
 from extender.replay.steps import Step, carry_out, largest_that_holds
-from extender.replay.trial import Item, Trial, largest_first
+from extender.trial.trial import Item, Trial, largest_first
 from extender.untrusted.visible import many
 from packing.fleet.node_usage import Allocation
 from packing.fleet.stranded import whole_gpus

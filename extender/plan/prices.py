@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from extender.inventory.cloud_labels import INSTANCE_TYPE
 from extender.k8s.objects import Node
-from extender.replay.trial import BadInput
+from extender.trial.trial import BadInput
 from extender.untrusted.files import FileError, FileReader
 from extender.untrusted.limits import SETTINGS_FILE, YAML_NODES, quoted, validation_problem
 from extender.untrusted.visible import many

@@ -28,8 +28,8 @@ from extender.plan.mig import short
 from extender.plan.report import UNKNOWN, Gain, Progress, Report, Table
 from extender.plan.source import ClusterSource
 from extender.replay.steps import Outcome, Step, carry_out, largest_that_holds
-from extender.replay.trial import Item, Trial
 from extender.source.prometheus import Use
+from extender.trial.trial import Item, Trial
 from extender.untrusted.visible import many
 from extender.verbs.evaluate import Flags
 from packing.fleet.arrays import ALMOST_WHOLE

@@ -9,9 +9,9 @@ from extender.cluster.census import Census, CensusTaker
 from extender.cluster.factory import state_of
 from extender.cluster.state import State
 from extender.k8s.objects import Event, Node, Upserted
-from extender.replay.cluster_pods import trial_of
-from extender.replay.trial import Trial
 from extender.settings import Settings
+from extender.trial.cluster_pods import trial_of
+from extender.trial.trial import Trial
 
 
 class ClusterSource:

@@ -24,11 +24,11 @@ from extender.cluster.factory import prior_of, state_of
 from extender.cluster.state import State
 from extender.dialects.pod_request import as_whole
 from extender.k8s.node_filter import node_requirement
-from extender.replay.cluster_pods import trial_of
 from extender.replay.steps import Step, carry_out
-from extender.replay.trial import BadInput, Item
 from extender.settings import Settings
 from extender.source.interface import Source
+from extender.trial.cluster_pods import trial_of
+from extender.trial.trial import BadInput, Item
 from packing.fleet.downgrade import device_on
 from packing.fleet.stranded import whole_gpus, whole_nodes
 from packing.policies.interface import Policy

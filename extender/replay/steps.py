@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from extender.replay.trial import Item, Savepoint, Trial
+from extender.trial.trial import Item, Savepoint, Trial
 from packing.fleet.fleet import Fleet
 from packing.fleet.stranded import Fragmentation
 

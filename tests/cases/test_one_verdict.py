@@ -24,10 +24,10 @@ from extender.explain.overview import waiting_line
 from extender.explain.pod import explain, explain_each
 from extender.k8s.affinity import Taint
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
-from extender.replay.cluster_pods import trial_of
-from extender.replay.trial import Item, Trial
 from extender.settings import Settings
 from extender.source.workloads import parse_templates
+from extender.trial.cluster_pods import trial_of
+from extender.trial.trial import Item, Trial
 from extender.untrusted.visible import many
 from packing.model.reasons import Reason
 

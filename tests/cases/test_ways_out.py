@@ -16,9 +16,9 @@ from extender.cluster.state import State
 from extender.explain.candidates import uncordoned
 from extender.explain.pod import explain
 from extender.explain.room import held_without_gpus
+from extender.inventory.node_state import copy_of
 from extender.k8s.affinity import Toleration
 from extender.k8s.objects import Deleted, Pod, Upserted
-from extender.plan.change import copy_of
 from extender.source.snapshot import moment_of
 
 from ..examples import examples

@@ -13,7 +13,7 @@ from extender.cluster.state import State
 from extender.evictor.decision import best_node, best_plan
 from extender.evictor.planner import Done, gang_fits
 from extender.k8s.objects import Node, Pod
-from extender.plan.room_by_moves import MOST_MEMBERS
+from extender.trial.room_by_moves import MOST_MEMBERS
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from tests.extender.builders import make_node, make_pod, make_state
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from extender.plan.moves import moves_report, plan_moves, units_of
-from extender.plan.room_by_moves import moves_off
 from extender.source.snapshot import moment_of
+from extender.trial.room_by_moves import moves_off
 from packing.plan.move_rule import MoveRule
 from tests.extender.plan.clusters import KEEPING, budget, node, pod, share, shared_node, source_of
 from tests.extender.plan.test_property import quiet

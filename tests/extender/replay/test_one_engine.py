@@ -15,9 +15,9 @@ from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Deleted, Pod, Upserted
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
-from extender.replay.cluster_pods import as_new
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
+from extender.trial.cluster_pods import as_new
 from extender.verbs.filter import filter_nodes
 from extender.verbs.prioritize import scores_of
 from tests.extender.replay.snapshots import replay_snapshot

@@ -11,11 +11,11 @@ import pytest
 from extender.cli import main as cli
 from extender.cluster.permitted_rows import ZONE
 from extender.data import CLUSTER
-from extender.replay.cluster_pods import Stays
 from extender.replay.report import snapshot_table
-from extender.replay.trial import BadInput
 from extender.settings import ExpectedRequest, Settings
 from extender.source.errors import Unavailable
+from extender.trial.cluster_pods import Stays
+from extender.trial.trial import BadInput
 from packing.policies.registry import POLICIES
 from tests.extender.replay.snapshots import replay_snapshot
 

@@ -16,7 +16,7 @@ from extender.k8s.objects import Container, PodClaim, PodSpec, Upserted
 from extender.k8s.resource_claims import parse_claim, parse_class
 from extender.k8s.resource_slices import parse_slice
 from extender.protocol.codec import Candidate, PreemptArgs
-from extender.replay.trial import Item, Trial
+from extender.trial.trial import Item, Trial
 from extender.verbs.evaluate import reason_on
 from extender.verbs.preempt import preempt
 from packing.model.reasons import Reason

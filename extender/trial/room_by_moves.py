@@ -31,8 +31,8 @@ from extender.protocol.node_names import NodeNames
 from extender.queues.disruptions import lost_seconds
 from extender.queues.queue import is_restartable
 from extender.queues.rights import EvictionRules, declares_movable
-from extender.replay.cluster_pods import as_new, why_it_stays
 from extender.settings import Mode, Settings
+from extender.trial.cluster_pods import as_new, why_it_stays
 from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import listed, many
 from extender.verbs.evaluate import evaluate

@@ -20,8 +20,8 @@ from extender.dialects.pod_resources import RequestError
 from extender.inventory.node_state import must_stay
 from extender.k8s.objects import Pod
 from extender.queues.rights import WhyNot, declares_movable, protection_of
-from extender.replay.trial import Item, Staying, Trial
 from extender.source.snapshot import moment_of
+from extender.trial.trial import Item, Staying, Trial
 from packing.fleet.node_usage import Allocation
 from packing.model.request import Request
 

@@ -21,9 +21,9 @@ from extender.inventory.mig_layouts import WHOLE, can_change, named_layouts, tod
 from extender.inventory.node_state import must_stay
 from extender.k8s.mig_change import NodeLayout, mig_change_of
 from extender.k8s.objects import Event, Listed, Node, Pod, Upserted
-from extender.plan.room_by_moves import holders
-from extender.replay.cluster_pods import trial_of
 from extender.settings import Settings
+from extender.trial.cluster_pods import trial_of
+from extender.trial.room_by_moves import holders
 from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import many
 from packing.model.gpu_catalog import named_model, parse_profile

@@ -9,7 +9,7 @@ import pytest
 from extender.k8s.objects import Pod
 from extender.k8s.pod_manifest import PodManifest
 from extender.queues.rights import WhyNot
-from extender.replay.cluster_pods import Stays, why_it_stays
+from extender.trial.cluster_pods import Stays, why_it_stays
 
 STARTED = 1_767_225_600.0  # 2026-01-01
 HOST = {"hostPath": {"path": "/data", "type": "Directory"}}

@@ -17,6 +17,7 @@ from extender.cluster.pod_table import PodTable
 from extender.k8s.admission_objects import AdmissionKind, AdmissionRecord, PersistentVolume, RuntimeClass
 from extender.k8s.affinity import Taint, Toleration, tolerated
 from extender.k8s.manifest import Pairs, is_extended
+from extender.k8s.node_filter import Rule, UnusableClaim
 from extender.k8s.objects import Container, Event, Node, Pod, take_in
 from extender.queues.queue import SYSTEM_CLASSES, PriorityClasses
 from extender.untrusted.limits import KEY, shorten
@@ -41,7 +42,7 @@ _FAILURES = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
 
 
 class Admission:
-    """RuntimeClasses, LimitRanges, PersistentVolumes and PersistentVolumeClaims."""
+    """RuntimeClasses, LimitRanges, PersistentVolumes, PersistentVolumeClaims and StorageClasses."""
 
     def __init__(self, pods: PodTable, nodes: Mapping[str, Node], priorities: PriorityClasses) -> None:
         self._pods, self._nodes, self._priorities = pods, nodes, priorities
@@ -55,12 +56,36 @@ class Admission:
     def records(self) -> list[AdmissionRecord]:
         return [record for by_key in self._by_kind.values() for record in by_key.values()]
 
-    def volumes_of(self, pod: Pod) -> list[PersistentVolume | None]:
+    def volumes_of(self, pod: Pod) -> list[PersistentVolume | UnusableClaim | None]:
         """The volume of each of the pod's claims, None where it is unknown."""
+        return [self._volume_of(pod, name) for name in pod.volume_claims]
+
+    def _volume_of(self, pod: Pod, name: str) -> PersistentVolume | UnusableClaim | None:
         claims, volumes = self._by_kind["PersistentVolumeClaim"], self._by_kind["PersistentVolume"]
-        bound = (claims.get(f"{pod.namespace}/{name}") for name in pod.volume_claims)
-        found = (volumes.get(claim.volume) if claim else None for claim in bound)
-        return [None if record is None or record.problem else record for record in found]
+        classes, claim = self._by_kind["StorageClass"], claims.get(f"{pod.namespace}/{name}")
+        if claim is None:  # that of an ephemeral volume is made with the pod
+            is_known = claims and name not in pod.ephemeral_claims
+            return UnusableClaim(Rule.NO_CLAIM, name) if is_known else None
+        volume, storage = volumes.get(claim.volume), classes.get(claim.storage_class)
+        if claim.problem or (volume and volume.problem):
+            return None
+        if claim.is_lost or claim.is_deleted:
+            return UnusableClaim(Rule.CLAIM_LOST if claim.is_lost else Rule.CLAIM_DELETED, name)
+        if self.users_of_one(pod, name):
+            return UnusableClaim(Rule.CLAIM_IN_USE, name)
+        if claim.is_pending:
+            waits = storage.waits if storage else claim.storage_class and not classes
+            return None if waits else UnusableClaim(Rule.CLAIM_NOT_BOUND, name)
+        is_lost = volume is None and volumes and claim.volume
+        return UnusableClaim(Rule.CLAIM_LOST, name) if is_lost else volume
+
+    def users_of_one(self, pod: Pod, name: str) -> list[Pod]:
+        """The other bound pods that use this claim of the pod if only one pod may."""
+        claim = self._by_kind["PersistentVolumeClaim"].get(f"{pod.namespace}/{name}")
+        others = self._pods.values() if claim and claim.of_one_pod else ()
+        users = (other for other in others if name in other.volume_claims and other.node_name)
+        same = (user for user in users if user.namespace == pod.namespace and not user.terminated)
+        return [user for user in same if user.key != pod.key]
 
     def as_created(self, pod: Pod) -> tuple[Pod, str]:
         """The pod as created, and what is added, in words. A pod that exists in the cluster is returned

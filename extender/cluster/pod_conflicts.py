@@ -1,5 +1,5 @@
-"""Required anti-affinity between pods (kube-scheduler's ``InterPodAffinity``): running pods that keep a pod
-out of their topology domains."""
+"""Running pods that keep a pod out of their topology domains (required anti-affinity, kube-scheduler's
+``InterPodAffinity``), or off all nodes because they use its claim (``VolumeRestrictions``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from extender.k8s.objects import Node, Pod
 
 
 class PodConflicts:
-    """Running pods with which a pod must not share a domain, because of its own anti-affinity or theirs."""
+    """Running pods with which a pod must not share a domain, because of its own anti-affinity or theirs, and
+    those of which it needs the claim."""
 
     def __init__(self, state: State, pod: Pod) -> None:
         self._by_domain: defaultdict[tuple[str, str], list[Pod]] = defaultdict(list)
@@ -24,7 +25,9 @@ class PodConflicts:
                 if key in labels:
                     self._by_domain[key, labels[key]].append(other)
         self._keys = {key for key, _ in self._by_domain}
+        names = pod.volume_claims
+        self._users = [user for name in names for user in state.admission.users_of_one(pod, name)]
 
     def on(self, node: Node) -> list[Pod]:
         domains = ((key, node.labels.get(key, "")) for key in self._keys)
-        return [pod for domain in domains for pod in self._by_domain.get(domain, ())]
+        return [pod for domain in domains for pod in self._by_domain.get(domain, ())] + self._users

@@ -14,7 +14,7 @@ from extender.explain.corrections import is_manifest
 from extender.explain.hints import missing_on, uncounted_resources
 from extender.explain.words import Said, Word
 from extender.k8s.affinity import NodeSelectorRequirement, Taint, Toleration, tolerated
-from extender.k8s.node_filter import CORDON, NodeFilter, Rule
+from extender.k8s.node_filter import CORDON, NodeFilter, Rule, UnusableClaim
 from extender.k8s.objects import Node, Pod
 from extender.untrusted.limits import KEY, shorten
 
@@ -71,14 +71,16 @@ class Candidates:
     @property
     def excluded(self) -> list[str]:
         """Nodes that only other pods keep the pod off."""
-        return [node.name for node in self.passed_over.get(Rejection(Rule.ANTI_AFFINITY), ())]
+        by_pods = (nodes for found, nodes in self.passed_over.items() if found.rule in _BY_PODS)
+        return [node.name for nodes in by_pods for node in nodes]
 
     def rejection(self, node: Node) -> Rejection | None:
         """Why kube-scheduler does not ask about the node, None if it does."""
         if self._pinned and node.name != self._pinned:
             return Rejection(Rule.OTHER_NODE)
         if rule := self._filter.rejection(node):
-            return Rejection(rule, _detail(self._pod, node, rule))
+            claims = (v.name for v in self._volumes if isinstance(v, UnusableClaim) and v.rule is rule)
+            return Rejection(rule, next(claims, "") or _detail(self._pod, node, rule))
         if self._conflicts.on(node):
             return Rejection(Rule.ANTI_AFFINITY)
         others = [r for r in self._resources if not is_of_dra(self._state, node, r)]
@@ -118,6 +120,7 @@ class Candidates:
 
 
 _LIFTED = Rule.CORDONED, Rule.OTHER_SELECTOR, Rule.OTHER_AFFINITY, Rule.NOT_TOLERATED
+_BY_PODS = Rule.ANTI_AFFINITY, Rule.CLAIM_IN_USE
 _ANY_TAINT = Toleration(operator="Exists")
 
 

@@ -1,8 +1,9 @@
 """Objects that modify a pod at admission (RuntimeClass and LimitRange), and objects that locate its volumes.
-Facts: k8s.io/api v0.36.3, ``node/v1/types.go`` and ``core/v1/types.go``."""
+Facts: k8s.io/api v0.36.3, ``node/v1/types.go``, ``core/v1/types.go`` and ``storage/v1/types.go``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import ClassVar, Literal, TypeAlias
@@ -44,24 +45,59 @@ class LimitRange(_Named):
     limits: Pairs = ()
 
 
+_GA = {
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+}
+_TOPOLOGY = (*_GA, *_GA.values())
+
+
 @dataclass(frozen=True, slots=True)
 class PersistentVolume(_Named):
-    """Only nodes that match one of the ``terms`` can use it; all nodes if there are no terms."""
+    """Only nodes that match one of the ``terms`` can use it (all if there are none), and nodes with zones or
+    regions only in its ``zones``, the values of its labels."""
 
     kind: ClassVar[Literal["PersistentVolume"]] = "PersistentVolume"
     terms: tuple[NodeSelectorTerm, ...] = ()
+    zones: tuple[tuple[str, frozenset[str]], ...] = ()
+
+    def accepts(self, node: str, labels: Mapping[str, str]) -> bool:
+        """Whether a node with this name and these labels can use it, by kube-scheduler's ``volumebinding``
+        and ``volumezone`` (k8s.io/kubernetes v1.37.2, pkg/scheduler/framework/plugins)."""
+        if self.terms and not any(term.matches(node, labels) for term in self.terms):
+            return False
+        at = (labels.get(key, labels.get(_GA.get(key, key))) in values for key, values in self.zones)
+        return labels.keys().isdisjoint(_TOPOLOGY) or all(at)
 
 
 @dataclass(frozen=True, slots=True)
 class PersistentVolumeClaim(_Named):
-    """``volume``: the name of its PersistentVolume, "" until it is bound."""
+    """``volume``: the name of its PersistentVolume, to which a pending claim is not bound. ``of_one_pod``:
+    only one pod may use it (ReadWriteOncePod)."""
 
     kind: ClassVar[Literal["PersistentVolumeClaim"]] = "PersistentVolumeClaim"
     volume: str = ""
+    is_pending: bool = False
+    is_lost: bool = False
+    is_deleted: bool = False
+    of_one_pod: bool = False
+    storage_class: str = ""
 
 
-AdmissionRecord: TypeAlias = RuntimeClass | LimitRange | PersistentVolume | PersistentVolumeClaim
-AdmissionKind: TypeAlias = Literal["RuntimeClass", "LimitRange", "PersistentVolume", "PersistentVolumeClaim"]
+@dataclass(frozen=True, slots=True)
+class StorageClass(_Named):
+    """``waits``: the claims of this class are bound once kube-scheduler has chosen a node for a pod."""
+
+    kind: ClassVar[Literal["StorageClass"]] = "StorageClass"
+    waits: bool = False
+
+
+AdmissionRecord: TypeAlias = (
+    RuntimeClass | LimitRange | PersistentVolume | PersistentVolumeClaim | StorageClass
+)
+AdmissionKind: TypeAlias = Literal[
+    "RuntimeClass", "LimitRange", "PersistentVolume", "PersistentVolumeClaim", "StorageClass"
+]
 
 
 class _Overhead(Struct, frozen=True, gc=False):
@@ -118,24 +154,52 @@ class _Affinity(Struct, frozen=True, gc=False):
 class _Volume(Struct, frozen=True, gc=False):
     volumeName: Name = ""
     nodeAffinity: _Affinity = _Affinity()
+    storageClassName: Name = ""
+    accessModes: tuple[str, ...] = ()
+
+
+class _ClaimStatus(Struct, frozen=True, gc=False):
+    phase: str = ""
 
 
 class PersistentVolumeManifest(Manifest, frozen=True, gc=False):
     spec: _Volume = _Volume()
 
     def record(self) -> PersistentVolume:
-        """The volume; if its node affinity is too large to read, no node can use it."""
-        required = self.spec.nodeAffinity.required
+        """The volume; if its node affinity is too large to read, no node can use it. A list of zones with an
+        empty one is ignored, as by kube-scheduler."""
+        required, labels = self.spec.nodeAffinity.required, self.metadata.labels
         terms = (NodeSelectorTerm(),) if required.is_too_large else required.terms()
-        return PersistentVolume(self.metadata.name, "", terms)
+        lists = (
+            (key, frozenset(map(str.strip, labels[key].split("__")))) for key in _TOPOLOGY if key in labels
+        )
+        zones = tuple((key, values) for key, values in lists if "" not in values)
+        return PersistentVolume(self.metadata.name, "", terms, zones)
 
 
 class PersistentVolumeClaimManifest(Manifest, frozen=True, gc=False):
     spec: _Volume = _Volume()
+    status: _ClaimStatus = _ClaimStatus()
 
     def record(self) -> PersistentVolumeClaim:
-        metadata = self.metadata
-        return PersistentVolumeClaim(metadata.name, metadata.namespace_or_default, self.spec.volumeName)
+        metadata, phase = self.metadata, self.status.phase
+        return PersistentVolumeClaim(
+            metadata.name,
+            metadata.namespace_or_default,
+            self.spec.volumeName,
+            phase == "Pending" and "pv.kubernetes.io/bind-completed" not in metadata.annotations,
+            phase == "Lost",
+            metadata.deletionTimestamp is not None,
+            "ReadWriteOncePod" in self.spec.accessModes,
+            metadata.annotations.get("volume.beta.kubernetes.io/storage-class", self.spec.storageClassName),
+        )
+
+
+class StorageClassManifest(Manifest, frozen=True, gc=False):
+    volumeBindingMode: str = ""
+
+    def record(self) -> StorageClass:
+        return StorageClass(self.metadata.name, waits=self.volumeBindingMode == "WaitForFirstConsumer")
 
 
 def _pairs(entries: Texts) -> Pairs:

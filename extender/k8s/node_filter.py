@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from extender.k8s.admission_objects import PersistentVolume
 from extender.k8s.affinity import NodeSelectorTerm, Taint, Toleration, tolerated
@@ -31,6 +32,18 @@ class Rule(StrEnum):
     ANTI_AFFINITY = "a pod there and this one exclude each other (anti-affinity)"
     OTHER_NODE = "the pod's nodeName is another node"
     NOT_OFFERED = "node does not offer"
+    NO_CLAIM = "a PersistentVolumeClaim of the pod does not exist"
+    CLAIM_LOST = "a PersistentVolumeClaim of the pod has lost its volume"
+    CLAIM_DELETED = "a PersistentVolumeClaim of the pod is being deleted"
+    CLAIM_NOT_BOUND = "a PersistentVolumeClaim of the pod is not bound"
+    CLAIM_IN_USE = "another pod uses a PersistentVolumeClaim of the pod (ReadWriteOncePod)"
+
+
+class UnusableClaim(NamedTuple):
+    """A claim that keeps its pods off all nodes by this rule."""
+
+    rule: Rule
+    name: str
 
 
 _PLACED_BY = frozenset({"cpu", "memory"})
@@ -58,8 +71,8 @@ class NodeFilter:
     """The filters for one pod and its known ``volumes``. Results are cached by the labels and taints on which
     they depend."""
 
-    def __init__(self, pod: Pod, volumes: Iterable[PersistentVolume | None] = ()) -> None:
-        self._volumes = [volume.terms for volume in volumes if volume and volume.terms]
+    def __init__(self, pod: Pod, volumes: Iterable[PersistentVolume | UnusableClaim | None] = ()) -> None:
+        self._volumes = [volume for volume in volumes if volume]
         self._constraints, self._selector = pod.scheduling_constraints, pod.spec.node_selector
         terms = self._constraints.node_affinity or ()
         self._label_keys = tuple({requirement.key: None for term in terms for requirement in term.labels})
@@ -79,8 +92,12 @@ class NodeFilter:
             return Rule.OTHER_AFFINITY
         if not self._tolerates(node.taints):
             return Rule.NOT_TOLERATED
-        at = (any(term.matches(node.name, node.labels) for term in terms) for terms in self._volumes)
-        return None if all(at) else Rule.OTHER_VOLUME
+        for volume in self._volumes:
+            if isinstance(volume, UnusableClaim):
+                return volume.rule
+            if not volume.accepts(node.name, node.labels):
+                return Rule.OTHER_VOLUME
+        return None
 
     def _tolerates(self, taints: tuple[Taint, ...]) -> bool:
         known = self._tolerated.get(taints)

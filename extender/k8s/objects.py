@@ -263,6 +263,7 @@ class Pod(_Memo):
     has_other_constraints: bool = False
     has_local_data: bool = False  # a hostPath volume that is not a socket or device
     volume_claims: tuple[str, ...] = ()  # the names of its PersistentVolumeClaims
+    ephemeral_claims: tuple[str, ...] = ()  # those that are made with the pod
     runtime_class: str = ""
     unchecked: tuple[str, ...] = ()  # kube-scheduler's filters for it that Stowage does not implement
     depends_on_pods: bool = False  # affinity between pods, topology spread, host ports

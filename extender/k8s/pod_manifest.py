@@ -138,6 +138,7 @@ class PodManifest(Manifest, frozen=True, gc=False):
             has_other_constraints=bool(volume_claims) or depends_on_pods,
             has_local_data=any([_holds_data_of_the_node(volume) for volume in spec.volumes]),
             volume_claims=volume_claims[: limits.POD_CLAIMS],
+            ephemeral_claims=tuple([f"{name}-{v.name}" for v in volumes if not v.persistentVolumeClaim]),
             unchecked=_unchecked(spec),
             runtime_class=sys.intern(spec.runtimeClassName),
             depends_on_pods=depends_on_pods,

@@ -18,6 +18,7 @@ from extender.k8s.admission_objects import (
     PersistentVolumeClaimManifest,
     PersistentVolumeManifest,
     RuntimeClassManifest,
+    StorageClassManifest,
 )
 from extender.k8s.device_objects import PER_NODE_SELECTOR, KoordinatorDeviceManifest, MigLayoutsManifest
 from extender.k8s.eviction_objects import (
@@ -129,6 +130,7 @@ _ROWS = (
     _optional("LimitRange", "/api/v1/limitranges", LimitRangeManifest),
     _optional("PersistentVolume", "/api/v1/persistentvolumes", PersistentVolumeManifest),
     _optional("PersistentVolumeClaim", "/api/v1/persistentvolumeclaims", PersistentVolumeClaimManifest),
+    _optional("StorageClass", "/apis/storage.k8s.io/v1/storageclasses", StorageClassManifest),
     _optional("PodDisruptionBudget", "/apis/policy/v1/poddisruptionbudgets", PodDisruptionBudgetManifest),
 )
 WATCHED_KINDS: Mapping[Kind, WatchedKind] = {row.kind: row for row in _ROWS}

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.state import Rows, State
+from extender.k8s.node_filter import Rule
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.evaluate import codes_for, dra_resources, may_stack, never_aligned, without_resources
@@ -53,7 +54,9 @@ def promising_nodes(
     known = [
         name
         for name in dict.fromkeys(nodes)
-        if name in state.fleet.rows and (node := state.nodes.get(name)) and not rejection(node)
+        if name in state.fleet.rows
+        and (node := state.nodes.get(name))
+        and rejection(node) in (None, Rule.CLAIM_IN_USE)  # then its user is a ``required`` victim
     ]
     dra = dra_resources(state, pod, request, known) or [()] * len(known)
     by_claims = [

@@ -14,6 +14,7 @@ from extender.k8s.admission_objects import (
     PersistentVolume,
     PersistentVolumeClaim,
     RuntimeClass,
+    StorageClass,
 )
 from extender.k8s.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
@@ -82,7 +83,10 @@ RECORDS: list[KubernetesObject] = [
     RuntimeClass("kata", "", (("cpu", "1"),), (("kata", "yes"),), (Toleration("k", "Exists"),)),
     LimitRange("l", "team", (("cpu", "1"),)),
     PersistentVolume("v", "", (NodeSelectorTerm((NodeSelectorRequirement("zone", "In", ("a",)),)),)),
+    PersistentVolume("w", zones=(("topology.kubernetes.io/zone", frozenset({"a"})),)),
     PersistentVolumeClaim("c", "team", "v"),
+    PersistentVolumeClaim("d", "team", is_pending=True, storage_class="fast", of_one_pod=True),
+    StorageClass("fast", waits=True),
     ResourceClaimTemplate(
         "team", "t", DeviceClaim((DeviceRequest("r", DeviceSubRequest(device_class="c")),))
     ),
@@ -132,8 +136,8 @@ def test_every_kind_is_tried_here() -> None:
 LINES = text(*RECORDS).splitlines()
 BROKEN = {
     "cut within a line": ("\n".join(LINES)[:-200], "is not JSON, so the dump is incomplete"),
-    "cut after a line": ("\n".join(LINES[:-1]), "is incomplete: the dump ended after 20 records"),
-    "a line is missing": ("\n".join(LINES[:3] + LINES[4:]), "is incomplete: 19 of 20 records"),
+    "cut after a line": ("\n".join(LINES[:-1]), "is incomplete: the dump ended after 23 records"),
+    "a line is missing": ("\n".join(LINES[:3] + LINES[4:]), "is incomplete: 22 of 23 records"),
     "another version": (LINES[0].replace('"format":2', '"format":1'), "is a dump of another version"),
     "an unknown kind": (f'{LINES[0]}\n{{"kind":"Secret"}}', "line 2: a record of an unknown kind"),
     "a wrong type": (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import repeat
@@ -22,6 +22,7 @@ from extender.untrusted.limits import DEVICE_STEPS, FORECAST_STEPS, MOST_STEPS, 
 FIRST_AVAILABLE_PENALTY = 100.0
 """In GPUs: the order of ``firstAvailable`` outweighs everything else, as in kube-scheduler's own score, which
 ours outweighs (``computeScore`` of its plugin ``dynamicresources``, v1.36.3)."""
+UNFINISHED = "the search for devices has not reached the node yet"
 _MAX_RESULTS = 1 << 17  # each of one pod's claims on one node; a cluster has few claim templates
 _MAX_BYTES, _ENTRY = 64 << 20, 400  # approximate bytes of all, if nothing were shared; of one without devices
 
@@ -47,22 +48,24 @@ class Forecast:
         return FIRST_AVAILABLE_PENALTY * self.rank
 
 
-class _Budget:
-    """The steps of one forecast: a number per node, and at most ``MOST_STEPS``."""
+class SearchBudget:
+    """``most`` steps for all nodes. Each node adds its own to the ``meter``, which has at most
+    ``FORECAST_STEPS``."""
 
-    def __init__(self) -> None:
-        self.meter = Meter(min(FORECAST_STEPS, MOST_STEPS))
-        self.granted = self.meter.left
+    def __init__(self, most: int) -> None:
+        self._left, self._before = most, FORECAST_STEPS
+        self.meter = Meter(FORECAST_STEPS)
 
-    def grant(self, steps: int) -> None:
-        steps = min(steps, MOST_STEPS - self.granted)
-        self.granted += steps
-        self.meter.left += steps
+    def grant(self, steps: int) -> bool:
+        """Add the steps of the next node. False if nothing is left of all."""
+        self._left -= self._before - self.meter.left
+        self._before = self.meter.left = min(self.meter.left + steps, max(steps, FORECAST_STEPS))
+        return self._left > 0
 
 
 class _Known(NamedTuple):
-    """The cached result of claims on a node, valid for this version of its inputs. ``result``: None if the
-    budget of one forecast was too small."""
+    """The cached result of claims on a node, valid for this version of its inputs. ``result``: None if its
+    budget was too small."""
 
     version: Hashable
     result: SearchResult | None
@@ -70,10 +73,12 @@ class _Known(NamedTuple):
 
 class AllocationSimulator:
     """Predicts the results of kube-scheduler's allocator on the devices of this cache. Results are cached
-    until devices, claims or classes change."""
+    until devices, claims or classes change. One call of ``forecasts`` takes ``at_once`` steps, or the
+    ``budget``; further nodes are ``UNFINISHED``."""
 
-    def __init__(self, cache: DeviceCache) -> None:
-        self._cache = cache
+    def __init__(self, cache: DeviceCache, budget: SearchBudget | None = None) -> None:
+        self._cache, self._budget = cache, budget
+        self.at_once = MOST_STEPS
         self._known: BoundedMap[tuple[DeviceClaims, str], _Known] = BoundedMap(_MAX_RESULTS, _MAX_BYTES)
 
     def forecasts(
@@ -86,27 +91,34 @@ class AllocationSimulator:
 
         ``resources_on_nodes`` are the extended resources that each node provides as devices.
         """
-        budget = _Budget()
-        prices = slot_prices(self._cache.total_slots)
-        searches: dict[tuple[str, ...], NodeSearch | Forecast] = {}
-        scopes = allocated_on(self._cache, pod)
-        forecasts = []
-        for (name, labels), resources in zip(nodes, resources_on_nodes, strict=False):
-            search = searches.get(key := tuple(resources))
-            if search is None:
-                search = searches[key] = self._search_for(pod, key, budget)
-            if not all(scope.includes(name, labels) for scope in scopes):
-                forecasts.append(Forecast(problem=NoDevices.ELSEWHERE, refused=True))
-                continue
-            if isinstance(search, Forecast):
-                forecasts.append(search)
-                continue
-            found = self._result(search, budget, name, labels)
-            cost = sum((prices.get(slot, 0.0) * count for slot, count in found.lost_slots), 0.0)
-            forecasts.append(Forecast(found.devices, cost, found.rank, found.problem, found.refused))
-        return forecasts
+        budget = self._budget or SearchBudget(self.at_once)
+        return list(self.each(pod, nodes, resources_on_nodes, budget))
 
-    def _search_for(self, pod: Pod, resources: Sequence[str], budget: _Budget) -> NodeSearch | Forecast:
+    def each(
+        self,
+        pod: Pod,
+        nodes: Iterable[tuple[str, Labels]],
+        resources_on_nodes: Iterable[Sequence[str]],
+        budget: SearchBudget,
+    ) -> Iterator[Forecast]:
+        """The same, node by node: the devices may change in between."""
+        prices = slot_prices(self._cache.total_slots)
+        searches: dict[tuple[Sequence[str], int], NodeSearch | Forecast] = {}
+        scopes = allocated_on(self._cache, pod)
+        for (name, labels), resources in zip(nodes, resources_on_nodes, strict=False):
+            search = searches.get(key := (tuple(resources), self._cache.rules_version))
+            if search is None:
+                search = searches[key] = self._search_for(pod, resources, budget)
+            if not all(scope.includes(name, labels) for scope in scopes):
+                yield Forecast(problem=NoDevices.ELSEWHERE, refused=True)
+            elif isinstance(search, Forecast):
+                yield search
+            else:
+                found = self._result(search, budget, name, labels)
+                cost = sum((prices.get(slot, 0.0) * count for slot, count in found.lost_slots), 0.0)
+                yield Forecast(found.devices, cost, found.rank, found.problem, found.refused)
+
+    def _search_for(self, pod: Pod, resources: Sequence[str], budget: SearchBudget) -> NodeSearch | Forecast:
         """The search for a pod's claims, or the forecast if no search is needed."""
         try:
             claims = unallocated_claims(self._cache, pod, resources)
@@ -121,7 +133,7 @@ class AllocationSimulator:
             return Forecast(problem=POOL_INCOMPLETE)
         return NodeSearch(claims, self._cache, budget.meter)
 
-    def _result(self, search: NodeSearch, budget: _Budget, node: str, labels: Labels) -> SearchResult:
+    def _result(self, search: NodeSearch, budget: SearchBudget, node: str, labels: Labels) -> SearchResult:
         node_devices = self._cache.on_node(node, labels)
         version = (node_devices.version, self._cache.rules_version)
         known = self._known.get(key := (search.claims, node))
@@ -129,14 +141,15 @@ class AllocationSimulator:
             known = None
         if known is not None and known.result is not None:
             return known.result
-        budget.grant(NODE_STEPS + DEVICE_STEPS * len(node_devices.devices))
+        if not budget.grant(NODE_STEPS + DEVICE_STEPS * len(node_devices.devices)):
+            return SearchResult(problem=UNFINISHED)
         try:
             result = search.on_node(node_devices)
         except BudgetExhausted as error:
             result = SearchResult(problem=str(error))
             # A second attempt may succeed, because matches of selectors are cached by then. After that the
-            # node is known to need too many steps, unless there were too many nodes for one forecast.
-            if known is None or budget.granted >= MOST_STEPS:
+            # node is known to need too many steps.
+            if known is None:
                 self._known.put(key, _Known(version, None), _ENTRY)
                 return result
         size = _ENTRY + 100 * len(result.devices) + 150 * len(result.lost_slots)

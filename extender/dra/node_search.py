@@ -93,6 +93,7 @@ class NodeSearch:
         constraints: list[SearchConstraint] = []
         for number, claim in enumerate(self.claims):
             names = _names(claim, len(requests))
+            self.meter.spend(len(names))
             for request in claim.requests:
                 subrequests = [self._subrequest(sub, node) for sub in request.subrequests]
                 requests.append(SearchRequest(subrequests, number))
@@ -102,7 +103,7 @@ class NodeSearch:
         return requests, constraints
 
     def _subrequest(self, sub: DeviceSubRequest, node: NodeDevices) -> SearchSubRequest:
-        self.meter.spend(4)
+        self.meter.spend(16)
         device_class = self.cache.classes[sub.device_class]
         if device_class.problem:
             raise Unsupported(f"device class {quoted(sub.device_class)} cannot be read")
@@ -122,7 +123,7 @@ class NodeSearch:
         pool, index = node.devices[device]
         for selectors, of_class in ((class_selectors, True), (sub.expressions, False)):
             for expression in selectors:
-                self.meter.spend()
+                self.meter.spend(2)
                 selector = self._selector(expression)
                 if not pool.matches(index, selector, self.meter, of_class=of_class):
                     return False
@@ -145,7 +146,7 @@ class NodeSearch:
     def _tolerates_taints(self, sub: DeviceSubRequest, node: NodeDevices, device: int) -> bool:
         of_rules = self.cache.taint_rules.taints_of(node.device_id(device))
         taints = (*node.device(device).taints, *of_rules)
-        self.meter.spend(len(taints) * len(sub.tolerations) // 8)
+        self.meter.spend(1 + len(taints) * len(sub.tolerations) // 8)
         return tolerated(taints, sub.tolerations)
 
     def _capacity(

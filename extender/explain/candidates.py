@@ -16,7 +16,9 @@ from extender.explain.words import Said, Word
 from extender.k8s.affinity import NodeSelectorRequirement, Taint, Toleration, tolerated
 from extender.k8s.node_filter import CORDON, NodeFilter, Rule, UnusableClaim
 from extender.k8s.objects import Node, Pod
+from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import KEY, shorten
+from extender.verbs.evaluate import search_devices
 
 _AT_ONCE = 50
 """Nodes that are checked against a pod's rules before other tasks get their turn."""
@@ -139,10 +141,11 @@ def all_candidates(state: State, pod: Pod) -> Candidates:
 
 
 async def candidates_of(state: State, pod: Pod) -> Candidates:
-    """The same. The pod's rules may be long, so other tasks get their turn in between."""
+    """The same, and devices for the pod's claims. Both may take long, so other tasks run in between."""
     candidates = Candidates(state, pod)
     async for node in with_turns(list(state.nodes.values()), _AT_ONCE):
         candidates.add(node)
+    await search_devices(state, pod, NodeNames.of(candidates.names))
     return candidates
 
 

@@ -44,9 +44,9 @@ from extender.source.errors import BEHIND
 from extender.source.interface import Source
 from extender.source.watched_kinds import AWAITED_KINDS, WATCHED_KINDS
 from extender.untrusted.bounded_cache import BoundedMap
-from extender.untrusted.limits import KEPT_PODS, LARGE_BODY, shorten
+from extender.untrusted.limits import KEPT_PODS, LARGE_BODY, STEPS_AT_ONCE, shorten
 from extender.verbs.bind import Binder, expire_forever
-from extender.verbs.evaluate import Evaluation
+from extender.verbs.evaluate import Evaluation, search_devices
 from extender.verbs.filter import filter_nodes
 from extender.verbs.gang_fit import starting_gang
 from extender.verbs.preempt import GO_FOR_ANOTHER, STILL_THERE, NamedVictims, Preemption, in_words, preempt
@@ -74,6 +74,7 @@ class Engine:
     def __init__(self, source: Source, settings: Settings, metrics: Metrics) -> None:
         self.state = state_of(settings)
         self.state.allocations.deferred = True  # until the first lists are complete; until then no verb runs
+        self.state.simulator.at_once = STEPS_AT_ONCE
         self.source, self._settings, self._metrics = source, settings, metrics
         self.tracing: Tracing | None = None
         self._recent_pods: BoundedMap[str, Pod] = BoundedMap(_RECENT_PODS, KEPT_PODS)
@@ -208,10 +209,7 @@ class Engine:
             return filter_error(BEHIND), "behind"
         if self._retry_order.must_wait(self.state.pods.failed_pods(), args.pod, time.monotonic()):
             return filter_error(_OTHERS_FIRST), "others_first"
-        result, evaluation = await self._recheck.evaluate(
-            lambda: filter_nodes(self.state, args, self._settings),
-            lambda answer: not (answer[0].names or answer[0].error),
-        )
+        result, evaluation = await self._evaluated(args)
         if not (result.names or result.error) and evaluation and self.state.reservations.possibly_bound():
             with self.state.reservations.without_possibly_bound():
                 result, evaluation = filter_nodes(self.state, args, self._settings)
@@ -233,6 +231,16 @@ class Engine:
         if args.nodes is None:
             return codec.encode_filter(result), outcome
         return await asyncio.to_thread(codec.encode_filter, result, args.nodes), outcome
+
+    async def _evaluated(self, args: codec.FilterArgs) -> tuple[codec.FilterResult, Evaluation | None]:
+        result, evaluation = await self._recheck.evaluate(
+            lambda: filter_nodes(self.state, args, self._settings),
+            lambda answer: not (answer[0].names or answer[0].error),
+        )
+        if evaluation and evaluation.unfinished:
+            await search_devices(self.state, args.pod, args.names)
+            result, evaluation = filter_nodes(self.state, args, self._settings)
+        return result, evaluation
 
     def _nothing_fits(self, args: codec.FilterArgs, result: codec.FilterResult) -> None:
         self._metrics.nothing_fitted([*result.failed, *result.unresolvable])
@@ -292,7 +300,11 @@ class Engine:
         if (continued := self._last_filter.continued(body)) is not None:
             return continued
         args = await self._parsed_filter(body)
-        return scored(args, *prioritize(self.state, args))
+        scores, evaluation = prioritize(self.state, args)
+        if evaluation and evaluation.unfinished:
+            await search_devices(self.state, args.pod, args.names)
+            scores, evaluation = prioritize(self.state, args)
+        return scored(args, scores, evaluation)
 
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
         started = time.perf_counter()

@@ -115,11 +115,15 @@ SELECTOR_DEPTH = 32  # nesting depth of a CEL selector: parentheses, calls, sign
 SELECTOR_STEPS = 2000
 """Steps of one evaluation of a CEL selector: one for each evaluated part, and one for each ``STEP_TEXT``
 characters or items that it reads. A normal evaluation takes less than 100."""
+PATTERN_SIZE = 1024
+"""Instructions of a compiled regular expression, at most, by its text. Those in documentation have 100. Each
+is a step when it is compiled: less than a microsecond."""
 STEP_TEXT = 16  # characters or items that count as one step
 FORECAST_STEPS, NODE_STEPS, DEVICE_STEPS = 10_000, 40, 32
 """Steps of CEL and of the search for one pod's forecast, plus steps for each node and for each device there.
-Steps that a node does not use are left for the next nodes. A normal forecast takes a fifth of this, so the
-author of a claim can make it only a few times slower."""
+Steps that a node does not use are left for the next nodes; no node takes more than ``FORECAST_STEPS``, 10 ms.
+A normal forecast takes a fifth of this, so the author of a claim can make it only a few times slower."""
+STEPS_AT_ONCE = 10_000  # steps for one pod's forecast before other tasks run
 MOST_STEPS = 1_000_000  # steps for one pod's forecast, for any number of nodes and devices: about a second
 
 DEPTH = 64

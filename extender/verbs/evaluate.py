@@ -13,16 +13,24 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from extender.background import with_turns
 from extender.cluster.other_resources import asked_by, is_of_dra
 from extender.cluster.state import Rows, State
 from extender.cluster.two_ways import pods_have_gpus
 from extender.dialects.hami import MIG
-from extender.dra.forecast import FIRST_AVAILABLE_PENALTY, AllocationSimulator, Forecast
+from extender.dra.forecast import (
+    FIRST_AVAILABLE_PENALTY,
+    UNFINISHED,
+    AllocationSimulator,
+    Forecast,
+    SearchBudget,
+)
 from extender.dra.node_devices import GPU_DRIVER
 from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.queues.queue import is_restartable
+from extender.untrusted.limits import MOST_STEPS
 from extender.verbs import evaluation_kernels as kernels
 from extender.verbs.assignment import refuse_unassignable, renaming_nodes
 from packing.fleet.arrays import Floats
@@ -102,6 +110,11 @@ class Evaluation:
         if self.forecasts:
             fits &= np.array([not forecast.problem for forecast in self.forecasts])
         return fits
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether ``search_devices`` would find devices that are not known yet."""
+        return any(forecast.problem == UNFINISHED for forecast in self.forecasts)
 
     @property
     def tells_apart(self) -> bool:
@@ -337,6 +350,19 @@ def _forecast(
         nodes = ((name, state.nodes.labels_of(name)) for name in names)
         return tuple(simulator.forecasts(pod, nodes, dra or repeat(())))
     return (Forecast(problem="the forecast failed, see the log of Stowage"),) * len(names)
+
+
+async def search_devices(state: State, pod: Pod, names: NodeNames) -> None:
+    """Search the devices for the pod's claims on all these nodes. Other tasks run between two nodes, while
+    ``evaluate`` searches at most ``STEPS_AT_ONCE``. Its results are kept for ``evaluate``."""
+    request = state.request_or_none(pod)
+    dra = dra_resources(state, pod, request, names) if request else []
+    if pod.spec.claims or any(dra):
+        nodes = ((name, state.nodes.labels_of(name)) for name in names)
+        each = state.simulator.each(pod, nodes, dra or repeat(()), SearchBudget(MOST_STEPS))
+        with state.failures.caught("forecast"):
+            async for _ in with_turns(each, 2):
+                pass
 
 
 def _refuse_given_out(

@@ -24,20 +24,26 @@ from extender.dra.cel.program import (
 from extender.k8s.quantity import QuantityError
 from extender.k8s.resource_slices import Amount, Version, parse_amount, parse_version
 from extender.untrusted.bounded_cache import BoundedMap
-from extender.untrusted.limits import quoted
+from extender.untrusted.limits import PATTERN_SIZE, quoted
 
 MAX_NESTING = 2  # nested macros: their work multiplies
 _MAX_ITEMS = 64  # of one macro, for the same reason
 _MAX_PATTERN = 256
-_STEPS_PER_CHARACTER = 8  # to compile one character of a pattern
-_STEPS_PER_CLASS = 150  # to compile one Unicode class of it, such as \pL
 _STEPS_PER_MATCH, _WORK_PER_STEP = 8, 64  # characters of a text x instructions of a pattern
 _MAX_PARTS = 1024  # of a split string
 _INTEGER = re.compile(r"[+-]?[0-9]{1,32}")
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 _ASCII_UPPER = {lower: lower - 32 for lower in range(ord("a"), ord("z") + 1)}
-
-
+_PART = re.compile(
+    r"""(?P<flags>\(\?[a-zA-Z-]*\))|(?P<open>\((?:\?(?:P?<[^>]*>|[^:)]*:?))?)|(?P<close>\))|
+    (?P<repeat>[*+?]|\{(?P<least>\d+)(?:,(?P<most>\d*))?\})|(?P<unicode>\\[pP])|(?P<wide>\\[A-Z])|
+    \\x\{[^}]*\}|\\.|(?P<set>\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\])|(?P<short>[!-,/-~-])|.""",
+    re.VERBOSE | re.DOTALL,
+)
+"""A part of a regular expression."""
+_SIZES = {"unicode": 1000, "wide": 32, "short": 4}
+"""The most instructions of a part, for all bytes that its characters can have in UTF-8."""
+_WIDE_ITEM = re.compile(r"\\|\^|\[:|[^\x00-\x7f]")  # in a set of characters
 _REGEXES: BoundedMap[str, Any] = BoundedMap(256, 64 << 10)
 """Compiled patterns; False for patterns that are invalid or too large."""
 
@@ -84,21 +90,44 @@ def _matches_cost(meter: Meter, text: object, pattern: object) -> int:
     if not isinstance(text, str) or not isinstance(pattern, str):
         return 0
     if (regex := _REGEXES.get(pattern)) is None:
-        classes = pattern.count("\\p", 0, _MAX_PATTERN) + pattern.count("\\P", 0, _MAX_PATTERN)
-        characters = min(len(pattern), _MAX_PATTERN)
-        meter.spend_compiling(_STEPS_PER_CHARACTER * characters + _STEPS_PER_CLASS * classes)
+        meter.spend_compiling(min(program_size(pattern), PATTERN_SIZE))
         regex = _compile_regex(pattern)
         _REGEXES.put(pattern, regex, 64 + len(pattern))
-    return _STEPS_PER_MATCH + len(text) * regex.programsize // _WORK_PER_STEP if regex else 0
+    return _STEPS_PER_MATCH + (1 + len(text)) * regex.programsize // _WORK_PER_STEP if regex else 0
+
+
+def program_size(pattern: str) -> int:
+    """An upper bound of the instructions to which RE2 compiles a pattern: repetitions multiply. More than
+    ``PATTERN_SIZE`` for patterns that are too long or quote text."""
+    if len(pattern) > _MAX_PATTERN or "\\Q" in pattern:
+        return PATTERN_SIZE + 1
+    sums, last = [0], 0  # of each open group; of the part that a repetition would repeat
+    for part in _PART.finditer(pattern):
+        kind, text = part.lastgroup, part[0]
+        if kind == "repeat":
+            times = max(1, int(part["least"] or 1), int(part["most"] or 1))
+            sums[-1] += (last + 2) * times - last
+            last = (last + 2) * times
+        elif kind == "open":
+            sums.append(2)
+        elif kind != "flags":
+            if kind == "set":
+                last = 8 + len(text) + 24 * len(_WIDE_ITEM.findall(text)) + 1000 * text.lower().count("\\p")
+            else:
+                last = sums.pop() if kind == "close" and len(sums) > 1 else _SIZES.get(kind or "", 16)
+            sums[-1] += last
+    return sum(sums)
 
 
 def _compile_regex(pattern: str) -> Any:  # noqa: ANN401 (re2 has no types)
+    if program_size(pattern) > PATTERN_SIZE:
+        return False
     import re2  # takes 20 ms, and few selectors have a pattern
 
     options = re2.Options()
     options.log_errors, options.max_mem = False, 1 << 16
     try:
-        return len(pattern) <= _MAX_PATTERN and re2.compile(pattern, options)
+        return re2.compile(pattern, options)
     except (re2.error, UnicodeEncodeError):
         return False
 

@@ -136,7 +136,7 @@ def _equal(meter: Meter, first: object, other: object) -> bool:
     if isinstance(first, OptionalValue) or isinstance(other, OptionalValue):
         raise Unsupported("comparison of optional values")
     if isinstance(first, list) and isinstance(other, list):
-        meter.spend(len(first))  # nested lists may be much longer than the expression
+        meter.spend(len(first) + length_of(*first) // STEP_TEXT)  # far longer than the expression, if nested
         return len(first) == len(other) and all(
             _equal(meter, *pair) for pair in zip(first, other, strict=True)
         )
@@ -170,8 +170,8 @@ def _is_in(meter: Meter, value: object, container: object) -> bool:
         return value in container if isinstance(value, str) else False
     if not isinstance(container, list):
         no_overload()
+    meter.spend(len(container) + length_of(*container) // STEP_TEXT)
     for item in container:
-        meter.spend()
         try:
             if _equal(meter, value, item):
                 return True

@@ -17,7 +17,7 @@ import numpy as np
 from extender.cluster.other_resources import takes_another_pod
 from extender.cluster.pod_conflicts import PodConflicts
 from extender.cluster.state import State
-from extender.dra.forecast import AllocationSimulator
+from extender.dra.forecast import AllocationSimulator, SearchBudget
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.queues.rights import EvictionRules
@@ -282,6 +282,7 @@ class _FreedClaims:
 
     def __init__(self, state: State, pod: Pod) -> None:
         self._state, self._users = state, dict[str, frozenset[str]]()
+        self._budget = SearchBudget(2 * state.simulator.at_once)
         self._by_user: defaultdict[str, list[str]] = defaultdict(list)
         generated = dict(pod.claims)
         own = {
@@ -302,11 +303,11 @@ class _FreedClaims:
         return pod.key in self._by_user
 
     def simulator(self, pods: Collection[Pod]) -> AllocationSimulator:
-        """Forecasts as if these pods had ended, and their claims were deallocated."""
+        """Forecasts as if these pods had ended, and their claims were deallocated; all within one budget."""
         gone = {pod.key for pod in pods}
         touched = {claim for key in gone for claim in self._by_user.get(key, ())}
         freed = frozenset(claim for claim in touched if self._users[claim] <= gone)
-        return AllocationSimulator(self._state.devices.without_claims(freed))
+        return AllocationSimulator(self._state.devices.without_claims(freed), self._budget)
 
 
 def losses(state: State, plan: EvictionPlan, now: float) -> str:

@@ -16,11 +16,11 @@ import pytest
 from extender.dra.cel.program import Meter
 from extender.dra.cel.selector import compile_selector
 from extender.dra.device_cache import DeviceCache
-from extender.dra.forecast import AllocationSimulator, Forecast
+from extender.dra.forecast import UNFINISHED, AllocationSimulator, Forecast, SearchBudget
 from extender.k8s.objects import Pod, PodClaim, PodSpec
 from extender.k8s.resource_claims import parse_claim, parse_class
 from extender.k8s.resource_slices import parse_slice
-from extender.untrusted.limits import MOST_STEPS
+from extender.untrusted.limits import FORECAST_STEPS, MOST_STEPS
 from tests.extender.counting import calls
 from tests.extender.dra.cel.test_hostile_selectors import HOSTILE, SIXTY
 from tests.extender.dra.cel.test_selector import A
@@ -95,6 +95,29 @@ CLAIMS = {
 @pytest.mark.parametrize("name", CLAIMS)
 def test_no_claim_costs_much_more_than_a_normal_one(name):
     assert cost(*CLAIMS[name]) <= 6 * normal()
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_search_is_interrupted_after_each_node(name):
+    """10 ms at most: no node takes more than ``FORECAST_STEPS``, whatever others have left of theirs."""
+    cache = cluster(30)
+    pod, simulator = claiming_pod(cache, *CLAIMS[name]), AllocationSimulator(cache)
+    for _ in "ab":
+        budget = SearchBudget(MOST_STEPS)
+        each = simulator.each(pod, NODES[:30], [()] * 30, budget)
+        for _ in NODES[:30]:
+            assert calls(each.__next__) <= 6 * FORECAST_STEPS
+            assert budget.meter.left <= FORECAST_STEPS
+
+
+def test_nodes_that_are_not_reached_are_unknown():
+    cache = cluster(30)
+    pod, simulator = claiming_pod(cache, many(request())), AllocationSimulator(cache)
+    simulator.at_once = 300
+    found = simulator.forecasts(pod, NODES[:30])
+    assert found[0].devices
+    assert found[-1].problem == UNFINISHED
+    assert not found[-1].refused
 
 
 def test_the_next_pod_is_not_affected():

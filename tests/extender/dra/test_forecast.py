@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from extender.dra import forecast as dra_forecast
 from extender.dra.forecast import AllocationSimulator, Forecast
 from extender.dra.node_search import POOL_INCOMPLETE
 from extender.k8s.objects import Pod, PodClaim, PodSpec
@@ -254,7 +253,7 @@ def test_a_used_node_costs_less_than_an_empty_one():
     assert forecast_for(cache, ONE_GPU, "used").cost < forecast_for(cache, ONE_GPU, "whole").cost
 
 
-def test_a_forecast_beyond_the_budget_is_completed_by_the_next_ones(monkeypatch):
+def test_a_forecast_beyond_the_budget_is_completed_by_the_next_ones():
     nodes = [f"n{number}" for number in range(4)]
     cache = device_cache(*(spec(*map(gpu, range(3)), node=node) for node in nodes))
     cache.put(parse_claim("ml", "wanted", {"devices": gpu_claim(count=3)}, None))
@@ -263,7 +262,7 @@ def test_a_forecast_beyond_the_budget_is_completed_by_the_next_ones(monkeypatch)
         AllocationSimulator(cache),
     )
     forecast_for(device_cache(spec(gpu(0))), gpu_claim())  # the selectors are compiled
-    monkeypatch.setattr(dra_forecast, "MOST_STEPS", 150)  # for about two nodes
+    simulator.at_once = 100  # for about two nodes
     asked = [[bool(one.devices) for one in simulator.forecasts(pod, [(n, {}) for n in nodes])] for _ in "abc"]
     assert asked[0][0]
     assert not asked[0][-1]
@@ -272,7 +271,8 @@ def test_a_forecast_beyond_the_budget_is_completed_by_the_next_ones(monkeypatch)
 
 def test_a_pod_with_more_devices_than_can_be_searched():
     cache = device_cache(*(spec(*map(gpu, range(100 * n, 100 * n + 100)), count=4) for n in range(4)))
-    wishes = {"requests": [{**gpu_claim()["requests"][0], "name": f"r{number}"} for number in range(30)]}
+    (eight,) = gpu_claim(count=8)["requests"]
+    wishes = {"requests": [{**eight, "name": f"r{number}"} for number in range(4)]}
     claims = [f"c{number}" for number in range(10)]
     for name in claims:
         cache.put(parse_claim("ml", name, {"devices": wishes}, None))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
+import yaml
 
 from extender.cli.explain_text import render
 from extender.dra.forecast import Forecast
@@ -17,12 +19,14 @@ from extender.k8s.resource_slices import parse_slice
 from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
 from extender.protocol.node_names import NodeNames
 from extender.source.snapshot import Snapshot, SnapshotSource
+from extender.source.workloads import parse_pod
 from extender.untrusted.limits import PROBLEM
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
 from tests.extender.builders import GPU, NOW, make_node, make_pod, make_settings, make_state
-from tests.extender.dra.nvidia import CLASSES, counter_set, dynamic, spec
+from tests.extender.dra.nvidia import CLASSES, counter_set, dynamic, gpu, spec
+from tests.extender.engines import SYNCED, make_engine, nodes_for
 
 SMALL = "device.attributes['gpu.nvidia.com'].profile == '1g.5gb'"
 NAMES = ["empty", "used"]
@@ -243,3 +247,33 @@ def test_the_first_alternative_outweighs_waste(state):
     first, second = explain(state, claiming("p", claim="ranked")).best
     assert "less wanted" not in first.terms
     assert second.terms["less wanted"] == 100
+
+
+async def test_a_long_search_lets_others_be_answered_and_reaches_all_nodes():
+    engine, names = make_engine(), [f"n{number}" for number in range(100)]
+    nodes = [Upserted(make_node(name, 8)) for name in names]
+    slices = [parse_slice(name, spec(*map(gpu, range(8)), node=name)) for name in names]
+    classes = [parse_class(one["metadata"]["name"], one["spec"]) for one in yaml.safe_load(CLASSES)]
+    claim = {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 8}}]}
+    records = [*slices, *classes, parse_claim("default", "wanted", {"devices": claim}, None)]
+    engine.apply([*SYNCED, *nodes, *map(Upserted, records)])
+    engine.state.simulator.at_once = 1000  # a few nodes
+    body = {"metadata": {"name": "p", "namespace": "default", "uid": "p"}}
+    claims = [{"name": "c", "resourceClaimName": "wanted"}]
+    body["spec"] = {"containers": [{"name": "main"}], "resourceClaims": claims}
+    asked = json.dumps({"Pod": body, "Nodes": None, "NodeNames": names}).encode()
+    answers = []
+
+    async def ask(name: str) -> None:
+        if name == "other":
+            await nodes_for(engine, name, gpus=1, names=["n0"])
+        else:
+            answers.append(json.loads((await engine.verbs["prioritize"](asked))[0]))
+        answers.append(name)
+
+    await asyncio.gather(ask("claiming"), ask("other"))
+    first, scores, last = answers
+    assert (first, last) == ("other", "claiming")
+    assert sum(one["Score"] > 0 for one in scores) > 90
+    pod = parse_pod(json.dumps(body), "it")
+    assert all(f.devices for f in engine.state.simulator.forecasts(pod, [(name, {}) for name in names]))

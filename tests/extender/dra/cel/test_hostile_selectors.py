@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from unittest.mock import patch
 
 import pytest
+import re2
+from hypothesis import given
+from hypothesis import strategies as st
 
-from extender.dra.cel.program import EvaluationFailed, Meter, Unsupported
+from extender.dra.cel.functions import program_size
+from extender.dra.cel.program import BudgetExhausted, EvaluationFailed, Meter, Unsupported
 from extender.dra.cel.selector import compile_selector
-from extender.untrusted.limits import MOST_STEPS, PROBLEM, SELECTOR, SELECTOR_STEPS
+from extender.untrusted.limits import MOST_STEPS, PATTERN_SIZE, PROBLEM, SELECTOR, SELECTOR_STEPS
 from tests.extender.dra.cel.test_selector import DEVICE, A
 
 TEN = "[0,1,2,3,4,5,6,7,8,9]"
@@ -113,10 +118,99 @@ def test_a_step_of_a_pattern_takes_microseconds(pattern):
     assert time.process_time() - started < 50e-6 * (200 + MOST_STEPS - meter.left)
 
 
-@pytest.mark.parametrize("pattern", [r"\\pL" * 85, r"\\PL" * 85, "(?i)" + r"[^\\pL]" * 40])
-def test_unicode_classes_are_paid_for(pattern):
-    """Each takes 140 us to compile, also where the pattern is too large in the end."""
+PARTS = [
+    *(
+        "a",
+        "K",
+        "-",
+        ".",
+        "^",
+        "$",
+        "|",
+        "\u00e9",
+        "\U0001d7d7",
+        r"\d",
+        r"\w",
+        r"\W",
+        r"\S",
+        r"\b",
+        r"\.",
+        r"\n",
+    ),
+    *(
+        "[a-z]",
+        "[^a]",
+        "[0-9a-f]",
+        "[]a]",
+        "[^]a]",
+        r"[^\d]",
+        r"[\W\S]",
+        "[[:^alpha:]]",
+        "[a-\u00e9]",
+        "[\u017fK]",
+    ),
+    *(
+        r"\x{10FFFF}",
+        r"[\x{80}-\x{FFFF}]",
+        r"\pN",
+        "(?i)",
+        "(?s)",
+        "(?i:\u03c2)",
+        "(",
+        "(?:",
+        "(?P<n>",
+        "(?i:",
+        ")",
+    ),
+    *("*", "+", "?", "*?", "{2}", "{3,}", "{0,4}", "{7}", "{0}", "{,3}", "{2,3}?"),
+]
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=24).map("".join))
+def test_no_pattern_has_more_instructions_than_its_text_tells(pattern: str) -> None:
+    options = re2.Options()
+    options.log_errors = False
+    with suppress(re2.error):
+        assert re2.compile(pattern, options).programsize <= program_size(pattern) + 8
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a{0,1000}a{0,1000}",
+        "a{0,200}",
+        "(a{0,14}){0,14}",
+        "((a{10}){10}){10}",
+        "[^a]{50}",
+        "(?:.{20}){20}b?",
+        r"\Q(\E{1000}",
+        "a{999999999}" * 20,
+        r"\pL" * 85,
+        r"\PL" * 85,
+        "(?i)" + r"[^\pL]" * 40,
+        "a" * 257,
+    ],
+)
+def test_a_large_pattern_is_unknown_and_never_compiled(pattern: str) -> None:
+    expression, meter = f"device.driver.matches(r'{pattern}')", Meter()
+    selector = compile_selector(expression, meter)
     meter = Meter()
-    with suppress(Unsupported):
-        compile_selector(f"'a'.matches('{pattern}')", meter)(DEVICE, meter)
-    assert MOST_STEPS - meter.left > 140 * pattern.lower().count("p")
+    with patch("re2.compile") as compiled:
+        with pytest.raises(Unsupported, match="is not supported") as raised:
+            selector(DEVICE, meter)
+        assert not isinstance(raised.value, BudgetExhausted)
+        with pytest.raises(Unsupported):
+            selector(DEVICE, Meter())
+    compiled.assert_not_called()
+    assert meter.compile_steps == PATTERN_SIZE
+
+
+@pytest.mark.parametrize("pattern", ["a{0,170}", r"\pL", "(?:(?:a?){9}){9}", "(?i)[0-9a-f]{8}"])
+def test_a_pattern_pays_for_its_instructions(pattern: str) -> None:
+    """For each when it is compiled, and for some of them even when the text is empty."""
+    size, meter = re2.compile(pattern).programsize, Meter()
+    selector = compile_selector(f"''.matches(r'{pattern}') && false", meter)
+    meter = Meter()
+    selector(DEVICE, meter)
+    assert meter.compile_steps >= size - 200
+    assert MOST_STEPS - meter.left - meter.compile_steps > size // 64

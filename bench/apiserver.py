@@ -83,6 +83,7 @@ class ApiServer:
         """``dialect``: that of the lists. The changes are in ``nvidia``. ``pods`` and ``gpus``: per node.
         ``rate``: changes of pods per second."""
         self._rate, self._sent = rate, 0
+        self._marks: list[bytes] = []
         arrived = itertools.islice(cluster.arrivals(dialect=dialect), waiting)
         listed = itertools.chain(cluster.bound_pods(nodes, dialect, pods), cluster.hostile(hostile), arrived)
         self._lists = {
@@ -112,6 +113,10 @@ class ApiServer:
         elif path == "/rate":  # only of this server: ``/rate?pods=500`` changes it, both report what was sent
             self._rate = float(query.get("pods", [str(self._rate)])[0])
             await _reply(send, 200, _dump({"sent": self._sent}))
+        elif path == "/mark":  # only of this server: ``/mark?pod=N`` sends a bound pod after all due changes
+            marked = cluster.pod(int(query["pod"][0]), 0, node=cluster.node_name(0))
+            self._marks.append(_dump({"type": "ADDED", "object": marked}) + b"\n")
+            await _reply(send, 200, _dump(marked["metadata"]))
         elif path == "/version":
             await _reply(send, 200, _dump({"major": "1", "minor": "36"}))
         else:
@@ -138,6 +143,8 @@ class ApiServer:
             due, pending = int(pending), pending % 1
             self._sent += due
             await _write(send, itertools.islice(endless, due))
+            if path == "/api/v1/pods" and self._marks:
+                await _write(send, [self._marks.pop(0)])
             await asyncio.sleep(_TICK)
         await send({"type": "http.response.body", "body": b""})
 

@@ -9,24 +9,35 @@ import asyncio
 import ctypes
 import gc
 import logging
-from collections import deque
+import math
+import threading
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
-from time import thread_time
+from dataclasses import dataclass
+from operator import attrgetter
+from time import monotonic, thread_time
 
-from extender.k8s.objects import Event
+from extender.k8s.objects import Event, Kind, Listed, Upserted
+from extender.source.interface import Backlog
+from extender.untrusted.limits import WAITING_EVENTS
 
 _SLICE = 0.0003
 """Minimum CPU seconds per slice of events while events remain: half of an answer. CPU time, because on a busy
 machine elapsed time does not measure the cost of requests and events."""
 _AT_ONCE = 4
 """Events between two readings of the clock: some 40 us each."""
-_START_SLICE, _START_AT_ONCE = 0.02, 100
-"""The same during startup, when only probes are answered."""
+_LONGEST_SLICE = 0.01
+"""After an answer that took long, and during startup, when only probes are answered."""
+_START_AT_ONCE = 100
 _COLLECT_SECONDS = 0.25
 """Between two collections. One takes less than 1 ms at 500 pod changes per second; every 5 s, one took 10 to
 20 ms."""
 _SURVIVORS = 40_000
 """Number of objects: about a thousand pods."""
+_WAITING_BEFORE_OPEN = 100_000
+"""Of one kind, while kernels are loaded: the first lists, whose objects the state keeps anyway."""
+_STEPS = "uid", "node_name", "nominated_node", "unscheduled", "disruption", "deleting", "terminated"
+_step = attrgetter(*_STEPS)  # what the state compares with the pod before
 _log = logging.getLogger(__name__)
 
 
@@ -56,59 +67,108 @@ class AfterAnswer:
                 _log.exception("the work after an answer failed")
 
 
-class EventQueue:
+@dataclass(slots=True)
+class _Waiting:
+    event: Event
+    key: tuple[Kind, str]
+    since: float  # monotonic seconds
+
+
+class EventQueue(Backlog):
     """Events of a source that are not applied yet, in order of arrival.
 
-    An API server that has been busy sends hundreds of changes at once. Applying all of them takes twenty
-    times as long as an answer. So the event loop applies a few, answers requests, and continues. A request
-    may overtake events that have arrived, as if they were still in transit. Queued events get half of the
-    event loop's time, so a flood of requests cannot starve them either.
+    Applying hundreds of changes at once takes twenty times as long as an answer. So the event loop applies a
+    few, answers requests, and continues. A request may overtake events that have arrived, as if they were
+    still in transit. Events get half of the loop's time, so a flood of requests cannot starve them either.
+
+    An update takes the place of the waiting one of the same object, unless the state must see both.
     """
 
-    def __init__(self, is_ready: Callable[[], bool]) -> None:
+    def __init__(self, is_ready: Callable[[], bool], clock: Callable[[], float] = monotonic) -> None:
         """``is_ready``: whether requests are answered. Events wait for ``open``."""
-        self._is_ready = is_ready
+        self._is_ready, self._clock, self._loop = is_ready, clock, asyncio.get_running_loop()
         self._apply: Callable[[Sequence[Event]], None] | None = None
-        self._waiting: deque[Event] = deque()
-        self._next: asyncio.Handle | None = None
-        self._ended_at = 0.0
+        self._lock = threading.Lock()
+        self._waiting: deque[_Waiting] = deque()
+        self._last: dict[tuple[Kind, str], _Waiting] = {}  # the last waiting event of each object
+        self._of_kind: Counter[Kind] = Counter()
+        self._taken, self._ended_at = 0, 0.0
+        self._is_scheduled = True  # ``open`` is the first turn
 
     def put(self, events: Sequence[Event]) -> None:
-        """Queue these events, from the event loop. Small batches are applied immediately."""
-        self._waiting.extend(events)
-        if self._next is None:
-            self._apply_slice(_SLICE)
+        """Queue these events. Any thread may call it."""
+        with self._lock:
+            for event in events:
+                self._queue(event)
+            if self._is_scheduled or not self._waiting:
+                return
+            self._is_scheduled = True
+        self._loop.call_soon_threadsafe(self._apply_slice, _SLICE)
+
+    def _queue(self, event: Event) -> None:
+        if isinstance(event, Listed):
+            self._last.clear()  # what follows a list need not be in it
+        key = event.kind, event.obj.key if isinstance(event, Upserted) else getattr(event, "key", "")
+        last = self._last.get(key)
+        if last is not None and _replaces(event, last.event):
+            last.event = event
+            return
+        self._last[key] = waiting = _Waiting(event, key, self._clock())
+        self._waiting.append(waiting)
+        self._of_kind[event.kind] += 1
+
+    def has_room(self, kind: Kind) -> bool:
+        return self._of_kind[kind] < (WAITING_EVENTS if self._apply else _WAITING_BEFORE_OPEN)
+
+    def age(self) -> float:
+        return self._clock() - self._waiting[0].since if self._waiting else 0.0
 
     async def open(self, apply: Callable[[Sequence[Event]], None]) -> None:
         """Apply events with ``apply`` from now on. Returns when the queued events are applied."""
         self._apply = apply
-        self.put(())
-        while self._waiting:
-            await asyncio.sleep(0)
+        self._apply_slice(_SLICE)
+        await self.applied()
 
-    async def applied(self) -> None:
-        """Wait until all events that any thread delivered before this call are applied."""
-        await asyncio.sleep(0)  # calls of ``put`` from threads precede us in the event loop's queue
-        self._apply_slice(float("inf"))
+    async def applied(self, within: float = math.inf) -> bool:
+        until, last = self._clock() + within, self._taken + len(self._waiting)
+        while self._taken < last and self._clock() < until:
+            await asyncio.sleep(0)
+        return self._taken >= last
 
     def _apply_slice(self, seconds: float) -> None:
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
-        if (apply := self._apply) is None:
-            return
+        assert self._apply is not None
         at_once = _AT_ONCE if self._is_ready() else _START_AT_ONCE
-        until = thread_time() + (seconds if self._is_ready() else max(seconds, _START_SLICE))
+        until = thread_time() + (seconds if self._is_ready() else _LONGEST_SLICE)
         try:
-            while self._waiting and thread_time() < until:
-                apply([self._waiting.popleft() for _ in range(min(at_once, len(self._waiting)))])
+            while thread_time() < until and (events := self._take(at_once)):
+                self._apply(events)
         finally:
             self._ended_at = thread_time()
-            if self._waiting:
-                self._next = asyncio.get_running_loop().call_soon(self._go_on)
+            with self._lock:
+                self._is_scheduled = bool(self._waiting)
+            if self._is_scheduled:
+                self._loop.call_soon(self._go_on)
+
+    def _take(self, most: int) -> list[Event]:
+        with self._lock:
+            taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+            self._taken += len(taken)
+            self._of_kind.subtract(waiting.event.kind for waiting in taken)
+            for waiting in taken:
+                if self._last.get(waiting.key) is waiting:
+                    del self._last[waiting.key]
+        return [waiting.event for waiting in taken]
 
     def _go_on(self) -> None:
-        self._apply_slice(max(_SLICE, thread_time() - self._ended_at))
+        self._apply_slice(min(max(_SLICE, thread_time() - self._ended_at), _LONGEST_SLICE))
+
+
+def _replaces(event: Event, waiting: Event) -> bool:
+    """Whether the state need not see the ``waiting`` event if this one of the same object follows it. It must
+    see each deletion, what it deletes, and each step in the life of a pod."""
+    if isinstance(event, Upserted) and isinstance(waiting, Upserted):
+        return event.kind != "Pod" or _step(event.obj) == _step(waiting.obj)
+    return False
 
 
 async def collect_forever(until_ready: Callable[[], Awaitable[None]]) -> None:

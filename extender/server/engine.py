@@ -41,7 +41,7 @@ from extender.server.metrics import Metrics
 from extender.server.volcano import VolcanoVerbs
 from extender.settings import Settings
 from extender.source.errors import BEHIND
-from extender.source.interface import Source
+from extender.source.interface import RECENT, Source
 from extender.source.watched_kinds import AWAITED_KINDS, WATCHED_KINDS
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import KEPT_PODS, LARGE_BODY, STEPS_AT_ONCE, shorten
@@ -204,7 +204,7 @@ class Engine:
         started = time.perf_counter()
         args = await self._parsed_filter(body)
         self.after.add(partial(self._remember, args.pod))
-        if not await self.source.caught_up():
+        if not await self.source.caught_up(RECENT):
             self._retry_order.interrupted(time.monotonic())
             return filter_error(BEHIND), "behind"
         if self._retry_order.must_wait(self.state.pods.failed_pods(), args.pod, time.monotonic()):

@@ -23,7 +23,7 @@ import asyncio
 import logging
 import platform
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
@@ -34,7 +34,6 @@ from prometheus_client.core import Metric
 
 from extender.background import Background, Run
 from extender.explain.answers import Replica
-from extender.k8s.objects import Event
 from extender.protocol.messages import TEXT, VERBS, BadMessage, Reply, Verb, bind_error, filter_error
 from extender.protocol.volcano import VOLCANO_VERBS, VolcanoVerb
 from extender.server.between_answers import EventQueue
@@ -148,12 +147,8 @@ class Service:
 
     async def start(self) -> Engine:
         """Start the source, and load the kernels at the same time. Raises like ``run``."""
-        loop, events = asyncio.get_running_loop(), EventQueue(lambda: not self.missing())
-
-        def apply(delivered: Sequence[Event]) -> None:
-            loop.call_soon_threadsafe(events.put, delivered)
-
-        await asyncio.to_thread(self.source.start, apply, events.applied, self.background)
+        self._events = events = EventQueue(lambda: not self.missing())
+        await asyncio.to_thread(self.source.start, events.put, events, self.background)
         engine = await asyncio.to_thread(self._load)
         await events.open(engine.apply)
         self.engine = engine
@@ -260,6 +255,8 @@ class Service:
         text = "Errors in background tasks and threads, which were restarted."
         yield counter("background_failures", text, self.background.failures.total())
         if self.engine is not None:
+            text = "Time since the oldest event that is not applied arrived, 0 for none."
+            yield gauge("event_age_seconds", text, self._events.age())
             yield from self.engine.gauges.collect()
 
 

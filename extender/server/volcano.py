@@ -19,7 +19,7 @@ from extender.protocol import volcano as codec
 from extender.protocol.volcano import Code, Task, VolcanoVerb, Vote
 from extender.server.metrics import Metrics
 from extender.source.errors import BEHIND
-from extender.source.interface import Source
+from extender.source.interface import RECENT, Source
 from extender.untrusted.limits import shorten
 from extender.verbs.eviction.plan import in_one_line
 from extender.verbs.volcano_verbs import (
@@ -67,7 +67,7 @@ class VolcanoVerbs:
 
     async def _predicate(self, body: bytes) -> tuple[bytes, str]:
         args = codec.parse_predicate(body)
-        if not await self._source.caught_up():
+        if not await self._source.caught_up(RECENT):
             return codec.encode_predicate(BEHIND, Code.ERROR), "behind"
         pod = self._state.pods.by_uid(args.task.UID) or codec.task_pod(args.head)
         text, code = predicate(self.session, pod, args.node, args.counted)

@@ -20,7 +20,7 @@ from extender.k8s.objects import REQUIRED_KINDS, Event, Kind, Pod, Upserted
 from extender.source.access_reviews import AccessReviews
 from extender.source.errors import BindConflict, BindError, PodNotFound, Unavailable, Unreachable
 from extender.source.evictor_api import EvictorApi
-from extender.source.interface import Applied, Apply, Interruption, Source, WatchStatus, next_turn
+from extender.source.interface import NO_BACKLOG, Apply, Backlog, Interruption, Source, WatchStatus
 from extender.source.leader_election import Lease
 from extender.source.list_watch import ListWatch, ProtocolError
 from extender.source.reflector import Freshness, Reflector
@@ -55,7 +55,7 @@ class KubeSource(Source):
         self._reflectors = {kind: self._reflector(watched) for kind, watched in WATCHED_KINDS.items()}
         self._not_waiting_until = 0.0  # monotonic seconds
         self._shard: Shard | None = None
-        self._applied: Applied = next_turn
+        self._backlog = NO_BACKLOG
         self._stopping = threading.Event()
 
     def _reflector(self, watched: WatchedKind) -> Reflector:
@@ -66,16 +66,18 @@ class KubeSource(Source):
         """The only reflectors for which requests wait to catch up."""
         return [self._reflectors[kind] for kind in REQUIRED_KINDS]
 
-    def start(self, apply: Apply, applied: Applied = next_turn, background: Background | None = None) -> None:
+    def start(
+        self, apply: Apply, backlog: Backlog = NO_BACKLOG, background: Background | None = None
+    ) -> None:
         """Start to list and watch. Failures are retried forever, see ``watches``."""
-        self._applied, background = applied, background or Background()
+        self._backlog, background = backlog, background or Background()
         shard, start_now = self._shard, dict(self._reflectors)
         if shard is not None:
             del start_now["Pod"]
             background.thread("shard", partial(self._run_shard, shard, apply, background))
             apply = shard.filtered(apply)
         for reflector in start_now.values():
-            reflector.start(apply, background)
+            reflector.start(apply, background, self._backlog)
         background.thread("time limits", self._end_late_reads)
 
     def _end_late_reads(self) -> None:
@@ -96,7 +98,7 @@ class KubeSource(Source):
         shard.nodes_listed.wait()  # until then the pods of the shard are unknown
         if self._stopping.is_set():
             return
-        self._reflectors["Pod"].start(shard.filtered(apply), background)
+        self._reflectors["Pod"].start(shard.filtered(apply), background, self._backlog)
         shard.run(apply)
 
     def list_once(self) -> Iterator[Sequence[Event]]:
@@ -173,10 +175,10 @@ class KubeSource(Source):
             raise Unreachable(f"the pods of the node cannot be read: {error}") from error
         return [event.obj for event in events if isinstance(event, Upserted) and isinstance(event.obj, Pod)]
 
-    async def caught_up(self) -> bool:
+    async def caught_up(self, recent: float = 0.0) -> bool:
         required = self._required
         if all(reflector.freshness() in _NOTHING_NEWER for reflector in required):
-            return True
+            return self._backlog.age() <= recent or await self._backlog.applied(self.rest.timeouts.catch_up)
         started = time.monotonic()
         while not (freshness := {r.freshness() for r in required}).issubset(_NOTHING_NEWER):
             now = time.monotonic()
@@ -188,8 +190,7 @@ class KubeSource(Source):
             for reflector in required:
                 reflector.retry_now()
             await asyncio.sleep(_POLL)
-        await self._applied()
-        return True
+        return await self._backlog.applied(self.rest.timeouts.catch_up)
 
     def interruption(self) -> Interruption | None:
         return self._reflectors["Pod"].interruption()
@@ -200,7 +201,7 @@ class KubeSource(Source):
         call = pods.relist()
         while not pods.has_listed(call):
             await asyncio.sleep(_POLL)
-        await self._applied()
+        await self._backlog.applied()
 
     def lease(self, namespace: str, name: str, seconds: int) -> Lease:
         return Lease(self.rest, namespace, name, seconds / 3)

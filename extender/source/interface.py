@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
@@ -19,14 +20,28 @@ if TYPE_CHECKING:  # they load urllib3, which snapshots do not need
 Apply: TypeAlias = Callable[[Sequence[Event]], None]
 """Applies events in the order in which they happened. It must not block, and several threads may call it
 concurrently. If it raises, the source lists everything again."""
-Applied: TypeAlias = Callable[[], Awaitable[None]]
-"""Waits, on the event loop, until the state has applied all events that were delivered before the call."""
+RECENT = 1.0
+"""Seconds that an event may wait while the state is good enough for answers that ``bind`` checks again."""
 
 
-async def next_turn() -> None:
-    """``Applied`` where the event loop applies each delivery in its next iteration."""
-    await asyncio.sleep(0)
+class Backlog:
+    """Delivered events that are not applied yet. Here the event loop applies each in its next iteration."""
 
+    def has_room(self, kind: Kind) -> bool:
+        """Whether more events of this kind may be delivered now. Any thread may call it."""
+        return True
+
+    def age(self) -> float:
+        """Seconds since the oldest of these events was delivered, 0 if there is none."""
+        return 0.0
+
+    async def applied(self, within: float = math.inf) -> bool:
+        """Wait, on the event loop, until all present events are applied; False after ``within`` seconds."""
+        await asyncio.sleep(0)
+        return True
+
+
+NO_BACKLOG = Backlog()
 
 WatchEnd: TypeAlias = Literal["in_time", "relist", "error"]
 """The server ended the watch at its timeout; everything must be listed again; no answer, or a refusal."""
@@ -67,10 +82,12 @@ class Source(Protocol):
     has_other_readers: bool = False
     """Whether other instances of Stowage may serve the same cluster."""
 
-    def start(self, apply: Apply, applied: Applied = next_turn, background: Background | None = None) -> None:
+    def start(
+        self, apply: Apply, backlog: Backlog = NO_BACKLOG, background: Background | None = None
+    ) -> None:
         """Start to deliver events to ``apply``. Returns immediately if they come from the network.
-        ``caught_up`` and ``relist`` call ``applied`` before they return, if they had to wait for events.
-        ``background`` runs the threads."""
+        ``backlog``: the events that ``apply`` has queued. While it has no room for a kind, nothing more is
+        read of it. ``background`` runs the threads."""
 
     def stop(self) -> None:
         """Stop delivering. Returns within about a second. May be called twice, or without ``start``."""
@@ -111,11 +128,12 @@ class Source(Protocol):
         """
         return
 
-    async def caught_up(self) -> bool:
-        """Whether all events up to now have been delivered. Waits for them briefly.
+    async def caught_up(self, recent: float = 0.0) -> bool:
+        """Whether all events up to now have been delivered and applied, apart from those of the last
+        ``recent`` seconds. Waits for them briefly.
 
         True also if the API server does not answer, because then no other client can bind either. False if it
-        answers, but the events since the connection broke have not been delivered yet.
+        answers, but the events since the connection broke have not been delivered yet, or not applied.
         """
         return True
 

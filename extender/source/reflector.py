@@ -23,7 +23,7 @@ from urllib3 import HTTPResponse
 
 from extender.background import Background
 from extender.k8s.objects import Event, Listed
-from extender.source.interface import Apply, Interruption, WatchEnd, WatchStatus
+from extender.source.interface import NO_BACKLOG, Apply, Backlog, Interruption, WatchEnd, WatchStatus
 from extender.source.list_watch import ListWatch, ProtocolError, Request
 from extender.source.rest import NO_ANSWER, Refused, Timeouts
 from extender.source.watched_kinds import WatchedKind
@@ -35,6 +35,7 @@ _ABSENT_PAUSE = 300.0  # maximum seconds before the next request for a kind that
 _SPOKEN_OF = 2.0  # seconds without a watch before this is reported as a problem
 _REFUSALS = 3  # in a row before a kind counts as absent: a server that is starting has not read its roles yet
 _SETTLING = 0.25  # maximum seconds until a reopened watch has delivered missed events
+_ROOM = 0.01  # seconds between checks for room
 _FRESH = 0.05  # seconds for which "no answer" is still valid
 _HANGS_UP = getattr(select, "POLLRDHUP", 0)  # Linux; other systems report a closed connection too late
 
@@ -172,9 +173,11 @@ class Reflector:
                 events += self._protocol.page(page.read())
         return events
 
-    def start(self, apply: Apply, background: Background) -> None:
-        """Start the thread, which delivers events to ``apply``. No effect if it is running."""
+    def start(self, apply: Apply, background: Background, backlog: Backlog = NO_BACKLOG) -> None:
+        """Start the thread, which delivers events to ``apply`` while the ``backlog`` has room for them. No
+        effect if it is running."""
         if self._thread is None:
+            self._backlog = backlog
             self._thread = background.thread(f"watch of {self.resource}", lambda: self._run(apply))
 
     def stop(self) -> None:
@@ -282,6 +285,7 @@ class Reflector:
                     self._received_at = time.monotonic()
                     if events:
                         apply(events)
+                        self._wait_for_room()
             return "" if self._protocol.watching else _RELIST
         except Refused as refused:
             self._answered = self._refused = True
@@ -299,6 +303,15 @@ class Reflector:
             return _RELIST
         finally:
             self._late_at = math.inf
+
+    def _wait_for_room(self) -> None:
+        """Wait until there is room for what is read next, ``stop`` or ``relist``. The API server closes the
+        watch of a reader that is too slow, and a new list is the quickest way to catch up."""
+        began, late_at, self._late_at = time.monotonic(), self._late_at, math.inf
+        while not (self._backlog.has_room(self.kind) or self._relists_begun < self._relists_wanted):
+            if self._stopping.wait(_ROOM):
+                break
+        self._late_at = late_at + time.monotonic() - began
 
     def _events(self) -> Generator[list[Event]]:
         """The pages of a list where one is due, then the changes as they arrive."""

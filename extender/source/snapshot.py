@@ -111,7 +111,7 @@ class SnapshotSource(Source):
         self.dump = snapshot.dump
         self._apply: Apply = lambda events: None
 
-    def start(self, apply: Apply, applied: object = None, background: object = None) -> None:
+    def start(self, apply: Apply, backlog: object = None, background: object = None) -> None:
         """Deliver everything before returning. Waiting times of pods are those of the file's time."""
         self._apply = apply
         pods = self._snapshot.pods

@@ -150,7 +150,7 @@ async def test_a_caller_that_hangs_up_gets_no_binding() -> None:
     """It may have exited, and the new leading scheduler asks another replica."""
 
     class Behind(SnapshotSource):
-        async def caught_up(self) -> bool:
+        async def caught_up(self, recent: float = 0.0) -> bool:
             waiting.set()
             return await asyncio.Event().wait()
 

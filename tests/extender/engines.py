@@ -35,7 +35,7 @@ class BrokenSource(LiveSource):
     broken: Interruption | None = None
     behind = False
 
-    async def caught_up(self) -> bool:
+    async def caught_up(self, recent: float = 0.0) -> bool:
         return not self.behind
 
     def interruption(self) -> Interruption | None:

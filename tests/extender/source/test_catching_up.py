@@ -17,7 +17,7 @@ from extender.background import Background
 from extender.k8s.objects import Event, Upserted
 from extender.source import apiserver as kube
 from extender.source.apiserver import KubeSource
-from extender.source.interface import next_turn
+from extender.source.interface import Backlog
 from extender.source.list_watch import Request
 from extender.source.reflector import Backoff, Freshness, Reflector
 from extender.source.rest import Refused
@@ -60,7 +60,7 @@ async def delivered(source: KubeSource) -> Delivered:
     delivered = Delivered()
     source.start(delivered.apply)
     assert await source.caught_up()
-    await next_turn()  # the threads may have delivered before the loop had its first turn
+    await Backlog().applied()  # the threads may have delivered before the loop had its first turn
     assert delivered.keys == {"ml/p0"}
     return delivered
 

@@ -56,7 +56,7 @@ class Api(SnapshotSource):
             raise Unreachable("no answer")
         return [pod for pod in self.pods.values() if pod.node_name == node]
 
-    async def caught_up(self) -> bool:
+    async def caught_up(self, recent: float = 0.0) -> bool:
         return self.current
 
 

@@ -139,7 +139,7 @@ class Actions:
             if result == "evicted":
                 await self._tell_victim(pod, plan, victim)
         if done.evictions and pod:
-            text = f"Evicting {many(done.evictions, 'pod')} to make room on node {plan.node} ({_cost(plan)})"
+            text = f"Evicting {many(done.evictions, 'pod')} to make room ({_cost(plan)})"
             await self._write_event(ObjectEvent(pod, "Preempting", "Preempting", text))
         return done
 
@@ -147,14 +147,14 @@ class Actions:
         """Write an Event of the pod that recommends to evict these victims. Nothing is evicted."""
         _log.info("%s would fit on %s without %s (%s)", pod.key, plan.node, named(victims), _cost(plan))
         self.metrics.recommendations.inc()
-        text = f"Evicting {many(len(victims), 'pod')} would make room on node {plan.node} ({_cost(plan)})"
+        text = f"Evicting {many(len(victims), 'pod')} would make room ({_cost(plan)})"
         await self._write_event(ObjectEvent(pod, "EvictionRecommended", "Recommending", text))
 
-    async def say(self, pod: Pod | None, reason: str, action: str, text: str) -> None:
-        """Log this, and write it as an Event of the pod."""
-        _log.info("%s: %s", pod.key if pod else "no pending pod", text)
+    async def say(self, pod: Pod | None, reason: str, action: str, note: str, details: str) -> None:
+        """Write an Event of the pod, and log the details, which may name other pods and nodes."""
+        _log.info("%s: %s", pod.key if pod else "no pending pod", details)
         if pod:
-            await self._write_event(ObjectEvent(pod, reason, action, text))
+            await self._write_event(ObjectEvent(pod, reason, action, note))
 
     async def write_layout(self, node: Node, change: MigChange | None, label: str = "") -> bool:
         """Write the state of the change of the node's MIG layout (None removes it), and the label that the
@@ -190,10 +190,10 @@ class Actions:
     async def _tell_victim(self, pod: Pod | None, plan: EvictionPlan, victim: Pod) -> None:
         why, whom = why_evicted(self.state, plan, victim, pod or victim), pod.key if pod else "headroom"
         _log.info("evicted %s from %s for %s: %s (%s)", victim.key, victim.node_name, whom, why, _cost(plan))
-        # As in kube-scheduler's Event, the text has the preemptor's UID, and ``related`` names it.
+        # As in kube-scheduler's Event, the text has the preemptor's UID.
         word, action = ("Moved", "Moving") if victim.uid in plan.moves_to else ("Preempted", "Preempting")
         whom = f"{'for' if plan.moves_to else 'by'} pod {pod.uid}" if pod else "to create headroom"
-        text = f"{word} {whom} on node {plan.node}: {why}"
+        text = f"{word} {whom} on node {victim.node_name}: {why}"
         await self._write_event(ObjectEvent(victim, word, action, text, pod))
 
     async def _write_event(self, event: ObjectEvent) -> None:

@@ -239,8 +239,8 @@ class Consolidation:
         if self._said.get(job.key) != moves:
             self._said[job.key] = moves
             self._actions.metrics.moves.labels("recommended").inc()
-            pod, text = next(iter(job.pods), None), would_make_room(room)
-            await self._actions.say(pod, "MoveRecommended", "Recommending", text)
+            pod, note = next(iter(job.pods), None), would_make_room(room, named=False)
+            await self._actions.say(pod, "MoveRecommended", "Recommending", note, would_make_room(room))
 
     async def _move(self, job: Job, room: RoomByMoves) -> None:
         plan, seconds = eviction_plan(room), self._settings.nomination_seconds
@@ -309,9 +309,9 @@ class Consolidation:
                 _log.warning("%s was moved, but its replacement was not placed", moved.move.pod.key)
                 self._actions.metrics.moves.labels("not_placed").inc()
                 if replacements:
-                    text = f"Room was reserved on node {moved.move.target}, but the pod was not placed"
-                    text = f"{text} in time: the room is released"
-                    await self._actions.say(replacements[0], "MoveFailed", "Moving", text)
+                    note = "Room was reserved, but the pod was not placed in time: the room is released"
+                    details = f"{note} (node {moved.move.target})"
+                    await self._actions.say(replacements[0], "MoveFailed", "Moving", note, details)
                 self._end(uid)
 
 

@@ -196,9 +196,10 @@ def longest_grace(state: State, victims: Iterable[Pod]) -> float:
 
 
 def why_evicted(state: State, plan: EvictionPlan, victim: Pod, preemptor: Pod) -> str:
-    """The reason in the victim's Event. It names no pod: victim and preemptor may have different owners."""
-    if target := plan.moves_to.get(victim.uid):
-        return f"room for its replacement is held on node {target}"
+    """The reason in the victim's Event. It names no pod and no node: victim and preemptor may have different
+    owners."""
+    if victim.uid in plan.moves_to:
+        return "room for its replacement is held on another node"
     if victim in plan.other_nodes:
         return "its gang is evicted as a whole"
     if victim.priority < preemptor.priority:

@@ -242,8 +242,8 @@ class LayoutChanges:
             if self._recommended != (best.name, best.layout.name):
                 self._recommended = best.name, best.layout.name
                 self._actions.metrics.layouts.labels("recommended").inc()
-                said = would_change(best)
-                await self._actions.say(best.pods[0], "MigLayoutRecommended", "Recommending", said)
+                note, details = would_change(best, named=False), would_change(best)
+                await self._actions.say(best.pods[0], "MigLayoutRecommended", "Recommending", note, details)
             return
         room = moves_off(self._state, best.name, self._wall(), rule_of(self._settings))
         grace = longest_grace(self._state, [move.pod for move in room.moves]) if room and room.moves else 0.0
@@ -252,7 +252,10 @@ class LayoutChanges:
         change = MigChange(best.candidate.today, best.layout, "drain", now, until, first.key)
         if await self._actions.write_layout(best.candidate.node, change):
             self._actions.metrics.layouts.labels("begun").inc()
-            await self._actions.say_layout(best.candidate.node, "begun", would_change(best), first)
+            _log.info("%s", would_change(best))
+            await self._actions.say_layout(
+                best.candidate.node, "begun", would_change(best, named=False), first
+            )
 
     def _is_worth(self, lost: float, pods: Iterable[Pod]) -> bool:
         starting = [(gpus_asked(self._state.request_of(pod)), self._seconds[pod.uid]) for pod in pods]

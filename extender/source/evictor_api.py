@@ -32,7 +32,10 @@ _NOMINATED_NODE = "/status/nominatedNodeName"
 
 @dataclass(frozen=True, slots=True)
 class ObjectEvent:
-    """An Event about a pod or a node. ``related`` is the other pod involved, ``note`` the text."""
+    """An Event about a pod or a node. ``related`` is the other pod involved, ``note`` the text.
+
+    Whoever may read the pod may read its Events: the note names no other pod, and no node but that of the pod
+    (docs/security.md). ``related`` is written only within a namespace."""
 
     about: Pod | Node
     reason: str
@@ -111,7 +114,9 @@ class EvictorApi:
     async def write_event(self, event: ObjectEvent) -> None:
         """Create an Event in the pod's namespace, or in ``default`` if it is about a node."""
         about = event.about
-        related = {"related": _reference(event.related)} if event.related else {}
+        other = event.related
+        is_known = other is not None and isinstance(about, Pod) and other.namespace == about.namespace
+        related = {"related": _reference(other)} if other and is_known else {}
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",

@@ -209,12 +209,12 @@ def starts_on(
     return [pod for pod in accepted if pod.key in trial.held]
 
 
-def would_change(change: Change) -> str:
-    """The change, the pods that it helps, and the lost work. Short enough for an Event."""
+def would_change(change: Change, *, named: bool = True) -> str:
+    """The change, the pods that it helps, and the lost work. Short enough for an Event, which is not
+    ``named``: it tells no names of pods and nodes."""
     first, more = shorten(change.pods[0].key, KEY), len(change.pods) - 1
     whom = f"{first} and {many(more, 'more pod')}" if more else first
-    before, after = change.candidate.today.name, change.layout.name
-    return (
-        f"MIG layout {after} instead of {before} on node {shorten(change.name, KEY)} would make room for "
-        f"{whom}; lost work: {change.lost / 3600:.2g} GPU-hours"
-    )
+    before, after, where = change.candidate.today.name, change.layout.name, shorten(change.name, KEY)
+    where, whom = (f" on node {where}", whom) if named else ("", many(len(change.pods), "pod"))
+    text = f"MIG layout {after} instead of {before}{where} would make room for {whom}"
+    return f"{text}; lost work: {change.lost / 3600:.2g} GPU-hours"

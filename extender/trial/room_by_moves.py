@@ -138,11 +138,13 @@ def lost_by_move(state: State, pod: Pod, held: Allocation, now: float) -> float:
     return float(gpu_seconds(gpus_held(state.fleet, (held,)), lost, state.disruptions.restarts(pod)))
 
 
-def would_make_room(room: RoomByMoves) -> str:
-    """The moves, the nodes where they make room, and the lost work. Short enough for an Event."""
+def would_make_room(room: RoomByMoves, *, named: bool = True) -> str:
+    """The moves, the nodes where they make room, and the lost work. Short enough for an Event, which is not
+    ``named``: it tells no names of pods and nodes."""
     moves = [f"{shorten(move.pod.key, KEY)} to {shorten(move.target, KEY)}" for move in room.moves]
     nodes = ", ".join(sorted({shorten(node, KEY) for _, node in room.nodes})[:_SHOWN])
-    text = f"{many(len(moves), 'move')} would make room on {nodes}: {listed(moves, _SHOWN)}"
+    text = f"{many(len(moves), 'move')} would make room"
+    text += f" on {nodes}: {listed(moves, _SHOWN)}" if named else ""
     return f"{shorten(text, _LONGEST_TEXT)}; lost work: {room.lost / 3600:.2g} GPU-hours"
 
 

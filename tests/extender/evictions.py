@@ -4,6 +4,7 @@ ConfigMaps."""
 from __future__ import annotations
 
 import copy
+import re
 from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,9 @@ class Evictions:
         self._api = api
         self.log: list[tuple[str, str, object]] = []
         self.events: list[Manifest] = []
+        self.told: list[str] = []
+        """Names in Events that readers of their object may not know: of other pods, and other nodes."""
+        self._nodes_of_evicted: dict[str, str] = {}
         self.config_maps = Store()
         self.faults: defaultdict[str, deque[str]] = defaultdict(deque)
         self.disruptions: dict[str, int] = {}
@@ -102,8 +106,19 @@ class Evictions:
         if wrong or not all(event.get(name) for name in needed) or len(event["note"]) > 1024:
             return 422, {"message": "Event is invalid"}
         self.events.append(event)
+        self.told += self._told_of_others(event)
         self.log.append(("event", f"{namespace}/{regarding['name']}", event["reason"]))
         return 201, event
+
+    def _told_of_others(self, event: Manifest) -> list[str]:
+        regarding, pods = event["regarding"], self._api.pods.objects
+        key = f"{regarding.get('namespace')}/{regarding['name']}"
+        own = {regarding["name"], self._nodes_of_evicted.get(key)}
+        nodes = [name for name in self._api.nodes.objects if name not in own]
+        names = [name for name in nodes if re.search(rf"\b{name}\b", event["note"])]
+        names += [other for other in pods if other != key and other in event["note"]]
+        related = event.get("related") or regarding
+        return names + [related["name"]] * (related.get("namespace") != regarding.get("namespace"))
 
     def _patch_node(self, name: str, patch: Any) -> Answer:
         """A merge patch of the metadata, or a JSON patch of it whose tests must hold."""
@@ -150,6 +165,7 @@ class Evictions:
         if self.disruptions.get(app, 1) <= 0:
             return 429, {"message": BUDGET}
         if not dry:
+            self._nodes_of_evicted[key] = pod["spec"]["nodeName"]
             self.disruptions[app] = self.disruptions.get(app, 1 << 20) - 1
             self._terminate(key, pod)
         return 201, {"kind": "Status", "status": "Success"}

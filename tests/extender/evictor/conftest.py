@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,13 @@ from extender.settings import Queue
 from tests.extender.apiserver import ApiServer
 from tests.extender.evictor import planner
 from tests.extender.evictor.replica import Replica, Start, node, pod
+
+
+@pytest.fixture(autouse=True)
+def no_event_tells_of_others(api: ApiServer) -> Iterator[None]:
+    """In every test of the evictor, whatever it is about."""
+    yield
+    assert api.evictions.told == []
 
 
 @pytest.fixture

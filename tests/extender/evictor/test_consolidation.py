@@ -76,7 +76,7 @@ async def test_hold_nominate_try_evict_and_see_the_replacements(api: ApiServer, 
     ]
     assert nominated(api) == "n1"
     assert api.evictions.events[0]["reason"] == "Moved"
-    assert "room for its replacement is held on node n2" in api.evictions.events[0]["note"]
+    assert "room for its replacement is held on another node" in api.evictions.events[0]["note"]
     assert replica.metric("moves_total", result="moved") == 2
     for name in ("a", "b"):
         api.delete(f"ml/{name}")
@@ -205,7 +205,7 @@ async def test_it_can_only_recommend(api: ApiServer, start: Start) -> None:
     await replica.rounds(60)
     assert log(api) == [("event", "ml/p", "MoveRecommended")]
     note = api.evictions.events[0]["note"]
-    assert note.startswith("2 moves would make room on n1: ml/a to n2, ml/b to n2; lost work: ")
+    assert note.startswith("2 moves would make room; lost work: ")
 
 
 @pytest.mark.parametrize(("lost", "moves"), [(7000.0, []), (5000.0, ["ml/a", "ml/b"])])
@@ -273,7 +273,7 @@ async def test_a_node_is_emptied_before_anybody_waits(api: ApiServer, start: Sta
     await replica.rounds(2)
     assert moved(api) == ["ml/a", "ml/b"]
     assert {event["reason"] for event in api.evictions.events} == {"Moved"}
-    assert "room for its replacement is held on node n2" in api.evictions.events[0]["note"]
+    assert "room for its replacement is held on another node" in api.evictions.events[0]["note"]
     assert log(api, "nominate") == []
     for name in ("a", "b"):
         api.delete(f"ml/{name}")

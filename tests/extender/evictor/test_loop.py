@@ -25,7 +25,7 @@ async def test_nominate_then_dry_run_then_evict_then_tell(api: ApiServer, start:
     on_victim, on_pod = api.evictions.events
     assert on_victim["note"] == "Preempted by pod u-p on node n1: its priority 0 is lower than 100"
     assert on_victim["related"]["name"] == "p"
-    assert on_pod["note"] == "Evicting 1 pod to make room on node n1 (cost 1)"
+    assert on_pod["note"] == "Evicting 1 pod to make room (cost 1)"
     assert replica.metric("evictions_total", result="evicted") == 1
     await replica.rounds(3)
     assert len(log(api, "evict")) == 1

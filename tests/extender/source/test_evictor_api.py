@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,9 @@ async def test_an_event_says_who_preempts_whom(api: ApiServer, writes: EvictorAp
     assert event["note"].endswith("...")
     assert await writes.events_about(VICTIM) == [Announcement("Preempted", event["note"], 0.0)]
     assert await writes.events_about(WAITING) == []
+    elsewhere = replace(WAITING, namespace="elsewhere")
+    await writes.write_event(ObjectEvent(VICTIM, "Preempted", "Preempting", "x", elsewhere))
+    assert "related" not in api.evictions.events[1]
 
 
 def note(text: str) -> dict[str, object]:

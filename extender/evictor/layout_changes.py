@@ -98,8 +98,16 @@ def next_write(node: Node, change: MigChange, rule: ChangeRule, now: float, *, i
     return None
 
 
+class _Step(NamedTuple):
+    """A step that this replica wrote last, or found when it began to lead. ``at``: by the clock."""
+
+    change: MigChange
+    at: float
+
+
 class LayoutChanges:
-    """The evictor's plan that changes MIG layouts. The state of changes is on the nodes, not here."""
+    """The evictor's plan that changes MIG layouts. The state of changes is on the nodes, so that the next
+    leader goes on. A node's agent may write it, too: what delays *other* nodes is kept here."""
 
     def __init__(self, actions: Actions, planner: Planner, moves: Consolidation) -> None:
         self._actions, self._planner, self._state = actions, planner, actions.state
@@ -119,33 +127,53 @@ class LayoutChanges:
         self._waited, self._peaks = WaitClock(), Peaks()
         self._seconds: dict[str, float] = {}  # seconds that each pod has waited, by UID
         self._looked, self._next = -_LOOK, -math.inf
-        self._delays: dict[str, float] = {}  # of nodes whose write failed
+        self._delays: dict[str, float] = {}  # of nodes whose write failed, or whose change is not ours
+        self._ours: dict[str, _Step] | None = None  # by node; None until this replica leads
         self._recommended: tuple[str, str] = "", ""
 
     async def round(self, waiting: Sequence[Pod]) -> None:
         """Continue each change that has begun, and begin one if it is worthwhile."""
         nodes = [node for node in self._state.nodes.values() if ANNOTATION in node.annotations]
         marked = [(node, change) for node in nodes if (change := mig_change_of(node.annotations))]
+        self._see(marked)
         for node, change in marked if self._settings.evictor == "on" else ():
             if self._clock() >= self._delays.get(node.name, -math.inf):
                 with self._actions.guarded(node.name):
                     await self._go_on(node, change)
         if self._settings.mig_layouts != "off" and self._clock() - self._looked >= _LOOK:
             self._looked = self._clock()
-            await self._look(waiting, [change for _, change in marked])
+            await self._look(waiting)
+
+    def _see(self, marked: Sequence[tuple[Node, MigChange]]) -> dict[str, _Step]:
+        """Our changes. At first, all but failed ones are; then, those whose mark is removed are none."""
+        now, names = self._clock(), {node.name for node, _ in marked}
+        if self._ours is None:
+            steps = {node.name: _Step(change, now) for node, change in marked if change.step != "failed"}
+        else:
+            steps = {k: v for k, v in self._ours.items() if k in names or now < v.at + _SETTLE}
+        self._ours = steps
+        return steps
 
     async def _go_on(self, node: Node, change: MigChange) -> None:
+        steps = self._ours or {}
+        is_ours = node.name in steps and steps[node.name].change.since == change.since
         if change.step == "drain" and self._settings.mig_layouts != "on":
             return  # no pod moves for another Stowage's mark, which expires
+        if change.step == "drain" and not is_ours and change.closes(self._wall()):
+            return  # nor for that of a node's agent
         is_free = not holders(self._state, node.name)
         write = next_write(node, change, self._rule, self._wall(), is_free=is_free)
         if write is None:
             if change.step == "drain" and not is_free:
                 await self._moves.empty(node.name)
             return
+        if is_ours and write.change:
+            steps[node.name] = _Step(write.change, self._clock())
+        self._delays[node.name] = self._clock() + (_LOOK if is_ours else _AGAIN)
         if not await self._actions.write_layout(node, write.change, write.label):
-            self._delays[node.name] = self._clock() + _LOOK
             return
+        if is_ours:
+            del self._delays[node.name]
         text = f"MIG layout of node {node.name}, from {change.before.name} to {change.after.name}: "
         text += write.said or (write.change.step if write.change else "expired")
         _log.info("%s", text)
@@ -156,7 +184,7 @@ class LayoutChanges:
         if write.result == "done" and pod is not None and self._planner.waits(pod):
             await self._actions.hold_free_room(pod, node.name)
 
-    async def _look(self, waiting: Sequence[Pod], changes: Sequence[MigChange]) -> None:
+    async def _look(self, waiting: Sequence[Pod]) -> None:
         now, capable = self._clock(), list(self._capable())
         most = max((len(spec.gpus) for _, spec in capable), default=0)
         asked = asking(self._state, (pod for pod in waiting if not pod.gates), most)
@@ -168,12 +196,15 @@ class LayoutChanges:
         each = [self._candidate(node, total) async for node, _ in with_turns(capable, _AT_ONCE)]
         candidates = [found for found in each if found]
         self._count_waits(asked, candidates, now)
-        may_begin = self._rule.may_begin(
-            [change.since for change in changes], sum(change.is_active for change in changes), self._wall()
-        )
-        failed = any(change.step == "failed" for change in changes)
-        if may_begin and not failed and candidates and now >= self._next:
+        if self._may_begin() and candidates and now >= self._next:
             await self._begin(candidates, [pod for pod, _ in asked])
+
+    def _may_begin(self) -> bool:
+        changes, now = [step.change for step in (self._ours or {}).values()], self._wall()
+        longest = 3 * self._rule.seconds + _LONGEST_GRACE  # of all steps
+        active = sum(change.is_active and now < change.since + longest for change in changes)
+        failed = any(change.step == "failed" and change.lasts(now) for change in changes)
+        return not failed and self._rule.may_begin([change.since for change in changes], active, now)
 
     def _capable(self) -> Iterator[tuple[Node, NodeSpec]]:
         """The nodes whose layout a MIG manager follows."""
@@ -250,6 +281,8 @@ class LayoutChanges:
         now, first = self._wall(), best.pods[0]
         until = now + self._rule.seconds + min(grace, _LONGEST_GRACE)
         change = MigChange(best.candidate.today, best.layout, "drain", now, until, first.key)
+        if self._ours is not None:
+            self._ours[best.name] = _Step(change, self._clock())
         if await self._actions.write_layout(best.candidate.node, change):
             self._actions.metrics.layouts.labels("begun").inc()
             _log.info("%s", would_change(best))

@@ -220,7 +220,7 @@ async def test_a_manager_that_does_not_do_it_is_told_to_go_back(
     assert replica.metric("mig_layouts_total", result="reverted") == 1
     assert replica.metric("mig_layouts_total", result="begun") == 1  # and not again
     assert fits_small(replica)
-    await rounds(replica, manager, 3, seconds=86_400)
+    await rounds(replica, manager, 2, seconds=86_400)
     assert replica.metric("mig_layouts_total", result="begun") == 2  # after a day
 
 
@@ -341,6 +341,55 @@ async def test_an_error_about_one_node_holds_up_no_other(
     await rounds(replica, manager, 30)
     assert (step_of(api, "n1"), step_of(api, "n2")) == ("drain", "done")
     assert replica.metric("errors_total") > 0
+
+
+class Agent:
+    """The agent of a node, which writes what it likes to its own node."""
+
+    def __init__(self, api: ApiServer, name: str) -> None:
+        self._api, self._name = api, name
+
+    def write(self, step: str, now: float) -> None:
+        before, after = ({"name": name, "devices": {}} for name in ("all-1g.10gb", "all-disabled"))
+        text = json.dumps({"from": before, "to": after, "step": step, "since": now, "until": now + 40_000})
+        node = self._api.nodes.objects[self._name]
+        self._api.put(node | {"metadata": node["metadata"] | {"annotations": {CHANGE: text}}})
+
+
+@pytest.mark.parametrize("step", ["drain", "apply", "revert", "done", "given_up", "failed"])
+@pytest.mark.parametrize("per_hour", [1, 4])
+async def test_what_the_agent_of_a_node_writes_delays_its_own_node_only(
+    api: ApiServer, start: Start, manager: MigManager, step: str, per_hour: int
+) -> None:
+    for name in ("n1", "n2"):
+        api.put(mig_node(name))
+    api.put(small("s", "n1"))
+    replica, agent = begin(start, mig_layouts_per_hour=per_hour), Agent(api, "n1")
+    await rounds(replica, manager, 1)
+    api.put(large("p"))
+    for _ in range(15):
+        agent.write(step, replica.now)
+        await rounds(replica, manager, 1)
+    assert labels(api, "n2")[CONFIG] == "all-disabled"
+    written = [entry for entry in log(api, "layout") if entry[1] == "n1"]
+    assert len(written) <= 3  # in 150 seconds
+
+
+@pytest.mark.parametrize("step", ["drain", "apply", "revert", "failed"])
+async def test_a_leader_waits_for_a_change_that_it_finds_only_as_long_as_it_can_take(
+    api: ApiServer, start: Start, manager: MigManager, step: str
+) -> None:
+    for name in ("n1", "n2"):
+        api.put(mig_node(name))
+    api.put(small("s", "n1"))
+    api.put(large("p"))
+    agent, now = Agent(api, "n1"), time.time()
+    agent.write(step, now)
+    replica = begin(start)
+    for passed in range(0, 5400, 60):
+        agent.write(step, now + passed)
+        await rounds(replica, manager, 1, seconds=60)
+    assert labels(api, "n2")[CONFIG] == "all-disabled"
 
 
 async def test_a_mark_that_nobody_goes_on_with_ends_by_itself(

@@ -143,8 +143,9 @@ def test_beside_kube_scheduler_only_the_metrics_leave_loopback(tmp_path: Path) -
 def test_the_rights_of_readers_are_for_routes_that_exist() -> None:
     service = Service(settings.Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3")
     paths = [route.path for route in routes(service)]
-    for role in of_kind("ClusterRole", ROOT / "deploy" / "rbac-debug-auth.yaml"):
-        for url in role["rules"][0]["nonResourceURLs"]:
+    files = [ROOT / "deploy" / f"{name}.yaml" for name in ("rbac-debug-auth", "rbac-kubectl")]
+    for rule in (rule for role in objects(*files) if role["kind"] == "ClusterRole" for rule in role["rules"]):
+        for url in rule["nonResourceURLs"]:
             assert is_guarded(url)
             assert any(path.startswith(url.rstrip("*")) for path in paths)
 
@@ -274,6 +275,10 @@ def test_people_may_ask_the_service_for_debugging_and_reach_no_other_port(file: 
     (rule,) = [rule for rule in role["rules"] if rule["resources"] == ["services/proxy"]]
     names = [f"{scheme}:{stowage_service.NAME}:{stowage_service.PORT}" for scheme in ("http", "https")]
     assert rule["resourceNames"] == names
+    (rule,) = [rule for rule in role["rules"] if rule["resources"] == ["serviceaccounts/token"]]
+    assert (rule["resourceNames"], rule["verbs"]) == ([stowage_service.VIEWER], ["create"])
+    (account,) = of_kind("ServiceAccount", ROOT / "deploy" / "rbac-kubectl.yaml")
+    assert account["metadata"] == {"name": stowage_service.VIEWER, "namespace": stowage_service.NAMESPACE}
     ports = {port["name"]: port["containerPort"] for port in stowage(file)["ports"]}
     target = service["spec"]["ports"][0]
     assert ports[target["targetPort"]] == target["port"] == 8081

@@ -227,7 +227,8 @@ def ask(args: argparse.Namespace, command: str, question: Callable[[StowageServi
     except NotAsked as reason:
         if args.url:
             raise ValueError(str(reason)) from None
-        _say(f"stowage {command}: reading the cluster directly, because {reason}")
+        lost = "without decisions, expected start and learned demand"
+        _say(f"stowage {command}: reading the cluster directly, {lost}, because {reason}")
         return None
     _say(f"stowage {command}: answered by {service.name}")
     return answer

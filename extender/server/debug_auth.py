@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extender.settings import Settings, SettingsError
-from extender.source.access_reviews import AccessReviews
+from extender.source.access_reviews import AUDIENCE, AccessReviews
 from extender.source.errors import ReviewError
 from extender.source.interface import Source
 from extender.untrusted.bounded_cache import BoundedMap
@@ -46,6 +46,9 @@ class Refusal:
 
 
 _NO_TOKEN = Refusal(401, "a bearer token is needed, and it is missing or invalid")
+_FOR_OTHERS = Refusal(
+    401, f"a token for the audience {AUDIENCE} is needed: kubectl create token ACCOUNT --audience {AUDIENCE}"
+)
 _FORBIDDEN = Refusal(403, "the user of this token is not allowed to read this path")
 _BUSY = Refusal(503, "too many token reviews in progress, retry later")
 
@@ -88,7 +91,9 @@ class DebugAuth:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._file, self._reviews, self._clock = token_file, reviews, clock
-        self._users: BoundedMap[bytes, tuple[float, Mapping[str, object] | None]] = BoundedMap(REVIEWS_KEPT)
+        self._users: BoundedMap[bytes, tuple[float, tuple[Mapping[str, object], bool] | None]] = BoundedMap(
+            REVIEWS_KEPT
+        )
         self._access: BoundedMap[tuple[bytes, str, str], tuple[float, bool]] = BoundedMap(REVIEWS_KEPT)
         self._threads = ThreadPoolExecutor(_THREADS, "reviews")
         self._pending = 0
@@ -130,15 +135,18 @@ class DebugAuth:
         now, loop = self._clock(), asyncio.get_running_loop()
         found = self._users.get(digest)
         if found is None or found[0] <= now:
-            user = await loop.run_in_executor(self._threads, reviews.authenticate, token.decode("latin-1"))
-            found = now + (_KEPT_NO if user is None else _KEPT_YES), user
+            known = await loop.run_in_executor(self._threads, reviews.authenticate, token.decode("latin-1"))
+            found = now + (_KEPT_NO if known is None else _KEPT_YES), known
             self._users.put(digest, found, 1)
         if found[1] is None:
             return _NO_TOKEN
+        user, is_for_all = found[1]
+        if not is_for_all and path != "/metrics":  # Prometheus sends the token that every pod has
+            return _FOR_OTHERS
         key = digest, verb, path
         access = self._access.get(key)
         if access is None or access[0] <= now:
-            allowed = await loop.run_in_executor(self._threads, reviews.allows, found[1], verb, path)
+            allowed = await loop.run_in_executor(self._threads, reviews.allows, user, verb, path)
             access = now + (_KEPT_YES if allowed else _KEPT_NO), allowed
             self._access.put(key, access, 1)
         return None if access[1] else _FORBIDDEN

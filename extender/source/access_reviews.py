@@ -16,6 +16,8 @@ from extender.untrusted.limits import REVIEW_SECONDS
 
 _TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+AUDIENCE = "stowage"
+"""The audience of tokens that only Stowage accepts: the API server refuses requests with them."""
 _USER_FIELDS = {"username": "user", "uid": "uid", "groups": "groups", "extra": "extra"}
 """Fields of the user in a TokenReview, and their names in a SubjectAccessReview."""
 
@@ -27,12 +29,21 @@ class AccessReviews:
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
 
-    def authenticate(self, token: str) -> Mapping[str, object] | None:
-        """The user of this token, in the form ``allows`` expects; None if the token is invalid."""
-        status = self._review(_TOKENS, "authentication.k8s.io/v1", "TokenReview", {"token": token})
+    def authenticate(self, token: str) -> tuple[Mapping[str, object], bool] | None:
+        """The user of this token, in the form ``allows`` expects, and whether it may be used for everything:
+        not if a service account has it for the API server instead of ``AUDIENCE``. None if it is invalid."""
+        if user := self._user({"token": token, "audiences": [AUDIENCE]}):
+            return user, True
+        user = self._user({"token": token})
+        return (user, not str(user["user"]).startswith("system:serviceaccount:")) if user else None
+
+    def _user(self, spec: Mapping[str, object]) -> Mapping[str, object] | None:
+        status = self._review(_TOKENS, "authentication.k8s.io/v1", "TokenReview", spec)
         user = status.get("user")
         if status.get("authenticated") is not True or not isinstance(user, dict) or not user.get("username"):
             return None
+        if "audiences" in spec and AUDIENCE not in (status.get("audiences") or ()):
+            return None  # a webhook that does not know about audiences
         return {name: user[field] for field, name in _USER_FIELDS.items() if user.get(field)}
 
     def allows(self, user: Mapping[str, object], verb: str, path: str) -> bool:

@@ -5,6 +5,10 @@ RBAC checks ``services/proxy`` with the name ``{scheme}:{name}:{port}``, verb ``
 for POST (k8s.io/kubernetes v1.36.3, pkg/registry/core/service/storage/storage.go ``ResourceLocation``). It
 connects to one of the ready endpoints, and verifies no certificate with ``https``. The API server removes
 ``Authorization`` from requests that it proxies.
+
+Where Stowage requires a token, and none is given, the API server is asked for one of the service account
+``VIEWER`` that is valid for ``TOKEN_SECONDS`` and for Stowage only. It stays in memory and is sent to
+Stowage's Service only. Stowage never gets the user's own credentials.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from urllib.parse import urlencode
 
 import urllib3
 
+from extender.source.access_reviews import AUDIENCE
 from extender.source.errors import SourceError
 from extender.source.rest import NO_ANSWER, Refused, RestClient
 from extender.untrusted.limits import KEY, SERVICE_ANSWER, quoted, shorten
@@ -28,6 +33,11 @@ LABEL = "stowage.dev/debug"
 ``appProtocol`` is ``https``."""
 NAMESPACE, NAME, PORT = "stowage-system", "stowage-debug", "debug"
 """The Service of deploy/, for users who may use its proxy but not list Services."""
+VIEWER = "stowage-viewer"
+"""The service account of deploy/rbac-kubectl.yaml, in the namespace of the Service."""
+TOKEN_SECONDS = 600
+"""The shortest life that an API server gives to a token."""
+_TOKEN = "X-Stowage-Authorization"
 _LISTED = 20
 _FIND_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
@@ -124,24 +134,42 @@ def at_url(url: str, token: str) -> StowageService:
 def behind_service(rest: RestClient, namespace: str | None, token: str) -> StowageService:
     """The Stowage behind the Service with ``LABEL``: in this namespace, else in any (that of deploy/ first).
 
-    A token is sent only to this namespace or that of deploy/, because any user can create a Service with the
-    label. Raises ``NotAsked``.
+    Any token is sent only to this namespace or that of deploy/, because any user can create a Service with
+    the label. Raises ``NotAsked``.
     """
     found = _find(rest, namespace or (NAMESPACE if token else None))
+    name = f"service {found.namespace}/{found.name}"
     proxy = f"/api/v1/namespaces/{found.namespace}/services/{found.scheme}:{found.name}:{found.port}/proxy"
-    headers = {"X-Stowage-Authorization": f"Bearer {token}"} if token else {}
+    may_ask = not token and found.namespace == (namespace or NAMESPACE)
+    headers = {_TOKEN: f"Bearer {token}"} if token else {}
+
+    def ask(method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        return rest.send(method, proxy + path, _ANSWER_SECONDS, body, headers, at_most=SERVICE_ANSWER + 1)
 
     def send(method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        def ask(more: Mapping[str, str]) -> tuple[int, bytes]:
-            sent = {**headers, **more}
-            return rest.send(method, proxy + path, _ANSWER_SECONDS, body, sent, at_most=SERVICE_ANSWER + 1)
-
-        status, answer = ask({})
+        status, answer = ask(method, path, body)
         if status == HTTPStatus.MISDIRECTED_REQUEST:  # the proxy passes on the name of the API server
-            return ask({"Host": f"{found.name}.{found.namespace}.svc"})
+            headers["Host"] = f"{found.name}.{found.namespace}.svc"
+            status, answer = ask(method, path, body)
+        if status == HTTPStatus.UNAUTHORIZED and may_ask:  # without a token, or it has expired
+            headers[_TOKEN] = f"Bearer {_viewer_token(rest, found.namespace, name)}"
+            return ask(method, path, body)
         return status, answer
 
-    return StowageService(f"service {found.namespace}/{found.name}", send)
+    return StowageService(name, send)
+
+
+def _viewer_token(rest: RestClient, namespace: str, service: str) -> str:
+    """A token of ``VIEWER`` for Stowage. Raises ``NotAsked`` and ``NO_ANSWER``."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{VIEWER}/token"
+    spec = {"audiences": [AUDIENCE], "expirationSeconds": TOKEN_SECONDS}
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    try:
+        return str(rest.exchange("POST", path, _FIND_SECONDS, request)["status"]["token"])
+    except (Refused, KeyError, TypeError) as reason:
+        text = f"{service} requires a token: {visible(shorten(str(reason)))}"
+        role = f"the Role stowage-kubectl of namespace {namespace} (viewers in the chart)"
+        raise NotAsked(f"{text}; needed: {role}, or --token-file") from None
 
 
 def _find(rest: RestClient, namespace: str | None) -> _Found:

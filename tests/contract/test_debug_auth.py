@@ -138,15 +138,48 @@ async def test_the_api_server_says_who_may_read_what(api: ApiServer, tmp_path: P
         assert await status(http, "nobody") == 401
         explained = await http.post("/debug/explain", content=b"", headers=bearer("prometheus"))
         assert explained.status_code in (400, 503)  # past the guard
-        first, second, *_ = api.reviews.requests
-    assert first == {"token": "prometheus"}
-    assert second == {
+        first, second, third, *_ = api.reviews.requests
+    assert first == {"token": "prometheus", "audiences": ["stowage"]}
+    assert second == {"token": "prometheus"}
+    assert third == {
         "user": "prom",
         "groups": ["monitoring"],
         "uid": "7",
         "extra": {"a": ["b"]},
         "nonResourceAttributes": {"verb": "get", "path": "/metrics"},
     }
+
+
+ACCOUNT = "system:serviceaccount:stowage-system:stowage-viewer"
+
+
+async def test_tokens_of_accounts_must_be_for_stowage_except_for_metrics(
+    api: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.reviews.users |= {token: {"username": ACCOUNT} for token in ("of-the-api", "of-vault", "of-stowage")}
+    api.reviews.audiences = {"of-vault": "vault", "of-stowage": "stowage"}
+    api.reviews.rights |= {(ACCOUNT, "get", "/metrics"), (ACCOUNT, "get", "/debug/overview")}
+    async with with_reviews(api, tmp_path) as http:
+        with caplog.at_level(logging.DEBUG):
+            answers = {
+                token: await http.get("/debug/overview", headers=bearer(token))
+                for token in ("of-the-api", "of-vault", "of-stowage")
+            }
+        assert [answer.status_code for answer in answers.values()] == [401, 401, 503]  # 503: not started
+        assert "kubectl create token ACCOUNT --audience stowage" in answers["of-the-api"].json()["detail"]
+        assert [await status(http, token) for token in answers] == [200, 401, 200]  # of /metrics
+    assert not [token for token in answers if token in caplog.text]
+    assert not [token for token, answer in answers.items() if token in answer.text]
+
+
+async def test_an_authenticator_without_audiences_does_not_pass_for_one(
+    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = {"username": ACCOUNT}
+    answer = 201, {"status": {"authenticated": True, "user": user}}
+    monkeypatch.setattr(api.reviews, "handle", lambda path, body: answer)
+    async with with_reviews(api, tmp_path) as http:
+        assert "--audience stowage" in (await http.get("/debug/overview", headers=bearer("any"))).text
 
 
 async def test_reviews_are_remembered_for_a_while(
@@ -160,7 +193,7 @@ async def test_reviews_are_remembered_for_a_while(
         for _ in range(3):
             assert await status(http, "prometheus") == 200
             assert await status(http, "nobody") == 401
-        assert len(api.reviews.requests) == 3
+        assert len(api.reviews.requests) == 5  # an unknown token may be for Stowage or for the API server
         api.reviews.users["nobody"] = api.reviews.users["prometheus"]
         now[0] = 11
         assert await status(http, "nobody") == 200  # a no is forgotten sooner

@@ -52,6 +52,12 @@ BY_TEST = {
         "stowage explain team-a/train-0 --before 2026-11-27T03:10",
         "stowage explain team-a/train-0 --before 26h",
     ),
+    "tests/e2e/test_kubectl.py::test_the_recipe_of_the_page": (
+        "kubectl create rolebinding stowage-viewers -n stowage-system --role stowage-kubectl --group my-team",
+        "kubectl create token stowage-viewer --namespace stowage-system --audience stowage",
+        "kubectl stowage explain default/first",
+        "kubectl stowage top -n my-namespace",
+    ),
     "tests/e2e/test_program.py::test_it_is_installed_from_the_clone": ("uv tool install .",),
     "tests/e2e/test_install.py::test_the_commands_of_the_page_place_a_first_pod": (
         "tar xf kube_stowage-0.1.0.tar.gz",
@@ -112,7 +118,6 @@ IN_E2E = (
     "kubectl apply -k deploy/nvlink-labeller",
     "kubectl cordon gpu-1",
     "kubectl create configmap train-code --from-file=train.py",
-    "kubectl create token ACCOUNT",
     "kubectl delete pod -l job-name=train --wait=false",
     "kubectl describe pod backfill-7",
     "kubectl describe pod my-pod",

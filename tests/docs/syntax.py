@@ -26,7 +26,8 @@ KUBECTL = {
     "api-resources": "--api-group",
     "apply": "--filename -f --kustomize -k --server-side",
     "cordon": "",
-    "create": "--from-file --namespace -n --filename -f --clusterrole --role --serviceaccount --group",
+    "create": "--from-file --namespace -n --filename -f --clusterrole --role --serviceaccount --group "
+    "--audience",
     "delete": "--filename -f --kustomize --namespace -n -l --selector --wait --ignore-not-found",
     "describe": "--namespace -n",
     "exec": "--namespace -n --container -c",

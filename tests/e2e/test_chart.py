@@ -293,7 +293,8 @@ def test_names_and_labels_go_together(tmp_path: Path, shape: str) -> None:
     assert account["metadata"]["annotations"] == {"iam.example.com/role": "reader"}
     assert pod["spec"]["serviceAccountName"] == "packer"
     subjects = [subject for one in objects for subject in one.get("subjects", ())]
-    assert {one["name"] for one in subjects if one["kind"] == "ServiceAccount"} == {"packer"}
+    accounts = {one["name"] for one in subjects if one["kind"] == "ServiceAccount"}
+    assert accounts == {"packer", "stowage-viewer"}
     own = [*with_values(OF_PEOPLE, tmp_path, shape, "serviceAccount.create=false")]
     assert "ServiceAccount/packer" not in names(own)
 
@@ -349,11 +350,16 @@ def test_pods_are_as_the_platform_wants_them(tmp_path: Path) -> None:
     assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-def test_the_page_is_for_its_viewers(tmp_path: Path) -> None:
+def test_viewers_may_use_kubectl_stowage_and_the_page(tmp_path: Path) -> None:
     objects = with_values(OF_PEOPLE | {"ingress": INGRESS}, tmp_path)
-    binding = of(objects, "ClusterRoleBinding/stowage-viewers")
-    assert f"{binding['roleRef']['kind']}/{binding['roleRef']['name']}" in names(objects)
-    assert binding["subjects"] == OF_PEOPLE["viewers"]
+    bindings = [of(objects, f"{kind}/stowage-viewers") for kind in ("RoleBinding", "ClusterRoleBinding")]
+    roles = [f"{one['roleRef']['kind']}/{one['roleRef']['name']}" for one in bindings]
+    assert roles == ["Role/stowage-kubectl", "ClusterRole/stowage-viewer"]
+    assert {*roles} <= names(objects)
+    assert [one["subjects"] for one in bindings] == [OF_PEOPLE["viewers"]] * 2
+    without = with_values({"serviceAccount": {"create": False}}, tmp_path)
+    assert "ServiceAccount/stowage-viewer" in names(without)  # tokens of which are created
+    assert not [name for name in names(without) if name.endswith("/stowage-viewers")]
     (rule,) = of(objects, "Ingress/stowage-page")["spec"]["rules"]
     service = of(objects, "Service/stowage-debug")
     backend = rule["http"]["paths"][0]["backend"]["service"]

@@ -13,11 +13,13 @@ ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 class Reviews:
     """``users`` by token, and ``rights`` as (user, verb, path). ``requests``: the spec of each review.
 
-    ``status`` answers all reviews instead, if it is not 0. Reviews wait while ``open`` is not set.
+    Tokens are for the API server, except those in ``audiences``. ``status`` answers all reviews instead, if
+    it is not 0. Reviews wait while ``open`` is not set.
     """
 
     def __init__(self) -> None:
         self.users: dict[str, Manifest] = {}
+        self.audiences: dict[str, str] = {}
         self.rights: set[tuple[str, str, str]] = set()
         self.requests: list[Manifest] = []
         self.status = 0
@@ -35,8 +37,10 @@ class Reviews:
             return self.status, {"kind": "Status", "message": f"scripted for {spec.get('token')}"}
         if path == TOKENS:
             assert (body["apiVersion"], body["kind"]) == ("authentication.k8s.io/v1", "TokenReview")
-            user = self.users.get(spec["token"])
-            return 201, {"status": {"authenticated": True, "user": user} if user else {"error": "unknown"}}
+            user, audience = self.users.get(spec["token"]), self.audiences.get(spec["token"], "kubernetes")
+            if user is None or audience not in spec.get("audiences", ["kubernetes"]):
+                return 201, {"status": {"error": "unknown"}}
+            return 201, {"status": {"authenticated": True, "user": user, "audiences": [audience]}}
         assert (body["apiVersion"], body["kind"]) == ("authorization.k8s.io/v1", "SubjectAccessReview")
         asked = spec["nonResourceAttributes"]
         allowed = (spec["user"], asked["verb"], asked["path"]) in self.rights

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from extender.server import run as serve
 from extender.server.app import create_app
 from extender.server.service import Service
 from extender.settings import Settings
+from extender.source import stowage_service
 from extender.source.snapshot import Snapshot, SnapshotSource
 from tests.contract.conftest import manifest
 from tests.extender import apiserver
@@ -214,7 +217,8 @@ def test_without_a_service_the_cluster_is_read_and_one_line_says_so(
     api.services.items, arguments, why = FALLBACKS[case]
     assert cli.main(["explain", pod_file, *arguments]) == 0
     shown = capsys.readouterr()
-    assert shown.err == f"{ASKING}stowage explain: reading the cluster directly, because {why}\n"
+    lost = "without decisions, expected start and learned demand"
+    assert shown.err == f"{ASKING}stowage explain: reading the cluster directly, {lost}, because {why}\n"
     assert "of 1 nodes" in shown.out
 
 
@@ -284,27 +288,114 @@ def test_an_answer_of_a_service_takes_no_compiler(running: Running) -> None:
     assert [{"numba", "numpy", "kubernetes"} & one for one in loaded] == [set()] * len(commands)
 
 
-def test_a_token_goes_only_where_it_belongs(
-    api: apiserver.ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], pod_file: str
-) -> None:
+@pytest.fixture
+def guarded(api: apiserver.ApiServer, tmp_path: Path) -> Iterator[Running]:
+    """A Stowage that requires the token in a file, or one of those that the API server creates."""
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
-    guarded = Running(debug_token_file=str(file))
-    try:
-        api.services.items, api.services.target = [service()], guarded.url
-        assert cli.main(["explain", pod_file]) == 0
-        assert "answers 401 a bearer token is needed" in (error := capsys.readouterr().err)
-        assert error.rstrip().endswith(": pass --token-file")
-        assert cli.main(["explain", pod_file, "--token-file", str(file)]) == 0
-        assert "answered by service stowage-system/stowage-debug" in capsys.readouterr().err
-        assert cli.main(["explain", pod_file, "--url", guarded.url, "--token-file", str(file)]) == 0
-        assert "answered by http://" in capsys.readouterr().err
-        api.services.items = [service("fake", "tenant")]
-        assert cli.main(["explain", pod_file, "--token-file", str(file)]) == 0
-        assert "no Service in namespace 'stowage-system'" in capsys.readouterr().err
-        assert not any("tenant" in path for _, path in api.services.seen)
-    finally:
-        guarded.stop()
+    one = Running(debug_token_file=str(file))
+    api.services.items, api.services.target = [service()], one.url
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def reviewed(guarded: Running, api: apiserver.ApiServer, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The digests of the tokens that have expired; ``guarded`` accepts all others that were created."""
+    expired: set[str] = set()
+    auth = guarded.service.debug_auth
+    assert auth is not None
+
+    def accepts(digest: bytes) -> bool:
+        known = {hashlib.sha256(token.encode()).digest() for token in set(api.services.tokens) - expired}
+        return digest in known
+
+    monkeypatch.setattr(auth._file, "matches", accepts)
+    return expired
+
+
+def test_a_given_token_goes_only_where_it_belongs(
+    api: apiserver.ApiServer,
+    guarded: Running,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    pod_file: str,
+) -> None:
+    file = str(tmp_path / "token")
+    assert cli.main(["explain", pod_file, "--token-file", file]) == 0
+    assert "answered by service stowage-system/stowage-debug" in capsys.readouterr().err
+    assert cli.main(["explain", pod_file, "--url", guarded.url, "--token-file", file]) == 0
+    assert "answered by http://" in capsys.readouterr().err
+    api.services.items = [service("fake", "tenant")]
+    assert cli.main(["explain", pod_file, "--token-file", file]) == 0
+    assert "no Service in namespace 'stowage-system'" in capsys.readouterr().err
+    assert {token for _, token in api.services.sent} == {TOKEN}
+    assert not any("tenant" in path for _, path in api.services.seen)
+
+
+def test_each_command_asks_for_a_token_of_its_own_and_keeps_it_nowhere(
+    api: apiserver.ApiServer,
+    reviewed: set[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    pod_file: str,
+) -> None:
+    api.services.viewers = {"stowage-system"}
+    with caplog.at_level(logging.DEBUG):
+        for command in (["explain", pod_file], ["top"], ["explain", "default/asked"]):
+            assert cli.main([*command]) == 0
+            shown = capsys.readouterr()
+            assert "answered by service stowage-system/stowage-debug" in shown.err
+            assert "secret-" not in shown.out + shown.err
+    assert len(api.services.tokens) == 3
+    assert [token for _, token in api.services.sent] == api.services.tokens
+    assert "secret-" not in caplog.text
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert not [file for file in files if b"secret-" in file.read_bytes()]
+
+
+def test_a_token_that_expires_is_asked_for_anew(
+    api: apiserver.ApiServer, reviewed: set[str], tmp_path: Path
+) -> None:
+    api.services.viewers = {"stowage-system"}
+    source = apiserver.source_of(api, tmp_path)
+    stowage = stowage_service.behind_service(source.rest, None, "")
+    for _ in range(2):
+        assert stowage.get("/debug/overview")["overview"]["nodes"]
+    assert len(api.services.tokens) == 1
+    reviewed |= {*api.services.tokens}
+    assert stowage.get("/debug/overview")["overview"]["nodes"]
+    assert len(api.services.tokens) == 2
+
+
+@pytest.mark.parametrize("elsewhere", ["tenant", "stowage-systen"])
+def test_no_token_is_asked_for_or_sent_to_a_service_in_another_namespace(
+    api: apiserver.ApiServer,
+    reviewed: set[str],
+    capsys: pytest.CaptureFixture[str],
+    pod_file: str,
+    elsewhere: str,
+) -> None:
+    api.services.items, api.services.viewers = [service(namespace=elsewhere)], {"stowage-system", elsewhere}
+    assert cli.main(["explain", pod_file]) == 0
+    assert "answers 401 a bearer token is needed" in capsys.readouterr().err
+    assert (api.services.tokens, api.services.sent) == ([], [])
+    assert cli.main(["explain", pod_file, "--stowage-namespace", elsewhere]) == 0  # the user names it
+    assert "answered by" in capsys.readouterr().err
+
+
+def test_who_may_create_no_token_is_told_so_first(
+    api: apiserver.ApiServer, reviewed: set[str], capsys: pytest.CaptureFixture[str], pod_file: str
+) -> None:
+    assert cli.main(["explain", pod_file]) == 0
+    assert capsys.readouterr().err == (
+        f"{ASKING}stowage explain: reading the cluster directly, without decisions, expected start and "
+        "learned demand, because service stowage-system/stowage-debug requires a token: 403 serviceaccounts "
+        '"stowage-viewer" is forbidden: User "test" cannot create resource "x"; needed: the Role '
+        "stowage-kubectl of namespace stowage-system (viewers in the chart), or --token-file\n"
+    )
+    assert api.services.sent == []
 
 
 def test_an_empty_token_file_is_an_error(

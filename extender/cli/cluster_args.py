@@ -271,8 +271,10 @@ def _service(args: argparse.Namespace) -> StowageService | None:
     token = _token(args.token_file)
     if args.url:
         return at_url(args.url, token)
+    keys = (word.split("/") for word in getattr(args, "pod", ()))
+    asks_in = args.namespace or next((parts[0] for parts in keys if len(parts) == 2), "")
     live = _live(args)
-    return behind_service(live.rest, args.stowage_namespace, token) if live else None
+    return behind_service(live.rest, args.stowage_namespace, token, asks_in) if live else None
 
 
 def _known_at(url: str, token_file: Path | None) -> Source:

@@ -222,10 +222,14 @@ class _DebugRoutes:
     async def explain(self, request: Request) -> Response:
         return await self._explained(request, lambda manifest: self._inspector().explain(manifest))
 
-    async def explain_pods(self, request: Request, node: Nodes = None, every: bool = False) -> Response:
+    async def explain_pods(
+        self, request: Request, node: Nodes = None, every: bool = False, namespace: str = ""
+    ) -> Response:
         async def answer(manifest: str) -> object:
             inspector = self._inspector()
             answers = await inspector.answers(manifest, inspector.node_names() if every else node)
+            if namespace and any(not answer.pod.startswith(f"{namespace}/") for answer in answers):
+                raise ValueError(f"the manifest has pods of other namespaces than {namespace}")
             return {"replica": inspector.replica(), "answers": answers}
 
         return await self._explained(request, answer)

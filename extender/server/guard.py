@@ -6,14 +6,16 @@ Plain ASGI middleware, because Starlette's ``BaseHTTPMiddleware`` costs half as 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
 from pydantic_core import to_json
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from extender.background import with_turns
 from extender.protocol.messages import TEXT, Reply
 from extender.server.debug_auth import is_guarded
 from extender.server.service import PROBES, Service
@@ -21,6 +23,11 @@ from extender.server.verb_route import VerbEndpoint
 from extender.untrusted.limits import KNOWN_HOSTS, NAME, quoted
 
 CLOSE = (b"connection", b"close")
+_OF_NAMESPACE = re.compile(r"/namespaces/([a-z0-9-]{1,63})(/debug/(?:overview|explain/pods|pods|pods/\1/.+))")
+"""What readers of one namespace may ask, with a right to this path."""
+_POD = re.compile(rb"(?<![\w./-])([a-z0-9-]{1,63})/[a-z0-9][a-z0-9.-]*")
+_LINES = 100
+"""Lines of an answer that are searched for pods before other tasks run."""
 _RESOLVER = Path("/etc/resolv.conf")
 _log = logging.getLogger(__name__)
 
@@ -48,6 +55,11 @@ class Guard:
         elif method == "POST" and (verb := self._verbs.get(path)) is not None:
             response = await verb(Request(scope, receive))
             await response(scope, receive, send)
+        elif self._debug and (asked := _OF_NAMESPACE.fullmatch(path)):
+            if not await self._is_refused(scope, send):
+                query = scope["query_string"] + f"&namespace={asked[1]}".encode()  # the last one counts
+                scope = {**scope, "path": asked[2], "query_string": query}
+                await self._app(scope, receive, self._without_others(send, asked[1]))
         elif not (self._debug and is_guarded(path) and await self._is_refused(scope, send)):
             await self._app(scope, receive, send)
 
@@ -61,6 +73,24 @@ class Guard:
         lines = (f"[-]{check} failed: {why}" if why else f"[+]{check} ok" for check, why in checks.items())
         text = "\n".join([*lines, f"{name} check {'failed' if failed else 'passed'}\n"])
         return Reply(text.encode(), 503 if failed else 200, TEXT)
+
+    def _without_others(self, send: Send, namespace: str) -> Send:
+        """Sends an answer in which other namespaces' pods, claims and gangs are called ``another/one``."""
+        pods = self._service.engine.state.pods.values() if self._service.engine else ()
+        others = {pod.namespace.encode() for pod in pods} - {namespace.encode()}
+
+        async def send_without(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [h for h in message["headers"] if h[0] != b"content-length"]
+            else:
+                lines = with_turns(message["body"].splitlines(keepends=True), _LINES)
+                message["body"] = b"".join([_POD.sub(alias, line) async for line in lines])
+            await send(message)
+
+        def alias(named: re.Match[bytes]) -> bytes:
+            return b"another/one" if named[1] in others else named[0]
+
+        return send_without
 
     async def _is_refused(self, scope: Scope, send: Send) -> bool:
         """Whether the request was refused, with a reply to the caller."""

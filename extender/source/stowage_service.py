@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, NamedTuple, TypeAlias
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import urllib3
 
@@ -131,11 +131,12 @@ def at_url(url: str, token: str) -> StowageService:
     return StowageService(base, send)
 
 
-def behind_service(rest: RestClient, namespace: str | None, token: str) -> StowageService:
+def behind_service(rest: RestClient, namespace: str | None, token: str, asks_in: str = "") -> StowageService:
     """The Stowage behind the Service with ``LABEL``: in this namespace, else in any (that of deploy/ first).
 
     Any token is sent only to this namespace or that of deploy/, because any user can create a Service with
-    the label. Raises ``NotAsked``.
+    the label. ``asks_in``: the namespace of the question, for users who may see only that one. Raises
+    ``NotAsked``.
     """
     found = _find(rest, namespace or (NAMESPACE if token else None))
     name = f"service {found.namespace}/{found.name}"
@@ -143,33 +144,44 @@ def behind_service(rest: RestClient, namespace: str | None, token: str) -> Stowa
     may_ask = not token and found.namespace == (namespace or NAMESPACE)
     headers = {_TOKEN: f"Bearer {token}"} if token else {}
 
+    prefix = ""
+
     def ask(method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        return rest.send(method, proxy + path, _ANSWER_SECONDS, body, headers, at_most=SERVICE_ANSWER + 1)
+        return rest.send(
+            method, proxy + prefix + path, _ANSWER_SECONDS, body, headers, at_most=SERVICE_ANSWER + 1
+        )
 
     def send(method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        nonlocal prefix
         status, answer = ask(method, path, body)
         if status == HTTPStatus.MISDIRECTED_REQUEST:  # the proxy passes on the name of the API server
             headers["Host"] = f"{found.name}.{found.namespace}.svc"
             status, answer = ask(method, path, body)
         if status == HTTPStatus.UNAUTHORIZED and may_ask:  # without a token, or it has expired
-            headers[_TOKEN] = f"Bearer {_viewer_token(rest, found.namespace, name)}"
+            created, prefix = _viewer_token(rest, found.namespace, name, asks_in)
+            headers[_TOKEN] = f"Bearer {created}"
             return ask(method, path, body)
         return status, answer
 
     return StowageService(name, send)
 
 
-def _viewer_token(rest: RestClient, namespace: str, service: str) -> str:
-    """A token of ``VIEWER`` for Stowage. Raises ``NotAsked`` and ``NO_ANSWER``."""
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{VIEWER}/token"
+def _viewer_token(rest: RestClient, namespace: str, service: str, asks_in: str) -> tuple[str, str]:
+    """A token of ``VIEWER`` for Stowage, and the prefix of the paths that it opens: of the account for the
+    namespace ``asks_in`` if the user may not have the other one. Raises ``NotAsked`` and ``NO_ANSWER``."""
     spec = {"audiences": [AUDIENCE], "expirationSeconds": TOKEN_SECONDS}
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-    try:
-        return str(rest.exchange("POST", path, _FIND_SECONDS, request)["status"]["token"])
-    except (Refused, KeyError, TypeError) as reason:
-        text = f"{service} requires a token: {visible(shorten(str(reason)))}"
-        role = f"the Role stowage-kubectl of namespace {namespace} (viewers in the chart)"
-        raise NotAsked(f"{text}; needed: {role}, or --token-file") from None
+    accounts = {VIEWER: ""} | ({f"{VIEWER}-{asks_in}": f"/namespaces/{asks_in}"} if asks_in else {})
+    reasons = []
+    for account, prefix in accounts.items():
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{quote(account, safe='')}/token"
+        try:
+            return str(rest.exchange("POST", path, _FIND_SECONDS, request)["status"]["token"]), prefix
+        except (Refused, KeyError, TypeError) as reason:
+            reasons.append(visible(shorten(str(reason))))
+    role = f"the Role stowage-kubectl of namespace {namespace} (viewers in the chart)"
+    hint = "" if asks_in else ", -n NAMESPACE for viewers of one namespace"
+    raise NotAsked(f"{service} requires a token: {reasons[0]}; needed: {role}{hint}, or --token-file")
 
 
 def _find(rest: RestClient, namespace: str | None) -> _Found:

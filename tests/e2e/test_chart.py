@@ -51,6 +51,7 @@ REFUSED = {
     "image.repository=": "image.repository is empty: build and push an image",
     "nameOverride=Gpu_1": "/nameOverride",
     "viewers[0].kind=Robot,viewers[0].name=x": "/viewers/0/kind",
+    "namespaceViewers.Team[0].kind=User,namespaceViewers.Team[0].name=x": "Team",
     "ingress.enabled=true": "ingress.host is empty",
     "httpRoute.enabled=true": "httpRoute.parentRefs is empty",
     "ingress.enabled=true,ingress.host=a.b,httpRoute.enabled=true": "both lead to the page",
@@ -82,6 +83,7 @@ OF_PEOPLE: Object = {
     "podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None},
     "securityContext": {"privileged": False},
     "viewers": [{"kind": "Group", "name": "ml", "apiGroup": "rbac.authorization.k8s.io"}],
+    "namespaceViewers": {"team-a": [{"kind": "Group", "name": "a", "apiGroup": "rbac.authorization.k8s.io"}]},
 }
 """What platform teams set, other than in the defaults."""
 INGRESS: Object = {"enabled": True, "className": "nginx", "host": "stowage.example.com", "tls": [{}]}
@@ -294,7 +296,7 @@ def test_names_and_labels_go_together(tmp_path: Path, shape: str) -> None:
     assert pod["spec"]["serviceAccountName"] == "packer"
     subjects = [subject for one in objects for subject in one.get("subjects", ())]
     accounts = {one["name"] for one in subjects if one["kind"] == "ServiceAccount"}
-    assert accounts == {"packer", "stowage-viewer"}
+    assert accounts == {"packer", "stowage-viewer", "stowage-viewer-team-a"}
     own = [*with_values(OF_PEOPLE, tmp_path, shape, "serviceAccount.create=false")]
     assert "ServiceAccount/packer" not in names(own)
 
@@ -357,6 +359,20 @@ def test_viewers_may_use_kubectl_stowage_and_the_page(tmp_path: Path) -> None:
     assert roles == ["Role/stowage-kubectl", "ClusterRole/stowage-viewer"]
     assert {*roles} <= names(objects)
     assert [one["subjects"] for one in bindings] == [OF_PEOPLE["viewers"]] * 2
+    assert (
+        of(objects, "RoleBinding/stowage-viewers-team-a")["subjects"]
+        == OF_PEOPLE["namespaceViewers"]["team-a"]
+    )
+    role = of(objects, "RoleBinding/stowage-viewers-team-a")["roleRef"]["name"]
+    tokens = [
+        rule["resourceNames"] for rule in of(objects, f"Role/{role}")["rules"] if "create" in rule["verbs"]
+    ]
+    assert tokens[-1] == [account := "stowage-viewer-team-a"]
+    assert f"ServiceAccount/{account}" in names(objects)
+    binding = of(objects, "ClusterRoleBinding/stowage-namespace-team-a")
+    assert [subject["name"] for subject in binding["subjects"]] == [account]
+    paths = of(objects, f"ClusterRole/{binding['roleRef']['name']}")["rules"][0]["nonResourceURLs"]
+    assert paths == ["/namespaces/team-a/debug/*"]
     without = with_values({"serviceAccount": {"create": False}}, tmp_path)
     assert "ServiceAccount/stowage-viewer" in names(without)  # tokens of which are created
     assert not [name for name in names(without) if name.endswith("/stowage-viewers")]

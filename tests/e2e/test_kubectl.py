@@ -21,7 +21,7 @@ from tests.certificates import Authority
 
 from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
-from .controlplane.process import free_port
+from .controlplane.process import eventually, free_port
 from .rush import GPU
 from .stowage import PROGRAM, Stowage
 from .tools import Tools, commands
@@ -72,7 +72,10 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory, authority: Authority
 def tools(control_plane: ControlPlane) -> Tools:
     """The chart is installed with its default settings."""
     tools = Tools(control_plane)
-    tools.install("viewers[0].kind=User,viewers[0].name=viewer", wait=False)
+    mine = f"namespaceViewers.{TEAM}[0]"
+    tools.install(
+        "viewers[0].kind=User,viewers[0].name=viewer", f"{mine}.kind=User,{mine}.name=guest", wait=False
+    )
     admin = "--clusterrole=cluster-admin", "--user=admin"
     tools.kubectl("create", "clusterrolebinding", "admin", *admin)
     half = "--resource=services/proxy", "--resource-name=http:stowage-debug:debug"
@@ -208,6 +211,29 @@ def test_who_may_ask_gets_the_answer_of_the_service(
     assert f"{TEAM}/my-pod" in top.stdout
     manifest = run(kubeconfig, "explain", str(PROGRAM.parents[2] / "deploy" / "examples" / "first-pod.yaml"))
     assert "answered by service" in manifest.stderr
+
+
+def test_a_viewer_of_one_namespace_sees_no_names_of_others(
+    stowage: Stowage, person: Callable[[str], Path], api: Api
+) -> None:
+    theirs = pod("secret", {GPU: 8}, on="n1")
+    theirs["metadata"]["namespace"] = "other"
+    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})
+    api.create(theirs)
+    guest, urgent = person("guest"), person("viewer")
+    eventually(
+        lambda: "fits on none" in run(guest, "explain", f"{TEAM}/my-pod").stdout, within_s=30, what="full"
+    )
+    for command in ("explain", f"{TEAM}/my-pod"), ("top", "-n", TEAM):
+        asked = run(guest, *command)
+        assert "answered by service" in asked.stderr
+        assert "my-pod" in asked.stdout
+        assert "secret" not in asked.stdout
+    for command in ("explain", "other/secret"), ("top", "-n", "other"), ("top",):
+        first = run(guest, *command).stderr.splitlines()[1]
+        assert 'serviceaccounts "stowage-viewer" is forbidden: User "guest" cannot create resource' in first
+    assert "other/secret" in run(urgent, "explain", "other/secret").stdout
+    api.delete("Pod", "secret", "other")
 
 
 def test_the_recipe_of_the_page(

@@ -23,8 +23,8 @@ def service(name: str = "stowage-debug", namespace: str = "stowage-system") -> d
 class Services:
     """``items`` are all Services; ``target`` is the URL behind each. ``forbidden``: namespaces ("" for all)
     whose Services may not be listed. ``seen``: method and path of each request. ``host``: the name by which
-    clients reach the API server, which its proxy passes on. ``viewers``: namespaces with a service account
-    whose tokens the user may create; ``tokens``: these, and ``sent``: all that Services got."""
+    clients reach the API server, which its proxy passes on. ``viewers``: the service accounts whose tokens
+    the user may create; ``tokens``: these, and ``sent``: all that Services got."""
 
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
@@ -58,7 +58,7 @@ class Services:
         name = path.split("/")[6]
         assert (path.split("/")[7], request["spec"]["audiences"]) == ("token", ["stowage"])
         assert request["spec"]["expirationSeconds"] >= 600  # or the API server refuses it
-        if namespace not in self.viewers:
+        if f"{namespace}/{name}" not in self.viewers:
             message = f'serviceaccounts "{name}" is forbidden: User "test" cannot create resource "x"'
             return 403, json.dumps({"kind": "Status", "message": message}).encode()
         self.tokens.append(f"secret-{next(_NUMBERS)}")

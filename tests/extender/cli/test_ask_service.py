@@ -341,7 +341,7 @@ def test_each_command_asks_for_a_token_of_its_own_and_keeps_it_nowhere(
     caplog: pytest.LogCaptureFixture,
     pod_file: str,
 ) -> None:
-    api.services.viewers = {"stowage-system"}
+    api.services.viewers = {"stowage-system/stowage-viewer"}
     with caplog.at_level(logging.DEBUG):
         for command in (["explain", pod_file], ["top"], ["explain", "default/asked"]):
             assert cli.main([*command]) == 0
@@ -358,7 +358,7 @@ def test_each_command_asks_for_a_token_of_its_own_and_keeps_it_nowhere(
 def test_a_token_that_expires_is_asked_for_anew(
     api: apiserver.ApiServer, reviewed: set[str], tmp_path: Path
 ) -> None:
-    api.services.viewers = {"stowage-system"}
+    api.services.viewers = {"stowage-system/stowage-viewer"}
     source = apiserver.source_of(api, tmp_path)
     stowage = stowage_service.behind_service(source.rest, None, "")
     for _ in range(2):
@@ -377,12 +377,31 @@ def test_no_token_is_asked_for_or_sent_to_a_service_in_another_namespace(
     pod_file: str,
     elsewhere: str,
 ) -> None:
-    api.services.items, api.services.viewers = [service(namespace=elsewhere)], {"stowage-system", elsewhere}
+    api.services.items = [service(namespace=elsewhere)]
+    api.services.viewers = {f"{namespace}/stowage-viewer" for namespace in ("stowage-system", elsewhere)}
     assert cli.main(["explain", pod_file]) == 0
     assert "answers 401 a bearer token is needed" in capsys.readouterr().err
     assert (api.services.tokens, api.services.sent) == ([], [])
     assert cli.main(["explain", pod_file, "--stowage-namespace", elsewhere]) == 0  # the user names it
     assert "answered by" in capsys.readouterr().err
+
+
+def test_a_viewer_of_one_namespace_asks_with_its_account(
+    api: apiserver.ApiServer, reviewed: set[str], capsys: pytest.CaptureFixture[str], pod_file: str
+) -> None:
+    api.services.viewers = {"stowage-system/stowage-viewer-default"}
+    for command in (
+        ["explain", "default/asked"],
+        ["explain", pod_file, "-n", "default"],
+        ["top", "-n", "default"],
+    ):
+        api.services.seen.clear()
+        assert cli.main(command) == 0
+        assert "answered by service stowage-system/stowage-debug" in capsys.readouterr().err
+        assert "/proxy/namespaces/default/debug/" in api.services.seen[-1][1]
+    for command in (["explain", pod_file], ["explain", "other/asked"], ["top", "-n", "other"], ["top"]):
+        cli.main(command)
+        assert 'serviceaccounts "stowage-viewer" is forbidden' in capsys.readouterr().err
 
 
 def test_who_may_create_no_token_is_told_so_first(
@@ -393,7 +412,8 @@ def test_who_may_create_no_token_is_told_so_first(
         f"{ASKING}stowage explain: reading the cluster directly, without decisions, expected start and "
         "learned demand, because service stowage-system/stowage-debug requires a token: 403 serviceaccounts "
         '"stowage-viewer" is forbidden: User "test" cannot create resource "x"; needed: the Role '
-        "stowage-kubectl of namespace stowage-system (viewers in the chart), or --token-file\n"
+        "stowage-kubectl of namespace stowage-system (viewers in the chart), -n NAMESPACE for viewers of one "
+        "namespace, or --token-file\n"
     )
     assert api.services.sent == []
 

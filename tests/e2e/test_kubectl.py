@@ -229,8 +229,8 @@ def test_a_viewer_of_one_namespace_sees_no_names_of_others(
         assert "answered by service" in asked.stderr
         assert "my-pod" in asked.stdout
         assert "secret" not in asked.stdout
-    for command in ("explain", "other/secret"), ("top", "-n", "other"), ("top",):
-        first = run(guest, *command).stderr.splitlines()[1]
+    for refused in (["explain", "other/secret"], ["top", "-n", "other"], ["top"]):
+        first = run(guest, *refused).stderr.splitlines()[1]
         assert 'serviceaccounts "stowage-viewer" is forbidden: User "guest" cannot create resource' in first
     assert "other/secret" in run(urgent, "explain", "other/secret").stdout
     api.delete("Pod", "secret", "other")
@@ -261,7 +261,7 @@ def test_nobody_is_told_first_which_right_is_missing_and_what_the_answer_lacks(
         _, first, *rest = run(person("nobody"), *command).stderr.splitlines()
         assert first.startswith(f"{name}: {LOST} service {NAMESPACE}/stowage-debug: 403 services ")
         assert 'User "nobody" cannot get resource "services/proxy"' in first
-        assert "cannot list nodes" in " ".join(rest)
+        assert 'User "nobody" cannot list resource "nodes"' in " ".join(rest)
         first = run(person("half"), *command).stderr.splitlines()[1]
         assert first.startswith(f"{name}: {LOST} service {NAMESPACE}/stowage-debug requires a token: 403 ")
         assert 'serviceaccounts "stowage-viewer" is forbidden: User "half" cannot create resource' in first
@@ -321,5 +321,6 @@ def test_a_service_elsewhere_gets_no_token(
         assert not {"authorization", "x-stowage-authorization"} & names
     finally:
         server.shutdown()
+        server.server_close()
         tools.kubectl(*label, "stowage.dev/debug=true")
         tools.kubectl("delete", "service", "fake", f"-n={TEAM}")

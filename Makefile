@@ -28,9 +28,9 @@ demo: setup
 test: setup
 	$(BIN)/pytest -n auto
 
-# The core: placing, bind, preemption, the evictor, gangs, DRA, failover, and what is installed. The nightly run does all,
+# The core: placing, bind, preemption, the evictor, gangs, DRA, failover, a broken kind, and what is installed. The nightly run does all,
 # and more kinds of jobs.
-E2E_CORE := rush bind waiting preemption evictor gangs job_kinds native_gangs dra failover chart install deploy
+E2E_CORE := rush bind waiting preemption evictor gangs job_kinds native_gangs dra failover broken_kind chart install deploy
 # They mostly wait, so two files at a time.
 E2E := $(BIN)/pytest -o addopts="--strict-markers --strict-config" -x -v -n 2 --dist loadfile
 

@@ -52,12 +52,12 @@ def measure(nodes: int) -> Costs:
     from extender.server.engine import Engine
     from extender.server.metrics import Metrics
     from extender.settings import Settings
-    from extender.source.watched_kinds import AWAITED_KINDS
+    from extender.source.watched_kinds import WATCHED_KINDS
 
     logging.disable()
     gc.disable()  # as the service does until it is ready
     engine = Engine(_NoSource(), Settings(), Metrics(list))  # type: ignore[arg-type]
-    engine.apply([Listed(kind, frozenset()) for kind in AWAITED_KINDS - REQUIRED_KINDS])
+    engine.apply([Listed(kind, frozenset()) for kind in WATCHED_KINDS.keys() - REQUIRED_KINDS])
     costs = {"a node of the list": _list(engine, "Node", cluster.nodes(nodes))}
     costs["a pod of the list"] = _list(engine, "Pod", cluster.bound_pods(nodes))
     return costs | _events(engine, nodes)

@@ -45,6 +45,7 @@ from extender.k8s.objects import (
     Node,
     Pod,
     PodGroupKind,
+    Unlisted,
     Upserted,
 )
 from extender.k8s.resource_claims import DeviceRecord
@@ -84,14 +85,14 @@ class State:
     ``reservations``: places reserved for pods; ``gang_holds`` makes those of gangs. ``gang_costs``: the cost
     of nodes far from the other members. ``end_costs``: the cost of keeping a node busy for longer.
     ``gang_check``: no member of a gang is placed before all fit. ``synced``: the kinds whose first list has
-    arrived. ``failures`` counts errors in comparing nodes that fit, which reject no pod. ``kept_by_node``:
-    data that verbs cache about the pods of a node, until the node or its pods change. ``spot``,
-    ``plain_gpu``, ``plain_gpu_by_namespace``: the settings. ``any_whole``: some pods that do not specify a
-    kind of GPU are allocated whole GPUs. ``revision`` counts events, new prices and new sets of nodes.
-    ``binds``: Stowage writes the GPU assignment of pods, so a node accepts no pods while its device plugin is
-    busy. ``assigns_all``: shared GPUs can be assigned on all nodes, as in simulations. ``unknown_node``: the
-    reason unknown nodes accept no pods. ``eviction_helps_extenders``: kube-scheduler looks for victims even
-    where only an extender rejected the pod (1.38 and later).
+    arrived or that count as unknown, which are ``unlisted``. ``failures`` counts errors in comparing nodes
+    that fit, which reject no pod. ``kept_by_node``: data that verbs cache about the pods of a node, until the
+    node or its pods change. ``spot``, ``plain_gpu``, ``plain_gpu_by_namespace``: the settings. ``any_whole``:
+    some pods that do not specify a kind of GPU are allocated whole GPUs. ``revision`` counts events, new
+    prices and new sets of nodes. ``binds``: Stowage writes the GPU assignment of pods, so a node accepts no
+    pods while its device plugin is busy. ``assigns_all``: shared GPUs can be assigned on all nodes, as in
+    simulations. ``unknown_node``: the reason unknown nodes accept no pods. ``eviction_helps_extenders``:
+    kube-scheduler looks for victims even where only an extender rejected the pod (1.38 and later).
     """
 
     def __init__(
@@ -111,7 +112,8 @@ class State:
         )
         self.numa = NumaTable(self.pods)
         self.admission = Admission(self.pods, self.nodes, self.rights.queues.classes)
-        self.devices = devices = DeviceCache()
+        self.unlisted = self.rights.unlisted
+        self.devices = devices = DeviceCache(self.unlisted.keys())
         self.simulator = AllocationSimulator(devices)
         self.learner = DemandLearner(policy, self.fleet)
         self.gang_check, self.binds, self.revision = False, False, 0
@@ -151,8 +153,8 @@ class State:
                     table.apply(event)
                 case _:
                     self.sync_nodes(self._apply(event))
-            if isinstance(event, Listed):
-                self.synced.add(event.kind)
+            if isinstance(event, Listed | Unlisted):
+                self._note_listed(event)
                 if event.kind == "Node":
                     self.learner.start(self.pods)
                 if self.synced >= REQUIRED_KINDS and self.allocations.settle():
@@ -161,6 +163,14 @@ class State:
                         self.end_costs.apply(Upserted(pod))
         if self.synced >= REQUIRED_KINDS:
             self.gang_holds.update()
+
+    def _note_listed(self, event: Listed | Unlisted) -> None:
+        if event.kind not in self.synced or event.kind in self.unlisted:  # else the list was faster
+            self.synced.add(event.kind)
+            self.unlisted.pop(event.kind, None)
+            if isinstance(event, Unlisted):
+                self.unlisted[event.kind] = event
+            self.rights.queues.classes.revision = object()
 
     def request_of(self, pod: Pod) -> Request:
         """The pod's request, completed by the settings where it is not specific. Raises ``RequestError``."""
@@ -276,6 +286,10 @@ class State:
         pods = self.allocations.problems | self.pods.problems
         nodes = self.nodes.problems | dict(self.nodes.layouts.problems(self.nodes))
         return pods | nodes | self.numa.problems | self.object_problems
+
+    def unlisted_texts(self) -> list[str]:
+        """For each kind that counts as unknown: why, and what follows."""
+        return [f"{k.resource} cannot be listed ({k.why}): {k.effect}" for k in self.unlisted.values()]
 
     @property
     def object_problems(self) -> dict[str, str]:

@@ -78,7 +78,8 @@ class DeviceCache:
 
     fractional_ranges = True
 
-    def __init__(self) -> None:
+    def __init__(self, unlisted: Collection[str] = ()) -> None:
+        self.unlisted = unlisted  # kinds that count as unknown
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[str, ResourceClaim] = {}
         self.templates: dict[str, ResourceClaimTemplate] = {}

@@ -8,7 +8,7 @@ Includes kube-scheduler's checks before it considers nodes. Source: kube-schedul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from extender.dra.allocator import MAX_DEVICES_PER_CLAIM
 from extender.dra.cel.program import Unsupported
@@ -16,11 +16,12 @@ from extender.dra.device_cache import DeviceCache
 from extender.k8s.objects import Pod, PodSpec
 from extender.k8s.quantity import whole
 from extender.k8s.resource_claims import DeviceClaim, DeviceRequest, DeviceSubRequest, ResourceClaim
-from extender.k8s.resource_slices import NodeScope
+from extender.k8s.resource_slices import DeviceTaintRuleKind, NodeScope
 from extender.untrusted.limits import POD_CLAIMS, quoted
 
 CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
 """Prefix of a class's name in the implicit resource of every class."""
+_RULES = frozenset({"DeviceClass", *get_args(DeviceTaintRuleKind)})
 
 DeviceClaims: TypeAlias = tuple[DeviceClaim, ...]
 
@@ -109,6 +110,8 @@ def _class_for(cache: DeviceCache, resource: str) -> str:
 
 
 def _validate(cache: DeviceCache, devices: DeviceClaim) -> None:
+    if not _RULES.isdisjoint(cache.unlisted):
+        raise Unsupported("device classes or DeviceTaintRules cannot be listed")
     for request in devices.requests:
         for sub in request.subrequests:
             if sub.device_class not in cache.classes:

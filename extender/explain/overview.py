@@ -48,8 +48,11 @@ async def overview(
         for pod in waiting[:most_waiting]
     ]
     problems = [*sorted(state.pods.problems.items()), *sorted(state.object_problems.items())]
-    unread = tuple(f"{shorten(name, KEY)}: {shorten(text)}" for name, text in problems[:_UNREAD])
-    return Overview(totals, tuple(nodes), tuple(shown), len(waiting) - len(shown), unread)
+    unread = (
+        *state.unlisted_texts(),
+        *(f"{shorten(name, KEY)}: {shorten(text)}" for name, text in problems[:_UNREAD]),
+    )
+    return Overview(totals, tuple(nodes), tuple(shown), len(waiting) - len(shown), unread[:_UNREAD])
 
 
 def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Iterator[NodeLine]:

@@ -199,6 +199,8 @@ def _explained(
         evictions = None if found.said.word is Word.TOO_LARGE else evictions
     notes += [finding for finding in findings if finding is not found.finding]
     notes += _share_instead(state, pod, request, candidates, explanation)
+    if request.wants_gpu or pod.spec.claims:
+        notes += (Finding(Word.UNLISTED(text=text)) for text in state.unlisted_texts()[:_NAMED])
     notes += doubts(state, pod, (name for name, fit in zip(names, fits, strict=True) if fit))
     if request.wants_gpu and any(need.kind not in _WITHOUT_GPUS for need in found.lacks):
         notes += _hidden_gpus(state)

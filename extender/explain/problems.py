@@ -29,6 +29,7 @@ _SILENT = 360.0
 """Seconds without data from a watch after which it is a problem. Five minutes are normal."""
 _RIGHT = "grant Stowage this permission: the roles are in deploy/, and docs/install.md lists their purpose"
 _WATCH = "check the API server and the network; Stowage answers from the last known state, and retries"
+_UNLISTED = "mend its API, so that kubectl get lists it; until then it counts as unknown"
 _SETTINGS = "correct the setting (docs/settings.md), or the object that it names"
 _POLICY = "pods are placed without this part; see the traceback in the log and report it"
 _TASK = "it was restarted; see the traceback in the log and report it"
@@ -92,10 +93,12 @@ def problems_of(state: State, settings: Settings, around: Surroundings, most: in
 
 
 def _of_cluster(state: State, settings: Settings, around: Surroundings) -> Iterator[Problem]:
-    for resource, text in around.watches.items():
+    failed = {resource: (text, _WATCH) for resource, text in around.watches.items()}
+    failed |= {kind.resource: (kind.why, f"{_UNLISTED}: {kind.effect}") for kind in state.unlisted.values()}
+    for resource, (text, advice) in failed.items():
         forbidden = text.startswith("403 ")
         kind: ProblemKind = "right" if forbidden else "watch"
-        yield Problem(kind, resource, shorten(text), _RIGHT if forbidden else _WATCH)
+        yield Problem(kind, resource, shorten(text), _RIGHT if forbidden else advice)
     for resource, seconds in around.silent.items():
         if _SILENT < seconds < float("inf") and resource not in around.watches:
             yield Problem("watch", resource, f"nothing was received for {seconds:.0f} s", _WATCH)
@@ -124,10 +127,10 @@ def _contradictions(state: State, settings: Settings, server_version: str) -> It
         mix = prior_of([entry])
         if mix and state.nodes and not could_host(state.fleet, mix.requests[0]):
             yield f"demand.{place}", "no node could host such a pod, even empty"
-    classes = state.rights.queues.classes
-    for name, queue in settings.queues.items() if classes.by_name else ():
+    classes = {} if "PriorityClass" in state.unlisted else state.rights.queues.classes.by_name
+    for name, queue in settings.queues.items() if classes else ():
         for class_name in sorted(queue.priority_classes - DEFAULT_QUEUES.get(name, Queue()).priority_classes):
-            if class_name not in classes.by_name:
+            if class_name not in classes:
                 yield f"queues.{name}", f"there is no PriorityClass {class_name}"
     if not settings.bind:
         specs = (spec for spec in state.fleet.specs if spec is not None)

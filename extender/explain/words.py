@@ -108,6 +108,7 @@ class Word(Enum):
     )
     A_FRACTION = "a fraction of a GPU"
     NUMA_UNKNOWN = "NUMA is unknown on {nodes}, where kubelet may reject the pod: {why}"
+    UNLISTED = "{text}"
     HIDDEN_GPUS = "Nodes have GPUs that they do not offer: {nodes}. See stowage top and /debug/problems"
     FIT_AT_ONCE = "Of the {copies} such pods of its workload {fit} fit at once"
     TOGETHER_NOW = "The {pods} pods that must start together fit now"

@@ -458,7 +458,18 @@ class Listed:
     began: float = -math.inf
 
 
-Event: TypeAlias = Upserted | Deleted | Listed
+@dataclass(frozen=True, slots=True)
+class Unlisted:
+    """The first full list has not arrived in time: the kind counts as unknown until it is ``Listed``. Sent
+    again if ``why`` changes. ``resource``: kubectl's name of the kind. ``effect``: what follows for pods."""
+
+    kind: Kind
+    resource: str
+    why: str
+    effect: str
+
+
+Event: TypeAlias = Upserted | Deleted | Listed | Unlisted
 
 
 def take_in(event: Event, known: MutableMapping[str, Any]) -> None:

@@ -19,12 +19,10 @@ _NEVER_HELD = ("Pending", "Succeeded", "Failed")
 class DisruptionBudgets:
     """The budgets by key. Each is indexed by one label of its selector, the one with the fewest budgets.
 
-    ``known``: the API server lists them for Stowage. If not, nothing counts as a violation. ``changes``
-    counts changes of their selectors.
+    ``changes`` counts changes of their selectors.
     """
 
     def __init__(self) -> None:
-        self.known = False
         self.changes = 0
         self._budgets: dict[str, PodDisruptionBudget] = {}
         self._bucket_of: dict[str, _Bucket] = {}
@@ -34,12 +32,10 @@ class DisruptionBudgets:
         """Apply an event of a PodDisruptionBudget."""
         match event:
             case Upserted(PodDisruptionBudget() as budget):
-                self.known = True
                 self._put(budget)
             case Deleted(_, key):
                 self._remove(key)
-            case Listed(_, keys, absent):
-                self.known = not absent
+            case Listed(_, keys):
                 for key in self._budgets.keys() - keys:
                     self._remove(key)
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from extender.k8s.affinity import PINNED_OWNERS
 from extender.k8s.eviction_objects import PriorityClass
-from extender.k8s.objects import Pod
+from extender.k8s.objects import Kind, Pod, Unlisted
 from extender.queues.disruptions import DisruptionLog, job_of
 from extender.queues.gangs import GangTable, is_running
 from extender.queues.queue import NO_QUEUE, Queues
@@ -63,6 +63,7 @@ class WhyNot(StrEnum):
     MIN_RUNTIME = "below its minimum runtime"
     SAME_GANG = "it belongs to the pod's own job or gang"
     SYSTEM = "it is system-critical"
+    UNLISTED = "PodDisruptionBudgets or PriorityClasses cannot be listed, and may protect it"
     PINNED = "it is a static pod or belongs to a DaemonSet"
     KUEUE = "Kueue manages it and evicts it itself"
     TOLERATION = "its PriorityClass tolerates preemption by this priority"
@@ -97,10 +98,12 @@ class _PodRights(NamedTuple):
 
 @dataclass(slots=True)
 class Rights:
-    """The effective rules. ``evict_kueue_pods``: pods that Kueue manages may also be evicted."""
+    """The effective rules. ``evict_kueue_pods``: pods that Kueue manages may also be evicted. ``unlisted``:
+    the kinds that count as unknown; a new ``revision`` of the PriorityClasses must follow each change."""
 
     queues: Queues = field(default_factory=Queues)
     evict_kueue_pods: bool = False
+    unlisted: dict[Kind, Unlisted] = field(default_factory=dict)
 
     def queue_name(self, pod: Pod) -> str:
         """``Queues.name_of``, computed once per record of a pod."""
@@ -140,6 +143,8 @@ class Rights:
             return WhyNot.SYSTEM
         if pod.owner and pod.owner.kind in PINNED_OWNERS:
             return WhyNot.PINNED
+        if not self.unlisted.keys().isdisjoint(("PodDisruptionBudget", "PriorityClass")):
+            return WhyNot.UNLISTED
         return WhyNot.KUEUE if not self.evict_kueue_pods and managed_by_kueue(pod) else None
 
 

@@ -30,7 +30,7 @@ from extender.explain.history import history_of
 from extender.explain.inspector import Inspector
 from extender.explain.pod import explain_evaluation
 from extender.k8s.node_filter import has_unknown_filters
-from extender.k8s.objects import REQUIRED_KINDS, Event, Pod
+from extender.k8s.objects import Event, Pod
 from extender.logs import DECISION, log_decision
 from extender.protocol import codec
 from extender.protocol.messages import bind_error, filter_error
@@ -42,9 +42,10 @@ from extender.server.volcano import VolcanoVerbs
 from extender.settings import Settings
 from extender.source.errors import BEHIND
 from extender.source.interface import RECENT, Source
-from extender.source.watched_kinds import AWAITED_KINDS, WATCHED_KINDS
+from extender.source.watched_kinds import WATCHED_KINDS
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import KEPT_PODS, LARGE_BODY, STEPS_AT_ONCE, shorten
+from extender.untrusted.visible import listed
 from extender.verbs.bind import Binder, expire_forever
 from extender.verbs.evaluate import Evaluation, search_devices
 from extender.verbs.filter import filter_nodes
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
-_REQUIRED = {kind: watched.resource for kind, watched in WATCHED_KINDS.items() if kind in REQUIRED_KINDS}
 _RECENT_PODS = 4096
 """Pods of filter requests that are kept for bind: more than can be between filter and bind at once."""
 _POSSIBLY_TAKEN = "the API server did not answer, and other pods may have been bound where this pod fits"
@@ -118,13 +118,13 @@ class Engine:
         await self.refresher.run()
 
     def missing(self) -> str:
-        """The kinds that have not been listed yet, as text; "" if all have."""
-        if self.state.synced >= AWAITED_KINDS:
+        """The first kinds that have not been listed yet, and why, as text; "" if no verb waits for any."""
+        if WATCHED_KINDS.keys() <= self.state.synced:
             return ""
-        unlisted = AWAITED_KINDS - self.state.synced
-        # The other awaited kinds are devices: without them a node would seem to have no GPUs.
-        names = [name for kind, name in _REQUIRED.items() if kind in unlisted] or ["devices"]
-        return f"{' and '.join(names)} are not listed yet"
+        awaited = [row for kind, row in WATCHED_KINDS.items() if kind not in self.state.synced]
+        watch = self.source.watches().get(awaited[0].kind)
+        why = f": {shorten(watch.problem)}" if watch and watch.problem else ""
+        return f"{listed([row.full_resource for row in awaited], 2)} are not listed yet{why}"
 
     def apply(self, events: Sequence[Event]) -> None:
         """Apply events of the source to the state."""

@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # they load kernels
 
 Values: TypeAlias = float | Mapping[Any, float]
 """Values of a metric: one, or one per value of its label, or one per tuple of values of its labels."""
-_RESOURCES = {kind: watched.resource for kind, watched in WATCHED_KINDS.items() if kind in REQUIRED_KINDS}
 _ON_OFFER: dict[str, tuple[str, Callable[[Fragmentation], float]]] = {
     "gpus_on_offer": ("GPUs of nodes that accept pods.", lambda model: model.gpus),
     "gpus_free": ("Free compute of GPUs on offer, in GPUs.", lambda model: model.free),
@@ -129,11 +128,12 @@ class Gauges:
         yield counter("refusal_rechecks", text, rechecks, "result")
 
     def _of_watches(self) -> Iterator[Metric]:
-        text = "1 after the first complete list of the resource."
-        synced = {name: kind in self._state.synced for kind, name in _RESOURCES.items()}
+        text = "1 after the first complete list of the resource, 0 also while it counts as unknown."
+        synced = {row.full_resource: row.kind in self._state.synced for row in WATCHED_KINDS.values()}
+        synced |= {unknown.resource: False for unknown in self._state.unlisted.values()}
         yield gauge("synced", text, synced, "resource")
         watches = {
-            watch.resource: watch for kind, watch in self._source.watches().items() if kind in _RESOURCES
+            watch.resource: watch for kind, watch in self._source.watches().items() if kind in REQUIRED_KINDS
         }
         text = "Time since the last bytes from the API server."
         yield gauge(

@@ -67,11 +67,13 @@ class Guard:
         """In the format of Kubernetes components, except for status 503 and the reasons
         (k8s.io/apiserver, pkg/server/healthz/healthz.go)."""
         checks = {"ping": ""} | (self._service.checks() if name == "readyz" else {})
-        failed = any(checks.values())
-        if not failed and b"verbose" not in (part.partition(b"=")[0] for part in query.split(b"&")):
+        failed, engine = any(checks.values()), self._service.engine
+        unlisted = engine.state.unlisted_texts() if engine and name == "readyz" else []
+        is_verbose = b"verbose" in (part.partition(b"=")[0] for part in query.split(b"&"))
+        if not (failed or unlisted or is_verbose):
             return Reply(b"ok", 200, TEXT)
         lines = (f"[-]{check} failed: {why}" if why else f"[+]{check} ok" for check, why in checks.items())
-        text = "\n".join([*lines, f"{name} check {'failed' if failed else 'passed'}\n"])
+        text = "\n".join([*lines, *unlisted, f"{name} check {'failed' if failed else 'passed'}\n"])
         return Reply(text.encode(), 503 if failed else 200, TEXT)
 
     def _without_others(self, send: Send, namespace: str) -> Send:

@@ -166,9 +166,8 @@ class Service:
 
     def checks(self) -> dict[str, str]:
         """The checks of ``/readyz``, named as in kube-scheduler, and why each fails; "" if it passes."""
-        missing = self.missing()
         elected = {} if self._elector is None else {"leaderElection": self._not_leader()}
-        return {"shutdown": "draining" if self.draining else "", "informer-sync": missing, **elected}
+        return {"shutdown": "draining" if self.draining else "", "informer-sync": self.missing(), **elected}
 
     async def until_ready(self) -> None:
         """Return when the verbs can be answered."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from extender.background import Background
 from extender.k8s.manifest import Unreadable
-from extender.k8s.objects import REQUIRED_KINDS, Event, Kind, Pod, Upserted
+from extender.k8s.objects import REQUIRED_KINDS, Event, Kind, Pod, Unlisted, Upserted
 from extender.source.access_reviews import AccessReviews
 from extender.source.errors import BindConflict, BindError, PodNotFound, Unavailable, Unreachable
 from extender.source.evictor_api import EvictorApi
@@ -35,7 +35,7 @@ from extender.source.rest import (
     time_to_write,
 )
 from extender.source.shard import Shard
-from extender.source.watched_kinds import WATCHED_KINDS, WatchedKind, mig_layouts
+from extender.source.watched_kinds import ALWAYS_AWAITED, WATCHED_KINDS, WatchedKind, mig_layouts
 
 _log = logging.getLogger(__name__)
 _NOTHING_NEWER = (Freshness.CURRENT, Freshness.UNREACHABLE)  # not a set: it would call the enum's Python hash
@@ -61,11 +61,6 @@ class KubeSource(Source):
     def _reflector(self, watched: WatchedKind) -> Reflector:
         return Reflector(watched, self.rest.stream, self.rest.timeouts)
 
-    @property
-    def _required(self) -> list[Reflector]:
-        """The only reflectors for which requests wait to catch up."""
-        return [self._reflectors[kind] for kind in REQUIRED_KINDS]
-
     def start(
         self, apply: Apply, backlog: Backlog = NO_BACKLOG, background: Background | None = None
     ) -> None:
@@ -78,13 +73,20 @@ class KubeSource(Source):
             apply = shard.filtered(apply)
         for reflector in start_now.values():
             reflector.start(apply, background, self._backlog)
-        background.thread("time limits", self._end_late_reads)
+        background.thread("time limits", partial(self._keep_time_limits, apply))
 
-    def _end_late_reads(self) -> None:
+    def _keep_time_limits(self, apply: Apply) -> None:
+        listed_at, told = math.inf, list[Unlisted]()
         while not self._stopping.wait(_LIMITS):
             for reflector in self._reflectors.values():
                 reflector.end_late_read()
             self.rest.end_late_heads()
+            if all(self._reflectors[kind].is_known for kind in ALWAYS_AWAITED):
+                listed_at = min(listed_at, time.monotonic())  # never while the API server is down
+            if time.monotonic() - listed_at >= self.rest.timeouts.first_list:
+                unlisted = [r.unlisted() for r in self._reflectors.values() if not r.is_known]
+                if unlisted != told:
+                    apply(told := unlisted)
 
     def select_nodes(self, selector: str, schedulers: Collection[str]) -> None:
         nodes = replace(WATCHED_KINDS["Node"], selector={"labelSelector": selector})
@@ -109,10 +111,11 @@ class KubeSource(Source):
                 events = listed.result()
                 yield self._shard.select(events) if self._shard else events
             except (*NO_ANSWER, Refused, ProtocolError) as error:
-                if reflector.kind in REQUIRED_KINDS:
+                if reflector.kind in ALWAYS_AWAITED:
                     problem = str(error).rsplit(": ", 1)[-1].rstrip(")'")
                     raise Unavailable(f"{self.describe()}: {reflector.resource}: {problem}") from None
                 _log.warning("%s are not known: %s", reflector.resource, error)
+                yield [reflector.unlisted(str(error))]
 
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
         self._reflectors["ConfigMap"] = self._reflector(mig_layouts(namespace, name))
@@ -176,7 +179,7 @@ class KubeSource(Source):
         return [event.obj for event in events if isinstance(event, Upserted) and isinstance(event.obj, Pod)]
 
     async def caught_up(self, recent: float = 0.0) -> bool:
-        required = self._required
+        required = [self._reflectors[kind] for kind in REQUIRED_KINDS]
         if all(reflector.freshness() in _NOTHING_NEWER for reflector in required):
             return self._backlog.age() <= recent or await self._backlog.applied(self.rest.timeouts.catch_up)
         started = time.monotonic()

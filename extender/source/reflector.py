@@ -22,11 +22,13 @@ from http import HTTPStatus
 from urllib3 import HTTPResponse
 
 from extender.background import Background
-from extender.k8s.objects import Event, Listed
+from extender.k8s.objects import Event, Listed, Unlisted
 from extender.source.interface import NO_BACKLOG, Apply, Backlog, Interruption, WatchEnd, WatchStatus
 from extender.source.list_watch import ListWatch, ProtocolError, Request
 from extender.source.rest import NO_ANSWER, Refused, Timeouts
-from extender.source.watched_kinds import WatchedKind
+from extender.source.watched_kinds import UNKNOWN, WatchedKind
+from extender.untrusted.limits import shorten
+from extender.untrusted.visible import visible
 
 _log = logging.getLogger(__name__)
 _CHUNK = 1 << 18  # maximum bytes of a watch that one read returns
@@ -114,6 +116,7 @@ class Reflector:
         self._absences = 0  # consecutive attempts that found it absent
         # Whether it ever did: a starting server refuses requests until it has read roles and CRDs.
         self._served = False
+        self.is_known = False  # whether a full list was delivered, or the kind as absent
         self._answered = False  # whether the current or else the last attempt was answered
         self._refused = False  # whether the last answer was a refusal: then the server is reachable
         self._stream: HTTPResponse | None = None  # being read
@@ -172,6 +175,11 @@ class Reflector:
             with closing(answer) as page:
                 events += self._protocol.page(page.read())
         return events
+
+    def unlisted(self, why: str = "") -> Unlisted:
+        """That the kind counts as unknown: why, or else why the last attempt failed."""
+        why = visible(shorten(why or self._problem or "no complete list has arrived"))
+        return Unlisted(self.kind, self._watched.full_resource, why, UNKNOWN[self.kind])
 
     def start(self, apply: Apply, background: Background, backlog: Backlog = NO_BACKLOG) -> None:
         """Start the thread, which delivers events to ``apply`` while the ``backlog`` has room for them. No
@@ -350,7 +358,8 @@ class Reflector:
             answer = self._send(request)
         except Refused as refused:
             said_often = refused.status == HTTPStatus.NOT_FOUND or self._absences + 1 >= _REFUSALS
-            if self._watched.is_absent(refused.status) and said_often and self._received_at == -math.inf:
+            if self._watched.is_absent(refused.status) and said_often and not self.is_known:
+                self.is_known = True
                 yield [Listed(self.kind, frozenset(), absent=True)]
             raise
         with closing(answer) as page:
@@ -359,7 +368,9 @@ class Reflector:
             body = page.read()
             self._late_at = math.inf
         self._backoff.answered(time.monotonic())
-        yield self._protocol.page(body, self._list_began)
+        events = self._protocol.page(body, self._list_began)
+        self.is_known |= self._protocol.watching
+        yield events
 
     def _opened(self) -> None:
         """Note that the watch is open."""

@@ -58,6 +58,7 @@ class Timeouts:
     silence: float = WATCH_SECONDS + 10.0
     stop: float = 1.0
     catch_up: float = 1.0  # half of the httpTimeout in scheduler-config/
+    first_list: float = 30.0  # that of a kind that may be unknown, once the others are listed
 
 
 class HeadTimeouts:

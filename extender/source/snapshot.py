@@ -13,7 +13,7 @@ from extender.source.errors import BindConflict, BindError, Unavailable
 from extender.source.interface import Apply, Source
 from extender.source.object_texts import Broken, Item, objects_of
 from extender.source.state_dump import Header, is_dump, parse_dump
-from extender.source.watched_kinds import AWAITED_KINDS
+from extender.source.watched_kinds import WATCHED_KINDS
 from extender.untrusted.files import FileError, FileReader
 from extender.untrusted.limits import STATE_DUMP, shorten
 
@@ -133,7 +133,7 @@ class SnapshotSource(Source):
         yield [*events, *map(Upserted, pods.values()), Listed("Pod", frozenset(pods))]
         yield [
             Listed(kind, frozenset(key for of, key in others if of == kind))
-            for kind in AWAITED_KINDS - REQUIRED_KINDS
+            for kind in WATCHED_KINDS.keys() - REQUIRED_KINDS
         ]
 
     def stop(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
+from typing import get_args
 
 from extender.k8s import pod_groups
 from extender.k8s.admission_objects import (
@@ -31,7 +32,7 @@ from extender.k8s.job_kinds import JOB_KINDS, JobManifest
 from extender.k8s.manifest import Manifest
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.node_topology import NodeTopology, NodeTopologyManifest
-from extender.k8s.objects import Kind, KubernetesObject, Node, Pod, PodGroup
+from extender.k8s.objects import Kind, KubernetesObject, Node, Pod, PodGroup, PodGroupKind
 from extender.k8s.pod_groups import PodGroupManifest
 from extender.k8s.pod_manifest import PodManifest
 from extender.k8s.resource_claims import (
@@ -39,7 +40,7 @@ from extender.k8s.resource_claims import (
     ResourceClaimManifest,
     ResourceClaimTemplateManifest,
 )
-from extender.k8s.resource_slices import DeviceTaintRuleManifest, ResourceSliceManifest
+from extender.k8s.resource_slices import DeviceTaintRuleKind, DeviceTaintRuleManifest, ResourceSliceManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,6 @@ class WatchedKind:
     """A kind: the path of its list in the API, the manifest of one object, and how to list it.
 
     ``optional``: 404 and 403 count as an empty list, because some clusters do not serve this kind.
-    ``awaited``: the service is not ready before the first list.
     ``selector``: query parameters.
     """
 
@@ -55,7 +55,6 @@ class WatchedKind:
     path: str
     manifest: type[Manifest]
     optional: bool = False
-    awaited: bool = False
     selector: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, source: object) -> tuple[KubernetesObject, str]:
@@ -104,22 +103,21 @@ def _with_problem(record: KubernetesObject, problem: str, left_out: tuple[str, .
 
 
 _DRA = "/apis/resource.k8s.io/v1"
-_awaited = partial(WatchedKind, optional=True, awaited=True)
 _optional = partial(WatchedKind, optional=True)
 _ROWS = (
-    WatchedKind("Node", "/api/v1/nodes", NodeManifest, awaited=True),
-    WatchedKind("Pod", "/api/v1/pods", PodManifest, awaited=True),
-    _awaited("DeviceClass", f"{_DRA}/deviceclasses", DeviceClassManifest),
-    _awaited("ResourceSlice", f"{_DRA}/resourceslices", ResourceSliceManifest),
-    _awaited("ResourceClaim", f"{_DRA}/resourceclaims", ResourceClaimManifest),
+    WatchedKind("Node", "/api/v1/nodes", NodeManifest),
+    WatchedKind("Pod", "/api/v1/pods", PodManifest),
+    _optional("ResourceSlice", f"{_DRA}/resourceslices", ResourceSliceManifest),
+    _optional("ResourceClaim", f"{_DRA}/resourceclaims", ResourceClaimManifest),
+    _optional("DeviceClass", f"{_DRA}/deviceclasses", DeviceClassManifest),
     _optional("ResourceClaimTemplate", f"{_DRA}/resourceclaimtemplates", ResourceClaimTemplateManifest),
     # v1: Kubernetes 1.37, v1beta2: 1.36, v1alpha3: 1.33 to 1.38 (k8s.io/api v0.37.1, ``resource/*/types.go``)
-    _awaited("DeviceTaintRule", f"{_DRA}/devicetaintrules", DeviceTaintRuleManifest),
-    _awaited("BetaDeviceTaintRule", f"{_DRA}beta2/devicetaintrules", DeviceTaintRuleManifest),
-    _awaited("AlphaDeviceTaintRule", f"{_DRA}alpha3/devicetaintrules", DeviceTaintRuleManifest),
+    _optional("DeviceTaintRule", f"{_DRA}/devicetaintrules", DeviceTaintRuleManifest),
+    _optional("BetaDeviceTaintRule", f"{_DRA}beta2/devicetaintrules", DeviceTaintRuleManifest),
+    _optional("AlphaDeviceTaintRule", f"{_DRA}alpha3/devicetaintrules", DeviceTaintRuleManifest),
     _optional("Device", "/apis/scheduling.koordinator.sh/v1alpha1/devices", KoordinatorDeviceManifest),
     *(_optional(kind, f"/apis/{api}/podgroups", PodGroupManifest) for api, kind in pod_groups.APIS.items()),
-    *(_awaited(kind, f"/apis/{job.path}", JobManifest) for kind, job in JOB_KINDS.items()),
+    *(_optional(kind, f"/apis/{job.path}", JobManifest) for kind, job in JOB_KINDS.items()),
     _optional(
         "NodeResourceTopology",
         "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies",
@@ -135,7 +133,24 @@ _ROWS = (
 )
 WATCHED_KINDS: Mapping[Kind, WatchedKind] = {row.kind: row for row in _ROWS}
 """The kinds that are watched under any settings."""
-AWAITED_KINDS = frozenset(row.kind for row in _ROWS if row.awaited)
+_NO_FORECAST = "no devices are predicted for claims, which kube-scheduler allocates"
+_NO_SIZE = "how many pods its gangs need is unknown: those that exist count"
+_NO_EVICTION = "no pod is evicted, because it may be protected"
+_NO_VOLUMES = "volumes are not checked, except by kube-scheduler"
+_NOT_ADDED = "explanations lack what the API server adds to new pods because of it"
+UNKNOWN: Mapping[Kind, str] = {
+    **dict.fromkeys(("DeviceClass", "ResourceClaimTemplate", *get_args(DeviceTaintRuleKind)), _NO_FORECAST),
+    "Device": "the GPUs of Koordinator's nodes are known only by their number",
+    **dict.fromkeys(get_args(PodGroupKind), _NO_SIZE),
+    "NodeResourceTopology": "NUMA nodes are not checked, and kubelet may reject a pod",
+    **dict.fromkeys(("PriorityClass", "PodDisruptionBudget"), _NO_EVICTION),
+    **dict.fromkeys(("PersistentVolume", "PersistentVolumeClaim", "StorageClass"), _NO_VOLUMES),
+    **dict.fromkeys(("RuntimeClass", "LimitRange"), _NOT_ADDED),
+    "ConfigMap": "the layouts of the MIG manager are unknown",
+}
+"""The effect of a kind whose first list does not arrive in time, always in the safe direction. Any other kind
+is awaited without end: GPUs could seem free that are not."""
+ALWAYS_AWAITED = WATCHED_KINDS.keys() - UNKNOWN.keys()
 KINDS_IN_FILES: Mapping[str, WatchedKind] = {
     **{row.kind: row for row in _ROWS},  # "PodGroup" reads the apiVersion
     "ConfigMap": WatchedKind("ConfigMap", "", MigLayoutsManifest),

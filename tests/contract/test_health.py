@@ -15,6 +15,7 @@ from extender.server.app import create_app
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
+from extender.source.watched_kinds import WATCHED_KINDS
 from tests.contract.conftest import Start, manifest
 from tests.extender.builders import make_node, make_pod
 from tests.extender.engines import DEVICES
@@ -67,20 +68,22 @@ async def test_a_starting_service_refuses_verbs(start: Start, verb: str) -> None
     assert await stowage.metric(f'stowage_verb_results_total{{result="not_ready",verb="{verb}"}}') == 1
 
 
-async def test_ready_means_that_nodes_pods_and_devices_are_listed() -> None:
+async def test_ready_means_that_all_kinds_are_listed() -> None:
     class Silent(SnapshotSource):
         def start(self, apply: object, *others: object) -> None:
             """Delivers nothing, like an API server that does not answer."""
 
     service = Service(Settings(), Silent(Snapshot(), "away"), "1.2.3")
     engine = await service.start()
-    assert service.waiting_for() == "nodes and pods are not listed yet"
+    assert service.waiting_for() == f"nodes, pods and {len(WATCHED_KINDS) - 2} more are not listed yet"
     engine.apply([Listed("Node", frozenset())])
-    assert service.waiting_for() == "pods are not listed yet"
+    assert service.waiting_for().startswith("pods, resourceslices.resource.k8s.io and ")
     engine.apply([Listed("Pod", frozenset())])
-    assert service.waiting_for() == "devices are not listed yet"
-    engine.apply([Listed("ResourceSlice", frozenset()), Listed("DeviceClass", frozenset())])
-    assert service.waiting_for() == "devices are not listed yet"
+    engine.apply([event for event in DEVICES if event.kind not in ("DeviceClass", "ResourceClaim")])
+    classes, claims = "deviceclasses.resource.k8s.io", "resourceclaims.resource.k8s.io"
+    assert service.waiting_for() == f"{claims}, {classes} are not listed yet"
+    engine.apply([Listed("DeviceClass", frozenset())])
+    assert service.waiting_for() == f"{claims} are not listed yet"
     engine.apply(DEVICES)
     assert service.waiting_for() == ""
 

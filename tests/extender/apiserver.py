@@ -66,10 +66,10 @@ class ApiServer:
 
     ``requests`` are the paths with their queries, in order of arrival. ``script`` says by path what happens
     to the next requests: a status ("500", "410"), "hangup" (no answer), "silent" (an answer that stops half
-    way), "cut" (half a line, then the end), "gone" (a watch that ends with 410), "garbage" (no JSON), "close"
-    (a watch that ends at once), "headless" (nothing at all), "slow head" and "trickle" (byte by byte), "lost"
-    (the write is done, but not answered), "" (a normal answer). The script of ``LEASES`` applies to all
-    methods.
+    way), "cut" (half a line, then the end), "cut chunks" (the same, of a list in chunks), "gone" (a watch
+    that ends with 410), "garbage" (no JSON), "close" (a watch that ends at once), "headless" (nothing),
+    "slow head" and "trickle" (byte by byte), "lost" (the write is done, but not answered), "" (a normal
+    answer). The script of ``LEASES`` applies to all methods.
     """
 
     def __init__(self) -> None:
@@ -223,6 +223,12 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(200, b"<html>not here</html>")
         if fault == "trickle":
             return self._trickle(status, body)
+        if fault == "cut chunks":
+            self.send_response(status)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self._chunk(body[: len(body) // 2])
+            return self._end()
         self._answer(status, body, stall=fault == "silent", cut=fault == "cut")
 
     def _answer_pod(self, path: str) -> None:

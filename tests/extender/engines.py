@@ -11,9 +11,9 @@ from extender.server.metrics import Metrics
 from extender.settings import Settings
 from extender.source.interface import Interruption, WatchStatus
 from extender.source.snapshot import Snapshot, SnapshotSource
-from extender.source.watched_kinds import AWAITED_KINDS
+from extender.source.watched_kinds import WATCHED_KINDS
 
-DEVICES = [Listed(kind, frozenset()) for kind in AWAITED_KINDS - REQUIRED_KINDS]
+DEVICES = [Listed(kind, frozenset()) for kind in WATCHED_KINDS.keys() - REQUIRED_KINDS]
 SYNCED = [Listed("Node", frozenset("ab")), Listed("Pod", frozenset()), *DEVICES]
 
 

@@ -13,7 +13,7 @@ from extender.k8s.objects import Deleted, Listed, Upserted
 from extender.queues.rights import WhyNot
 from extender.source.list_watch import ListWatch
 from extender.source.snapshot import Snapshot, SnapshotSource
-from extender.source.watched_kinds import AWAITED_KINDS, WATCHED_KINDS
+from extender.source.watched_kinds import WATCHED_KINDS
 from extender.verbs.eviction.plan import rules_for
 from tests.extender.builders import make_node, make_pod, make_settings, make_state
 
@@ -41,11 +41,9 @@ def test_a_snapshot_holds_them() -> None:
         json.dumps({"kind": "PriorityClassList", "items": [{"metadata": {"name": "other"}}]}), "b.json"
     )
     assert not snapshot.problems
-    assert not state.budgets.known
     SnapshotSource(snapshot, "test").start(state.apply)
     assert state.rights.queues.name_of(VICTIM) == "backfill"
     assert state.budgets.violations([VICTIM]) == (True,)
-    assert state.budgets.known
 
 
 @pytest.mark.parametrize(("kind", "manifest"), [("PriorityClass", CLASS), ("PodDisruptionBudget", BUDGET)])
@@ -69,12 +67,6 @@ def test_a_watch_brings_and_removes_them(kind: Any, manifest: dict[str, Any]) ->
     state.apply([Listed(kind, frozenset())])
     assert known() == nothing
     state.apply([Deleted(kind, "unknown")])
-
-
-def test_nothing_waits_for_them() -> None:
-    for kind in ("PriorityClass", "PodDisruptionBudget"):
-        assert WATCHED_KINDS[kind].optional
-        assert kind not in AWAITED_KINDS
 
 
 def test_what_cannot_be_read_is_a_problem() -> None:

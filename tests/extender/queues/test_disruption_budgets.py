@@ -164,13 +164,3 @@ def test_the_eviction_api_never_evicts_a_pod_of_two_budgets() -> None:
     made = table(budget("b", allowed=9), budget("c", allowed=9))
     assert made.violations([pod("a")]) == (True,)
     assert made.violations([pod("a", phase="Pending")]) == (False,)
-
-
-def test_whether_budgets_are_known() -> None:
-    made = DisruptionBudgets()
-    assert not made.known
-    made.apply(Listed(KIND, frozenset(), absent=True))
-    assert not made.known
-    made.apply(Listed(KIND, frozenset()))
-    assert made.known
-    assert table(budget()).known

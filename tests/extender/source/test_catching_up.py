@@ -179,6 +179,6 @@ async def test_early_retries_are_few_and_not_logged(
 
 async def broken(source: KubeSource) -> None:
     """Wait until all reflectors have noticed."""
-    for reflector in source._required:
+    for reflector in (source._reflectors[kind] for kind in ("Node", "Pod")):
         while reflector.is_open:
             await asyncio.sleep(0.001)

@@ -215,7 +215,9 @@ async def test_answers_that_are_final_wait_for_all_events_and_others_for_old_one
     backlog, source = Old(), source_of(api, tmp_path)
     source.start(lambda events: None, backlog)
     async with asyncio.timeout(60):
-        while not all(reflector.is_open for reflector in source._required):
+        while not all(
+            reflector.is_open for reflector in map(source._reflectors.__getitem__, ("Node", "Pod"))
+        ):
             await asyncio.sleep(0.01)
     assert await source.caught_up()
     before, backlog.old = backlog.waits, RECENT / 2

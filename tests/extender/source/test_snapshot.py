@@ -8,17 +8,16 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import pytest
 import yaml
 
 from extender.k8s.affinity import SchedulingConstraints
-from extender.k8s.job_kinds import JOB_KINDS
 from extender.k8s.objects import Event, Listed, Node, Pod, PodGroup, Upserted
-from extender.k8s.resource_slices import DeviceTaintRuleKind
 from extender.source.errors import BindConflict, BindError, Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource, moment_of, read
+from extender.source.watched_kinds import WATCHED_KINDS
 from extender.untrusted.limits import SNAPSHOT_OBJECT, SNAPSHOT_YAML
 
 
@@ -237,9 +236,7 @@ def test_everything_is_delivered_at_once_nodes_first() -> None:
     assert [e.obj.key for e in events if isinstance(e, Upserted)] == ["n1", "ml/a"]
     assert events[1] == Listed("Node", frozenset({"n1"}))
     assert events[3] == Listed("Pod", frozenset({"ml/a"}))
-    devices = {"ResourceSlice", "ResourceClaim", "DeviceClass", *get_args(DeviceTaintRuleKind)}
-    listed = {"Node", "Pod", *devices, *JOB_KINDS}
-    assert {e.kind for e in events if isinstance(e, Listed)} == listed
+    assert {e.kind for e in events if isinstance(e, Listed)} == WATCHED_KINDS.keys()
     assert source.describe() == "cluster.json (1 nodes, 1 pods)"
     assert source.watches() == {}
     assert source.server_version() == ""

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from extender.k8s.manifest import Manifest, Unreadable
-from extender.k8s.objects import JobKind, Pod, PodGroup
+from extender.k8s.objects import JobKind, JobTemplate, PodGroup, Stage
 from extender.k8s.pod_manifest import PodManifest
 from extender.k8s.pod_templates import as_list, as_map, as_text, count_of, pod_templates
 from extender.untrusted.limits import GANG_MEMBERS, GANG_TEMPLATES
@@ -28,6 +28,7 @@ class Size(NamedTuple):
     minimum: int
     together: int | None = None
     by_role: Mapping[str, int] = {}
+    stages: Mapping[str, Stage] = {}
 
 
 class _Row(NamedTuple):
@@ -39,28 +40,48 @@ class _Row(NamedTuple):
 
 def _kubeflow(spec: _Fields, status: _Fields) -> Size:
     """``runPolicy.schedulingPolicy.minAvailable``, else the elastic minimum, else all. A launcher that waits
-    for the workers is not created before they run."""
-    roles = [as_map(value) for key, value in spec.items() if key.endswith("ReplicaSpecs")]
-    replicas = {name: as_map(replica) for role in roles for name, replica in role.items()}
+    for the workers is not created before they run. MPI jobs have no workers by default, other roles one."""
+    roles = [(key, as_map(value)) for key, value in spec.items() if key.endswith("ReplicaSpecs")]
+    pods = {
+        name: count_of(as_map(replica).get("replicas"), int((key, name) != ("mpiReplicaSpecs", "Worker")))
+        for key, role in roles
+        for name, replica in role.items()
+    }
     if spec.get("launcherCreationPolicy") == "WaitForWorkersReady":
-        replicas.pop("Launcher", None)
-    total = sum(_or_one(replica.get("replicas")) for replica in replicas.values())
+        pods.pop("Launcher", None)
+    total = sum(pods.values())
     policy = as_map(as_map(spec.get("runPolicy")).get("schedulingPolicy"))
-    elastic = as_map(spec.get("elasticPolicy"))
-    least = count_of(policy.get("minAvailable")) or count_of(elastic.get("minReplicas"))
-    return Size(min(least or total, total))
+    least = count_of(as_map(spec.get("elasticPolicy")).get("minReplicas"), total)
+    return Size(min(count_of(policy.get("minAvailable"), least), total))
 
 
 def _job_set(spec: _Fields, status: _Fields) -> Size:
-    """All pods of all jobs, including those held back by ``dependsOn``: they need resources, too."""
-    return Size(sum(_pods_of_job(as_map(job)) for job in as_list(spec.get("replicatedJobs"))))
+    """All pods of all jobs, including those that ``dependsOn`` or a startup policy holds back until others
+    are ready: they need resources beside them. A job that waits until another is complete is a later stage:
+    it runs with the jobs that may run then."""
+    jobs = [as_map(job) for job in as_list(spec.get("replicatedJobs"))]
+    total = sum(map(_pods_of_job, jobs))
+    if len(jobs) > GANG_TEMPLATES or not any("dependsOn" in job for job in jobs):
+        return Size(total)
+    pods, done = dict[str, int](), dict[str, frozenset[str]]()  # complete before a job starts, by job
+    for job in jobs:  # each names only jobs above it
+        name, before = as_text(job.get("name")), frozenset[str]()
+        for dependency in map(as_map, as_list(job.get("dependsOn"))):
+            if (other := as_text(dependency.get("name"))) in done:
+                before |= done[other] | {other} if dependency.get("status") == "Complete" else done[other]
+        pods[name], done[name] = _pods_of_job(job), before
+    stages = {}
+    for name, before in done.items():
+        running = frozenset(other for other in done if done[other] <= before and other not in before)
+        stages[name] = Stage(sum(pods[other] for other in running), running)
+    return Size(next(iter(stages.values())).pods, stages=stages)
 
 
 def _pods_of_job(replicated: _Fields) -> int:
     spec = as_map(as_map(replicated.get("template")).get("spec"))
-    parallelism = _or_one(spec.get("parallelism"))
-    at_once = min(parallelism, count_of(spec.get("completions")) or parallelism)
-    return _or_one(replicated.get("replicas")) * at_once
+    parallelism = count_of(spec.get("parallelism"), 1)
+    at_once = min(parallelism, count_of(spec.get("completions"), parallelism))
+    return count_of(replicated.get("replicas"), 1) * at_once
 
 
 def _pod_gang(spec: _Fields, status: _Fields) -> Size:
@@ -69,7 +90,7 @@ def _pod_gang(spec: _Fields, status: _Fields) -> Size:
 
 def _leader_worker_set(spec: _Fields, status: _Fields) -> Size:
     """The size of one group: each group is a separate gang."""
-    return Size(_or_one(as_map(spec.get("leaderWorkerTemplate")).get("size")))
+    return Size(count_of(as_map(spec.get("leaderWorkerTemplate")).get("size"), 1))
 
 
 def _ray_cluster(spec: _Fields, status: _Fields) -> Size:
@@ -77,8 +98,10 @@ def _ray_cluster(spec: _Fields, status: _Fields) -> Size:
     the ``minReplicas`` of each group, or with one worker. A replica needs all of its hosts."""
     groups = [as_map(group) for group in as_list(spec.get("workerGroupSpecs"))]
     groups = [group for group in groups if group.get("suspend") is not True]
-    hosts = {as_text(group.get("groupName")): _or_one(group.get("numOfHosts")) for group in groups}
-    workers = sum(count_of(group.get("minReplicas")) * _or_one(group.get("numOfHosts")) for group in groups)
+    hosts = {as_text(group.get("groupName")): count_of(group.get("numOfHosts")) or 1 for group in groups}
+    workers = sum(
+        count_of(group.get("minReplicas")) * (count_of(group.get("numOfHosts")) or 1) for group in groups
+    )
     wanted = any(count_of(group.get("replicas")) for group in groups)
     return Size(1, min(1 + (workers or wanted), GANG_MEMBERS), hosts)
 
@@ -135,6 +158,7 @@ class JobManifest(Manifest, frozen=True, gc=False):
             min(size.minimum, GANG_MEMBERS),
             together=size.together,
             by_role=dict(islice(size.by_role.items(), GANG_TEMPLATES)),
+            stages=size.stages,
             templates=tuple(_templates(spec, namespace)),
             longest=_longest(spec),
         )
@@ -149,18 +173,14 @@ def _longest(spec: _Fields) -> float:
     return min(known, default=math.inf)
 
 
-def _templates(spec: _Fields, namespace: str) -> list[tuple[Pod, int]]:
+def _templates(spec: _Fields, namespace: str) -> list[JobTemplate]:
     """The pods that a spec creates. Unreadable ones are omitted until they exist."""
     found = []
     with suppress(RecursionError):
-        for number, (_, template, count) in enumerate(islice(pod_templates(spec, (), 1), GANG_TEMPLATES)):
+        for number, (path, template, count) in enumerate(islice(pod_templates(spec, (), 1), GANG_TEMPLATES)):
             own = as_map(template.get("metadata"))
             metadata = {**own, "namespace": namespace, "name": f"template-{number}"}
             with suppress(Unreadable):
                 pod = PodManifest.from_value({"metadata": metadata, "spec": template["spec"]}).record()
-                found.append((pod, min(count, GANG_MEMBERS)))
+                found.append(JobTemplate(pod, min(count, GANG_MEMBERS), *path[-1:]))
     return found
-
-
-def _or_one(value: object) -> int:
-    return count_of(value) or 1

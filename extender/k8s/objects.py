@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, ClassVar, Literal, TypeAlias, TypeGuard, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeGuard, get_args
 
 from extender.k8s.admission_objects import AdmissionKind, AdmissionRecord
 from extender.k8s.affinity import NO_CONSTRAINTS, SchedulingConstraints, Taint
@@ -325,14 +325,30 @@ class Pod(_Memo):
         return self.phase in ("Succeeded", "Failed")
 
 
+class Stage(NamedTuple):
+    """Roles of a job whose pods run at the same time, and the number of these pods."""
+
+    pods: int
+    roles: frozenset[str]
+
+
+class JobTemplate(NamedTuple):
+    """A pod that a job creates ``copies`` times. ``role``: the end of the template's path in the job."""
+
+    pod: Pod
+    copies: int
+    role: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class PodGroup(Namespaced):
     """The number of pods referring to this object that must run together.
 
     ``minimum``: 0 if any number of them may run, None if unreadable. ``together``: number of pods that start
     all or nothing, if it differs from ``minimum``. ``by_role``: the same for pods of one role that are a
-    separate gang. ``whole``: its pods are of different kinds, or declare it, so they may only be evicted all
-    together. ``templates``: pods that it creates, and the number of each. ``in_composite``: it is part of a
+    separate gang. ``stages``: by role, the stage in which its pods run, in the order of their start; {} if
+    all pods run at the same time. ``whole``: its pods are of different kinds, or declare it, so they may only
+    be evicted all together. ``templates``: pods that it creates. ``in_composite``: it is part of a
     CompositePodGroup. ``problem``: its unreadable part, "" for none. ``longest``: maximum seconds that its
     pods run.
     """
@@ -346,7 +362,8 @@ class PodGroup(Namespaced):
     problem: str = ""
     together: int | None = None
     by_role: Mapping[str, int] = field(default_factory=dict)
-    templates: tuple[tuple[Pod, int], ...] = ()
+    stages: Mapping[str, Stage] = field(default_factory=dict)
+    templates: tuple[JobTemplate, ...] = ()
     longest: float = math.inf
 
 

@@ -14,10 +14,10 @@ from typing import Any
 from extender.untrusted.limits import GANG_MEMBERS
 
 
-def count_of(value: object) -> int:
-    """A number of pods, 0 for any other value."""
+def count_of(value: object, default: int = 0) -> int:
+    """A number of pods; ``default`` if the field is absent or not a number."""
     if not isinstance(value, int) or isinstance(value, bool):
-        return 0
+        return default
     return max(0, min(value, GANG_MEMBERS))
 
 
@@ -32,7 +32,7 @@ def pod_templates(
             yield from pod_templates(item, (*path, next(filter(None, names), str(number))), count)
     elif isinstance(value, dict):
         if "leaderWorkerTemplate" not in value:
-            count *= next(filter(None, (count_of(value.get(key)) for key in _COPIES)), 1)
+            count *= count_of(next((value[key] for key in _COPIES if key in value), None), 1)
             count *= count_of(value.get("numOfHosts")) or 1  # of a Ray worker group
             nodes = as_map(value.get("multinode")).get("nodeCount")  # of a Dynamo service
             count *= count_of(nodes or as_map(value.get("multiNode")).get("size")) or 1  # of a NIMService

@@ -25,6 +25,7 @@ import numpy as np
 from msgspec import Meta, ValidationError, convert
 
 from extender.inventory.node_state import is_leaving
+from extender.k8s.job_kinds import JOB_KINDS
 from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
 from extender.queues.queue import Queues
 from extender.settings import Queue
@@ -66,10 +67,21 @@ _CLOCK_SKEW = 5.0
 the creation time of the replacement."""
 
 
+_CONTROLLERS = frozenset({
+    *("Job", "ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet", "CloneSet"),
+    *("Pod", "PodClique", "VirtualMachineInstance"),  # Spark's driver, NVIDIA Grove, KubeVirt
+    *JOB_KINDS,
+})  # fmt: skip
+"""Kinds of owners that create their pods from one template, or a few that belong together. Others may own
+unrelated pods: the Service of a vcluster, the Cluster of k3k, an Argo Workflow."""
+
+
 def job_of(pod: Pod) -> str:
     """The identity that outlives a replaced pod: the UID of its controller, otherwise the pod's own name. The
     namespace is included because anyone who can create pods can write any UID."""
-    return f"{pod.namespace}/{pod.owner.uid}"[:KEY] if pod.owner and pod.owner.uid else pod.key
+    if pod.owner and pod.owner.uid and pod.owner.kind in _CONTROLLERS:
+        return f"{pod.namespace}/{pod.owner.uid}"[:KEY]
+    return pod.key
 
 
 def disruption_reason(pod: Pod, *, node_interrupted: bool) -> str:

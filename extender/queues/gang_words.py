@@ -23,6 +23,7 @@ GANG_MIN = "stowage.dev/gang-min"
 KUEUE_WORKLOAD = "kueue.x-k8s.io/workload"
 """Annotation: the name of the Workload of the pod's job."""
 _KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
+_JOB_SET = "jobset.sigs.k8s.io/jobset-name"
 _KOORDINATOR_MIN = "gang.scheduling.koordinator.sh/min-available"
 _OLD_KOORDINATOR = "pod-group.scheduling.sigs.k8s.io"
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
@@ -34,9 +35,9 @@ class GangWords:
 
     ``minimum``: the one that the pod itself declares, None if it declares none. ``pod_groups``: kinds of
     objects that declare the minimum, with this name or the name ``object``; the first that exists counts.
-    ``role``: the role whose number in that object counts, "" for all. ``indispensable``: without this pod,
-    the others are useless. ``others_unlike``: members that do not exist yet may have requests that differ
-    from this pod's.
+    ``role``: the role whose number in that object counts, "" for all, and ``stage`` one of the roles that run
+    in a stage of it. ``indispensable``: without this pod, the others are useless. ``others_unlike``: members
+    that do not exist yet may have requests that differ from this pod's.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class GangWords:
     pod_groups: tuple[PodGroupKind, ...] = ()
     object: str = ""
     role: str = ""
+    stage: str = ""
     indispensable: bool = False
     others_unlike: bool = False
 
@@ -99,19 +101,50 @@ def _native(pod: Pod) -> GangWords | None:
     return GangWords("PodGroup", pod.pod_group, pod_groups=NATIVE)
 
 
+_KUEUE_PODS = _System(
+    "Kueue",
+    _annotations(_KUEUE_GROUP) + _labels(_KUEUE_GROUP),
+    minimums=_annotations("kueue.x-k8s.io/pod-group-total-count"),
+)
+
+
+def _kueue_group(pod: Pod) -> GangWords | None:
+    """kubernetes-sigs/kueue, ``GetPodGroupName`` in ``pkg/util/pod/pod.go``: groups of plain pods. Since 0.18
+    the name may be an annotation, which decides."""
+    return None if _is_serving(pod) else _KUEUE_PODS(pod)
+
+
+def _is_serving(pod: Pod) -> bool:
+    """Whether each pod of the group serves on its own, such as those of a StatefulSet: kubernetes-sigs/kueue,
+    ``GroupServingAnnotationKey`` in ``pkg/controller/jobs/pod/constants``."""
+    return pod.annotations.get("kueue.x-k8s.io/pod-group-serving") == "true"
+
+
+def _job_set(pod: Pod) -> GangWords | None:
+    """kubernetes-sigs/jobset, ``api/jobset/v1alpha2/jobset_types.go``. By its failure policy, a JobSet
+    restarts all of its jobs when one has failed."""
+    stage = pod.labels.get("jobset.sigs.k8s.io/replicatedjob-name", "")
+    name = pod.labels.get(_JOB_SET)
+    return GangWords("JobSet", name, pod_groups=("JobSet",), stage=stage) if name else None
+
+
 _KUBEFLOW: tuple[PodGroupKind, ...] = ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob")
+_LEADERS = frozenset({"master", "chief", "launcher"})
+"""Types of replicas without which the job's workers are useless."""
 
 
 def _kubeflow(pod: Pod) -> GangWords | None:
     """kubeflow/trainer, branch release-1.9, ``pkg/apis/kubeflow.org/v1/common_types.go``. Only the launcher
-    of an MPIJob (kubeflow/mpi-operator, v2beta1) is a pod of a separate Job."""
+    of an MPIJob (kubeflow/mpi-operator, v2beta1) is a pod of a separate Job. Workers may come and go, the
+    master is a subgroup of its own (NVIDIA/KAI-Scheduler, ``pkg/podgrouper/podgrouper/plugins/kubeflow``)."""
     name = pod.labels.get("training.kubeflow.org/job-name")
     if not name:
         return None
-    for kind in _KUBEFLOW:
-        if pod.owner and pod.owner.kind == kind:
-            return GangWords(kind, name, pod_groups=(kind,))
-    return GangWords("MPIJob", name, pod_groups=("MPIJob", "OldMPIJob"))
+    kinds: tuple[PodGroupKind, ...] = ("MPIJob", "OldMPIJob")
+    if pod.owner and pod.owner.kind in _KUBEFLOW:
+        kinds = tuple(kind for kind in _KUBEFLOW if kind == pod.owner.kind)
+    leads = pod.labels.get("training.kubeflow.org/replica-type", "").lower() in _LEADERS
+    return GangWords(kinds[0], name, pod_groups=kinds, indispensable=leads)
 
 
 def _kueue_workload(pod: Pod) -> GangWords | None:
@@ -121,7 +154,8 @@ def _kueue_workload(pod: Pod) -> GangWords | None:
     name = pod.annotations.get(KUEUE_WORKLOAD)
     indexed = "batch.kubernetes.io/job-completion-index" in pod.labels
     elastic = "kueue.x-k8s.io/workload-slice-name" in pod.annotations
-    if not name or elastic or not (indexed or (pod.owner and pod.owner.kind != "Job")):
+    is_queue = pod.owner is None or (pod.owner.kind == "Job" and not indexed)
+    if not name or elastic or is_queue or _is_serving(pod):
         return None
     return GangWords("Kueue Workload", name, pod_groups=("KueueWorkload",))
 
@@ -188,24 +222,16 @@ _READERS: tuple[Callable[[Pod], GangWords | None], ...] = (
         ("KoordinatorPodGroup",),
         _labels(f"{_OLD_KOORDINATOR}/min-available") + _annotations(_KOORDINATOR_MIN),
     ),
-    # kubernetes-sigs/kueue, ``GetPodGroupName`` in ``pkg/util/pod/pod.go``: groups of plain pods. Since 0.18
-    # the name may be an annotation, which decides.
-    _System(
-        "Kueue",
-        _annotations(_KUEUE_GROUP) + _labels(_KUEUE_GROUP),
-        minimums=_annotations("kueue.x-k8s.io/pod-group-total-count"),
-    ),
+    _kueue_group,
     _leader_worker_set,
     # NVIDIA/grove, ``operator/api/common/labels.go``
     _System("PodGang", _labels("grove.io/podgang"), ("PodGang",)),
-    # kubernetes-sigs/jobset, ``api/jobset/v1alpha2/jobset_types.go``. By its failure policy, a JobSet
-    # restarts all of its jobs when one has failed.
-    _System("JobSet", _labels("jobset.sigs.k8s.io/jobset-name"), ("JobSet",)),
-    *(_kubeflow, _ray, _kueue_workload),
+    *(_job_set, _kubeflow, _ray, _kueue_workload),
 )
 _NAMES = frozenset({
     *(key for system in _READERS if isinstance(system, _System) for _, key in system.names),
-    *("leaderworkerset.sigs.k8s.io/name", "ray.io/cluster", "training.kubeflow.org/job-name", KUEUE_WORKLOAD),
+    *(_KUEUE_GROUP, _JOB_SET, "leaderworkerset.sigs.k8s.io/name", "ray.io/cluster"),
+    *("training.kubeflow.org/job-name", KUEUE_WORKLOAD),
 })  # fmt: skip
 """Labels and annotations with the name of a gang: a pod without any of them names no gang."""
 

@@ -18,6 +18,7 @@ from extender.k8s.objects import (
     Pod,
     PodGroup,
     PodGroupKind,
+    Stage,
     Upserted,
     is_pod_group,
 )
@@ -79,12 +80,20 @@ class _Member(NamedTuple):
     words: GangWords
 
 
+class _Ended(NamedTuple):
+    """The keys with which a member that has succeeded is counted: its gang, and its stage in it."""
+
+    gang: str
+    stage: str
+
+
 class _Members:
     """The members of one gang, with figures that each member changes."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
         self.running = 0
+        self.stages: Counter[str] = Counter()  # roles that may run in different stages
         self.indispensable: set[str] = set()
         self.declared: Counter[int] = Counter()  # minimums that the pods declare
         self.gang: tuple[int, Gang | None] = -1, None  # with the version of the PodGroups that it is based on
@@ -94,6 +103,8 @@ class _Members:
         self.running += is_running(pod)
         if words.minimum is not None:
             self.declared[words.minimum] += 1
+        if words.stage:
+            self.stages[words.stage] += 1
         if words.indispensable:
             self.indispensable.add(pod.key)
         self.gang = -1, None
@@ -105,6 +116,8 @@ class _Members:
             self.declared[words.minimum] -= 1
             if not self.declared[words.minimum]:
                 del self.declared[words.minimum]
+        if words.stage:
+            self.stages[words.stage] -= 1
         self.indispensable.discard(pod.key)
         self.gang = -1, None
 
@@ -131,8 +144,8 @@ class GangTable:
     def __init__(self) -> None:
         self._gangs: dict[str, _Members] = {}
         self._pods: dict[str, _Member | None] = {}  # None for a single pod
-        self._ended: dict[str, str] = {}  # by the key of a succeeded member, the key of its gang
-        self._succeeded: Counter[str] = Counter()  # members by gang, at most GANG_MEMBERS of each
+        self._ended: dict[str, _Ended] = {}  # by the key of a succeeded member
+        self._succeeded: Counter[str] = Counter()  # members by gang, and by stage; at most GANG_MEMBERS
         self._pod_groups: dict[tuple[PodGroupKind, str], PodGroup] = {}
         self.changes = 0  # of members and PodGroups
         self._version = 0  # of the PodGroups
@@ -211,7 +224,7 @@ class GangTable:
         return StillToStart(room, free, gated, needed - len(room))
 
     def succeeded(self) -> dict[str, int]:
-        """Number of members that have succeeded, by the key of their gang."""
+        """Number of members that have succeeded, by the key of their gang, and again with their stage."""
         return dict(self._succeeded)
 
     def load_succeeded(self, counts: Mapping[str, int]) -> None:
@@ -284,13 +297,14 @@ class GangTable:
             return
         words = words_of(pod)
         gang = _key(pod, words) if words else ""
-        if pod.phase == "Succeeded" and gang and self._ended.get(key) == gang:
+        ended = _Ended(gang, _in_stage(gang, words.stage)) if words and pod.phase == "Succeeded" else None
+        if ended and self._ended.get(key) == ended:
             return
         self._remove(key)
         if pod.terminated:
-            if pod.phase == "Succeeded" and gang and self._succeeded[gang] < GANG_MEMBERS:
-                self._ended[key] = sys.intern(gang)
-                self._count_succeeded(gang, 1)
+            if ended and self._succeeded[gang] < GANG_MEMBERS:
+                self._ended[key] = _Ended(*map(sys.intern, ended))
+                self._count_succeeded(ended, 1)
             return
         if words is None:
             self._pods[key] = None
@@ -299,16 +313,17 @@ class GangTable:
         self._gangs.setdefault(gang, _Members()).add(pod, words)
         self._gang_changed(gang)
 
-    def _count_succeeded(self, gang: str, change: int) -> None:
-        self._succeeded[gang] += change
-        if not self._succeeded[gang]:
-            del self._succeeded[gang]
-        if members := self._gangs.get(gang):
+    def _count_succeeded(self, ended: _Ended, change: int) -> None:
+        for key in set(ended):
+            self._succeeded[key] += change
+            if not self._succeeded[key]:
+                del self._succeeded[key]
+        if members := self._gangs.get(ended.gang):
             members.gang = -1, None
-        self._gang_changed(gang)
+        self._gang_changed(ended.gang)
 
     def _remove(self, key: str) -> None:
-        if ended := self._ended.pop(key, ""):
+        if ended := self._ended.pop(key, None):
             self._count_succeeded(ended, -1)
         member = self._pods.pop(key, None)
         if member is None:
@@ -335,12 +350,16 @@ class GangTable:
         groups = (self._pod_groups.get((kind, name)) for kind in words.pod_groups)
         group = next(filter(None, groups), None)
         minimum, together = max(members.declared, default=None), None
-        if group is not None:
+        stage = _last_stage(group, members) if group else None
+        if group is not None and (minimum is None or not words.object):  # a replica keeps its declared size
             minimum, together = group.minimum, group.together
+            if stage is not None:
+                minimum = stage.pods
             if words.role:
                 minimum = together = group.by_role.get(words.role)
         key = _key(pod, words)
-        succeeded = self._succeeded.get(key, 0)
+        roles = stage.roles if stage else ("",)
+        succeeded = sum(self._succeeded.get(_in_stage(key, role), 0) for role in roles)
         everybody = len(members.pods) + succeeded
         if group is not None and minimum == 0 and not group.whole:
             return None  # any number of them may run
@@ -353,9 +372,27 @@ class GangTable:
             words=words,
             together=(minimum or 0) if together is None else together,
             succeeded=succeeded,
-            templates=group.templates if group and not words.role else (),
+            templates=tuple(_created(group, stage)) if group and not words.role else (),
             uncounted=f"{words.pod_groups[0]} {words.object or words.name}" if awaits_job else "",
         )
+
+
+def _last_stage(group: PodGroup, members: _Members) -> Stage | None:
+    """The stage of the members that start last, None if all start together. Those before them have ended."""
+    known = [stage for role, stage in group.stages.items() if members.stages[role]]
+    return known[-1] if known else None
+
+
+def _created(group: PodGroup, stage: Stage | None) -> Iterator[tuple[Pod, int]]:
+    """The pods that a job creates in a stage."""
+    for template in group.templates:
+        if stage is None or template.role in stage.roles:
+            yield template.pod, template.copies
+
+
+def _in_stage(gang: str, role: str) -> str:
+    """What counts the succeeded members of a gang that have this role."""
+    return f"{gang} in {role}" if role else gang
 
 
 def _key(pod: Pod, words: GangWords) -> str:

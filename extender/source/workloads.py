@@ -140,16 +140,18 @@ def _of_object(obj: dict[str, Any], file: str) -> Iterator[Template]:
         yield Template(_held(_pod(obj, file), obj))
         return
     templates = [*pod_templates(obj, (), 1)]
+    templates = [template for template in templates if template[-1]] or templates  # no roles with 0 replicas
     parts = [_shortened(path[-1:]) for path, *_ in templates]
     if len(set(parts)) < len(parts):
         parts = [_shortened(path) for path, *_ in templates]
-    for part, (_, template, count) in zip(parts, templates, strict=True):
+    for part, (path, template, count) in zip(parts, templates, strict=True):
         part = part if len(templates) > 1 else ""
         own = as_map(template.get("metadata"))
         named = {"namespace": metadata.get("namespace"), **own, "name": "-".join(filter(None, (name, part)))}
         pod = _pod({"metadata": named, "spec": template["spec"]}, file)
         workload = " ".join(filter(None, (kind, name, part)))
-        yield Template(_held(pod, obj), shorten(workload, KEY), count, _together(obj))
+        together = _together(obj, *path[-1:])
+        yield Template(_held(pod, obj), shorten(workload, KEY), max(count, 1), together)
 
 
 def _held(pod: Pod, obj: dict[str, Any]) -> Pod:
@@ -162,14 +164,17 @@ def _held(pod: Pod, obj: dict[str, Any]) -> Pod:
     return replace(pod, gates=gates)
 
 
-def _together(obj: dict[str, Any]) -> int:
-    """Number of the object's pods that it, or one of its groups, declares to start together."""
+def _together(obj: dict[str, Any], role: str = "") -> int:
+    """Number of the object's pods that it, or one of its groups, declares to start together with those of a
+    role."""
     spec = as_map(obj.get("spec"))
     of_ray = next((as_map(spec[key]) for key in _RAY_CLUSTERS if key in spec), None)
     kind, spec = (as_text(obj.get("kind")), spec) if of_ray is None else ("RayCluster", of_ray)
     for known, row in JOB_KINDS.items():
         if known == kind:
             size = row.size(spec, {})
+            if stage := size.stages.get(role):
+                return stage.pods
             return size.minimum if size.together is None else size.together
     # A TrainJob (kubeflow/trainer, pkg/apis/trainer/v1alpha1); Volcano's Job.
     return count_of(as_map(spec.get("trainer")).get("numNodes")) or count_of(spec.get("minAvailable"))

@@ -28,7 +28,7 @@ from extender.k8s.affinity import SchedulingConstraints, Toleration
 from extender.k8s.node_filter import NodeRequirement
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
-from extender.queues.disruptions import lost_seconds
+from extender.queues.disruptions import job_of, lost_seconds
 from extender.queues.queue import is_restartable
 from extender.queues.rights import EvictionRules, declares_movable
 from extender.settings import Mode, Settings
@@ -227,6 +227,8 @@ class Movers:
             return None
         if why_it_stays(pod, self._now, must_be_created_again=True) or must_stay(state.nodes[pod.node_name]):
             return None
+        if self._rule and job_of(pod) == pod.key:
+            return None  # its replacement could not be recognized, so the room would not be its own
         wanted = self._pod is not None or self._closed
         if not (wanted or self._permitted.rows_that_accept(pod)[held.row]):
             return None  # the node accepts no such pods now, so its room would be useless

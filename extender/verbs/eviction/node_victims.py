@@ -92,10 +92,11 @@ class VictimChooser:
         return found or self._cheapest(candidates, required, search, frozenset())
 
     def _leaders(self, candidates: NodeCandidates) -> dict[int, str]:
-        """The columns of indispensable members of gangs, and the keys of these gangs."""
+        """The columns of indispensable members of gangs with spare ones, and the keys of these gangs."""
         gangs = self._gangs_of(candidates)
         pods = candidates.pods.work.standings.pods
-        return {i: gang.key for i, gang in gangs.items() if pods[i].key in gang.indispensable}
+        leaders = {i: gang for i, gang in gangs.items() if pods[i].key in gang.indispensable}
+        return {i: gang.key for i, gang in leaders.items() if self._spare(gang) > 0}
 
     def _gangs_of(self, candidates: NodeCandidates) -> dict[int, Gang]:
         """The gangs of candidates by column."""
@@ -195,7 +196,7 @@ class VictimChooser:
         as a whole, which is the only way with an indispensable member among them."""
         members, uids, state = self._running_members(gang.key), {pod.uid for pod in here}, self._state
         elsewhere = tuple(pod for pod in members if pod.uid not in uids)
-        spare = max(0, len(members) - gang.minimum)
+        spare = self._spare(gang)
         if any(pod.key in gang.indispensable for pod in here):
             spare = 0
         if gang.key not in self._may_leave_whole:
@@ -206,6 +207,9 @@ class VictimChooser:
         others[:, 0] = [state.budgets.violations((pod,))[0] for pod in elsewhere]
         whole = costs.sum(axis=0) + others.sum(axis=0)
         return _NodeGang(elsewhere, GangCost(spare, tuple(whole.tolist())))
+
+    def _spare(self, gang: Gang) -> int:
+        return max(0, len(self._running_members(gang.key)) - gang.minimum)
 
     def _running_members(self, key: str) -> list[Pod]:
         """The members that run and will continue."""

@@ -269,17 +269,21 @@ def test_the_example_of_a_job_starts_whole(nodes: int, start: int) -> None:
     """Four pods of four GPUs, two to a node. (``deploy/examples/pytorchjob.yaml``)"""
     example = yaml.safe_load((ROOT / "deploy/examples/pytorchjob.yaml").read_text())
     job = JobManifest.from_value(example).record()
-    assert (job.kind, job.minimum, [count for _, count in job.templates]) == ("PyTorchJob", 4, [1, 3])
+    assert (job.kind, job.minimum, [template.copies for template in job.templates]) == (
+        "PyTorchJob",
+        4,
+        [1, 3],
+    )
     pods = [
         replace(
-            template,
+            template.pod,
             name=f"{number}-{copy}",
             uid=f"{number}-{copy}",
             labels={"training.kubeflow.org/job-name": "train"},
             owner=Owner("PyTorchJob", "train"),
         )
-        for number, (template, count) in enumerate(job.templates)
-        for copy in range(count)
+        for number, template in enumerate(job.templates)
+        for copy in range(template.copies)
     ]
     state = make_state(*(make_node(f"n{number}", cpu="128", memory="2Ti") for number in range(nodes)))
     state.gang_check = True

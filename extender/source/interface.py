@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # they load urllib3, which snapshots do not need
 Apply: TypeAlias = Callable[[Sequence[Event]], None]
 """Applies events in the order in which they happened. It must not block, and several threads may call it
 concurrently. If it raises, the source lists everything again."""
-RECENT = 1.0
+RECENT = 2.0
 """Seconds that an event may wait while the state is good enough for answers that ``bind`` checks again."""
 
 

@@ -275,6 +275,10 @@ def _client(what: str, load: Callable[[Configuration], None]) -> ApiClient:
     configuration.retries = False  # the callers retry, with pauses and log lines
     # A peer that vanishes without closing the connection is noticed after 25 s (by default 165 s). Until then
     # the state of a watch looks current, but is not.
-    configuration.socket_options = tcp_keepalive_socket_options(idle=10, interval=5, count=3)
+    # And the events in its buffer, by default up to 6 MiB, are older than those that Stowage knows to wait.
+    configuration.socket_options = [
+        *tcp_keepalive_socket_options(idle=10, interval=5, count=3),
+        (socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18),
+    ]
     configuration.connection_pool_maxsize = 32  # for binds in addition to the watches
     return ApiClient(configuration)

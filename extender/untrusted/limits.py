@@ -26,7 +26,7 @@ LABEL = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 """Regular expression of a non-empty label value."""
 
 # Lists and counts.
-WAITING_EVENTS = 2000  # of one kind; then the watch is not read until some are applied
+WAITING_EVENTS = 1000  # of one kind; then the watch is not read until some are applied
 LISTED_NAMES = 64  # GPU models or UUIDs that one annotation of a pod lists
 NAME = 128  # characters of one such name. ``nvidia.com/gpu.product`` is a label, so it has at most 63
 CLAIMED_DEVICES = 128  # devices that the annotations of one pod claim, over all its containers

@@ -7,6 +7,8 @@ import re
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -61,6 +63,32 @@ def test_the_end_of_a_silent_server_is_noticed_within_half_a_minute(tmp_path: Pa
         stream.close()
         thread.join()
     assert idle + pause * probes <= 30
+
+
+def test_a_server_cannot_send_far_ahead_of_the_reader(tmp_path: Path) -> None:
+    """Nobody knows how old the events are that the kernel keeps."""
+    file = tmp_path / "kubeconfig"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        file.write_text(yaml.safe_dump(_kubeconfig(f"http://127.0.0.1:{server.getsockname()[1]}")))
+        client = RestClient(client_of_kubeconfig(file))
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(client.stream, Request("/watch", {}, watch=True))
+            connection, _ = server.accept()
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            stream, part = asked.result(), bytes(1 << 16)
+            reading = pool.submit(stream.read, 1 << 26)  # meanwhile the kernel enlarges its buffer
+            for _ in range(1 << 10):
+                connection.sendall(part)
+            reading.result()
+        sent = 0
+        connection.settimeout(0.5)
+        with connection, suppress(TimeoutError):
+            while sent < 1 << 26:
+                sent += connection.send(part)
+        stream.close()
+    assert sent < 2 << 20
 
 
 def _kubeconfig(server: str) -> dict[str, object]:

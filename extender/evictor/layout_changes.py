@@ -24,7 +24,7 @@ from extender.evictor.consolidation import Consolidation
 from extender.evictor.decision import longest_grace
 from extender.evictor.planner import Planner
 from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL
-from extender.inventory.mig_layouts import can_change, shows
+from extender.inventory.mig_layouts import WHOLE, can_change, is_single, named_layouts, shows
 from extender.k8s.mig_change import ANNOTATION, MigChange, NodeLayout, mig_change_of
 from extender.k8s.objects import Node, Pod
 from extender.trial.mig_search import (
@@ -32,6 +32,7 @@ from extender.trial.mig_search import (
     Change,
     asking,
     gpus_asked,
+    most_urgent,
     open_candidate,
     possible_changes,
     shapes,
@@ -47,6 +48,7 @@ _LOOK, _AGAIN = 5.0, 60.0
 """Seconds between two checks of pending pods, and after a fruitless check or a failed write."""
 _AT_ONCE, _ASKED = 25, 2
 """Nodes that are checked, and pods that are evaluated, before other tasks run: about a millisecond."""
+_READ = 10  # pending pods whose requests are read before other tasks run: 1 ms each with many resources
 _SETTLE = 10.0
 """Seconds from the mark to the label: until then, kube-scheduler may bind a pod that was accepted before."""
 _LONGEST_GRACE = 3600.0
@@ -187,7 +189,9 @@ class LayoutChanges:
     async def _look(self, waiting: Sequence[Pod]) -> None:
         now, capable = self._clock(), list(self._capable())
         most = max((len(spec.gpus) for _, spec in capable), default=0)
-        asked = asking(self._state, (pod for pod in waiting if not pod.gates), most)
+        offered = self._offered(capable)
+        ungated = with_turns([pod for pod in waiting if not pod.gates], _READ)
+        asked = most_urgent([a async for pod in ungated for a in asking(self._state, pod, offered, most)])
         total, demand = self._census(capable, asked)
         self._peaks.see(demand, now)
         if not asked:
@@ -195,7 +199,7 @@ class LayoutChanges:
             return
         each = [self._candidate(node, total) async for node, _ in with_turns(capable, _AT_ONCE)]
         candidates = [found for found in each if found]
-        self._count_waits(asked, candidates, now)
+        await self._count_waits(asked, candidates, now)
         if self._may_begin() and candidates and now >= self._next:
             await self._begin(candidates, [pod for pod, _ in asked])
 
@@ -212,6 +216,17 @@ class LayoutChanges:
             spec = self._state.fleet.spec_of(node.name) if LAYOUT_LABEL in node.labels else None
             if spec and can_change(node, spec):
                 yield node, spec
+
+    def _offered(self, capable: Iterable[tuple[Node, NodeSpec]]) -> set[str]:
+        """The resources that these nodes offer, or would with another layout."""
+        offered, layouts = {WHOLE}, self._state.nodes.layouts
+        kinds = {}
+        for node, spec in capable:
+            kinds[spec.model, len(spec.gpus), is_single(node, spec), id(layouts.on(node.name))] = node, spec
+            offered.update(pool.resource for pool in spec.pools)
+        for node, spec in kinds.values():
+            offered.update(*(layout.devices for layout in named_layouts(node, spec, layouts.on(node.name))))
+        return offered
 
     def _census(
         self, capable: Iterable[tuple[Node, NodeSpec]], asked: Sequence[tuple[Pod, Request]]
@@ -242,7 +257,7 @@ class LayoutChanges:
         others = tuple(layout for layout in candidate.others if enough(named(layout)))
         return dataclasses.replace(candidate, others=others) if others else None
 
-    def _count_waits(
+    async def _count_waits(
         self, asked: Sequence[tuple[Pod, Request]], candidates: Sequence[Candidate], now: float
     ) -> None:
         """Count how long each pod has waited while a node could have served it and enough GPUs were free."""
@@ -250,7 +265,7 @@ class LayoutChanges:
         free = sum(float(parts[self._state.fleet.rows[found.node.name]]) for found in candidates)
         layouts = {id(layout): layout for found in candidates for layout in found.others}.values()
         self._seconds = {}
-        for pod, request in asked:
+        async for pod, request in with_turns(asked, _ASKED):
             wanted = shapes([(pod, request)])
             enough = gpus_asked(request) <= free and any(served(layout.devices, wanted) for layout in layouts)
             self._seconds[pod.uid] = self._waited.look(pod.uid, now, enough=enough)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 
@@ -133,12 +133,18 @@ def gpus_asked(request: Request, model: str | None = None) -> float:
     return gpus
 
 
-def asking(state: State, pods: Iterable[Pod], most: float = math.inf) -> list[tuple[Pod, Request]]:
-    """The most urgent of these pods that a layout change could help, with their requests, which are at most
-    ``most`` GPUs."""
-    asked = ((pod, state.request_or_none(pod)) for pod in pods if not pod.spec.claims)
-    able = ((pod, request) for pod, request in asked if request and 0 < gpus_asked(request) <= most)
-    return nsmallest(_MOST_PODS, able, key=lambda asks: (-asks[0].priority, asks[0].created, asks[0].key))
+def asking(
+    state: State, pod: Pod, offered: Container[str], most: float = math.inf
+) -> Iterator[tuple[Pod, Request]]:
+    """The pod with its request, if a layout change could help: it requests only resources that some layout
+    offers, because users invent others, and at most ``most`` GPUs."""
+    request = None if pod.spec.claims else state.request_or_none(pod)
+    if request and all(name in offered for name, _ in request.devices) and 0 < gpus_asked(request) <= most:
+        yield pod, request
+
+
+def most_urgent(asked: Iterable[tuple[Pod, Request]]) -> list[tuple[Pod, Request]]:
+    return nsmallest(_MOST_PODS, asked, key=lambda asks: (-asks[0].priority, asks[0].created, asks[0].key))
 
 
 def shapes(asked: Sequence[tuple[Pod, Request]]) -> list[Wanted]:
@@ -157,11 +163,15 @@ def possible_changes(
     """Changes after which some of these ``pods``, which fit nowhere now, start; the most promising first.
     ``lost``: GPU-seconds that a change of this node loses; None if it must not change. Yields None after each
     step without a result; a step takes a few milliseconds at most."""
-    asked = asking(state, pods)
+    layouts = {id(layout): layout for node in candidates for layout in node.others}
+    offered = {name for layout in layouts.values() for name in layout.devices}
+    asked = most_urgent(asks for pod in pods for asks in asking(state, pod, offered))
     requests = {pod.key: request for pod, request in asked}
     wanted, waiting = shapes(asked), [(pod, state.node_filter(pod)) for pod, _ in asked]
-    layouts = {id(layout): layout for node in candidates for layout in node.others}
-    serves = {key: served(layout.devices, wanted) for key, layout in layouts.items()}
+    serves = dict[int, float]()
+    for key, layout in layouts.items():
+        serves[key] = served(layout.devices, wanted)
+        yield None
     pairs = [(node, layout) for node in candidates for layout in node.others if serves[id(layout)]]
     pairs.sort(key=lambda pair: (not pair[0].is_idle, pair[0].gpus / serves[id(pair[1])], pair[0].node.name))
     tried, kinds, prices = 0, Counter[object](), dict[str, float | None]()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -75,6 +76,31 @@ async def test_many_pods_that_came_before_hide_no_pod(
     pod["spec"]["priority"] = priority
     api.put(pod)
     await rounds(begin(start), manager, 15)
+    assert layouts(api) == {"n1": "all-disabled"}
+
+
+async def test_invented_profiles_hide_no_pod_and_are_not_remembered(
+    api: ApiServer, start: Start, manager: MigManager
+) -> None:
+    """No layout offers them, whatever real device such a pod requests beside them."""
+    api.put(mig_node("n1"))
+    for number in range(256):
+        invented = asking_for(f"a{number}", GPU, 1)
+        invented["spec"]["priority"] = 1000
+        names = {f"nvidia.com/mig-0g.1gb.x{number}x{kind}": "1" for kind in range(40)}
+        invented["spec"]["containers"].append({"name": "more", "resources": {"limits": names}})
+        api.put(invented)
+    replica = begin(start)
+    await rounds(replica, manager, 2)
+    tracemalloc.start()
+    try:
+        await rounds(replica, manager, 4, 61.0)
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert left < 2 << 20
+    api.put(large("p"))
+    await rounds(replica, manager, 15)
     assert layouts(api) == {"n1": "all-disabled"}
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from extender.settings import Settings
     from extender.source.apiserver import KubeSource
     from extender.source.interface import Source
+    from extender.source.rest import RestClient
     from extender.source.state_dump import Header
     from extender.source.stowage_service import StowageService
 
@@ -232,6 +233,12 @@ def ask(args: argparse.Namespace, command: str, question: Callable[[StowageServi
         return None
     _say(f"stowage {command}: answered by {service.name}")
     return answer
+
+
+def dry_run_client(args: argparse.Namespace) -> RestClient | None:
+    """The API server that may be asked for dry runs; None if the arguments select another source."""
+    live = None if args.local or args.snapshot or args.example or args.url else _live(args)
+    return live.rest if live else None
 
 
 def _say(text: str) -> None:

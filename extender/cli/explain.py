@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from extender.cluster.state import State
     from extender.explain.answers import Explanation, PodAnswer
     from extender.settings import Settings
+    from extender.source.dry_run import Outcome
     from extender.source.stowage_service import StowageService
     from extender.source.workloads import Template
 
@@ -99,14 +100,19 @@ def run(args: argparse.Namespace) -> int:
     settings = load(args.config, os.environ)
     logs.configure("warning")
     text, name = _manifest(files, args.namespace, recursive=args.recursive)
-    templates = parse_templates(text, name) if text is not None else []
+    templates, outcomes = parse_templates(text, name) if text is not None else [], list["Outcome"]()
     cluster_args.say_source(args, "explain")
-    answers = cluster_args.ask(args, "explain", lambda stowage: _asked(args, text, pods, stowage))
+    if text is not None and (rest := cluster_args.dry_run_client(args)):
+        from extender.source.dry_run import dry_run
+
+        text, outcomes = dry_run(rest, text, name)
+        templates = parse_templates(text, name, _complete(outcomes))
+    answers = cluster_args.ask(args, "explain", lambda stowage: _asked(args, text, outcomes, pods, stowage))
     warnings: list[str] = []
     if answers is None and args.before:
         raise ValueError("only a running Stowage has past decisions: see --url and --stowage-namespace")
     if answers is None:
-        answers, warnings = _worked_out(args, text, name, templates, pods, settings)
+        answers, warnings = _worked_out(args, text, name, templates, outcomes, pods, settings)
     if args.output in ("json", "yaml"):
         values = [answer.value for answer in answers]
         shown = to_json(values[0] if len(values) == 1 else values, indent=2)
@@ -140,15 +146,20 @@ def _kind(word: str) -> str:
 
 
 def _asked(
-    args: argparse.Namespace, manifest: str | None, pods: Sequence[str], stowage: StowageService
+    args: argparse.Namespace,
+    manifest: str | None,
+    outcomes: Sequence[Outcome],
+    pods: Sequence[str],
+    stowage: StowageService,
 ) -> list[_Answer]:
     """Answers of the running Stowage, with its learned demand and last decisions, for the pods in a manifest
     and for pods by name. Raises ``NotAsked``, and ``ValueError`` if Stowage rejects the query."""
     nodes, answers = [("node", name) for name in args.node or ()], []
     if manifest is not None:
         every = [("every", "true")] if args.all else []
-        reply = stowage.post("/debug/explain/pods", manifest, [*nodes, *every])
-        answers += _answers(args, _read_answers(reply, stowage, "answers"))
+        complete = [("complete", str(number)) for number in _complete(outcomes)]
+        reply = stowage.post("/debug/explain/pods", manifest, [*nodes, *every, *complete])
+        answers += _answers(args, _read_answers(reply, stowage, "answers"), outcomes)
 
     def named(name: str, kind: str) -> list[str]:
         query = [("name", name)] + [("kind", kind)] * (kind != "pod")
@@ -220,6 +231,7 @@ def _worked_out(
     manifest: str | None,
     name: str,
     beside: list[Template],
+    outcomes: Sequence[Outcome],
     pods: Sequence[str],
     settings: Settings,
 ) -> tuple[list[_Answer], list[str]]:
@@ -252,13 +264,22 @@ def _worked_out(
             nodes = None if names is None else tuple(explain_each(state, template.pod, names))
             found = explain_template(state, template, beside, now=now) if names is None else None
             answers.append(PodAnswer(template.workload, template.pod.key, found, nodes))
-    return _answers(args, answers), _warnings(state)
+    return _answers(args, answers, outcomes), _warnings(state)
 
 
-def _answers(args: argparse.Namespace, answers: Sequence[PodAnswer]) -> list[_Answer]:
-    """Answers as text. Pods without GPUs that fit share a line, except with ``--verbose`` or for one pod."""
+def _complete(outcomes: Sequence[Outcome]) -> list[int]:
+    return [number for number, outcome in enumerate(outcomes) if outcome.complete]
+
+
+def _answers(
+    args: argparse.Namespace, answers: Sequence[PodAnswer], outcomes: Sequence[Outcome] = ()
+) -> list[_Answer]:
+    """Answers as text, with the ``outcomes`` of dry runs of the first pods. Pods without GPUs that fit share
+    a line, except with ``--verbose`` or for one pod."""
     from extender.cli.explain_text import render, render_nodes
 
+    dry = [answer.with_dry_run(*outcome) for answer, outcome in zip(answers, outcomes, strict=False)]
+    answers = [*dry, *answers[len(dry) :]]
     found: list[_Answer] = []
     plain: list[int] = []
     for answer in answers:

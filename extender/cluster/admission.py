@@ -88,10 +88,10 @@ class Admission:
         return [user for user in same if user.key != pod.key]
 
     def as_created(self, pod: Pod) -> tuple[Pod, str]:
-        """The pod as created, and what is added, in words. A pod that exists in the cluster is returned
-        unchanged."""
+        """The pod as created, and what is added, in words. A pod that exists in the cluster, or is complete,
+        is returned unchanged."""
         known = self._pods.get(pod.key) or self._pods.misaligned.get(pod.key)
-        if known and known.uid == pod.uid:
+        if pod.complete or (known and known.uid == pod.uid):
             return pod, ""
         added = list[str]()
         for step in (self._with_requests, self._with_priority, self._of_runtime_class, self._tolerating):

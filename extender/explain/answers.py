@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
@@ -298,6 +298,20 @@ class PodAnswer:
     pod: str
     explanation: Explanation | None = None
     nodes: tuple[NodeAnswer, ...] | None = None
+
+    def with_dry_run(self, complete: bool, refusal: str, unknown: str) -> PodAnswer:
+        """The answer with the ``Outcome`` of a dry run."""
+        said = Word.NO_DRY_RUN(why=unknown) if unknown else Word.DRY_RUN() if complete or refusal else None
+        found, nodes, why = self.explanation, self.nodes, str(Word.REJECTED(why=refusal))
+        if found and said:
+            hints, kinds = (str(said), *found.hints), (said.word.name, *found.hint_kinds)
+            found = replace(found, hints=hints, hint_kinds=kinds)
+        if found and refusal:
+            verdict = Verdict(why, kind=Word.REJECTED.name)
+            found = replace(found, error=why, fits=0, best=(), verdict=verdict, plain=False)
+        if nodes and refusal:
+            nodes = tuple(replace(node, fits=False, reason=why) for node in nodes)
+        return replace(self, explanation=found, nodes=nodes)
 
 
 @dataclass(frozen=True, slots=True)

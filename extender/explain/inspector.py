@@ -176,10 +176,12 @@ class Inspector:
         """A pod that need not exist. Raises ``ValueError`` where the manifest is not that of one pod."""
         return await self._explain(parse_pod(manifest, "the manifest"))
 
-    async def answers(self, manifest: str, nodes: Sequence[str] | None = None) -> list[PodAnswer]:
+    async def answers(
+        self, manifest: str, nodes: Sequence[str] | None = None, complete: Sequence[int] = ()
+    ) -> list[PodAnswer]:
         """All pods and pod templates of a manifest: against the cluster, or against each of these ``nodes``
-        by itself. Raises ``ValueError``."""
-        templates = parse_templates(manifest, "the manifest")
+        by itself. ``complete`` as in ``parse_templates``. Raises ``ValueError``."""
+        templates = parse_templates(manifest, "the manifest", complete)
         if len(templates) > EXPLAIN_PODS:
             raise ValueError(f"the manifest has {len(templates)} pods, at most {EXPLAIN_PODS} are explained")
         return [await self._answer(template, nodes, templates) for template in templates]

@@ -102,6 +102,9 @@ class Word(Enum):
     )
 
     # What else is known of the pod
+    DRY_RUN = "By a server-side dry run as your user, which created nothing."
+    NO_DRY_RUN = "Without a server-side dry run, by the defaults that are known: {why}"
+    REJECTED = "the API server rejects it: {why}"
     ADDED = "On creation, the API server adds {what}"
     SHARE_INSTEAD = (
         "On {node} it is allocated {share}; whole GPUs are free elsewhere. For a whole GPU set {annotation}"

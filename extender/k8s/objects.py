@@ -269,6 +269,7 @@ class Pod(_Memo):
     depends_on_pods: bool = False  # affinity between pods, topology spread, host ports
     only_pauses: bool = False  # every container runs a pause image
     resized: PodSpec | None = None
+    complete: bool = False  # of a manifest: as the API server would create it
     misaligned: bool = False  # kubelet rejected it with TopologyAffinityError
     unreadable: tuple[str, ...] = ()
     problem: str = ""

@@ -37,6 +37,7 @@ from extender.untrusted.limits import (
     DECISIONS_LISTED,
     DECISIONS_SIZE,
     EXPLAIN_BODY,
+    EXPLAIN_PODS,
     KEY,
     LISTED_NAMES,
     LOG_LEVEL,
@@ -54,6 +55,7 @@ _BATCH = 5
 _LINES = 100
 """The same for lines of the overview, and rows of the page's data that are sent at once: 100 KiB."""
 Nodes = Annotated[list[str] | None, Query(max_length=LISTED_NAMES)]
+Numbers = Annotated[list[int] | None, Query(max_length=EXPLAIN_PODS)]
 Listed = Annotated[int, Query(ge=0, le=DECISIONS_LISTED)]
 Problems = Annotated[int, Query(ge=0, le=PROBLEMS_LISTED)]
 
@@ -223,11 +225,17 @@ class _DebugRoutes:
         return await self._explained(request, lambda manifest: self._inspector().explain(manifest))
 
     async def explain_pods(
-        self, request: Request, node: Nodes = None, every: bool = False, namespace: str = ""
+        self,
+        request: Request,
+        node: Nodes = None,
+        every: bool = False,
+        namespace: str = "",
+        complete: Numbers = None,
     ) -> Response:
         async def answer(manifest: str) -> object:
             inspector = self._inspector()
-            answers = await inspector.answers(manifest, inspector.node_names() if every else node)
+            nodes = inspector.node_names() if every else node
+            answers = await inspector.answers(manifest, nodes, complete or ())
             if namespace and any(not answer.pod.startswith(f"{namespace}/") for answer in answers):
                 raise ValueError(f"the manifest has pods of other namespaces than {namespace}")
             return {"replica": inspector.replica(), "answers": answers}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -50,8 +50,9 @@ def parse_pod(text: str, name: str) -> Pod:
     return found[0].pod
 
 
-def parse_templates(text: str, name: str) -> list[Template]:
-    """All pods and pod templates of a JSON or YAML manifest, at least one.
+def parse_templates(text: str, name: str, complete: Container[int] = ()) -> list[Template]:
+    """All pods and pod templates of a JSON or YAML manifest, at least one. ``complete``: the numbers, from 0,
+    of those that are as the API server would create them.
 
     Raises ``ValueError``, whose text begins with ``name``.
     """
@@ -62,7 +63,8 @@ def parse_templates(text: str, name: str) -> list[Template]:
     objects = [obj for document in read for obj in _objects(document)]
     if found := [template for obj in objects for template in _of_object(obj, name)]:
         claims = {claim_template.key: claim_template.devices for claim_template in _claim_templates(objects)}
-        return [template._replace(pod=_with_claims(template.pod, claims)) for template in found]
+        pods = (replace(template.pod, complete=i in complete) for i, template in enumerate(found))
+        return [t._replace(pod=_with_claims(pod, claims)) for t, pod in zip(found, pods, strict=True)]
     kinds = ", ".join(sorted({as_text(obj.get("kind")) or "no kind" for obj in objects}))
     problem = f"has no pod and no pod template ({kinds or 'no object'})"
     advice = "create it, and explain the pods that it makes by their names" if kinds else "is it empty?"

@@ -176,6 +176,7 @@ DEBUG_PATH = 1024  # characters of a path under ``/debug`` for which a token is 
 REVIEWS_KEPT = 1024  # tokens whose reviews by the API server are remembered, and as many paths
 REVIEWS_PENDING = 32  # requests that wait for a review at the same time
 REVIEW_SECONDS = 5  # seconds for the reviews of one request
+DRY_RUN_SECONDS = 10  # seconds for all dry runs of one manifest
 
 EXPLAIN_PODS = 16  # pods and pod templates in one manifest of a request
 DECISIONS_LISTED = 200

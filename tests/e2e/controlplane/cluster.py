@@ -44,7 +44,7 @@ class ControlPlane:
         self.logs = directory / "logs"
         self.kubeconfig = directory / "e2e.kubeconfig"
         self.server = f"https://127.0.0.1:{free_port()}"
-        self._etcd_url = f"http://127.0.0.1:{free_port()}"
+        self.etcd_url = f"http://127.0.0.1:{free_port()}"
         self._stack = ExitStack()
         self.etcd = self._etcd()
         self.apiserver = self._apiserver({name.replace("_", "-"): value for name, value in apiserver.items()})
@@ -136,18 +136,18 @@ class ControlPlane:
         peer_url = f"http://127.0.0.1:{free_port()}"
         flags: dict[str, object] = {
             "data-dir": self.directory / "etcd",
-            "listen-client-urls": self._etcd_url,
-            "advertise-client-urls": self._etcd_url,
+            "listen-client-urls": self.etcd_url,
+            "advertise-client-urls": self.etcd_url,
             "listen-peer-urls": peer_url,
             "initial-advertise-peer-urls": peer_url,
             "initial-cluster": f"default={peer_url}",
             "unsafe-no-fsync": True,  # test data need not survive a crash of the machine
         }
-        return self._process("etcd", flags, ready=f"{self._etcd_url}/health")
+        return self._process("etcd", flags, ready=f"{self.etcd_url}/health")
 
     def _apiserver(self, more: dict[str, object]) -> Process:
         flags: dict[str, object] = {
-            "etcd-servers": self._etcd_url,
+            "etcd-servers": self.etcd_url,
             "bind-address": "127.0.0.1",
             "secure-port": self.server.rpartition(":")[2],
             "cert-dir": self._certificate.parent,  # a self-made certificate, kept across restarts

@@ -122,12 +122,12 @@ def _names(state: State, pod: Pod) -> Iterator[Finding]:
             fix = Fix(Word.WRITE(line=f"schedulerName: {near}"), replace(pod, scheduler_name=near))
             yield Finding(said, Rank.WORD, more, fix)
     classes, runtimes = state.rights.queues.classes.by_name, state.admission.runtime_classes
-    if "PriorityClass" not in state.unlisted:
-        name = pod.priority_class
-        yield from _no_class(name, "PriorityClass", classes, lambda near: replace(pod, priority_class=near))
-    if "RuntimeClass" not in state.unlisted:
-        name = pod.runtime_class
-        yield from _no_class(name, "RuntimeClass", runtimes, lambda near: replace(pod, runtime_class=near))
+    yield from _no_class(
+        pod.priority_class, "PriorityClass", classes, lambda near: replace(pod, priority_class=near)
+    )
+    yield from _no_class(
+        pod.runtime_class, "RuntimeClass", runtimes, lambda near: replace(pod, runtime_class=near)
+    )
 
 
 def _no_class(

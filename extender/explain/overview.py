@@ -48,11 +48,9 @@ async def overview(
         for pod in waiting[:most_waiting]
     ]
     problems = [*sorted(state.pods.problems.items()), *sorted(state.object_problems.items())]
-    unread = (
-        *state.unlisted_texts(),
-        *(f"{shorten(name, KEY)}: {shorten(text)}" for name, text in problems[:_UNREAD]),
-    )
-    return Overview(totals, tuple(nodes), tuple(shown), len(waiting) - len(shown), unread[:_UNREAD])
+    unread = [f"{shorten(name, KEY)}: {shorten(text)}" for name, text in problems[:_UNREAD]]
+    unread = [*state.unlisted_texts(), *unread][:_UNREAD]
+    return Overview(totals, tuple(nodes), tuple(shown), len(waiting) - len(shown), tuple(unread))
 
 
 def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Iterator[NodeLine]:

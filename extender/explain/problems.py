@@ -127,10 +127,10 @@ def _contradictions(state: State, settings: Settings, server_version: str) -> It
         mix = prior_of([entry])
         if mix and state.nodes and not could_host(state.fleet, mix.requests[0]):
             yield f"demand.{place}", "no node could host such a pod, even empty"
-    classes = {} if "PriorityClass" in state.unlisted else state.rights.queues.classes.by_name
-    for name, queue in settings.queues.items() if classes else ():
+    classes = state.rights.queues.classes
+    for name, queue in settings.queues.items() if classes.by_name else ():
         for class_name in sorted(queue.priority_classes - DEFAULT_QUEUES.get(name, Queue()).priority_classes):
-            if class_name not in classes:
+            if class_name not in classes.by_name:
                 yield f"queues.{name}", f"there is no PriorityClass {class_name}"
     if not settings.bind:
         specs = (spec for spec in state.fleet.specs if spec is not None)

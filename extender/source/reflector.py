@@ -117,6 +117,7 @@ class Reflector:
         # Whether it ever did: a starting server refuses requests until it has read roles and CRDs.
         self._served = False
         self.is_known = False  # whether a full list was delivered, or the kind as absent
+        self._held: list[Event] = []  # of the first pages
         self._answered = False  # whether the current or else the last attempt was answered
         self._refused = False  # whether the last answer was a refusal: then the server is reachable
         self._stream: HTTPResponse | None = None  # being read
@@ -353,7 +354,7 @@ class Reflector:
         """The next page of the list; for a kind that the cluster does not serve, an empty list."""
         request = self._protocol.next_request()
         if "continue" not in request.query:  # all pages show the cluster at the first one's time
-            self._list_began = time.monotonic()
+            self._list_began, self._held = time.monotonic(), []
         try:
             answer = self._send(request)
         except Refused as refused:
@@ -368,9 +369,11 @@ class Reflector:
             body = page.read()
             self._late_at = math.inf
         self._backoff.answered(time.monotonic())
-        events = self._protocol.page(body, self._list_began)
-        self.is_known |= self._protocol.watching
-        yield events
+        events, is_whole = self._held + self._protocol.page(body, self._list_began), self._protocol.watching
+        self.is_known |= is_whole
+        is_due = is_whole or self.kind not in UNKNOWN  # the objects of half a list would deny the others
+        self._held = [] if is_due else events
+        yield events if is_due else []
 
     def _opened(self) -> None:
         """Note that the watch is open."""

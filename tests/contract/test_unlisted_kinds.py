@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import chain, repeat
@@ -204,13 +204,24 @@ async def test_a_kind_that_breaks_later_remains_known(api: ApiServer, tmp_path: 
         assert (await stowage.http.get("/readyz")).text == "ok"
 
 
-async def test_a_kind_that_is_removed_while_it_is_listed_is_absent(api: ApiServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("answers", "names"),
+    [
+        (repeat(""), {"a", "b", "c"}),  # the second page
+        (chain(["410"], repeat("")), {"a", "b", "c"}),  # another list
+        (repeat("404"), set()),  # the kind was removed
+    ],
+)
+async def test_half_a_list_of_a_kind_is_not_used(
+    api: ApiServer, tmp_path: Path, answers: Iterable[str], names: set[str]
+) -> None:
     api.script[JOB_SETS.path] = Script(FAULTS["half a list"]())
     async with started(api, tmp_path) as stowage:
         await until(lambda: not stowage.service.missing())
         assert stowage.service.engine
         state = stowage.service.engine.state
-        assert [group.name for group in state.gangs.pod_groups() if group.kind == "JobSet"] == ["a", "b"]
-        api.script[JOB_SETS.path] = Script(repeat("404"))
+        assert state.unlisted.keys() == {"JobSet"}
+        assert not {group.name for group in state.gangs.pod_groups() if group.kind == "JobSet"}
+        api.script[JOB_SETS.path] = Script(iter(answers))
         await until(lambda: not state.unlisted)
-        assert not [group for group in state.gangs.pod_groups() if group.kind == "JobSet"]
+        assert {group.name for group in state.gangs.pod_groups() if group.kind == "JobSet"} == names

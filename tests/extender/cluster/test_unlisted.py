@@ -9,15 +9,10 @@ from typing import Any, get_args
 
 import pytest
 
-from extender.cluster.state import State
-from extender.explain.hints import hints
 from extender.explain.pod import explain
-from extender.explain.problems import Surroundings, problems_of
-from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Kind, Listed, Owner, PodGroup, Unlisted, Upserted
 from extender.k8s.resource_slices import DeviceTaintRuleKind
 from extender.queues.rights import WhyNot
-from extender.settings import Settings
 from extender.source.errors import Unavailable
 from extender.source.watched_kinds import ALWAYS_AWAITED, UNKNOWN, WATCHED_KINDS
 from tests.extender.apiserver import PATIENT, ApiServer, node, source_of
@@ -96,29 +91,6 @@ def test_the_size_of_a_gang_is_not_awaited_if_its_kind_is_unknown() -> None:
     assert state.gangs.gang_of(member).minimum == 1
     state.apply([Upserted(PodGroup("JobSet", "default", "train", 4)), Listed("JobSet", {"default/train"})])
     assert state.gangs.gang_of(member).minimum == 4
-
-
-@pytest.mark.parametrize("kind", ["PriorityClass", "RuntimeClass"])
-def test_half_a_list_of_classes_denies_no_other_class(kind: Any) -> None:
-    def said(state: State) -> str:
-        pod = make_pod("p", priority_class="missing", runtime_class="missing")
-        texts = [hint.text for hint in hints(state, pod)]
-        return " ".join(
-            [*texts, *(p.text for p in problems_of(state, settings, Surroundings(), 99).problems)]
-        )
-
-    settings = Settings(queues={"batch": {"priority_classes": ["rare"]}})
-    state = make_state(make_node("a"))
-    record = PriorityClass("known") if kind == "PriorityClass" else runtime_class("known")
-    state.apply([Upserted(record), unlisted(kind)])
-    assert f"no {kind}" not in said(state)
-    state.apply([Listed(kind, frozenset(["known"]))])
-    assert f"no {kind}" in said(state)
-
-
-def runtime_class(name: str) -> Any:
-    watched = WATCHED_KINDS["RuntimeClass"]
-    return watched.read(b'{"metadata": {"name": "%s"}, "handler": "x"}' % name.encode())[0]
 
 
 def test_explain_names_a_few_kinds_for_pods_with_gpus() -> None:

@@ -55,6 +55,7 @@ BY_TEST = {
     "tests/e2e/test_kubectl.py::test_the_recipe_of_the_page": (
         "kubectl create rolebinding stowage-viewers -n stowage-system --role stowage-kubectl --group my-team",
         "kubectl create token stowage-viewer --namespace stowage-system --audience stowage",
+        "kubectl proxy",
         "kubectl stowage explain default/first",
         "kubectl stowage top -n my-namespace",
     ),

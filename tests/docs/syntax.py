@@ -38,6 +38,7 @@ KUBECTL = {
     "logs": "--follow -f --namespace -n --container -c --selector -l",
     "patch": "--namespace -n --type --patch -p --patch-file",
     "port-forward": "--namespace -n",
+    "proxy": "",
     "rollout": "--namespace -n --timeout",
     "scale": "--replicas --namespace -n",
     "set": "--namespace -n",

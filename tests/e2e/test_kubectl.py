@@ -6,6 +6,7 @@ Its users log in with client certificates, of a kubeconfig or of an exec plugin,
 import json
 import os
 import socket
+import ssl
 import subprocess
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -17,14 +18,14 @@ import httpx
 import pytest
 import yaml
 
-from tests.certificates import Authority
+from tests.certificates import Authority, Secret
 
 from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually, free_port
 from .rush import GPU
 from .stowage import PROGRAM, Stowage
-from .tools import Tools, commands
+from .tools import Tools, commands, program
 from .workload import node, pod
 
 NAMESPACE = "stowage-system"
@@ -54,18 +55,21 @@ def authority() -> Authority:
 
 
 @pytest.fixture(scope="module")
-def control_plane(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[ControlPlane]:
+def audit_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("audit") / "audit.log"
+
+
+@pytest.fixture(scope="module")
+def control_plane(
+    tmp_path_factory: pytest.TempPathFactory, authority: Authority, audit_log: Path
+) -> Iterator[ControlPlane]:
     """One that accepts client certificates, and logs requests."""
-    files = tmp_path_factory.mktemp("authority")
-    (files / "ca.crt").write_bytes(authority.pem)
-    (files / "policy.yaml").write_text(yaml.safe_dump(AUDIT))
-    audit = {"audit_policy_file": files / "policy.yaml", "audit_log_path": files / "audit.log"}
-    plane = ControlPlane(tmp_path_factory.mktemp("kubectl"), client_ca_file=files / "ca.crt", **audit)
-    with plane:
+    ca, policy = audit_log.with_name("ca.crt"), audit_log.with_name("policy.yaml")
+    ca.write_bytes(authority.pem)
+    policy.write_text(yaml.safe_dump(AUDIT))
+    audit = {"audit_policy_file": policy, "audit_log_path": audit_log}
+    with ControlPlane(tmp_path_factory.mktemp("kubectl"), client_ca_file=ca, **audit) as plane:
         yield plane
-        log = (files / "audit.log").read_text()
-        assert "services/http:stowage-debug:debug/proxy" in log
-        assert "eyJ" not in log  # as every token begins: headers are not logged
 
 
 @pytest.fixture(scope="module")
@@ -190,9 +194,6 @@ def stowage(
         httpx.post(f"{started.url}/scheduler/filter", json=message, trust_env=False).raise_for_status()
         publish(api, "stowage-debug", NAMESPACE, address, port)
         yield started
-        started.process.stop()
-        for log in control_plane.logs.glob("*.log"):
-            assert "eyJ" not in log.read_text(errors="replace"), log  # no token
 
 
 @pytest.mark.parametrize("user", ["admin", "viewer"])
@@ -251,6 +252,21 @@ def test_the_recipe_of_the_page(
         asked = run(member, *command.split()[2:])
         assert "answered by service" in asked.stderr
         assert "my-pod" in asked.stdout
+    kubectl = str(program("kubectl")), f"--kubeconfig={member}"
+    create = "create", "token", "stowage-viewer", "--namespace", NAMESPACE, "--audience", "stowage"
+    token = subprocess.run([*kubectl, *create], capture_output=True, text=True, check=True).stdout.strip()
+    with subprocess.Popen([*kubectl, "proxy", "--port=0"], stdout=subprocess.PIPE, text=True) as proxy:
+        try:
+            assert proxy.stdout is not None
+            address = proxy.stdout.readline().split()[-1]
+            page = f"http://{address}/api/v1/namespaces/{NAMESPACE}/services/http:stowage-debug:debug/proxy"
+            sent = {"X-Stowage-Authorization": f"Bearer {token}"}
+            for path, headers in ("/", {}), ("/page/main.js", {}), ("/debug/fleet", sent):
+                answer = httpx.get(f"{page}{path}", headers=headers, trust_env=False)
+                assert answer.status_code == 200, path
+            assert "my-pod" in answer.text
+        finally:
+            proxy.terminate()
 
 
 def test_nobody_is_told_first_which_right_is_missing_and_what_the_answer_lacks(
@@ -324,3 +340,48 @@ def test_a_service_elsewhere_gets_no_token(
         server.server_close()
         tools.kubectl(*label, "stowage.dev/debug=true")
         tools.kubectl("delete", "service", "fake", f"-n={TEAM}")
+
+
+def test_no_log_has_a_token(
+    stowage: Stowage, person: Callable[[str], Path], control_plane: ControlPlane, audit_log: Path
+) -> None:
+    assert "answered by service" in run(person("guest"), "top", "-n", TEAM).stderr
+    assert "/services/http:stowage-debug:debug/proxy/" in audit_log.read_text()
+    for log in (audit_log, *control_plane.logs.glob("*.log")):
+        assert "eyJ" not in log.read_text(errors="replace"), log  # as every token begins
+
+
+def test_with_tls_the_proxy_asks_by_https(
+    stowage: Stowage,
+    control_plane: ControlPlane,
+    tools: Tools,
+    stowage_kubeconfig: Path,
+    person: Callable[[str], Path],
+    address: str,
+    tmp_path: Path,
+) -> None:
+    authority, secret, port = Authority(), Secret(tmp_path / "tls"), free_port()
+    secret.certify(authority.server())
+    files = [f"--tls-cert={secret.path('tls_crt')}", f"--tls-key={secret.path('tls_key')}"]
+    debug = [f"--debug-host={address}", f"--debug-port={port}"]
+    tls = Stowage(
+        control_plane,
+        stowage_kubeconfig,
+        name="stowage-tls",
+        arguments=[*debug, *files],
+        DEBUG_TOKEN_REVIEW="true",
+    )
+    tls.url = tls.url.replace("http://", "https://")
+    tls.verify = ssl.create_default_context(cadata=authority.pem.decode())
+    changes = {
+        "service": ("/spec/ports/0/appProtocol", "https"),  # as in the shape separate
+        "endpointslice": ("/ports/0/port", port),
+        "endpoints": ("/subsets/0/ports/0/port", port),
+    }
+    with tls:
+        for kind, (path, value) in changes.items():
+            change = json.dumps([{"op": "add", "path": path, "value": value}])
+            tools.kubectl("patch", kind, "stowage-debug", f"-n={NAMESPACE}", "--type=json", f"-p={change}")
+        asked = run(person("guest"), "top", "-n", TEAM)
+        assert "answered by service" in asked.stderr
+        assert "my-pod" in asked.stdout

@@ -97,8 +97,9 @@ def place_together(
     but room can rule out the member, (N,).
 
     Of kube-scheduler's filters, those of ``k8s.node_filter`` apply. A node with a momentarily busy device
-    plugin counts as open. At most ``limits.GANG_PLACED`` members are placed one by one; further members are
-    assigned no place, as if they needed none.
+    plugin counts as open. At most ``limits.GANG_PLACED`` members are placed one by one, in all orders; each
+    further kind counts as one more. In the first order, further members are assigned no place, as if they
+    needed none.
     """
 
     def size(member: WaitingMembers) -> tuple[float, int, int]:
@@ -108,11 +109,12 @@ def place_together(
     largest_first = sorted(members, key=size, reverse=True)
     stacked = [replace(member, request=member.request.stacked or member.request) for member in members]
     orders = [largest_first, list(members), stacked]
+    left = GANG_PLACED
     for number, order in enumerate(orders):
-        if order in orders[:number]:
+        if order in orders[:number] or not left:
             continue
-        placements = _place_in_order(fleet, policy, nodes, order, far, allowed)
-        if placements is not None:
+        placements, left = _place_in_order(fleet, policy, nodes, order, far, allowed, left)
+        if placements is not None and (left or not number):
             return placements
     return None
 
@@ -124,14 +126,16 @@ def _place_in_order(
     order: Sequence[WaitingMembers],
     far: FarCosts,
     allowed: Callable[[WaitingMembers], Flags | None],
-) -> list[Placement] | None:
+    left: int,
+) -> tuple[list[Placement] | None, int]:
+    """The places, and how many more of the ``left`` members may be placed one by one."""
     placements: list[Placement] = []
-    left = GANG_PLACED
     with ExitStack() as held:
         for members in order:
             is_last = members is order[-1]
             if not left and not is_last:
                 continue
+            left = max(left - (members is not order[0]), 0)
             candidates = _Candidates(fleet, policy, nodes, members, far(members.request), allowed(members))
             if is_last and (rows := candidates.rows_by_count(members.count)) is not None:
                 wanted = members.count
@@ -141,12 +145,12 @@ def _place_in_order(
                 rows = []
                 held.enter_context(fleet.holding(candidates.taken_one_by_one(wanted, rows)))
             if len(rows) < wanted:
-                return None
+                return None, left
             for row in rows:
                 spec = fleet.specs[row]
                 assert spec is not None
                 placements.append(Placement(spec.name, members.request, priority=members.pod.priority))
-    return placements
+    return placements, left
 
 
 class _Candidates:
@@ -212,7 +216,8 @@ class _Candidates:
 class GangHolds:
     """Holds room for gangs with some members bound, but not all that must run together.
 
-    ``seconds``: duration of a hold, 0 for none. All gangs together have at most ``limits.GANG_HELD`` places.
+    ``seconds``: duration of a hold, 0 for none. All gangs together have at most ``limits.GANG_HELD`` places:
+    if they want more, the namespace with the most gives up places.
     """
 
     def __init__(
@@ -240,10 +245,12 @@ class GangHolds:
         for key in keys:
             gang = self._gangs.gang(key)
             self._reservations.changes += 1
+            if gang is None or self._gangs.running(key) >= gang.to_place:
+                self._reservations.starts.ended(key)
             if gang is None or not self.seconds or not 0 < self._gangs.running(key) < gang.to_place:
                 rooms.pop(key, None)
                 continue
-            room = rooms.setdefault(key, GangRoom(self.seconds))
+            room = rooms.setdefault(key, GangRoom(self.seconds, gang.namespace))
             if not room.is_over and len(self._gangs.members(key)) <= GANG_READ:
                 self._renew(room, gang)
 
@@ -279,7 +286,9 @@ class GangHolds:
     def _renew(self, room: GangRoom, gang: Gang) -> None:
         """Release places that no pending member needs, and search for missing places."""
         members = self._gangs.still_to_start(gang, gang.to_place, self._is_bound)
-        waiting, bound = [*members.free, *members.gated], {pod.key: pod.node_name for pod in members.room}
+        bound = {pod.key: pod.node_name for pod in members.room}
+        served = {pod.scheduler_name for pod in members.room}
+        waiting = [pod for pod in (*members.free, *members.gated) if pod.scheduler_name in served]
         unpromised = [pod for pod in waiting if not pod.nominated_node]  # the others have room already
         missing = members.missing - (len(waiting) - len(unpromised))
         wanted = waiting_members(unpromised, max(missing, 0))
@@ -295,10 +304,19 @@ class GangHolds:
             return
         found, room.searched = self._place(lacking, room.places), now
         room.lacks = found is None
-        held = sum(len(gang.places) for gang in self._reservations.gangs.values())
-        room.places = [] if found is None else [*room.places, *found[: max(GANG_HELD - held, 0)]]
+        room.places = [] if found is None else [*room.places, *found[:GANG_HELD]]
+        self._limit_places(room)
         if room.places and not math.isfinite(room.expires):
             room.expires = self._reservations.expires_in(self.seconds)
+
+    def _limit_places(self, latest: GangRoom) -> None:
+        """Release places of the namespace with the most until all are within the limit; among equals, the
+        ``latest`` room gets no more."""
+        rooms = self._reservations.gangs.values()
+        while (held := Counter(room.namespace for room in rooms for _ in room.places)).total() > GANG_HELD:
+            most = max(held.values())
+            largest = [room for room in rooms if room.places and held[room.namespace] == most]
+            max(largest, key=lambda room: (room is latest, len(room.places))).places.pop()
 
 
 def _kept(places: Sequence[Placement], counts: Counter[Request], nodes: list[str]) -> list[Placement]:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from extender.cluster.allocations import Placement
 from extender.cluster.assumed_pods import AssumedPods
+from extender.cluster.gang_starts import GangStarts
 from extender.dialects.pod_request import bound_request
 from extender.k8s.objects import Pod
 from extender.queues.disruptions import job_of
@@ -39,13 +40,6 @@ every 30 s."""
 _ANSWERS_KEPT = 4096
 _CYCLE = 5.0
 """Seconds from an answer to the end of the cycle in which kube-scheduler evaluates a gang's members."""
-_STARTS = 2.0
-"""Seconds from the answer about one member of a gang to the answer about the next."""
-_FRUITLESS, _CLAIMS_AGAIN = 10.0, 60.0
-"""Seconds for which other gangs wait for a gang of which no further member is bound, and seconds after the
-first of its answers until they wait for it again."""
-_CLAIMS = 256
-"""Number of gangs whose answers are remembered for this."""
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +64,7 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class GangRoom:
-    """Room for the missing members of a gang (``GangHolds``), which is held for ``seconds``.
+    """Room for the missing members of a gang in this namespace (``GangHolds``), held for ``seconds``.
 
     ``expires`` and ``searched``: in seconds of the clock; it does not expire before there is any room.
     ``lacks``: another search is needed. ``is_over``: the time has passed, so nothing is held until the gang
@@ -78,6 +72,7 @@ class GangRoom:
     """
 
     seconds: float
+    namespace: str
     expires: float = math.inf
     places: list[Placement] = field(default_factory=list)
     searched: float = -math.inf
@@ -117,14 +112,13 @@ class Reservations:
         self.changes = 0
         self.assumed = AssumedPods()
         self.gangs: dict[str, GangRoom] = {}
+        self.starts = GangStarts(lambda: self.clock())
         self._moved: dict[str, MovedRoom] = {}
         self._cycles: dict[str, GangCycle] = {}
         self._by_uid = by_uid
         self._places: defaultdict[str, dict[Reserved, _Place]] = defaultdict(dict)
         self._answers: BoundedMap[str, tuple[Pod, str, float]] = BoundedMap(_ANSWERS_KEPT, KEPT_PODS)
         self._next_expiry = math.inf
-        self._starting = "", -math.inf
-        self._claims: BoundedMap[str, tuple[int, float]] = BoundedMap(_CLAIMS)
 
     def reserve(self, uid: str, reason: Reserved, node: str) -> None:
         """Reserve a place for a known, pending pod; do nothing for any other pod."""
@@ -300,19 +294,10 @@ class Reservations:
         times += [room.expires for room in self.gangs.values() if not room.is_over]
         self._next_expiry = min(times, default=math.inf)
 
-    @property
-    def starting_gang(self) -> str:
-        """The gang whose members kube-scheduler is binding, "" if there is none."""
-        gang, until = self._starting
-        return gang if self.clock() < until else ""
-
-    def answered(self, pod: Pod, node: str, cycle: str = "", gang: str = "", running: int = 0) -> None:
+    def answered(self, pod: Pod, node: str, cycle: str = "") -> None:
         """Record that kube-scheduler will most likely bind the pod to this node. ``cycle``: the key of the
         cycle in which it evaluates the pod, "" if there is none. Only the other pods of the cycle see this
-        place as taken. ``gang``: the key of its gang if that is starting, ``running``: the number of its
-        running members."""
-        if gang:
-            self._claim(gang, running)
+        place as taken."""
         size = min(pod.size + len(node), KEPT_PODS // 16)
         self._answers.put(pod.uid, (pod, node, self.clock()), size)
         if cycle and not (bound := bound_request(pod)).problem:
@@ -320,16 +305,6 @@ class Reservations:
             members.places[pod.uid] = Placement(node, bound.request, priority=pod.priority)
             members.expires = self.expires_in(_CYCLE)
             self.changes += 1
-
-    def _claim(self, gang: str, running: int) -> None:
-        """Make other gangs wait for this one, unless answers about it have long led to no binding."""
-        now = self.clock()
-        known, since = self._claims.get(gang) or (-1, -math.inf)
-        if running > known or now - since >= _CLAIMS_AGAIN:
-            since = now
-            self._claims.put(gang, (running, since), len(gang))
-        if now - since < _FRUITLESS:
-            self._starting = gang, now + _STARTS
 
     def possibly_bound(self) -> dict[str, tuple[Pod, str]]:
         """By UID, pods that kube-scheduler may have bound while the API server was unreachable, and their

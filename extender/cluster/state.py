@@ -55,6 +55,7 @@ from extender.queues.disruptions import DisruptionLog, note_disruptions
 from extender.queues.gangs import GangTable
 from extender.queues.rights import Rights
 from extender.settings import Plain
+from extender.untrusted.bounded_cache import BoundedMap
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
@@ -64,6 +65,7 @@ from packing.policies.interface import Policy
 log = logging.getLogger(__name__)
 
 Rows = npt.NDArray[np.int64]
+_USABLE_ROWS = 64
 
 
 class _Table(Protocol):
@@ -121,6 +123,7 @@ class State:
         at = self.reservations, self.gangs, self.pods.is_bound, self.fleet.rows.__contains__
         self.gang_holds = GangHolds(*at, self._place_together)
         self.gang_answers: tuple[object, dict[object, bool]] = None, {}
+        self.usable_rows: BoundedMap[object, npt.NDArray[np.bool_]] = BoundedMap(_USABLE_ROWS)
         self.kept_by_node: dict[str, object] = {}
         self.synced: set[Kind] = set()
         self.overcommitted: set[str] = set()

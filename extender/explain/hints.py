@@ -46,6 +46,7 @@ from extender.queues.queue import QUEUE_LABEL, RESTARTABLE, SYSTEM_CLASSES
 from extender.source.workloads import SUSPENDED
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
 from extender.untrusted.visible import listed
+from extender.verbs.gang_fit import must_wait
 from packing.model.gpu_catalog import Profile, named_model, parse_profile
 from packing.model.request import Request
 
@@ -479,8 +480,8 @@ def gates_said(pod: Pod) -> Said | None:
 
 
 def describe_gang(state: State, pod: Pod) -> str:
-    """The pod's gang, the numbers of its members that run, have succeeded or are gated, and the room that is
-    held for it; "" for no gang."""
+    """The pod's gang, the numbers of its members that run, have succeeded or are gated, why it must wait, and
+    the room that is held for it; "" for no gang."""
     gang = state.gangs.gang_of(pod)
     if gang is None:
         return ""
@@ -495,7 +496,7 @@ def describe_gang(state: State, pod: Pod) -> str:
         free = max(len(members), gang.minimum - gang.succeeded) - gated
         more.append(Word.GANG_GATED(count=gated))
         more += [Word.GANG_TOO_FEW()] if free + gang.succeeded < gang.minimum else []
-    if held := state.gang_holds.describe(gang.key):
-        more.append(Word.GANG_HELD(held=held))
+    waits = "" if pod.node_name else must_wait(state, pod)
+    more += [Word.GANG_NOTE(note=note) for note in (waits, state.gang_holds.describe(gang.key)) if note]
     running, name = state.gangs.running(gang.key), shorten(gang.key, KEY)
     return str(Word.GANG(gang=name, running=running, members=len(members), more="".join(map(str, more))))

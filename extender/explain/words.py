@@ -140,7 +140,7 @@ class Word(Enum):
     GANG_UNCOUNTED = "; they start one by one, because {source}, which says how many, is not seen"
     GANG_GATED = "; {count} held by scheduling gates"
     GANG_TOO_FEW = ", so the minimum cannot run yet"
-    GANG_HELD = "; {held}"
+    GANG_NOTE = "; {note}"
 
     # Why a node does not take the pod
     NO_DEVICES = "node does not have the devices that the pod's claims request"

@@ -32,7 +32,7 @@ _COMES_WITHIN = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """A gang: its key (unique in the cluster) and the number of members that must run.
+    """A gang: its key (unique in the cluster), its namespace and the number of members that must run.
 
     ``indispensable``: keys of members without which the others are useless: if one of them is evicted, all
     are. ``words``: the pods' declaration of the gang. ``together``: number of members to place all at once or
@@ -43,6 +43,7 @@ class Gang:
 
     key: str
     minimum: int
+    namespace: str = ""
     indispensable: frozenset[str] = frozenset()
     words: GangWords = NO_WORDS
     together: int = 0
@@ -368,6 +369,7 @@ class GangTable:
         return Gang(
             key=key,
             minimum=max(minimum or 0, everybody) if whole else minimum or 0,
+            namespace=pod.namespace,
             indispensable=frozenset(members.indispensable),
             words=words,
             together=(minimum or 0) if together is None else together,

@@ -49,7 +49,6 @@ from extender.untrusted.visible import listed
 from extender.verbs.bind import Binder, expire_forever
 from extender.verbs.evaluate import Evaluation, search_devices
 from extender.verbs.filter import filter_nodes
-from extender.verbs.gang_fit import starting_gang
 from extender.verbs.preempt import GO_FOR_ANOTHER, STILL_THERE, NamedVictims, Preemption, in_words, preempt
 from extender.verbs.prioritize import LastFilter, Scored, prioritize, scored
 from extender.verbs.recheck import LONGEST, RefusalRecheck
@@ -250,8 +249,7 @@ class Engine:
 
     def _answered(self, pod: Pod, node: str) -> None:
         """Reserve the node that kube-scheduler will most likely choose."""
-        cycle, gang = self.state.gangs.cycle_of(pod), starting_gang(self.state, pod)
-        self.state.reservations.answered(pod, node, cycle, gang, self.state.gangs.running(gang))
+        self.state.reservations.answered(pod, node, self.state.gangs.cycle_of(pod))
 
     def _filtered(
         self,

@@ -74,7 +74,9 @@ REFUSED_PODS = 512
 GANG_READ, GANG_PLACED, GANG_VICTIMS, GANG_HELD = 256, 64, 256, 32
 """For a pending gang: members that are read, members that are placed in memory one by one to check whether
 all fit, and pods that it may evict for that; members beyond the limits count as fitting. The last limit is on
-the places that are held for members of all gangs together."""
+the places that are held for members of all gangs together: the namespace with the most gives up places."""
+GANG_STARTS = 8
+"""Gangs of one namespace that start or wait to start, and that other gangs wait for."""
 
 # The page at ``/``.
 PAGE_PARTS = 1024

@@ -38,7 +38,7 @@ def filter_nodes(
     evaluation = with_gang_check(state, evaluate_in_cycle(state, args.pod, request, args.names))
     fitting = evaluation.fitting
     any_fits = fitting > 0
-    if any_fits and (problem := must_wait(state, args.pod)):
+    if any_fits and (problem := must_wait(state, args.pod, remember=True)):
         return FilterResult(error=problem), evaluation
     # Forecasts of devices may be wrong: a pod with claims gets all nodes that fit.
     if settings.shortlist and any_fits and not evaluation.forecasts:

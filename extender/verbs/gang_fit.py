@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.gang_placement import WaitingMembers, grouped, place_together, waiting_members
+from extender.cluster.gang_starts import Start
 from extender.cluster.other_resources import asked_by
 from extender.cluster.state import State
 from extender.dra.pod_claims import class_resources
@@ -37,14 +38,19 @@ from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import NodeNames
 from extender.queues.gangs import Gang
 from extender.queues.rights import EvictionRules
-from extender.untrusted.limits import GANG_READ, GANG_VICTIMS
+from extender.untrusted.limits import GANG_READ, GANG_VICTIMS, KEY, shorten
 from extender.verbs.evaluate import Evaluation, Flags, codes_for, evaluate, rank_keys
 from extender.verbs.eviction.plan import plan_evictions
-from packing.fleet.feasibility import gpu_sizes
+from packing.fleet.feasibility import fits_when_empty, gpu_sizes
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
+
+_NEXT_COMES_WITHIN = 5.0
+"""Seconds from one pod of a gang to the next: controllers create them one by one, at a limited rate."""
+_KINDS = 8
+"""Different members of a gang of which it is compared where they may run."""
 
 
 def with_gang_check(state: State, evaluation: Evaluation) -> Evaluation:
@@ -75,7 +81,11 @@ def gang_may_fit(state: State, pod: Pod, request: Request) -> bool:
     now = time.time()  # permissions to evict may change without an event
     is_like_others = pod.key in state.pods and not (pod.gates or state.reservations.node_of(pod.uid))
     own = "" if is_like_others else pod.key
-    asked = gang.key, own, request, pod.spec.node_selector, pod.scheduling_constraints, int(now) // 10
+    kind = request, pod.spec.node_selector, pod.scheduling_constraints
+    needs_all = (
+        len(state.gangs.members(gang.key)) == gang.to_place
+    )  # so it does not matter which of them asks
+    asked = gang.key, own, None if needs_all else kind, int(now) // 10
     if state.gang_answers[0] != (version := state.room_version):
         state.gang_answers = version, {}
     answers = state.gang_answers[1]  # shared by all members
@@ -84,25 +94,69 @@ def gang_may_fit(state: State, pod: Pod, request: Request) -> bool:
     return answers[asked]
 
 
-def must_wait(state: State, pod: Pod) -> str:
+def must_wait(state: State, pod: Pod, *, remember: bool = False) -> str:
     """Why a member of a gang that has not started must be evaluated again later, "" for none: its job, which
-    declares how many start together, is not observed yet, or another gang is starting. Bindings are observed
-    with a delay: both might start, each with a part of the resources."""
-    if not state.gang_check or (gang := state.gangs.gang_of(pod)) is None:
-        return ""
-    if awaited := state.gangs.awaited_job(pod, time.time()):
+    declares how many start together, is not observed yet, or another gang that may need the same nodes starts
+    first (``GangStarts``). Names no gang of another namespace. ``remember``: kube-scheduler gets this answer
+    about a pod that fits, so its gang starts or waits."""
+    if state.gang_check and (awaited := state.gangs.awaited_job(pod, time.time())):
         return f"waits until Stowage sees {awaited}, which declares how many pods start together"
-    first = state.gangs.gang(state.reservations.starting_gang)
-    if first is None or first.key == gang.key or state.gangs.running(first.key) >= first.to_place:
+    if (gang := _starting_gang(state, pod)) is None:
         return ""
-    return "another gang is starting" if gang.to_place > 1 else ""
+    starts = state.reservations.starts
+    others = starts.before(gang.key, pod.priority)
+    first = next((other for other in others if _may_compete(state, gang, pod, other)), None)
+    if first is None:
+        if remember and not pod.pod_group:  # kube-scheduler starts Kubernetes's own gangs one at a time
+            starts.answered(gang.key, pod)
+        return ""
+    if remember:
+        starts.refused(gang.key, pod, first.namespace)
+    is_own = first.namespace == pod.namespace
+    return f"{shorten(first.gang, KEY) if is_own else 'a gang of another namespace'} starts first"
 
 
-def starting_gang(state: State, pod: Pod) -> str:
-    """The key of the pod's gang, until all that must start together have started; "" for other pods.
-    kube-scheduler starts Kubernetes's own gangs one at a time."""
-    gang = state.gangs.gang_of(pod) if not pod.pod_group else None
-    return gang.key if gang and state.gangs.running(gang.key) < gang.to_place > 1 else ""
+def _starting_gang(state: State, pod: Pod) -> Gang | None:
+    """The pod's gang if its members must start together, and not enough of them run."""
+    gang = state.gangs.gang_of(pod) if state.gang_check else None
+    return gang if gang and state.gangs.running(gang.key) < gang.to_place > 1 else None
+
+
+def _may_compete(state: State, gang: Gang, pod: Pod, start: Start) -> bool:
+    """Whether the other gang has not started, may start, and may use a node that the pod's gang may use.
+    Members with another scheduler or with scheduling gates do not start."""
+    first = state.gangs.gang(start.gang)
+    if first is None or state.gangs.running(first.key) >= first.to_place:
+        return False
+    room, free, gated, _ = state.gangs.still_to_start(first, first.to_place, state.pods.is_bound)
+    newest = max((member.created for member in (*room, *free, *gated)), default=0.0)
+    to_start = len(room) + sum(member.scheduler_name == start.scheduler for member in free)
+    if not newest or time.time() < newest + _NEXT_COMES_WITHIN:
+        to_start += max(first.to_place - len(room) - len(free) - len(gated), 0)
+    return to_start >= first.to_place and bool((_rows_of(state, gang, pod) & _rows_of(state, first)).any())
+
+
+def _rows_of(state: State, gang: Gang, *pods: Pod) -> Flags:
+    """(N,) the rows that would fit ``pods`` or another member with GPUs if they were empty: by its request,
+    node selector, required node affinity and tolerations. All rows if that is not known, or not soon."""
+    pods = (*pods, *state.gangs.members(gang.key))
+    members = waiting_members(pods, len(pods), state.request_of)
+    unseen = (gang.templates or gang.words.others_unlike) and len(pods) < gang.to_place
+    is_unknown = unseen or len(members) > _KINDS or any(wants_dra(state, member) for member in members)
+    rows = np.full(state.fleet.arrays.capacity, is_unknown)
+    for member in () if is_unknown else members:
+        pod, request = member.pod, member.request
+        asked = request, pod.spec.node_selector, pod.scheduling_constraints, state.nodes.changes
+        if (usable := state.usable_rows.get(asked)) is None:
+            rejection = state.node_filter(pod).rejection
+            usable = fits_when_empty(state.fleet, request)
+            usable |= fits_when_empty(state.fleet, request.stacked or request)
+            usable &= request.wants_gpu
+            for name, row in state.fleet.rows.items():
+                usable[row] = usable[row] and not rejection(state.nodes[name])
+            state.usable_rows.put(asked, usable, usable.nbytes)
+        rows |= usable
+    return rows
 
 
 def _has_a_node(state: State, pod: Pod, gang: Gang) -> bool:
@@ -237,7 +291,8 @@ def fit_together(
     def allowed(members: WaitingMembers) -> Flags:
         rows = np.arange(fleet.arrays.capacity)
         codes = codes_for(state, fleet, members.pod, members.request, rows)
-        return np.isin(codes, (Reason.FITS, Reason.PLUGIN_BUSY))
+        fits: Flags = (codes == Reason.FITS) | (codes == Reason.PLUGIN_BUSY)
+        return fits
 
     nodes, left = (supposed.nodes, supposed.left) if supposed else (state.nodes, ())
     with fleet.without(left):

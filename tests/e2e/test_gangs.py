@@ -1,8 +1,10 @@
 """A gang keeps the members that it needs, or leaves as a whole."""
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -131,6 +133,69 @@ def test_gates_that_are_lifted_one_by_one_delay_nobody(
             time.sleep(0.5)
         for name in gang:
             wait_until_running(api, name, within_s=10)
+
+
+def test_a_gang_does_not_wait_for_gangs_that_cannot_start(
+    cluster: ControlPlane, api: Api, stowage: Stowage
+) -> None:
+    """Another namespace creates four gangs a second, each with a new name. The second member of each names a
+    scheduler that does not exist. There is room for all."""
+    create_classes(api)
+    api.create_all(node(f"n{number}", {GPU: 8}, labels=H100) for number in range(24))
+    with cluster.scheduler(scheduler_configuration(stowage.url)):
+        stowage.flush(api)
+        usual = seconds_to_start(api, "usual", BATCH)
+        with half_gangs(api, BATCH):
+            urgent = [seconds_to_start(api, f"urgent-{number}", INTERACTIVE) for number in range(4)]
+            equal = [seconds_to_start(api, f"equal-{number}", BATCH) for number in range(4)]
+    assert max(urgent) < usual + 5, (usual, urgent, equal)
+    assert max(equal) < usual + 15, (usual, urgent, equal)
+
+
+def seconds_to_start(api: Api, gang: str, priority_class: str) -> float:
+    """From the creation of the gang's first pod until all run, at most 60."""
+    pods, started = members(gang, minimum=4), time.monotonic()
+    for member in pods.values():
+        member["spec"]["priorityClassName"] = priority_class
+        api.create(member)
+    for name in pods:
+        wait_until_running(api, name)
+    return time.monotonic() - started
+
+
+@contextmanager
+def half_gangs(api: Api, priority_class: str) -> Iterator[None]:
+    """Creates them in a namespace of their own, and deletes them after a while."""
+    namespace, ends = "half-gangs", threading.Event()
+    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    created: list[str] = []
+
+    def delete(left: int) -> None:
+        while len(created) > left:
+            api.delete("Pod", created.pop(0), namespace)
+
+    def create() -> None:
+        for number in count():
+            labels = {"stowage.dev/gang": f"half-{number}", "stowage.dev/gang-min": "2"}
+            for name, scheduler in ((f"first-{number}", "stowage"), (f"second-{number}", "nobody")):
+                half = pod(name, {GPU: 1}, scheduler=scheduler, priority_class=priority_class, labels=labels)
+                half["metadata"]["namespace"] = namespace
+                api.create(half)
+                created.append(name)
+            delete(80)
+            if ends.wait(0.25):
+                return
+
+    thread = threading.Thread(target=create)
+    thread.start()
+    try:
+        eventually(lambda: len(created) >= 60, within_s=60, what="gangs are created")
+        yield
+        assert thread.is_alive()
+    finally:
+        ends.set()
+        thread.join()
+        delete(0)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -179,6 +180,40 @@ def test_all_gangs_together_hold_a_limited_number_of_places(monkeypatch: pytest.
     assert len(state.reservations.gang_places(0, "")) == 1
 
 
+def test_a_namespace_gives_up_places_that_others_want(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang_placement, "GANG_HELD", 6)
+    state, _ = holding_state(*NODES, make_node("d"))
+
+    def start(namespace: str, number: int) -> None:
+        labels = {"stowage.dev/gang": f"g{number}", "stowage.dev/gang-min": "4"}
+        pods = [make_pod(f"{namespace}{number}-{i}", labels=labels) for i in range(4)]
+        pods = [replace(pod, namespace=namespace) for pod in pods]
+        state.apply([Upserted(pod) for pod in pods])
+        bind(state, pods[0], "a")
+
+    def places() -> Counter[str]:
+        rooms = state.reservations.gangs.values()
+        return Counter(room.namespace for room in rooms for _ in room.places)
+
+    for number in range(3):
+        start("x", number)
+    assert places() == {"x": 6}
+    start("y", 0)
+    assert places() == {"x": 3, "y": 3}
+    start("y", 1)
+    start("x", 3)
+    assert places() == {"x": 3, "y": 3}
+
+
+def test_nothing_is_held_for_members_of_another_scheduler() -> None:
+    pods = gang(3)
+    state, _ = holding_state(*NODES, *pods[:2], replace(pods[2], scheduler_name="nobody"))
+    bind(state, pods[0], "a")
+    assert len(free_for(state)) == 1  # the room of the second is held
+    bind(state, pods[1], "b")
+    assert free_for(state) == ["c"]
+
+
 def test_the_time_of_a_lost_member_begins_when_there_is_room_again() -> None:
     pods, busy = gang(3), make_pod("busy", 8, node_name="d")
     state, clock = holding_state(*NODES, make_node("d"), busy, *pods)
@@ -203,16 +238,6 @@ def test_a_member_that_comes_right_after_a_search_gets_room_a_second_later() -> 
     clock.now += 1
     state.apply([])
     assert free_for(state) == []
-
-
-def test_a_gang_whose_members_come_and_go_delays_others_no_longer_than_one_that_is_stuck() -> None:
-    state, clock = holding_state(*NODES)
-    delayed = 0
-    for second in range(60):
-        state.reservations.answered(OTHER, "a", gang="g", running=second // 9 % 2)
-        delayed += state.reservations.starting_gang == "g"
-        clock.now += 1
-    assert delayed < 25
 
 
 def test_events_of_other_pods_do_not_look_at_all_rooms() -> None:

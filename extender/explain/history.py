@@ -53,6 +53,7 @@ class History:
         self._thread, self._hanging = FileThread("history"), Future[Any]()
         self._hanging.cancel()
         self._failed, self._unreadable = "", 0
+        self.files_begun, self.half_file = 0, size // 8  # by this process; bytes
 
     @property
     def problem(self) -> str:
@@ -70,7 +71,7 @@ class History:
         self._said.put(key, (decision.answer, why, at), len(decision.answer) + len(why))
         self.add("decision", (pod.key, decision), at)
 
-    def add(self, kind: Literal["decision", "sample", "run"], value: object, at: float) -> None:
+    def add(self, kind: Literal["decision", "sample", "run", "ended"], value: object, at: float) -> None:
         """``at``: Unix seconds, first in every line."""
         self._queued.append({"at": at, kind: value})
 
@@ -139,6 +140,7 @@ class History:
         part = self._size // 4
         if self._files().get(self._own, 0) > part:
             self._own.rename(self._own.with_suffix(f".{time.time_ns()}.jsonl"))
+            self.files_begun += 1
         left = self._size - part
         for number, (file, size) in enumerate(self._files().items()):
             left -= size

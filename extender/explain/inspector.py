@@ -97,7 +97,8 @@ class Inspector:
         now = time()  # what is later was written while the clock was ahead
         samples = await kept.last(_SAMPLE, b'"sample":', HISTORY_RUNS, now, now - PAST)
         self.history.restore(reversed(samples))
-        self.jobs.restore(await kept.last(RUN, b'"run":', HISTORY_RUNS, now, now - PAST))
+        began = await kept.last(RUN, b'"run":', HISTORY_RUNS, now, now - PAST)
+        self.jobs.restore([*await kept.last(RUN, b'"ended":', HISTORY_RUNS, now, now - PAST), *began])
 
     def node_names(self) -> list[str]:
         return sorted(self._state.fleet.rows)

@@ -239,7 +239,7 @@ HISTORY_LINE = 64 << 10  # bytes of a line. A decision has up to 8 KiB
 HISTORY_QUEUED = 10_000  # lines queued for writing; more would mean that the disk does not respond
 HISTORY_SHOWN = 20  # decisions of one pod in one answer
 HISTORY_RUNS, JOB_RUNS = 10_000, 64
-"""Runs of pods that are remembered, and those of one job in one answer."""
+"""Runs of pods that have ended and are remembered, and runs of one job in one answer."""
 
 
 def shorten(text: str, limit: int = PROBLEM) -> str:

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from extender.explain import job_runs
 from extender.explain.answers import Run
 from extender.explain.history import History
 from extender.explain.job_runs import RUN, JobRuns
@@ -47,6 +51,95 @@ async def test_runs_outlive_a_restart(tmp_path: Path) -> None:
     await after.look(500.0, 1000.0)
     runs = [after.of_job(pod.key, None)[0] for pod in pods]
     assert [(run.start, run.end) for run in runs] == [(100.0, None), (100.0, 500.0)]
+
+
+def history_of(directory: Path, name: str = "a", size: int = 64 << 20) -> History:
+    return History(directory, size, name)
+
+
+def lines(directory: Path) -> int:
+    return sum(file.read_bytes().count(b'"at":') for file in directory.iterdir())
+
+
+async def restored(history: History) -> list[Run]:
+    return [*await history.last(RUN, b'"ended":', 10**6), *await history.last(RUN, b'"run":', 10**6)]
+
+
+async def test_more_runs_than_are_remembered_are_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_runs, "HISTORY_RUNS", 10)
+    pods = [make_pod(f"p{number}", node_name="n", started=1.0) for number in range(50)]
+    history, state = history_of(tmp_path), make_state(make_node("n"), *pods)
+    jobs = JobRuns(state, history)
+    for minute in range(5):
+        await jobs.look(60.0 * minute, 1000.0)
+        history._write()
+        assert lines(tmp_path) == 50
+    state.apply([Deleted("Pod", pods[0].key)])
+    for _ in range(3):
+        await jobs.look(600.0, 1000.0)
+        history._write()
+    assert lines(tmp_path) == 51
+    assert all(jobs.of_job(pod.key, None) for pod in pods)
+
+
+async def test_no_more_are_written_at_once_than_the_queue_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_runs, "HISTORY_QUEUED", 20)
+    history = history_of(tmp_path)
+    history._queued = deque(maxlen=20)
+    jobs = JobRuns(
+        make_state(make_node("n"), *[make_pod(f"p{n}", node_name="n") for n in range(50)]), history
+    )
+    for _ in range(6):
+        history.add("sample", {}, 0.0)
+        await jobs.look(60.0, 1000.0)
+        history._write()
+    assert len({run.uid for run in await restored(history)}) == 50
+
+
+async def test_what_goes_on_outlives_the_files_that_are_removed(tmp_path: Path) -> None:
+    """Pods come and go until the files with the beginnings of the first are removed; then nobody looks while
+    these end, and the other of two replicas reads the files."""
+    long = [make_pod(f"long{number}", node_name="n", started=5.0) for number in range(20)]
+    state, history = make_state(make_node("n"), *long), history_of(tmp_path, size=60_000)
+    jobs, other = JobRuns(state, history), JobRuns(state, history_of(tmp_path, "b", 60_000))
+    begun = 0
+    while history.files_begun < 6:
+        short = make_pod(f"short{begun}", node_name="n", started=6.0)
+        for event in (Upserted(short), Deleted("Pod", short.key)):
+            state.apply([event])
+            await jobs.look(100.0 + begun, 1e6)
+            history._write()
+        begun += 1
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 60_000
+    assert begun > 100  # the beginnings of the long ones were written again less often than this
+    other.restore(await restored(history_of(tmp_path, "b", 60_000)))
+    assert {run.end for pod in long for run in other.of_job(pod.key, None)} == {None}
+    assert all(other.of_job(pod.key, None) for pod in long)
+    state.apply([Deleted("Pod", pod.key) for pod in long])
+    await other.look(9e5, 1e6)
+    assert {run.end for pod in long for run in other.of_job(pod.key, None)} == {9e5}
+
+
+async def test_a_run_that_one_replica_saw_end_does_not_go_on(tmp_path: Path) -> None:
+    pod = make_pod("p", node_name="n", started=5.0)
+    first, second = (make_state(make_node("n"), pod) for _ in "ab")
+    history = history_of(tmp_path)
+    ones = JobRuns(first, history)
+    await ones.look(10.0, 1e6)
+    first.apply([Deleted("Pod", pod.key)])
+    await ones.look(20.0, 1e6)
+    history._write()
+    late = history_of(tmp_path, "b")
+    await JobRuns(second, late).look(21.0, 1e6)  # its watch is late
+    late._write()
+    fresh = JobRuns(make_state(make_node("n")))
+    fresh.restore(await restored(late))
+    await fresh.look(500.0, 1e6)
+    assert [run.end for run in fresh.of_job("default/p", None)] == [20.0]
 
 
 async def test_the_runs_of_a_large_job_are_bounded() -> None:

@@ -13,11 +13,11 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
-from extender.k8s.manifest import Manifest, Unreadable
+from extender.k8s.manifest import Manifest, Unreadable, is_large
 from extender.k8s.objects import JobKind, JobTemplate, PodGroup, Stage
 from extender.k8s.pod_manifest import PodManifest
 from extender.k8s.pod_templates import as_list, as_map, as_text, count_of, pod_templates
-from extender.untrusted.limits import GANG_MEMBERS, GANG_TEMPLATES
+from extender.untrusted.limits import GANG_MEMBERS, GANG_TEMPLATES, OBJECT_ENTRIES
 
 _Fields = dict[str, Any]
 
@@ -150,6 +150,9 @@ class JobManifest(Manifest, frozen=True, gc=False):
         named: list[JobKind] = [known for known in JOB_KINDS if known == self.kind]
         own = kind or named[0]
         spec, namespace = as_map(self.spec), self.metadata.namespace_or_default
+        if is_large([self.spec, self.status]):
+            problem = f"it has more than {OBJECT_ENTRIES} entries"
+            return PodGroup(own, namespace, self.metadata.name, None, problem=problem)
         size = JOB_KINDS[own].size(spec, as_map(self.status))
         return PodGroup(
             own,

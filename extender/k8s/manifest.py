@@ -24,7 +24,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta, Struct, inspect
 
-from extender.untrusted.limits import DEPTH, KEY, LISTED_NAMES, shorten
+from extender.untrusted.limits import DEPTH, KEY, LISTED_NAMES, OBJECT_ENTRIES, shorten
 from extender.untrusted.visible import visible
 
 _T = TypeVar("_T")
@@ -147,7 +147,7 @@ class Manifest(Struct, frozen=True, gc=False):
             problem = str(error)
             try:
                 value = decode(source, Any) if isinstance(source, _Json) else source
-                manifest, left_out = _repaired(_as_go_reads(value, _type_info(cls)), cls)
+                manifest, left_out = _repaired(_lenient(value, cls), cls)
             except MALFORMED:
                 raise Unreadable(problem) from None
         if not manifest.metadata.name:
@@ -242,9 +242,27 @@ def read_value(value: object, kind: type[_T]) -> _T:
     except msgspec.ValidationError:
         pass
     try:
-        return msgspec.convert(_as_go_reads(value, _type_info(kind)), kind, strict=False)
+        return msgspec.convert(_lenient(value, kind), kind, strict=False)
     except msgspec.ValidationError as error:
         raise Unreadable(decoding_problem(error)) from None
+
+
+def is_large(value: object) -> bool:
+    """Whether the lists and maps in a value have more than ``OBJECT_ENTRIES`` entries together."""
+    unread, left = [value], OBJECT_ENTRIES
+    while unread:
+        part = unread.pop()
+        if isinstance(part, dict | list):
+            left -= len(part)
+            if left < 0:
+                return True
+            unread += part.values() if isinstance(part, dict) else part
+    return False
+
+
+def _lenient(value: object, kind: type) -> object:
+    """The value as Go reads it; a large one as it is, because Python takes seconds for it."""
+    return value if is_large(value) else _as_go_reads(value, _type_info(kind))
 
 
 def _as_go_reads(value: object, expected: inspect.Type) -> object:

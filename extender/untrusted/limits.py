@@ -132,6 +132,10 @@ MOST_STEPS = 1_000_000  # steps for one pod's forecast, for any number of nodes 
 DEPTH = 64
 """Nesting depth of maps and lists from the API server, beyond which the decoder stops. A pod has 12."""
 
+OBJECT_ENTRIES = 20_000
+"""Entries of all lists and maps of a job, which counts as unreadable with more, and of an object that has an
+unreadable part, whose nulls and numbers are not converted with more. A large pod has 2,000."""
+
 # YAML of files and of requests for an explanation.
 YAML_DEPTH = 64  # nesting depth of maps and lists. A pod has 12
 YAML_NODES = 20_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -247,6 +248,7 @@ def _worked_out(
         from extender.cluster.policy_refresh import choose_node_sets_now, plan_now
         from extender.explain.answers import PodAnswer
         from extender.explain.pod import explain_each, explain_template, fits_somewhere
+        from extender.explain.start_forecast import forecast_at
 
         state = state_of(settings, dump)
         state.binds = settings.bind
@@ -263,6 +265,8 @@ def _worked_out(
         for template in templates:
             nodes = None if names is None else tuple(explain_each(state, template.pod, names))
             found = explain_template(state, template, beside, now=now) if names is None else None
+            if found and not (found.fits or found.error or found.held or found.node):
+                found = replace(found, starts=forecast_at(state, template.pod, now))
             answers.append(PodAnswer(template.workload, template.pod.key, found, nodes))
     return _answers(args, answers, outcomes), _warnings(state)
 

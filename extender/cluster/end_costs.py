@@ -23,6 +23,7 @@ from extender.cluster.demand import gpus_of, size_of
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
+from extender.k8s.pod_manifest import KUEUE_LONGEST
 from extender.untrusted.bounded_cache import BoundedMap
 from packing.fleet.arrays import Doubles, Floats
 from packing.fleet.fleet import Fleet
@@ -55,13 +56,13 @@ class EndCosts:
         fleet: Fleet,
         allocations: Allocations,
         queue_of: Callable[[Pod], str] = lambda pod: "",
-        longest_run: Callable[[Pod], float] = lambda pod: math.inf,
+        longest_run: Callable[[Pod], tuple[float, str]] = lambda pod: (math.inf, ""),
         clock: Callable[[], float] = time.time,
     ) -> None:
         """``queue_of``: the name of a pod's queue. ``longest_run``: the maximum run time in seconds that its
-        job allows. ``clock``: Unix seconds."""
+        job allows, and the field. ``clock``: Unix seconds."""
         self.enabled = False
-        self.ends, self._clock, self._queue_of = LastEnds(), clock, queue_of
+        self.ends, self.clock, self._queue_of = LastEnds(), clock, queue_of
         self._longest_run = longest_run
         self._fleet, self._allocations = fleet, allocations
         self._finished: BoundedMap[str, bool] = BoundedMap(_FINISHED)
@@ -71,7 +72,7 @@ class EndCosts:
         match event:
             case Upserted(Pod() as pod) if pod.terminated and pod.key in self.ends.running:
                 self._finished.put(pod.uid, True, len(pod.uid))
-                self.ends.leaves(pod.key, self._clock())
+                self.ends.leaves(pod.key, self.clock())
             case Upserted(Pod() as pod) if pod.terminated:
                 self._learn_from_finished(pod)
             case Upserted(Pod() as pod):
@@ -111,20 +112,28 @@ class EndCosts:
         """(S,) seconds from now until the pod ends, or from its start for a pending pod; infinite where
         unknown. ``outlives`` (S,): the fraction (0 to 1) of the pods of its kind and age that end before it
         does."""
-        now, running = self._clock(), self.ends.running.get(pod.key)
+        now, running = self.clock(), self.ends.running.get(pod.key)
         if pod.is_about_to_go(now):
             return np.full_like(outlives, max(pod.ends - now, 0.0))
         age = max(now - running.started, 0.0) if running else 0.0
         lifetime = self.ends.lifetimes.of(*(running.kinds if running else self._kinds(pod)))
         ends = lifetime.remaining(age, outlives) if lifetime else np.full_like(outlives, np.inf)
-        return np.minimum(ends, max(min(pod.deadline, self._longest_run(pod)) - age, 0.0))
+        return np.minimum(ends, max(self.limit(pod)[0] - age, 0.0))
+
+    def limit(self, pod: Pod) -> tuple[float, str]:
+        """The seconds after its start by which the pod has ended at the latest, with its grace period, and
+        the field that sets this limit; infinite and "" for none."""
+        by_label = pod.labels.get(KUEUE_LONGEST) == f"{pod.deadline:.0f}"
+        own = pod.deadline, KUEUE_LONGEST if by_label else "activeDeadlineSeconds"
+        seconds, field = min(own, self._longest_run(pod))
+        return seconds + pod.grace, field if math.isfinite(seconds) else ""
 
     def update(self) -> None:
         """Forget removed nodes and, for the costs, refresh the ages of some pods."""
         if len(self.ends.places) > 2 * len(self._fleet.rows):
             self.ends.keep(self._fleet.rows)
         if self.enabled:
-            self.ends.update(self._clock(), -(-len(self.ends.places) // _TURN))
+            self.ends.update(self.clock(), -(-len(self.ends.places) // _TURN))
 
     def __call__(self, pod: Pod) -> Floats | None:
         """Additional cost of each row, (N,) in GPUs; None if the pod's kind is unknown."""

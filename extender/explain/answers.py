@@ -140,13 +140,14 @@ NO_VERDICT = Verdict("")
 class StartForecast:
     """``half`` and ``most``: Unix seconds by which a pod starts with a probability of 0.5 and 0.9, None if no
     predictable end of a pod frees enough room. ``needs``: the first of the ``ends`` pods that must end on
-    ``node`` before."""
+    ``node`` before, ``limits``: the fields that set their latest ends."""
 
     half: float | None
     most: float | None
     node: str = ""
     needs: tuple[str, ...] = ()
     ends: int = 0
+    limits: tuple[str, ...] = ()
 
     def text(self, now: float) -> str:
         """The forecast as a sentence."""
@@ -154,7 +155,9 @@ class StartForecast:
             return str(Word.NEVER_STARTS())
         most = Word.WITHIN(span=_span(self.most - now)) if self.most is not None else Word.AT_SOME_TIME()
         more = Word.AND_MORE(count=self.ends - len(self.needs)) if self.ends > len(self.needs) else ""
-        once = Word.ONCE_ENDED(pods=", ".join(self.needs), more=more, node=self.node) if self.needs else ""
+        by = Word.BY_LIMIT(fields=", ".join(self.limits)) if self.limits else ""
+        pods = ", ".join(self.needs)
+        once = Word.ONCE_ENDED(pods=pods, more=more, node=self.node, by=by) if self.needs else ""
         return str(Word.STARTS(half=_span(self.half - now), most=most, once=once))
 
 

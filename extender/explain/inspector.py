@@ -36,7 +36,7 @@ from extender.explain.needs import asked_text
 from extender.explain.node import NodeView, view_node
 from extender.explain.overview import overview
 from extender.explain.pod import explain, explain_each, explain_template
-from extender.explain.start_forecast import StartForecasts
+from extender.explain.start_forecast import StartForecasts, forecast_new
 from extender.explain.words import Word
 from extender.k8s.objects import Pod
 from extender.settings import Settings
@@ -198,6 +198,8 @@ class Inspector:
         if nodes is None:
             candidates = await candidates_of(self._state, template.pod)
             found = explain_template(self._state, template, beside, candidates, time(), self._settings)
+            if not (found.fits or found.error or found.held or found.node):
+                found = replace(found, starts=await forecast_new(self._state, template.pod, time()))
             return PodAnswer(template.workload, template.pod.key, found)
         starts = range(0, len(nodes), _EXPLAINED_AT_ONCE)
         blocks = (

@@ -110,8 +110,10 @@ def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:
 
 
 def whose_end(state: State, pod: Pod, request: Request, names: Sequence[str]) -> Pod | None:
-    """The first pod found on these nodes whose end frees enough room for the pod."""
-    tried = islice(_holders_on(state, pod, request, names), _TRIED)
+    """The first pod found on these nodes whose end frees enough room for the pod; preferably one that must
+    end soon."""
+    tried = [*islice(_holders_on(state, pod, request, names), _TRIED)]
+    tried.sort(key=lambda two: two[0].started + state.end_costs.limit(two[0])[0])
     ends = (other for other, held in tried if _fits_without(state, pod, request, other.node_name, held))
     return next(ends, None)
 

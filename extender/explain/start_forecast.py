@@ -14,7 +14,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -42,6 +42,8 @@ MOST_PODS, MOST_ROWS = 64, 256
 """Pending pods that are forecast, and nodes that are looked at for each."""
 MOST_JUDGED = 4096
 """Pods whose first forecast is remembered until they start."""
+_BEFORE = 15
+"""Maximum number of pending pods before the one of ``forecast_new``."""
 _NAMED = 3
 """Maximum number of pods named that must end first."""
 
@@ -116,6 +118,31 @@ class StartForecasts:
                 del self._judged[uid]
 
 
+async def forecast_new(state: State, pod: Pod, now: float) -> StartForecast | None:
+    """The forecast for a pod that does not exist, after the most urgent pending pods, by limits of running
+    pods. None for a pod of a gang, and without such limits."""
+    pod, _ = state.admission.as_created(pod)
+    running = map(state.pods.get, state.end_costs.ends.running)
+    if state.gangs.gang_of(pod) or not any(other and state.end_costs.limit(other)[1] for other in running):
+        return None
+    pending = (other for other in pods_waiting_for_devices(state) if other.unscheduled and not other.gates)
+    before = [other for other in pending if other.priority >= pod.priority and other.key != pod.key]
+    made = await _Forecaster(state, now, Stretch()).forecasts([*before[:_BEFORE], pod])
+    forecast = made.get(pod.uid)
+    return forecast if forecast and forecast.half is not None else None
+
+
+def forecast_at(state: State, pod: Pod, now: float) -> StartForecast | None:
+    """``forecast_new`` at the time of a file, which becomes that of the state. If the pod would have started
+    since then, the times count from today."""
+    state.end_costs.clock = lambda: now
+    made = asyncio.run(forecast_new(state, pod, now))
+    if made is None or made.half is None or made.half > time.time():
+        return made
+    late = time.time() - now
+    return replace(made, half=made.half + late, most=made.most and made.most + late)
+
+
 class _Forecaster:
     """The forecasts of one moment."""
 
@@ -182,8 +209,11 @@ class _Forecaster:
     def _forecast(self, start: Start) -> StartForecast:
         spec = self._state.fleet.specs[start.row] if start.row >= 0 else None
         half, most = map(self._known, self._stretch.times(start, self._now))
-        needs = tuple(shorten(key, KEY) for key in start.needs[:_NAMED])
-        return StartForecast(half, most, shorten(spec.name, KEY) if spec else "", needs, len(start.needs))
+        named = start.needs[:_NAMED]
+        pods = filter(None, map(self._state.pods.get, named))
+        fields = dict.fromkeys(self._state.end_costs.limit(pod)[1] for pod in pods)
+        node, needs = shorten(spec.name, KEY) if spec else "", tuple(shorten(key, KEY) for key in named)
+        return StartForecast(half, most, node, needs, len(start.needs), tuple(filter(None, fields)))
 
     def _known(self, seconds: float) -> float | None:
         return self._now + seconds if math.isfinite(seconds) else None

@@ -264,7 +264,8 @@ class Word(Enum):
     WITHIN = "within {span}"
     AT_SOME_TIME = "at an unknown time"
     AND_MORE = " and {count} more"
-    ONCE_ENDED = ", once {pods}{more} have ended on {node}"
+    ONCE_ENDED = ", once {pods}{more} have ended on {node}{by}"
+    BY_LIMIT = " (limit: {fields})"
 
     # Why one node is better than another
     ONLY_NODE = "the only node that fits"

@@ -248,6 +248,7 @@ class Pod(_Memo):
     started: float = 0.0  # when kubelet accepted it; 0 where unknown
     finished: float = 0.0  # when the containers of a terminated pod ended; 0 where unknown
     deadline: float = math.inf  # activeDeadlineSeconds
+    grace: float = 0.0  # seconds from the deadline, or a deletion, until kubelet kills it
     is_service: bool = False  # restartPolicy: Always, so it ends only when it is deleted
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)  # all of them: budgets may select by any

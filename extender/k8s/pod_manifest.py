@@ -112,7 +112,8 @@ class PodManifest(Manifest, frozen=True, gc=False):
             created=unix_seconds(metadata.creationTimestamp),
             started=unix_seconds(status.startTime),
             finished=_finished(status),
-            deadline=_deadline(spec.activeDeadlineSeconds, labels.get(_KUEUE_LONGEST, "")),
+            grace=max(float(_GRACE if (grace := spec.terminationGracePeriodSeconds) is None else grace), 1.0),
+            deadline=_deadline(spec.activeDeadlineSeconds, labels.get(KUEUE_LONGEST, "")),
             is_service=spec.restartPolicy == "Always",
             annotations=annotations,
             labels=labels,
@@ -185,7 +186,9 @@ def _reason(conditions: Iterable[_Condition], kind: str, status: str) -> tuple[s
     return "", 0.0
 
 
-_KUEUE_LONGEST = "kueue.x-k8s.io/max-exec-time-seconds"
+_GRACE = 30
+"""Seconds (``DefaultTerminationGracePeriodSeconds`` of k8s.io/api core/v1)."""
+KUEUE_LONGEST = "kueue.x-k8s.io/max-exec-time-seconds"
 
 
 def _deadline(limit: int | None, longest: str) -> float:

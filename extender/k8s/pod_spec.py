@@ -92,6 +92,7 @@ class PodSpecManifest(Struct, frozen=True, gc=False):
     preemptionPolicy: str = ""
     restartPolicy: str = ""
     activeDeadlineSeconds: Int | None = None
+    terminationGracePeriodSeconds: Int | None = None
     schedulingGroup: _SchedulingGroup = _SchedulingGroup()
     schedulingGates: tuple[_SchedulingGate, ...] = ()
     affinity: AffinityManifest = AffinityManifest()

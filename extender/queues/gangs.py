@@ -26,6 +26,8 @@ from extender.k8s.pod_groups import NATIVE
 from extender.queues.gang_words import KUEUE_WORKLOAD, NO_WORDS, GangWords, words_of
 from extender.untrusted.limits import GANG_MEMBERS
 
+_FIELD = {"KueueWorkload": "maximumExecutionTimeSeconds"}
+"""The field with the maximum run time; of other jobs ``activeDeadlineSeconds``."""
 _COMES_WITHIN = 10.0
 """Seconds within which a job must be observed after its first pod: its watch may lag behind."""
 
@@ -173,13 +175,16 @@ class GangTable:
             return ""
         return gang.uncounted if 0 <= now - pod.created < _COMES_WITHIN else ""
 
-    def longest_run(self, pod: Pod) -> float:
-        """Maximum run time of the pod in seconds, by its job or its Kueue Workload."""
+    def longest_run(self, pod: Pod) -> tuple[float, str]:
+        """Maximum run time of the pod in seconds, by its job or its Kueue Workload, and the field."""
         words = words_of(pod) or NO_WORDS
         named = [(kind, words.object or words.name) for kind in words.pod_groups]
         named.append(("KueueWorkload", pod.annotations.get(KUEUE_WORKLOAD, "")))
         groups = (self._pod_groups.get((kind, f"{pod.namespace}/{name}")) for kind, name in named)
-        return min((group.longest for group in groups if group), default=math.inf)
+        limits = (
+            (group.longest, _FIELD.get(group.kind, "activeDeadlineSeconds")) for group in groups if group
+        )
+        return min(limits, default=(math.inf, ""))
 
     def cycle_of(self, pod: Pod) -> str:
         """Key of the pods that kube-scheduler evaluates in one cycle, before it binds any of them: those of a

@@ -133,7 +133,7 @@ def test_nothing_is_taken_before_both_lists_are_complete() -> None:
 def test_the_age_of_a_pod_that_ran_before_the_first_lists_counts(first: str) -> None:
     state = State(POLICIES["best-fit"]())
     state.allocations.deferred = True
-    state.end_costs._clock = lambda: 1e9
+    state.end_costs.clock = lambda: 1e9
     started, half = 1e9 - 6600, np.array([0.5])
     pod = replace(make_pod("p", 3, node_name="a"), phase="Running", started=started, deadline=7200.0)
     node, nodes = Upserted(make_node("a")), Listed("Node", frozenset({"a"}))

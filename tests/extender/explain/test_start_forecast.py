@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from extender.cluster.end_costs import EndCosts
 from extender.cluster.factory import state_of
 from extender.explain.answers import StartForecast
-from extender.explain.start_forecast import INTERVAL, StartForecasts
+from extender.explain.start_forecast import INTERVAL, StartForecasts, forecast_at
 from extender.k8s.job_kinds import JobManifest
 from extender.k8s.objects import Deleted, Listed, Owner, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
@@ -79,11 +80,45 @@ def test_what_has_run_for_an_hour_ends_soon():
     assert found.half < cluster.now + 0.4 * HOUR
 
 
-def test_a_deadline_bounds_what_is_not_known():
+def test_a_deadline_and_the_grace_period_after_it_bound_what_is_not_known():
+    cluster = Cluster(history=0)
+    cluster.runs("batch", deadline=600.0, grace=40.0)
+    cluster.now += 100
+    found = cluster.forecast(cluster.waits("next"))
+    assert (found.half, found.most) == (cluster.now + 540.0, cluster.now + 540.0)
+    assert found.limits == ("activeDeadlineSeconds",)
+    assert "have ended on a (limit: activeDeadlineSeconds)." in found.text(cluster.now)
+
+
+@pytest.mark.parametrize(("written", "grace"), [(None, 30.0), (600, 600.0), (0, 1.0), (-5, 1.0)])
+def test_the_grace_period_of_a_pod(written, grace):
+    spec = {} if written is None else {"terminationGracePeriodSeconds": written}
+    assert PodManifest.from_value({"metadata": {"name": "p"}, "spec": spec}).record().grace == grace
+
+
+def test_a_pod_of_a_file_starts_when_the_limit_of_a_running_pod_is_over():
     cluster = Cluster(history=0)
     cluster.runs("batch", deadline=600.0)
-    found = cluster.forecast(cluster.waits("next"))
-    assert found.most == cluster.now + 600.0
+    late = time.time() - cluster.now  # the file is old: the times count from today
+    found = forecast_at(cluster.state, make_pod("next", 8, uid=""), cluster.now)
+    assert found is not None
+    assert found.half == pytest.approx(cluster.now + 600 + late, rel=0, abs=60)
+    assert found.limits == ("activeDeadlineSeconds",)
+
+
+def test_what_waits_with_a_higher_priority_starts_before_a_pod_of_a_file():
+    cluster = Cluster(history=0)
+    cluster.runs("batch", deadline=600.0)
+    cluster.waits("urgent", priority=9, deadline=300.0)
+    found = forecast_at(cluster.state, make_pod("next", 8, uid=""), cluster.now)
+    assert found is not None
+    assert found.needs == ("default/batch", "default/urgent")
+
+
+def test_without_a_limit_nothing_is_said_of_a_pod_of_a_file():
+    cluster = Cluster(history=0)
+    cluster.runs("batch")
+    assert forecast_at(cluster.state, make_pod("next", 8, uid=""), cluster.now) is None
 
 
 @pytest.mark.parametrize(
@@ -103,13 +138,16 @@ def test_the_limit_of_a_job_bounds_what_is_not_known(kind, spec, words):
     manifest = JobManifest.from_value({"kind": kind, "metadata": metadata, "spec": spec})
     cluster.state.apply([Upserted(manifest.record("KueueWorkload" if kind == "Workload" else None))])
     cluster.state.apply([Upserted(replace(cluster.runs("batch"), **words))])
-    assert cluster.forecast(cluster.waits("next")).most == cluster.now + 600.0
+    found = cluster.forecast(cluster.waits("next"))
+    assert (found.most, found.limits) == (cluster.now + 600.0, (*spec.get("runPolicy", spec),))
 
 
 def test_the_limit_of_a_pod_that_kueue_admits_counts():
     label = {"kueue.x-k8s.io/max-exec-time-seconds": "600"}
     manifest = {"metadata": {"name": "p", "labels": label}, "spec": {"activeDeadlineSeconds": 900}}
-    assert PodManifest.from_value(manifest).record().deadline == 600.0
+    pod = PodManifest.from_value(manifest).record()
+    assert pod.deadline == 600.0
+    assert EndCosts(Cluster().state.fleet, Cluster().state.allocations).limit(pod) == (630.0, *label)
     label["kueue.x-k8s.io/max-exec-time-seconds"] = "10m"
     assert PodManifest.from_value(manifest).record().deadline == 900.0
 

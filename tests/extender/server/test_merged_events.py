@@ -105,7 +105,7 @@ def _changes(what: str, pod: Pod, value: object) -> dict[str, object]:
 def state() -> tuple[State, list[str]]:
     made, bound = State(POLICIES["best-fit"]()), list[str]()
     made.pods.on_bound = lambda pod: bound.append(pod.uid)
-    made.disruptions._now = made.end_costs._clock = made.pods.now = lambda: NOW
+    made.disruptions._now = made.end_costs.clock = made.pods.now = lambda: NOW
     made.reservations.clock = lambda: 0.0
     return made, bound
 

@@ -142,14 +142,10 @@ def behind_service(rest: RestClient, namespace: str | None, token: str, asks_in:
     name = f"service {found.namespace}/{found.name}"
     proxy = f"/api/v1/namespaces/{found.namespace}/services/{found.scheme}:{found.name}:{found.port}/proxy"
     may_ask = not token and found.namespace == (namespace or NAMESPACE)
-    headers = {_TOKEN: f"Bearer {token}"} if token else {}
-
-    prefix = ""
+    headers, prefix = {_TOKEN: f"Bearer {token}"} if token else {}, ""
 
     def ask(method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        return rest.send(
-            method, proxy + prefix + path, _ANSWER_SECONDS, body, headers, at_most=SERVICE_ANSWER + 1
-        )
+        return rest.send(method, proxy + prefix + path, _ANSWER_SECONDS, body, headers, SERVICE_ANSWER + 1)
 
     def send(method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         nonlocal prefix
@@ -171,8 +167,9 @@ def _viewer_token(rest: RestClient, namespace: str, service: str, asks_in: str) 
     namespace ``asks_in`` if the user may not have the other one. Raises ``NotAsked`` and ``NO_ANSWER``."""
     spec = {"audiences": [AUDIENCE], "expirationSeconds": TOKEN_SECONDS}
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-    accounts = {VIEWER: ""} | ({f"{VIEWER}-{asks_in}": f"/namespaces/{asks_in}"} if asks_in else {})
-    reasons = []
+    accounts, reasons = {VIEWER: ""}, list[str]()
+    if asks_in:
+        accounts[f"{VIEWER}-{asks_in}"] = f"/namespaces/{asks_in}"
     for account, prefix in accounts.items():
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{quote(account, safe='')}/token"
         try:

@@ -34,6 +34,7 @@ class RetryOrder:
         if self._ends == math.inf:
             self.interrupted(now)
         if now >= self._ends:
+            self._tried.clear()
             return False
         if any(self._goes_first(other, pod) for other in failed):
             return True

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from extender.cluster.census import Team, gpus_by_team
 from extender.cluster.state import State
-from extender.untrusted.limits import KEY, shorten
+from extender.untrusted.limits import KEY, TEAMS, shorten
 
 _HOUR = 3600
 _GONE = 24 * _HOUR
@@ -31,10 +31,13 @@ class TeamUse:
         now = time.monotonic()
         for team in self.gpus.keys() | gpus.keys():
             mean = (self.gpus.get(team, 0.0) + gpus.get(team, 0.0)) / 2
+            if team not in self.gpu_seconds and len(self.gpu_seconds) >= TEAMS:
+                team = team._replace(namespace="")
             self.gpu_seconds[team] += mean * (now - self._counted)
         self.gpus, self._counted = gpus, now
         seen = self._seen | dict.fromkeys((pod.namespace for pod in self._state.pods.values()), now)
-        self._seen = {name: at for name, at in seen.items() if now - at < _GONE}
+        known = {team.namespace for team in self.gpu_seconds}
+        self._seen = {name: at for name, at in seen.items() if now - at < _GONE and name in known}
         for team in [t for t in self.gpu_seconds if t.namespace and t.namespace not in self._seen]:
             del self.gpu_seconds[team]
 

@@ -234,6 +234,7 @@ KEPT_PODS = 4 << 20
 the latest pods are always kept."""
 DISRUPTIONS = 2048
 """Remembered disruptions of pods, over all jobs. Even with the longest names they fit into one ConfigMap."""
+TEAMS = 4096  # namespaces, by queue and GPU model, whose GPU time is counted for a day; others count as one
 DECISION = 8 << 10
 """Characters for the decisions of one pod, on average over the number of pods in the settings."""
 

@@ -22,7 +22,7 @@ MOST_KINDS = 512
 them."""
 MOST_SHARING_RESOURCES = 255
 """Maximum number of resources that count the shares of GPUs: ``NodeArrays.sharing`` is a byte."""
-_MOST_ALLOWED_BYTES = 1 << 20
+MOST_ALLOWED_BYTES = 1 << 20
 """Approximate memory limit of the texts kept by the cached answers of ``Names.allowed``."""
 
 
@@ -122,7 +122,7 @@ class Names:
         key = self.grown, request.models, request.products, request.mode, number
         if (found := self._allowed.get(key)) is None:
             self._allowed_bytes += _size(request)
-            if self._allowed_bytes > _MOST_ALLOWED_BYTES:
+            if self._allowed_bytes > MOST_ALLOWED_BYTES:
                 self._allowed.clear()
                 self._allowed_bytes = _size(request)
             found = np.array([_allows(request, kind) for kind in self.kinds], np.uint8)

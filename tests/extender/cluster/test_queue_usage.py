@@ -159,3 +159,18 @@ async def test_teams_keep_the_hours_of_pods_that_have_gone(monkeypatch: pytest.M
     clock[0] += 86_400
     await teams.count()
     assert {team.namespace for team in teams.gpu_seconds} == {"ml"}  # nothing runs in the other
+
+
+async def test_namespaces_beyond_a_number_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.cluster.team_use.TEAMS", 10)
+    state = make_state(make_node("n", 8))
+    teams = TeamUse(state)
+    for day in range(5):
+        pods_here = [make_pod(f"p{n}", 1, node_name="n") for n in range(6)]
+        here = [replace(pod, namespace=f"ns{day}-{pod.name}") for pod in pods_here]
+        state.apply([*map(Upserted, here)])
+        await teams.count()
+        await teams.count()
+        state.apply([Deleted("Pod", pod.key) for pod in here])
+    assert len(teams.gpu_seconds) <= 11
+    assert any(not team.namespace and seconds > 0 for team, seconds in teams.gpu_seconds.items())

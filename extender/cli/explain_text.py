@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from time import time
 from typing import TYPE_CHECKING
 
-from extender.untrusted.visible import columns, joined, wrapped
+from extender.untrusted.visible import columns, joined, many, wrapped
 
 if TYPE_CHECKING:
     from extender.explain.answers import (
@@ -53,7 +53,9 @@ def render(explanation: Explanation, *, verbose: bool = False, width: int = 0) -
         "Ruled out before Stowage is called:": _counts(explanation.passed_over),
     }
     unknown = sum(explanation.unknown.values())
-    head = f"It fits on {fits or 'none'} of {nodes} nodes" + (f", unknown for {unknown}" if unknown else "")
+    head = f"It fits on {fits or 'none'} of {many(nodes, 'node')}" + (
+        f", unknown for {unknown}" if unknown else ""
+    )
     if explanation.unchecked:
         head += f" (without checking its {', '.join(explanation.unchecked)})"
     if (fits or unknown) and not verdict.decides:
@@ -82,7 +84,7 @@ def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = Fal
             said = "; ".join(filter(None, (answer.advice, cost)))
         rows.append((answer.node, answer.reason, said))
     counts = Counter(answer.fits for answer in answers)
-    head = f"{pod} fits on {counts[True] or 'none'} of {len(answers)} nodes"
+    head = f"{pod} fits on {counts[True] or 'none'} of {many(len(answers), 'node')}"
     head += f", unknown for {counts[None]}" if counts[None] else ""
     return joined([head, *(columns(rows, indent="  ", width=width) if rows else [])])
 

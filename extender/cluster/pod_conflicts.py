@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 
 from extender.cluster.state import State
 from extender.k8s.objects import Node, Pod
@@ -11,13 +12,13 @@ from extender.k8s.objects import Node, Pod
 
 class PodConflicts:
     """Running pods with which a pod must not share a domain, because of its own anti-affinity or theirs, and
-    those of which it needs the claim."""
+    those of which it needs the claim. ``gone``: the UIDs of pods that do not count."""
 
-    def __init__(self, state: State, pod: Pod) -> None:
+    def __init__(self, state: State, pod: Pod, gone: Collection[str] = ()) -> None:
         self._by_domain: defaultdict[tuple[str, str], list[Pod]] = defaultdict(list)
         own, pods = pod.scheduling_constraints.anti_affinity, state.pods
         others = pods.values() if own else (pods[key] for key in pods.anti_affine)
-        for other in (other for other in others if other.node_name and other.uid != pod.uid):
+        for other in (other for other in others if other.node_name and other.uid not in (pod.uid, *gone)):
             labels, theirs = state.nodes.labels_of(other.node_name), other.scheduling_constraints
             keys = [term.key for term in own if term.selects(other.namespace, other.labels)]
             keys += [t.key for t in theirs.anti_affinity if t.selects(pod.namespace, pod.labels)]
@@ -27,6 +28,7 @@ class PodConflicts:
         self._keys = {key for key, _ in self._by_domain}
         names = pod.volume_claims
         self._users = [user for name in names for user in state.admission.users_of_one(pod, name)]
+        self._users = [user for user in self._users if user.uid not in gone]
 
     def on(self, node: Node) -> list[Pod]:
         domains = ((key, node.labels.get(key, "")) for key in self._keys)

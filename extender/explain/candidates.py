@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -50,10 +50,10 @@ class Candidates:
     first what they have too little of even without pods.
     """
 
-    def __init__(self, state: State, pod: Pod) -> None:
+    def __init__(self, state: State, pod: Pod, gone: Collection[str] = ()) -> None:
         pod, _ = state.admission.as_created(pod)
         self._state, self._pod, self._asked = state, pod, asked_by(pod)
-        self._volumes, self._conflicts = state.admission.volumes_of(pod), PodConflicts(state, pod)
+        self._volumes, self._conflicts = state.admission.volumes_of(pod), PodConflicts(state, pod, gone)
         self._filters: dict[tuple[Rule, ...], NodeFilter] = {}
         self._filter = self._without(())
         self._resources = uncounted_resources(pod)

@@ -96,7 +96,8 @@ def nearest_name(name: str, known: Collection[str], cutoff: float = 0.75) -> str
     for ``NVIDIA-A100-80GB-PCI`` an A100, although an H100 differs in fewer letters."""
     candidates = [shorten(text, 256) for text in islice(known, 4 * LISTED_NAMES)]
     longer = [candidate for candidate in candidates if name and name.lower() in candidate.lower()]
-    near = longer or get_close_matches(shorten(name, 256), candidates, n=8, cutoff=cutoff)
+    begun = [candidate for candidate in longer if candidate.lower().startswith(name.lower())]
+    near = begun or get_close_matches(shorten(name, 256), candidates, n=8, cutoff=cutoff) or longer
     words = _words(name)
     return max(near, key=lambda candidate: len(words & _words(candidate)), default="")
 

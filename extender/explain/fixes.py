@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
 from extender.explain.words import Said, Word
-from extender.k8s.objects import Pod
+from extender.k8s.objects import Node, Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """``pod``: with another template, which the members of its gang get, too; None for the same. ``nodes``:
+    as they would be, by their names now. ``gone``: pods that leave. ``among``: the nodes that it concerns."""
+
+    pod: Pod | None = None
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    gone: tuple[Pod, ...] = ()
+    among: Collection[str] = ()
 
 
 class Fix(NamedTuple):
     """A change, as a line to paste or a command. ``pod``: the pod after it, None if it changes something
-    else. ``then``: what it achieves; ``later``: it comes after the first fix of the list."""
+    else; ``change``: after which the pod must fit, None if that is not promised, or was found by trying.
+    ``then``: what it achieves; ``later``: it comes after the first fix of the list; ``tried``: the pod fits
+    after it."""
 
     said: Said
     pod: Pod | None = None
+    change: Change | None = None
     then: Said | None = None
     later: bool = False
+    tried: bool = False
 
     @property
     def text(self) -> str:

@@ -43,9 +43,9 @@ def asked_text(request: Request, others: Mapping[str, str]) -> str:
     """The request in one line; ``others``: amounts that Stowage does not place by."""
     texts: list[object] = []
     if cpu := request.cpu_milli:
-        texts.append(Word.CPUS(count=_number(cpu / 1000), s="s" * (cpu > 1000)))
+        texts.append(cpus_said(cpu))
     if request.memory_mib:
-        texts.append(_size(request.memory_mib, Word.MEMORY_MIB, Word.MEMORY_GIB))
+        texts.append(memory_said(request.memory_mib))
     texts += [
         Word.DEVICES(count=n, what=shorten(name, KEY)) for name, n in request.devices[:LISTED_NAMES] if n
     ]
@@ -67,6 +67,16 @@ def asked_text(request: Request, others: Mapping[str, str]) -> str:
     texts += [Word.ISLAND()] if request.island else []
     texts += [f"{n} {name}" if n[:1].isdigit() else f"{name} {n}" for name, n in others.items() if n]
     return ", ".join(map(str, texts))
+
+
+def cpus_said(milli: int) -> Said:
+    """So many CPUs."""
+    return Word.CPUS(count=_number(milli / 1000), s="s" * (milli > 1000))
+
+
+def memory_said(mib: int) -> Said:
+    """So much memory."""
+    return _size(mib, Word.MEMORY_MIB, Word.MEMORY_GIB)
 
 
 def _size(mib: int, small: Word, large: Word) -> Said:

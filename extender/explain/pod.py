@@ -40,7 +40,7 @@ from extender.explain.hints import (
 )
 from extender.explain.needs import asked_text, asks, missing_needs
 from extender.explain.options import Placement, compared, option_on
-from extender.explain.room import evictions_for, fit_at_once
+from extender.explain.room import evictions_for, missing_members
 from extender.explain.rule_changes import lacking
 from extender.explain.verdict import (
     RANKS,
@@ -52,6 +52,7 @@ from extender.explain.verdict import (
     of_finding,
     with_layout_change,
 )
+from extender.explain.what_if import fit_at_once
 from extender.explain.words import Said, Word
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import Bytes, NodeNames
@@ -158,10 +159,10 @@ def _explain(
     settings: Settings | None,
     mends: int = _MENDS,
 ) -> Explanation:
-    return _explained(state, pod, candidates, now, settings, mends)[0]
+    return explained(state, pod, candidates, now, settings, mends)[0]
 
 
-def _explained(
+def explained(
     state: State,
     pod: Pod,
     candidates: Candidates | None,
@@ -197,6 +198,7 @@ def _explained(
         found = _with_next(asked, decide(asked, findings), mends)
         found = with_layout_change(asked, found)
         evictions = None if found.said.word is Word.TOO_LARGE else evictions
+        notes += _gang_fits(state, pod, request) if now is not None else ()
     notes += [finding for finding in findings if finding is not found.finding]
     notes += _share_instead(state, pod, request, candidates, explanation)
     if request.wants_gpu or pod.spec.claims:
@@ -220,6 +222,14 @@ def _explained(
         verdict=found.verdict(),
         plain=is_plain and Word.NO_GPU in words and words <= _PLAIN,
     ), found
+
+
+def _gang_fits(state: State, pod: Pod, request: Request) -> Iterator[Finding]:
+    """How many members of the pod's gang fit, if they are alike."""
+    gang = state.gangs.gang_of(pod) if state.gang_check else None
+    if gang and (missing := missing_members(state, pod)) > 1:
+        fit = fit_at_once(state, pod, request, missing)
+        yield Finding(Word.GANG_FITS(missing=missing, fit=fit or "none", s="s" * (fit < 2)))
 
 
 def _shown(findings: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -298,7 +308,7 @@ def _with_next(asked: Question, found: Conclusion, mends: int) -> Conclusion:
         return found
     keeps_rules = mended.spec is asked.pod.spec
     candidates = asked.candidates if keeps_rules else None
-    _, then = _explained(asked.state, mended, candidates, asked.now, asked.settings, mends - 1)
+    _, then = explained(asked.state, mended, candidates, asked.now, asked.settings, mends - 1)
     return and_then(found, then)
 
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 
-from extender.cluster.gang_placement import WaitingMembers, waiting_members
+from extender.cluster.gang_placement import waiting_members
 from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.permitted_rows import PermittedRows
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError, effective_requests
 from extender.explain.answers import Actor, EvictionOption, Evictions, EvictorMode, NeedKind, Refusal
-from extender.explain.fixes import Fix
+from extender.explain.fixes import Change, Fix
+from extender.explain.needs import cpus_said, memory_said
+from extender.explain.what_if import allocations_of, fit_at_once, fitting_after
 from extender.explain.words import Word
+from extender.inventory.cloud_labels import INSTANCE_TYPE
 from extender.inventory.devices import LAYOUT_LABEL
+from extender.inventory.node_state import copy_of
+from extender.k8s.affinity import PINNED_OWNERS
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, milli, whole
 from extender.protocol.node_names import NodeNames
 from extender.queues.rights import WhyNot
 from extender.settings import Mode, Settings
+from extender.trial.cluster_pods import reserves_only
 from extender.trial.mig_search import gpus_asked, open_candidate, possible_changes, would_change
 from extender.trial.room_by_moves import (
     asked_together,
@@ -30,20 +36,21 @@ from extender.trial.room_by_moves import (
     starting_together,
     would_make_room,
 )
-from extender.untrusted.limits import GANG_PLACED, GANG_READ, KEY, LISTED_NAMES, shorten
+from extender.untrusted.limits import GANG_READ, KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import listed
 from extender.verbs.evaluate import dra_resources, reason_on
 from extender.verbs.eviction.node_pods import gpus_held
 from extender.verbs.eviction.plan import EvictionPlan, gpu_hours, losses, plan_evictions, rules_for
 from extender.verbs.eviction.promising import promising_nodes
-from extender.verbs.gang_fit import Supposed, fit_together, gang_may_fit, gang_would_fit, wants_dra
+from extender.verbs.gang_fit import Supposed, gang_may_fit, gang_would_fit, wants_dra
+from packing.fleet.feasibility import copies_that_fit
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.plan.move_rule import MoveRule
 
-_TRIED, _LAYOUTS = 24, 256
-"""Maximum number of pods tried on other nodes, and of nodes tried with another MIG layout."""
+_TRIED, _GANG_TRIED, _NODES, _LAYOUTS = 24, 256, 8, 256
+"""Maximum number of pods and of nodes tried, and of nodes tried with another MIG layout."""
 _WHO = {"on": Word.MOVES_BY_EVICTOR, "recommend": Word.LET_MOVE}
 _EMPTIED = 2000
 """Maximum number of pods removed to test whether a gang would fit without them."""
@@ -90,18 +97,6 @@ def layout_change_for(state: State, pod: Pod, settings: Settings | None, now: fl
     return Fix(Word.GIVE_LAYOUT(node=name, layout=layout, label=LAYOUT_LABEL))
 
 
-def fit_at_once(state: State, pod: Pod, request: Request, count: int) -> int:
-    """Number of ``count`` such pods that fit now by GPUs, CPU and memory, 0 if unknown."""
-    waiting = WaitingMembers(pod, request)
-    least, most = 0, 0 if wants_dra(state, waiting) else min(count, GANG_PLACED)
-    with state.fleet_view_for(pod) as fleet:
-        while least < most:
-            half = (least + most + 1) // 2
-            fits = fit_together(state, fleet, [replace(waiting, count=half)])
-            least, most = (half, most) if fits else (least, half - 1)
-    return least
-
-
 def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:
     """Whether the evictor moves others for pods that start together."""
     requests = asked_together(state, pods)
@@ -109,49 +104,171 @@ def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:
     return mode_for(state, pods[0], settings) if serves else "off"
 
 
-def whose_end(state: State, pod: Pod, request: Request, names: Sequence[str]) -> Pod | None:
-    """The first pod found on these nodes whose end frees enough room for the pod; preferably one that must
-    end soon."""
-    tried = [*islice(_holders_on(state, pod, request, names), _TRIED)]
-    tried.sort(key=lambda two: two[0].started + state.end_costs.limit(two[0])[0])
-    ends = (other for other, held in tried if _fits_without(state, pod, request, other.node_name, held))
-    return next(ends, None)
+def ends(state: State, pod: Pod, request: Request, names: Sequence[str]) -> Iterator[Fix]:
+    """Pods whose end frees enough room for a pod that starts by itself, on one of these nodes: one pod,
+    preferably one that must end soon, else all that can end on a node; or the pod that this one replaces."""
+    held = list(islice(_holders_on(state, pod, request, names), _TRIED))
+    held.sort(key=lambda two: two[0].started + state.end_costs.limit(two[0])[0])
+    able = [(other, taken) for other, taken in held if _can_end(pod, other)]
+    replaced = [(other, taken) for other, taken in held if _replaces(pod, other)]
+
+    def enough(pods: Sequence[tuple[Pod, Allocation]]) -> list[Pod]:
+        found = (o for o, taken in pods if _fits_without(state, pod, request, o.node_name, taken))
+        return list(islice(found, 1))
+
+    if first := enough(able):
+        yield _wait_for(first)
+    elif old := enough(replaced):
+        yield _rollout(old)
+    else:
+        for node in dict.fromkeys(other.node_name for other, _ in able):
+            pods = [(other, taken) for other, taken in able if other.node_name == node]
+            if len(pods) > 1 and _fits_without(state, pod, request, node, *(taken for _, taken in pods)):
+                yield _wait_for([other for other, _ in pods])
+                return
+
+
+def gang_ends(state: State, pod: Pod, request: Request, names: Sequence[str], missing: int) -> Iterator[Fix]:
+    """The pods of few nodes whose end frees enough room for a gang with ``missing`` members."""
+    pods = dict[str, list[Pod]]()
+    for other, _ in islice(_holders_on(state, pod, request, names), _GANG_TRIED):
+        pods.setdefault(other.node_name, []).append(other)
+    able = [node for node, holders in pods.items() if all(_can_end(pod, other) for other in holders)]
+    gone: list[Pod] = []
+    for node in sorted(able, key=lambda node: len(pods[node]))[:_NODES]:
+        if fit_at_once(state, pod, request, 1, tuple(allocations_of(state, pods[node]))):
+            gone += pods[node]
+        if fit_at_once(state, pod, request, missing, tuple(allocations_of(state, gone))) == missing:
+            yield _wait_for(gone)
+            return
+    old = [other for holders in pods.values() for other in holders if _replaces(pod, other)]
+    if old and fit_at_once(state, pod, request, missing, tuple(allocations_of(state, old))) == missing:
+        yield _rollout(old)
+
+
+def _wait_for(pods: Sequence[Pod]) -> Fix:
+    return _once_gone(Word.WAIT_END if len(pods) == 1 else Word.WAIT_ENDS, pods)
+
+
+def _rollout(old: Sequence[Pod]) -> Fix:
+    of_ray = old[0].owner is not None and old[0].owner.kind == "RayCluster"
+    return _once_gone(Word.ROLLOUT_OF_RAY if of_ray else Word.ROLLOUT, old)
+
+
+def _once_gone(word: Word, pods: Sequence[Pod]) -> Fix:
+    nodes = list(dict.fromkeys(other.node_name for other in pods))
+    named = listed([shorten(other.key, KEY) for other in pods], _NAMED)
+    said = word(pods=named, node=" and ".join(shorten(node, KEY) for node in nodes))
+    return Fix(said, change=Change(gone=tuple(pods), among=nodes))
+
+
+def _can_end(pod: Pod, other: Pod) -> bool:
+    """Whether another pod may end while this one is pending."""
+    return not (_is_pinned(other) or reserves_only(other) or _replaces(pod, other))
+
+
+def _is_pinned(pod: Pod) -> bool:
+    return pod.owner is not None and pod.owner.kind in PINNED_OWNERS
+
+
+def _replaces(pod: Pod, other: Pod) -> bool:
+    """Whether a controller replaces the other pod by this one, so that it runs until this one does."""
+    new, old = pod.owner, other.owner
+    if new is None or old is None or pod.namespace != other.namespace or new == old or new.kind != old.kind:
+        return False
+    if new.kind == "RayCluster":  # of a RayService: named after it and five random characters
+        names = [re.fullmatch("(.+)-[a-z0-9]{5}", owner.name) for owner in (new, old)]
+        return bool(names[0] and names[1] and names[0][1] == names[1][1])
+    return new.kind == "ReplicaSet" and new.name.rpartition("-")[0] == old.name.rpartition("-")[0]
+
+
+def added_nodes(state: State, pod: Pod, request: Request, names: Sequence[str]) -> Iterator[Fix]:
+    """As many more nodes like the first of these that, once its pods have gone, would take the pod, as its
+    gang lacks."""
+    gang = state.gangs.gang_of(pod) if state.gang_check else None
+    missing = missing_members(state, pod) if gang and gang.to_place > 1 else 1
+    for name in names[:_NODES]:
+        if (node := state.nodes.get(name)) is None:
+            continue
+        new, gone = copy_of(node, f"{name}-new"), tuple(_leaving(state, name))
+        change: Change | None = Change(nodes={name: new}, gone=gone, among=(name,))
+        count = 1
+        if missing > 1:
+            if change is None or not fitting_after(state, pod, change, with_gang=False):
+                continue
+            each = _copies(state, request, name, gone, missing)
+            rest = missing - fit_at_once(state, pod, request, missing)
+            if not each or rest <= 0:
+                continue
+            count, change = -(-rest // each), None
+        machine = node.labels.get(INSTANCE_TYPE, "")
+        what = Word.OF_TYPE(type=shorten(machine, KEY)) if machine else ""
+        said = (Word.ADD_NODE if count == 1 else Word.ADD_NODES)(count=count, node=name, type=what)
+        yield Fix(said, change=change)
+        return
+
+
+def _leaving(state: State, node: str) -> Iterator[Pod]:
+    """The pods of a node that another node like it would not have."""
+    return (other for other in state.pods.on_node(node) if not _is_pinned(other))
+
+
+def _copies(state: State, request: Request, name: str, gone: Sequence[Pod], most: int) -> int:
+    """Number of such pods that a node would take without the pods that are ``gone``."""
+    with state.fleet.without(tuple(allocations_of(state, gone))):
+        copies = copies_that_fit(state.fleet, request)
+    return 1 if copies is None else min(int(copies[state.fleet.rows[name]]), most)
+
+
+def missing_members(state: State, pod: Pod) -> int:
+    """Number of members of the pod's gang that must still start; 0 if they have different requests, or some
+    are gated, so that no room is enough."""
+    gang = state.gangs.gang_of(pod)
+    if gang is None:
+        return 1
+    others = state.gangs.still_to_start(gang, gang.to_place, state.pods.is_bound, but=pod.key)
+    kinds = {state.request_or_none(member) for member in (pod, *others.free[:GANG_READ])}
+    too_few = others.gated and 1 + len(others.free) < others.missing
+    return max(others.missing, 1) if len(kinds) == 1 and not too_few else 0
 
 
 def _fits_without(state: State, pod: Pod, request: Request, node: str, *left: Allocation) -> bool:
-    """Whether the pod, and its gang as a whole, fits on the node without the allocations ``left``."""
-    if reason_on(state, pod, request, node, without=left) is not Reason.FITS:
-        return False
-    return not state.gang_check or gang_would_fit(state, pod, request, Supposed(state.nodes, left))
+    """Whether the pod would fit on the node without the allocations ``left``."""
+    return reason_on(state, pod, request, node, without=left) is Reason.FITS
 
 
-def others_without_gpus(state: State, pod: Pod, request: Request, refusal: Refusal) -> Fix | None:
-    """Pods without GPUs that hold the missing CPU or memory of the nearest node; None if moving them would
-    not suffice. Pods of DaemonSets and static pods are not moved."""
+def pods_without_gpus(state: State, pod: Pod, request: Request, refusal: Refusal) -> Iterator[Fix]:
+    """Pods without GPUs that hold the missing CPU or memory of the nearest node: those that can move, else
+    those of DaemonSets."""
     kinds = (need.kind for need in refusal.lacks)
     lacking = next((kind for kind in kinds if kind in (NeedKind.CPU, NeedKind.MEMORY)), None)
-    held = held_without_gpus(state, refusal.nearest) if lacking else []
-    left = (taken for _, taken in held)
-    if not held or not _fits_without(state, pod, request, refusal.nearest, *left):
-        return None
-    is_cpu = lacking is NeedKind.CPU
-    sizes = {other.key: taken.cpu_milli if is_cpu else taken.memory_mib for other, taken in held}
-    total = sum(sizes.values())
-    holds = Word.CPUS(count=f"{total / 1000:g}", s="s" * (total != 1000))
-    largest = sorted(sizes, key=lambda key: (-sizes[key], key))
-    named = listed([shorten(key, KEY) for key in largest], _NAMED)
-    amount = holds if is_cpu else Word.MEMORY_GIB(count=total >> 10)
-    return Fix(Word.MOVE_WITHOUT_GPUS(node=refusal.nearest, amount=amount, pods=named))
+    for word, held in (
+        (Word.MOVE_WITHOUT_GPUS, held_without_gpus(state, refusal.nearest)),
+        (Word.DAEMONSETS_HOLD, held_without_gpus(state, refusal.nearest, pinned=True)),
+    ):
+        left = (taken for _, taken in held)
+        if not lacking or not held or not _fits_without(state, pod, request, refusal.nearest, *left):
+            continue
+        is_cpu = lacking is NeedKind.CPU
+        sizes = {other.key: taken.cpu_milli if is_cpu else taken.memory_mib for other, taken in held}
+        total = sum(sizes.values())
+        largest = sorted(sizes, key=lambda key: (-sizes[key], key))
+        named = listed([shorten(key, KEY) for key in largest], _NAMED)
+        amount = cpus_said(total) if is_cpu else memory_said(total)
+        change = Change(gone=tuple(other for other, _ in held), among=(refusal.nearest,))
+        yield Fix(word(node=refusal.nearest, amount=amount, pods=named), change=change)
+        return
 
 
-def held_without_gpus(state: State, node: str) -> list[tuple[Pod, Allocation]]:
-    """Movable pods without GPUs on a node, and the resources that they hold."""
+def held_without_gpus(state: State, node: str, *, pinned: bool = False) -> list[tuple[Pod, Allocation]]:
+    """Pods without GPUs on a node that can move, or that are ``pinned`` to it (DaemonSets, static pods), and
+    the resources that they hold."""
     return [
         (pod, taken)
         for pod in state.pods.on_node(node)
         if (taken := state.allocations.allocation_of(pod.key))
         and not taken.has_gpus
-        and not (pod.owner and pod.owner.kind in ("DaemonSet", "Node"))
+        and _is_pinned(pod) == pinned
     ]
 
 

@@ -35,15 +35,18 @@ from packing.model.request import Request
 
 _OWN_TAINTS = "node.kubernetes.io/"
 """Kubernetes sets these on nodes that are not ready or under pressure: tolerating them does not help."""
-_STARTING = re.compile("not-?ready|uninitiali[sz]ed|unregistered|startup|ignore-taint", re.IGNORECASE)
-"""In the keys of taints that agents of a node and cloud providers remove once they are up: CSI and CNI
-drivers, cloud-provider, Karpenter, the cluster autoscaler."""
+_STARTING = re.compile(
+    "not-?ready|uninitiali[sz]ed|unregistered|startup|ignore-taint|^readiness.k8s.io/|runtime-required|queued",
+    re.IGNORECASE,
+)
+"""In taints that agents of a node and cloud providers remove once they are up: CSI and CNI drivers,
+cloud-provider, Karpenter, the cluster autoscaler, node-readiness-controller, Skyhook, queued provisioning."""
 _NAMED = 3
 _GROUPS = 16
 """Maximum number of groups of nodes behind the same rules that are tried, the fewest rules first."""
 
 
-class Change(NamedTuple):
+class Way(NamedTuple):
     """A change that opens a node to a pod, and the changed pod; ``counted``: it is sufficient."""
 
     said: Said
@@ -54,12 +57,13 @@ class Change(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RuleChange:
     """Nodes that a ``way`` past ``rules`` opens, and that would take the pod: now (``fits``), or once their
-    pods have gone (``full``). ``node``: one of them. ``doubt``: why it is not known whether they would.
-    ``starts``: the node does not take it yet because it has just been made."""
+    pods have gone (``full``). ``node``: one of them; ``pod``: changed. ``doubt``: why it is not known whether
+    they would. ``starts``: the node does not take it yet because it has just been made."""
 
     rules: tuple[Rejection, ...]
     node: Node
     way: Said
+    pod: Pod
     fits: tuple[str, ...]
     full: int
     doubt: str = ""
@@ -67,11 +71,13 @@ class RuleChange:
     counted: bool = True
     likeness: float = 0.0
 
-    def order(self) -> tuple[bool, int, bool, int, int, float]:
-        """Changes that help now first, then fewest rules, then the same selection, then most nodes."""
+    def order(self) -> tuple[bool, int, bool, int, float, int, int]:
+        """Changes that help now first, then fewest rules, then the same selection, then fewest taints, then
+        the most similar labels, then most nodes."""
         selects_others = any(rule.rule in (Rule.OTHER_SELECTOR, Rule.OTHER_AFFINITY) for rule in self.rules)
-        most = -len(self.fits), -self.full, -self.likeness
-        return not self.fits, len(self.rules), selects_others, *most
+        added = len(self.pod.scheduling_constraints.tolerations)
+        most = -round(self.likeness, 2), -len(self.fits), -self.full
+        return not self.fits, len(self.rules), selects_others, added, *most
 
 
 class StillRefused(NamedTuple):
@@ -105,17 +111,20 @@ def try_rule_changes(
             codes, rows = evaluation.codes[start:end], evaluation.rows[start:end]
             why = lacking(some) if len(some) == len(nodes) else _refused(state, request, codes, rows)
             refused.append(StillRefused(rules, nodes[0], why))
+            if why.kind == Reason.UNHEALTHY_GPU.name and _is_starting(state, pod, nodes[0]):
+                way = changes_for(state, pod, rules, nodes[0])
+                found.append(RuleChange(rules, nodes[0], way.said, way.pod, (), len(nodes), counted=False))
             continue
         node = nodes[int(np.argmax(kinds[of_kind]))]
         way = changes_for(state, pod, rules, node)
         opened = _opened(candidates, way.pod, node, every, (fits, full, may_fit)[of_kind])
         if node.name in opened:
-            starts = any(_starts(state, pod, node, taint) for taint in untolerated(pod, node.taints))
+            starts = _is_starting(state, pod, node)
             at_once, later = (tuple(opened), 0) if of_kind == 0 else ((), len(opened))
             unknown = shorten(doubt) if of_kind == 2 else ""
             likeness = _likeness(pod.spec.node_selector, node)
             what = at_once, later, unknown, starts, way.counted, likeness
-            found.append(RuleChange(rules, node, way.said, *what))
+            found.append(RuleChange(rules, node, way.said, way.pod, *what))
     return _best(found), refused
 
 
@@ -175,11 +184,14 @@ def _refused(state: State, request: Request, codes: Codes, rows: Rows) -> Refusa
 
 
 def _likeness(selected: Pairs, node: Node) -> float:
+    """How similar the node's labels are to the selected ones; a value is nearest to one that contains it."""
     pairs = [(shorten(value, KEY), shorten(node.labels.get(key, ""), KEY)) for key, value in selected]
-    return sum(SequenceMatcher(None, *pair).ratio() for pair in pairs)
+    return sum(
+        1 if has and asked in has else SequenceMatcher(None, asked, has).ratio() for asked, has in pairs
+    )
 
 
-def changes_for(state: State, pod: Pod, rules: Sequence[Rejection], node: Node) -> Change:
+def changes_for(state: State, pod: Pod, rules: Sequence[Rejection], node: Node) -> Way:
     """The changes that get the pod past these rules to the node."""
     said, changed, counted = None, pod, True
     for rule in rules:
@@ -187,13 +199,13 @@ def changes_for(state: State, pod: Pod, rules: Sequence[Rejection], node: Node) 
         said = Word.BOTH(first=said, second=way.said) if said else way.said
         changed, counted = way.pod, counted and way.counted
     assert said is not None  # there is a rule
-    return Change(said, changed, counted)
+    return Way(said, changed, counted)
 
 
-def _change_for(state: State, pod: Pod, node: Node, rejection: Rejection) -> Change:
+def _change_for(state: State, pod: Pod, node: Node, rejection: Rejection) -> Way:
     match rejection.rule:
         case Rule.CORDONED:
-            return Change(Word.UNCORDON(node=node.name), pod)
+            return Way(Word.UNCORDON(node=node.name), pod)
         case Rule.NOT_TOLERATED:
             return _tolerating(state, pod, node)
         case Rule.OTHER_SELECTOR:
@@ -201,14 +213,14 @@ def _change_for(state: State, pod: Pod, node: Node, rejection: Rejection) -> Cha
     return _with_affinity_of(pod, node)
 
 
-def _tolerating(state: State, pod: Pod, node: Node) -> Change:
+def _tolerating(state: State, pod: Pod, node: Node) -> Way:
     taints = [taint for taint in untolerated(pod, node.taints) if taint.key != CORDON.key]
     rules = pod.scheduling_constraints
     added = (Toleration(t.key, "Equal" if t.value else "Exists", t.value, t.effect) for t in taints)
     rules = replace(rules, tolerations=(*rules.tolerations, *added))
     changed = replace(pod, scheduling_constraints=rules)
     if any(taint.key.startswith(_OWN_TAINTS) for taint in taints):
-        return Change(Word.SEE_TAINT(node=node.name), changed, counted=False)
+        return Way(Word.SEE_TAINT(node=node.name), changed, counted=False)
     starting = [taint for taint in taints if _starts(state, pod, node, taint)]
     lasting = [taint for taint in taints if taint not in starting]
     keys = shorten(", ".join(taint.key for taint in starting[:_NAMED]), KEY)
@@ -222,7 +234,11 @@ def _tolerating(state: State, pod: Pod, node: Node) -> Change:
     if starting:
         wait = Word.WAIT_START(node=node.name, keys=keys)
         said = Word.BOTH(first=wait, second=said) if lasting else wait
-    return Change(said, changed)
+    return Way(said, changed)
+
+
+def _is_starting(state: State, pod: Pod, node: Node) -> bool:
+    return any(_starts(state, pod, node, taint) for taint in untolerated(pod, node.taints))
 
 
 def _starts(state: State, pod: Pod, node: Node, taint: Taint) -> bool:
@@ -232,14 +248,14 @@ def _starts(state: State, pod: Pod, node: Node, taint: Taint) -> bool:
         return False
     pool = node.labels.get("karpenter.sh/nodepool")
     if pool is None or node.labels.get("karpenter.sh/initialized") == "true":
-        return bool(_STARTING.search(taint.key))
+        return bool(_STARTING.search(f"{taint.key}={taint.value}"))
     alike = (o for o in state.nodes.values() if o.labels.get("karpenter.sh/nodepool") == pool)
     ready = (other for other in alike if other.labels.get("karpenter.sh/initialized") == "true")
     lasting = {taint.key for other in ready for taint in other.taints}
     return taint.key not in lasting | extended_resources(pod)
 
 
-def _with_selector_of(state: State, pod: Pod, node: Node) -> Change:
+def _with_selector_of(state: State, pod: Pod, node: Node) -> Way:
     """The selector changed to match the node."""
     selected, labels = pod.spec.node_selector, node.labels
     wrong = [pair for pair in selected if labels.get(pair[0]) != pair[1]]
@@ -248,27 +264,27 @@ def _with_selector_of(state: State, pod: Pod, node: Node) -> Change:
     if any(pair in of_class for pair in wrong):
         rest = tuple(pair for pair in selected if pair not in of_class)
         without = _selecting(replace(pod, runtime_class=""), rest)
-        return Change(Word.LEAVE_OUT_RUNTIME(name=pod.runtime_class), without, counted=False)
+        return Way(Word.LEAVE_OUT_RUNTIME(name=pod.runtime_class), without, counted=False)
     rest = tuple((key, labels[key]) for key, _ in selected if key in labels)
     named = ", ".join(shorten(f"{key}={value}", KEY) for key, value in (wrong or selected)[:_NAMED])
     if len(wrong) < len(selected) and not any(key in labels for key, _ in wrong):
-        return Change(Word.LEAVE_OUT_LABELS(labels=named), _selecting(pod, rest))
+        return Way(Word.LEAVE_OUT_LABELS(labels=named), _selecting(pod, rest))
     if rest and len(selected) <= _NAMED:
-        return Change(writing("nodeSelector", dict(rest)), _selecting(pod, rest))
-    return Change(Word.LEAVE_OUT_SELECTOR(labels=named), _selecting(pod, ()))
+        return Way(writing("nodeSelector", dict(rest)), _selecting(pod, rest))
+    return Way(Word.LEAVE_OUT_SELECTOR(labels=named), _selecting(pod, ()))
 
 
 def _selecting(pod: Pod, selector: Pairs) -> Pod:
     return replace(pod, spec=replace(pod.spec, node_selector=selector))
 
 
-def _with_affinity_of(pod: Pod, node: Node) -> Change:
+def _with_affinity_of(pod: Pod, node: Node) -> Way:
     terms = pod.scheduling_constraints.node_affinity or ()
     fails = list(dict.fromkeys(unmet(pod, node)))
     texts = (f"{r.key} {r.operator} {', '.join(r.values)}".rstrip() for r in fails)
     asked = shorten(" or ".join(dict.fromkeys(texts)), KEY)
     if len(fails) != 1:
-        return Change(Word.CHANGE_AFFINITY(asked=f" ({asked})" if asked else ""), _with_terms(pod, None))
+        return Way(Word.CHANGE_AFFINITY(asked=f" ({asked})" if asked else ""), _with_terms(pod, None))
     key = fails[0].key
     value = node.labels.get(key, "") if fails[0].operator == "In" else ""
     instead = (NodeSelectorRequirement(key, "In", (value,)),) if value else ()
@@ -276,7 +292,7 @@ def _with_affinity_of(pod: Pod, node: Node) -> Change:
     said = Word.LEAVE_OUT_AFFINITY(asked=asked)
     if value:
         said = Word.REPLACE_AFFINITY(key=key, value=shorten(value, KEY), asked=asked)
-    return Change(said, changed)
+    return Way(said, changed)
 
 
 def _replaced(

@@ -7,40 +7,41 @@ a misspelled name, then a taint, a label or a model; last that all allowed nodes
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
 from extender.dialects.pod_request import DEVICE_MEMORY
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.explain.answers import EvictionOption, Evictions, Need, NeedKind, Refusal, Verdict
 from extender.explain.candidates import Candidates, Rejection, uncordoned
 from extender.explain.corrections import asking_instead
-from extender.explain.fixes import Finding, Fix, Rank
-from extender.explain.needs import reduced, replicas_given
+from extender.explain.fixes import Change, Finding, Fix, Rank
+from extender.explain.needs import cpus_said, memory_said, reduced, replicas_given
 from extender.explain.room import (
+    added_nodes,
+    ends,
+    gang_ends,
     gang_fits_when_empty,
+    held_without_gpus,
     layout_change_for,
-    others_without_gpus,
+    missing_members,
+    pods_without_gpus,
     room_by_others,
-    whose_end,
 )
 from extender.explain.rule_changes import RuleChange, StillRefused, changes_for, try_rule_changes
+from extender.explain.what_if import kept
 from extender.explain.words import ADVICE, Said, Word
-from extender.inventory.node_state import copy_of
 from extender.k8s.node_filter import Rule
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
-from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import listed, many
 from extender.verbs.evaluate import evaluate, hosts_when_empty, reason_on
-from extender.verbs.gang_fit import Supposed, gang_would_fit
-from packing.fleet.feasibility import eviction_may_help, fits_when_empty, reason_on_row
+from packing.fleet.feasibility import eviction_may_help, reason_on_row
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -144,13 +145,13 @@ def decide(asked: Question, findings: Sequence[Finding]) -> Conclusion:
         return Conclusion(_TOO_LARGE.said, tuple(_smaller(asked, largest)), largest, _TOO_LARGE)
     if finding := next(filter(None, said), None):
         return of_finding(finding)
-    instead = (*(_change_fix(asked, change) for change in changes[:_WAYS]), *_other_resources(asked, first))
+    instead = *_opening(asked, changes), *_other_resources(asked, first)
     if starting := next((len(change.fits) for change in changes if change.fits and change.starts), 0):
         return Conclusion(Word.STARTING(nodes=many(starting, "node"), are=_are(starting)), instead)
     if first and rank <= TOO_SMALL:
-        smaller = (*_smaller(asked, first), *instead) if rank == TOO_SMALL else None
-        fixes = tuple(_ways_when_full(asked, first, changes)) if smaller is None else smaller
-        return Conclusion(_refused(asked, first), fixes, first)
+        fixes = _smaller(asked, first) if rank == TOO_SMALL else _ways_when_full(asked, first, changes)
+        more = instead if rank == TOO_SMALL else ()
+        return Conclusion(_refused(asked, first), (*kept(asked.state, asked.pod, fixes), *more), first)
     if finding := by_rank.get(Rank.RULE):
         return _by_rule(asked, finding, refused if not changes else None, instead)
     if changes:
@@ -250,7 +251,7 @@ def _needs(refusal: Refusal) -> str:
 
 def _smaller(asked: Question, refusal: Refusal) -> Iterator[Fix]:
     """The largest request that the nearest node can meet, and further obstacles there."""
-    needs = _too_small(refusal)
+    needs = [_without_pinned(asked.state, need, refusal.nearest) for need in _too_small(refusal)]
     if less := [_at_most(need) for need in needs if need.total]:
         then = _then(asked, reduced(asked.request, needs), refusal.nearest)
         amounts = " and ".join(map(str, less))
@@ -260,6 +261,16 @@ def _smaller(asked: Question, refusal: Refusal) -> Iterator[Fix]:
     for need in needs:
         if not need.total:
             yield Fix(Word.NOT_REPORTED(what=need.what, node=refusal.nearest))
+
+
+def _without_pinned(state: State, need: Need, node: str) -> Need:
+    """The need, with the total that the node has beside DaemonSets and static pods."""
+    held = [taken for _, taken in held_without_gpus(state, node, pinned=True)]
+    if need.kind is NeedKind.CPU:
+        return replace(need, total=max(need.total - sum(taken.cpu_milli for taken in held), 0))
+    if need.kind is NeedKind.MEMORY:
+        return replace(need, total=max(need.total - sum(taken.memory_mib for taken in held), 0))
+    return need
 
 
 def _then(asked: Question, request: Request | None, node: str) -> Said | None:
@@ -276,9 +287,9 @@ def _then(asked: Question, request: Request | None, node: str) -> Said | None:
 def _at_most(need: Need) -> str | Said:
     match need.kind:
         case NeedKind.CPU:
-            return Word.CPUS(count=f"{need.total / 1000:g}", s="s" * (need.total != 1000))
+            return cpus_said(need.total)
         case NeedKind.MEMORY:
-            return Word.MEMORY_GIB(count=need.total >> 10)
+            return memory_said(need.total)
         case NeedKind.GPU_MEMORY:
             return Word.GIB_OF_A_GPU(count=need.total >> 10)
         case NeedKind.EACH_GPU:
@@ -294,16 +305,30 @@ def _change_fix(asked: Question, change: RuleChange) -> Fix:
     """How to get past rules, how many nodes would then accept the pod, and what they would allocate."""
     if not change.counted:
         return Fix(change.way)
-    count = len(change.fits) or change.full
+    count, state, gang = len(change.fits) or change.full, asked.state, asked.state.gangs.gang_of(asked.pod)
+    is_whole = bool(change.fits) and state.gang_check and gang is not None and gang.to_place > 1
     word = Word.ACCEPTS if change.fits else Word.ACCEPTS_FULL
     then = (Word.ACCEPTS_PERHAPS if change.doubt else word)(
         nodes=many(count, "node"),
-        what=_who_fits(asked, change)(),
+        what=(Word.WHOLE_GANG if is_whole else Word.IT)(),
         are=_are(count),
         doubt=change.doubt,
         given=_parts_given(asked, change),
     )
-    return Fix(change.way, then=then)
+    opened = {change.node.name: uncordoned(change.node)}
+    trial = Change(change.pod, opened, among=change.fits) if change.fits and not change.doubt else None
+    return Fix(change.way, change=trial, then=then, tried=not is_whole)
+
+
+def _opening(asked: Question, changes: Sequence[RuleChange]) -> Iterator[Fix]:
+    """The changes of rules that are enough; for a gang else the first one together with more nodes."""
+    state, nothing = asked.state, True
+    for fix in kept(state, asked.pod, (_change_fix(asked, change) for change in changes[:_WAYS])):
+        nothing = False
+        yield fix
+    for change in changes[:1] if nothing else ():
+        for more in added_nodes(state, change.pod, asked.request, [change.node.name]):
+            yield Fix(Word.BOTH(first=change.way, second=more.said))
 
 
 def _parts_given(asked: Question, change: RuleChange) -> str:
@@ -315,22 +340,6 @@ def _parts_given(asked: Question, change: RuleChange) -> str:
         return ""
     everywhere = count == len(change.fits)
     return str(Word.THERE_GETS(given=most) if everywhere else Word.SOME_GET(count=count, given=most))
-
-
-def _who_fits(asked: Question, change: RuleChange) -> Word:
-    """The pod, or for a pod of a gang, whether the whole gang would fit with these nodes."""
-    state, pod = asked.state, asked.pod
-    gang = state.gangs.gang_of(pod)
-    if not change.fits or not state.gang_check or gang is None or gang.to_place < 2:
-        return Word.IT
-    labels = dict(pod.spec.node_selector)
-    opened = {}
-    for name in change.fits:
-        node = uncordoned(state.nodes[name])
-        opened[name] = replace(node, taints=(), labels={**node.labels, **labels})
-    nodes = ChainMap(opened, dict(state.nodes))
-    whole = gang_would_fit(state, pod, asked.request, Supposed(nodes))
-    return Word.WHOLE_GANG if whole else Word.SINGLE_MEMBERS
 
 
 def _other_resources(asked: Question, first: Refusal | None) -> Iterator[Fix]:
@@ -360,12 +369,11 @@ def _are(count: int) -> str:
 
 def _ways_when_full(asked: Question, first: Refusal, changes: Sequence[RuleChange]) -> Iterator[Fix]:
     """Wait for an eviction; open a node; wait for a pod that moves or ends, or evict it; add a node."""
-    is_gang = first.kind == Reason.GANG_DOES_NOT_FIT.name
-    if is_gang or asked.now is not None:
-        fits_empty = gang_fits_when_empty(asked.state, asked.pod, asked.request)
-        if is_gang or not fits_empty:
-            yield from _ways_for_gang(asked, changes, fits_empty=fits_empty)
-            return
+    state, pod, request = asked.state, asked.pod, asked.request
+    gang = state.gangs.gang_of(pod) if state.gang_check else None
+    if gang is not None and gang.to_place > 1:
+        yield from _ways_for_gang(asked, first, changes)
+        return
     found = asked.evictions or Evictions()
     best = next(iter(found.best), None)
     acts = best is not None and (best.acts == "kube-scheduler" or found.evictor == "on")
@@ -375,51 +383,40 @@ def _ways_when_full(asked: Question, first: Refusal, changes: Sequence[RuleChang
     elif best and acts:
         yield Fix(Word.WAIT_EVICTION(actor=_ACTORS[best.acts], pods=_pods(best)))
     for change in changes:
-        if change.fits and [rule.rule for rule in change.rules] == [Rule.CORDONED]:
+        starts = not change.counted and change.full
+        if starts or (change.fits and [rule.rule for rule in change.rules] == [Rule.CORDONED]):
             yield _change_fix(asked, change)
-    yield from _others_in_the_way(asked, first, best)
+    if asked.now is not None and (moves := room_by_others(state, pod, asked.settings, asked.now)):
+        yield moves
+    elif not (best and best.leaving):
+        names = [name for name in asked.candidates.names if name not in asked.candidates.used_up]
+        yield from ends(state, pod, request, names)
+    yield from pods_without_gpus(state, pod, request, first)
     if best and best.pods and not acts:
         yield Fix(Word.EVICT(pods=_pods(best), by=Word.BY_EVICTOR() if best.other_nodes else ""))
-    if first.kind != Word.NO_DEVICES.name and _would_take_it_empty(asked, first.nearest):
-        yield Fix(Word.ADD_NODE(node=first.nearest))
+    if first.kind != Word.NO_DEVICES.name:
+        yield from added_nodes(state, pod, request, [first.nearest])
 
 
-def _others_in_the_way(asked: Question, first: Refusal, best: EvictionOption | None) -> Iterator[Fix]:
-    """Pods whose move or end would free enough room."""
-    moves, ends = None, None
+def _ways_for_gang(asked: Question, first: Refusal, changes: Sequence[RuleChange]) -> Iterator[Fix]:
+    """Open nodes; wait for pods that move or end; add nodes; make the gang smaller."""
+    state, pod, request = asked.state, asked.pod, asked.request
+    nothing = True
     if asked.now is not None:
-        names = [name for name in asked.candidates.names if name not in asked.candidates.used_up]
-        moves = room_by_others(asked.state, asked.pod, asked.settings, asked.now)
-        ends = None if moves else whose_end(asked.state, asked.pod, asked.request, names)
-    if moves:
-        yield moves
-    elif ends:
-        yield Fix(Word.WAIT_END(pod=shorten(ends.key, KEY), node=shorten(ends.node_name, KEY)))
-    elif (
-        not (best and best.leaving) and first.lacks and all(need.asked <= need.total for need in first.lacks)
-    ):
-        yield Fix(Word.WAIT_ENDS(node=first.nearest))
-    if others := others_without_gpus(asked.state, asked.pod, asked.request, first):
-        yield others
-
-
-def _ways_for_gang(asked: Question, changes: Sequence[RuleChange], *, fits_empty: bool) -> Iterator[Fix]:
-    state, pod = asked.state, asked.pod
-    tried = changes if asked.now is not None else ()
-    if enough := next((change for change in tried if _who_fits(asked, change) is Word.WHOLE_GANG), None):
-        yield _change_fix(asked, enough)
-    elif asked.now is not None and (moves := room_by_others(state, pod, asked.settings, asked.now)):
-        yield moves
-    yield Fix(Word.ADVICE(advice=ADVICE[Reason.GANG_DOES_NOT_FIT]) if fits_empty else Word.SMALLER_GANG())
-
-
-def _would_take_it_empty(asked: Question, name: str) -> bool:
-    """Whether another node like this one would accept the pod."""
-    state, node = asked.state, asked.state.nodes.get(name)
-    if node is None or any(lack.asked > lack.total for lack in lacking_on(state, node, asked_by(asked.pod))):
-        return False
-    fits = fits_when_empty(state.fleet, asked.request)[state.fleet.rows[name]]
-    return bool(fits) and not asked.candidates.filter_of(asked.pod).rejection(copy_of(node, f"{name}-new"))
+        missing = missing_members(state, pod)
+        moves = room_by_others(state, pod, asked.settings, asked.now)
+        fixes = [
+            *(_change_fix(asked, change) for change in changes[:_WAYS] if change.fits),
+            *([moves] if moves else gang_ends(state, pod, request, asked.candidates.names, missing)),
+            *added_nodes(state, pod, request, [first.nearest]),
+        ]
+        for fix in kept(state, pod, fixes):
+            nothing = False
+            yield fix
+    if nothing and not gang_fits_when_empty(state, pod, request):
+        yield Fix(Word.SMALLER_GANG())
+    elif nothing:
+        yield Fix(Word.ADVICE(advice=ADVICE[Reason.GANG_DOES_NOT_FIT]))
 
 
 def _pods(option: EvictionOption) -> str:

@@ -142,6 +142,8 @@ class Word(Enum):
     GANG_TOO_FEW = ", so the minimum cannot run yet"
     GANG_NOTE = "; {note}"
 
+    GANG_FITS = "Of the {missing} pods that must start together {fit} fit{s} now"
+
     # Why a node does not take the pod
     NO_DEVICES = "node does not have the devices that the pod's claims request"
     CLAIM_ELSEWHERE = "the devices of a claim of the pod are on other nodes"
@@ -222,15 +224,29 @@ class Word(Enum):
     EVICT = "evict {pods}{by}"
     BY_EVICTOR = ", or set evictor: on: kube-scheduler evicts no gang that runs on several nodes"
     ON_NODE = "{pods} on {node}"
-    WAIT_END = "wait until {pod} on {node} ends: that frees enough room"
-    WAIT_ENDS = "wait until pods on {node} end"
+    WAIT_END = "wait until {pods} on {node} ends: that frees enough room"
+    WAIT_ENDS = "wait until {pods} on {node} end: that frees enough room"
+    ROLLOUT = (
+        "{pods} on {node}: runs until this pod, which replaces it, is ready: set maxSurge: 0 or strategy "
+        "Recreate, or add room for one more pod"
+    )
+    ROLLOUT_OF_RAY = (
+        "{pods} on {node}: runs until the RayCluster that replaces its own is ready: add room for one more "
+        "RayCluster, or set the RayService's upgradeStrategy to type: None and delete the old one"
+    )
+    DAEMONSETS_HOLD = (
+        "lower the requests of DaemonSets and static pods on {node}, which hold {amount}: {pods}"
+    )
+    NOT_TRIED = " (not tried)"
     MOVE_WITHOUT_GPUS = "move pods without GPUs off {node}, where they hold {amount}: {pods}"
     MOVES = "{moves}"
     MOVES_BY_EVICTOR = (
         "wait: the evictor moves other pods once this one has been pending long enough: {moves}"
     )
     LET_MOVE = "let the evictor move others (evictor: on, consolidation: on): {moves}"
-    ADD_NODE = "add a node like {node}: stowage plan change --add 1x{node}"
+    ADD_NODE = "add a node like {node}{type}: stowage plan change --add 1x{node}"
+    ADD_NODES = "add {count} nodes like {node}{type}: stowage plan change --add {count}x{node}"
+    OF_TYPE = " ({type})"
     WAIT_LAYOUT = "wait: the evictor changes MIG layouts once waiting has cost as much: {change}"
     GIVE_LAYOUT = (
         "give {node}, which nobody uses, MIG layout {layout}: kubectl label node {node} "
@@ -250,7 +266,6 @@ class Word(Enum):
     ALLOWED_FIT = ": {nodes} allowed by its rules would fit"
     IT = "it"
     WHOLE_GANG = "the whole gang"
-    SINGLE_MEMBERS = "single members, and not the whole gang"
     THERE_GETS = "; there it gets {given}"
     SOME_GET = "; on {count} of them it gets {given}"
     BOTH = "{first} and {second}"

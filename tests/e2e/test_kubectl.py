@@ -204,7 +204,7 @@ def test_who_may_ask_gets_the_answer_of_the_service(
     asked = run(kubeconfig, "explain", f"{TEAM}/my-pod")
     said = "asking the cluster", f"answered by service {NAMESPACE}/stowage-debug"
     assert asked.stderr == "".join(f"stowage explain: {text}\n" for text in said)
-    assert "It fits on 1 of 1 nodes" in asked.stdout
+    assert "It fits on 1 of 1 node" in asked.stdout
     assert "filter  1 of 1 nodes fit" in asked.stdout  # a decision, which only the service knows
     top = run(kubeconfig, "top", "-n", TEAM)
     assert "answered by service" in top.stderr

@@ -219,7 +219,7 @@ def test_without_a_service_the_cluster_is_read_and_one_line_says_so(
     shown = capsys.readouterr()
     lost = "without decisions, expected start and learned demand"
     assert shown.err == f"{ASKING}stowage explain: reading the cluster directly, {lost}, because {why}\n"
-    assert "of 1 nodes" in shown.out
+    assert "of 1 node" in shown.out
 
 
 def test_an_api_server_under_a_name_that_stowage_does_not_know(

@@ -122,7 +122,7 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("explain -f small.yaml -f large.yaml --example --exit-code", 1, "It fits on none of "),
         ("explain -f large.yaml --example", 0, "It fits on none of "),
         ("explain -f missing.yaml --example --exit-code", 2, "missing.yaml"),
-        ("explain -f small.yaml --example --node h100-01 --exit-code", 1, "fits on none of 1 nodes"),
+        ("explain -f small.yaml --example --node h100-01 --exit-code", 1, "fits on none of 1 node"),
         ("explain -f small.yaml --snapshot missing.json --exit-code", 2, "missing.json"),
         ("explain -f small.yaml --example -oyaml", 0, "pod: default/small"),
         ("explain -f large.yaml --example -o=name", 0, ""),

@@ -165,7 +165,7 @@ def test_another_resource_of_the_nodes_that_the_rules_allow_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "says"), [("ab", "2 nodes would accept the whole gang"), ("a", "not the whole gang")]
+    ("nodes", "says"), [("ab", "2 nodes would accept the whole gang"), ("a", "--add 1xa")]
 )
 def test_behind_a_taint_the_whole_gang_counts(nodes: str, says: str) -> None:
     labels = {"stowage.dev/gang": "g", "stowage.dev/gang-min": "2"}

@@ -82,10 +82,9 @@ class Admission:
     def users_of_one(self, pod: Pod, name: str) -> list[Pod]:
         """The other bound pods that use this claim of the pod if only one pod may."""
         claim = self._by_kind["PersistentVolumeClaim"].get(f"{pod.namespace}/{name}")
-        others = self._pods.values() if claim and claim.of_one_pod else ()
-        users = (other for other in others if name in other.volume_claims and other.node_name)
-        same = (user for user in users if user.namespace == pod.namespace and not user.terminated)
-        return [user for user in same if user.key != pod.key]
+        keys = self._pods.claiming.get(claim.key, ()) if claim and claim.of_one_pod else ()
+        users = (self._pods.get(key) for key in keys if key != pod.key)
+        return [user for user in users if user and user.node_name]
 
     def as_created(self, pod: Pod) -> tuple[Pod, str]:
         """The pod as created, and what is added, in words. A pod that exists in the cluster, or is complete,

@@ -33,7 +33,8 @@ class PodTable(Mapping[str, Pod]):
 
     Writes their resources into ``allocations``; the methods return the nodes whose pods changed ("" is no
     node). ``waiting``: keys of pods without a node. ``leaving``: keys of terminating pods with a node.
-    ``anti_affine``: keys of pods with required anti-affinity to other pods. ``misaligned``: the latest pods
+    ``anti_affine``: keys of pods with required anti-affinity to other pods. ``claiming``: by namespace and
+    name of a PersistentVolumeClaim, keys of the pods that name it. ``misaligned``: the latest pods
     that kubelet rejected by its NUMA policy, which have ended but still exist. ``expects``: by UID of a
     pending pod, the time since which it has been told to wait for the room of pods that have just ended.
     ``obscure``: by key, the nodes of pods that may hold more than can be read. ``on_bound`` is called when a
@@ -49,6 +50,7 @@ class PodTable(Mapping[str, Pod]):
         self.leaving: dict[str, None] = {}
         self.misaligned: dict[str, Pod] = {}
         self.anti_affine: dict[str, None] = {}
+        self.claiming: dict[str, dict[str, None]] = {}
         self.expects: dict[str, float] = {}
         self.obscure: dict[str, str] = {}
         self.now: Callable[[], float] = time.time
@@ -87,9 +89,7 @@ class PodTable(Mapping[str, Pod]):
             if pod.node_name and not known.node_name:
                 self.on_bound(pod)
         self._pods[pod.key] = pod
-        self._keys_by_uid[pod.uid] = pod.key
-        if pod.scheduling_constraints.anti_affinity:
-            self.anti_affine[pod.key] = None
+        self._index(pod)
         if pod.node_name:
             self.waiting.pop(pod.key, None)
             self._starting[pod.key] = None
@@ -140,6 +140,11 @@ class PodTable(Mapping[str, Pod]):
             return set()
         self._keys_by_uid.pop(pod.uid, None)
         self.anti_affine.pop(key, None)
+        for claim in (f"{pod.namespace}/{name}" for name in pod.volume_claims):
+            users = self.claiming.get(claim, {})
+            users.pop(key, None)
+            if not users:
+                self.claiming.pop(claim, None)
         self.reservations.forget(pod.uid)
         self.waiting.pop(key, None)
         self.leaving.pop(key, None)
@@ -149,6 +154,13 @@ class PodTable(Mapping[str, Pod]):
             self.on_end(pod)
         self.expects.pop(pod.uid, None)
         return self.forget_all(pod.uid) | {pod.node_name}
+
+    def _index(self, pod: Pod) -> None:
+        self._keys_by_uid[pod.uid] = pod.key
+        if pod.scheduling_constraints.anti_affinity:
+            self.anti_affine[pod.key] = None
+        for name in pod.volume_claims:
+            self.claiming.setdefault(f"{pod.namespace}/{name}", {})[pod.key] = None
 
     def keep(self, keys: frozenset[str], began: float) -> set[str]:
         """Forget all pods of the watch except these. Forget also assumed pods that were bound before this

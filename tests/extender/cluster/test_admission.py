@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ from extender.cluster.state import State
 from extender.k8s.admission_objects import LimitRangeManifest, RuntimeClassManifest
 from extender.k8s.affinity import Toleration
 from extender.k8s.eviction_objects import PriorityClassManifest
-from extender.k8s.objects import Pod, Upserted
+from extender.k8s.objects import Deleted, Pod, Upserted
 from extender.source.workloads import parse_pod
-from tests.extender.builders import GPU, make_node, make_state
+from tests.extender.builders import GPU, make_node, make_pod, make_state
 
 EKS = {"eks.amazonaws.com/nodegroup": "gpu"}
 ADDED = Toleration(GPU, "Exists", "", "NoSchedule")
@@ -183,3 +184,16 @@ def test_a_pod_of_the_cluster_stays_as_it_is() -> None:
     )
     state.apply([Upserted(known)])
     assert state.admission.as_created(known) == (known, "")
+
+
+def test_users_of_a_claim_are_known_while_they_are_there() -> None:
+    def user(name: str, claim: str) -> Pod:
+        return replace(make_pod(name, node_name="a"), volume_claims=(claim,))
+
+    state = make_state(make_node("a"))
+    state.apply([Upserted(user(name, "c")) for name in "pq"])
+    assert state.pods.claiming == {"default/c": {"default/p": None, "default/q": None}}
+    state.apply([Upserted(replace(user("p", "c"), phase="Succeeded")), Deleted("Pod", "default/q")])
+    assert state.pods.claiming == {}
+    state.apply([Upserted(user("p", "c")), Upserted(replace(user("p", "d"), uid="other"))])
+    assert state.pods.claiming == {"default/d": {"default/p": None}}

@@ -49,7 +49,7 @@ from packing.model.request import Request
 
 _NEXT_COMES_WITHIN = 5.0
 """Seconds from one pod of a gang to the next: controllers create them one by one, at a limited rate."""
-_KINDS = 8
+_KINDS = 4
 """Different members of a gang of which it is compared where they may run."""
 
 
@@ -105,7 +105,8 @@ def must_wait(state: State, pod: Pod, *, remember: bool = False) -> str:
         return ""
     starts = state.reservations.starts
     others = starts.before(gang.key, pod.priority)
-    first = next((other for other in others if _may_compete(state, gang, pod, other)), None)
+    rows = _rows_of(state, gang, pod) if others else np.zeros(0, np.bool_)
+    first = next((other for other in others if _may_compete(state, other, rows)), None)
     if first is None:
         if remember and not pod.pod_group:  # kube-scheduler starts Kubernetes's own gangs one at a time
             starts.answered(gang.key, pod)
@@ -122,9 +123,9 @@ def _starting_gang(state: State, pod: Pod) -> Gang | None:
     return gang if gang and state.gangs.running(gang.key) < gang.to_place > 1 else None
 
 
-def _may_compete(state: State, gang: Gang, pod: Pod, start: Start) -> bool:
-    """Whether the other gang has not started, may start, and may use a node that the pod's gang may use.
-    Members with another scheduler or with scheduling gates do not start."""
+def _may_compete(state: State, start: Start, rows: Flags) -> bool:
+    """Whether this gang has not started, may start, and may use one of these rows. Members with another
+    scheduler or with scheduling gates do not start."""
     first = state.gangs.gang(start.gang)
     if first is None or state.gangs.running(first.key) >= first.to_place:
         return False
@@ -133,16 +134,17 @@ def _may_compete(state: State, gang: Gang, pod: Pod, start: Start) -> bool:
     to_start = len(room) + sum(member.scheduler_name == start.scheduler for member in free)
     if not newest or time.time() < newest + _NEXT_COMES_WITHIN:
         to_start += max(first.to_place - len(room) - len(free) - len(gated), 0)
-    return to_start >= first.to_place and bool((_rows_of(state, gang, pod) & _rows_of(state, first)).any())
+    return to_start >= first.to_place and bool((rows & _rows_of(state, first)).any())
 
 
 def _rows_of(state: State, gang: Gang, *pods: Pod) -> Flags:
     """(N,) the rows that would fit ``pods`` or another member with GPUs if they were empty: by its request,
     node selector, required node affinity and tolerations. All rows if that is not known, or not soon."""
-    pods = (*pods, *state.gangs.members(gang.key))
-    members = waiting_members(pods, len(pods), state.request_of)
-    unseen = (gang.templates or gang.words.others_unlike) and len(pods) < gang.to_place
-    is_unknown = unseen or len(members) > _KINDS or any(wants_dra(state, member) for member in members)
+    known = state.gangs.members(gang.key)
+    unseen = (gang.templates or gang.words.others_unlike) and len(known) < gang.to_place
+    is_unknown = bool(unseen) or len(known) > GANG_READ
+    members = [] if is_unknown else waiting_members((*pods, *known), 2 * GANG_READ, state.request_of)
+    is_unknown |= len(members) > _KINDS or any(wants_dra(state, member) for member in members)
     rows = np.full(state.fleet.arrays.capacity, is_unknown)
     for member in () if is_unknown else members:
         pod, request = member.pod, member.request

@@ -15,7 +15,7 @@ from extender.settings import Mode, Settings
 from packing.model.reasons import Reason
 from tests.extender.builders import GUARDED, NOW, guard, make_node, make_pod, make_state
 
-JOB = Owner("Job", "job")
+JOB = Owner("Job", "job", "uid-job")
 
 
 def gang(count: int, gpus: int = 8, **more: Any) -> list[Pod]:

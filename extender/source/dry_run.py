@@ -100,8 +100,8 @@ class _ApiServer:
             path = self._path(as_text(version), as_text(kind), namespace)
             created = self._exchange("POST", path, sent, _QUERY)
         except Refused as refused:
-            said = visible(shorten(refused.message if path else f"it does not serve {kind} of {version}"))
-            is_rejected = bool(path) and self._is_rejected(refused, path)
+            said = refused.message if path else f"the API server does not serve {kind} of {version}"
+            said, is_rejected = visible(shorten(said)), bool(path) and self._is_rejected(refused, path)
             return None, Outcome(refusal=said) if is_rejected else Outcome(unknown=said)
         except NO_ANSWER:
             self._until = 0.0

@@ -188,7 +188,7 @@ def test_what_the_api_server_adds_counts(cluster: ControlPlane, api: Api) -> Non
 def test_the_pods_of_a_workload_are_asked_about(cluster: ControlPlane, manifest: Object) -> None:
     said = explain(cluster.kubeconfig, manifest)
     assert f"{TEAM}/w requests 1 {GPU}" in said
-    assert "It fits on 1 of 1 nodes" in said
+    assert "It fits on 1 of 1 node" in said
     assert ASKED in said
 
 
@@ -201,7 +201,7 @@ def test_a_user_who_may_not_create_pods_gets_the_known_defaults(api: Api, stowag
         said = explain(stowage_kubeconfig, pod())
     assert f'{NOT_ASKED}pods is forbidden: User "system:serviceaccount:stowage-system:stowage"' in said
     assert "On creation, the API server adds requests of cpu=7 (LimitRange)" in said
-    assert "It fits on 1 of 1 nodes" in said
+    assert "It fits on 1 of 1 node" in said
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_webhook_that_cannot_be_asked_leaves_the_known_defaults(
 
         eventually(is_not_asked, within_s=30, what="the API server calls the webhook")
     assert reason in said
-    assert "It fits on 1 of 1 nodes" in said
+    assert "It fits on 1 of 1 node" in said
 
 
 @contextmanager
@@ -258,8 +258,8 @@ def stored(cluster: ControlPlane, resource: str, kind: str, **more: object) -> I
 
 def test_a_kind_that_is_not_served_leaves_the_known_defaults(cluster: ControlPlane) -> None:
     said = explain(cluster.kubeconfig, workload("Foo", "example.com/v1"))
-    assert f"{NOT_ASKED}it does not serve Foo of example.com/v1" in said
-    assert "It fits on 1 of 1 nodes" in said
+    assert f"{NOT_ASKED}the API server does not serve Foo of example.com/v1" in said
+    assert "It fits on 1 of 1 node" in said
 
 
 def test_without_the_cluster_nothing_is_asked(cluster: ControlPlane) -> None:

@@ -37,7 +37,7 @@ def most_whole_gpus_free(replay: SnapshotReplay, *, by_node: bool = False) -> in
         trial.leave(item)
     bound = most_whole_gpus(trial, items, replay.gpus, by_node=by_node)
     trial.undo_to(today)
-    return bound + sum(one.free for one in trial.only_for_claims.values())
+    return bound + sum(hidden.whole for hidden in trial.only_for_claims.values())
 
 
 def fewest_kept(trial: Trial) -> int | None:

@@ -164,7 +164,7 @@ class CensusTaker:
     def __init__(self, state: State) -> None:
         self._state = state
         self._mig = MigStock(state.fleet)
-        self._in_slices: dict[str, tuple[NodeDevices, bool, Unoffered | None]] = {}
+        self._in_slices: dict[str, tuple[NodeDevices, tuple[bool, int], Unoffered | None]] = {}
         self._rows: dict[str, int] = {}
         self._columns: _Columns | None = None
 
@@ -204,10 +204,10 @@ class CensusTaker:
         devices = state.devices.on_node(name, state.nodes.labels_of(name))
         if not devices.has_pools:
             return unoffered(state, name) if name in state.nodes.unoffered else None
-        any_held = state.devices.any_device_may_be_held
+        rules = state.devices.any_device_may_be_held, state.devices.rules_version
         seen = self._in_slices.get(name)
-        if seen is None or seen[0] is not devices or seen[1] != any_held:
-            seen = self._in_slices[name] = devices, any_held, in_slices(state, name, devices)
+        if seen is None or seen[0] is not devices or seen[1] != rules:
+            seen = self._in_slices[name] = devices, rules, in_slices(state, name, devices)
         return seen[2] or unoffered(state, name)
 
     def _with_pod(self, waiting: Waiting, pod: Pod) -> Waiting:
@@ -304,7 +304,7 @@ def _columns(state: State, hidden: Mapping[str, Unoffered]) -> _Columns:
             gpus[rows[name]] += not_offered[rows[name]]
     for name, node in hidden.items():
         row = rows[name]
-        gpus[row], used[row], free[row], whole[row] = node.gpus, node.used, node.free, node.free
+        gpus[row], used[row], free[row], whole[row] = node.gpus, node.used, node.free, node.whole
         not_offered[row] = 0 if node.claims else node.gpus
         counted[row], open[row] = True, open[row] and node.claims
     return _Columns(gpus, not_offered, used, free, whole, open, counted)
@@ -317,10 +317,10 @@ def with_node(sums: Fragmentation, node: Unoffered) -> Fragmentation:
         nodes=sums.nodes + bool(node.gpus),
         gpus=sums.gpus + node.gpus,
         free=sums.free + node.free,
-        whole=sums.whole + node.free,
-        whole_nodes=sums.whole_nodes + (0 < node.gpus == node.free),
-        largest_request=max(sums.largest_request, node.free),
-        largest_island=max(sums.largest_island, min(node.free, 1)),
+        whole=sums.whole + node.whole,
+        whole_nodes=sums.whole_nodes + (0 < node.gpus == node.whole),
+        largest_request=max(sums.largest_request, node.whole),
+        largest_island=max(sums.largest_island, min(node.whole, 1)),
         largest_node=max(sums.largest_node, node.gpus),
     )
 

@@ -269,7 +269,7 @@ class State:
             return Reason.UNREADABLE
         if spec.name in self.devices.two_ways and not spec.blocked:
             on_node = self.devices.on_node(spec.name, self.nodes.labels_of(spec.name))
-            if any(map(self.devices.holders, on_node.gpus())):
+            if any(map(self.devices.holders, map(on_node.device_id, on_node.gpus()))):
                 return Reason.OTHER_WAY
         if not self.binds:
             return spec.blocked

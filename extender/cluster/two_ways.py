@@ -14,20 +14,17 @@ from extender.inventory.gpu_labels import read_gpu_labels
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import NodeSpec
 
-_DRIVERS = {
-    "nvidia.com": ("nvidia.com", "project-hami.io"),
-    "amd.com": ("amd.com",),
-    "intel.com": ("intel.com",),
-}
-"""Suffixes of driver names, by the vendor prefix of resource names."""
+_VENDORS = ("nvidia", "amd", "intel")
+"""The first part of the prefix of their resource names (``nvidia.com/gpu``)."""
 
 
 def offered_twice(spec: NodeSpec, labels: Mapping[str, str], on_node: NodeDevices) -> str:
     """Description of the GPUs that are offered in both ways, "" if there are none."""
     if not spec.gpus or not on_node.devices:
         return ""
-    counted = [name for vendor, names in _DRIVERS.items() if _counts(spec, vendor) for name in names]
-    in_slices = len({gpu for id, gpu in on_node.gpus().items() if id.driver.endswith(tuple(counted))})
+    counted = {vendor for vendor in _VENDORS if _counts(spec, f"{vendor}.com")}
+    gpus = ((part.gpu, _vendors(on_node, index)) for index, part in on_node.gpus().items())
+    in_slices = len({gpu for gpu, vendors in gpus if counted & vendors})
     known = read_gpu_labels(labels).gpu_count
     if not in_slices or known >= len(spec.gpus) + in_slices:
         return ""
@@ -36,6 +33,13 @@ def offered_twice(spec: NodeSpec, labels: Mapping[str, str], on_node: NodeDevice
         f"a device plugin advertises {len(spec.gpus)} GPUs, and ResourceSlices {in_slices}. {same}, so they "
         "are allocated in only one way at a time: remove one of the two"
     )
+
+
+def _vendors(on_node: NodeDevices, index: int) -> set[str]:
+    """The vendors that the device may be of, by its driver, product and brand."""
+    device, driver = on_node.device(index), on_node.device_id(index).driver
+    text = " ".join((driver, device.attribute_text("productName"), device.attribute_text("brand"))).lower()
+    return {vendor for vendor in _VENDORS if vendor in text} or set(_VENDORS)
 
 
 def _counts(spec: NodeSpec, vendor: str) -> bool:

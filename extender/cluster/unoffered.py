@@ -7,14 +7,15 @@ Tables and sums include these GPUs.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extender.cluster.state import State
 from extender.dialects.pod_request import bound_request
 from extender.dialects.shared_gpus import is_gpu_resource
-from extender.dra.node_devices import GPU_DRIVER, NodeDevices
+from extender.dra.cel.program import Unsupported
+from extender.dra.node_devices import NodeDevices
 from extender.inventory.gpu_labels import read_gpu_labels
 from extender.inventory.node_inventory import is_for_machines
 from extender.untrusted.limits import quoted
@@ -31,14 +32,16 @@ ONLY_CLAIMS = "its GPUs are for claims only"
 @dataclass(frozen=True, slots=True)
 class Unoffered:
     """``gpus``: their number, 0 if unknown. ``used``: number held by pods or claims, ``held``: by pod.
-    ``free``: number that can be allocated to claims, without tainted GPUs. ``note``: why the node does not
-    offer them. ``claims``: whether they can be allocated to claims."""
+    ``free``: number that can be allocated to claims, without tainted GPUs, of them ``whole`` as a whole.
+    ``used`` and ``free`` may be fractional. ``note``: why the node does not offer them. ``claims``: whether
+    they can be allocated to claims."""
 
     gpus: int
     model: str
-    used: int
+    used: float
     held: tuple[tuple[str, int], ...]
-    free: int
+    free: float
+    whole: int
     note: str
     claims: bool = False
 
@@ -70,7 +73,7 @@ def unoffered(state: State, name: str) -> Unoffered | None:
         note += ": its device plugin or driver may be down"
     model = _model(read_gpu_labels(labels).product)
     problem = state.nodes.problems.get(name, "")
-    return Unoffered(gpus, model, sum(number for _, number in held), held, 0, problem or note)
+    return Unoffered(gpus, model, sum(number for _, number in held), held, 0, 0, problem or note)
 
 
 def _model(product: str) -> str:
@@ -124,8 +127,12 @@ def device_problem(state: State, on_node: NodeDevices, index: int) -> str:
     """Why a device of a node cannot be allocated although no known claim holds it; "" for no reason."""
     if _may_be_held(state, on_node):
         return _UNREAD_CLAIM
-    taints = on_node.device(index).taints
-    return f"has the taint {quoted(taints[0].key)}" if taints else ""
+    try:
+        taints = state.devices.taints_of(on_node.device_id(index), on_node.device(index))
+    except Unsupported as error:
+        return str(error)
+    keys = (quoted(taint.key) for taint in taints if taint.blocks_scheduling)
+    return next((f"has the taint {key}" for key in keys), "")
 
 
 def _may_be_held(state: State, on_node: NodeDevices) -> bool:
@@ -134,29 +141,28 @@ def _may_be_held(state: State, on_node: NodeDevices) -> bool:
 
 def in_slices(state: State, name: str, on_node: NodeDevices) -> Unoffered | None:
     """The GPUs among a node's DRA devices."""
-    gpu_of, gpus = on_node.gpus(), dict[str, list[str]]()
-    held, taken = set[str](), set[str]()
+    gpus, taken = dict[str, list[str]](), set[str]()
+    used, left = defaultdict[str, float](float), defaultdict[str, float](float)
     product = ""
-    for index in range(len(on_node.devices)):
-        id, device = on_node.device_id(index), on_node.device(index)
-        if (gpu := gpu_of.get(id)) is None:
-            continue
-        product = product or device.attribute_text("productName")
-        holders = [state.devices.claims[key] for key in state.devices.holders(id)]
+    for index, (gpu, fraction) in on_node.gpus().items():
+        product = product or on_node.device(index).attribute_text("productName")
+        holders = [state.devices.claims[key] for key in state.devices.holders(on_node.device_id(index))]
         pods = [f"{claim.namespace}/{pod}" for claim in holders for pod in claim.reserved_for]
         gpus.setdefault(gpu, []).extend(pods)
-        if holders:
-            held.add(gpu)
-        if holders or device_problem(state, on_node, index) or not on_node.available.is_available(index):
+        held = fraction * on_node.used_fraction(index) if holders else 0.0
+        used[gpu] = min(used[gpu] + held, 1.0)
+        allocatable = on_node.available.is_available(index) and not device_problem(state, on_node, index)
+        left[gpu] += (fraction - held) * allocatable
+        if holders or not allocatable:
             taken.add(gpu)
-    drivers = state.devices.unknown_drivers(name)
-    incomplete = any(map(GPU_DRIVER.match, drivers))
+    incomplete = state.devices.lacks_gpus(name)
     if not gpus and not incomplete:
         return None
     by_pod = Counter(pod for pods in gpus.values() for pod in dict.fromkeys(pods))
     notes = ONLY_CLAIMS, _INCOMPLETE * incomplete, _UNREAD_CLAIM * _may_be_held(state, on_node)
-    note, free = "; ".join(filter(None, notes)), len(gpus) - len(taken)
+    note, free = "; ".join(filter(None, notes)), sum(min(left[gpu], 1 - used[gpu]) for gpu in gpus)
     if len(gpus) < (count := state.nodes.unoffered.get(name, 0)):
         note = f"{note}; ResourceSlices have {len(gpus)} of its {count} GPUs"
     count = max(len(gpus), count)
-    return Unoffered(count, _model(product), len(held), tuple(by_pod.items()), free, note, claims=True)
+    in_use, held_by, whole = round(sum(used.values()), 3), tuple(by_pod.items()), len(gpus) - len(taken)
+    return Unoffered(count, _model(product), in_use, held_by, round(free, 3), whole, note, claims=True)

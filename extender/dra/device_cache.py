@@ -17,7 +17,13 @@ from typing import Any, TypeAlias, get_args
 from extender.dra.allocator import AvailableDevices
 from extender.dra.cel.program import Unsupported
 from extender.dra.device_slots import Slot
-from extender.dra.node_devices import NodeDevices, PoolAvailability, build_node_devices, pool_availability
+from extender.dra.node_devices import (
+    NodeDevices,
+    PoolAvailability,
+    build_node_devices,
+    is_gpu,
+    pool_availability,
+)
 from extender.dra.pools import DevicePool, PoolId, build_pool
 from extender.k8s.affinity import Taint
 from extender.k8s.resource_claims import (
@@ -193,14 +199,23 @@ class DeviceCache:
         changed, self._changed_since = self._changed_since, set()
         return changed
 
-    def unknown_drivers(self, node: str) -> set[str]:
-        """The drivers of the node's own pools that are incomplete, invalid, or unreadable."""
+    def lacks_gpus(self, node: str) -> bool:
+        """Whether any of the node's own pools of GPUs is incomplete, invalid, or unreadable."""
         pools = [(id, self._build(id)) for id in self._pools_of.get(node, ())]
         # An unreadable slice is a device without a name.
         broken = (
             id for id, pool in pools if not pool or pool.problem or not all(d.name for d in pool.devices)
         )
-        return {id.driver for id in broken}
+        return any(
+            is_gpu(id.driver, device)
+            for id in broken
+            for part in self._pools[id].slices.values()
+            for device in (*part.devices, Device(""))
+        )
+
+    def taints_of(self, id: DeviceId, device: Device) -> tuple[Taint, ...]:
+        """The taints of a device by its driver and by rules. Raises ``Unsupported``."""
+        return (*device.taints, *self.taint_rules.taints_of(id))
 
     def refresh(self, labels_of: Callable[[str], Labels]) -> None:
         """Update ``total_slots``."""

@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import NamedTuple
 
 from extender.dra.allocator import AvailableDevices, CounterAmounts
 from extender.dra.device_slots import Counts, Slots, slots_of
 from extender.dra.pools import DevicePool
 from extender.k8s.resource_claims import AllocationResult
 from extender.k8s.resource_slices import Device, DeviceId
+from packing.model.gpu_catalog import find_model
 
-GPU_DRIVER = re.compile(r"(?:[\w-]+-)?gpu\.")
+_GPU_DRIVER = re.compile(r"(?:[\w-]+-)?gpu\.")
 """Prefix of the names of GPU drivers: gpu.nvidia.com (NVIDIA/k8s-dra-driver-gpu), gpu.amd.com
 (ROCm/k8s-gpu-dra-driver), gpu.intel.com (intel/intel-resource-drivers-for-kubernetes), and
 hami-core-gpu.project-hami.io (Project-HAMi/k8s-dra-driver)."""
+_IDENTITY = re.compile("(parent)?(uuid|uid|pci(address|addr|busid))", re.IGNORECASE)
+"""Attributes that name a physical GPU: uuid, parentUUID, pciAddr, parentPciAddr, pciBusID, ..."""
+
+
+class GpuPart(NamedTuple):
+    """The physical GPU that a device is, or is a part of, and its ``fraction`` of that GPU (0 to 1)."""
+
+    gpu: str
+    fraction: float
+
+
+def is_gpu(driver: str, device: Device) -> bool:
+    """Whether a device is a GPU or a part of one, by the name of its driver, its type, its UUID, or a product
+    that is in the catalog of GPUs."""
+    texts = map(device.attribute_text, ("type", "uuid", "parentUUID"))
+    if _GPU_DRIVER.match(driver) or any("gpu" in text.lower() for text in texts):
+        return True
+    return find_model(device.attribute_text("productName").replace(" ", "-")) is not None
+
+
+def _identities(device: Device) -> tuple[list[str], list[str]]:
+    """The names of the device itself and of its parent."""
+    own, parent = list[str](), list[str]()
+    for name, value in chain.from_iterable(of_domain.items() for of_domain in device.attributes.values()):
+        if value and (match := _IDENTITY.fullmatch(name)):
+            (parent if match[1] else own).append(str(value).lower())
+    return own, parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +154,46 @@ class NodeDevices:
         pool, index_in_pool = self.devices[index]
         return DeviceId(*pool.id, pool.devices[index_in_pool].name)
 
-    def gpus(self) -> dict[DeviceId, str]:
-        """The devices of GPU drivers, each with its GPU: devices with one UUID belong to one GPU, such as its
-        MIG instances."""
-        found = {}
-        for index in range(len(self.devices)):
-            id, device = self.device_id(index), self.device(index)
-            if id.device and GPU_DRIVER.match(id.driver):
-                found[id] = device.attribute_text("parentUUID") or device.attribute_text("uuid") or id.device
-        return found
+    def gpus(self) -> dict[int, GpuPart]:
+        """The devices that are GPUs or parts of GPUs. Devices belong to one GPU if they have a UUID or PCI
+        address in common, their own or that of their parent, or consume one counter set.
+
+        The fraction is that of the counters or the MIG profile. Other parts divide the GPU by their memory.
+        """
+        names, parts = dict[int, list[object]](), set[int]()
+        for index, (pool, at) in enumerate(self.devices):
+            device = pool.devices[at]
+            if device.name and is_gpu(pool.id.driver, device):
+                own, parent = _identities(device)
+                counter_sets = sorted({(pool.id, name) for name, _ in device.consumes_counters})
+                names[index] = [*(parent or own), *counter_sets] or [(pool.id, device.name)]
+                if parent and not device.consumes_counters and self._kind_fraction(index) == 1:
+                    parts.add(index)
+        gpu_of, found = dict[object, str](), dict[int, str]()
+        for index in sorted(names, key=lambda index: index in parts):  # a GPU joins the names of its parts
+            known = (gpu_of[name] for name in names[index] if name in gpu_of)
+            found[index] = next(known, str(names[index][0]))
+            gpu_of.update(dict.fromkeys(names[index], found[index]))
+        sizes = {index: float(self.device(index).memory) or 1.0 for index in parts}
+        total: defaultdict[str, float] = defaultdict(float)
+        for index, size in sizes.items():
+            total[found[index]] += size
+        fractions = {index: size / total[found[index]] for index, size in sizes.items()}
+        return {i: GpuPart(gpu, fractions.get(i) or self._kind_fraction(i)) for i, gpu in found.items()}
+
+    def _kind_fraction(self, index: int) -> float:
+        pool, at = self.devices[index]
+        return pool.layout.kinds[at].gpu_fraction if pool.layout else 1.0
+
+    def used_fraction(self, index: int) -> float:
+        """How much of an allocated device is in use (0 to 1): as much as of the capacity of which the largest
+        fraction is; all of it where no amounts are known."""
+        pool, at = self.devices[index]
+        if index in self.available.allocated or index not in self.available.partially_consumed:
+            return 1.0
+        amounts = pool.capacities.get(at, {}).items()
+        used = (1 - float(self.available.remaining[key] / amount) for key, amount in amounts if amount)
+        return min(max(used, default=1.0), 1.0)
 
     def slots_without(self, indices: Iterable[int]) -> Slots:
         """The slots that remain once these devices are allocated, too."""

@@ -144,8 +144,7 @@ class NodeSearch:
         return known
 
     def _tolerates_taints(self, sub: DeviceSubRequest, node: NodeDevices, device: int) -> bool:
-        of_rules = self.cache.taint_rules.taints_of(node.device_id(device))
-        taints = (*node.device(device).taints, *of_rules)
+        taints = self.cache.taints_of(node.device_id(device), node.device(device))
         self.meter.spend(1 + len(taints) * len(sub.tolerations) // 8)
         return tolerated(taints, sub.tolerations)
 

@@ -208,6 +208,7 @@ def _pool(fleet: Fleet, row: int, pool: Pool, spec: NodeSpec) -> PoolView:
 
 def _devices(state: State, name: str) -> Iterator[DeviceView]:
     on_node = state.devices.on_node(name, state.nodes.labels_of(name))
+    gpus = on_node.gpus()
     for index, id in enumerate(map(on_node.device_id, range(len(on_node.devices)))):
         device = on_node.device(index)
         claims = [state.devices.claims[key] for key in state.devices.holders(id)]
@@ -217,7 +218,7 @@ def _devices(state: State, name: str) -> Iterator[DeviceView]:
             free=on_node.available.is_available(index),
             claims=tuple(claim.key for claim in claims),
             pods=tuple(f"{claim.namespace}/{pod}" for claim in claims for pod in claim.reserved_for),
-            gpu=device.attribute_text("parentUUID") or device.attribute_text("uuid"),
+            gpu=gpus[index].gpu if index in gpus else "",
             slices=tuple(sorted(_slice_counters(device))),
             problem=device_problem(state, on_node, index),
         )

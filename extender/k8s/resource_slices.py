@@ -174,6 +174,12 @@ class Device:
         value = next(values, "")
         return value if isinstance(value, str) else str(getattr(value, "text", value))
 
+    @property
+    def memory(self) -> Fraction:
+        """Its memory in bytes, 0 if its driver does not publish it."""
+        amounts = (domain["memory"].number for domain in self.capacity.values() if "memory" in domain)
+        return next(amounts, Fraction(0))
+
     def consumed_capacity(
         self, requested: Mapping[str, Amount], *, fractional: bool = True
     ) -> dict[str, Fraction] | None:

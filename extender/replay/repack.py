@@ -132,7 +132,7 @@ class SnapshotReplay:
         whole = whole_gpus(arrays) & self.gpus
         on_node, nodes = whole.sum(axis=0), whole_nodes(arrays, whole)
         for node_row, hidden in trial.only_for_claims.items():
-            on_node[node_row], nodes[node_row] = hidden.free, 0 < hidden.gpus == hidden.free
+            on_node[node_row], nodes[node_row] = hidden.whole, 0 < hidden.gpus == hidden.whole
         free = np.where(self.gpus, trial.fleet.arrays.free_parts(), 0).clip(min=0)
         pinned = Counter(staying.why for staying in trial.staying.values())
         return {

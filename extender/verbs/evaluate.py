@@ -25,7 +25,6 @@ from extender.dra.forecast import (
     Forecast,
     SearchBudget,
 )
-from extender.dra.node_devices import GPU_DRIVER
 from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
@@ -371,9 +370,10 @@ def _refuse_given_out(
     """The codes, with ``OTHER_WAY`` where claims would use GPUs while pods use the node's device plugin."""
     codes = counted.codes.copy()
     for at, (name, forecast) in enumerate(zip(names, forecasts, strict=True)):
-        gpus = any(GPU_DRIVER.match(device.driver) for device in forecast.devices)
-        if name in state.devices.two_ways and gpus and pods_have_gpus(state.fleet, state.fleet.rows[name]):
-            codes[at] = Reason.OTHER_WAY
+        if name in state.devices.two_ways and pods_have_gpus(state.fleet, state.fleet.rows[name]):
+            on_node = state.devices.on_node(name, state.nodes.labels_of(name))
+            if not {on_node.device_id(index) for index in on_node.gpus()}.isdisjoint(forecast.devices):
+                codes[at] = Reason.OTHER_WAY
     return counted._replace(codes=codes, tally=())
 
 

@@ -496,7 +496,7 @@ def describe_gang(state: State, pod: Pod) -> str:
         free = max(len(members), gang.minimum - gang.succeeded) - gated
         more.append(Word.GANG_GATED(count=gated))
         more += [Word.GANG_TOO_FEW()] if free + gang.succeeded < gang.minimum else []
-    waits = "" if pod.node_name else must_wait(state, pod)
+    waits = "" if pod.node_name or state.gangs.never_tried(pod) else must_wait(state, pod)
     more += [Word.GANG_NOTE(note=note) for note in (waits, state.gang_holds.describe(gang.key)) if note]
     running, name = state.gangs.running(gang.key), shorten(gang.key, KEY)
     return str(Word.GANG(gang=name, running=running, members=len(members), more="".join(map(str, more))))

@@ -92,7 +92,9 @@ def explain(
     ``now`` (Unix seconds), a pod that fits nowhere is also searched for evictions and moves that would
     suffice; ``settings`` of the service, None if unknown. Scheduling gates of the pod are ignored."""
     if not pod.gates:
-        return _explain(state, pod, candidates, now, settings)
+        found = _explain(state, pod, candidates, now, settings)
+        problem = state.gangs.never_tried(pod)
+        return replace(found, held=problem, plain=False) if problem and found.node == "" else found
     with state.gangs.supposing(_released_gang(state, pod)):
         found = _explain(state, replace(pod, gates=()), candidates, None, settings)
     return replace(found, held=str(gates_said(pod)), gang=describe_gang(state, pod), plain=False)

@@ -352,7 +352,7 @@ class PodGroup(Namespaced):
     all pods run at the same time. ``whole``: its pods are of different kinds, or declare it, so they may only
     be evicted all together. ``templates``: pods that it creates. ``in_composite``: it is part of a
     CompositePodGroup. ``problem``: its unreadable part, "" for none. ``longest``: maximum seconds that its
-    pods run.
+    pods run. ``priority``: that of all its pods, of Kubernetes' own from 1.37 on; None if any is possible.
     """
 
     kind: PodGroupKind
@@ -367,6 +367,7 @@ class PodGroup(Namespaced):
     stages: Mapping[str, Stage] = field(default_factory=dict)
     templates: tuple[JobTemplate, ...] = ()
     longest: float = math.inf
+    priority: int | None = None
 
 
 def is_pod_group(kind: str) -> TypeGuard[PodGroupKind]:

@@ -45,6 +45,7 @@ class _Spec(Struct, frozen=True, gc=False):
     minMember: Int | None = None
     minTaskMember: dict[str, Int] = {}
     subGroups: tuple[Any, ...] = ()
+    priority: Int | None = None
 
 
 class PodGroupManifest(Manifest, frozen=True, gc=False):
@@ -63,7 +64,8 @@ class PodGroupManifest(Manifest, frozen=True, gc=False):
             minimum = None
         in_composite = is_native and bool(self.spec.parentCompositePodGroupName)
         namespace, name = self.metadata.namespace_or_default, self.metadata.name
-        return PodGroup(kind, namespace, name, minimum, whole, in_composite)
+        priority = (self.spec.priority or 0) if kind in NATIVE[:2] and not in_composite else None
+        return PodGroup(kind, namespace, name, minimum, whole, in_composite, priority=priority)
 
 
 def _native(spec: _Spec) -> tuple[int | None, bool]:

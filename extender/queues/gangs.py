@@ -192,9 +192,29 @@ class GangTable:
         time. "" for other pods."""
         if not pod.pod_group:
             return ""
+        group = self._native_group(pod)
+        return f"{pod.namespace}/" if group and group.in_composite else f"{pod.namespace}/{pod.pod_group}"
+
+    def never_tried(self, pod: Pod) -> str:
+        """Why kube-scheduler does not try the members of the pod's native PodGroup, "" if it may: kubernetes,
+        ``preEnqueueHierarchiesDisabled`` of ``plugins/gangscheduling`` and ``validatePodGroup`` of
+        ``pkg/scheduler/schedule_one_podgroup.go`` (v1.37.2)."""
+        if not pod.pod_group:
+            return ""
+        group = self._native_group(pod)
+        if group is None:
+            is_known = not self._served.isdisjoint(NATIVE)
+            return "Stowage does not see its PodGroup, which kube-scheduler waits for" if is_known else ""
+        if group.priority is not None and pod.priority != group.priority:
+            return f"its priority is {pod.priority}, and that of its PodGroup {group.priority}"
+        members = self.members(_key(pod, GangWords("PodGroup", pod.pod_group)))
+        others = (member for member in members if member.scheduler_name != pod.scheduler_name)
+        other = next(others, None)
+        return f"{other.name} of its PodGroup has another schedulerName" if other else ""
+
+    def _native_group(self, pod: Pod) -> PodGroup | None:
         name = f"{pod.namespace}/{pod.pod_group}"
-        group = next(filter(None, (self._pod_groups.get((kind, name)) for kind in NATIVE)), None)
-        return f"{pod.namespace}/" if group and group.in_composite else name
+        return next(filter(None, (self._pod_groups.get((kind, name)) for kind in NATIVE)), None)
 
     def is_single(self, pod: Pod) -> bool:
         """Whether the watch shows that the pod names no gang."""

@@ -101,8 +101,12 @@ def must_wait(state: State, pod: Pod, *, remember: bool = False) -> str:
     about a pod that fits, so its gang starts or waits."""
     if state.gang_check and (awaited := state.gangs.awaited_job(pod, time.time())):
         return f"waits until Stowage sees {awaited}, which declares how many pods start together"
+    if problem := state.gangs.never_tried(pod):
+        return problem
     if (gang := _starting_gang(state, pod)) is None:
         return ""
+    if leader := _last_places_for(state, gang, pod):
+        return f"waits for {leader.key}, without which its job is useless"
     starts = state.reservations.starts
     others = starts.before(gang.key, pod.priority)
     rows = _rows_of(state, gang, pod) if others else np.zeros(0, np.bool_)
@@ -115,6 +119,16 @@ def must_wait(state: State, pod: Pod, *, remember: bool = False) -> str:
         starts.refused(gang.key, pod, first.namespace)
     is_own = first.namespace == pod.namespace
     return f"{shorten(first.gang, KEY) if is_own else 'a gang of another namespace'} starts first"
+
+
+def _last_places_for(state: State, gang: Gang, pod: Pod) -> Pod | None:
+    """A pending member without which the others are useless, if the last places that must be taken together
+    are for such members, and the pod is none of them."""
+    if pod.key in gang.indispensable or not gang.indispensable:
+        return None
+    start = state.gangs.still_to_start(gang, gang.to_place, state.pods.is_bound, but=pod.key)
+    leaders = [member for member in (*start.free, *start.gated) if member.key in gang.indispensable]
+    return leaders[0] if leaders and start.missing <= len(leaders) else None
 
 
 def _starting_gang(state: State, pod: Pod) -> Gang | None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.explain.pod import explain
-from extender.k8s.objects import Deleted, Node, Pod, Upserted
+from extender.k8s.objects import Deleted, Listed, Node, Owner, Pod, PodGroup, Upserted
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import GANG_PLACED, GANG_STARTS
@@ -80,6 +80,66 @@ def test_a_gang_waits_for_an_equal_one_that_has_begun_to_start() -> None:
     assert cluster.ask(make_pod("single")) == ""
     cluster.create([replace(pod, node_name="a", phase="Running") for pod in FIRST])
     assert cluster.ask(SECOND[0]) == ""
+
+
+LABELS = {"training.kubeflow.org/job-name": "el"}
+
+
+def elastic(roles: str) -> list[Pod]:
+    """Pods of a PyTorchJob of which two must run: a master for each m, a worker for each w."""
+    job = Owner("PyTorchJob", "el", "uid-el")
+    names = {"m": "master", "w": "worker"}
+    return [
+        make_pod(
+            f"el-{names[role]}-{i}",
+            owner=job,
+            labels={
+                "training.kubeflow.org/job-name": "el",
+                "training.kubeflow.org/replica-type": names[role],
+            },
+        )
+        for i, role in enumerate(roles)
+    ]
+
+
+def test_the_last_place_of_the_minimum_is_for_the_member_that_the_others_need() -> None:
+    cluster, (first, second, master) = Cluster(make_node("a")), elastic("wwm")
+    cluster.state.apply([Upserted(PodGroup("PyTorchJob", "default", "el", 2))])
+    cluster.create([first, second, master])
+    assert cluster.ask(first) == ""
+    cluster.create([replace(first, node_name="a", phase="Running")])
+    assert cluster.ask(second) == "waits for default/el-master-2, without which its job is useless"
+    assert cluster.ask(master) == ""
+    cluster.create([replace(master, node_name="a", phase="Running")])
+    assert cluster.ask(second) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "group", "says"),
+    [
+        ({}, {}, ""),
+        ({}, None, "does not see its PodGroup"),
+        ({"priority": 5}, {"priority": 5}, ""),
+        ({"priority": 5}, {"priority": 7}, "its priority is 5, and that of its PodGroup 7"),
+        ({"priority": 5}, {"priority": None}, ""),
+        ({"scheduler_name": "other"}, {}, "has another schedulerName"),
+    ],
+)
+def test_kube_scheduler_never_tries_a_group_that_does_not_match_its_members(
+    change: dict[str, Any], group: dict[str, Any] | None, says: str
+) -> None:
+    cluster = Cluster(make_node("a"))
+    pods = [make_pod(name, pod_group="g", **change) for name in ("g-0", "g-1")]
+    if "scheduler_name" in change:
+        pods[0] = make_pod("g-0", pod_group="g")
+    cluster.state.apply([Listed("PodGroup", frozenset())])
+    if group is not None:
+        cluster.state.apply([Upserted(PodGroup("PodGroup", "default", "g", 2, **group))])
+    cluster.create(pods)
+    said = cluster.ask(pods[0])
+    assert says in said
+    assert bool(said) == bool(says)
+    assert says in explain(cluster.state, pods[0]).held
 
 
 def test_a_gang_names_only_those_of_its_own_namespace() -> None:

@@ -79,6 +79,11 @@ class Admission:
         is_lost = volume is None and volumes and claim.volume
         return UnusableClaim(Rule.CLAIM_LOST, name) if is_lost else volume
 
+    def claim_names(self, namespace: str) -> list[str]:
+        """The known PersistentVolumeClaims of a namespace."""
+        keys = (key.partition("/") for key in self._by_kind["PersistentVolumeClaim"])
+        return [name for space, _, name in keys if space == namespace]
+
     def users_of_one(self, pod: Pod, name: str) -> list[Pod]:
         """The other bound pods that use this claim of the pod if only one pod may."""
         claim = self._by_kind["PersistentVolumeClaim"].get(f"{pod.namespace}/{name}")

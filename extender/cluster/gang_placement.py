@@ -33,8 +33,8 @@ from extender.cluster.pod_table import PodTable
 from extender.cluster.reservations import GangRoom, Reservations
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.k8s.node_filter import NodeFilter
-from extender.k8s.objects import Node, Pod
+from extender.k8s.node_filter import HOSTNAME, NodeFilter
+from extender.k8s.objects import Node, Pod, Unchecked
 from extender.queues.gangs import Gang, GangTable
 from extender.untrusted.limits import GANG_HELD, GANG_PLACED, GANG_READ
 from packing.fleet.arrays import Floats
@@ -169,7 +169,8 @@ class _Candidates:
         allowed: Flags | None,
     ) -> None:
         self._fleet, self._nodes, self._request = fleet, nodes, members.request
-        self._filter = NodeFilter(members.pod)
+        self._filter, self._apart = NodeFilter(members.pod), apart(members.pod)
+        self._domains = set[str]()
         fits = fits_with_idle_plugin(fleet, members.request)
         rows = np.flatnonzero(fits if allowed is None else fits & allowed)
         if members.request.wants_gpu:
@@ -188,7 +189,8 @@ class _Candidates:
             if len(found) >= wanted:
                 break
             if self._accepts(row):
-                found += [row] * min(int(copies[row]), wanted - len(found))
+                most = 1 if self._is_apart(row) else int(copies[row])
+                found += [row] * min(most, wanted - len(found))
         return found
 
     def taken_one_by_one(self, wanted: int, rows: list[int]) -> Iterator[Allocation]:
@@ -201,7 +203,7 @@ class _Candidates:
             if fits_with_idle_plugin(self._fleet, self._request)[row] and (
                 row == accepted or self._accepts(row)
             ):
-                accepted = row
+                accepted = -1 if self._is_apart(row) else row
                 rows.append(row)
                 gpus = freest_gpus(self._fleet, row, self._request)
                 yield allocation_of(self._fleet, row, self._request, gpus)
@@ -210,7 +212,29 @@ class _Candidates:
 
     def _accepts(self, row: int) -> bool:
         spec = self._fleet.specs[row]
-        return spec is not None and not self._filter.rejection(self._nodes[spec.name])
+        if spec is None or (self._apart and self._domain(spec.name) in self._domains):
+            return False
+        return not self._filter.rejection(self._nodes[spec.name])
+
+    def _domain(self, node: str) -> str:
+        """Where no two of these members may be, "" if they may be anywhere."""
+        return node if self._apart == HOSTNAME else self._nodes[node].labels.get(self._apart, "")
+
+    def _is_apart(self, row: int) -> bool:
+        """Whether a member that is placed there keeps others of the domain; it is taken then."""
+        spec = self._fleet.specs[row]
+        domain = self._domain(spec.name) if spec and self._apart else ""
+        self._domains |= {domain} if domain else set()
+        return bool(domain)
+
+
+def apart(pod: Pod) -> str:
+    """The topology key of the domains in which no two pods of this template may run, "" for none: required
+    anti-affinity to itself, and ports of the host."""
+    if Unchecked.HOST_PORTS in pod.unchecked:
+        return HOSTNAME
+    own = pod.scheduling_constraints.anti_affinity
+    return next((term.key for term in own if term.selects(pod.namespace, pod.labels)), "")
 
 
 class GangHolds:

@@ -6,6 +6,7 @@ and gang in words.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
@@ -36,6 +37,7 @@ from extender.explain.fixes import Finding, Fix, Rank
 from extender.explain.words import GATES, Said, Word
 from extender.inventory.mig_layouts import placement_on
 from extender.inventory.node_inventory import STOWAGE_SHARING
+from extender.k8s.affinity import OPERATORS
 from extender.k8s.manifest import is_extended
 from extender.k8s.objects import Container, Node, Pod
 from extender.k8s.quantity import QuantityError, exact, whole
@@ -81,6 +83,11 @@ _RESOURCES = 8
 _NAMED = 4
 """The same for everything else but gates."""
 _NAMED_GATES = 3
+_OF_PROVIDERS = re.compile(
+    r"(^|\.)(cloud\.google\.com|eks\.amazonaws\.com|karpenter(\.\w+)*\.(sh|aws|azure\.com)|azure\.com"
+    r"|oraclecloud\.com|coreweave\.(com|cloud)|(node|topology)\.kubernetes\.io)$"
+)
+"""Domains of the labels with which providers and autoscalers create nodes."""
 _MODELS = (pod_request.MODELS, hami.USE_TYPE, pod_request.NOT_MODELS, hami.DENY_TYPE)
 """Annotations that allow or exclude models of GPUs."""
 _GPU = "nvidia.com/gpu"
@@ -98,6 +105,8 @@ def hints(state: State, pod: Pod) -> tuple[Finding, ...]:
         *_unread_layouts(state, request),
         *_sharing(state, pod, request),
         *_claims(state, pod),
+        *_devices_asked(state, pod),
+        *_volumes(state, pod),
         *_pinned(state, pod),
         *_never_asked(state, pod, request),
     )
@@ -190,7 +199,17 @@ def _units(pod: Pod) -> Iterator[Finding]:
 
 def admission_problem(pod: Pod) -> Said | None:
     """Why the API server would reject the pod, None for no known reason."""
-    return next((problem for container in pod.spec.all_containers for problem in _problems(container)), None)
+    problems = (problem for container in pod.spec.all_containers for problem in _problems(container))
+    return next(chain(problems, _unknown_operators(pod)), None)
+
+
+def _unknown_operators(pod: Pod) -> Iterator[Said]:
+    for term in pod.scheduling_constraints.node_affinity or ():
+        for requirement in (*term.labels, *term.fields):
+            if (operator := requirement.operator) not in OPERATORS:
+                known = {name.lower(): name for name in OPERATORS}
+                near = known.get(shorten(operator, KEY).lower()) or nearest_name(operator, OPERATORS)
+                yield Word.NO_OPERATOR(operator=quoted(operator), meant=meant(near))
 
 
 def _problems(container: Container) -> Iterator[Said]:
@@ -402,6 +421,64 @@ def _claims(state: State, pod: Pod) -> Iterator[Finding]:
             yield Finding(said, Rank.NEVER, fix=Fix(Word.LIST_CLAIMS(namespace=space)))
 
 
+def _devices_asked(state: State, pod: Pod) -> Iterator[Finding]:
+    """Classes and templates of claims that do not exist, and more memory or the like than any device has."""
+    classes = state.devices.classes
+    for entry in pod.spec.claims[:_NAMED]:
+        claim, key = quoted(entry.name), f"{pod.namespace}/{entry.template}"
+        known = state.devices.claims.get(f"{pod.namespace}/{entry.claim}")
+        template = state.devices.templates.get(key)
+        devices = known.devices if known else template.devices if template else entry.devices
+        if entry.template and devices is None and not pod.claims:
+            own = [k.rpartition("/")[2] for k in state.devices.templates if k.startswith(f"{pod.namespace}/")]
+            if near := nearest_name(entry.template, own):
+                said = Word.NO_TEMPLATE(name=quoted(entry.template), claim=claim, meant=meant(near))
+                yield Finding(
+                    said, Rank.NEVER, fix=Fix(Word.WRITE(line=f"resourceClaimTemplateName: {near}"))
+                )
+        asked = [sub for request in (devices.requests if devices else ()) for sub in request.subrequests]
+        for sub in asked[:_NAMED] if classes else ():
+            if (name := sub.device_class) not in classes:
+                near = nearest_name(name, classes)
+                said = Word.NO_CLASS_OF_DEVICES(name=quoted(name), claim=claim, meant=meant(near))
+                fix = Fix(Word.WRITE(line=f"deviceClassName: {near}")) if near else None
+                yield Finding(said, Rank.NEVER, fix=fix)
+            yield from islice(_too_large(state, sub, claim), 1)
+
+
+_AT_LEAST = re.compile(r"\.(\w+)\.compareTo\(quantity\(['\"](\w+)['\"]\)\) *>=? *0")
+"""A capacity in a CEL selector, and the least amount of it."""
+
+
+def _too_large(state: State, asked: DeviceSubRequest, claim: str) -> Iterator[Finding]:
+    for text in asked.expressions[:_NAMED]:
+        for what, amount in islice(_AT_LEAST.findall(shorten(text)), _NAMED):
+            on_nodes = (state.devices.on_node(name, state.nodes.labels_of(name)) for name in state.nodes)
+            devices = (on.device(index) for on in on_nodes for index in range(len(on.devices)))
+            domains = (capacity for device in devices for capacity in device.capacity.values())
+            sizes = (float(capacity[what].number) for capacity in domains if what in capacity)
+            largest = max(sizes, default=0.0)
+            try:
+                if 0 < largest < exact(amount):
+                    size = f"{largest / (1 << 30):.4g}Gi"
+                    said = Word.LARGER_THAN_ANY(what=what, asked=amount, claim=claim, largest=size)
+                    yield Finding(said, Rank.NEVER)
+            except QuantityError:
+                continue
+
+
+def _volumes(state: State, pod: Pod) -> Iterator[Finding]:
+    """PersistentVolumeClaims that do not exist, with the most similar name."""
+    known, space = state.admission.claim_names(pod.namespace), pod.namespace
+    for name in pod.volume_claims[:_NAMED]:
+        if known and name not in (*known, *pod.ephemeral_claims):
+            near = nearest_name(name, known)
+            claims = tuple(near if own == name else own for own in pod.volume_claims)
+            fix = Fix(Word.WRITE(line=f"claimName: {near}"), replace(pod, volume_claims=claims))
+            said = Word.NO_VOLUME_CLAIM(name=quoted(name), namespace=space, meant=meant(near))
+            yield Finding(said, Rank.NEVER, fix=fix if near else None)
+
+
 def _pinned(state: State, pod: Pod) -> Iterator[Finding]:
     """A manifest that names its node."""
     if pod.node_name and is_manifest(pod):
@@ -437,6 +514,7 @@ def _labels(state: State, pod: Pod) -> Iterator[Finding]:
             keys = dict.fromkeys(chain.from_iterable(node.labels for node in state.nodes.values()))
             near = nearest_key(key, keys)
             said = Word.NO_LABEL(key=shorten(key, KEY), meant=meant(near))
+            more = Word.AUTOSCALED() if _is_of_autoscaler(key) else None
             instead = {near: next(iter(values), "")}
         elif not any(shorten(value, KEY) in known for value in values):
             near = nearest_name(values[0], known) if values else ""
@@ -448,6 +526,11 @@ def _labels(state: State, pod: Pod) -> Iterator[Finding]:
             continue
         fix = Fix(writing("nodeSelector", instead)) if near and number < selected else None
         yield Finding(said, Rank.RULE, more, fix)
+
+
+def _is_of_autoscaler(key: str) -> bool:
+    """Whether providers and autoscalers label nodes so when they create them."""
+    return bool(_OF_PROVIDERS.search(key.partition("/")[0])) and "/" in key
 
 
 def _models(state: State, pod: Pod, request: Request | None) -> Iterator[Finding]:

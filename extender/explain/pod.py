@@ -27,7 +27,7 @@ from extender.dra.node_search import NoDevices
 from extender.explain.advice import advice_on, doubts, misaligned_pod
 from extender.explain.answers import EvictorMode, Explanation, NeedKind, NodeAnswer, Refusal
 from extender.explain.candidates import Candidates, all_candidates
-from extender.explain.corrections import is_manifest, written_as
+from extender.explain.corrections import is_manifest, meant, nearest_name, written_as
 from extender.explain.fixes import Finding, Rank
 from extender.explain.hints import (
     admission_problem,
@@ -54,12 +54,12 @@ from extender.explain.verdict import (
 )
 from extender.explain.what_if import fit_at_once
 from extender.explain.words import Said, Word
-from extender.k8s.objects import Pod
+from extender.k8s.objects import Pod, Unchecked
 from extender.protocol.node_names import Bytes, NodeNames
 from extender.queues.gang_words import GANG, GANG_MIN, words_of
 from extender.settings import Settings
-from extender.source.workloads import Template
-from extender.untrusted.limits import GANG_READ, KEY, LISTED_NAMES, shorten
+from extender.source.workloads import CONTAINER_FIELDS, Template
+from extender.untrusted.limits import GANG_READ, KEY, LISTED_NAMES, quoted, shorten
 from extender.untrusted.visible import listed, many
 from extender.verbs.evaluate import Evaluation, codes_for, evaluate, fitting_scores, form_on, hosts_when_empty
 from extender.verbs.eviction.promising import shortfall
@@ -120,6 +120,11 @@ def explain_template(
     new = [copy for copy in islice(copies, GANG_READ) if copy.key not in state.pods]
     with state.gangs.supposing(new):
         found = explain(state, pod, candidates, now, settings)
+        if (field := template.unknown_field) and (near := nearest_name(field, CONTAINER_FIELDS)):
+            said = Word.UNKNOWN_FIELD(field=quoted(field), meant=meant(near))
+            return replace(
+                found, error=str(said), fits=0, best=(), verdict=Conclusion(said).verdict(), plain=False
+            )
         if not found.fits:
             return found
         together, all_fit = _together(state, state.admission.as_created(pod)[0], template.copies)
@@ -135,7 +140,8 @@ def _together(state: State, pod: Pod, copies: int) -> tuple[Finding | None, bool
     gang, request = state.gangs.gang_of(pod), state.request_of(pod)
     if gang is None:
         fit = fit_at_once(state, pod, request, copies) if copies > 1 else 0
-        finding = Finding(Word.FIT_AT_ONCE(copies=copies, fit=fit)) if fit else None
+        word = Word.FIT_AT_MOST if Unchecked.SPREAD in pod.unchecked else Word.FIT_AT_ONCE
+        finding = Finding(word(copies=copies, fit=fit)) if fit else None
         return finding, fit in (0, copies)
     if gang.to_place < 2 or wants_dra(state, WaitingMembers(pod, request)):
         return None, True
@@ -308,7 +314,7 @@ def _with_next(asked: Question, found: Conclusion, mends: int) -> Conclusion:
     mended = found.fixes[0].pod if found.finding and found.fixes else None
     if mended is None or not mends:
         return found
-    keeps_rules = mended.spec is asked.pod.spec
+    keeps_rules = mended.spec is asked.pod.spec and mended.volume_claims == asked.pod.volume_claims
     candidates = asked.candidates if keeps_rules else None
     _, then = explained(asked.state, mended, candidates, asked.now, asked.settings, mends - 1)
     return and_then(found, then)

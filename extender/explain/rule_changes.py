@@ -24,7 +24,7 @@ from extender.explain.needs import missing_needs
 from extender.explain.words import Said, Word
 from extender.k8s.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 from extender.k8s.manifest import Pairs
-from extender.k8s.node_filter import CORDON, Rule
+from extender.k8s.node_filter import CORDON, HOSTNAME, Rule
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import KEY, shorten
@@ -41,6 +41,9 @@ _STARTING = re.compile(
 )
 """In taints that agents of a node and cloud providers remove once they are up: CSI and CNI drivers,
 cloud-provider, Karpenter, the cluster autoscaler, node-readiness-controller, Skyhook, queued provisioning."""
+_TAS = "kueue.x-k8s.io/tas"
+"""Label of the pods that Kueue assigns to nodes itself (topology-aware scheduling, kubernetes-sigs/kueue,
+apis/kueue/v1beta2/topology_types.go)."""
 _NAMED = 3
 _GROUPS = 16
 """Maximum number of groups of nodes behind the same rules that are tried, the fewest rules first."""
@@ -118,7 +121,7 @@ def try_rule_changes(
         node = nodes[int(np.argmax(kinds[of_kind]))]
         way = changes_for(state, pod, rules, node)
         opened = _opened(candidates, way.pod, node, every, (fits, full, may_fit)[of_kind])
-        if node.name in opened:
+        if node.name in opened or not way.counted:
             starts = _is_starting(state, pod, node)
             at_once, later = (tuple(opened), 0) if of_kind == 0 else ((), len(opened))
             unknown = shorten(doubt) if of_kind == 2 else ""
@@ -208,6 +211,9 @@ def _change_for(state: State, pod: Pod, node: Node, rejection: Rejection) -> Way
             return Way(Word.UNCORDON(node=node.name), pod)
         case Rule.NOT_TOLERATED:
             return _tolerating(state, pod, node)
+        case Rule.OTHER_SELECTOR if _TAS in pod.labels and HOSTNAME in dict(pod.spec.node_selector):
+            assigned = shorten(dict(pod.spec.node_selector)[HOSTNAME], KEY)
+            return Way(Word.BY_KUEUE(node=assigned), pod, counted=False)
         case Rule.OTHER_SELECTOR:
             return _with_selector_of(state, pod, node)
     return _with_affinity_of(pod, node)

@@ -59,6 +59,9 @@ class Word(Enum):
         "the API server rejects it: the request of {name} is {request}, its limit {limit}; both must be equal"
     )
 
+    NO_OPERATOR = "the API server rejects it: {operator} is not an operator of node affinity{meant}"
+    UNKNOWN_FIELD = "the API server rejects it: {field} is no field of a container{meant}"
+
     # Mistakes in requests and rules
     NOT_OFFERED = "No node offers {name}"
     OFFERED_INSTEAD = "Did you mean {near}?{offered}"
@@ -86,6 +89,16 @@ class Word(Enum):
     )
     REPEAT = "Afterwards, repeat: stowage explain {pod}"
     NO_CLAIM = "Its claim {claim} does not exist in the namespace {namespace}{meant}"
+    NO_CLASS_OF_DEVICES = "There is no DeviceClass {name}, which its claim {claim} requests{meant}"
+    NO_TEMPLATE = "There is no ResourceClaimTemplate {name} for its claim {claim}{meant}"
+    LARGER_THAN_ANY = (
+        "No device has a {what} of {asked}, as its claim {claim} requests: the largest has {largest}"
+    )
+    NO_VOLUME_CLAIM = (
+        "There is no PersistentVolumeClaim {name} in the namespace {namespace}{meant}: kube-scheduler waits "
+        "for it"
+    )
+    AUTOSCALED = "A cluster autoscaler may add a node with it."
     PINNED = (
         "Its manifest sets nodeName {node}{missing}: kube-scheduler and Stowage are bypassed, and kubelet "
         "rejects the pod if the node has too few resources"
@@ -114,6 +127,10 @@ class Word(Enum):
     UNLISTED = "{text}"
     HIDDEN_GPUS = "Nodes have GPUs that they do not offer: {nodes}. See stowage top and /debug/problems"
     FIT_AT_ONCE = "Of the {copies} such pods of its workload {fit} fit at once"
+    FIT_AT_MOST = (
+        "Of the {copies} such pods of its workload at most {fit} fit at once: their topology spread is not "
+        "checked"
+    )
     TOGETHER_NOW = "The {pods} pods that must start together fit now"
     TOGETHER_LATER = "The {pods} pods that must start together fit only once pods have ended or were evicted"
     MISALIGNED = (
@@ -217,6 +234,10 @@ class Word(Enum):
     LABEL_FOR_SHARING = "kubectl label node NAME {label}"
     LIST_CLAIMS = "kubectl get resourceclaims -n {namespace}"
     UNCORDON = "kubectl uncordon {node}"
+    BY_KUEUE = (
+        "wait: Kueue has assigned the pod to {node}, and assigns another node once this one is deleted or "
+        "has failed for long enough (its Workload: status.unhealthyNodes)"
+    )
     SEE_TAINT = "see why it has this taint: kubectl describe node {node}"
     WAIT_START = "wait: {node} starts, and then loses the taint {keys}"
     WAIT_ENDING = "wait: {pods} on {node} {are} terminating and free{s} enough room"

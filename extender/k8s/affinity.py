@@ -28,9 +28,12 @@ _POD_TERMS = 16
 _CANONICAL = re.compile(r"0|-?[1-9][0-9]*")
 
 
+OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSelectorRequirement:
-    """A requirement on one label of a node: ``operator`` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
+    """A requirement on one label of a node: ``operator`` is one of ``OPERATORS``."""
 
     key: str = ""
     operator: str = ""

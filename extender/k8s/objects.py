@@ -11,6 +11,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import chain
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeGuard, get_args
 
@@ -107,6 +108,14 @@ class PodClaim:
     claim: str = ""
     template: str = ""
     devices: DeviceClaim | None = None
+
+
+class Unchecked(StrEnum):
+    """Filters of kube-scheduler that Stowage does not implement."""
+
+    HOST_PORTS = "host ports"
+    SPREAD = "topology spread"
+    AFFINITY = "affinity to other pods"
 
 
 class _SpecMemo:
@@ -266,7 +275,7 @@ class Pod(_Memo):
     volume_claims: tuple[str, ...] = ()  # the names of its PersistentVolumeClaims
     ephemeral_claims: tuple[str, ...] = ()  # those that are made with the pod
     runtime_class: str = ""
-    unchecked: tuple[str, ...] = ()  # kube-scheduler's filters for it that Stowage does not implement
+    unchecked: tuple[Unchecked, ...] = ()  # kube-scheduler's filters for it that Stowage does not implement
     depends_on_pods: bool = False  # affinity between pods, topology spread, host ports
     only_pauses: bool = False  # every container runs a pause image
     resized: PodSpec | None = None

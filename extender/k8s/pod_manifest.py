@@ -23,7 +23,7 @@ from extender.k8s.manifest import (
     relevant_entries,
     unix_seconds,
 )
-from extender.k8s.objects import Owner, Pod, PodSpec
+from extender.k8s.objects import Owner, Pod, PodSpec, Unchecked
 from extender.k8s.pod_spec import (
     ClaimManifest,
     HeldManifest,
@@ -217,18 +217,23 @@ def _depends_on_pods(spec: PodSpecManifest) -> bool:
         spec.affinity.podAffinity
         or spec.affinity.podAntiAffinity
         or spec.topologySpreadConstraints
-        or any([port.hostPort for container in spec.containers for port in container.ports])
+        or _has_host_ports(spec)
     )
 
 
-def _unchecked(spec: PodSpecManifest) -> tuple[str, ...]:
+def _has_host_ports(spec: PodSpecManifest) -> bool:
+    """With the host's network, every port of a container is one of the host."""
+    ports = [port for container in spec.containers for port in container.ports]
+    return any([port.hostPort or (spec.hostNetwork and port.containerPort) for port in ports])
+
+
+def _unchecked(spec: PodSpecManifest) -> tuple[Unchecked, ...]:
     affinity, anti = spec.affinity.podAffinity, spec.affinity.podAntiAffinity
     terms = len(anti.required) - len(anti.terms("")) if anti else 0
-    has_ports = any([port.hostPort for container in spec.containers for port in container.ports])
     found = {
-        "host ports": has_ports,
-        "topology spread": bool(spec.topologySpreadConstraints),
-        "affinity to other pods": bool(terms or (affinity and affinity.required)),
+        Unchecked.HOST_PORTS: _has_host_ports(spec),
+        Unchecked.SPREAD: bool(spec.topologySpreadConstraints),
+        Unchecked.AFFINITY: bool(terms or (affinity and affinity.required)),
     }
     return tuple([what for what, is_there in found.items() if is_there])
 

@@ -37,6 +37,7 @@ class ResourcesManifest(Struct, frozen=True, gc=False):
 
 
 class _Port(Struct, frozen=True, gc=False):
+    containerPort: Int = 0
     hostPort: Int = 0
 
 
@@ -91,6 +92,7 @@ class PodSpecManifest(Struct, frozen=True, gc=False):
     runtimeClassName: Name = ""
     preemptionPolicy: str = ""
     restartPolicy: str = ""
+    hostNetwork: bool = False
     activeDeadlineSeconds: Int | None = None
     terminationGracePeriodSeconds: Int | None = None
     schedulingGroup: _SchedulingGroup = _SchedulingGroup()

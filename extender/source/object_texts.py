@@ -51,6 +51,7 @@ _JSON: Any = list[Raw] | _Object
 
 class _Kind(Struct):
     kind: Any = ""
+    apiVersion: Any = ""
 
 
 def objects_of(text: bytes, file: str) -> Iterable[Item]:
@@ -133,14 +134,14 @@ def _item(item: object, kind: str = "") -> Item:
     if isinstance(item, _Read):
         return item
     try:
-        own = decode(item, _Kind).kind if isinstance(item, Raw) else read_value(item, _Kind).kind
+        read = decode(item, _Kind) if isinstance(item, Raw) else read_value(item, _Kind)
     except MALFORMED as error:
         is_json = not isinstance(error, ValidationError | Unreadable)
         return Broken(decoding_problem(error) if is_json else "is not an object")
-    kind = (own if isinstance(own, str) else "") or kind
+    kind = (read.kind if isinstance(read.kind, str) else "") or kind
     if not kind:
         return Broken("has no kind")
-    if kind not in KINDS_IN_FILES:
+    if kind not in KINDS_IN_FILES or (kind == "Workload" and "kueue" not in str(read.apiVersion)):
         return None
     try:
         return _unless_ignored(KINDS_IN_FILES[kind].read(item)[0])

@@ -153,6 +153,7 @@ is awaited without end: GPUs could seem free that are not."""
 ALWAYS_AWAITED = WATCHED_KINDS.keys() - UNKNOWN.keys()
 KINDS_IN_FILES: Mapping[str, WatchedKind] = {
     **{row.kind: row for row in _ROWS},  # "PodGroup" reads the apiVersion
+    "Workload": next(row for row in _ROWS if row.kind == "KueueWorkload"),
     "ConfigMap": WatchedKind("ConfigMap", "", MigLayoutsManifest),
 }
 """All kinds that a snapshot may contain."""

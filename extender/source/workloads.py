@@ -27,18 +27,30 @@ _KUEUE_QUEUE, _KUEUE_GATE = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/admissi
 """Kueue holds objects with this label until admission (kubernetes-sigs/kueue, pkg/controller/constants)."""
 
 
+CONTAINER_FIELDS = frozenset(
+    {
+        *("args", "command", "env", "envFrom", "image", "imagePullPolicy", "lifecycle", "livenessProbe"),
+        *("name", "ports", "readinessProbe", "resizePolicy", "resources", "restartPolicy"),
+        *("restartPolicyRules", "securityContext", "startupProbe", "stdin", "stdinOnce", "tty"),
+        *("terminationMessagePath", "terminationMessagePolicy", "volumeDevices", "volumeMounts"),
+        "workingDir",
+    }
+)
+"""Fields of a Container (k8s.io/api core/v1, v1.37)."""
 _BETWEEN = {"deployment": "replicaset", "cronjob": "job"}
 """Kinds whose pods belong to intermediate objects, whose names begin with the name of their owner."""
 
 
 class Template(NamedTuple):
     """A pod, and the workload that creates ``copies`` of it ("Job train"; "" for a bare pod).
-    ``together``: number of pods of all its templates that must start together, 0 if not specified."""
+    ``together``: number of pods of all its templates that must start together, 0 if not specified.
+    ``unknown_field``: of a container, which the API server would reject; "" for none."""
 
     pod: Pod
     workload: str = ""
     copies: int = 1
     together: int = 0
+    unknown_field: str = ""
 
 
 def parse_pod(text: str, name: str) -> Pod:
@@ -139,7 +151,7 @@ def _of_object(obj: dict[str, Any], file: str) -> Iterator[Template]:
     kind = as_text(obj.get("kind"))
     name = as_text(metadata.get("name")) or as_text(metadata.get("generateName"))
     if kind == "Pod":
-        yield Template(_held(_pod(obj, file), obj))
+        yield Template(_held(_pod(obj, file), obj), unknown_field=_unknown_field(as_map(obj.get("spec"))))
         return
     templates = [*pod_templates(obj, (), 1)]
     templates = [template for template in templates if template[-1]] or templates  # no roles with 0 replicas
@@ -153,7 +165,15 @@ def _of_object(obj: dict[str, Any], file: str) -> Iterator[Template]:
         pod = _pod({"metadata": named, "spec": template["spec"]}, file)
         workload = " ".join(filter(None, (kind, name, part)))
         together = _together(obj, *path[-1:])
-        yield Template(_held(pod, obj), shorten(workload, KEY), max(count, 1), together)
+        unknown = _unknown_field(as_map(template["spec"]))
+        yield Template(_held(pod, obj), shorten(workload, KEY), max(count, 1), together, unknown)
+
+
+def _unknown_field(spec: dict[str, Any]) -> str:
+    """The first field of a container that Kubernetes does not have, "" for none."""
+    containers = spec.get("containers")
+    fields = (key for c in (containers if isinstance(containers, list) else ()) for key in as_map(c))
+    return next((shorten(key, KEY) for key in fields if key not in CONTAINER_FIELDS), "")
 
 
 def _held(pod: Pod, obj: dict[str, Any]) -> Pod:

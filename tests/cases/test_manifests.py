@@ -1,0 +1,109 @@
+"""What explain says of manifests as people write them, with their mistakes, on several clusters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from extender.cli.main import main
+
+FOLDER = Path(__file__).parent / "manifests"
+# By manifest and cluster: words of the answer, and words that are not there.
+RIGHT: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
+    (
+        "gke-jobset-2x8",
+        "gke",
+        ("Of the 2 pods that must start together 1 fits now", "inference/vllm-7f6d-0aaaa", "add a node like"),
+        ("nvidia-b200", "the whole gang"),
+    ),
+    ("gke-typo-accel", "gke", ("(did you mean nvidia-h100-80gb?)",), ()),
+    ("gke-computeclass", "gke", ("cloud.google.com/compute-class. A cluster autoscaler may add a node",), ()),
+    ("eks-gke-toleration", "eks", ("It fits on 11 of 20 nodes",), ()),
+    (
+        "eks-lws",
+        "eks",
+        (
+            "2 pods that must start together none fits now",
+            "wait until jupyter/jupyter-bob",
+            "add 2 nodes like",
+        ),
+        ("add a node like",),
+    ),
+    (
+        "eks-lws",
+        "eks-plus1",
+        ("Of the 2 pods that must start together 1 fits now", "add a node like", "(p5.48xlarge)"),
+        ("add 2 nodes",),
+    ),
+    (
+        "aks-wrong-taint",
+        "aks",
+        ("sku=gpu:NoSchedule (5 of 10 nodes)", '[{key: sku, operator: Equal, value: "gpu"'),
+        (),
+    ),
+    ("onprem-hami-memonly", "onprem", ("nvidia.com/gpumem requires nvidia.com/gpu",), ()),
+    ("onprem-runtimeclass", "onprem", ("no RuntimeClass 'nvidia-gpu'", "(did you mean nvidia?)"), ()),
+    ("onprem-dra-toobig", "onprem", ("No device has a memory of 180Gi", "the largest has 140"), ()),
+    (
+        "onprem-dra-classtypo",
+        "onprem",
+        ("no DeviceClass 'gpu.nvidia.co'", "(did you mean gpu.nvidia.com?)"),
+        (),
+    ),
+    ("onprem-spread", "onprem", ("topology spread is not checked", "at most 4 fit"), ()),
+    ("onprem-anti", "onprem", ("Of the 8 such pods of its workload 5 fit at once",), ()),
+    (
+        "onprem-yaml-typo-key",
+        "onprem",
+        ("rejects it: 'resource' is no field", "(did you mean resources?)"),
+        (),
+    ),
+    (
+        "gke-jobset-b200",
+        "gke",
+        ("Of the 2 pods that must start together 1 fits now", "(a4-highgpu-8g)"),
+        ("nvidia-h100", "the whole gang"),
+    ),
+    ("gkene-noexec", "gke-noexec", ("It fits on none of 20 nodes", "nvidia.com/gpu=present:NoExecute"), ()),
+    (
+        "onprem-pvc-typo",
+        "onprem",
+        ("'data-kin' in the namespace team-b (did you mean data-kim?)", "write claimName: data-kim"),
+        (),
+    ),
+    ("onprem-hostport", "onprem", ("Of the 8 such pods of its workload 5 fit at once",), ()),
+    ("onprem-hostnetwork", "onprem", ("Of the 8 such pods of its workload 5 fit at once",), ()),
+    (
+        "onprem-affinity-typo-op",
+        "onprem",
+        ("'in' is not an operator of node affinity (did you mean In?)",),
+        (),
+    ),
+    (
+        "onprem-dra-template-typo",
+        "onprem",
+        ("no ResourceClaimTemplate 'two-gpu'", "(did you mean two-gpus?)"),
+        (),
+    ),
+    ("gke-oke-tol", "gke", ("It fits on 11 of 20 nodes",), ()),
+]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "cluster", "says", "never"), RIGHT, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_the_answer_is_right(
+    manifest: str,
+    cluster: str,
+    says: tuple[str, ...],
+    never: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file, snapshot = FOLDER / f"{manifest}.yaml", FOLDER / f"{cluster}.json"
+    assert main(["explain", "-f", str(file), "--snapshot", str(snapshot), "-o", "wide"]) == 0
+    out = capsys.readouterr().out
+    for words in says:
+        assert words in out, out
+    for words in never:
+        assert words not in out, out

@@ -10,15 +10,25 @@ learn.microsoft.com/azure/aks) and OKE (docs.oracle.com, "Supported Admission Co
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any, get_args
 
 from extender.cluster.pod_table import PodTable
-from extender.k8s.admission_objects import AdmissionKind, AdmissionRecord, PersistentVolume, RuntimeClass
+from extender.dialects.pod_resources import effective_requests
+from extender.k8s.admission_objects import (
+    AdmissionKind,
+    AdmissionRecord,
+    PersistentVolume,
+    ResourceQuota,
+    RuntimeClass,
+)
 from extender.k8s.affinity import Taint, Toleration, tolerated
 from extender.k8s.manifest import Pairs, is_extended
 from extender.k8s.node_filter import Rule, UnusableClaim
 from extender.k8s.objects import Container, Event, Node, Pod, take_in
+from extender.k8s.quantity import QuantityError, exact
 from extender.queues.queue import SYSTEM_CLASSES, PriorityClasses
 from extender.untrusted.limits import KEY, shorten
 
@@ -90,6 +100,18 @@ class Admission:
         keys = self._pods.claiming.get(claim.key, ()) if claim and claim.of_one_pod else ()
         users = (self._pods.get(key) for key in keys if key != pod.key)
         return [user for user in users if user and user.node_name]
+
+    def exceeded(self, pod: Pod) -> tuple[ResourceQuota, str] | None:
+        """The ResourceQuota that a new pod would exceed, and the resource. Raises ``RequestError``."""
+        requests = effective_requests(pod.spec).items()
+        asked = {name: Fraction(amount, 1000 if name == "cpu" else 1) for name, amount in requests}
+        own = (q for q in self._by_kind["ResourceQuota"].values() if q.namespace == pod.namespace)
+        for quota, name, hard in ((q, name, hard) for q in own for name, hard in q.hard):
+            more = 1 if name in ("pods", "count/pods") else asked.get(name.removeprefix("requests."), 0)
+            with suppress(QuantityError):
+                if more and exact(dict(quota.used).get(name, "0")) + more > exact(hard):
+                    return quota, name
+        return None
 
     def as_created(self, pod: Pod) -> tuple[Pod, str]:
         """The pod as created, and what is added, in words. A pod that exists in the cluster, or is complete,

@@ -117,6 +117,7 @@ class Word(Enum):
     # What else is known of the pod
     DRY_RUN = "By a server-side dry run as your user, which created nothing."
     NO_DRY_RUN = "Without a server-side dry run, by the defaults that are known: {why}"
+    OVER_QUOTA = "the API server rejects it: ResourceQuota {quota}: {used} of {hard} {name} are used"
     REJECTED = "the API server rejects it: {why}"
     ADDED = "On creation, the API server adds {what}"
     SHARE_INSTEAD = (

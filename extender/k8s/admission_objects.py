@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -92,11 +92,26 @@ class StorageClass(_Named):
     waits: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ResourceQuota(_Named):
+    """The amounts of each resource that all pods of the namespace may request, and do. Only in files: the API
+    server of a cluster is asked (``source/dry_run.py``)."""
+
+    kind: ClassVar[Literal["ResourceQuota"]] = "ResourceQuota"
+    hard: Pairs = ()
+    used: Pairs = ()
+
+
 AdmissionRecord: TypeAlias = (
-    RuntimeClass | LimitRange | PersistentVolume | PersistentVolumeClaim | StorageClass
+    RuntimeClass | LimitRange | ResourceQuota | PersistentVolume | PersistentVolumeClaim | StorageClass
 )
 AdmissionKind: TypeAlias = Literal[
-    "RuntimeClass", "LimitRange", "PersistentVolume", "PersistentVolumeClaim", "StorageClass"
+    "RuntimeClass",
+    "LimitRange",
+    "ResourceQuota",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "StorageClass",
 ]
 
 
@@ -145,6 +160,27 @@ class LimitRangeManifest(Manifest, frozen=True, gc=False):
                 requests |= limit.min | limit.max | limit.default | limit.defaultRequest
         name, namespace = self.metadata.name, self.metadata.namespace_or_default
         return LimitRange(name, namespace, _pairs(requests), _pairs(limits))
+
+
+class _QuotaSpec(Struct, frozen=True, gc=False):
+    hard: Texts = {}
+    scopes: Any = None
+    scopeSelector: Any = None
+
+
+class _QuotaStatus(Struct, frozen=True, gc=False):
+    used: Texts = {}
+
+
+class ResourceQuotaManifest(Manifest, frozen=True, gc=False):
+    spec: _QuotaSpec = _QuotaSpec()
+    status: _QuotaStatus = _QuotaStatus()
+
+    def record(self) -> ResourceQuota:
+        """The quota; without limits if it is only for some pods."""
+        hard = {} if self.spec.scopes or self.spec.scopeSelector else self.spec.hard
+        name, namespace = self.metadata.name, self.metadata.namespace_or_default
+        return ResourceQuota(name, namespace, _pairs(hard), _pairs(self.status.used))
 
 
 class _Affinity(Struct, frozen=True, gc=False):

@@ -18,6 +18,7 @@ from extender.k8s.admission_objects import (
     LimitRangeManifest,
     PersistentVolumeClaimManifest,
     PersistentVolumeManifest,
+    ResourceQuotaManifest,
     RuntimeClassManifest,
     StorageClassManifest,
 )
@@ -155,6 +156,7 @@ KINDS_IN_FILES: Mapping[str, WatchedKind] = {
     **{row.kind: row for row in _ROWS},  # "PodGroup" reads the apiVersion
     "Workload": next(row for row in _ROWS if row.kind == "KueueWorkload"),
     "ConfigMap": WatchedKind("ConfigMap", "", MigLayoutsManifest),
+    "ResourceQuota": WatchedKind("ResourceQuota", "", ResourceQuotaManifest),
 }
 """All kinds that a snapshot may contain."""
 

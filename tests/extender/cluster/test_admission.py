@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from extender.cluster.state import State
-from extender.k8s.admission_objects import LimitRangeManifest, RuntimeClassManifest
+from extender.k8s.admission_objects import LimitRangeManifest, ResourceQuotaManifest, RuntimeClassManifest
 from extender.k8s.affinity import Toleration
 from extender.k8s.eviction_objects import PriorityClassManifest
 from extender.k8s.objects import Deleted, Pod, Upserted
@@ -197,3 +197,35 @@ def test_users_of_a_claim_are_known_while_they_are_there() -> None:
     assert state.pods.claiming == {}
     state.apply([Upserted(user("p", "c")), Upserted(replace(user("p", "d"), uid="other"))])
     assert state.pods.claiming == {"default/d": {"default/p": None}}
+
+
+@pytest.mark.parametrize(
+    ("hard", "used", "exceeded"),
+    [
+        ({f"requests.{GPU}": "4"}, {f"requests.{GPU}": "4"}, f"requests.{GPU}"),
+        ({f"requests.{GPU}": "4"}, {f"requests.{GPU}": "3"}, ""),
+        ({f"requests.{GPU}": "0"}, {}, f"requests.{GPU}"),
+        ({"pods": "5"}, {"pods": "5"}, "pods"),
+        ({"requests.cpu": "2"}, {"requests.cpu": "1500m"}, "requests.cpu"),
+        ({"cpu": "2500m"}, {"cpu": "1500m"}, ""),
+        ({"limits.cpu": "1", "services": "0"}, {"limits.cpu": "1"}, ""),
+        ({"pods": "a lot"}, {}, ""),
+    ],
+)
+def test_a_quota_of_a_file_is_exceeded_by_what_the_pod_requests(
+    hard: dict[str, str], used: dict[str, str], exceeded: str
+) -> None:
+    state = make_state()
+    none = {"hard": {"pods": "0"}}
+    for name, namespace, spec in (
+        ("q", "team", {"hard": hard}),
+        ("other", "ns", none),
+        ("some", "team", {**none, "scopes": ["BestEffort"]}),
+    ):
+        metadata = {"name": name, "namespace": namespace}
+        manifest = {"metadata": metadata, "spec": spec, "status": {"used": used}}
+        state.apply([Upserted(ResourceQuotaManifest.from_value(manifest).record())])
+    resources = {"limits": {GPU: "1"}, "requests": {"cpu": "1"}}
+    pod, _ = created(state, containers=[{"name": "c", "resources": resources}])
+    found = state.admission.exceeded(pod)
+    assert (found and (found[0].name, found[1])) == (("q", exceeded) if exceeded else None)

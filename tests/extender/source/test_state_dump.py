@@ -13,6 +13,7 @@ from extender.k8s.admission_objects import (
     LimitRange,
     PersistentVolume,
     PersistentVolumeClaim,
+    ResourceQuota,
     RuntimeClass,
     StorageClass,
 )
@@ -87,6 +88,7 @@ RECORDS: list[KubernetesObject] = [
     PersistentVolumeClaim("c", "team", "v"),
     PersistentVolumeClaim("d", "team", is_pending=True, storage_class="fast", of_one_pod=True),
     StorageClass("fast", waits=True),
+    ResourceQuota("q", "team", (("pods", "5"),), (("pods", "4"),)),
     ResourceClaimTemplate(
         "team", "t", DeviceClaim((DeviceRequest("r", DeviceSubRequest(device_class="c")),))
     ),
@@ -136,8 +138,8 @@ def test_every_kind_is_tried_here() -> None:
 LINES = text(*RECORDS).splitlines()
 BROKEN = {
     "cut within a line": ("\n".join(LINES)[:-200], "is not JSON, so the dump is incomplete"),
-    "cut after a line": ("\n".join(LINES[:-1]), "is incomplete: the dump ended after 23 records"),
-    "a line is missing": ("\n".join(LINES[:3] + LINES[4:]), "is incomplete: 22 of 23 records"),
+    "cut after a line": ("\n".join(LINES[:-1]), "is incomplete: the dump ended after 24 records"),
+    "a line is missing": ("\n".join(LINES[:3] + LINES[4:]), "is incomplete: 23 of 24 records"),
     "another version": (LINES[0].replace('"format":2', '"format":1'), "is a dump of another version"),
     "an unknown kind": (f'{LINES[0]}\n{{"kind":"Secret"}}', "line 2: a record of an unknown kind"),
     "a wrong type": (

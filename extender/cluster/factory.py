@@ -121,6 +121,8 @@ def state_of(settings: Settings, dump: Header | None = None) -> State:
         state.gangs.load_succeeded(dump.succeeded)
         state.eviction_helps_extenders = dump.eviction_helps_extenders
     state.learner.monitor.expect(prior)
+    if settings.kubernetes_version:
+        state.set_version(settings.kubernetes_version)
     state.failures = policy.failures
     state.spot = settings.spot
     state.nodes.spot_marks = frozenset(settings.spot_nodes)

@@ -7,6 +7,7 @@ depend on the source of the events (the API server, a snapshot file).
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -63,6 +64,7 @@ from packing.model.request import Request
 from packing.policies.interface import Policy
 
 log = logging.getLogger(__name__)
+VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 Rows = npt.NDArray[np.int64]
 _USABLE_ROWS = 64
@@ -174,6 +176,14 @@ class State:
             if isinstance(event, Unlisted):
                 self.unlisted[event.kind] = event
             self.rights.queues.classes.revision = object()
+
+    def set_version(self, version: str) -> None:
+        """``version``: of kube-scheduler. Since 1.38, it looks for victims on nodes that only an extender
+        refused. An unknown version counts as 1.37."""
+        numbers = VERSION.match(version)
+        known = (int(numbers[1]), int(numbers[2])) if numbers else (1, 37)
+        self.eviction_helps_extenders = known >= (1, 38)
+        self.devices.set_version(since_1_37=known >= (1, 37))
 
     def request_of(self, pod: Pod) -> Request:
         """The pod's request, completed by the settings where it is not specific. Raises ``RequestError``."""

@@ -60,7 +60,9 @@ class _Pool:
     built: DevicePool | None = None
     availability: PoolAvailability | None = None
 
-    def availability_of(self, built: DevicePool, freed: AbstractSet[str]) -> PoolAvailability:
+    def availability_of(
+        self, built: DevicePool, freed: AbstractSet[str], *, since_1_37: bool
+    ) -> PoolAvailability:
         """The availability of the pool without the ``freed`` claims."""
         if freed and not freed.isdisjoint(self.unreadable_holders.union(*self.holders.values())):
             holders = {
@@ -68,10 +70,12 @@ class _Pool:
                 for device, by_claim in self.holders.items()
             }
             unknown = bool(self.unreadable_holders - freed)
-            return pool_availability(built, holders, holdings_unknown=unknown)
+            return pool_availability(built, holders, holdings_unknown=unknown, since_1_37=since_1_37)
         if self.availability is None:
             unknown = bool(self.unreadable_holders)
-            self.availability = pool_availability(built, self.holders, holdings_unknown=unknown)
+            self.availability = pool_availability(
+                built, self.holders, holdings_unknown=unknown, since_1_37=since_1_37
+            )
         return self.availability
 
 
@@ -79,12 +83,11 @@ class DeviceCache:
     """``changes`` counts changes to all objects, ``rules_version`` those to classes and taint rules.
     ``extended_resources`` are those that classes provide in their specs. ``total_slots`` are the slots of all
     nodes at the last ``refresh``. ``two_ways``: nodes whose GPUs a device plugin also offers
-    (``extender/cluster/two_ways.py``). ``fractional_ranges``: ranges of capacities may be fractional (since
-    1.37)."""
-
-    fractional_ranges = True
+    (``extender/cluster/two_ways.py``). ``since_1_37``: kube-scheduler is of 1.37 or later: ranges of
+    capacities may be fractional, and shares without amounts count their device's counters once."""
 
     def __init__(self, unlisted: Collection[str] = ()) -> None:
+        self.since_1_37 = True
         self.unlisted = unlisted  # kinds that count as unknown
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[str, ResourceClaim] = {}
@@ -159,6 +162,14 @@ class DeviceCache:
     def records(self) -> list[DeviceRecord]:
         """All slices, classes, claims and taint rules."""
         return [record for by_key in self._records.values() for record in by_key.values()]
+
+    def set_version(self, *, since_1_37: bool) -> None:
+        """Whether kube-scheduler is of 1.37 or later, as is assumed at first."""
+        if since_1_37 != self.since_1_37:
+            self.since_1_37 = since_1_37
+            self.rules_version += 1
+            for id in list(self._pools):
+                self._pool_changed(id)
 
     def keep(self, kind: str, keys: AbstractSet[str]) -> None:
         """Remove all records of a kind that are not among ``keys``."""
@@ -276,7 +287,10 @@ class DeviceCache:
         return build_node_devices(
             name,
             labels,
-            [self._pools[pool.id].availability_of(pool, self._freed) for pool in pools],
+            [
+                self._pools[pool.id].availability_of(pool, self._freed, since_1_37=self.since_1_37)
+                for pool in pools
+            ],
             has_incomplete_pool=len(pools) < len(ids) or any(pool.problem for pool in pools),
             holdings_unknown=any(self._pools[id].unreadable_holders - self._freed for id in ids),
             version=next(self._versions),

@@ -45,8 +45,8 @@ def _identities(device: Device) -> tuple[list[str], list[str]]:
     """The names of the device itself and of its parent."""
     own, parent = list[str](), list[str]()
     for name, value in chain.from_iterable(of_domain.items() for of_domain in device.attributes.values()):
-        if value and (match := _IDENTITY.fullmatch(name)):
-            (parent if match[1] else own).append(str(value).lower())
+        if isinstance(value, str) and value and (match := _IDENTITY.fullmatch(name)):
+            (parent if match[1] else own).append(value.lower())
     return own, parent
 
 
@@ -86,8 +86,13 @@ def pool_availability(
     holders: Mapping[str, Mapping[str, tuple[AllocationResult, ...]]],
     *,
     holdings_unknown: bool,
+    since_1_37: bool = True,
 ) -> PoolAvailability:
-    """The availability of a pool. ``holders`` has the allocation results of each claim, by device name."""
+    """The availability of a pool. ``holders`` has the allocation results of each claim, by device name.
+
+    A shared device without known amounts has consumed its counters only ``since_1_37``; before,
+    kube-scheduler counts them again for its next share (kubernetes/kubernetes#140433).
+    """
     remaining = dict(pool.counters)
     for capacities in pool.capacities.values():
         remaining |= capacities
@@ -100,9 +105,9 @@ def pool_availability(
         for counter, amount in pool.consumption[index].items():
             remaining[counter] -= amount
         allocated.update(index for result in results if not result.shared)
-        parts = [r.consumed_capacity for r in results if r.shared and r.consumed_capacity is not None]
-        partially_consumed.update(index for _ in parts)
-        for capacity, consumed in chain.from_iterable(parts):
+        parts = [r.consumed_capacity for r in results if r.shared]
+        partially_consumed.update(index for amounts in parts if since_1_37 or amounts is not None)
+        for capacity, consumed in chain.from_iterable(amounts or () for amounts in parts):
             if (key := (pool.id, index, capacity)) in remaining:
                 remaining[key] -= consumed.number
     overdrawn = {counter: 0 for counter in pool.counters if remaining[counter] < 0}

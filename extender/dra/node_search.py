@@ -27,7 +27,7 @@ from extender.dra.node_devices import NodeDevices
 from extender.dra.pod_claims import DeviceClaims
 from extender.k8s.affinity import tolerated
 from extender.k8s.resource_claims import DeviceClaim, DeviceConstraint, DeviceSubRequest
-from extender.k8s.resource_slices import Amount, DeviceId, Version
+from extender.k8s.resource_slices import Amount, DeviceId, Unread, Version
 from extender.untrusted.limits import quoted, shorten
 
 HOLDINGS_UNKNOWN = "a claim whose allocation cannot be read may hold the devices"
@@ -158,7 +158,7 @@ class NodeSearch:
         if not requested and not record.allow_multiple_allocations:
             return {}
         self.meter.spend(len(record.capacity_by_name) // 4)
-        consumed = record.consumed_capacity(requested, fractional=self.cache.fractional_ranges)
+        consumed = record.consumed_capacity(requested, fractional=self.cache.since_1_37)
         if consumed and record.allow_multiple_allocations:
             return {(pool.id, index, name): amount for name, amount in consumed.items()}
         return None if consumed is None else {}
@@ -187,7 +187,10 @@ def _search_constraint(
 
 
 def _comparable(value: object) -> Hashable | None:
-    """A key that is equal for values of the same type and text: 1 is not true, 1.0.0+a is not 1.0.0+b."""
+    """A key that is equal for values of the same type and text: 1 is not true, 1.0.0+a is not 1.0.0+b. Raises
+    ``Unsupported`` for an attribute that cannot be read."""
     if value is None:
         return None
+    if isinstance(value, Unread):
+        raise Unsupported(value.problem)
     return type(value), value.text if isinstance(value, Version) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from itertools import chain, islice
 from typing import Literal, TypeAlias
 
 from extender.cluster.factory import prior_of
-from extender.cluster.state import State
+from extender.cluster.state import VERSION, State
 from extender.cluster.unoffered import closed_text, not_offered, unoffered, unoffered_counts
 from extender.dialects import stowage
 from extender.explain.words import ADVICE
@@ -24,7 +23,6 @@ from packing.model.reasons import Reason
 ProblemKind: TypeAlias = Literal[
     "watch", "right", "settings", "policy", "task", "token", "history", "node", "pod", "object"
 ]
-_VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _SILENT = 360.0
 """Seconds without data from a watch after which it is a problem. Five minutes are normal."""
 _RIGHT = "grant Stowage this permission: the roles are in deploy/, and docs/install.md lists their purpose"
@@ -120,7 +118,7 @@ def _of_cluster(state: State, settings: Settings, around: Surroundings) -> Itera
 
 def _contradictions(state: State, settings: Settings, server_version: str) -> Iterator[tuple[str, str]]:
     """Settings that contradict the cluster, and how."""
-    said, known = (_VERSION.match(text or "") for text in (settings.kubernetes_version, server_version))
+    said, known = (VERSION.match(text or "") for text in (settings.kubernetes_version, server_version))
     if said and known and said.groups() != known.groups():
         yield "kubernetes_version", f"says {said[0]}, and the API server is {known[0]}"
     for place, entry in enumerate(settings.demand):

@@ -52,7 +52,14 @@ class Version:
     key: tuple[int, int, int, int, tuple[tuple[int, int, str], ...]]
 
 
-Value: TypeAlias = bool | int | str | Version
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """An attribute of an unknown type, such as a list (KEP-5491). Of claims that name it nothing is known."""
+
+    problem: str
+
+
+Value: TypeAlias = bool | int | str | Version | Unread
 """An attribute. In Python ``bool`` is an ``int``, but not in CEL: test for ``bool`` first."""
 
 
@@ -153,7 +160,7 @@ class Device:
 
     ``attributes`` and ``capacity`` are keyed by domain (the driver's name if the key has none) and name;
     ``capacity_by_name`` and ``capacity_policies`` by the name as written. ``node_scope`` is None unless the
-    device has its own. ``problem`` names an unsupported field or attribute, "" for none.
+    device has its own. ``problem`` names an unsupported field, "" for none.
     """
 
     name: str
@@ -172,6 +179,8 @@ class Device:
         """The first attribute with this name in any domain, as text; "" for none."""
         values = (domain[name] for domain in self.attributes.values() if name in domain)
         value = next(values, "")
+        if isinstance(value, Unread):
+            return ""
         return value if isinstance(value, str) else str(getattr(value, "text", value))
 
     @property
@@ -278,8 +287,12 @@ class _Attribute(Struct):
     number: int | None = msgspec.field(name="int", default=None)
     flag: bool | None = msgspec.field(name="bool", default=None)
 
-    def value(self) -> Value | None:
-        """None if the type is unknown, or the value is too large for its type."""
+    def value(self, name: str) -> Value:
+        """``Unread`` if the type is unknown, or the value is too large for its type."""
+        value = self._known()
+        return Unread(f"attribute {quoted(name)}") if value is None else value
+
+    def _known(self) -> Value | None:
         if self.string is not None:
             return sys.intern(self.string) if len(self.string) <= limits.ATTRIBUTE else None
         if self.version is not None:
@@ -341,14 +354,13 @@ class _Device(_Placed, kw_only=True):
     def record(self, driver: str, problems: Iterable[str]) -> Device:
         """``problems`` are those already known. Raises ``UNREADABLE``."""
         within_limits(self.taints)
-        values = {key: attribute.value() for key, attribute in self.attributes.items()}
+        values = {key: attribute.value(key) for key, attribute in self.attributes.items()}
         amounts = {key: parse_amount(capacity.value) for key, capacity in self.capacity.items()}
         policies = {key: capacity.requestPolicy for key, capacity in self.capacity.items()}
-        odd = [f"attribute {quoted(key)}" for key, value in values.items() if value is None]
-        odd += ["compatibilityGroups" for counters in self.consumesCounters if counters.compatibilityGroups]
+        odd = ["compatibilityGroups" for counters in self.consumesCounters if counters.compatibilityGroups]
         return Device(
             self.name,
-            _by_domain({key: value for key, value in values.items() if value is not None}, driver),
+            _by_domain(values, driver),
             _by_domain(amounts, driver),
             amounts,
             {

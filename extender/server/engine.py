@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     from extender.server.tracing import Tracing
 
 _log = logging.getLogger(__name__)
-_VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _AWAITED = frozenset(WATCHED_KINDS)  # faster than its keys
 _RECENT_PODS = 4096
 """Pods of filter requests that are kept for bind: more than can be between filter and bind at once."""
@@ -172,13 +170,9 @@ class Engine:
         self._decisions.flush()
 
     def set_server_version(self, version: str) -> None:
-        """``version``: of the API server, and so of kube-scheduler. Since 1.38, it looks for victims on nodes
-        that only an extender refused; since 1.37, ranges of capacities may be fractional."""
+        """``version``: of the API server, and so of kube-scheduler unless the settings name another one."""
         self.server_version = version
-        numbers = _VERSION.match(self._settings.kubernetes_version or version)
-        known = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
-        self.state.eviction_helps_extenders = known >= (1, 38)
-        self.state.devices.fractional_ranges = not numbers or known >= (1, 37)
+        self.state.set_version(self._settings.kubernetes_version or version)
 
     def asked(self) -> Asked:
         """Facts that the evictor learns from the verbs."""

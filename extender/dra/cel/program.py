@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from extender.k8s.resource_slices import Amount, Version
+from extender.k8s.resource_slices import Amount, Unread, Version
 from extender.untrusted.limits import MOST_STEPS, SELECTOR_STEPS, STEP_TEXT, quoted
 
 Result: TypeAlias = Any
@@ -278,9 +278,14 @@ def optional_member(container: object, key: object) -> OptionalValue:
 
 
 def has_member(container: object, name: str) -> bool:
+    """Raises ``Unsupported`` for an attribute that cannot be read."""
     if not isinstance(container, Mapping):
         no_overload()
-    return isinstance(container, DefaultingMap) or name in container
+    if isinstance(container, DefaultingMap):
+        return True
+    if isinstance(member := container.get(name), Unread):
+        raise Unsupported(member.problem)
+    return name in container
 
 
 Variables: TypeAlias = Mapping[str, Any]

@@ -192,10 +192,18 @@ def test_no_forecast_for_a_device_with_compatibility_groups():
     assert "compatibilityGroups" in forecast_for(device_cache(spec(odd)), ONE_GPU).problem
 
 
-def test_an_attribute_with_a_list_is_not_supported():
+@pytest.mark.parametrize("value", [{"ints": [1, 2]}, {"string": "x" * 70_000}, {"int": 10**5000}])
+def test_of_claims_that_name_an_unreadable_attribute_nothing_is_known_and_others_fit(value):
     odd = gpu(0)
-    odd["attributes"]["partitions"] = {"ints": [1, 2]}
-    assert "partitions" in forecast_for(device_cache(spec(odd)), ONE_GPU).problem
+    odd["attributes"]["partitions"] = value
+    cache = device_cache(spec(odd))
+    assert names(forecast_for(cache, ONE_GPU)) == ["gpu-0"]
+    named = "device.attributes['gpu.nvidia.com'].partitions == 1"
+    class_and = "{requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com%s}}]%s}"
+    selected = class_and % (f', selectors: [{{cel: {{expression: "{named}"}}}}]', "")
+    constrained = class_and % ("", ", constraints: [{matchAttribute: gpu.nvidia.com/partitions}]")
+    for claim in (selected, constrained):
+        assert "partitions" in forecast_for(cache, claim).problem
 
 
 def test_bad_classes_and_claims_are_problems():

@@ -102,8 +102,6 @@ def slices(change: Callable[[dict], object]) -> dict:
         slices(lambda raw: raw["devices"][0]["capacity"].update(memory={"value": "1e-9999"})),
         slices(lambda raw: raw["devices"][0].update(taints=[{"key": "k", "effect": "NoSchedule"}] * 17)),
         slices(lambda raw: raw.update(sharedCounters=[{"name": f"s{n}", "counters": {}} for n in range(65)])),
-        slices(lambda raw: raw["devices"][0]["attributes"].update(x={"string": "x" * 70_000})),
-        slices(lambda raw: raw["devices"][0]["attributes"].update(x={"int": 10**5000})),
         slices(lambda raw: raw["devices"][0]["attributes"].update({"x" * 90_000: {"strange": 1}})),
         slices(lambda raw: raw["devices"][0].update({"x" * 90_000: 1})),
     ],

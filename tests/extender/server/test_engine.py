@@ -77,7 +77,7 @@ def test_the_setting_wins_over_the_version_of_the_api_server(
 def test_ranges_of_capacities_have_whole_steps_up_to_1_36(server: str, fractional: bool) -> None:
     engine = make_engine()
     engine.set_server_version(server)
-    assert engine.state.devices.fractional_ranges is fractional
+    assert engine.state.devices.since_1_37 is fractional
 
 
 async def test_the_first_answer_knows_what_pods_insist_on() -> None:

@@ -70,12 +70,12 @@ def case(folder: Path) -> tuple[State, Settings]:
 
 
 def waiting(folder: Path, state: State) -> list[Pod]:
-    """Without gates, and as they are once they are created."""
+    """Without gates, and as they are once they are created; kube-scheduler never asks about some."""
     pods = [state.pods[key] for key in state.pods.waiting]
     if (folder / "pod.json").exists():
         written = parse_templates((folder / "pod.json").read_text(), "pod.json")[0].pod
         pods += [state.admission.as_created(written)[0]] if written.key not in state.pods else []
-    return [replace(pod, gates=()) for pod in pods]
+    return [replace(pod, gates=()) for pod in pods if not state.gangs.never_tried(pod)]
 
 
 def changes(rng: random.Random, state: State) -> Iterator[Event]:

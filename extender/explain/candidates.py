@@ -85,6 +85,8 @@ class Candidates:
             return Rejection(rule, next(claims, "") or _detail(self._pod, node, rule))
         if self._conflicts.on(node):
             return Rejection(Rule.ANTI_AFFINITY)
+        if key := self._conflicts.far(node):
+            return Rejection(Rule.NOT_NEAR, key)
         others = [r for r in self._resources if not is_of_dra(self._state, node, r)]
         missing = missing_on(node, others)
         return Rejection(Rule.NOT_OFFERED, shorten(missing, KEY)) if missing else None
@@ -97,7 +99,8 @@ class Candidates:
                 return ()
             rules.append(Rejection(rule, _detail(self._pod, node, rule)))
             node = uncordoned(node) if rule is Rule.CORDONED else node
-        return () if self._pinned or self._conflicts.on(node) else tuple(rules)
+        by_pods = self._conflicts.on(node) or self._conflicts.far(node)
+        return () if self._pinned or by_pods else tuple(rules)
 
     def filter_of(self, pod: Pod) -> NodeFilter:
         """kube-scheduler's filters for the pod with other rules."""

@@ -147,8 +147,8 @@ def tolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> boo
 
 @dataclass(frozen=True, slots=True)
 class PodTerm:
-    """A required anti-affinity to pods with these labels: not within one domain, which is a value of the
-    node's label ``key``. ``namespaces``: () means all."""
+    """A required affinity or anti-affinity to pods with these labels: within one domain, which is a value of
+    the node's label ``key``, or not. ``namespaces``: () means all."""
 
     key: str
     selector: tuple[NodeSelectorRequirement, ...]
@@ -168,9 +168,10 @@ PINNED_OWNERS = ("DaemonSet", "Node")
 class SchedulingConstraints:
     """Nodes on which kube-scheduler may run a pod, apart from the pod's node selector.
 
-    ``node_affinity``: one of the terms must match; None means no affinity. ``anti_affinity``: the supported
-    terms to other pods. ``owner_kind`` is the kind of the pod's controller, "" for none. ``problem`` names
-    the part that is too large to read, in which case no node is accepted; "" for none.
+    ``node_affinity``: one of the terms must match; None means no affinity. ``anti_affinity`` and
+    ``affinity``: the supported terms to other pods. ``owner_kind`` is the kind of the pod's controller, ""
+    for none. ``problem`` names the part that is too large to read, in which case no node is accepted; ""
+    for none.
     """
 
     node_affinity: tuple[NodeSelectorTerm, ...] | None = None
@@ -178,6 +179,7 @@ class SchedulingConstraints:
     owner_kind: str = ""
     problem: str = ""
     anti_affinity: tuple[PodTerm, ...] = ()
+    affinity: tuple[PodTerm, ...] = ()
 
     @property
     def pinned_to_node(self) -> bool:
@@ -321,8 +323,9 @@ def parse_constraints(
         return SchedulingConstraints(owner_kind=owner_kind, problem="node selector is too large to be read")
     if max(len((required or _EMPTY).nodeSelectorTerms), len(tolerations)) > SELECTOR_ITEMS:
         return _too_large(required, owner_kind)  # too large even for the key of a cache
-    anti = affinity.podAntiAffinity
-    return _constraints(required, tolerations, owner_kind, anti.terms(namespace) if anti else ())
+    kinds = (affinity.podAntiAffinity, affinity.podAffinity)
+    anti, near = (kind.terms(namespace) if kind else () for kind in kinds)
+    return _constraints(required, tolerations, owner_kind, anti, near)
 
 
 def _too_large(required: NodeSelectorManifest | None, owner: str) -> SchedulingConstraints:
@@ -334,24 +337,33 @@ _PodTerms: TypeAlias = tuple[PodTerm, ...]
 
 
 def _size(
-    required: NodeSelectorManifest | None, tolerations: _Tolerations, owner: str, anti: _PodTerms
+    required: NodeSelectorManifest | None,
+    tolerations: _Tolerations,
+    owner: str,
+    anti: _PodTerms,
+    near: _PodTerms,
 ) -> int:
     """Total characters of all texts, plus 16 for each text and term."""
     selector = required or _EMPTY
     texts = [*selector.texts(), *(text for toleration in tolerations for text in toleration.texts)]
-    texts += [text for term in anti for r in term.selector for text in (term.key, r.key, *r.values)]
-    texts += [name for term in anti for name in term.namespaces]
+    texts += [text for term in anti + near for r in term.selector for text in (term.key, r.key, *r.values)]
+    texts += [name for term in anti + near for name in term.namespaces]
     return 16 + sum(map(len, texts)) + 16 * (len(texts) + len(selector.nodeSelectorTerms))
 
 
 @bounded_cache(8192, weigh=_size)
 def _constraints(
-    required: NodeSelectorManifest | None, tolerations: _Tolerations, owner: str, anti: _PodTerms
+    required: NodeSelectorManifest | None,
+    tolerations: _Tolerations,
+    owner: str,
+    anti: _PodTerms,
+    near: _PodTerms,
 ) -> SchedulingConstraints:
     # Cached because a cluster with 30,000 pods has a few hundred templates.
     if (required or _EMPTY).is_too_large or longest_text(tolerations) > KEY:
         return _too_large(required, owner)
-    constraints = SchedulingConstraints(required.terms() if required else None, tolerations, owner, "", anti)
+    terms = required.terms() if required else None
+    constraints = SchedulingConstraints(terms, tolerations, owner, "", anti, near)
     return NO_CONSTRAINTS if constraints == NO_CONSTRAINTS else constraints
 
 

@@ -30,6 +30,7 @@ class Rule(StrEnum):
     NOT_TOLERATED = "node has a taint that the pod does not tolerate"
     TOO_LONG = "the pod's rules are too large to be read"
     ANTI_AFFINITY = "a pod there and this one exclude each other (anti-affinity)"
+    NOT_NEAR = "the pods that this one must be near are elsewhere (affinity)"
     OTHER_NODE = "the pod's nodeName is another node"
     NOT_OFFERED = "node does not offer"
     NO_CLAIM = "a PersistentVolumeClaim of the pod does not exist"

@@ -229,11 +229,11 @@ def _has_host_ports(spec: PodSpecManifest) -> bool:
 
 def _unchecked(spec: PodSpecManifest) -> tuple[Unchecked, ...]:
     affinity, anti = spec.affinity.podAffinity, spec.affinity.podAntiAffinity
-    terms = len(anti.required) - len(anti.terms("")) if anti else 0
+    unread = sum(len(kind.required) - len(kind.terms("")) for kind in (affinity, anti) if kind)
     found = {
         Unchecked.HOST_PORTS: _has_host_ports(spec),
         Unchecked.SPREAD: bool(spec.topologySpreadConstraints),
-        Unchecked.AFFINITY: bool(terms or (affinity and affinity.required)),
+        Unchecked.AFFINITY: bool(unread),
     }
     return tuple([what for what, is_there in found.items() if is_there])
 

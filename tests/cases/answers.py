@@ -37,7 +37,8 @@ def filtered(state: State, pod: Pod, settings: Settings) -> FilterResult:
 
 def kube_scheduler_accepts(state: State, pod: Pod, node: Node) -> bool:
     """By the filters of its own that Stowage knows."""
-    if state.node_filter(pod).rejection(node) or PodConflicts(state, pod).on(node):
+    conflicts = PodConflicts(state, pod)
+    if state.node_filter(pod).rejection(node) or conflicts.on(node) or conflicts.far(node):
         return False
     return not any(lacking_on(state, node, asked_by(pod)))
 

@@ -146,6 +146,8 @@ def check(state: State, settings: Settings, pod: Pod):
     else:
         assert each == fits, (pod, answers)
     assert found.fits == len(each), (found, each)
+    others = sum(found.unknown.values()) + sum(found.passed_over.values())
+    assert found.fits + sum(refusal.nodes for refusal in found.refusals) + others == len(state.nodes)
     line = waiting_line(state, pod)
     says_so = line.why.startswith((f"fits on {many(found.fits, 'node')}", "waits for room on "))
     never = found.verdict.why.startswith("There is no") or "does not exist" in found.verdict.why

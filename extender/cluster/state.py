@@ -192,9 +192,7 @@ class State:
             return request
         wanted = self.rights.queue_of(pod).plain_gpu
         wanted = wanted or self.plain_gpu_by_namespace.get(pod.namespace, self.plain_gpu)
-        if wanted == "least" or any(name in self.devices.extended_resources for name, _ in request.devices):
-            return request  # kube-scheduler chooses DRA devices
-        return as_whole(request)
+        return request if wanted == "least" else as_whole(request)
 
     def request_or_none(self, pod: Pod) -> Request | None:
         """As ``request_of``; None if the request is unreadable."""

@@ -144,8 +144,8 @@ def in_slices(state: State, name: str, on_node: NodeDevices) -> Unoffered | None
     gpus, taken = dict[str, list[str]](), set[str]()
     used, left = defaultdict[str, float](float), defaultdict[str, float](float)
     product = ""
-    for index, (gpu, fraction) in on_node.gpus().items():
-        product = product or on_node.device(index).attribute_text("productName")
+    for index, (gpu, fraction, facts) in on_node.gpus().items():
+        product = product or facts.product
         holders = [state.devices.claims[key] for key in state.devices.holders(on_node.device_id(index))]
         pods = [f"{claim.namespace}/{pod}" for claim in holders for pod in claim.reserved_for]
         gpus.setdefault(gpu, []).extend(pods)

@@ -14,7 +14,7 @@ from extender.dra.allocator import AvailableDevices, CounterAmounts
 from extender.dra.device_slots import Counts, Slots, slots_of
 from extender.dra.pools import DevicePool
 from extender.k8s.resource_claims import AllocationResult
-from extender.k8s.resource_slices import Device, DeviceId
+from extender.k8s.resource_slices import Device, DeviceId, Version
 from packing.model.gpu_catalog import find_model
 
 _GPU_DRIVER = re.compile(r"(?:[\w-]+-)?gpu\.")
@@ -25,11 +25,22 @@ _IDENTITY = re.compile("(parent)?(uuid|uid|pci(address|addr|busid))", re.IGNOREC
 """Attributes that name a physical GPU: uuid, parentUUID, pciAddr, parentPciAddr, pciBusID, ..."""
 
 
+class GpuFacts(NamedTuple):
+    """What its driver publishes of a GPU or a part of one; ``memory_mib`` and ``cuda`` (12.4 is 12004) are 0
+    if unknown. ``whole``: neither a part nor shared."""
+
+    product: str
+    memory_mib: int
+    cuda: int
+    whole: bool
+
+
 class GpuPart(NamedTuple):
     """The physical GPU that a device is, or is a part of, and its ``fraction`` of that GPU (0 to 1)."""
 
     gpu: str
     fraction: float
+    facts: GpuFacts
 
 
 def is_gpu(driver: str, device: Device) -> bool:
@@ -39,6 +50,13 @@ def is_gpu(driver: str, device: Device) -> bool:
     if _GPU_DRIVER.match(driver) or any("gpu" in text.lower() for text in texts):
         return True
     return find_model(device.attribute_text("productName").replace(" ", "-")) is not None
+
+
+def _facts(device: Device, *, whole: bool) -> GpuFacts:
+    shared, product = device.allow_multiple_allocations, device.attribute_text("productName")
+    values = (of_domain.get("cudaDriverVersion") for of_domain in device.attributes.values())
+    cuda = next((v.key[0] * 1000 + v.key[1] for v in values if isinstance(v, Version)), 0)
+    return GpuFacts(product.replace(" ", "-"), int(device.memory) >> 20, cuda, whole and not shared)
 
 
 def _identities(device: Device) -> tuple[list[str], list[str]]:
@@ -145,6 +163,7 @@ class NodeDevices:
     version: int
     holdings_unknown: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
+    _gpus: dict[int, GpuPart] = field(default_factory=dict)
 
     def device(self, index: int) -> Device:
         pool, index_in_pool = self.devices[index]
@@ -159,12 +178,14 @@ class NodeDevices:
         pool, index_in_pool = self.devices[index]
         return DeviceId(*pool.id, pool.devices[index_in_pool].name)
 
-    def gpus(self) -> dict[int, GpuPart]:
+    def gpus(self) -> Mapping[int, GpuPart]:
         """The devices that are GPUs or parts of GPUs. Devices belong to one GPU if they have a UUID or PCI
         address in common, their own or that of their parent, or consume one counter set.
 
         The fraction is that of the counters or the MIG profile. Other parts divide the GPU by their memory.
         """
+        if self._gpus:
+            return self._gpus
         names, parts = dict[int, list[object]](), set[int]()
         for index, (pool, at) in enumerate(self.devices):
             device = pool.devices[at]
@@ -184,7 +205,10 @@ class NodeDevices:
         for index, size in sizes.items():
             total[found[index]] += size
         fractions = {index: size / total[found[index]] for index, size in sizes.items()}
-        return {i: GpuPart(gpu, fractions.get(i) or self._kind_fraction(i)) for i, gpu in found.items()}
+        for index, gpu in found.items():
+            fraction = fractions.get(index) or self._kind_fraction(index)
+            self._gpus[index] = GpuPart(gpu, fraction, _facts(self.device(index), whole=fraction == 1))
+        return self._gpus
 
     def _kind_fraction(self, index: int) -> float:
         pool, at = self.devices[index]

@@ -5,8 +5,9 @@ The costs determine a strict order of the nodes, and scores of which only the be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import repeat
 from typing import NamedTuple
 
@@ -25,8 +26,10 @@ from extender.dra.forecast import (
     Forecast,
     SearchBudget,
 )
+from extender.dra.node_devices import GpuFacts
 from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Pod
+from extender.k8s.resource_slices import DeviceId
 from extender.protocol.node_names import NodeNames
 from extender.queues.queue import is_restartable
 from extender.untrusted.limits import MOST_STEPS
@@ -44,10 +47,12 @@ from packing.fleet.feasibility import (
     separation,
 )
 from packing.fleet.fleet import Fleet
+from packing.fleet.names import NodeKind, allows
 from packing.fleet.node_usage import Allocation
+from packing.model.gpu_catalog import find_model
 from packing.model.numa import REFUSING
 from packing.model.reasons import Reason
-from packing.model.request import Request
+from packing.model.request import ANY_MODEL, Request
 
 Keys = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int8]
@@ -147,6 +152,8 @@ def evaluate(
         counted.codes[there], counted.cost[there] = others.codes, others.cost
         counted = _Counted(counted.codes, counted.cost)
     forecasts = _forecast(state, pod, names, dra, simulator or state.simulator)
+    if forecasts and _has_words(request):
+        counted = _refuse_by_words(state, pod, request, names, dra, forecasts, counted)
     if forecasts and state.devices.two_ways:
         counted = _refuse_given_out(state, names, forecasts, counted)
     cost, keys = _rank(state, pod, request, rows, counted, forecasts)
@@ -171,7 +178,7 @@ def reason_on(
         return state.unknown_node
     dra = next(iter(dra_resources(state, pod, request, [node])), ())
     if wants_only_dra(pod, request, dra):
-        return _reason_of_dra(request)
+        return _reason_of_dra(state, request, node)
     idle_rows = [row] if idle else []
     with state.fleet_view_for(pod) as fleet, fleet.without(without), fleet.plugins_idle(idle_rows):
         codes = codes_for(state, fleet, pod, without_resources(request, dra), np.array([row]))
@@ -243,7 +250,7 @@ class _Counted(NamedTuple):
 def _evaluate_counted(state: State, pod: Pod, request: Request, dra: tuple[str, ...], rows: Rows) -> _Counted:
     """Evaluate these rows without the resources that are DRA devices there (``dra``)."""
     if wants_only_dra(pod, request, dra):
-        codes = np.where(rows < 0, state.unknown_node, _reason_of_dra(request)).astype(np.int8)
+        codes = np.where(rows < 0, state.unknown_node, Reason.FITS).astype(np.int8)
         return _Counted(codes, np.zeros(rows.size, np.float32))
     request = without_resources(request, dra)
     with state.fleet_view_for(pod) as fleet:
@@ -324,11 +331,57 @@ def wants_only_dra(pod: Pod, request: Request, dra: tuple[str, ...]) -> bool:
     return bool(dra or pod.spec.claims) and not without_resources(request, dra).wants_gpu
 
 
-def _reason_of_dra(request: Request) -> Reason:
-    """The reason code where kube-scheduler chooses all devices: it ignores NVLink and their size."""
-    if request.whole or request.device_mib:
-        return Reason.PART_OF_A_GPU if request.whole else Reason.SMALL_DEVICES
-    return Reason.ISLAND_TOO_SMALL if request.island and request.gpus > 1 else Reason.FITS
+def _has_words(request: Request) -> bool:
+    """Whether the request depends on facts of GPUs that kube-scheduler ignores when it chooses devices."""
+    named = request.models is not None or request.products != ANY_MODEL
+    return bool(named or request.cuda or request.whole or request.device_mib or request.island)
+
+
+def _reason_of_dra(state: State, request: Request, node: str, devices: Collection[DeviceId] = ()) -> Reason:
+    """The reason code where kube-scheduler chooses all devices. All GPUs among the ``devices`` that it would
+    choose must be permitted; if it would choose none now, any GPU of the node."""
+    if request.island and request.gpus > 1:
+        return Reason.ISLAND_TOO_SMALL
+    if not _has_words(request):
+        return Reason.FITS
+    on_node = state.devices.on_node(node, state.nodes.labels_of(node))
+    parts, spec = on_node.gpus(), state.fleet.spec_of(node)
+    chosen = [part for index, part in parts.items() if not devices or on_node.device_id(index) in devices]
+    reasons = {_reason_of_facts(request, part.facts, spec.cuda if spec else 0) for part in chosen}
+    if not devices and Reason.FITS in reasons:
+        return Reason.FITS
+    return min(reasons - {Reason.FITS}, default=Reason.FITS)
+
+
+@lru_cache(maxsize=4096)
+def _reason_of_facts(request: Request, facts: GpuFacts, cuda: int) -> Reason:
+    """``cuda``: the version by the node's labels, where the driver publishes none."""
+    model = find_model(facts.product)
+    if not allows(request, NodeKind(model.name if model else None, facts.product)):
+        return Reason.WRONG_MODEL
+    if (facts.cuda or cuda) < request.cuda:
+        return Reason.OLD_DRIVER
+    if request.whole and not facts.whole:
+        return Reason.PART_OF_A_GPU
+    return Reason.SMALL_DEVICES if facts.memory_mib < request.device_mib else Reason.FITS
+
+
+def _refuse_by_words(
+    state: State,
+    pod: Pod,
+    request: Request,
+    names: NodeNames,
+    dra: list[tuple[str, ...]],
+    forecasts: tuple[Forecast, ...],
+    counted: _Counted,
+) -> _Counted:
+    """The codes, with reasons where kube-scheduler would choose GPUs that the pod does not permit."""
+    codes = counted.codes.copy()
+    for at, (name, forecast) in enumerate(zip(names, forecasts, strict=True)):
+        asked = forecast.devices or wants_only_dra(pod, request, dra[at] if dra else ())
+        if codes[at] == Reason.FITS and asked:
+            codes[at] = _reason_of_dra(state, request, name, forecast.devices)
+    return counted._replace(codes=codes, tally=())
 
 
 def without_resources(request: Request, resources: tuple[str, ...]) -> Request:

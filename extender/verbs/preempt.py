@@ -22,7 +22,7 @@ from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import LISTED_NAMES
-from extender.verbs.evaluate import dra_resources, evaluate, wants_only_dra
+from extender.verbs.evaluate import dra_resources, evaluate, reason_on, wants_only_dra
 from extender.verbs.eviction.plan import EvictionPlan, in_one_line, plan_evictions
 from extender.verbs.eviction.promising import MOST_NODES
 from extender.verbs.gang_fit import gang_may_fit
@@ -130,10 +130,12 @@ def required_victims(state: State, pod: Pod, node: str, proposed: Sequence[Pod])
 
 def _by_claims(state: State, pod: Pod, request: Request, nodes: Sequence[str]) -> set[str]:
     """The nodes where the pod requests only DRA devices: there kube-scheduler's victims are right, because it
-    allocates the devices."""
+    allocates the devices, if the pod permits the node's GPUs."""
     dra = dra_resources(state, pod, request, nodes) or [()] * len(nodes)
     return {
-        node for node, resources in zip(nodes, dra, strict=True) if wants_only_dra(pod, request, resources)
+        node
+        for node, resources in zip(nodes, dra, strict=True)
+        if wants_only_dra(pod, request, resources) and reason_on(state, pod, request, node) is Reason.FITS
     }
 
 

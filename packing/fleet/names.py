@@ -125,14 +125,15 @@ class Names:
             if self._allowed_bytes > MOST_ALLOWED_BYTES:
                 self._allowed.clear()
                 self._allowed_bytes = _size(request)
-            found = np.array([_allows(request, kind) for kind in self.kinds], np.uint8)
+            found = np.array([allows(request, kind) for kind in self.kinds], np.uint8)
             if number is not None:
                 found &= np.array([kind.sets >> number & 1 for kind in self.kinds], np.uint8)
             self._allowed[key] = found
         return found
 
 
-def _allows(request: Request, kind: NodeKind) -> bool:
+def allows(request: Request, kind: NodeKind) -> bool:
+    """Whether the request may run on GPUs of this kind, without regard to sets of nodes."""
     names = [" ".join(filter(None, (kind.model, product))) for product in kind.products.split("\n")]
     return (
         (request.models is None or kind.model in request.models)

@@ -196,11 +196,11 @@ def test_the_setting_is_for_pods_that_say_nothing(says_something):
     assert least(state_with(WHOLE, SLICED, plain_gpu="whole"), says_something)
 
 
-def test_the_setting_does_not_count_for_named_parts_and_devices_of_dra():
+def test_the_setting_does_not_count_for_named_parts_and_does_beside_a_device_class():
     state = state_with(node("mig-mixed"), plain_gpu="whole")
     assert refused(state, says(resource="nvidia.com/mig-1g.10gb")) == {}
     of_dra = DeviceClass("gpu", extended_resource=GPU)
-    assert least(state_with(WHOLE, SLICED, of_dra, plain_gpu="whole"), says())
+    assert not least(state_with(WHOLE, SLICED, of_dra, plain_gpu="whole"), says())
 
 
 def test_all_members_of_a_gang_get_whole_gpus():

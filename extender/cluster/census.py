@@ -35,6 +35,9 @@ from packing.model.request import WHOLE
 
 UNKNOWN = "unknown"
 """Model name of GPUs that are not in the catalog."""
+CALL_NO_EXTENDER = frozenset({"slurm-bridge-scheduler", "yunikorn", "kai-scheduler", "runai-scheduler"})
+"""Names of schedulers with an engine of their own (the defaults of their charts: SlinkyProject/slurm-bridge,
+apache/yunikorn-k8shim, NVIDIA/KAI-Scheduler, Run:ai)."""
 _TEAMS = 1000
 """Counted separately. Users choose namespaces, so the number of series is bounded."""
 _OFFERS_NONE = "node offers none of its GPUs"
@@ -103,8 +106,8 @@ class Census:
 
 def waits_for_devices(state: State, pod: Pod) -> bool:
     """Whether the pod is pending without scheduling gates, and requests a GPU or DRA devices or its request
-    is unreadable."""
-    if pod.deleting or pod.gates or state.pods.is_bound(pod.uid):
+    is unreadable. Pods of a scheduler that calls no extender are not Stowage's."""
+    if pod.scheduler_name in CALL_NO_EXTENDER or pod.deleting or pod.gates or state.pods.is_bound(pod.uid):
         return False
     try:
         return wants_devices(state, pod, request_of(pod))

@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 
+from extender.cluster.other_resources import asked_by
 from extender.cluster.state import State
 from extender.dialects.pod_request import bound_request
-from extender.dialects.shared_gpus import is_gpu_resource
+from extender.dialects.shared_gpus import NVIDIA, is_gpu_resource
 from extender.dra.cel.program import Unsupported
 from extender.dra.node_devices import NodeDevices
 from extender.inventory.gpu_labels import read_gpu_labels
-from extender.inventory.node_inventory import is_for_machines
-from extender.untrusted.limits import quoted
+from extender.inventory.other_allocators import OtherAllocator, other_allocator
+from extender.untrusted.limits import GPUS_PER_NODE, quoted
 from packing.fleet.stranded import closed_reason
 from packing.model.gpu_catalog import find_model
 from packing.model.reasons import Reason
@@ -31,10 +34,10 @@ ONLY_CLAIMS = "its GPUs are for claims only"
 
 @dataclass(frozen=True, slots=True)
 class Unoffered:
-    """``gpus``: their number, 0 if unknown. ``used``: number held by pods or claims, ``held``: by pod.
-    ``free``: number that can be allocated to claims, without tainted GPUs, of them ``whole`` as a whole.
-    ``used`` and ``free`` may be fractional. ``note``: why the node does not offer them. ``claims``: whether
-    they can be allocated to claims."""
+    """``gpus``: their number, 0 if unknown. ``used``: number held by pods or claims, ``held``: by pod, parts
+    of GPUs rounded up. ``free``: number that can be allocated to claims, without tainted GPUs, of them
+    ``whole`` as a whole. ``used`` and ``free`` may be fractional. ``note``: why the node does not offer them.
+    ``claims``: whether they can be allocated to claims."""
 
     gpus: int
     model: str
@@ -63,17 +66,19 @@ def unoffered(state: State, name: str) -> Unoffered | None:
     count = state.nodes.unoffered.get(name)
     if count is None:
         return None
-    held = tuple(_held(state, name))
-    gpus = max(count, sum(number for _, number in held))
-    labels = state.nodes.labels_of(name)
+    other = other_allocator(state.nodes[name])
+    held = dict(_held(state, name, other))
+    used = sum(held.values())
+    gpus = max(count, ceil(used))
     note = f"offers none of its {gpus or ''} GPUs".replace("  ", " ")
-    if is_for_machines(labels):
-        note = "its GPUs are for virtual machines"
+    if other:
+        note = other.note
     elif not closed_text(state, name):
         note += ": its device plugin or driver may be down"
-    model = _model(read_gpu_labels(labels).product)
+    model = _model(read_gpu_labels(state.nodes.labels_of(name)).product)
     problem = state.nodes.problems.get(name, "")
-    return Unoffered(gpus, model, sum(number for _, number in held), held, 0, 0, problem or note)
+    of_pods = tuple((key, ceil(number)) for key, number in held.items())
+    return Unoffered(gpus, model, float(used), of_pods, 0, 0, problem or note)
 
 
 def _model(product: str) -> str:
@@ -82,11 +87,16 @@ def _model(product: str) -> str:
     return model.name if model else product
 
 
-def _held(state: State, name: str) -> Iterator[tuple[str, int]]:
+def _held(state: State, name: str, other: OtherAllocator | None) -> Iterator[tuple[str, Fraction]]:
+    """The GPUs that each pod holds."""
     for pod in state.pods.on_node(name):
         request = bound_request(pod).request
         counted = sum(count for resource, count in request.devices if is_gpu_resource(resource))
-        if number := counted + (request.shares.count if request.shares else 0):
+        number = Fraction(counted + (request.shares.count if request.shares else 0))
+        asked = asked_by(pod)
+        for resource, part in other.part.items() if other else ():
+            number += min(asked.get(resource, 0) * part, Fraction(GPUS_PER_NODE))
+        if number:
             yield pod.key, number
 
 
@@ -103,7 +113,11 @@ def not_offered(state: State, name: str) -> str:
         return f"{sick} of its {len(spec.gpus)} GPUs {'is' if sick == 1 else 'are'} unhealthy"
     if spec is None or not spec.gpus or not missing:
         return ""
-    return f"offers {len(spec.gpus)} of its {len(spec.gpus) + missing} GPUs"
+    text = f"offers {len(spec.gpus)} of its {len(spec.gpus) + missing} GPUs"
+    labels = read_gpu_labels(state.nodes.labels_of(name))
+    counts_more = labels.counted_by_gfd and labels.gpu_count > len(spec.gpus) == 1
+    registers_one = counts_more and NVIDIA[0] not in state.nodes[name].capacity  # not more than allocatable
+    return text + ": on WSL, one device stands for all of them" * registers_one
 
 
 def unoffered_note(state: State, name: str) -> str:
@@ -119,7 +133,7 @@ def unoffered_counts(state: State) -> dict[str, int]:
     return {
         name: count
         for name, count in counts
-        if not on_node(name, labels_of(name)).has_pools and not is_for_machines(labels_of(name))
+        if not on_node(name, labels_of(name)).has_pools and not other_allocator(state.nodes[name])
     }
 
 

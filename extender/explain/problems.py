@@ -154,7 +154,7 @@ def _of_nodes(state: State) -> Iterator[Problem]:
         if text := not_offered(state, name):
             yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
         elif (found := unoffered(state, name)) and not closed_text(state, name):
-            text = f"{found.note}; its pods hold {found.used}" if found.used else found.note
+            text = f"{found.note}; its pods hold {found.used:g}" if found.used else found.note
             yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
 
 

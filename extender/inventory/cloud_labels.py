@@ -3,10 +3,10 @@
 ``data/clouds.json`` has the names of GPUs and the instance types of each cloud, and the sources of both. The
 product names are those that GFD would write into ``nvidia.com/gpu.product``. Karpenter has well-known labels
 ``instance-gpu-*`` (EKS Auto Mode has the same under ``eks.amazonaws.com``; Azure's provider has
-``sku-gpu-count``). Without such a label, the instance type implies the number. Alibaba Cloud's ACK labels
-nodes with the product name, the number and the memory of their GPUs. ``karpenter.k8s.gcp/instance-gpu-count``
-is not read: it is the number of accelerator kinds, 1 for eight GPUs (cloudpilot-ai/karpenter-provider-gcp at
-004522cd, pkg/providers/instancetype/types.go).
+``sku-gpu-count``). NVSentinel labels the number that a node should have. Without such a label, the instance
+type implies the number. Alibaba Cloud's ACK labels nodes with the product name, the number and the memory of
+their GPUs. ``karpenter.k8s.gcp/instance-gpu-count`` is not read: it is the number of accelerator kinds, 1 for
+eight GPUs (cloudpilot-ai/karpenter-provider-gcp at 004522cd, pkg/providers/instancetype/types.go).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ _PRODUCTS = {
 label is the product name itself."""
 PRODUCT_LABELS = frozenset(_PRODUCTS)
 _COUNT_LABELS = (
+    "nvsentinel.dgxc.nvidia.com/gpu.count.expected",
     "karpenter.k8s.aws/instance-gpu-count",
     "eks.amazonaws.com/instance-gpu-count",
     "karpenter.azure.com/sku-gpu-count",

@@ -40,6 +40,7 @@ from extender.inventory.gpu_labels import (
     read_gpu_labels,
 )
 from extender.inventory.node_state import is_leaving, is_spot
+from extender.inventory.other_allocators import other_allocator
 from extender.k8s import gpu_health
 from extender.k8s.objects import KoordinatorDevice, MigLayouts, Node
 from extender.k8s.quantity import QuantityError, milli, whole
@@ -188,8 +189,9 @@ def _unoffered(
     counted = max(_labeled_gpus(labels), labels.cloud_count)
     has_some = labels.product_label not in ("", gfd_labels.PRODUCT)
     has_some |= node.labels.get("nvidia.com/gpu.present") == "true"
-    if not spec.gpus and (counted or has_some):
-        return counted or (_of_machines(node) if is_for_machines(node.labels) else 0)
+    other = None if spec.gpus else other_allocator(node)
+    if not spec.gpus and (counted or has_some or other):
+        return counted or (other.gpus if other else 0)
     product = labels.device.product
     if shared or (product and product.profile) or any(MIG_PREFIX in pool.resource for pool in spec.pools):
         return None
@@ -199,18 +201,6 @@ def _unoffered(
     except (InventoryError, QuantityError):
         return None
     return max(0, min(max(len(gpus), counted), counted or GPUS_PER_NODE) - len(spec.gpus)) or None
-
-
-def is_for_machines(labels: Mapping[str, str]) -> bool:
-    """Whether the GPU operator reserves the node's GPUs for virtual machines."""
-    return labels.get("nvidia.com/gpu.workload.config", "").startswith("vm-")
-
-
-def _of_machines(node: Node) -> int:
-    """Number of whole GPUs that are available to virtual machines; the resources are named after the
-    models."""
-    amounts = (text for name, text in node.allocatable.items() if name.startswith("nvidia.com/"))
-    return min(sum(int(text) for text in amounts if text.isdecimal() and len(text) < 4), GPUS_PER_NODE)
 
 
 def _check_readable(node: Node) -> None:

@@ -271,7 +271,7 @@ class Pod(_Memo):
     disruption: str = ""
     disrupted: float = 0.0  # Unix seconds, 0 where unknown
     has_other_constraints: bool = False
-    has_local_data: bool = False  # a hostPath volume that is not a socket or device
+    has_local_data: bool = False  # an emptyDir on disk, or a hostPath that is not a socket or device
     volume_claims: tuple[str, ...] = ()  # the names of its PersistentVolumeClaims
     ephemeral_claims: tuple[str, ...] = ()  # those that are made with the pod
     runtime_class: str = ""

@@ -6,7 +6,7 @@ Every text and list of the record is bounded by ``limits.py``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import islice
 from math import inf
@@ -137,7 +137,7 @@ class PodManifest(Manifest, frozen=True, gc=False):
             disruption=disruption,
             disrupted=disrupted,
             has_other_constraints=bool(volume_claims) or depends_on_pods,
-            has_local_data=any([_holds_data_of_the_node(volume) for volume in spec.volumes]),
+            has_local_data=any([_holds_data_of_the_node(v, metadata.annotations) for v in spec.volumes]),
             volume_claims=volume_claims[: limits.POD_CLAIMS],
             ephemeral_claims=tuple([f"{name}-{v.name}" for v in volumes if not v.persistentVolumeClaim]),
             unchecked=_unchecked(spec),
@@ -188,6 +188,7 @@ def _reason(conditions: Iterable[_Condition], kind: str, status: str) -> tuple[s
 
 _GRACE = 30
 """Seconds (``DefaultTerminationGracePeriodSeconds`` of k8s.io/api core/v1)."""
+_SAFE_VOLUMES = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 KUEUE_LONGEST = "kueue.x-k8s.io/max-exec-time-seconds"
 
 
@@ -243,10 +244,14 @@ def _claim_name(volume: VolumeManifest, pod: str) -> str:
     return volume.persistentVolumeClaim.claimName if volume.persistentVolumeClaim else f"{pod}-{volume.name}"
 
 
-def _holds_data_of_the_node(volume: VolumeManifest) -> bool:
-    """Whether it may hold such data, by ``HostPathType`` of k8s.io/api core/v1."""
-    path = volume.hostPath
-    return path is not None and path.type not in ("Socket", "CharDevice", "BlockDevice")
+def _holds_data_of_the_node(volume: VolumeManifest, annotations: Mapping[str, str]) -> bool:
+    """Whether it may hold such data: a hostPath by its ``HostPathType`` (k8s.io/api core/v1), an emptyDir on
+    disk, unless the annotation lists it (``isLocalVolume`` of Cluster Autoscaler)."""
+    path, empty = volume.hostPath, volume.emptyDir
+    of_host = path is not None and path.type not in ("Socket", "CharDevice", "BlockDevice")
+    if not of_host and (empty is None or empty.medium == "Memory"):
+        return False
+    return volume.name not in annotations.get(_SAFE_VOLUMES, "").split(",")
 
 
 def _is_pause(image: str) -> bool:

@@ -59,6 +59,10 @@ class _HostPath(Struct, frozen=True, gc=False):
     type: str = ""
 
 
+class _EmptyDir(Struct, frozen=True, gc=False):
+    medium: str = ""
+
+
 class _VolumeClaim(Struct, frozen=True, gc=False):
     claimName: Name = ""
 
@@ -68,6 +72,7 @@ class VolumeManifest(Struct, frozen=True, gc=False):
     persistentVolumeClaim: _VolumeClaim | None = None
     ephemeral: Any = None
     hostPath: _HostPath | None = None
+    emptyDir: _EmptyDir | None = None
 
 
 class _SchedulingGroup(Struct, frozen=True, gc=False):

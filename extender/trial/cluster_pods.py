@@ -36,7 +36,7 @@ class Stays(StrEnum):
     PINNED = "it is a static pod or belongs to a DaemonSet"
     RESERVATION = "it only reserves a GPU (placeholder or reservation pod)"
     CLAIMS = "it has ResourceClaims"
-    LOCAL_DATA = "it has data on its node (hostPath)"
+    LOCAL_DATA = "it has data on its node (hostPath or emptyDir)"
     UNREADABLE = "its request cannot be read"
     NO_CONTROLLER = "no controller would recreate it"
 

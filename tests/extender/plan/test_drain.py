@@ -37,7 +37,10 @@ def test_empty_nodes_go_first_then_those_with_the_least_work():
             {"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}},
             "safe-to-evict forbids it",
         ),
-        ({"volumes": [{"name": "d", "hostPath": {"path": "/data"}}]}, "it has data on its node (hostPath)"),
+        (
+            {"volumes": [{"name": "d", "hostPath": {"path": "/data"}}]},
+            "it has data on its node (hostPath or emptyDir)",
+        ),
         ({"resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}, "it has ResourceClaims"),
         ({"nodeSelector": {"pool": "b"}}, "ml/small: node selector does not match"),
         ({"cpu": "60"}, "not enough free CPU"),

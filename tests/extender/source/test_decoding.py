@@ -97,7 +97,11 @@ pod_spec = some(
     ),
     tolerations=many(some(key=texts, operator=texts, value=texts, effect=texts)),
     topologySpreadConstraints=many(junk),
-    volumes=many(some(persistentVolumeClaim=junk, ephemeral=junk, hostPath=some(type=texts))),
+    volumes=many(
+        some(
+            persistentVolumeClaim=junk, ephemeral=junk, hostPath=some(type=texts), emptyDir=some(medium=texts)
+        )
+    ),
 )
 condition = some(type=texts, status=texts, reason=texts, lastTransitionTime=texts)
 device = some(name=texts, resources=many(some(resourceID=texts)))

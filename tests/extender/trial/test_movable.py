@@ -12,6 +12,7 @@ from extender.queues.rights import WhyNot
 from extender.trial.cluster_pods import Stays, why_it_stays
 
 STARTED = 1_767_225_600.0  # 2026-01-01
+SAFE_VOLUMES = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 HOST = {"hostPath": {"path": "/data", "type": "Directory"}}
 
 
@@ -57,6 +58,10 @@ def annotated(name: str, text: str, **more: Any) -> Pod:
         (annotated("cluster-autoscaler.kubernetes.io/safe-to-evict", "true", volumes=[HOST]), None),
         (pod(volumes=[{"hostPath": {"path": "/dev/kvm", "type": "CharDevice"}}]), None),
         (pod(volumes=[{"emptyDir": {"medium": "Memory"}}]), None),
+        (pod(volumes=[{"name": "v", "emptyDir": {}}]), Stays.LOCAL_DATA),
+        (pod(volumes=[{"emptyDir": None}]), None),
+        (annotated(SAFE_VOLUMES, "a,v", volumes=[{"name": "v", "emptyDir": {}}]), None),
+        (annotated(SAFE_VOLUMES, "a,b", volumes=[{"name": "v", "emptyDir": {}}]), Stays.LOCAL_DATA),
         (pod(volumes=[{"persistentVolumeClaim": {"claimName": "x"}}]), None),
         (pod(owner=""), None),
     ],

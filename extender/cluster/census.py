@@ -22,7 +22,14 @@ from extender.cluster.demand import gpus_of
 from extender.cluster.other_resources import wants_devices
 from extender.cluster.state import State
 from extender.cluster.totals import Totals
-from extender.cluster.unoffered import Unoffered, closed_text, in_slices, missing_gpus, unoffered
+from extender.cluster.unoffered import (
+    Unoffered,
+    closed_text,
+    in_slices,
+    missing_gpus,
+    of_virtual_node,
+    unoffered,
+)
 from extender.dialects import gpushare
 from extender.dialects.pod_request import bound_request, request_of
 from extender.dialects.pod_resources import RequestError
@@ -185,7 +192,7 @@ class CensusTaker:
                 queue = state.rights.queues.name_of(pod)
                 waiting[queue] = self._with_pod(waiting.get(queue, Waiting()), pod)
         self._in_slices = {name: seen for name, seen in self._in_slices.items() if name in state.fleet.rows}
-        return self._count({name: n for name, n in hidden.items() if _has_no_gpus(state, name)}, waiting)
+        return self._count({name: n for name, n in hidden.items() if name in state.fleet.rows}, waiting)
 
     def node(self, name: str) -> NodeCount | None:
         """A node in the last census, None if it has no GPUs."""
@@ -203,7 +210,7 @@ class CensusTaker:
         """As ``unoffered``; the devices of a node are examined again only after a change."""
         state = self._state
         if not _has_no_gpus(state, name):
-            return None
+            return of_virtual_node(state, name)
         devices = state.devices.on_node(name, state.nodes.labels_of(name))
         if not devices.has_pools:
             return unoffered(state, name) if name in state.nodes.unoffered else None
@@ -226,7 +233,9 @@ class CensusTaker:
         state, beside = self._state, self._state.learner.monitor.beside()
         self._columns = columns = _columns(state, hidden)
         self._rows = {name: row for name, row in state.fleet.rows.items() if columns.counted[row]}
-        fleet, by_model = fragmentation(state.fleet, columns.on_offer, beside)
+        in_arrays = columns.on_offer.copy()
+        in_arrays[[self._rows[name] for name in hidden]] = False
+        fleet, by_model = fragmentation(state.fleet, in_arrays, beside)
         models = {name or UNKNOWN: sums for name, sums in by_model.items()}
         for name, node in hidden.items():
             if columns.on_offer[self._rows[name]]:

@@ -81,6 +81,18 @@ def unoffered(state: State, name: str) -> Unoffered | None:
     return Unoffered(gpus, model, float(used), of_pods, 0, 0, problem or note)
 
 
+def of_virtual_node(state: State, name: str) -> Unoffered | None:
+    """The GPUs of a virtual node with more of them than a machine has; None for every other node."""
+    spec = state.fleet.spec_of(name)
+    pools = [pool for pool in spec.pools if pool.is_many_gpus] if spec else []
+    if not pools or spec is None:
+        return None
+    used = float(sum(number for _, number in _held(state, name, None)))
+    gpus = sum(pool.total for pool in pools)
+    free = max(0, gpus - ceil(used))
+    return Unoffered(gpus, spec.model or spec.product, used, (), free, free, "", claims=True)
+
+
 def _model(product: str) -> str:
     """The name in the catalog, or else the product name. Labels have dashes instead of spaces."""
     model = find_model(product.replace(" ", "-"))

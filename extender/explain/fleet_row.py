@@ -230,7 +230,7 @@ def gpu_parts(fleet: Fleet, name: str, held: Sequence[Allocation | None]) -> lis
                 wanted.setdefault(names[number], []).append((pod, count))
     pools = tuple(pool for pool in spec.pools if not spec.is_divisible(pool))
     on_gpus = _devices_on_gpus(pools)
-    counted = (_of_pool(pool, on_gpus[pool.resource], wanted.get(pool.resource, ())) for pool in pools)
+    counted = (_of_pool(spec, pool, on_gpus[pool.resource], wanted.get(pool.resource, ())) for pool in pools)
     return shares + list(_laid_out(spec, list(chain.from_iterable(counted))))
 
 
@@ -251,7 +251,7 @@ def _share(pod: int, share: tuple[int, int, int], slices: Mapping[int, int]) -> 
 
 
 def _of_pool(
-    pool: Pool, on_gpus: Sequence[tuple[int, int]], wanted: Sequence[tuple[int, int]]
+    spec: NodeSpec, pool: Pool, on_gpus: Sequence[tuple[int, int]], wanted: Sequence[tuple[int, int]]
 ) -> Iterator[GpuPart]:
     """The devices of a pool, GPU after GPU: those that pods have, in their order, and then the free ones."""
     left = list(wanted)
@@ -259,19 +259,19 @@ def _of_pool(
         while devices and left:
             pod, count = left.pop(0)
             here = min(devices, count)
-            yield _part(pool, gpu, pod, here)
+            yield _part(spec, pool, gpu, pod, here)
             devices -= here
             if count > here:
                 left.insert(0, (pod, count - here))
         if devices:
-            yield _part(pool, gpu, FREE, devices)
+            yield _part(spec, pool, gpu, FREE, devices)
     last = on_gpus[-1][0] if on_gpus else 0
     for pod, count in left:  # more than there is: the node is over-committed
-        yield _part(pool, last, pod, count)
+        yield _part(spec, pool, last, pod, count)
 
 
-def _part(pool: Pool, gpu: int, pod: int, count: int) -> GpuPart:
-    return GpuPart(gpu, pod, pool.resource, count, count * pool.compute_milli, count * pool.memory_mib)
+def _part(spec: NodeSpec, pool: Pool, gpu: int, pod: int, count: int) -> GpuPart:
+    return GpuPart(gpu, pod, pool.resource, count, *pool.size_of(count, spec.gpus[gpu]))
 
 
 @lru_cache(maxsize=1024)

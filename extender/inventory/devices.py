@@ -31,6 +31,7 @@ from extender.dialects.shared_gpus import (
 )
 from extender.inventory import cloud_labels, gfd_labels
 from extender.inventory.gpu_labels import AMD_MEMORY, AMD_PRODUCT, INTEL_COUNT, GpuLabels
+from extender.inventory.node_state import is_virtual
 from extender.k8s.objects import MigLayout, MigLayouts, Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB, GPUS_PER_NODE, quoted
@@ -47,7 +48,7 @@ class CountedDevices:
     ``per_gpu`` devices are on one GPU. ``replicas`` of them share one MIG instance with this ``profile``, or
     one GPU if it is None. A container may request at most ``per_container`` of them, 0 for unlimited.
     ``gpu_compute_milli``: compute of each GPU, less than ``WHOLE`` if a virtual machine has only a part of
-    one.
+    one. ``is_many_gpus``: each is a GPU, and more than a machine has, so one GPU of the fleet stands for all.
     """
 
     count: int
@@ -59,6 +60,7 @@ class CountedDevices:
     profile: Profile | None = None
     replicas: int = 1
     gpu_compute_milli: int = WHOLE
+    is_many_gpus: bool = False
 
     @property
     def gpus_needed(self) -> int:
@@ -74,7 +76,12 @@ class CountedDevices:
         kubernetes/kubernetes). The plugin treats every MIG instance as a separate device, whatever GPU it is
         on. If the name of the resource denotes a part of a GPU, that is what the pod requests.
         """
-        if self.per_gpu == 1 or resource.startswith(MIG_PREFIX) or resource.endswith(_SHARED_SUFFIX):
+        if (
+            self.per_gpu == 1
+            or self.is_many_gpus
+            or resource.startswith(MIG_PREFIX)
+            or resource.endswith(_SHARED_SUFFIX)
+        ):
             return None
         return self.gpus_needed if resource in NVIDIA and not self.profile else 0
 
@@ -93,7 +100,19 @@ def counted_devices(
     }
     if max(counts.values(), default=0) > DEVICES_PER_NODE:
         raise InventoryError("an impossible number of GPU devices on one node")
-    return {resource: _devices(node, labels, model, resource, count) for resource, count in counts.items()}
+    found = {resource: _devices(node, labels, model, resource, count) for resource, count in counts.items()}
+    shared = max(labels.device.replicas, cloud_labels.replicas(node.labels)) > 1
+    if max(counts.values(), default=0) > GPUS_PER_NODE and not shared and is_virtual(node):
+        found |= {name: _many_gpus(counted) for name, counted in found.items() if not counted.profile}
+    return found
+
+
+def _many_gpus(counted: CountedDevices) -> CountedDevices:
+    """The devices of a virtual node, which stands for a cluster: each is a GPU."""
+    if counted.count <= GPUS_PER_NODE:
+        return counted
+    mib = counted.gpu_memory_mib
+    return CountedDevices(counted.count, WHOLE, mib, mib, per_gpu=counted.count, is_many_gpus=True)
 
 
 def _devices(node: Node, labels: GpuLabels, model: Model | None, resource: str, count: int) -> CountedDevices:
@@ -189,8 +208,8 @@ def _replicated(devices: CountedDevices, replicas: int, shared: bool, per_contai
     replicas = max(replicas, 2)
     return replace(
         devices,
-        compute_milli=devices.compute_milli // replicas,
-        memory_mib=devices.memory_mib // replicas,
+        compute_milli=max(devices.compute_milli // replicas, 1),
+        memory_mib=max(devices.memory_mib // replicas, min(devices.memory_mib, 1)),
         per_gpu=devices.per_gpu * replicas,
         per_container=per_container,
         replicas=replicas,

@@ -328,7 +328,9 @@ class _Gpus:
         size = counted.compute_milli, counted.memory_mib
         profile = str(counted.profile) if counted.profile and counted.replicas == 1 else ""
         most, separate = counted.per_container, counted.separate(name)
-        self.pools.append(Pool(name, counted.count, tuple(gpus), *size, most, each, separate, profile))
+        parts = counted.replicas if counted.replicas > 1 and not counted.profile else 0
+        parts = counted.count if counted.is_many_gpus else parts
+        self.pools.append(Pool(name, counted.count, tuple(gpus), *size, most, each, separate, profile, parts))
 
 
 def _blocked(

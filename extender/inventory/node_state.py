@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import islice
 
 from extender.data import facts
 from extender.k8s.node_filter import HOSTNAME
 from extender.k8s.objects import Node
+from extender.untrusted.limits import NODE_LABELS
 
 _NOT_READY = {
     "node.kubernetes.io/not-ready": "node is not ready",
@@ -62,6 +64,14 @@ def is_spot(node: Node, marks: Collection[str] = ()) -> bool:
 def is_leaving(node: Node) -> bool:
     """Whether a taint indicates that the node is about to be terminated, or is shut down."""
     return any(taint.key in LEAVING_TAINTS and taint.blocks_scheduling for taint in node.taints)
+
+
+def is_virtual(node: Node) -> bool:
+    """Whether the node stands for a cluster or a service, by a label or a taint: ``type: virtual-kubelet``,
+    ``virtual-kubelet.io/provider``, ``liqo.io/type: virtual-node``."""
+    labels = islice(node.labels.items(), NODE_LABELS)
+    texts = (*labels, *((taint.key, taint.value) for taint in node.taints))
+    return any("virtual-kubelet" in text or "virtual-node" in text for pair in texts for text in pair)
 
 
 def copy_of(like: Node, name: str) -> Node:

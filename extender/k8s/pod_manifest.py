@@ -251,7 +251,8 @@ def _holds_data_of_the_node(volume: VolumeManifest, annotations: Mapping[str, st
     of_host = path is not None and path.type not in ("Socket", "CharDevice", "BlockDevice")
     if not of_host and (empty is None or empty.medium == "Memory"):
         return False
-    return volume.name not in annotations.get(_SAFE_VOLUMES, "").split(",")
+    may_be_lost = annotations.get(_SAFE_VOLUMES)
+    return not may_be_lost or volume.name not in may_be_lost.split(",")
 
 
 def _is_pause(image: str) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packing.model.node_spec import ALMOST_WHOLE as ALMOST_WHOLE
-from packing.model.node_spec import UNLIMITED, NodeSpec
+from packing.model.node_spec import UNLIMITED, Gpu, NodeSpec
 from packing.model.nvlink import sure_peers
 from packing.model.reasons import Reason
 from packing.model.request import MOST, MOST_DEVICES, WHOLE
@@ -151,8 +151,9 @@ class NodeArrays:
             self.surplus_devices[resource, row] = total - separate
             self.device_mib[resource, row] = min(pool.memory_mib, LARGEST)
             self.whole_device[resource, row] = pool.is_whole
-            memory = spec.gpus[pool.gpus[0]].memory_mib if pool.gpus else 0
-            self.device_gpu[resource, row] = _mean_share(pool.compute_milli, pool.memory_mib, memory)
+            gpu = spec.gpus[pool.gpus[0]] if pool.gpus else Gpu(0)
+            many = 1 if pool.is_many_gpus else max(pool.replicas, 1)
+            self.device_gpu[resource, row] = _mean_share(*pool.size_of(many, gpu), gpu.memory_mib) / many
         self.overcommitted[row] = 0
 
     def write_cpu_and_memory(self, row: int, cpu_milli: int, memory_bytes: int) -> None:

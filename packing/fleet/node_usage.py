@@ -158,13 +158,15 @@ class NodeUsage:
             if self._spec.is_divisible(pool):
                 continue
             devices = self._devices[resource]
-            if not pool.each:
+            if not pool.each and pool.gpus:
                 milli, mib = together.get(pool.gpus, (0, 0))
-                together[pool.gpus] = milli + devices * pool.compute_milli, mib + devices * pool.memory_mib
+                more_milli, more_mib = pool.size_of(devices, self._spec.gpus[pool.gpus[0]])
+                together[pool.gpus] = milli + more_milli, mib + more_mib
             for gpu, on_gpu in zip(pool.gpus, pool.each, strict=False):
                 milli, mib = used.get(gpu, (0, 0))
                 taken = min(devices, on_gpu)
-                used[gpu] = milli + taken * pool.compute_milli, mib + taken * pool.memory_mib
+                more_milli, more_mib = pool.size_of(taken, self._spec.gpus[gpu])
+                used[gpu] = milli + more_milli, mib + more_mib
                 devices -= taken
         for gpus, (milli, mib) in together.items():
             for gpu in gpus:

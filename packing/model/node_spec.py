@@ -70,7 +70,8 @@ class Pool:
     number per container, 0 if unlimited. ``each`` is their number on each of ``gpus``, () if unknown; then
     the pools with the same ``gpus`` share them. ``separate`` is the number that the plugin allocates from
     different GPUs while none is in use; None: all of them. ``profile`` is the MIG profile if the devices are
-    MIG instances, each for one pod; "" otherwise.
+    MIG instances, each for one pod; "" otherwise. ``replicas`` is the number of equal parts into which the
+    devices divide each GPU, 0 if they are no such parts.
     """
 
     resource: str
@@ -82,6 +83,19 @@ class Pool:
     each: tuple[int, ...] = ()
     separate: int | None = None
     profile: str = ""
+    replicas: int = 0
+
+    def size_of(self, devices: int, gpu: Gpu) -> tuple[int, int]:
+        """Compute milli and MiB of this number of devices on such a GPU. One of thousands of replicas has
+        less than one of either."""
+        if self.replicas:
+            return devices * gpu.compute_milli // self.replicas, devices * gpu.memory_mib // self.replicas
+        return devices * self.compute_milli, devices * self.memory_mib
+
+    @property
+    def is_many_gpus(self) -> bool:
+        """Whether its devices are GPUs, for all of which one GPU of the node stands."""
+        return bool(self.replicas) and self.is_whole
 
     @property
     def is_whole(self) -> bool:

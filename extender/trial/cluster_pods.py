@@ -11,6 +11,7 @@ from functools import partial
 
 from extender.cluster.census import pods_waiting_for_devices
 from extender.cluster.permitted_rows import PermittedRows
+from extender.cluster.pod_conflicts import PodConflicts
 from extender.cluster.policy_refresh import choose_node_sets_now, plan_now
 from extender.cluster.state import State
 from extender.cluster.unoffered import closed_text, unoffered
@@ -173,4 +174,8 @@ def _add_waiting(trial: Trial, state: State, permitted: PermittedRows) -> None:
         if pod.spec.claims or not request.wants_gpu:
             trial.unplanned[pod.key] = "it requests DRA devices, which kube-scheduler chooses"
         else:
-            trial.waiting.append(Item(pod.key, request, permitted.rows_that_accept(pod), pod))
+            rows = permitted.rows_that_accept(pod)
+            if pod.scheduling_constraints.affinity:
+                rows, far = rows.copy(), PodConflicts(state, pod).far
+                rows[[row for name, row in state.fleet.rows.items() if far(state.nodes[name])]] = False
+            trial.waiting.append(Item(pod.key, request, rows, pod))

@@ -64,7 +64,7 @@ def _identities(device: Device) -> tuple[list[str], list[str]]:
     own, parent = list[str](), list[str]()
     for name, value in chain.from_iterable(of_domain.items() for of_domain in device.attributes.values()):
         if isinstance(value, str) and value and (match := _IDENTITY.fullmatch(name)):
-            (parent if match[1] else own).append(value.lower())
+            (parent if match[1] else own).append(value)
     return own, parent
 
 
@@ -186,20 +186,20 @@ class NodeDevices:
         """
         if self._gpus:
             return self._gpus
-        names, parts = dict[int, list[object]](), set[int]()
+        names, parts = dict[int, list[str]](), set[int]()
         for index, (pool, at) in enumerate(self.devices):
             device = pool.devices[at]
             if device.name and is_gpu(pool.id.driver, device):
                 own, parent = _identities(device)
-                counter_sets = sorted({(pool.id, name) for name, _ in device.consumes_counters})
-                names[index] = [*(parent or own), *counter_sets] or [(pool.id, device.name)]
+                counter_sets = sorted({"/".join((*pool.id, name)) for name, _ in device.consumes_counters})
+                names[index] = [*(parent or own), *counter_sets] or ["/".join((*pool.id, device.name))]
                 if parent and not device.consumes_counters and self._kind_fraction(index) == 1:
                     parts.add(index)
-        gpu_of, found = dict[object, str](), dict[int, str]()
+        gpu_of, found = dict[str, str](), dict[int, str]()
         for index in sorted(names, key=lambda index: index in parts):  # a GPU joins the names of its parts
-            known = (gpu_of[name] for name in names[index] if name in gpu_of)
-            found[index] = next(known, str(names[index][0]))
-            gpu_of.update(dict.fromkeys(names[index], found[index]))
+            keys = [name.lower() for name in names[index]]
+            found[index] = next((gpu_of[key] for key in keys if key in gpu_of), names[index][0])
+            gpu_of.update(dict.fromkeys(keys, found[index]))
         sizes = {index: float(self.device(index).memory) or 1.0 for index in parts}
         total: defaultdict[str, float] = defaultdict(float)
         for index, size in sizes.items():

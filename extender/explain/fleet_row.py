@@ -160,15 +160,19 @@ class _RowLists:
         self.parts.append((part.gpu, pod, self._resource(part.resource), *part[3:]))
 
     def add_devices(self, devices: Sequence[DeviceView]) -> None:
-        """A cell for each device of DRA that a claim has, and for each whole one that is free."""
+        """A cell for each GPU of DRA with devices that claims hold, or that are free without a MIG profile."""
+        cell_of = dict[str, int]()
         whole = [d for d in devices if d.claims or (d.free and not parse_profile(d.what))]  # no MIG profile
         for device in whole[:GPUS_PER_NODE]:
-            index = len(self.gpus)
-            self.gpus.append(GpuCell(shorten(device.device, KEY), 0, 0, not device.problem))
-            pods = [self._pod(pod, True, None) for pod in device.pods[:LISTED_NAMES]] or [FREE]
-            resource = self._resource(shorten(device.what, KEY))
-            for pod in pods if device.pods or device.free else ():
-                self.parts.append((index, pod, resource, 1, WHOLE // len(pods), 0, 0, 0))
+            index = cell_of.setdefault(device.gpu or device.device, len(self.gpus))
+            if index == len(self.gpus):
+                self.gpus.append(GpuCell(shorten(device.device, KEY), 0, 0, not device.problem))
+            pods = [self._pod(pod, True, None) for pod in device.pods[:LISTED_NAMES]]
+            resource, left = self._resource(shorten(device.what, KEY)), device.total_milli - device.used_milli
+            for pod in pods:
+                self.parts.append((index, pod, resource, 1, device.used_milli // len(pods), 0, 0, 0))
+            if device.free and left:
+                self.parts.append((index, FREE, resource, 1, left, 0, 0, 0))
 
     def add_hidden(self, hidden: Unoffered) -> None:
         """A cell for each GPU that takes no pods, with the pods that have some still, in any order."""

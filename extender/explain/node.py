@@ -18,6 +18,7 @@ from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.model.mig_instances import every_slice
 from packing.model.node_spec import Gpu, NodeSpec, Pool
+from packing.model.request import WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ class DeviceView:
     ``gpu``: the UUID of the GPU that it is, or is a part of; ``slices``: the memory slices that it takes of
     that, () where its driver does not say.
     ``problem``: why claims may not get it though none is known to have it.
+    ``total_milli``: the thousandths of its GPU that it is, ``used_milli``: those of them in use.
     """
 
     device: str
@@ -114,6 +116,8 @@ class DeviceView:
     gpu: str = ""
     slices: tuple[int, ...] = ()
     problem: str = ""
+    used_milli: int = 0
+    total_milli: int = WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,16 +215,19 @@ def _devices(state: State, name: str) -> Iterator[DeviceView]:
     gpus = on_node.gpus()
     for index, id in enumerate(map(on_node.device_id, range(len(on_node.devices)))):
         device = on_node.device(index)
-        claims = [state.devices.claims[key] for key in state.devices.holders(id)]
+        claims, part = [state.devices.claims[key] for key in state.devices.holders(id)], gpus.get(index)
+        milli = WHOLE * (part.fraction if part else 1)
         yield DeviceView(
             device="/".join(id),
             what=next(filter(None, map(device.attribute_text, ("profile", "productName", "type"))), ""),
             free=on_node.available.is_available(index),
             claims=tuple(claim.key for claim in claims),
             pods=tuple(f"{claim.namespace}/{pod}" for claim in claims for pod in claim.reserved_for),
-            gpu=gpus[index].gpu if index in gpus else "",
+            gpu=part.gpu if part else "",
             slices=tuple(sorted(_slice_counters(device))),
             problem=device_problem(state, on_node, index),
+            used_milli=round(milli * on_node.used_fraction(index)) if claims else 0,
+            total_milli=round(milli),
         )
 
 

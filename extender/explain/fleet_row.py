@@ -160,7 +160,7 @@ class _RowLists:
         self.parts.append((part.gpu, pod, self._resource(part.resource), *part[3:]))
 
     def add_devices(self, devices: Sequence[DeviceView]) -> None:
-        """A cell for each GPU of DRA with devices that claims hold, or that are free without a MIG profile."""
+        """A cell for each GPU of DRA: of devices that claims hold, and of free ones without a MIG profile."""
         cell_of = dict[str, int]()
         whole = [d for d in devices if d.claims or (d.free and not parse_profile(d.what))]  # no MIG profile
         for device in whole[:GPUS_PER_NODE]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from operator import attrgetter
+from typing import Any
 
 from extender.cluster.allocations import Allocations, Placement, Problems
 from extender.cluster.assumed_pods import AssumedPod
@@ -35,7 +36,8 @@ class PodTable(Mapping[str, Pod]):
     node). ``waiting``: keys of pods without a node. ``leaving``: keys of terminating pods with a node.
     ``anti_affine``: keys of pods with required anti-affinity to other pods. ``claiming``: by namespace and
     name of a PersistentVolumeClaim, keys of the pods that name it. ``misaligned``: the latest pods
-    that kubelet rejected by its NUMA policy, which have ended but still exist. ``expects``: by UID of a
+    that kubelet rejected by its NUMA policy, which have ended but still exist; ``not_admitted``: the nodes of
+    those that it rejected since a device plugin allocated nothing. ``expects``: by UID of a
     pending pod, the time since which it has been told to wait for the room of pods that have just ended.
     ``obscure``: by key, the nodes of pods that may hold more than can be read. ``on_bound`` is called when a
     pending pod is bound, ``on_end`` when a bound pod is gone. ``now``: Unix seconds.
@@ -49,6 +51,7 @@ class PodTable(Mapping[str, Pod]):
         self.waiting: dict[str, None] = {}
         self.leaving: dict[str, None] = {}
         self.misaligned: dict[str, Pod] = {}
+        self.not_admitted: dict[str, str] = {}
         self.anti_affine: dict[str, None] = {}
         self.claiming: dict[str, dict[str, None]] = {}
         self.expects: dict[str, float] = {}
@@ -112,8 +115,12 @@ class PodTable(Mapping[str, Pod]):
         changed = self.remove(pod.key) | self.forget_all(pod.uid)
         if pod.misaligned:
             self.misaligned[pod.key] = pod
-            while len(self.misaligned) > REFUSED_PODS:
-                del self.misaligned[next(iter(self.misaligned))]
+        if pod.not_admitted and bound_request(pod).request.wants_gpu:
+            self.not_admitted[pod.key] = pod.node_name
+        refused: tuple[dict[str, Any], ...] = self.misaligned, self.not_admitted
+        for pods in refused:
+            if len(pods) > REFUSED_PODS:
+                del pods[next(iter(pods))]
         return changed
 
     def or_misaligned(self) -> Mapping[str, Pod]:
@@ -135,6 +142,7 @@ class PodTable(Mapping[str, Pod]):
     def remove(self, key: str) -> set[str]:
         self._release(key)
         self.misaligned.pop(key, None)
+        self.not_admitted.pop(key, None)
         pod = self._pods.pop(key, None)
         if pod is None:
             return set()
@@ -165,9 +173,8 @@ class PodTable(Mapping[str, Pod]):
     def keep(self, keys: frozenset[str], began: float) -> set[str]:
         """Forget all pods of the watch except these. Forget also assumed pods that were bound before this
         list ``began`` (monotonic seconds): it would show them if they still existed."""
-        changed = set().union(
-            *(self.remove(key) for key in (self._pods.keys() | self.misaligned.keys()) - keys)
-        )
+        known = self._pods.keys() | self.misaligned.keys() | self.not_admitted.keys()
+        changed = set().union(*(self.remove(key) for key in known - keys))
         for assumed in self.assumed:
             if assumed.confirmed and assumed.since < began and self.by_uid(assumed.pod.uid) is None:
                 changed |= self.forget(assumed)

@@ -132,6 +132,15 @@ def not_offered(state: State, name: str) -> str:
     return text + ": on WSL, one device stands for all of them" * registers_one
 
 
+def rejections(state: State, name: str) -> str:
+    """The pods that kubelet rejected on a node where no GPU pod runs, in words; "" for fewer than two."""
+    count = sum(node == name for node in state.pods.not_admitted.values())
+    running = (pod for pod in state.pods.on_node(name) if pod.phase == "Running")
+    if count < 2 or any(bound_request(pod).request.wants_gpu for pod in running):
+        return ""
+    return f"kubelet rejected {count} GPU pods with UnexpectedAdmissionError, and no GPU pod runs"
+
+
 def unoffered_note(state: State, name: str) -> str:
     """Why the node does not offer some of its GPUs; "" if it offers all."""
     hidden = unoffered(state, name)

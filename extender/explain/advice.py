@@ -8,6 +8,7 @@ from itertools import islice
 import numpy as np
 
 from extender.cluster.state import State
+from extender.cluster.unoffered import rejections
 from extender.explain.fixes import Finding
 from extender.explain.words import ADVICE, Word
 from extender.k8s.objects import Pod
@@ -41,6 +42,11 @@ def advice_on(state: State, fleet: Fleet, pod: Pod, request: Request, node: str,
 def doubts(state: State, pod: Pod, nodes: Iterable[str]) -> Iterator[Finding]:
     """Nodes on which the pod fits but kubelet may reject it."""
     found: dict[str, list[str]] = {}
+    nodes = list(nodes) if state.numa or state.pods.not_admitted else []
+    rejecting = set(state.pods.not_admitted.values()).intersection(nodes)
+    for node in islice(sorted(rejecting), _NAMED):
+        if why := rejections(state, node):
+            yield Finding(Word.REJECTS(node=shorten(node, KEY), why=why))
     for node in nodes if state.numa else ():
         if doubt := state.numa.doubt(pod, node):
             found.setdefault(doubt, []).append(node)

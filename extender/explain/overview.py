@@ -11,7 +11,7 @@ from extender.background import with_turns
 from extender.cluster.census import CensusTaker, counts_units, pods_waiting_for_devices
 from extender.cluster.permitted_rows import ZONE
 from extender.cluster.state import State
-from extender.cluster.unoffered import closed_text, not_offered, unoffered
+from extender.cluster.unoffered import closed_text, not_offered, rejections, unoffered
 from extender.explain.answers import NodeLine, Overview, StartForecast, Verdict, WaitingLine
 from extender.explain.candidates import Candidates, candidates_of
 from extender.explain.fleet_row import labels_of
@@ -62,6 +62,7 @@ def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Itera
         row, arrays, gpus = state.fleet.rows[name], state.fleet.arrays, len(spec.gpus)
         hidden = unoffered(state, name)
         missing = hidden.note if hidden else not_offered(state, name)
+        rejected = rejections(state, name)
         others = _held_by_others(state, name) if count.on_offer and count.whole else ""
         yield NodeLine(
             node=name,
@@ -81,7 +82,9 @@ def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Itera
             pods=len(state.allocations.pods_on(name)),
             used_percent=_used_percent(state, row, gpus),
             islands=tuple(len(island) for island in spec.islands),
-            note="; ".join(filter(None, ("spot" * spec.spot, closed_text(state, name), missing, others))),
+            note="; ".join(
+                filter(None, ("spot" * spec.spot, closed_text(state, name), missing, rejected, others))
+            ),
             problem=shorten(state.nodes.problems.get(name, "")),
             zone=shorten(state.nodes.labels_of(name).get(ZONE, ""), KEY),
             mig=census.mig_on(name),

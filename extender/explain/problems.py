@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from extender.cluster.factory import prior_of
 from extender.cluster.state import VERSION, State
-from extender.cluster.unoffered import closed_text, not_offered, unoffered, unoffered_counts
+from extender.cluster.unoffered import closed_text, not_offered, rejections, unoffered, unoffered_counts
 from extender.dialects import stowage
 from extender.explain.words import ADVICE
 from extender.k8s.mig_change import ANNOTATION, mig_change_of
@@ -36,6 +36,7 @@ _HISTORY = "check the volume of history_path: its space, its permissions, and th
 _NODE_CLOSED = "correct the named label, annotation or resource: until then the node accepts no pods"
 _NODE = "correct the named data; it is ignored until then, and the node accepts pods"
 _UNOFFERED = "check the device plugin and the driver of the node; until then its GPUs accept no pods"
+_REJECTIONS = "see the messages of these pods, and restart the device plugin; new pods may fail there, too"
 _LAYOUTS = "create or correct the MIG manager's ConfigMap, or the setting mig_manager"
 _LAYOUT_CHANGE = f"see the log of the node's MIG manager, then remove the annotation {ANNOTATION} of the node"
 _POD = "correct its request and recreate it; a pending pod is not placed, a running one counts as the larger"
@@ -83,7 +84,12 @@ class Problems:
 
 def problems_of(state: State, settings: Settings, around: Surroundings, most: int) -> Problems:
     """The first problems, at most ``most``."""
-    found = chain(_of_cluster(state, settings, around), _of_nodes(state), _of_pods_and_objects(state))
+    found = chain(
+        _of_cluster(state, settings, around),
+        _of_nodes(state),
+        _of_rejections(state),
+        _of_pods_and_objects(state),
+    )
     shown = list(islice(found, most))
     rest = Counter(problem.kind for problem in found)
     counts: Mapping[str, int] = dict((Counter(problem.kind for problem in shown) + rest).items())
@@ -156,6 +162,12 @@ def _of_nodes(state: State) -> Iterator[Problem]:
         elif (found := unoffered(state, name)) and not closed_text(state, name):
             text = f"{found.note}; its pods hold {found.used:g}" if found.used else found.note
             yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
+
+
+def _of_rejections(state: State) -> Iterator[Problem]:
+    for name in sorted(set(state.pods.not_admitted.values()) & state.fleet.rows.keys()):
+        if text := rejections(state, name):
+            yield Problem("node", shorten(name, KEY), text, _REJECTIONS)
 
 
 def _layout_problem(node: Node) -> str:

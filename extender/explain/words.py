@@ -109,6 +109,10 @@ class Word(Enum):
         "Its schedulerName is default-scheduler: Stowage is called only if that scheduler is configured with "
         "it (scheduler-config/)"
     )
+    LEFT_TO_SCHEDULER = (
+        "Stowage's scheduler configuration leaves {name} to kube-scheduler, which requires that the node "
+        "advertises it; whether yours ignores it (ignoredResources of NodeResourcesFit) is unknown"
+    )
     BY_ANNOTATIONS = (
         "It requests a GPU in annotations only. If the configuration of kube-scheduler lists "
         "managedResources, such a pod is placed without Stowage (scheduler-config/README.md)"
@@ -125,6 +129,7 @@ class Word(Enum):
     )
     A_FRACTION = "a fraction of a GPU"
     NUMA_UNKNOWN = "NUMA is unknown on {nodes}, where kubelet may reject the pod: {why}"
+    REJECTS = "It may fail on {node}: {why}"
     UNLISTED = "{text}"
     HIDDEN_GPUS = "Nodes have GPUs that they do not offer: {nodes}. See stowage top and /debug/problems"
     FIT_AT_ONCE = "Of the {copies} such pods of its workload {fit} fit at once"

@@ -281,6 +281,7 @@ class Pod(_Memo):
     resized: PodSpec | None = None
     complete: bool = False  # of a manifest: as the API server would create it
     misaligned: bool = False  # kubelet rejected it with TopologyAffinityError
+    not_admitted: bool = False  # kubelet rejected it, because a device plugin did not allocate its devices
     unreadable: tuple[str, ...] = ()
     problem: str = ""
 

@@ -98,6 +98,7 @@ class PodManifest(Manifest, frozen=True, gc=False):
             spec=parsed_spec,
             resized=resized,
             misaligned=status.phase == "Failed" and status.reason == "TopologyAffinityError",
+            not_admitted=status.phase == "Failed" and status.reason == "UnexpectedAdmissionError",
             node_name=sys.intern(spec.nodeName),
             phase=sys.intern(status.phase[: limits.KEY] or "Pending"),
             ready=any([c.type == "Ready" and c.status == "True" for c in status.conditions]),

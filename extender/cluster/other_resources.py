@@ -35,7 +35,7 @@ OF_SHARING_SYSTEMS = frozenset(
         *("volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-memory-percentage"),
         *("volcano.sh/vgpu-cores", "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "koordinator.sh/gpu"),
         *("koordinator.sh/gpu-core", "koordinator.sh/gpu-memory", "koordinator.sh/gpu-memory-ratio"),
-        "koordinator.sh/gpu.shared",
+        *("amd.com/gpumem", "amd.com/gpumem-percentage", "amd.com/gpucores"),
     }
 )
 """The resources of the sharing systems (docs/dialects.md), which nodes need not list as allocatable."""

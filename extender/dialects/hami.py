@@ -50,6 +50,10 @@ A node with a register counts as HAMi's, because otherwise its GPUs might be all
 no longer manages the GPUs (see ``_leftover_problem``), the pods there keep their allocations, and the node
 accepts no new pods until the annotation is removed.
 
+AMD. From 2.10 on ``hami.io/node-amd-register`` lists AMD GPUs in the same format, with ``devcore`` in compute
+units, and ``hami.io/amd-devices-allocated`` what a pod was allocated. Containers request ``amd.com/gpu`` with
+``amd.com/gpumem``, ``gpumem-percentage`` and ``gpucores`` (percent; ``pkg/device/amd``, pull request 2290).
+
 All GPUs of a node are in one mode. In MIG mode each lists ``migProfiles``: name, memoryMB, core (percent),
 sliceCount, and placements with start and size in memory slices (``pkg/device/devices.go``: MigProfile). HAMi
 creates instances on demand, the smallest by memory, 1g and 3g from the high end (selectMigCandidate in
@@ -72,7 +76,13 @@ from pydantic_core import from_json
 from extender.dialects.dialect import Claim, Claims, check_limits, container_stages
 from extender.dialects.per_device import PERCENT, PerDeviceResources, parse_devices, per_container_gpus
 from extender.dialects.pod_resources import Amounts, RequestError, parse_quantities
-from extender.dialects.shared_gpus import InventoryError, Parser, SharedGpus, advertises_nvidia
+from extender.dialects.shared_gpus import (
+    AMD_GPU,
+    InventoryError,
+    Parser,
+    SharedGpus,
+    advertises_nvidia,
+)
 from extender.k8s.objects import Container, Node, Pod, PodSpec
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPU_MIB, MIG_PROFILES, MIG_SLICES, POD_ANNOTATION, quoted
@@ -81,7 +91,7 @@ from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import WHOLE, Shares, share_memory_mib, whole_gpus
 
 RESOURCE = "nvidia.com/gpu"
-REGISTER = "hami.io/node-nvidia-register"
+REGISTER, AMD_REGISTER = "hami.io/node-nvidia-register", "hami.io/node-amd-register"
 _PARSER = Parser(REGISTER)
 HANDSHAKE, CORDON = "hami.io/node-handshake", "hami.io/device-cordon"
 CORE, MIG = "hami-core", "mig"
@@ -92,7 +102,7 @@ def shared_gpus(node: Node) -> SharedGpus | None:
     """The node's GPUs if HAMi shares them. Raises InventoryError."""
     text = node.annotations.get(REGISTER)
     if not text:
-        return None
+        return _amd_gpus(node)
     entries = sorted(_entries(text), key=lambda entry: _PARSER.number(entry.get("index", 0)))
     unhealthy = sum(not _healthy(entry) for entry in entries)
     renamed = "" if advertises_nvidia(node) else _renamed(node, entries)
@@ -111,6 +121,38 @@ def shared_gpus(node: Node) -> SharedGpus | None:
         mode=mode,
         problem=_renamed_problem(renamed) if renamed else _leftover_problem(node, entries),
         unhealthy=unhealthy,
+    )
+
+
+def _amd_gpus(node: Node) -> SharedGpus | None:
+    """The node's AMD GPUs if HAMi shares them. Raises InventoryError."""
+    parser, text = Parser(AMD_REGISTER), node.annotations.get(AMD_REGISTER)
+    if not text:
+        return None
+    entries = sorted(_entries(text, parser), key=lambda entry: parser.number(entry.get("index", 0)))
+    healthy, advertised = [*filter(_healthy, entries)], whole(node.allocatable.get(AMD_GPU, "0"))
+    if healthy and not advertised:  # no device plugin runs
+        return None
+    shares = sum(map(_shares, healthy))
+    is_leftover = shares != advertised <= len(entries)
+    gpus = (
+        Gpu(
+            parser.number(entry.get("devmem", 0), GPU_MIB),
+            _healthy(entry) and entry.get("mode", CORE) in (CORE, ""),
+            slots=_shares(entry),
+            uuid=parser.text(entry.get("id", "")),
+        )
+        for entry in entries
+    )
+    return SharedGpus(
+        AMD_GPU,
+        AMD_REGISTER,
+        parser.with_products(parser.checked(gpus), (entry.get("type", "") for entry in entries)),
+        parser.products(entry.get("type", "") for entry in entries),
+        whole_gpu=AMD_GPU,
+        replaced=frozenset({AMD_GPU}),
+        problem=parser.leftover_problem(f"HAMi's {shares} {AMD_GPU}") if is_leftover else "",
+        unhealthy=len(entries) - len(healthy),
     )
 
 
@@ -206,16 +248,16 @@ def _placement(placement: Mapping[str, object], profile: str) -> tuple[int, int]
     raise InventoryError(f"{REGISTER}: the placements of MIG profile {quoted(profile)} are impossible")
 
 
-def _entries(text: str) -> list[Mapping[str, object]]:
+def _entries(text: str, parser: Parser = _PARSER) -> list[Mapping[str, object]]:
     if not text.lstrip().startswith("["):
-        rows = _PARSER.rows(text)
+        rows = parser.rows(text)
         if not all(len(row) in (7, 9) for row in rows):
-            raise InventoryError(f"{REGISTER} cannot be read")
+            raise InventoryError(f"{parser.name} cannot be read")
         return [dict(zip(_FIELDS, row, strict=False)) for row in rows]
     try:
-        return _PARSER.objects(from_json(text))
+        return parser.objects(from_json(text))
     except ValueError as error:
-        raise InventoryError(f"{REGISTER} cannot be read: {error}") from error
+        raise InventoryError(f"{parser.name} cannot be read: {error}") from error
 
 
 USE_UUID, DENY_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
@@ -229,14 +271,17 @@ ALLOCATED, NODE, MIG_ALLOCATIONS = (
 )
 TO_ALLOCATE, ASSIGNED_AT = "hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-time"
 PHASE, BOUND_AT, LOCK = "hami.io/bind-phase", "hami.io/bind-time", "hami.io/mutex.lock"
+AMD_ALLOCATED, _AMD_TO_ALLOCATE = "hami.io/amd-devices-allocated", "hami.io/amd-devices-to-allocate"
 GIVING = frozenset({RESOURCE})
 ASSIGNMENT_ANNOTATIONS = frozenset(
     {ALLOCATED, NODE, MIG_ALLOCATIONS, TO_ALLOCATE, ASSIGNED_AT, PHASE, BOUND_AT}
+    | {AMD_ALLOCATED, _AMD_TO_ALLOCATE}
 )
 
 _RESOURCES = PerDeviceResources(
     RESOURCE, "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
 )
+_AMD = PerDeviceResources(AMD_GPU, "amd.com/gpumem", "amd.com/gpumem-percentage", "amd.com/gpucores")
 _Staged: TypeAlias = tuple[Container | None, int]
 """A container and its stage."""
 _UNKNOWN: _Staged = None, 0
@@ -245,6 +290,8 @@ _Placed: TypeAlias = tuple[Instance, int]
 
 
 def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
+    if _AMD.uses(spec):
+        return _AMD.of_pod(spec)
     names_gpus = metadata.get(USE_UUID) or metadata.get(DENY_UUID)
     if not (_RESOURCES.uses(spec) or names_gpus or MODE in metadata):
         return None
@@ -261,7 +308,7 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
 def claims(pod: Pod) -> Claims | None:
     text = pod.annotations.get(ALLOCATED)
     if text is None:
-        return None
+        return _amd_claims(pod)
     node = pod.annotations.get(NODE, "")
     try:
         per_container = parse_devices(text)
@@ -282,7 +329,27 @@ def claims(pod: Pod) -> Claims | None:
     return _RESOURCES.claims(claimed, node=node, exact=MIG_ALLOCATIONS not in pod.annotations)
 
 
-def _containers_of_claims(spec: PodSpec, counts: list[int]) -> list[_Staged]:
+def _amd_claims(pod: Pod) -> Claims | None:
+    """The claims on AMD GPUs. Their cores are compute units of the GPU, so what the container requests
+    counts, and the whole GPU if that is unknown."""
+    text, node = pod.annotations.get(AMD_ALLOCATED), pod.annotations.get(NODE, "")
+    if text is None:
+        return None
+    try:
+        per_container = parse_devices(text)
+    except ValueError as error:
+        return Claims(AMD_GPU, problem=f"{AMD_ALLOCATED} cannot be read: {error}", node=node)
+    containers = _containers_of_claims(pod.spec, list(map(len, per_container)), _AMD)
+    claimed = []
+    for container, devices in zip_longest(containers, per_container):
+        compute = 0 if container and _count_or_0(container[0], _AMD) else WHOLE
+        claimed.append((*(container or _UNKNOWN), [replace(c, compute_milli=compute) for c in devices or []]))
+    return _AMD.claims(claimed, node=node)
+
+
+def _containers_of_claims(
+    spec: PodSpec, counts: list[int], of: PerDeviceResources = _RESOURCES
+) -> list[_Staged]:
     """The containers, with their stages, for the entries of the annotation; ``counts``: the devices of each
     entry.
 
@@ -291,7 +358,9 @@ def _containers_of_claims(spec: PodSpec, counts: list[int]) -> list[_Staged]:
     none, a reading with as many entries.
     """
     containers = spec.all_containers
-    every = list(zip(containers, container_stages(spec), map(_count_or_0, containers), strict=True))
+    every = list(
+        zip(containers, container_stages(spec), [_count_or_0(c, of) for c in containers], strict=True)
+    )
     readings = every, [entry for entry in every if entry[2]], every[len(spec.init_containers) :]
     for reading in readings:
         requesting = [entry for entry in reading if entry[2]]
@@ -302,9 +371,9 @@ def _containers_of_claims(spec: PodSpec, counts: list[int]) -> list[_Staged]:
     return [(container, stage) for container, stage, _ in next(same_length, every)]
 
 
-def _count_or_0(container: Container) -> int:
+def _count_or_0(container: Container | None, of: PerDeviceResources) -> int:
     try:
-        return _RESOURCES.count_of(container)
+        return of.count_of(container) if container else 0
     except RequestError:
         return 0
 

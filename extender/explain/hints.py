@@ -14,7 +14,7 @@ from itertools import chain, islice
 
 from extender.cluster.other_resources import OF_SHARING_SYSTEMS, asked_by, wants_devices
 from extender.cluster.state import State
-from extender.dialects import hami, kai, pod_request, stowage
+from extender.dialects import hami, kai, koordinator, pod_request, stowage
 from extender.dialects.pod_request import (
     ASSIGNMENT_ANNOTATIONS,
     DEVICE_MEMORY,
@@ -109,6 +109,7 @@ def hints(state: State, pod: Pod) -> tuple[Finding, ...]:
         *_volumes(state, pod),
         *_pinned(state, pod),
         *_never_asked(state, pod, request),
+        *_left_to_scheduler(state, pod),
     )
 
 
@@ -497,6 +498,13 @@ def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[Fi
         yield Finding(Word.NO_GPU())
     elif request and request.wants_gpu and not any(is_extended(name) for name, _ in _requests(pod)):
         yield Finding(Word.BY_ANNOTATIONS())
+
+
+def _left_to_scheduler(state: State, pod: Pod) -> Iterator[Finding]:
+    """A resource that nodes of Koordinator must advertise, and none does."""
+    asks = koordinator.SHARED in dict(_requests(pod)) and _is_offered(state, koordinator.CORE)
+    if asks and not _is_offered(state, koordinator.SHARED):
+        yield Finding(Word.LEFT_TO_SCHEDULER(name=koordinator.SHARED))
 
 
 def _labels(state: State, pod: Pod) -> Iterator[Finding]:

@@ -52,13 +52,13 @@ from packing.model.request import WHOLE
 
 STOWAGE_SHARING = "stowage.dev/gpu-sharing"
 _REQUIRED = {
-    *(hami.REGISTER, hami.HANDSHAKE, hami.CORDON, volcano.REGISTER),
+    *(hami.REGISTER, hami.AMD_REGISTER, hami.HANDSHAKE, hami.CORDON, volcano.REGISTER),
     *(vgpu_manager.REGISTER, vgpu_manager.CONFIG, STOWAGE_SHARING, koordinator.MODEL, koordinator.ISOLATION),
     *(gpu_health.IGNORE_LABEL, cloud_labels.INSTANCE_TYPE, *gpu_health.LABELS),
 }
 """Annotations and labels from which the inventory is read. If one of them is too large, the inventory is
 unknown."""
-_REGISTERS = {hami.REGISTER, vgpu_manager.REGISTER, volcano.REGISTER}
+_REGISTERS = {hami.REGISTER, hami.AMD_REGISTER, vgpu_manager.REGISTER, volcano.REGISTER}
 _REQUIRED_PREFIXES = (
     *("nvidia.com/gpu.", "nvidia.com/mig", "amd.com/gpu.", "cloud.google.com/gke-", nvlink.PREFIX),
     *("karpenter.", "eks.amazonaws.com/instance-gpu-", "aliyun.accelerator/", "doks.digitalocean.com/gpu-"),

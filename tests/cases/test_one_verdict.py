@@ -141,6 +141,8 @@ def check(state: State, settings: Settings, pod: Pod):
     each = {one.node for one in answers if one.fits}
     if not request_of(pod).wants_gpu:  # kube-scheduler asks for nodes with enough of these
         fits -= {one.node for one in answers if one.reason in CPU_AND_MEMORY}
+    # kube-scheduler asks for nodes of Koordinator that advertise all that the pod requests of it
+    fits -= {one.node for one in answers if one.reason.startswith("node does not offer koordinator.sh/")}
     if pod.spec.claims or class_resources(pod.spec):  # filter leaves their devices to kube-scheduler
         assert each <= fits
     else:

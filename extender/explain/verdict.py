@@ -33,7 +33,7 @@ from extender.explain.room import (
     room_by_others,
 )
 from extender.explain.rule_changes import RuleChange, StillRefused, changes_for, try_rule_changes
-from extender.explain.what_if import kept
+from extender.explain.what_if import fitting_after, kept
 from extender.explain.words import ADVICE, Said, Word
 from extender.k8s.node_filter import Rule
 from extender.k8s.objects import Pod
@@ -356,10 +356,16 @@ def _other_resources(asked: Question, first: Refusal | None) -> Iterator[Fix]:
     )
     for fix in asking_instead(asked.pod, [name for name, _ in offered.most_common(_NAMED)]):
         assert fix.pod is not None
+        change = Change(fix.pod, among=asked.candidates.names)
+        if fits := fitting_after(state, asked.pod, change):
+            then = Word.ALLOWED_FIT(nodes=many(len(fits), "node"))
+            yield fix._replace(then=then, change=change, tried=True)
+            return
         evaluation = evaluate(state, fix.pod, state.request_of(fix.pod), names)
         takes = hosts_when_empty(state, state.fleet, evaluation) & eviction_may_help(evaluation.codes)
-        if count := int(np.count_nonzero(takes | (evaluation.codes == Reason.FITS))):
-            yield fix._replace(then=Word.ALLOWED_FIT(nodes=many(count, "node")))
+        if count := int(np.count_nonzero(takes)):
+            full = Word.ACCEPTS_FULL(nodes=many(count, "node"), what=Word.IT(), are=_are(count), given="")
+            yield fix._replace(then=full)
             return
 
 

@@ -64,7 +64,7 @@ class PodGroupManifest(Manifest, frozen=True, gc=False):
             minimum = None
         in_composite = is_native and bool(self.spec.parentCompositePodGroupName)
         namespace, name = self.metadata.namespace_or_default, self.metadata.name
-        priority = (self.spec.priority or 0) if kind in NATIVE[:2] and not in_composite else None
+        priority = self.spec.priority if kind in NATIVE[:2] and not in_composite else None
         return PodGroup(kind, namespace, name, minimum, whole, in_composite, priority=priority)
 
 

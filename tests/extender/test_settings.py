@@ -198,7 +198,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 def test_a_file_that_is_not_text_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "extender.yaml"
     path.write_bytes(b"\xff\xfe\x00shortlist")
-    with pytest.raises(SettingsError, match="not YAML"):
+    with pytest.raises(SettingsError, match="expected 'key: value' lines"):
         load(path, {})
 
 

@@ -121,7 +121,7 @@ def test_the_text_says_what_would_make_it_fit() -> None:
         "  a: needs 4 nvidia.com/gpu, 2 of 8 are free",
         "",
         "What would help:",
-        "  wait until pods on a end",
+        "  wait until default/p on a ends: that frees enough room",
         "  add a node like a: stowage plan change --add 1xa",
         "",
         "Does not fit:",

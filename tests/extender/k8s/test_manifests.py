@@ -97,6 +97,7 @@ def test_a_pod() -> None:
         ),
         node_name="n1",
         phase="Running",
+        grace=30.0,
         scheduler_name="stowage",
         priority=-5,
         nominated_node="n2",
@@ -160,7 +161,7 @@ def test_a_terminated_pod(phase: str) -> None:
 
 
 def test_empty_manifests() -> None:
-    assert pod_of({}) == Pod(namespace="default", name="")
+    assert pod_of({}) == Pod(namespace="default", name="", grace=30.0)
     assert node_of({}) == Node(name="")
 
 

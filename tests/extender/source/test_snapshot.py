@@ -67,6 +67,7 @@ def test_a_list_of_nodes_and_pods(write: Callable[[Any], str]) -> None:
         node_name="n1",
         phase="Running",
         created=1767225600.0,
+        grace=30.0,
         scheduling_constraints=SchedulingConstraints(owner_kind="Node"),
     )
     assert snapshot.problems == []

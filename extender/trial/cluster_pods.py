@@ -22,7 +22,7 @@ from extender.inventory.node_state import must_stay
 from extender.k8s.objects import Pod
 from extender.queues.rights import WhyNot, declares_movable, protection_of
 from extender.source.snapshot import moment_of
-from extender.trial.trial import Item, Staying, Trial
+from extender.trial.trial import FROM_SLICES, Item, Staying, Trial
 from packing.fleet.node_usage import Allocation
 from packing.model.request import Request
 
@@ -172,7 +172,7 @@ def _add_waiting(trial: Trial, state: State, permitted: PermittedRows) -> None:
             trial.unplanned[pod.key] = f"its request cannot be read: {error}"
             continue
         if pod.spec.claims or not request.wants_gpu:
-            trial.unplanned[pod.key] = "it requests DRA devices, which kube-scheduler chooses"
+            trial.unplanned[pod.key] = FROM_SLICES
         else:
             rows = permitted.rows_that_accept(pod)
             if pod.scheduling_constraints.affinity:

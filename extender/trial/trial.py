@@ -42,6 +42,7 @@ from packing.model.request import Request
 
 _NO_PLACE = "no other node allowed by its rules accepts it"
 _TOO_LARGE = "no node allowed by its rules is large enough for it, even without other pods"
+FROM_SLICES = "it requests DRA devices, which kube-scheduler chooses"
 ONLY_WEAKER = "only weaker devices are free for it (--allow-downgrade)"
 
 
@@ -344,6 +345,9 @@ class Trial:
         codes, _ = self.evaluate(item)
         if self._has_room(item, codes).any():
             return Reason.GANG_DOES_NOT_FIT.text if item.key in self._without_gang else ONLY_WEAKER
+        resources = {name for name, _ in item.request.devices}
+        if resources & self.state.devices.extended_resources:
+            return FROM_SLICES
         allowed = item.rows & self.open
         lacking = {
             name: int((lacks & allowed & (codes == Reason.FITS)).sum())

@@ -27,7 +27,7 @@ from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
 from extender.settings import Settings
 from extender.source.workloads import parse_templates
 from extender.trial.cluster_pods import trial_of
-from extender.trial.trial import Item, Trial
+from extender.trial.trial import FROM_SLICES, Item, Trial
 from extender.untrusted.visible import many
 from packing.model.reasons import Reason
 
@@ -143,7 +143,7 @@ def check(state: State, settings: Settings, pod: Pod):
         fits -= {one.node for one in answers if one.reason in CPU_AND_MEMORY}
     # kube-scheduler asks for nodes of Koordinator that advertise all that the pod requests of it
     fits -= {one.node for one in answers if one.reason.startswith("node does not offer koordinator.sh/")}
-    if pod.spec.claims or class_resources(pod.spec):  # filter leaves their devices to kube-scheduler
+    if wants_slices(state, pod):  # filter leaves their devices to kube-scheduler
         assert each <= fits
     else:
         assert each == fits, (pod, answers)
@@ -162,6 +162,11 @@ def check(state: State, settings: Settings, pod: Pod):
         assert (report.now.fits, report.now.refusals) == (found.fits, found.refusals)
 
 
+def wants_slices(state: State, pod: Pod) -> bool:
+    named = state.devices.extended_resources & {name for name, _ in request_of(pod).devices}
+    return bool(pod.spec.claims or class_resources(pod.spec) or named)
+
+
 def agrees_with_plan(state: State, settings: Settings, pods: list[Pod]):
     """Plan fills no node that filter refuses, but for what only counts while pods start."""
     before = {pod.uid: filtered(state, pod, settings) for pod in pods}
@@ -169,7 +174,7 @@ def agrees_with_plan(state: State, settings: Settings, pods: list[Pod]):
     trial = Trial(state, permitted.open)
     for pod in pods:
         try:
-            request = request_of(pod)
+            request = state.request_of(pod)
         except RequestError:
             continue
         if pod.spec.claims or state.gangs.gang_of(pod) or before[pod.uid].error:
@@ -205,5 +210,9 @@ def plan_starts_what_fits(state: State, pods: list[Pod]):
         ]
         trial.waiting.sort(key=lambda one: one is not item)
         next(trial.starting())
-        assert (item.key in trial.held) == bool(said.fits), (said.verdict, trial.why_not(item))
+        is_left = trial.why_not(item) == FROM_SLICES  # plan allocates no devices
+        assert (item.key in trial.held) == (bool(said.fits) and not is_left), (
+            said.verdict,
+            trial.why_not(item),
+        )
         trial.undo_to(start)

@@ -32,4 +32,5 @@ def test_the_resources_of_sharing_systems_are_not_left_to_kube_scheduler() -> No
     assert len(pods) > 20
     for name, case in pods.items():
         pod = PodManifest.from_value(case["pod"]).record()
-        assert not set(filter(is_relevant, uncounted_resources(pod))), name
+        counted = {"koordinator.sh/gpu.shared"}  # by kube-scheduler, too
+        assert not set(filter(is_relevant, uncounted_resources(pod))) - counted, name

@@ -154,8 +154,8 @@ def _kueue_workload(pod: Pod) -> GangWords | None:
     name = pod.annotations.get(KUEUE_WORKLOAD)
     indexed = "batch.kubernetes.io/job-completion-index" in pod.labels
     elastic = "kueue.x-k8s.io/workload-slice-name" in pod.annotations
-    is_queue = pod.owner is None or (pod.owner.kind == "Job" and not indexed)
-    if not name or elastic or is_queue or _is_serving(pod):
+    is_job = pod.owner is None or pod.owner.kind == "Job"
+    if not name or elastic or (is_job and not indexed) or _is_serving(pod):
         return None
     return GangWords("Kueue Workload", name, pod_groups=("KueueWorkload",))
 

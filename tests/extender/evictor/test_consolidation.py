@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -151,15 +152,15 @@ async def test_what_the_settings_forbid(api: ApiServer, start: Start, change: di
 @pytest.mark.parametrize(
     "stays",
     [
-        runs("a", "n1", restartable=False),
-        runs("a", "n1", age=HOUR) | {"metadata": pod("a")["metadata"]},
-        runs("a", "n1", age=-200),
-        runs("a", "n1") | {"spec": pod("a", "n1", priority=1)["spec"]},
+        lambda: runs("a", "n1", restartable=False),
+        lambda: runs("a", "n1", age=HOUR) | {"metadata": pod("a")["metadata"]},
+        lambda: runs("a", "n1", age=-200),
+        lambda: runs("a", "n1") | {"spec": pod("a", "n1", priority=1)["spec"]},
     ],
     ids=["not restartable", "no controller", "too young", "a higher priority"],
 )
-async def test_who_does_not_move(api: ApiServer, start: Start, stays: Manifest) -> None:
-    api.put(stays)
+async def test_who_does_not_move(api: ApiServer, start: Start, stays: Callable[[], Manifest]) -> None:
+    api.put(stays())  # its age counts from here
     replica = start()
     await replica.rounds(33)
     assert log(api) == []

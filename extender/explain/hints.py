@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import chain, islice
 
@@ -438,34 +438,52 @@ def _devices_asked(state: State, pod: Pod) -> Iterator[Finding]:
                     said, Rank.NEVER, fix=Fix(Word.WRITE(line=f"resourceClaimTemplateName: {near}"))
                 )
         asked = [sub for request in (devices.requests if devices else ()) for sub in request.subrequests]
-        for sub in asked[:_NAMED] if classes else ():
+        asked = asked[:_NAMED] if classes else []
+        least = [_least_amounts(sub) for sub in asked]
+        largest = _largest_capacities(state, {what for amounts in least for what, _ in amounts})
+        for sub, amounts in zip(asked, least, strict=True):
             if (name := sub.device_class) not in classes:
                 near = nearest_name(name, classes)
                 said = Word.NO_CLASS_OF_DEVICES(name=quoted(name), claim=claim, meant=meant(near))
                 fix = Fix(Word.WRITE(line=f"deviceClassName: {near}")) if near else None
                 yield Finding(said, Rank.NEVER, fix=fix)
-            yield from islice(_too_large(state, sub, claim), 1)
+            yield from islice(_too_large(amounts, largest, claim), 1)
 
 
 _AT_LEAST = re.compile(r"\.(\w+)\.compareTo\(quantity\(['\"](\w+)['\"]\)\) *>=? *0")
 """A capacity in a CEL selector, and the least amount of it."""
 
 
-def _too_large(state: State, asked: DeviceSubRequest, claim: str) -> Iterator[Finding]:
-    for text in asked.expressions[:_NAMED]:
-        for what, amount in islice(_AT_LEAST.findall(shorten(text)), _NAMED):
-            on_nodes = (state.devices.on_node(name, state.nodes.labels_of(name)) for name in state.nodes)
-            devices = (on.device(index) for on in on_nodes for index in range(len(on.devices)))
-            domains = (capacity for device in devices for capacity in device.capacity.values())
-            sizes = (float(capacity[what].number) for capacity in domains if what in capacity)
-            largest = max(sizes, default=0.0)
-            try:
-                if 0 < largest < exact(amount):
-                    size = f"{largest / (1 << 30):.4g}Gi"
-                    said = Word.LARGER_THAN_ANY(what=what, asked=amount, claim=claim, largest=size)
-                    yield Finding(said, Rank.NEVER)
-            except QuantityError:
-                continue
+def _least_amounts(asked: DeviceSubRequest) -> list[tuple[str, str]]:
+    """The capacities in the selectors of a request, each with the least amount."""
+    texts = (shorten(text) for text in asked.expressions[:_NAMED])
+    return [found for text in texts for found in _AT_LEAST.findall(text)[:_NAMED]]
+
+
+def _too_large(
+    least: Sequence[tuple[str, str]], largest: Mapping[str, float], claim: str
+) -> Iterator[Finding]:
+    for what, amount in least:
+        most = largest.get(what, 0.0)
+        try:
+            if 0 < most < exact(amount):
+                size = f"{most / (1 << 30):.4g}Gi"
+                said = Word.LARGER_THAN_ANY(what=what, asked=amount, claim=claim, largest=size)
+                yield Finding(said, Rank.NEVER)
+        except QuantityError:
+            continue
+
+
+def _largest_capacities(state: State, names: Set[str]) -> dict[str, float]:
+    """The largest capacity of each of these names of any device, in one pass over all devices."""
+    found: dict[str, float] = {}
+    for node in state.nodes if names else ():
+        on_node = state.devices.on_node(node, state.nodes.labels_of(node))
+        for index in range(len(on_node.devices)):
+            for capacity in on_node.device(index).capacity.values():
+                for name in names & capacity.keys():
+                    found[name] = max(found.get(name, 0.0), float(capacity[name].number))
+    return found
 
 
 def _volumes(state: State, pod: Pod) -> Iterator[Finding]:

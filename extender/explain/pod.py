@@ -92,11 +92,11 @@ def explain(
     ``now`` (Unix seconds), a pod that fits nowhere is also searched for evictions and moves that would
     suffice; ``settings`` of the service, None if unknown. Scheduling gates of the pod are ignored."""
     if not pod.gates:
-        found = _explain(state, pod, candidates, now, settings)
+        found, _ = explained(state, pod, candidates, now, settings)
         problem = state.gangs.never_tried(pod)
         return replace(found, held=problem, plain=False) if problem and found.node == "" else found
     with state.gangs.supposing(_released_gang(state, pod)):
-        found = _explain(state, replace(pod, gates=()), candidates, None, settings)
+        found, _ = explained(state, replace(pod, gates=()), candidates, None, settings)
     return replace(found, held=str(gates_said(pod)), gang=describe_gang(state, pod), plain=False)
 
 
@@ -157,17 +157,6 @@ def _in_gang(template: Template) -> Template:
         return template
     labels = {GANG: template.workload.split()[1], GANG_MIN: str(template.together)}
     return template._replace(pod=replace(template.pod, labels={**template.pod.labels, **labels}))
-
-
-def _explain(
-    state: State,
-    pod: Pod,
-    candidates: Candidates | None,
-    now: float | None,
-    settings: Settings | None,
-    mends: int = _MENDS,
-) -> Explanation:
-    return explained(state, pod, candidates, now, settings, mends)[0]
 
 
 def explained(

@@ -14,6 +14,7 @@ from extender.untrusted.limits import KEY, LISTED_NAMES, NAME, shorten
 from extender.untrusted.visible import many
 from packing.fleet.feasibility import idle_gpus, largest_device, separation
 from packing.fleet.fleet import Fleet
+from packing.fleet.permitted import permitted_on
 from packing.fleet.placement import fitting_gpus, share_mib
 from packing.model.node_spec import NodeSpec, Pool, resolve_on
 from packing.model.request import Request, Shares
@@ -168,9 +169,7 @@ def _missing_gpus(fleet: Fleet, row: int, request: Request, part: Shares) -> Nee
     assert spec is not None
     gpus = range(len(spec.gpus))
     asked_mib = [share_mib(fleet, row, gpu, part) for gpu in gpus]
-    usable = [
-        gpu for gpu in gpus if fleet.arrays.divisible[gpu, row] and spec.gpus[gpu].permits(request, part)
-    ]
+    usable = [gpu for gpu in permitted_on(fleet, request, row) if fleet.arrays.divisible[gpu, row]]
     compute = {gpu: int(fleet.arrays.compute[gpu, row]) for gpu in usable}
     memory = {gpu: int(fleet.arrays.memory[gpu, row]) for gpu in usable}
     milli, mib = part.compute_milli, max(asked_mib, default=0)

@@ -31,6 +31,7 @@ from extender.source.interface import Source
 from extender.untrusted.limits import shorten
 from extender.verbs.assignment import annotations_for, renaming_nodes
 from extender.verbs.evaluate import form_on, reason_on
+from packing.fleet.permitted import permitted_on
 from packing.model.node_spec import resolve_on
 from packing.model.reasons import Reason
 
@@ -237,8 +238,11 @@ def assign(state: State, pod: Pod, node: str) -> dict[str, str]:
     with state.fleet_view_for(pod) as fleet:
         gpus = state.policy.choose(fleet, form_on(fleet, row, resolved), row)
         assignment, read_back = annotations_for(fleet, row, pod, request, gpus)
+        permitted = permitted_on(fleet, request, row)
         if any(fleet.usage[row].slices(gpu) & mask for gpu, mask in read_back.slices) or not all(
-            fleet.arrays.compute[gpu, row] >= milli and fleet.arrays.memory[gpu, row] >= mib
+            gpu in permitted
+            and fleet.arrays.compute[gpu, row] >= milli
+            and fleet.arrays.memory[gpu, row] >= mib
             for gpu, milli, mib in read_back.parts
         ):
             raise Refusal(Reason.FRAGMENTED.text)

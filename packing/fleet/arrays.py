@@ -99,6 +99,11 @@ class NodeArrays:
         """Number of columns (N); those without a node are blocked as unknown."""
         return self.blocked.size
 
+    @property
+    def rows(self) -> slice:
+        """The fleet's rows of these columns."""
+        return slice(self.first_row, self.first_row + self.capacity)
+
     def only(self, row: int) -> NodeArrays:
         """A copy of one column."""
         column = copy(self)

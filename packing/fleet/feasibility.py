@@ -11,8 +11,9 @@ import numpy.typing as npt
 from packing.fleet import feasibility_kernels as kernels
 from packing.fleet.arrays import Floats, NodeArrays
 from packing.fleet.fleet import Fleet
+from packing.fleet.permitted import Mask, memory_for, permitted_gpus
 from packing.model.reasons import Reason
-from packing.model.request import ANY, ANY_MODEL, WHOLE, Request, SeparateGpus, Shares, whole_gpus
+from packing.model.request import WHOLE, Request, SeparateGpus, Shares, whole_gpus
 
 Reasons = npt.NDArray[np.int8]
 _EVICTION_HELPS = np.zeros(max(Reason) + 1, np.bool_)
@@ -156,8 +157,7 @@ def _device_reasons(
     separate = count > 1 and separation(fleet, request) == "require"
     if separate:
         free = idle_gpus(arrays, resource)
-    permitted = permitted_gpus(fleet, arrays, request) if request.uuids is ANY else None
-    if permitted is not None:
+    if (permitted := permitted_gpus(fleet, request, arrays.rows)) is not None:
         free, total = _permitted_whole_gpus(arrays, resource, permitted, free, total)
     kernels.device_reasons(free, total, count, reasons)
     if request.whole:
@@ -178,7 +178,7 @@ def _device_reasons(
 def _permitted_whole_gpus(
     arrays: NodeArrays,
     resource: int,
-    permitted: npt.NDArray[np.uint8],
+    permitted: Mask,
     free: npt.NDArray[np.int32],
     total: npt.NDArray[np.int32],
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -207,7 +207,7 @@ def _share_reasons(
         kernels.share_reasons(gpus._replace(divisible=gpus.shareable), *share, *counts, *frees, unsplit)
         reasons[full & (unsplit == Reason.FITS)] = Reason.SHARES_USED_UP
     if request.device_mib:
-        reasons[_memory_for(arrays, part).max(axis=0) < request.device_mib] = Reason.SMALL_DEVICES
+        reasons[memory_for(arrays, part).max(axis=0) < request.device_mib] = Reason.SMALL_DEVICES
     reasons[~_shares_gpus_as(fleet, arrays, part)] = Reason.NO_SUCH_RESOURCE
 
 
@@ -216,23 +216,16 @@ def largest_device(fleet: Fleet, request: Request) -> npt.NDArray[np.int64]:
     several kinds of devices, the minimum over the kinds; 0 where unknown."""
     names, arrays = fleet.names.resources, fleet.arrays
     known = [_device_memory(arrays, names[name]) for name, _ in request.devices if name in names]
-    known += [_memory_for(arrays, request.shares).max(axis=0)] if request.shares else []
+    known += [memory_for(arrays, request.shares).max(axis=0)] if request.shares else []
     least: npt.NDArray[np.int64] = np.array(known or [np.zeros(arrays.capacity, np.int64)]).min(axis=0)
     return least
 
 
 def _device_memory(arrays: NodeArrays, resource: int) -> npt.NDArray[np.int64]:
     """(N,) MiB of a counted device; for whole GPUs that are placed one by one, MiB of the largest GPU."""
-    placed, largest = arrays.divisible_pool[resource] > 0, _memory_for(arrays, None).max(axis=0)
+    placed, largest = arrays.divisible_pool[resource] > 0, memory_for(arrays, None).max(axis=0)
     known: npt.NDArray[np.int64] = np.where(placed, largest, arrays.device_mib[resource]).astype(np.int64)
     return known
-
-
-def _memory_for(arrays: NodeArrays, part: Shares | None) -> npt.NDArray[np.int64]:
-    """(G, N) MiB of each GPU, or of a share of it; 0 where there is no GPU."""
-    mib = arrays.memory_capacity.astype(np.int64)
-    mib = part.memory_mib + mib * part.memory_milli // WHOLE if part else mib
-    return np.where(arrays.compute_capacity > 0, mib, np.int64(0))
 
 
 def _island_reasons(fleet: Fleet, arrays: NodeArrays, request: Request, reasons: Reasons) -> None:
@@ -266,7 +259,7 @@ def _share_args(part: Shares) -> tuple[int, int, int, int]:
 def _gpus_for(fleet: Fleet, arrays: NodeArrays, request: Request) -> kernels.Gpus:
     """The GPUs of all nodes; those not permitted to the request count as neither free nor shareable."""
     divisible, shareable = arrays.divisible, arrays.shareable
-    if (permitted := permitted_gpus(fleet, arrays, request)) is not None:
+    if (permitted := permitted_gpus(fleet, request, arrays.rows)) is not None:
         divisible, shareable = divisible * permitted, shareable * permitted
     if request.shares and request.shares.slots > 1:
         divisible = divisible * (arrays.share_slots >= request.shares.slots)
@@ -274,36 +267,6 @@ def _gpus_for(fleet: Fleet, arrays: NodeArrays, request: Request) -> kernels.Gpu
         arrays.compute, arrays.memory, arrays.compute_capacity, arrays.memory_capacity, divisible,
         shareable,
     )  # fmt: skip
-
-
-def permitted_gpus(fleet: Fleet, arrays: NodeArrays, request: Request) -> npt.NDArray[np.uint8] | None:
-    """(G, N) 1 for the GPUs that the request may use if there is room; None if all are permitted."""
-    named = None if request.uuids is ANY else named_gpus(fleet, arrays, request)
-    part = request.shares
-    if request.device_mib:
-        large = (_memory_for(arrays, part) >= request.device_mib).astype(np.uint8)
-        named = large if named is None else named & large
-    if not fleet.choosy_rows or (request.products == ANY_MODEL and not (part and part.memory_milli)):
-        return named
-    only = {arrays.first_row} if arrays.capacity == 1 else fleet.choosy_rows
-    permitted = np.ones_like(arrays.identified) if named is None else named
-    for row in only & fleet.choosy_rows:
-        spec = fleet.specs[row]
-        assert spec is not None
-        for index, gpu in enumerate(spec.gpus):
-            permitted[index, row - arrays.first_row] &= gpu.permits(request, part)
-    return permitted
-
-
-def named_gpus(fleet: Fleet, arrays: NodeArrays, request: Request) -> npt.NDArray[np.uint8]:
-    """(G, N) 1 for the GPUs whose UUID the request permits."""
-    allow, deny, identified = request.uuids.allow, request.uuids.deny, arrays.identified
-    named = np.zeros_like(identified) if allow else identified.copy()
-    for uuid in frozenset.intersection(*allow) if allow else deny:
-        gpu, row = fleet.gpu_of_uuid.get(uuid, (0, -1))
-        if 0 <= row - arrays.first_row < arrays.capacity:
-            named[gpu, row - arrays.first_row] = uuid not in deny
-    return named
 
 
 # Whether the counted devices of one container are on different physical GPUs: the device plugin chooses, and

@@ -9,6 +9,7 @@ import numpy as np
 from packing.fleet.feasibility_kernels import note_fitting
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
+from packing.fleet.permitted import permitted_on
 from packing.model.node_spec import NodeSpec, in_one_island, resolve_on
 from packing.model.request import WHOLE, Request, Shares
 
@@ -56,7 +57,7 @@ def fitting_gpus(fleet: Fleet, row: int, request: Request) -> list[int]:
         part.compute_milli, part.memory_mib, part.memory_milli, fits,
     )  # fmt: skip
     fits[arrays.share_slots[:, row] < part.slots] = 0
-    return [g for g, gpu in enumerate(spec.gpus) if fits[g] and gpu.permits(request, part)]
+    return [gpu for gpu in sorted(permitted_on(fleet, request, row)) if fits[gpu]]
 
 
 def freest_gpus(fleet: Fleet, row: int, request: Request) -> tuple[int, ...]:

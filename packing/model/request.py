@@ -245,11 +245,6 @@ class Request(_Hashed):
         return replace(self, shares=part) if part else None
 
     @property
-    def chooses_gpus(self) -> bool:
-        """Whether it restricts which GPUs of a suitable node it may have."""
-        return self.uuids is not ANY or self.device_mib > 0
-
-    @property
     def wants_gpu(self) -> bool:
         """Whether the pod requests any GPU."""
         return bool(self.devices or self.shares)

@@ -42,6 +42,7 @@ from packing.cost.kernel_args import STEP, CachedCost, ValueTables, nodes_of
 from packing.cost.slots import Sizes, Slots
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
+from packing.fleet.permitted import permitted_on
 from packing.fleet.placement import tightest
 from packing.jit import checked
 from packing.model.request import Request
@@ -117,11 +118,10 @@ class InventoryPolicy:
         return cost if idle is None else cost + STEP * idle
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
-        """The GPU on which the share costs least; for several GPUs, or if not every GPU is permitted, the
-        tightest."""
-        if request.chooses_gpus or row in fleet.choosy_rows:
-            return tightest(fleet, request, row)
-        return gpus_in(int(self._costs(fleet, request).gpus[row]))
+        """The GPUs on which the shares cost least; the tightest if the request may not have one of these."""
+        cheapest = gpus_in(int(self._costs(fleet, request).gpus[row]))
+        permitted = permitted_on(fleet, request, row).issuperset(cheapest)
+        return cheapest if permitted else tightest(fleet, request, row)
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
         values = self._costs(fleet, request).terms[:, row].tolist()

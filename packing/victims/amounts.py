@@ -20,13 +20,14 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from packing.fleet.arrays import Doubles
-from packing.fleet.feasibility import permitted_gpus, separation
+from packing.fleet.feasibility import separation
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
+from packing.fleet.permitted import permitted_on
 from packing.jit import Float64Array, Int64Array, Int64Array2D
 from packing.model.mig_instances import Instances, every_slice
 from packing.model.node_spec import NodeSpec
-from packing.model.request import ANY, Request, Shares, whole_gpus
+from packing.model.request import Request, Shares, whole_gpus
 
 CPU_ROW, MEMORY_ROW, FIRST_POOL = 0, 1, 2
 
@@ -169,9 +170,8 @@ class _Needs:
         """Each choice with its targets."""
         arrays, request, row = self._fleet.arrays, self._request, self._row
         yield 1, [(0, 0, list(self._of_any_gpu()))]
-        gpus = shareable = arrays.shareable[:, row].nonzero()[0].tolist()
-        if (permitted := permitted_gpus(self._fleet, arrays, request)) is not None:
-            gpus = [gpu for gpu in shareable if permitted[gpu, row]]
+        permitted = permitted_on(self._fleet, request, row)
+        gpus = [gpu for gpu in arrays.shareable[:, row].nonzero()[0].tolist() if gpu in permitted]
         if part := request.shares:
             yield part.count, self._targets(gpus, part, island=request.island)
         for name, count in request.devices:
@@ -180,8 +180,7 @@ class _Needs:
                     continue
                 if request.island:
                     yield count, self._targets(gpus, whole_gpus(1), island=True)
-                named = gpus if request.uuids is ANY else shareable
-                yield count, self._targets([gpu for gpu in named if gpu in pool.gpus], None, island=False)
+                yield count, self._targets([gpu for gpu in gpus if gpu in pool.gpus], None, island=False)
 
     def _of_any_gpu(self) -> Iterator[tuple[int, int]]:
         """Amounts that must be free whichever GPUs are chosen."""

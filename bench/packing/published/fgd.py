@@ -19,6 +19,7 @@ from packing.cost.demand import Demand, Mix, by_pods
 from packing.cost.kernel_args import GPU_ROWS, CachedCost, mix_types
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
+from packing.fleet.permitted import permitted_on
 from packing.fleet.placement import tightest
 from packing.jit import checked
 from packing.model.request import Request
@@ -56,10 +57,9 @@ class Fgd:
         return self._costs(fleet, request).cost
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
-        """The GPU with the best score; for several GPUs, or if not every GPU is permitted, the tightest."""
-        if request.chooses_gpus or row in fleet.choosy_rows:
-            return tightest(fleet, request, row)
-        return gpus_in(int(self._costs(fleet, request).gpus[row]))
+        """The GPU with the best score; the tightest if the request may not have it."""
+        best = gpus_in(int(self._costs(fleet, request).gpus[row]))
+        return best if permitted_on(fleet, request, row).issuperset(best) else tightest(fleet, request, row)
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
         """The increase of the unusable GPU, from which the score is computed."""

@@ -39,7 +39,7 @@ from extender.source.watched_kinds import ALWAYS_AWAITED, WATCHED_KINDS, Watched
 
 _log = logging.getLogger(__name__)
 _NOTHING_NEWER = (Freshness.CURRENT, Freshness.UNREACHABLE)  # not a set: it would call the enum's Python hash
-_LIMITS = 0.5  # seconds between checks for reads that exceed their time limits
+_CHECKS = 0.5  # seconds between checks for kinds whose first list does not arrive
 _POLL = 0.005  # seconds between checks of the reflectors
 _NOT_WAITING = 5.0  # seconds without waiting for a server that neither answered nor refused connections
 
@@ -73,14 +73,11 @@ class KubeSource(Source):
             apply = shard.filtered(apply)
         for reflector in start_now.values():
             reflector.start(apply, background, self._backlog)
-        background.thread("time limits", partial(self._keep_time_limits, apply))
+        background.thread("first lists", partial(self._give_up_first_lists, apply))
 
-    def _keep_time_limits(self, apply: Apply) -> None:
+    def _give_up_first_lists(self, apply: Apply) -> None:
         listed_at, told = math.inf, list[Unlisted]()
-        while not self._stopping.wait(_LIMITS):
-            for reflector in self._reflectors.values():
-                reflector.end_late_read()
-            self.rest.end_late_heads()
+        while not self._stopping.wait(_CHECKS):
             if all(self._reflectors[kind].is_known for kind in ALWAYS_AWAITED):
                 listed_at = min(listed_at, time.monotonic())  # never while the API server is down
             if time.monotonic() - listed_at >= self.rest.timeouts.first_list:

@@ -19,13 +19,11 @@ from contextlib import closing, suppress
 from enum import Enum, auto
 from http import HTTPStatus
 
-from urllib3 import HTTPResponse
-
 from extender.background import Background
 from extender.k8s.objects import Event, Listed, Unlisted
 from extender.source.interface import NO_BACKLOG, Apply, Backlog, Interruption, WatchEnd, WatchStatus
 from extender.source.list_watch import ListWatch, ProtocolError, Request
-from extender.source.rest import NO_ANSWER, Refused, Timeouts
+from extender.source.rest import NO_ANSWER, Answer, Refused, Timeouts
 from extender.source.watched_kinds import UNKNOWN, WatchedKind
 from extender.untrusted.limits import shorten
 from extender.untrusted.visible import visible
@@ -99,7 +97,7 @@ class Reflector:
     """
 
     def __init__(
-        self, watched: WatchedKind, send: Callable[[Request], HTTPResponse], timeouts: Timeouts | None = None
+        self, watched: WatchedKind, send: Callable[[Request], Answer], timeouts: Timeouts | None = None
     ) -> None:
         self.kind = watched.kind
         self._watched, self._send, self._timeouts = watched, send, timeouts or Timeouts()
@@ -111,7 +109,6 @@ class Reflector:
         self._relists_wanted = self._relists_begun = self._relists_done = 0  # calls of relist
         self._ended: Counter[WatchEnd] = Counter()  # watches and attempts since the start, by cause
         self._problem = ""  # why the last attempt failed
-        self._late_at, self._late = math.inf, ""  # deadline of the current read, and its problem if late
         self._absent = False  # whether the cluster does not serve this kind
         self._absences = 0  # consecutive attempts that found it absent
         # Whether it ever did: a starting server refuses requests until it has read roles and CRDs.
@@ -120,7 +117,7 @@ class Reflector:
         self._held: list[Event] = []  # of the first pages
         self._answered = False  # whether the current or else the last attempt was answered
         self._refused = False  # whether the last answer was a refusal: then the server is reachable
-        self._stream: HTTPResponse | None = None  # being read
+        self._stream: Answer | None = None  # being read
         self._list_began = self._received_at = -math.inf  # the last bytes
         self._settled_at: float | None = None  # when an open watch has delivered missed events
         self._closed_at = self._attempt_ended_at = -math.inf
@@ -209,12 +206,6 @@ class Reflector:
         """Whether a list that began after this call of ``relist`` has been delivered."""
         return self._relists_done >= call
 
-    def end_late_read(self) -> None:
-        """End a read that takes too long. Another thread calls this about once a second."""
-        if time.monotonic() >= self._late_at:
-            self._late = "the answer came too slowly"
-            self._shut_down()
-
     def retry_now(self) -> None:
         """Skip the pause before the next attempt, unless the watch is open or an attempt has just ended."""
         if not self.is_open and time.monotonic() - self._attempt_ended_at >= _FRESH:
@@ -222,9 +213,6 @@ class Reflector:
 
     def _interrupt(self) -> None:
         self._waking.set()
-        self._shut_down()
-
-    def _shut_down(self) -> None:
         if (stream := self._stream) is not None:
             with suppress(OSError, ValueError, RuntimeError):  # it may be ending on its own
                 stream.shutdown()
@@ -272,7 +260,7 @@ class Reflector:
     def _attempt(self, apply: Apply) -> str:
         """List and watch until the watch ends. Returns the problem, "" if the server ended the watch at its
         timeout, or ``relist`` did."""
-        self._absent, self._late, self._answered = False, "", False
+        self._absent = self._answered = False
         problem = self._deliver_all(apply)
         self._absences = self._absences + 1 if self._absent else 0
         now = self._attempt_ended_at = time.monotonic()
@@ -304,51 +292,46 @@ class Reflector:
             return _RELIST if self._protocol.rejected(refused.status) else str(refused)
         except (*NO_ANSWER, ProtocolError) as error:
             self._refused = False
-            self._problem = self._late or f"{type(error).__name__}: {error}"
+            self._problem = f"{type(error).__name__}: {error}"
             return self._problem
         except Exception:  # the state may have missed events: list again
             _log.exception("%s: unexpected error", self.resource)
             self._protocol.relist()
             return _RELIST
-        finally:
-            self._late_at = math.inf
 
     def _wait_for_room(self) -> None:
         """Wait until there is room for what is read next, ``stop`` or ``relist``. The API server closes the
         watch of a reader that is too slow, and a new list is the quickest way to catch up."""
-        began, late_at, self._late_at = time.monotonic(), self._late_at, math.inf
         while not (self._backlog.has_room(self.kind) or self._relists_begun < self._relists_wanted):
             if self._stopping.wait(_ROOM):
                 break
-        self._late_at = late_at + time.monotonic() - began
 
     def _events(self) -> Generator[list[Event]]:
         """The pages of a list where one is due, then the changes as they arrive."""
-        while self._must_list():
+        while not self._protocol.watching or self._relists_begun < self._relists_wanted:
+            if self._relists_begun < self._relists_wanted:
+                self._relists_begun = self._relists_wanted
+                self._protocol.relist()
             yield from self._page()
         self._relists_done = self._relists_begun
         with closing(self._send(self._protocol.next_request())) as stream:
             self._stream, self._answered, self._refused = stream, True, False
             self._backoff.answered(time.monotonic())
             yield []
-            self._opened()
+            now = time.monotonic()
+            if _SETTLING < now - self._closed_at < math.inf:
+                self._interruption = Interruption(self._closed_at, now)
+            self._settled_at, self._problem = now + min(now - self._closed_at, _SETTLING), ""
+            stream.reads.each, events = self._timeouts.silence, list[Event]()
             # From here on ``relist`` ends the read. The condition notices an earlier call.
             while self._relists_begun == self._relists_wanted and self._protocol.watching:
+                if not self._protocol.in_line:
+                    stream.reads.deadline = math.inf
+                elif events or stream.reads.deadline == math.inf:  # the rest of another event
+                    stream.reads.deadline = time.monotonic() + self._timeouts.line
                 if not (data := stream.read1(_CHUNK)):
                     break
-                events = self._protocol.chunk(data)
-                if events or self._late_at == math.inf or not self._protocol.in_line:
-                    in_time = time.monotonic() + self._timeouts.line
-                    self._late_at = in_time if self._protocol.in_line else math.inf
-                yield events
-            if self._late:
-                raise TimeoutError
-
-    def _must_list(self) -> bool:
-        if self._relists_begun < self._relists_wanted:
-            self._relists_begun = self._relists_wanted
-            self._protocol.relist()
-        return not self._protocol.watching
+                yield (events := self._protocol.chunk(data))
 
     def _page(self) -> Iterator[list[Event]]:
         """The next page of the list; for a kind that the cluster does not serve, an empty list."""
@@ -365,20 +348,11 @@ class Reflector:
             raise
         with closing(answer) as page:
             self._stream, self._answered, self._served = page, True, True
-            self._late_at = time.monotonic() + self._timeouts.whole_page
+            page.reads.deadline = time.monotonic() + self._timeouts.whole_page
             body = page.read()
-            self._late_at = math.inf
         self._backoff.answered(time.monotonic())
         events, is_whole = self._held + self._protocol.page(body, self._list_began), self._protocol.watching
         self.is_known |= is_whole
         is_due = is_whole or self.kind not in UNKNOWN  # the objects of half a list would deny the others
         self._held = [] if is_due else events
         yield events if is_due else []
-
-    def _opened(self) -> None:
-        """Note that the watch is open."""
-        now = time.monotonic()
-        if _SETTLING < now - self._closed_at < math.inf:
-            self._interruption = Interruption(self._closed_at, now)
-        self._settled_at = now + min(now - self._closed_at, _SETTLING)
-        self._problem = ""

@@ -8,16 +8,18 @@ versions after a 410 and reconnect without a pause.
 
 from __future__ import annotations
 
+import http.client
+import io
 import json
+import math
 import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from urllib3 import HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool
@@ -29,6 +31,7 @@ from extender.source.errors import NOT_LEADER, Unavailable
 from extender.source.list_watch import WATCH_SECONDS, Request
 
 if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
     from kubernetes.client import ApiClient, Configuration
 
 NO_ANSWER = (HTTPError, OSError)
@@ -61,65 +64,67 @@ class Timeouts:
     first_list: float = 30.0  # that of a kind that may be unknown, once the others are listed
 
 
-class HeadTimeouts:
-    """The requests that wait for the head of their answer, each for at most its read timeout.
+class TimedReads(io.RawIOBase):
+    """Reads a socket for at most ``each`` seconds at a time, and until ``deadline`` (monotonic seconds).
 
-    A socket's timeout limits only each read: a server that sends the head byte by byte can stay within it for
-    hours. And the head of a watch arrives immediately, while later the watch may be silent for minutes.
+    The timeout of a socket limits only each read: a server that sends byte by byte can stay within it for
+    hours.
     """
 
-    def __init__(self) -> None:
-        self._due: dict[socket.socket, float] = {}  # monotonic seconds
+    deadline = math.inf
 
-    def pools(self, silence: float) -> dict[str, type[HTTPConnectionPool]]:
-        """For ``PoolManager.pool_classes_by_scheme``. ``silence``: seconds for each read of a watch after the
-        head."""
-        due = self._due
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
+        self._raw, self._sock, self.each = raw, sock, float(sock.gettimeout() or 0)
 
-        class Plain(HTTPConnection):
-            _watches = False
+    def readable(self) -> bool:
+        return True
 
-            def putrequest(self, method: str, url: str, *headers: bool, **more: bool) -> None:
-                self._watches = "watch=true" in url
-                super().putrequest(method, url, *headers, **more)
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        if (left := self.deadline - time.monotonic()) <= 0:
+            raise TimeoutError
+        self._sock.settimeout(min(self.each, left))
+        return self._raw.readinto(buffer)
 
-            def getresponse(self) -> HTTPResponse:  # type: ignore[override]
-                assert self.sock is not None
-                sock = self.sock  # the response takes it over if the server will close the connection
-                due[sock] = late_at = time.monotonic() + float(self.timeout or 0)
-                response = None
-                try:
-                    response = super().getresponse()
-                except (OSError, HTTPException):  # `end_late` looks like a server that hangs up
-                    if time.monotonic() < late_at:
-                        raise
-                finally:
-                    del due[sock]
-                if response is None or time.monotonic() >= late_at:
-                    if response is not None:  # a closed connection counts as the end of the head
-                        response.close()
-                    raise TimeoutError("the head of the answer came too slowly")
-                if self._watches:
-                    sock.settimeout(silence)
-                return response
+    def fileno(self) -> int:
+        return self._raw.fileno()
 
-        class Secure(Plain, HTTPSConnection):
-            pass
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
-        class PlainPool(HTTPConnectionPool):
-            ConnectionCls = Plain
 
-        class SecurePool(HTTPSConnectionPool):
-            ConnectionCls = Secure
+class Answer(HTTPResponse):
+    """An answer whose body is read within limits that its reader may change."""
 
-        return {"http": PlainPool, "https": SecurePool}
+    reads: TimedReads
 
-    def end_late(self) -> None:
-        """End the requests whose time is over. Another thread calls this about once a second."""
-        now = time.monotonic()
-        for sock in [sock for sock, due in self._due.copy().items() if now >= due]:
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+
+class _Connection(HTTPConnection):
+    def response_class(self, sock: socket.socket, **options: Any) -> http.client.HTTPResponse:  # type: ignore[override] # noqa: ANN401
+        """The head has to be complete within the time for one read."""
+        response = http.client.HTTPResponse(sock, **options)
+        raw: Any = response.fp
+        self._reads = TimedReads(raw.detach(), sock)
+        self._reads.deadline = time.monotonic() + self._reads.each
+        response.fp = io.BufferedReader(self._reads)
+        return response
+
+    def getresponse(self) -> Answer:  # type: ignore[override]
+        answer = cast(Answer, super().getresponse())
+        answer.reads, answer.reads.deadline = self._reads, math.inf
+        return answer
+
+
+class _TlsConnection(_Connection, HTTPSConnection):
+    pass
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TlsPool(HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
 
 
 class RestClient:
@@ -127,21 +132,18 @@ class RestClient:
 
     def __init__(self, client: ApiClient, timeouts: Timeouts | None = None) -> None:
         self._client = client
-        self.timeouts, self._heads = timeouts or Timeouts(), HeadTimeouts()
-        client.rest_client.pool_manager.pool_classes_by_scheme = self._heads.pools(self.timeouts.silence)
+        self.timeouts = timeouts or Timeouts()
+        pools = {"http": _Pool, "https": _TlsPool}
+        client.rest_client.pool_manager.pool_classes_by_scheme = pools
 
     @property
     def host(self) -> str:
         return str(self._client.configuration.host)
 
-    def stream(self, request: Request) -> HTTPResponse:
+    def stream(self, request: Request) -> Answer:
         """The answer to a list or watch, unread."""
         read = self.timeouts.head if request.watch else self.timeouts.page
         return self._call("GET", request.path, read, query=request.query)
-
-    def end_late_heads(self) -> None:
-        """End requests whose answer has not begun in time. Another thread calls this about once a second."""
-        self._heads.end_late()
 
     def get(self, path: str, within: float, query: Mapping[str, str] | None = None) -> bytes:
         """The body of a GET. ``within``: total seconds for connecting and reading."""
@@ -186,7 +188,7 @@ class RestClient:
             raise ConnectionError("the answer is not a JSON object")
         return answer
 
-    def _call(self, method: str, path: str, read_timeout: float, **more: Any) -> HTTPResponse:  # noqa: ANN401
+    def _call(self, method: str, path: str, read_timeout: float, **more: Any) -> Answer:  # noqa: ANN401
         """``_open``, but also raises ``Refused``."""
         response = self._open(method, path, read_timeout, **more)
         if response.status in (HTTPStatus.OK, HTTPStatus.CREATED):
@@ -205,7 +207,7 @@ class RestClient:
         query: Mapping[str, str] | None = None,
         body: object = None,
         headers: Mapping[str, str] | None = None,
-    ) -> HTTPResponse:
+    ) -> Answer:
         from kubernetes.client.exceptions import ApiException
         from kubernetes.config import ConfigException
 

@@ -224,17 +224,10 @@ HASTY = Timeouts(connect=1, bind=1, page=0.5, whole_page=0.5, head=0.5, line=0.5
 
 
 @pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        (["", "headless"], "timed out"),
-        (["", "slow head"], "timed out"),
-        (["slow head"], "timed out"),
-        (["", "trickle"], "came too slowly"),
-        (["trickle"], "came too slowly"),
-    ],
+    "script", [["", "headless"], ["", "slow head"], ["slow head"], ["", "trickle"], ["trickle"]]
 )
 def test_a_read_that_never_ends_is_given_up_and_reported(
-    api: ApiServer, follow: Any, script: list[str], words: str, caplog: pytest.LogCaptureFixture
+    api: ApiServer, follow: Any, script: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A watch without changes may be silent for minutes, so its limit of silence is no help."""
     api.script["/api/v1/pods"].extend(script)
@@ -244,7 +237,7 @@ def test_a_read_that_never_ends_is_given_up_and_reported(
     api.put(pod("p1"))
     eventually(lambda: caught_up(api, mirror))
     assert time.monotonic() - started < 15
-    assert words in caplog.text
+    assert "timed out" in caplog.text
     eventually(lambda: not source.watches()["Pod"].problem)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -132,41 +133,39 @@ def test_a_server_that_gives_up_on_a_slow_reader_is_listed_again(
 def test_a_line_that_waits_for_room_is_not_late(room: Room) -> None:
     whole, cut = line("ADDED", pod("whole")), line("ADDED", pod("cut"))
 
-    class Answer:
-        was_shut_down = False
+    class Reads:
+        each = deadline = math.inf
 
-        def __init__(self, *reads: bytes) -> None:
-            self._reads = list(reads)
+    class Answer:
+        def __init__(self, *parts: bytes) -> None:
+            self.reads, self._parts = Reads(), list(parts)
 
         def read(self) -> bytes:
-            return self._reads.pop()
+            return self._parts.pop()
 
         def read1(self, most: int) -> bytes:
-            return self._reads.pop(0) if self._reads else b""
+            if time.monotonic() > self.reads.deadline:
+                raise TimeoutError
+            return self._parts.pop(0) if self._parts else b""
 
         def shutdown(self) -> None:
-            self.was_shut_down = True
+            pass
 
         def close(self) -> None:
             pass
 
-    watch = Answer(whole + cut[:9], cut[9:])
-
     def send(request: Request) -> Any:
-        return watch if request.watch else Answer(page([]))
+        return Answer(whole + cut[:9], cut[9:]) if request.watch else Answer(page([]))
 
-    reflector = Reflector(WATCHED_KINDS["Pod"], send, Timeouts(line=0.0))
-    seen: list[str] = []
+    reflector, began = Reflector(WATCHED_KINDS["Pod"], send, Timeouts(line=0.5)), time.monotonic()
 
     class Later(Backlog):
         def has_room(self, kind: Kind) -> bool:
-            seen.append(kind)
-            reflector.end_late_read()
-            return len(seen) > 5 or not room.keys
+            return time.monotonic() - began > 1.0 or not room.keys
 
     reflector.start(room.apply, Background(), Later())
     eventually(lambda: "ml/cut" in room.keys)
-    assert not watch.was_shut_down
+    assert reflector.status().ends.get("error", 0) == 0
     reflector.stop()
     reflector.join(20)
 
@@ -196,7 +195,7 @@ async def test_a_new_list_arrives_while_events_are_applied_slowly(
         await source.relist()
     source.stop()
     assert len(applied) == MANY
-    assert max(waiting) <= 5 + 3  # the last page, and that the list is complete
+    assert max(waiting) <= 5 + 2 * 3  # the last page of each list, and that it is complete
 
 
 async def test_answers_that_are_final_wait_for_all_events_and_others_for_old_ones(

@@ -1,4 +1,4 @@
-"""Advice for pods that a node rejects, or whose kubelet may."""
+"""Pods that kubelet has rejected, or may reject."""
 
 from __future__ import annotations
 
@@ -10,33 +10,14 @@ import numpy as np
 from extender.cluster.state import State
 from extender.cluster.unoffered import rejections
 from extender.explain.fixes import Finding
-from extender.explain.words import ADVICE, Word
+from extender.explain.words import Word
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import listed
-from extender.verbs.assignment import assignment_problem
-from packing.fleet.fleet import Fleet
 from packing.model.numa import REFUSING
-from packing.model.reasons import Reason
-from packing.model.request import Request
 
 _NAMED = 3
 """Maximum number of nodes and of reasons named."""
-
-
-def advice_on(state: State, fleet: Fleet, pod: Pod, request: Request, node: str, reason: Reason) -> str:
-    """Advice for this node: specific if possible, or else the general advice."""
-    known, problem = "", state.nodes.problems.get(node, "")
-    not_counted = reason is Reason.NO_SUCH_RESOURCE and any(name in problem for name, _ in request.devices)
-    if reason is Reason.UNREADABLE or not_counted:
-        known = problem
-    elif reason is Reason.MISALIGNED and (free := state.numa.free(pod, node)):
-        known = str(Word.FREE_NUMA_ADVICE(free=free, advice=ADVICE[reason]))
-    elif reason is Reason.NO_SUCH_RESOURCE and (spec := fleet.spec_of(node)) and spec.sharing_resource:
-        known = str(Word.ONLY_FRACTIONS(resource=spec.sharing_resource))
-    elif reason is Reason.NO_ASSIGNER and state.binds:
-        known = assignment_problem(state, fleet, pod, request, fleet.rows[node])
-    return known or ADVICE.get(reason, "")
 
 
 def doubts(state: State, pod: Pod, nodes: Iterable[str]) -> Iterator[Finding]:

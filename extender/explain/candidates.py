@@ -158,10 +158,10 @@ def untolerated(pod: Pod, taints: Iterable[Taint]) -> Iterator[Taint]:
     return (taint for taint in taints if not tolerated((taint,), tolerations))
 
 
-def written(taint: Taint) -> str:
-    """In the format of kubectl."""
-    value = f"={taint.value}" if taint.value else ""
-    return f"{taint.key}{value}:{taint.effect}"
+def written(requirements: Iterable[NodeSelectorRequirement]) -> str:
+    """Requirements of an affinity, any of which must be met."""
+    texts = (f"{r.key} {r.operator} {', '.join(r.values)}".rstrip() for r in requirements)
+    return " or ".join(dict.fromkeys(texts))
 
 
 def _detail(pod: Pod, node: Node, rule: Rule) -> str:
@@ -170,10 +170,10 @@ def _detail(pod: Pod, node: Node, rule: Rule) -> str:
             f"{key}={value}" for key, value in pod.spec.node_selector if node.labels.get(key) != value
         )
     if rule is Rule.NOT_TOLERATED:
-        return ", ".join([written(taint) for taint in untolerated(pod, node.taints)])
+        taints = untolerated(pod, node.taints)  # as kubectl writes them
+        return ", ".join(f"{t.key}{f'={t.value}' if t.value else ''}:{t.effect}" for t in taints)
     if rule is Rule.OTHER_AFFINITY:
-        texts = [f"{r.key} {r.operator} {', '.join(r.values)}".rstrip() for r in unmet(pod, node)]
-        return " or ".join(dict.fromkeys(texts))
+        return written(unmet(pod, node))
     return pod.scheduling_constraints.problem if rule is Rule.TOO_LONG else ""
 
 

@@ -113,6 +113,10 @@ def hints(state: State, pod: Pod) -> tuple[Finding, ...]:
     )
 
 
+def _mistake(said: Said, rank: Rank = Rank.NOTE, more: Said | None = None, fix: Fix | None = None) -> Finding:
+    return Finding(said, rank, more, (fix,) if fix else ())
+
+
 def _names(state: State, pod: Pod) -> Iterator[Finding]:
     """Labels and annotations that no component reads, and names that do not exist."""
     yield from islice(_unread(pod), _NAMED)
@@ -123,7 +127,7 @@ def _names(state: State, pod: Pod) -> Iterator[Finding]:
         said = Word.NO_QUEUE(name=quoted(named), meant=did_you_mean(named, queues))
         near = nearest_name(named, queues)
         fix = mend(pod, "labels", {QUEUE_LABEL: near}) if near else None
-        yield Finding(said, Rank.WORD, Word.QUEUES(names=", ".join(queues)), fix)
+        yield _mistake(said, Rank.WORD, Word.QUEUES(names=", ".join(queues)), fix)
     if is_manifest(pod) and pod.scheduler_name not in _DEFAULT_SCHEDULERS:
         schedulers = {other.scheduler_name for other in state.pods.values()} | {*_DEFAULT_SCHEDULERS}
         if pod.scheduler_name not in schedulers and not pod.node_name:
@@ -131,7 +135,7 @@ def _names(state: State, pod: Pod) -> Iterator[Finding]:
             said = Word.SCHEDULER_NEAR(name=name, near=near) if near else Word.SCHEDULER_UNKNOWN(name=name)
             near, more = near or "stowage", None if near else Word.IS_INSTALLED()
             fix = Fix(Word.WRITE(line=f"schedulerName: {near}"), replace(pod, scheduler_name=near))
-            yield Finding(said, Rank.WORD, more, fix)
+            yield _mistake(said, Rank.WORD, more, fix)
     classes, runtimes = state.rights.queues.classes.by_name, state.admission.runtime_classes
     yield from _no_class(
         pod.priority_class, "PriorityClass", classes, lambda near: replace(pod, priority_class=near)
@@ -149,7 +153,7 @@ def _no_class(
         near = nearest_name(name, known)
         line = Word.WRITE(line=f"{kind[0].lower()}{kind[1:]}Name: {near}")
         fix = Fix(line, mended(near)) if near else None
-        yield Finding(Word.NO_CLASS(kind=kind, name=quoted(name), meant=meant(near)), Rank.NEVER, fix=fix)
+        yield _mistake(Word.NO_CLASS(kind=kind, name=quoted(name), meant=meant(near)), Rank.NEVER, fix=fix)
 
 
 def _unread(pod: Pod) -> Iterator[Finding]:
@@ -162,15 +166,15 @@ def _unread(pod: Pod) -> Iterator[Finding]:
             if name in elsewhere:
                 article = "a label" if other == "label" else "an annotation"
                 said = Word.WRONG_SECTION(name=name, what=what, other=article)
-                yield Finding(said, Rank.WORD, fix=mend(pod, f"{other}s", {name: value}, name))
+                yield _mistake(said, Rank.WORD, fix=mend(pod, f"{other}s", {name: value}, name))
             elif name.startswith(_DOMAIN) and name not in _OF_PODS:
                 near = nearest_name(name, _OF_PODS)
                 said = Word.NO_SUCH_KEY(what=what, name=quoted(name), meant=meant(near))
                 fix = mend(pod, f"{what}s", {near: value} if near else {}, name)
-                yield Finding(said, Rank.WORD, fix=fix)
+                yield _mistake(said, Rank.WORD, fix=fix)
             elif what == "annotation" and (known := _OTHERS.get(name) or _near_request(name)):
                 said = Word.UNREAD(name=quoted(name), meant=meant(known))
-                yield Finding(said, Rank.WORD, fix=mend(pod, "annotations", {known: value}, name))
+                yield _mistake(said, Rank.WORD, fix=mend(pod, "annotations", {known: value}, name))
 
 
 def _near_request(name: str) -> str:
@@ -187,7 +191,7 @@ def _units(pod: Pod) -> Iterator[Finding]:
         if text.isascii() and text.isdecimal() and len(text) < 9 and int(text) < _BYTES:
             unit = "Gi" if int(text) <= _MOST_GIB else "Mi"
             said = Word.IN_BYTES(name=name, amount=quoted(text), number=text, unit=unit)
-            yield Finding(said, Rank.WORD, fix=mend(pod, "annotations", {name: f"{text}{unit}"}))
+            yield _mistake(said, Rank.WORD, fix=mend(pod, "annotations", {name: f"{text}{unit}"}))
     text = pod.annotations.get(kai.MEMORY, "")
     try:
         mib = 0 if not text or text.isdecimal() else whole(text) >> 20
@@ -195,7 +199,7 @@ def _units(pod: Pod) -> Iterator[Finding]:
         mib = 0
     if mib:
         said = Word.IN_MIB(name=kai.MEMORY, amount=text, mib=mib)
-        yield Finding(said, Rank.WORD, fix=mend(pod, "annotations", {kai.MEMORY: str(mib)}))
+        yield _mistake(said, Rank.WORD, fix=mend(pod, "annotations", {kai.MEMORY: str(mib)}))
 
 
 def admission_problem(pod: Pod) -> Said | None:
@@ -277,7 +281,7 @@ def _unread_layouts(state: State, request: Request | None) -> Iterator[Finding]:
     """Unusable layouts of the MIG manager, for a pod that requests MIG instances."""
     if request and any(name.startswith(MIG_PREFIX) for name, _ in request.devices):
         for name, problem in islice(state.nodes.layout_problems(), _NAMED):
-            yield Finding(Word.LAYOUT_UNREAD(name=shorten(name, KEY), problem=shorten(problem)))
+            yield _mistake(Word.LAYOUT_UNREAD(name=shorten(name, KEY), problem=shorten(problem)))
 
 
 def _requests(pod: Pod) -> Iterator[tuple[str, str]]:
@@ -308,7 +312,7 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
             near = nearest_name(name, frequent)
             more = (Word.OFFERED_INSTEAD if near else Word.NEEDS_PLUGIN)(near=near, offered=shown)
         fix = mend(pod, "limits", {near: asked.get(name, "1")} if near else {}, name)
-        yield Finding(Word.NOT_OFFERED(name=shorten(name, KEY)), Rank.WORD, more, fix)
+        yield _mistake(Word.NOT_OFFERED(name=shorten(name, KEY)), Rank.WORD, more, fix)
 
 
 def _never_together(state: State, pod: Pod, names: Sequence[str]) -> Iterator[Finding]:
@@ -324,7 +328,7 @@ def _never_together(state: State, pod: Pod, names: Sequence[str]) -> Iterator[Fi
     enough = (name for name in rest if any(len(found - {name}) == len(names) - 1 for found in offered))
     without = next(enough, "")
     fix = mend(pod, "limits", {}, without) if without else None
-    yield Finding(said, Rank.WORD, Word.NUMBERS_OF_NODES(names=_listed(counts)), fix)
+    yield _mistake(said, Rank.WORD, Word.NUMBERS_OF_NODES(names=_listed(counts)), fix)
 
 
 def _larger_profile(asked: Profile, offered: Collection[str]) -> str:
@@ -354,7 +358,7 @@ def _amounts(pod: Pod) -> Iterator[Finding]:
     """Amounts in a unit other than that of Kubernetes or the dialect."""
     for name, text in dict.fromkeys(_requests(pod)):
         if name == "memory" and _is_less_than_a_mib(text):
-            yield Finding(Word.FEW_BYTES(amount=quoted(text), number=text.rstrip("m")))
+            yield _mistake(Word.FEW_BYTES(amount=quoted(text), number=text.rstrip("m")))
         if text.isdecimal() or not (name in _IN_MIB or is_gpu_resource(name)):
             continue
         try:
@@ -364,10 +368,10 @@ def _amounts(pod: Pod) -> Iterator[Finding]:
         if name in _IN_MIB and amount >= 1 << 20:
             count, mib = f"{int(amount):,}", int(amount) >> 20
             said = Word.COUNTS_MIB(name=name, amount=quoted(text), count=count, amount_said=text, mib=mib)
-            yield Finding(said, Rank.WORD, fix=mend(pod, "limits", {name: str(mib)}, name))
+            yield _mistake(said, Rank.WORD, fix=mend(pod, "limits", {name: str(mib)}, name))
         elif name not in _IN_MIB and amount % 1:
             more = Word.DIVIDED_BY(annotation=stowage.COMPUTE)
-            yield Finding(Word.NOT_DIVIDED(name=shorten(name, KEY)), Rank.WORD, more)
+            yield _mistake(Word.NOT_DIVIDED(name=shorten(name, KEY)), Rank.WORD, more)
 
 
 def _is_less_than_a_mib(text: str) -> bool:
@@ -386,7 +390,7 @@ def _sharing(state: State, pod: Pod, request: Request | None) -> Iterator[Findin
         return
     if shares.resource == stowage.RESOURCE:
         label = f"{STOWAGE_SHARING}=true"
-        yield Finding(
+        yield _mistake(
             Word.NO_SHARED_NODE(label=label), Rank.RULE, fix=Fix(Word.LABEL_FOR_SHARING(label=label))
         )
         return
@@ -398,7 +402,7 @@ def _sharing(state: State, pod: Pod, request: Request | None) -> Iterator[Findin
         whole = mend(whole, "limits", limits, name).pod or whole
     paste = Word.WHOLE_GPUS(line=written_as("limits", limits), parts=", ".join(parts))
     fix = Fix(paste, whole) if whole is not pod else None
-    yield Finding(Word.SYSTEM_NOWHERE(system=_SYSTEMS[shares.resource]), Rank.RULE, more, fix)
+    yield _mistake(Word.SYSTEM_NOWHERE(system=_SYSTEMS[shares.resource]), Rank.RULE, more, fix)
 
 
 def _claims(state: State, pod: Pod) -> Iterator[Finding]:
@@ -407,19 +411,19 @@ def _claims(state: State, pod: Pod) -> Iterator[Finding]:
         return
     if pod.spec.claims and not state.devices.classes:
         kinds = "nodes,pods,deviceclasses,resourceslices,resourceclaims,resourceclaimtemplates"
-        yield Finding(Word.NO_DEVICE_CLASS(), more=Word.WITH_CLASSES(kinds=kinds))
+        yield _mistake(Word.NO_DEVICE_CLASS(), more=Word.WITH_CLASSES(kinds=kinds))
     made = len(to_be_made(state.devices, pod)) == len(pod.spec.claims)
     for entry in pod.spec.claims[:_NAMED]:
         if entry.template and not made:
             said = Word.CLAIM_TO_COME(claim=quoted(entry.name), template=quoted(entry.template))
-            yield Finding(said, more=Word.REPEAT(pod=shorten(pod.key, KEY)))
+            yield _mistake(said, more=Word.REPEAT(pod=shorten(pod.key, KEY)))
         elif entry.claim and f"{pod.namespace}/{entry.claim}" not in state.devices.claims:
             names = [
                 key.partition("/")[2] for key in state.devices.claims if key.startswith(f"{pod.namespace}/")
             ]
             near, space = did_you_mean(entry.claim, names), pod.namespace
             said = Word.NO_CLAIM(claim=quoted(entry.claim), namespace=space, meant=near)
-            yield Finding(said, Rank.NEVER, fix=Fix(Word.LIST_CLAIMS(namespace=space)))
+            yield _mistake(said, Rank.NEVER, fix=Fix(Word.LIST_CLAIMS(namespace=space)))
 
 
 def _devices_asked(state: State, pod: Pod) -> Iterator[Finding]:
@@ -434,7 +438,7 @@ def _devices_asked(state: State, pod: Pod) -> Iterator[Finding]:
             own = [k.rpartition("/")[2] for k in state.devices.templates if k.startswith(f"{pod.namespace}/")]
             if near := nearest_name(entry.template, own):
                 said = Word.NO_TEMPLATE(name=quoted(entry.template), claim=claim, meant=meant(near))
-                yield Finding(
+                yield _mistake(
                     said, Rank.NEVER, fix=Fix(Word.WRITE(line=f"resourceClaimTemplateName: {near}"))
                 )
         asked = [sub for request in (devices.requests if devices else ()) for sub in request.subrequests]
@@ -446,7 +450,7 @@ def _devices_asked(state: State, pod: Pod) -> Iterator[Finding]:
                 near = nearest_name(name, classes)
                 said = Word.NO_CLASS_OF_DEVICES(name=quoted(name), claim=claim, meant=meant(near))
                 fix = Fix(Word.WRITE(line=f"deviceClassName: {near}")) if near else None
-                yield Finding(said, Rank.NEVER, fix=fix)
+                yield _mistake(said, Rank.NEVER, fix=fix)
             yield from islice(_too_large(amounts, largest, claim), 1)
 
 
@@ -469,7 +473,7 @@ def _too_large(
             if 0 < most < exact(amount):
                 size = f"{most / (1 << 30):.4g}Gi"
                 said = Word.LARGER_THAN_ANY(what=what, asked=amount, claim=claim, largest=size)
-                yield Finding(said, Rank.NEVER)
+                yield _mistake(said, Rank.NEVER)
         except QuantityError:
             continue
 
@@ -495,7 +499,7 @@ def _volumes(state: State, pod: Pod) -> Iterator[Finding]:
             claims = tuple(near if own == name else own for own in pod.volume_claims)
             fix = Fix(Word.WRITE(line=f"claimName: {near}"), replace(pod, volume_claims=claims))
             said = Word.NO_VOLUME_CLAIM(name=quoted(name), namespace=space, meant=meant(near))
-            yield Finding(said, Rank.NEVER, fix=fix if near else None)
+            yield _mistake(said, Rank.NEVER, fix=fix if near else None)
 
 
 def _pinned(state: State, pod: Pod) -> Iterator[Finding]:
@@ -504,25 +508,25 @@ def _pinned(state: State, pod: Pod) -> Iterator[Finding]:
         known = pod.node_name in state.nodes
         said = Word.PINNED(node=quoted(pod.node_name), missing="" if known else Word.NO_SUCH_NODE())
         fix = Fix(Word.LEAVE_OUT(what="spec.nodeName"))
-        yield Finding(said, Rank.NOTE if known else Rank.NEVER, fix=fix)
+        yield _mistake(said, Rank.NOTE if known else Rank.NEVER, fix=fix)
 
 
 def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[Finding]:
     if pod.scheduler_name == _DEFAULT_SCHEDULER and not pod.node_name:
-        yield Finding(Word.OF_DEFAULT())
+        yield _mistake(Word.OF_DEFAULT())
     names = [name.lower() for name, amount in _requests(pod) if amount != "0"]
     sounds_like_gpu = any("gpu" in name or "mig-" in name for name in names)
     if request and not (wants_devices(state, pod, request) or sounds_like_gpu):
-        yield Finding(Word.NO_GPU())
+        yield _mistake(Word.NO_GPU())
     elif request and request.wants_gpu and not any(is_extended(name) for name, _ in _requests(pod)):
-        yield Finding(Word.BY_ANNOTATIONS())
+        yield _mistake(Word.BY_ANNOTATIONS())
 
 
 def _left_to_scheduler(state: State, pod: Pod) -> Iterator[Finding]:
     """A resource that nodes of Koordinator must advertise, and none does."""
     asks = koordinator.SHARED in dict(_requests(pod)) and _is_offered(state, koordinator.CORE)
     if asks and not _is_offered(state, koordinator.SHARED):
-        yield Finding(Word.LEFT_TO_SCHEDULER(name=koordinator.SHARED))
+        yield _mistake(Word.LEFT_TO_SCHEDULER(name=koordinator.SHARED))
 
 
 def _labels(state: State, pod: Pod) -> Iterator[Finding]:
@@ -551,7 +555,7 @@ def _labels(state: State, pod: Pod) -> Iterator[Finding]:
         else:
             continue
         fix = Fix(writing("nodeSelector", instead)) if near and number < selected else None
-        yield Finding(said, Rank.RULE, more, fix)
+        yield _mistake(said, Rank.RULE, more, fix)
 
 
 def _is_of_autoscaler(key: str) -> bool:
@@ -568,7 +572,7 @@ def _models(state: State, pod: Pod, request: Request | None) -> Iterator[Finding
         key = next((key for key in _MODELS if key in pod.annotations), "")
         asked = Word.MODELS_ASKED(key=key, value=shorten(pod.annotations[key], KEY)) if key else ""
         fix = mend(pod, "annotations", {}, key) if key else None
-        yield Finding(Word.NO_MODEL(asked=asked), Rank.RULE, Word.NODES_HAVE(names=_listed(products)), fix)
+        yield _mistake(Word.NO_MODEL(asked=asked), Rank.RULE, Word.NODES_HAVE(names=_listed(products)), fix)
 
 
 def _listed(counts: Counter[str], most: int = _NAMED) -> str:

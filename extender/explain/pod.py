@@ -17,15 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.gang_placement import WaitingMembers
-from extender.cluster.other_resources import Lack, asked_by, lacking_on
+from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
 from extender.cluster.unoffered import unoffered_counts, unoffered_note
 from extender.dialects.pod_request import WHOLE_GPU, as_whole
 from extender.dialects.pod_resources import RequestError
-from extender.dra.forecast import Forecast
-from extender.dra.node_search import NoDevices
-from extender.explain.advice import advice_on, doubts, misaligned_pod
-from extender.explain.answers import EvictorMode, Explanation, NeedKind, NodeAnswer, Refusal
+from extender.explain.advice import doubts, misaligned_pod
+from extender.explain.answers import EvictorMode, Explanation, NeedKind, NodeAnswer
 from extender.explain.candidates import Candidates, all_candidates
 from extender.explain.corrections import is_manifest, meant, nearest_name, written_as
 from extender.explain.fixes import Finding, Rank
@@ -40,19 +38,10 @@ from extender.explain.hints import (
 )
 from extender.explain.needs import asked_text, asks, missing_needs
 from extender.explain.options import Placement, compared, option_on
-from extender.explain.room import evictions_for, missing_members
-from extender.explain.rule_changes import lacking
-from extender.explain.verdict import (
-    RANKS,
-    TOO_SMALL,
-    Conclusion,
-    Question,
-    and_then,
-    decide,
-    of_finding,
-    with_layout_change,
-)
-from extender.explain.what_if import fit_at_once
+from extender.explain.refusals import advice_on, by_forecast, lacking, refusals_of
+from extender.explain.room import evictions_for, layout_change_for
+from extender.explain.verdict import and_then, decide
+from extender.explain.what_if import Question, fit_at_once, missing_members
 from extender.explain.words import Said, Word
 from extender.k8s.objects import Pod, Unchecked
 from extender.protocol.node_names import Bytes, NodeNames
@@ -61,11 +50,9 @@ from extender.settings import Settings
 from extender.source.workloads import CONTAINER_FIELDS, Template
 from extender.untrusted.limits import GANG_READ, KEY, LISTED_NAMES, quoted, shorten
 from extender.untrusted.visible import listed, many
-from extender.verbs.evaluate import Evaluation, codes_for, evaluate, fitting_scores, form_on, hosts_when_empty
-from extender.verbs.eviction.promising import shortfall
+from extender.verbs.evaluate import Evaluation, codes_for, evaluate, fitting_scores, form_on
 from extender.verbs.gang_fit import Supposed, gang_would_fit, wants_dra, with_gang_check
 from packing.fleet.downgrade import device_on
-from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -122,9 +109,8 @@ def explain_template(
         found = explain(state, pod, candidates, now, settings)
         if (field := template.unknown_field) and (near := nearest_name(field, CONTAINER_FIELDS)):
             said = Word.UNKNOWN_FIELD(field=quoted(field), meant=meant(near))
-            return replace(
-                found, error=str(said), fits=0, best=(), verdict=Conclusion(said).verdict(), plain=False
-            )
+            verdict = Finding(said, Rank.NODES).verdict()
+            return replace(found, error=str(said), fits=0, best=(), verdict=verdict, plain=False)
         if not found.fits:
             return found
         together, all_fit = _together(state, state.admission.as_created(pod)[0], template.copies)
@@ -166,20 +152,20 @@ def explained(
     now: float | None,
     settings: Settings | None,
     mends: int = _MENDS,
-) -> tuple[Explanation, Conclusion]:
+) -> tuple[Explanation, Finding]:
     """``mends``: number of mistakes corrected one after the other, to report the next obstacle."""
     node = "" if is_manifest(pod) or pod.misaligned else pod.node_name
     pod, notes = _as_new(state, pod, node)
     findings = hints(state, pod)
     if problem := _request_problem(state, pod):
-        found, (texts, kinds) = Conclusion(problem), _shown(findings)
+        found, (texts, kinds) = Finding(problem, Rank.NODES), _shown(findings)
         error = Explanation(shorten(pod.key, KEY), error=str(problem), hints=texts, hint_kinds=kinds)
         return replace(error, verdict=found.verdict()), found
     request, candidates = state.request_of(pod), candidates or all_candidates(state, pod)
     names, evaluation, used_up = _evaluated(state, pod, request, candidates)
     passed_over = Counter({str(rule.said): len(nodes) for rule, nodes in candidates.passed_over.items()})
     passed_over += Counter(candidates.used_up[name].reason for name in used_up)
-    fits, *_ = _by_forecast(evaluation)
+    fits, *_ = by_forecast(evaluation)
     scores = fitting_scores(np.where(fits, Reason.FITS, -1).astype(np.int8), evaluation.cost, evaluation.keys)
     explanation = explain_evaluation(state, names, evaluation, scores, _counted(passed_over))
     unchecked = not_checked(state, pod)
@@ -190,18 +176,23 @@ def explained(
         if now is not None and not node:
             evictor: EvictorMode = settings.evictor if settings else "unknown"
             evictions = evictions_for(state, pod, [*names, *candidates.excluded], now, evictor)
-        refusals = *explanation.refusals, *_used_up(candidates, used_up)
+        lacks = ((name, candidates.used_up[name]) for name in sorted(used_up))
+        refusals = *explanation.refusals, *lacking(lacks)
         asked = Question(state, pod, request, candidates, refusals, evictions, now, settings)
-        found = _with_next(asked, decide(asked, findings), mends)
-        found = with_layout_change(asked, found)
+        found = decide(asked, findings)
+        if found in findings:  # a mistake to correct
+            found = _with_next(asked, found, mends)
+        layouts = layout_change_for(asked, now) if now is not None else ()
+        found = found._replace(fixes=(*layouts, *found.fixes))
         evictions = None if found.said.word is Word.TOO_LARGE else evictions
         notes += _gang_fits(state, pod, request) if now is not None else ()
-    notes += [finding for finding in findings if finding is not found.finding]
+    notes += [finding for finding in findings if finding.said is not found.said]
     notes += _share_instead(state, pod, request, candidates, explanation)
     if request.wants_gpu or pod.spec.claims:
         notes += (Finding(Word.UNLISTED(text=text)) for text in state.unlisted_texts()[:_NAMED])
     notes += doubts(state, pod, (name for name, fit in zip(names, fits, strict=True) if fit))
-    if request.wants_gpu and any(need.kind not in _WITHOUT_GPUS for need in found.lacks):
+    needs = found.refusal.lacks if found.refusal else ()
+    if request.wants_gpu and any(need.kind not in _WITHOUT_GPUS for need in needs):
         notes += _hidden_gpus(state)
     others = _asked_of_others(state, pod)
     words = {note.said.word for note in notes}
@@ -302,9 +293,9 @@ def _share_instead(
         yield Finding(Word.SHARE_INSTEAD(node=best.node, share=share, annotation=annotation))
 
 
-def _with_next(asked: Question, found: Conclusion, mends: int) -> Conclusion:
-    """The conclusion, and the next obstacle once its decisive mistake is corrected."""
-    mended = found.fixes[0].pod if found.finding and found.fixes else None
+def _with_next(asked: Question, found: Finding, mends: int) -> Finding:
+    """The finding, and the next obstacle once its decisive mistake is corrected."""
+    mended = found.fixes[0].pod if found.fixes else None
     if mended is None or not mends:
         return found
     keeps_rules = mended.spec is asked.pod.spec and mended.volume_claims == asked.pod.volume_claims
@@ -330,31 +321,20 @@ def fits_somewhere(state: State, pod: Pod) -> bool:
     return False
 
 
-def _used_up(candidates: Candidates, names: Iterable[str]) -> Iterator[Refusal]:
-    """Resources of which nodes have too little and that Stowage does not place by."""
-    lacks: dict[str, list[tuple[str, Lack]]] = {}
-    for name in sorted(names):
-        lack = candidates.used_up[name]
-        lacks.setdefault(lack.reason, []).append((name, lack))
-    yield from map(lacking, lacks.values())
-
-
 def not_checked(state: State, pod: Pod) -> tuple[str, ...]:
     """Filters of kube-scheduler that apply to the pod and are not checked here."""
     volumes = () if all(state.admission.volumes_of(pod)) else ("volumes",)
     return (*volumes, *pod.unchecked)
 
 
-def _if_any_fits(
-    found: Explanation, findings: Iterable[Finding], unchecked: Sequence[str]
-) -> Conclusion | None:
+def _if_any_fits(found: Explanation, findings: Iterable[Finding], unchecked: Sequence[str]) -> Finding | None:
     first = next((finding for finding in findings if finding.rank is Rank.NEVER), None)
     if first and (found.fits or found.unknown):
-        return of_finding(first)
+        return first
     if found.fits:
         doubt = Word.NOT_CHECKED(filters=", ".join(unchecked)) if unchecked else ""
-        return Conclusion(Word.FITS(nodes=many(found.fits, "node"), doubt=doubt))
-    return Conclusion(Word.UNKNOWN(why=next(iter(found.unknown)))) if found.unknown else None
+        return Finding(Word.FITS(nodes=many(found.fits, "node"), doubt=doubt), Rank.NODES)
+    return Finding(Word.UNKNOWN(why=next(iter(found.unknown))), Rank.NODES) if found.unknown else None
 
 
 def explain_evaluation(
@@ -366,11 +346,10 @@ def explain_evaluation(
 ) -> Explanation:
     """An evaluation of these names (and their scores), with the resources that are free now."""
     pod, request = evaluation.pod, evaluation.request
-    fits, refused, unknown = _by_forecast(evaluation)
+    fits, _, unknown = by_forecast(evaluation)
     fitting = np.flatnonzero(fits)
     shown = fitting[np.argsort(evaluation.keys[fitting])][:BEST]
     with state.fleet_view_for(pod) as fleet:
-        hosts = hosts_when_empty(state, fleet, evaluation)
         options = [
             option_on(state, evaluation, i, names[i], None if scores is None else int(scores[i]))
             for i in shown.tolist()
@@ -379,13 +358,7 @@ def explain_evaluation(
         forms = [form_on(fleet, row, request) for row in rows]
         placements = list(map(Placement, rows, forms, options))
         options = compared(fleet, placements, evaluation.rows[fitting])
-        refusals = [
-            _refusal(state, fleet, names, evaluation, Reason(int(code)), hosts)
-            for code in np.flatnonzero(np.bincount(evaluation.codes))
-            if code != Reason.FITS
-        ]
-    if refused.any():
-        refusals += _by_claims(names, evaluation.forecasts, refused)
+        refusals = refusals_of(state, fleet, names, evaluation)
     return Explanation(
         pod=shorten(pod.key, KEY),
         asks=asks(request),
@@ -400,63 +373,11 @@ def explain_evaluation(
     )
 
 
-def _by_forecast(evaluation: Evaluation) -> tuple[Flags, Flags, Flags]:
-    """Nodes that fit, nodes that lack devices for the claims, and nodes with unknown devices: (N,) each.
-
-    Nodes that Stowage refuses for any other reason are in none of them.
-    """
-    fits = evaluation.codes == Reason.FITS
-    if not evaluation.forecasts:
-        return fits, np.zeros_like(fits), np.zeros_like(fits)
-    refused = np.array([forecast.refused for forecast in evaluation.forecasts], bool)
-    known = np.array([not forecast.problem for forecast in evaluation.forecasts], bool)
-    return fits & known & ~refused, fits & refused, fits & ~known & ~refused
-
-
-def _by_claims(names: NodeNames, forecasts: Sequence[Forecast], refused: Flags) -> Iterator[Refusal]:
-    elsewhere = refused & np.array([forecast.problem == NoDevices.ELSEWHERE for forecast in forecasts], bool)
-    why = {forecasts[i].problem for i in np.flatnonzero(refused & ~elsewhere).tolist()}
-    reason, kind = str(Word.NO_DEVICES()), Word.NO_DEVICES
-    if len(why) == 1 and NoDevices.NOTHING_FITS not in why:
-        reason, kind = why.pop(), Word.BY_CLAIMS
-    for text, word, where in (
-        (reason, kind, refused & ~elsewhere),
-        (str(Word.CLAIM_ELSEWHERE()), Word.CLAIM_ELSEWHERE, elsewhere),
-    ):
-        if where.any():
-            nearest, count = names[int(where.argmax())], int(where.sum())
-            helps = word is Word.NO_DEVICES
-            yield Refusal(text, count, helps, nearest, can_host=count, kind=word.name)
-
-
 def _counted(counts: Counter[str]) -> dict[str, int]:
     """How often each reason occurs, the most frequent first; the rarest of many are counted as one."""
     shown = dict(counts.most_common(_UNKNOWN_REASONS))
     others = counts.total() - sum(shown.values())
     return shown | ({str(Word.OTHER_REASONS()): others} if others else {})
-
-
-def _refusal(
-    state: State, fleet: Fleet, names: NodeNames, evaluation: Evaluation, reason: Reason, hosts: Flags
-) -> Refusal:
-    refused = np.flatnonzero(evaluation.codes == reason)
-    nearest = int(refused[np.argmin(shortfall(fleet, evaluation.rows[refused], evaluation.request))])
-    about_size = reason.eviction_helps or RANKS.get(reason.name) == TOO_SMALL
-    needs = missing_needs(fleet, int(evaluation.rows[nearest]), evaluation.request) if about_size else ()
-    can_host = int(hosts[refused].sum())
-    advice = ""
-    if can_host or not reason.eviction_helps:
-        advice = advice_on(state, fleet, evaluation.pod, evaluation.request, names[nearest], reason)
-    return Refusal(
-        reason.text,
-        refused.size,
-        reason.eviction_helps,
-        names[nearest],
-        tuple(needs),
-        advice,
-        can_host,
-        reason.name,
-    )
 
 
 def explain_each(state: State, pod: Pod, nodes: Iterable[str]) -> list[NodeAnswer]:

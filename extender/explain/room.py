@@ -5,24 +5,23 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 
-from extender.cluster.gang_placement import waiting_members
-from extender.cluster.other_resources import asked_by, lacking_on
+from extender.cluster.other_resources import PODS, asked_by, lacking_on, totals_of
 from extender.cluster.permitted_rows import PermittedRows
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError, effective_requests
 from extender.explain.answers import Actor, EvictionOption, Evictions, EvictorMode, NeedKind, Refusal
 from extender.explain.fixes import Change, Fix
 from extender.explain.needs import cpus_said, memory_said
-from extender.explain.what_if import allocations_of, fit_at_once, fitting_after
+from extender.explain.what_if import Question, allocations_of, fit_at_once, fitting_after, missing_members
 from extender.explain.words import Word
 from extender.inventory.cloud_labels import INSTANCE_TYPE
 from extender.inventory.devices import LAYOUT_LABEL
 from extender.inventory.node_state import copy_of
 from extender.k8s.affinity import PINNED_OWNERS
 from extender.k8s.objects import Node, Pod
-from extender.k8s.quantity import QuantityError, milli, whole
 from extender.protocol.node_names import NodeNames
 from extender.queues.rights import WhyNot
 from extender.settings import Mode, Settings
@@ -36,34 +35,31 @@ from extender.trial.room_by_moves import (
     starting_together,
     would_make_room,
 )
-from extender.untrusted.limits import GANG_READ, KEY, LISTED_NAMES, shorten
+from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import listed
-from extender.verbs.evaluate import dra_resources, reason_on
+from extender.verbs.evaluate import dra_resources
 from extender.verbs.eviction.node_pods import gpus_held
 from extender.verbs.eviction.plan import EvictionPlan, gpu_hours, losses, plan_evictions, rules_for
 from extender.verbs.eviction.promising import promising_nodes
-from extender.verbs.gang_fit import Supposed, gang_may_fit, gang_would_fit, wants_dra
+from extender.verbs.gang_fit import gang_may_fit
 from packing.fleet.feasibility import copies_that_fit
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
-from packing.model.request import Request
 from packing.plan.move_rule import MoveRule
 
 _TRIED, _GANG_TRIED, _NODES, _LAYOUTS = 24, 256, 8, 256
 """Maximum number of pods and of nodes tried, and of nodes tried with another MIG layout."""
 _WHO = {"on": Word.MOVES_BY_EVICTOR, "recommend": Word.LET_MOVE}
-_EMPTIED = 2000
-"""Maximum number of pods removed to test whether a gang would fit without them."""
 _NAMED = 3
 BEST = 3
 """Maximum number of nodes shown where evictions help."""
 
 
-def room_by_others(state: State, pod: Pod, settings: Settings | None, now: float) -> Fix | None:
-    """Who could move elsewhere so that the pod fits, or its whole gang, and who does it; None if no few moves
-    are known to be enough. ``settings`` of the evictor, None if they are not known; ``now`` in Unix seconds.
-    """
-    permitted, pods = PermittedRows(state), starting_together(state, pod)
+def room_by_others(asked: Question, now: float) -> Iterator[Fix]:
+    """Who could move elsewhere so that the pod fits, or its whole gang, and who does it; none if no few moves
+    are known to be enough. ``now`` in Unix seconds."""
+    state, settings = asked.state, asked.settings
+    permitted, pods = PermittedRows(state), starting_together(state, asked.pod)
     mode = _mode(state, pods, settings) if settings else "off"
 
     def nodes_of(other: Pod) -> list[str]:
@@ -74,27 +70,25 @@ def room_by_others(state: State, pod: Pod, settings: Settings | None, now: float
     for rule in ((usual, None) if mode != "off" else (None,)) if pods else ():
         room = room_by_moves(state, pods, nodes_of, now, most=usual.moves, rule=rule, questions=_TRIED)
         if room:
-            return Fix((_WHO[mode] if rule else Word.MOVES)(moves=would_make_room(room)))
-    return None
+            yield Fix((_WHO[mode] if rule else Word.MOVES)(moves=would_make_room(room)))
+            return
 
 
-def layout_change_for(state: State, pod: Pod, settings: Settings | None, now: float) -> Fix | None:
-    """Which node that nobody uses could get another MIG layout so that the pod fits, and who does it; None
-    for none. ``settings`` of the evictor, None if they are not known; ``now`` in Unix seconds."""
-    request = state.request_or_none(pod)
-    if request is None or not gpus_asked(request):
-        return None
-    given = settings or Settings()
-    found = (open_candidate(state, node, now) for node in state.nodes.values() if LAYOUT_LABEL in node.labels)
-    idle = [node for node in islice(filter(None, found), _LAYOUTS) if node.is_idle]
+def layout_change_for(asked: Question, now: float) -> Iterator[Fix]:
+    """Which node that nobody uses could get another MIG layout so that the pod fits, and who does it. ``now``
+    in Unix seconds."""
+    state, given = asked.state, asked.settings or Settings()
+    if asked.pod.spec.claims or not gpus_asked(asked.request):
+        return
+    labeled = (node for node in state.nodes.values() if LAYOUT_LABEL in node.labels)
+    nodes = (open_candidate(state, node, now) for node in labeled)
+    idle = [node for node in islice(filter(None, nodes), _LAYOUTS) if node.is_idle]
     seconds = given.mig_layout_seconds
-    changes = possible_changes(state, given, idle, [pod], lambda node: node.gpus * seconds)
-    if (change := next(filter(None, changes), None)) is None:
-        return None
-    if given.mig_layouts == "on":
-        return Fix(Word.WAIT_LAYOUT(change=would_change(change)))
-    name, layout = shorten(change.name, KEY), shorten(change.layout.name, KEY)
-    return Fix(Word.GIVE_LAYOUT(node=name, layout=layout, label=LAYOUT_LABEL))
+    changes = possible_changes(state, given, idle, [asked.pod], lambda node: node.gpus * seconds)
+    for change in islice(filter(None, changes), 1):
+        name, layout = shorten(change.name, KEY), shorten(change.layout.name, KEY)
+        give = Word.GIVE_LAYOUT(node=name, layout=layout, label=LAYOUT_LABEL)
+        yield Fix(Word.WAIT_LAYOUT(change=would_change(change)) if given.mig_layouts == "on" else give)
 
 
 def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:
@@ -104,61 +98,40 @@ def _mode(state: State, pods: Sequence[Pod], settings: Settings) -> Mode:
     return mode_for(state, pods[0], settings) if serves else "off"
 
 
-def ends(state: State, pod: Pod, request: Request, names: Sequence[str]) -> Iterator[Fix]:
-    """Pods whose end frees enough room for a pod that starts by itself, on one of these nodes: one pod,
-    preferably one that must end soon, else all that can end on a node; or the pod that this one replaces."""
-    held = list(islice(_holders_on(state, pod, request, names), _TRIED))
-    held.sort(key=lambda two: two[0].started + state.end_costs.limit(two[0])[0])
-    able = [(other, taken) for other, taken in held if _can_end(pod, other)]
-    replaced = [(other, taken) for other, taken in held if _replaces(pod, other)]
-
-    def enough(pods: Sequence[tuple[Pod, Allocation]]) -> list[Pod]:
-        found = (o for o, taken in pods if _fits_without(state, pod, request, o.node_name, taken))
-        return list(islice(found, 1))
-
-    if first := enough(able):
-        yield _wait_for(first)
-    elif old := enough(replaced):
-        yield _rollout(old)
-    else:
-        for node in dict.fromkeys(other.node_name for other, _ in able):
-            pods = [(other, taken) for other, taken in able if other.node_name == node]
-            if len(pods) > 1 and _fits_without(state, pod, request, node, *(taken for _, taken in pods)):
-                yield _wait_for([other for other, _ in pods])
-                return
-
-
-def gang_ends(state: State, pod: Pod, request: Request, names: Sequence[str], missing: int) -> Iterator[Fix]:
-    """The pods of few nodes whose end frees enough room for a gang with ``missing`` members."""
-    pods = dict[str, list[Pod]]()
-    for other, _ in islice(_holders_on(state, pod, request, names), _GANG_TRIED):
-        pods.setdefault(other.node_name, []).append(other)
-    able = [node for node, holders in pods.items() if all(_can_end(pod, other) for other in holders)]
-    gone: list[Pod] = []
-    for node in sorted(able, key=lambda node: len(pods[node]))[:_NODES]:
-        if fit_at_once(state, pod, request, 1, tuple(allocations_of(state, pods[node]))):
-            gone += pods[node]
-        if fit_at_once(state, pod, request, missing, tuple(allocations_of(state, gone))) == missing:
-            yield _wait_for(gone)
-            return
-    old = [other for holders in pods.values() for other in holders if _replaces(pod, other)]
-    if old and fit_at_once(state, pod, request, missing, tuple(allocations_of(state, old))) == missing:
-        yield _rollout(old)
-
-
-def _wait_for(pods: Sequence[Pod]) -> Fix:
-    return _once_gone(Word.WAIT_END if len(pods) == 1 else Word.WAIT_ENDS, pods)
+def ends(asked: Question) -> Iterator[Fix]:
+    """Pods whose end may free enough room, the fewest first: for a pod that starts by itself one, preferably
+    one that must end soon; those that this one replaces; all that can end on a node, for a gang on several.
+    """
+    state, pod, used_up = asked.state, asked.pod, asked.candidates.used_up
+    names = [name for name in asked.candidates.names if name not in used_up]
+    held = list(islice(_holders_on(asked, names), _GANG_TRIED if asked.is_gang else _TRIED))
+    if not asked.is_gang:
+        held.sort(key=lambda other: other.started + state.end_costs.limit(other)[0])
+    able = [other for other in held if _can_end(pod, other)]
+    old = [other for other in held if _replaces(pod, other)]
+    yield from map(_once_gone, () if asked.is_gang else zip(able))
+    yield from map(_rollout, [old] if asked.is_gang and old else zip(old))
+    nodes, gone = dict[str, list[Pod]](), list[Pod]()
+    for other in able:
+        nodes.setdefault(other.node_name, []).append(other)
+    for name in sorted(nodes, key=lambda name: len(nodes[name]))[:_NODES] if asked.is_gang else nodes:
+        here = Change(gone=tuple(nodes[name]), among=(name,))
+        if not asked.is_gang:
+            yield _once_gone(nodes[name])
+        elif fitting_after(state, pod, here, with_gang=False):
+            gone += nodes[name]
+            yield _once_gone(gone)
 
 
 def _rollout(old: Sequence[Pod]) -> Fix:
     of_ray = old[0].owner is not None and old[0].owner.kind == "RayCluster"
-    return _once_gone(Word.ROLLOUT_OF_RAY if of_ray else Word.ROLLOUT, old)
+    return _once_gone(old, Word.ROLLOUT_OF_RAY if of_ray else Word.ROLLOUT)
 
 
-def _once_gone(word: Word, pods: Sequence[Pod]) -> Fix:
+def _once_gone(pods: Sequence[Pod], word: Word | None = None) -> Fix:
     nodes = list(dict.fromkeys(other.node_name for other in pods))
-    named = listed([shorten(other.key, KEY) for other in pods], _NAMED)
-    said = word(pods=named, node=" and ".join(shorten(node, KEY) for node in nodes))
+    named, word = listed([shorten(other.key, KEY) for other in pods], _NAMED), word or Word.WAIT_END
+    said = word(pods=named, node=" and ".join(shorten(node, KEY) for node in nodes), s="s" * (len(pods) == 1))
     return Fix(said, change=Change(gone=tuple(pods), among=nodes))
 
 
@@ -182,82 +155,43 @@ def _replaces(pod: Pod, other: Pod) -> bool:
     return new.kind == "ReplicaSet" and new.name.rpartition("-")[0] == old.name.rpartition("-")[0]
 
 
-def added_nodes(state: State, pod: Pod, request: Request, names: Sequence[str]) -> Iterator[Fix]:
-    """As many more nodes like the first of these that, once its pods have gone, would take the pod, as its
-    gang lacks."""
-    gang = state.gangs.gang_of(pod) if state.gang_check else None
-    missing = missing_members(state, pod) if gang and gang.to_place > 1 else 1
-    for name in names[:_NODES]:
-        if (node := state.nodes.get(name)) is None:
-            continue
-        new, gone = copy_of(node, f"{name}-new"), tuple(_leaving(state, name))
-        change: Change | None = Change(nodes={name: new}, gone=gone, among=(name,))
-        count = 1
-        if missing > 1:
-            if change is None or not fitting_after(state, pod, change, with_gang=False):
-                continue
-            each = _copies(state, request, name, gone, missing)
-            rest = missing - fit_at_once(state, pod, request, missing)
-            if not each or rest <= 0:
-                continue
-            count, change = -(-rest // each), None
-        machine = node.labels.get(INSTANCE_TYPE, "")
-        what = Word.OF_TYPE(type=shorten(machine, KEY)) if machine else ""
-        said = (Word.ADD_NODE if count == 1 else Word.ADD_NODES)(count=count, node=name, type=what)
-        yield Fix(said, change=change)
+def added_nodes(asked: Question, like: str) -> Iterator[Fix]:
+    """As many more nodes like this one as the pod, or its gang, lacks, if such a node takes the pod."""
+    state, pod = asked.state, asked.pod
+    if (node := state.nodes.get(like)) is None:
         return
+    gone = tuple(other for other in state.pods.on_node(like) if not _is_pinned(other))
+    change: Change | None = Change(nodes={like: copy_of(node, f"{like}-new")}, gone=gone, among=(like,))
+    count, missing = 1, missing_members(state, pod) if asked.is_gang else 1
+    if missing > 1:
+        rest = missing - fit_at_once(state, pod, asked.request, missing)
+        if rest <= 0 or change is None or not fitting_after(state, pod, change, with_gang=False):
+            return
+        with state.fleet.without(tuple(allocations_of(state, gone))):
+            copies = copies_that_fit(state.fleet, asked.request)
+        each = 1 if copies is None else int(copies[state.fleet.rows[like]])
+        count, change = -(-rest // max(each, 1)), None
+    machine = node.labels.get(INSTANCE_TYPE, "")
+    what = Word.OF_TYPE(type=shorten(machine, KEY)) if machine else ""
+    word = Word.ADD_NODE if count == 1 else Word.ADD_NODES
+    yield Fix(word(count=count, node=like, type=what), change=change)
 
 
-def _leaving(state: State, node: str) -> Iterator[Pod]:
-    """The pods of a node that another node like it would not have."""
-    return (other for other in state.pods.on_node(node) if not _is_pinned(other))
-
-
-def _copies(state: State, request: Request, name: str, gone: Sequence[Pod], most: int) -> int:
-    """Number of such pods that a node would take without the pods that are ``gone``."""
-    with state.fleet.without(tuple(allocations_of(state, gone))):
-        copies = copies_that_fit(state.fleet, request)
-    return 1 if copies is None else min(int(copies[state.fleet.rows[name]]), most)
-
-
-def missing_members(state: State, pod: Pod) -> int:
-    """Number of members of the pod's gang that must still start; 0 if they have different requests, or some
-    are gated, so that no room is enough."""
-    gang = state.gangs.gang_of(pod)
-    if gang is None:
-        return 1
-    others = state.gangs.still_to_start(gang, gang.to_place, state.pods.is_bound, but=pod.key)
-    kinds = {state.request_or_none(member) for member in (pod, *others.free[:GANG_READ])}
-    too_few = others.gated and 1 + len(others.free) < others.missing
-    return max(others.missing, 1) if len(kinds) == 1 and not too_few else 0
-
-
-def _fits_without(state: State, pod: Pod, request: Request, node: str, *left: Allocation) -> bool:
-    """Whether the pod would fit on the node without the allocations ``left``."""
-    return reason_on(state, pod, request, node, without=left) is Reason.FITS
-
-
-def pods_without_gpus(state: State, pod: Pod, request: Request, refusal: Refusal) -> Iterator[Fix]:
+def pods_without_gpus(asked: Question, refusal: Refusal) -> Iterator[Fix]:
     """Pods without GPUs that hold the missing CPU or memory of the nearest node: those that can move, else
     those of DaemonSets."""
     kinds = (need.kind for need in refusal.lacks)
     lacking = next((kind for kind in kinds if kind in (NeedKind.CPU, NeedKind.MEMORY)), None)
-    for word, held in (
-        (Word.MOVE_WITHOUT_GPUS, held_without_gpus(state, refusal.nearest)),
-        (Word.DAEMONSETS_HOLD, held_without_gpus(state, refusal.nearest, pinned=True)),
-    ):
-        left = (taken for _, taken in held)
-        if not lacking or not held or not _fits_without(state, pod, request, refusal.nearest, *left):
-            continue
+    for word, pinned in ((Word.MOVE_WITHOUT_GPUS, False), (Word.DAEMONSETS_HOLD, True)) if lacking else ():
+        held = held_without_gpus(asked.state, refusal.nearest, pinned=pinned)
         is_cpu = lacking is NeedKind.CPU
         sizes = {other.key: taken.cpu_milli if is_cpu else taken.memory_mib for other, taken in held}
-        total = sum(sizes.values())
         largest = sorted(sizes, key=lambda key: (-sizes[key], key))
         named = listed([shorten(key, KEY) for key in largest], _NAMED)
-        amount = cpus_said(total) if is_cpu else memory_said(total)
+        amount = (cpus_said if is_cpu else memory_said)(sum(sizes.values()))
         change = Change(gone=tuple(other for other, _ in held), among=(refusal.nearest,))
-        yield Fix(word(node=refusal.nearest, amount=amount, pods=named), change=change)
-        return
+        if held:
+            yield Fix(word(node=refusal.nearest, amount=amount, pods=named), change=change)
 
 
 def held_without_gpus(state: State, node: str, *, pinned: bool = False) -> list[tuple[Pod, Allocation]]:
@@ -272,32 +206,15 @@ def held_without_gpus(state: State, node: str, *, pinned: bool = False) -> list[
     ]
 
 
-def gang_fits_when_empty(state: State, pod: Pod, request: Request) -> bool:
-    """Whether the pod's gang would fit if no other pod had a GPU; True for a pod that starts by itself, and
-    where that is not known: for devices of claims, and where too many pods have GPUs to try."""
-    gang = state.gangs.gang_of(pod) if state.gang_check else None
-    if gang is None or gang.to_place < 2:
-        return True
-    members = waiting_members([pod, *state.gangs.members(gang.key)], GANG_READ, state.request_of)
-    if any(wants_dra(state, member) for member in members):
-        return True
-    bound = (other for other in state.pods.values() if other.node_name)
-    every = (held for other in bound for held in state.pods.allocations_of(other))
-    held = (allocation for allocation in every if allocation.has_gpus)
-    left = tuple(islice(held, _EMPTIED + 1))
-    return len(left) > _EMPTIED or gang_would_fit(state, pod, request, Supposed(state.nodes, left))
-
-
-def _holders_on(
-    state: State, pod: Pod, request: Request, names: Sequence[str]
-) -> Iterator[tuple[Pod, Allocation]]:
+def _holders_on(asked: Question, names: Sequence[str]) -> Iterator[Pod]:
     """Pods with GPUs on the nodes that lack least, the smallest first on each."""
-    nodes = (node.name for node in promising_nodes(state, pod, request, names, {}) if not node.by_claims)
-    for others in map(state.pods.on_node, nodes):
+    state, pod = asked.state, asked.pod
+    promising = promising_nodes(state, pod, asked.request, names, {})
+    for others in (state.pods.on_node(node.name) for node in promising if not node.by_claims):
         staying = (other for other in others if other.uid != pod.uid and not other.deleting)
         held = [(other, taken) for other in staying if (taken := state.allocations.allocation_of(other.key))]
-        with_gpus = [(other, taken) for other, taken in held if taken.has_gpus]
-        yield from sorted(with_gpus, key=lambda two: (gpus_held(state.fleet, two[1:]), two[0].key))
+        sizes = [(gpus_held(state.fleet, (taken,)), o.key, o) for o, taken in held if taken.has_gpus]
+        yield from (other for _, _, other in sorted(sizes, key=lambda size: size[:2]))
 
 
 def evictions_for(
@@ -384,25 +301,15 @@ def _counts_too_little(state: State, pod: Pod, node: Node) -> bool:
     """Whether kube-scheduler's own filter (``NodeResourcesFit``) refuses the node. It adds up the requests of
     all pods, also for resources whose devices Stowage places. A resource that the node does not advertise
     is one that the scheduler's configuration tells it to ignore."""
-    taken, wanted = Counter[str](pods=0), {**_requests(pod), "pods": 1}
+    taken, wanted, spec = Counter[str](), _requests(pod), state.fleet.spec_of(node.name)
     for other in state.pods.on_node(node.name):
-        if other.uid != pod.uid:
-            taken.update(_requests(other))
-            taken["pods"] += 1
-    return any(total - taken[name] < wanted[name] for name, total in _allocatable(node, wanted))
+        taken.update(_requests(other) if other.uid != pod.uid else {})
+    totals = totals_of(node, wanted.keys() & node.allocatable.keys())
+    totals |= {"cpu": spec.cpu_milli} if spec else {}
+    return any(total - taken[name] < wanted.get(name, 0) for name, total in totals.items())
 
 
 def _requests(pod: Pod) -> dict[str, int]:
-    try:
-        return effective_requests(pod.held)
-    except RequestError:
-        return {}
-
-
-def _allocatable(node: Node, names: dict[str, int]) -> Iterator[tuple[str, int]]:
-    for name in names:
-        try:
-            if name in node.allocatable:
-                yield name, (milli if name == "cpu" else whole)(node.allocatable[name])
-        except QuantityError:
-            continue
+    with suppress(RequestError):
+        return {**effective_requests(pod.held), PODS: 1}
+    return {PODS: 1}

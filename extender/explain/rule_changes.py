@@ -1,37 +1,38 @@
-"""Nodes that only rules of the pod, or cordons, keep it off, and changes that get it past them.
-
-Every change is tried: the changed pod against all nodes. It is shown only if it opens its own node, with the
-number of nodes that it opens.
-"""
+"""Nodes that only rules of the pod, or cordons, keep it off, and changes that get it past them: each opens
+its own node, and says how many."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 
 from extender.cluster.admission import ADDS_TOLERATIONS, extended_resources
-from extender.cluster.other_resources import PODS, Lack
-from extender.cluster.state import Rows, State
-from extender.explain.answers import Need, NeedKind, Refusal
-from extender.explain.candidates import Candidates, Rejection, uncordoned, unmet, untolerated
+from extender.cluster.other_resources import Lack
+from extender.cluster.state import State
+from extender.explain.answers import Refusal
+from extender.explain.candidates import Candidates, Rejection, uncordoned, unmet, untolerated, written
 from extender.explain.corrections import writing
-from extender.explain.needs import missing_needs
-from extender.explain.words import Said, Word
+from extender.explain.fixes import Change, Fix
+from extender.explain.needs import replicas_given
+from extender.explain.refusals import by_forecast, lacking, refusals_of
+from extender.explain.what_if import Question
+from extender.explain.words import Word
 from extender.k8s.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 from extender.k8s.manifest import Pairs
 from extender.k8s.node_filter import CORDON, HOSTNAME, Rule
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import KEY, shorten
-from extender.verbs.evaluate import Codes, evaluate, hosts_when_empty
-from extender.verbs.eviction.promising import shortfall
+from extender.untrusted.visible import many
+from extender.verbs.evaluate import Evaluation, Flags, evaluate, hosts_when_empty
 from packing.model.reasons import Reason
-from packing.model.request import Request
 
 _OWN_TAINTS = "node.kubernetes.io/"
 """Kubernetes sets these on nodes that are not ready or under pressure: tolerating them does not help."""
@@ -49,86 +50,63 @@ _GROUPS = 16
 """Maximum number of groups of nodes behind the same rules that are tried, the fewest rules first."""
 
 
-class Way(NamedTuple):
-    """A change that opens a node to a pod, and the changed pod; ``counted``: it is sufficient."""
-
-    said: Said
-    pod: Pod
-    counted: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class RuleChange:
-    """Nodes that a ``way`` past ``rules`` opens, and that would take the pod: now (``fits``), or once their
-    pods have gone (``full``). ``node``: one of them; ``pod``: changed. ``doubt``: why it is not known whether
-    they would. ``starts``: the node does not take it yet because it has just been made."""
+class Opening(NamedTuple):
+    """A ``fix`` that gets the pod past ``rules`` to nodes like ``node``, which then take it: now (``fits``),
+    or once their pods have gone, or it is not known (``later`` of them); or ``refusal`` is why they reject it
+    nevertheless. ``starts``: the node does not take it yet because it has just been made."""
 
     rules: tuple[Rejection, ...]
     node: Node
-    way: Said
-    pod: Pod
-    fits: tuple[str, ...]
-    full: int
-    doubt: str = ""
-    starts: bool = False
-    counted: bool = True
-    likeness: float = 0.0
+    fix: Fix
+    starts: bool
+    likeness: float
+    fits: tuple[str, ...] = ()
+    later: int = 0
+    refusal: Refusal | None = None
 
     def order(self) -> tuple[bool, int, bool, int, float, int, int]:
         """Changes that help now first, then fewest rules, then the same selection, then fewest taints, then
         the most similar labels, then most nodes."""
         selects_others = any(rule.rule in (Rule.OTHER_SELECTOR, Rule.OTHER_AFFINITY) for rule in self.rules)
-        added = len(self.pod.scheduling_constraints.tolerations)
-        most = -round(self.likeness, 2), -len(self.fits), -self.full
+        added = len(self.fix.pod.scheduling_constraints.tolerations) if self.fix.pod else 0
+        most = -round(self.likeness, 2), -len(self.fits), -self.later
         return not self.fits, len(self.rules), selects_others, added, *most
 
 
-class StillRefused(NamedTuple):
-    """Why nodes that these rules exclude, such as ``node``, could not host the pod without them either."""
+class _Takes(IntEnum):
+    """Whether a node takes the pod without the rules."""
 
-    rules: tuple[Rejection, ...]
-    node: Node
-    refusal: Refusal
+    NOW = 0
+    WHEN_EMPTY = 1
+    PERHAPS = 2
 
 
-def try_rule_changes(
-    state: State, pod: Pod, request: Request, candidates: Candidates
-) -> tuple[list[RuleChange], list[StillRefused]]:
-    """Changes, the most helpful first; and the reasons of the other nodes."""
-    groups = _groups(pod, candidates)
-    names = [node.name for _, nodes in groups for node in nodes]
-    evaluation = evaluate(state, pod, request, NodeNames.of(names))
-    lacks = {node.name: candidates.lack_on(node) for _, nodes in groups for node in nodes}
-    free = np.array([lacks[name] is None for name in names], np.bool_)
-    fits, may_fit = free & evaluation.certain, free & (evaluation.codes == Reason.FITS)
-    full = free & hosts_when_empty(state, state.fleet, evaluation) & request.wants_gpu
-    doubt = next((f.problem for f in evaluation.forecasts if f.problem and not f.refused), "")
+def openings(asked: Question) -> tuple[list[Opening], list[Opening]]:
+    """Changes that open nodes, the most helpful first; and those after which nodes still reject the pod."""
+    state, pod = asked.state, asked.pod
+    groups = _groups(pod, asked.candidates)
     every = [node for _, nodes in groups for node in nodes]
-    found, refused, end = [], list[StillRefused](), 0
+    evaluation = evaluate(state, pod, asked.request, NodeNames.of([node.name for node in every]))
+    lacks = [asked.candidates.lack_on(node) for node in every]
+    takes = _takes(asked, every, evaluation, np.array([lack is None for lack in lacks], np.bool_))
+    doubt = next((f.problem for f in evaluation.forecasts if f.problem and not f.refused), "")
+    helping, refused, end = list[Opening](), list[Opening](), 0
     for rules, nodes in groups:
         start, end = end, end + len(nodes)
-        kinds = fits[start:end], full[start:end], may_fit[start:end] & bool(doubt)
-        of_kind = next((kind for kind in (0, 1, 2) if kinds[kind].any()), None)
-        if of_kind is None:
-            some = [(node.name, lack) for node in nodes if (lack := lacks[node.name])]
-            codes, rows = evaluation.codes[start:end], evaluation.rows[start:end]
-            why = lacking(some) if len(some) == len(nodes) else _refused(state, request, codes, rows)
-            refused.append(StillRefused(rules, nodes[0], why))
-            if why.kind == Reason.UNHEALTHY_GPU.name and _is_starting(state, pod, nodes[0]):
-                way = changes_for(state, pod, rules, nodes[0])
-                found.append(RuleChange(rules, nodes[0], way.said, way.pod, (), len(nodes), counted=False))
+        best = min((takes[node.name] for node in nodes if node.name in takes), default=None)
+        node = next(node for node in nodes if takes.get(node.name) == best)
+        likeness = _likeness(pod.spec.node_selector, node)
+        fix, starts = changes_for(state, pod, rules, node), _is_starting(state, pod, node)
+        opening = Opening(rules, node, fix, starts, likeness)
+        if best is not None:
+            alike = [other for other in every if takes.get(other.name) == best]
+            helping += _helping(asked, opening, alike, best, doubt)
             continue
-        node = nodes[int(np.argmax(kinds[of_kind]))]
-        way = changes_for(state, pod, rules, node)
-        opened = _opened(candidates, way.pod, node, every, (fits, full, may_fit)[of_kind])
-        if node.name in opened or not way.counted:
-            starts = _is_starting(state, pod, node)
-            at_once, later = (tuple(opened), 0) if of_kind == 0 else ((), len(opened))
-            unknown = shorten(doubt) if of_kind == 2 else ""
-            likeness = _likeness(pod.spec.node_selector, node)
-            what = at_once, later, unknown, starts, way.counted, likeness
-            found.append(RuleChange(rules, node, way.said, way.pod, *what))
-    return _best(found), refused
+        refusal = _refusal(asked, nodes, evaluation, slice(start, end), lacks[start:end])
+        refused.append(opening._replace(refusal=refusal))
+        if refusal.kind == Reason.UNHEALTHY_GPU.name and starts:
+            helping.append(opening._replace(fix=fix._replace(change=None), later=len(nodes)))
+    return _best(helping), refused
 
 
 def _groups(pod: Pod, candidates: Candidates) -> list[tuple[tuple[Rejection, ...], list[Node]]]:
@@ -142,48 +120,71 @@ def _groups(pod: Pod, candidates: Candidates) -> list[tuple[tuple[Rejection, ...
     return [(rules, nodes) for (rules, _), nodes in ordered[:_GROUPS]]
 
 
-def _opened(
-    candidates: Candidates, pod: Pod, node: Node, every: Sequence[Node], which: Iterable[bool]
-) -> list[str]:
-    """The nodes among ``which`` that take the pod as it is now; ``node`` is no longer cordoned."""
-    accepts = candidates.filter_of(pod).rejection
-    tried = (other for other, is_one in zip(every, which, strict=True) if is_one)
-    return [other.name for other in tried if not accepts(uncordoned(other) if other is node else other)]
+def _takes(asked: Question, nodes: Sequence[Node], evaluation: Evaluation, free: Flags) -> dict[str, _Takes]:
+    """Those of the nodes that take the pod. ``free``: those with enough of what Stowage does not place by."""
+    fits, _, unknown = by_forecast(evaluation)
+    hosts = hosts_when_empty(asked.state, asked.state.fleet, evaluation) & asked.request.wants_gpu
+    found: dict[str, _Takes] = {}
+    for takes, which in zip(_Takes, (fits, hosts, unknown), strict=True):
+        for index in np.flatnonzero(free & which).tolist():
+            found.setdefault(nodes[index].name, takes)
+    return found
 
 
-def _best(found: Iterable[RuleChange]) -> list[RuleChange]:
+def _helping(
+    asked: Question, opening: Opening, alike: Iterable[Node], takes: _Takes, doubt: str
+) -> Iterator[Opening]:
+    """The opening, if it opens its node, and how many of the nodes that are ``alike``; with what they would
+    allocate."""
+    fix, node = opening.fix, opening.node
+    accepts = asked.candidates.filter_of(fix.pod or asked.pod).rejection
+    opened = [other.name for other in alike if not accepts(uncordoned(other) if other is node else other)]
+    fits = tuple(opened) if takes is _Takes.NOW else ()
+    opening = opening._replace(fits=fits, later=0 if fits else len(opened))
+    if fix.change is None:
+        yield opening
+    elif node.name in opened:
+        word = (Word.ACCEPTS, Word.ACCEPTS_FULL, Word.ACCEPTS_PERHAPS)[takes]
+        what, given = (Word.WHOLE_GANG if fits and asked.is_gang else Word.IT)(), _parts_given(asked, fits)
+        nodes, are = many(len(opened), "node"), "is" if len(opened) == 1 else "are"
+        then = word(nodes=nodes, what=what, are=are, doubt=shorten(doubt), given=given)
+        yield opening._replace(fix=fix._replace(then=then, change=fix.change if fits else None))
+
+
+def _parts_given(asked: Question, names: Sequence[str]) -> str:
+    """Allocations of these nodes that are less than the requested whole GPUs."""
+    fleet = asked.state.fleet
+    given = Counter(replicas_given(fleet, fleet.rows[name], asked.request) for name in names)
+    most, count = next(iter(Counter({text: n for text, n in given.items() if text}).most_common(1)), ("", 0))
+    if not most:
+        return ""
+    everywhere = count == len(names)
+    return str(Word.THERE_GETS(given=most) if everywhere else Word.SOME_GET(count=count, given=most))
+
+
+def _refusal(
+    asked: Question, nodes: Sequence[Node], evaluation: Evaluation, at: slice, lacks: Sequence[Lack | None]
+) -> Refusal:
+    """The most frequent reason of these nodes, which are ``at`` this place of the evaluation."""
+    some = [(node.name, lack) for node, lack in zip(nodes, lacks, strict=True) if lack]
+    refusals = list(lacking(some))
+    if len(some) < len(nodes):
+        here = np.zeros(len(evaluation.rows), np.bool_)
+        here[at] = True
+        names = NodeNames.of([node.name for node in nodes])
+        refusals = refusals_of(asked.state, asked.state.fleet, names, evaluation.only(here)) or refusals
+    return max(refusals, key=lambda refusal: refusal.nodes)
+
+
+def _best(helping: Iterable[Opening]) -> list[Opening]:
     """Sorted changes, without duplicates and changes of more rules than others for no more nodes."""
-    best: list[RuleChange] = []
-    for change in sorted(found, key=RuleChange.order):
-        shorter = [other for other in best if len(other.rules) < len(change.rules) and other.fits]
-        worse = any(len(other.fits) >= len(change.fits) for other in shorter)
-        if not worse and all(change.way != other.way for other in best):
-            best.append(change)
+    best: list[Opening] = []
+    for opening in sorted(helping, key=Opening.order):
+        shorter = [other for other in best if len(other.rules) < len(opening.rules) and other.fits]
+        worse = any(len(other.fits) >= len(opening.fits) for other in shorter)
+        if not worse and all(opening.fix.said != other.fix.said for other in best):
+            best.append(opening)
     return best
-
-
-def lacking(lacks: Sequence[tuple[str, Lack]]) -> Refusal:
-    """Nodes that have too little of what Stowage does not place by, the first of them as the nearest."""
-    name, lack = lacks[0]
-    kind = NeedKind.COUNT if "/" in lack.name or lack.name == PODS else NeedKind.BYTES
-    need = Need(shorten(lack.name, KEY), lack.asked, lack.left, lack.total, lack.text, kind)
-    can_host = sum(lack.asked <= lack.total for _, lack in lacks)
-    return Refusal(lack.reason, len(lacks), True, name, (need,), can_host=can_host, kind=Word.LACKS.name)
-
-
-def _refused(state: State, request: Request, codes: Codes, rows: Rows) -> Refusal:
-    """The most frequent reason."""
-    code = int(np.bincount(codes).argmax())
-    some = rows[(codes == code) & (rows >= 0)]
-    if not some.size or code == Reason.FITS:
-        text, kind = Reason.UNKNOWN_NODE.text, Reason.UNKNOWN_NODE.name
-        if not code:
-            text, kind = str(Word.NO_DEVICES()), Word.NO_DEVICES.name
-        return Refusal(text, len(codes), eviction_helps=False, nearest="", kind=kind)
-    row = int(some[np.argmin(shortfall(state.fleet, some, request))])
-    spec, needs = state.fleet.specs[row], tuple(missing_needs(state.fleet, row, request))
-    reason, name = Reason(code), spec.name if spec else ""
-    return Refusal(reason.text, some.size, False, name, needs, kind=reason.name)
 
 
 def _likeness(selected: Pairs, node: Node) -> float:
@@ -194,39 +195,40 @@ def _likeness(selected: Pairs, node: Node) -> float:
     )
 
 
-def changes_for(state: State, pod: Pod, rules: Sequence[Rejection], node: Node) -> Way:
-    """The changes that get the pod past these rules to the node."""
-    said, changed, counted = None, pod, True
+def changes_for(state: State, pod: Pod, rules: Sequence[Rejection], node: Node) -> Fix:
+    """The changes that get the pod past these rules to the node; without a ``change`` if they may not be
+    enough."""
+    said, changed, is_enough = None, pod, True
     for rule in rules:
-        way = _change_for(state, changed, node, rule)
-        said = Word.BOTH(first=said, second=way.said) if said else way.said
-        changed, counted = way.pod, counted and way.counted
+        fix = _change_for(state, changed, node, rule)
+        said = Word.BOTH(first=said, second=fix.said) if said else fix.said
+        changed, is_enough = fix.pod or changed, is_enough and fix.pod is not None
     assert said is not None  # there is a rule
-    return Way(said, changed, counted)
+    change = Change(changed, {node.name: uncordoned(node)}, among=(node.name,))
+    return Fix(said, changed, change if is_enough else None)
 
 
-def _change_for(state: State, pod: Pod, node: Node, rejection: Rejection) -> Way:
+def _change_for(state: State, pod: Pod, node: Node, rejection: Rejection) -> Fix:
+    """One change; without a pod if it is not enough, or not for the pod to make."""
     match rejection.rule:
         case Rule.CORDONED:
-            return Way(Word.UNCORDON(node=node.name), pod)
+            return Fix(Word.UNCORDON(node=node.name), pod)
         case Rule.NOT_TOLERATED:
             return _tolerating(state, pod, node)
         case Rule.OTHER_SELECTOR if _TAS in pod.labels and HOSTNAME in dict(pod.spec.node_selector):
-            assigned = shorten(dict(pod.spec.node_selector)[HOSTNAME], KEY)
-            return Way(Word.BY_KUEUE(node=assigned), pod, counted=False)
+            return Fix(Word.BY_KUEUE(node=shorten(dict(pod.spec.node_selector)[HOSTNAME], KEY)))
         case Rule.OTHER_SELECTOR:
             return _with_selector_of(state, pod, node)
     return _with_affinity_of(pod, node)
 
 
-def _tolerating(state: State, pod: Pod, node: Node) -> Way:
+def _tolerating(state: State, pod: Pod, node: Node) -> Fix:
     taints = [taint for taint in untolerated(pod, node.taints) if taint.key != CORDON.key]
+    if any(taint.key.startswith(_OWN_TAINTS) for taint in taints):
+        return Fix(Word.SEE_TAINT(node=node.name))
     rules = pod.scheduling_constraints
     added = (Toleration(t.key, "Equal" if t.value else "Exists", t.value, t.effect) for t in taints)
     rules = replace(rules, tolerations=(*rules.tolerations, *added))
-    changed = replace(pod, scheduling_constraints=rules)
-    if any(taint.key.startswith(_OWN_TAINTS) for taint in taints):
-        return Way(Word.SEE_TAINT(node=node.name), changed, counted=False)
     starting = [taint for taint in taints if _starts(state, pod, node, taint)]
     lasting = [taint for taint in taints if taint not in starting]
     keys = shorten(", ".join(taint.key for taint in starting[:_NAMED]), KEY)
@@ -240,7 +242,7 @@ def _tolerating(state: State, pod: Pod, node: Node) -> Way:
     if starting:
         wait = Word.WAIT_START(node=node.name, keys=keys)
         said = Word.BOTH(first=wait, second=said) if lasting else wait
-    return Way(said, changed)
+    return Fix(said, replace(pod, scheduling_constraints=rules))
 
 
 def _is_starting(state: State, pod: Pod, node: Node) -> bool:
@@ -261,57 +263,47 @@ def _starts(state: State, pod: Pod, node: Node, taint: Taint) -> bool:
     return taint.key not in lasting | extended_resources(pod)
 
 
-def _with_selector_of(state: State, pod: Pod, node: Node) -> Way:
+def _with_selector_of(state: State, pod: Pod, node: Node) -> Fix:
     """The selector changed to match the node."""
     selected, labels = pod.spec.node_selector, node.labels
     wrong = [pair for pair in selected if labels.get(pair[0]) != pair[1]]
     runtime = state.admission.runtime_classes.get(pod.runtime_class)
-    of_class = runtime.node_selector if runtime else ()
-    if any(pair in of_class for pair in wrong):
-        rest = tuple(pair for pair in selected if pair not in of_class)
-        without = _selecting(replace(pod, runtime_class=""), rest)
-        return Way(Word.LEAVE_OUT_RUNTIME(name=pod.runtime_class), without, counted=False)
-    rest = tuple((key, labels[key]) for key, _ in selected if key in labels)
-    named = ", ".join(shorten(f"{key}={value}", KEY) for key, value in (wrong or selected)[:_NAMED])
-    if len(wrong) < len(selected) and not any(key in labels for key, _ in wrong):
-        return Way(Word.LEAVE_OUT_LABELS(labels=named), _selecting(pod, rest))
-    if rest and len(selected) <= _NAMED:
-        return Way(writing("nodeSelector", dict(rest)), _selecting(pod, rest))
-    return Way(Word.LEAVE_OUT_SELECTOR(labels=named), _selecting(pod, ()))
+    if runtime and any(pair in runtime.node_selector for pair in wrong):
+        return Fix(Word.LEAVE_OUT_RUNTIME(name=pod.runtime_class))
+    named = ", ".join(shorten(f"{key}={value}", KEY) for key, value in wrong[:_NAMED])
+    said, kept = Word.LEAVE_OUT_LABELS(labels=named), tuple(pair for pair in selected if pair not in wrong)
+    if any(key in labels for key, _ in wrong) and len(selected) <= _NAMED:
+        kept = tuple((key, labels[key]) for key, _ in selected if key in labels)
+        said = writing("nodeSelector", dict(kept))
+    return Fix(said, replace(pod, spec=replace(pod.spec, node_selector=kept)))
 
 
-def _selecting(pod: Pod, selector: Pairs) -> Pod:
-    return replace(pod, spec=replace(pod.spec, node_selector=selector))
-
-
-def _with_affinity_of(pod: Pod, node: Node) -> Way:
+def _with_affinity_of(pod: Pod, node: Node) -> Fix:
     terms = pod.scheduling_constraints.node_affinity or ()
     fails = list(dict.fromkeys(unmet(pod, node)))
-    texts = (f"{r.key} {r.operator} {', '.join(r.values)}".rstrip() for r in fails)
-    asked = shorten(" or ".join(dict.fromkeys(texts)), KEY)
+    asked = shorten(written(fails), KEY)
     if len(fails) != 1:
-        return Way(Word.CHANGE_AFFINITY(asked=f" ({asked})" if asked else ""), _with_terms(pod, None))
-    key = fails[0].key
-    value = node.labels.get(key, "") if fails[0].operator == "In" else ""
+        return Fix(Word.CHANGE_AFFINITY(asked=f" ({asked})" if asked else ""), _with_terms(pod, ()))
+    key, value = fails[0].key, node.labels.get(fails[0].key, "") if fails[0].operator == "In" else ""
     instead = (NodeSelectorRequirement(key, "In", (value,)),) if value else ()
-    changed = _with_terms(pod, [_replaced(term, node, instead) for term in terms])
+    changed = _with_terms(pod, [_replaced(term, fails[0], instead) for term in terms])
     said = Word.LEAVE_OUT_AFFINITY(asked=asked)
     if value:
         said = Word.REPLACE_AFFINITY(key=key, value=shorten(value, KEY), asked=asked)
-    return Way(said, changed)
+    return Fix(said, changed)
 
 
 def _replaced(
-    term: NodeSelectorTerm, node: Node, instead: tuple[NodeSelectorRequirement, ...]
+    term: NodeSelectorTerm, fails: NodeSelectorRequirement, instead: tuple[NodeSelectorRequirement, ...]
 ) -> NodeSelectorTerm:
-    fails = next((r for r in term.labels if not r.matches(node.labels)), None)
+    if fails not in term.labels:
+        return term
     return replace(term, labels=(*(r for r in term.labels if r != fails), *instead))
 
 
-def _with_terms(pod: Pod, terms: Sequence[NodeSelectorTerm] | None) -> Pod:
-    kept = tuple(term for term in terms or () if term.labels or term.fields) or None
-    rules = replace(pod.scheduling_constraints, node_affinity=kept)
-    return replace(pod, scheduling_constraints=rules)
+def _with_terms(pod: Pod, terms: Sequence[NodeSelectorTerm]) -> Pod:
+    kept = tuple(term for term in terms if term.labels or term.fields) or None
+    return replace(pod, scheduling_constraints=replace(pod.scheduling_constraints, node_affinity=kept))
 
 
 def _toleration(taint: Taint) -> str:

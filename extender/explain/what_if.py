@@ -7,26 +7,58 @@ evaluation by the code of ``filter``.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 
-from extender.cluster.gang_placement import WaitingMembers
+from extender.cluster.gang_placement import WaitingMembers, waiting_members
 from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError
+from extender.explain.answers import Evictions, Refusal
 from extender.explain.candidates import Candidates
 from extender.explain.fixes import Change, Fix
-from extender.explain.words import Word
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
+from extender.settings import Settings
 from extender.untrusted.limits import GANG_PLACED, GANG_READ
 from extender.verbs.evaluate import evaluate
 from extender.verbs.gang_fit import Supposed, fit_together, gang_would_fit, wants_dra
 from packing.fleet.node_usage import Allocation
 from packing.model.request import Request
 
-_TRIED = 24
-"""Maximum number of fixes tried for one pod: each is an evaluation, and requests of kube-scheduler wait."""
+_TRIED = 48
+"""Maximum number of fixes tried of one kind: each is an evaluation, and requests of kube-scheduler wait."""
+_EMPTIED = 2000
+"""Maximum number of pods removed to test whether a gang would fit without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A pod that fits nowhere as far as is known, and why. ``evictions``: the evictions found, if searched.
+    With a time ``now`` (Unix seconds), pods whose move would suffice are searched, too; ``settings`` of the
+    evictor determine whether it moves pods, None if they are not known.
+    """
+
+    state: State
+    pod: Pod
+    request: Request
+    candidates: Candidates
+    refusals: Sequence[Refusal]
+    evictions: Evictions | None = None
+    now: float | None = None
+    settings: Settings | None = None
+
+    @property
+    def every(self) -> int:
+        """Number of all nodes."""
+        return len(self.candidates.names) + sum(map(len, self.candidates.passed_over.values()))
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether others must start together with the pod."""
+        gang = self.state.gangs.gang_of(self.pod) if self.state.gang_check else None
+        return gang is not None and gang.to_place > 1
 
 
 def fitting_after(state: State, pod: Pod, change: Change, *, with_gang: bool = True) -> list[str]:
@@ -87,19 +119,12 @@ def allocations_of(state: State, pods: Iterable[Pod]) -> Iterator[Allocation]:
         yield from state.pods.allocations_of(pod)
 
 
-def kept(state: State, pod: Pod, fixes: Iterable[Fix]) -> Iterator[Fix]:
-    """The fixes after which the pod, with its gang, fits: the first ones are tried, the rest marked as not
-    tried. Those without a change are facts, or the result of a search that has tried them."""
-    tried = 0
-    for fix in fixes:
-        if fix.change is None or fix.tried:
+def kept(asked: Question, fixes: Iterable[Fix]) -> Iterator[Fix]:
+    """Those of the first fixes after which the pod, with its gang, fits. Fixes without a change are facts, or
+    the result of a search that has tried them."""
+    for fix in islice(fixes, _TRIED):
+        if fix.change is None or fitting_after(asked.state, asked.pod, fix.change):
             yield fix
-        elif tried == _TRIED:
-            yield fix._replace(then=Word.NOT_TRIED())
-        else:
-            tried += 1
-            if fitting_after(state, pod, fix.change):
-                yield fix._replace(tried=True)
 
 
 def fit_at_once(
@@ -114,3 +139,30 @@ def fit_at_once(
             fits = fit_together(state, fleet, [replace(waiting, count=half)], Supposed(state.nodes, left))
             least, most = (half, most) if fits else (least, half - 1)
     return least
+
+
+def missing_members(state: State, pod: Pod) -> int:
+    """Number of members of the pod's gang that must still start; 0 if they have different requests, or some
+    are gated, so that no room is enough."""
+    gang = state.gangs.gang_of(pod)
+    if gang is None:
+        return 1
+    others = state.gangs.still_to_start(gang, gang.to_place, state.pods.is_bound, but=pod.key)
+    kinds = {state.request_or_none(member) for member in (pod, *others.free[:GANG_READ])}
+    too_few = others.gated and 1 + len(others.free) < others.missing
+    return max(others.missing, 1) if len(kinds) == 1 and not too_few else 0
+
+
+def gang_fits_when_empty(state: State, pod: Pod, request: Request) -> bool:
+    """Whether the pod's gang would fit if no other pod had a GPU; also True where that is not known: for
+    devices of claims, and where too many pods have GPUs to try."""
+    gang = state.gangs.gang_of(pod)
+    members = waiting_members(
+        [pod, *state.gangs.members(gang.key)] if gang else [], GANG_READ, state.request_of
+    )
+    if any(wants_dra(state, member) for member in members):
+        return True
+    bound = (other for other in state.pods.values() if other.node_name)
+    held = (allocation for allocation in allocations_of(state, bound) if allocation.has_gpus)
+    left = tuple(islice(held, _EMPTIED + 1))
+    return len(left) > _EMPTIED or gang_would_fit(state, pod, request, Supposed(state.nodes, left))

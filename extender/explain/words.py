@@ -220,7 +220,6 @@ class Word(Enum):
     TOLERATE_MANY = "tolerate its {count} taints, as kubectl describe node {node} has them"
     LEAVE_OUT_RUNTIME = "leave out runtimeClassName: {name}, or label nodes that have its runtime"
     LEAVE_OUT_LABELS = "leave out {labels} of spec.nodeSelector"
-    LEAVE_OUT_SELECTOR = "leave out spec.nodeSelector ({labels})"
     CHANGE_AFFINITY = "change spec.affinity.nodeAffinity{asked}"
     REPLACE_AFFINITY = (
         'write matchExpressions: [{{key: {key}, operator: In, values: ["{value}"]}}] in place of {asked} in '
@@ -251,8 +250,7 @@ class Word(Enum):
     EVICT = "evict {pods}{by}"
     BY_EVICTOR = ", or set evictor: on: kube-scheduler evicts no gang that runs on several nodes"
     ON_NODE = "{pods} on {node}"
-    WAIT_END = "wait until {pods} on {node} ends: that frees enough room"
-    WAIT_ENDS = "wait until {pods} on {node} end: that frees enough room"
+    WAIT_END = "wait until {pods} on {node} end{s}: that frees enough room"
     ROLLOUT = (
         "{pods} on {node}: runs until this pod, which replaces it, is ready: set maxSurge: 0 or strategy "
         "Recreate, or add room for one more pod"
@@ -264,7 +262,6 @@ class Word(Enum):
     DAEMONSETS_HOLD = (
         "lower the requests of DaemonSets and static pods on {node}, which hold {amount}: {pods}"
     )
-    NOT_TRIED = " (not tried)"
     MOVE_WITHOUT_GPUS = "move pods without GPUs off {node}, where they hold {amount}: {pods}"
     MOVES = "{moves}"
     MOVES_BY_EVICTOR = (

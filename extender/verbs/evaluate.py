@@ -126,11 +126,13 @@ class Evaluation:
         return self.request.wants_gpu or any(forecast.devices for forecast in self.forecasts)
 
     def only(self, which: Flags) -> Evaluation:
-        """The evaluation of a subset of the nodes, (N,). Not for an evaluation with forecasts."""
+        """The evaluation of a subset of the nodes, (N,)."""
         at = np.flatnonzero(which)
         if at.size == which.size:
             return self
-        return replace(self, rows=self.rows[at], codes=self.codes[at], cost=self.cost[at], keys=self.keys[at])
+        forecasts = tuple(self.forecasts[index] for index in at.tolist()) if self.forecasts else ()
+        rows, codes, cost, keys = self.rows[at], self.codes[at], self.cost[at], self.keys[at]
+        return replace(self, rows=rows, codes=codes, cost=cost, keys=keys, forecasts=forecasts)
 
 
 def evaluate(

@@ -37,7 +37,7 @@ def is_promised(fix: Fix) -> bool:
     """Whether the pod fits after the fix alone."""
     if fix.later:
         return False
-    if fix.then and fix.then.word in (Word.THEN, Word.NOT_TRIED, Word.ACCEPTS_FULL, Word.ACCEPTS_PERHAPS):
+    if fix.then and fix.then.word in (Word.THEN, Word.ACCEPTS_FULL, Word.ACCEPTS_PERHAPS):
         return False
     return (
         fix.change is not None or fix.said.word in PROMISES or (fix.pod is not None and fix.then is not None)

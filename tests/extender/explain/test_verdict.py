@@ -150,7 +150,7 @@ def test_a_selector_that_only_unsuitable_nodes_meet_is_not_advised() -> None:
 
 def test_a_label_that_no_node_has_is_left_out() -> None:
     found = verdict(selecting(make_pod("new"), accelerator="h100"), make_node("a"))
-    assert found.ways == ("leave out spec.nodeSelector (accelerator=h100): 1 node would accept it",)
+    assert found.ways == ("leave out accelerator=h100 of spec.nodeSelector: 1 node would accept it",)
 
 
 def test_another_resource_of_the_nodes_that_the_rules_allow_is_named() -> None:

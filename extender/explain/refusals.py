@@ -1,0 +1,137 @@
+"""Why nodes reject a pod: by an evaluation, and by what Stowage does not place by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from extender.cluster.other_resources import PODS, Lack
+from extender.cluster.state import State
+from extender.dra.node_search import NoDevices
+from extender.explain.answers import Need, NeedKind, Refusal
+from extender.explain.needs import missing_needs
+from extender.explain.words import ADVICE, Word
+from extender.k8s.objects import Pod
+from extender.protocol.node_names import NodeNames
+from extender.untrusted.limits import KEY, shorten
+from extender.verbs.assignment import assignment_problem
+from extender.verbs.evaluate import Evaluation, Flags, hosts_when_empty
+from extender.verbs.eviction.promising import shortfall
+from packing.fleet.fleet import Fleet
+from packing.model.reasons import Reason
+from packing.model.request import Request
+
+FULL, TOO_SMALL, OTHER = 1, 2, 3
+RANKS: Mapping[str, int] = {
+    Reason.GANG_DOES_NOT_FIT.name: 0,
+    **{
+        reason.name: TOO_SMALL
+        for reason in (
+            *(Reason.GPUS_TOO_SMALL, Reason.TOO_FEW_GPUS, Reason.ISLAND_TOO_SMALL, Reason.NO_FREE_GPUS),
+            *(Reason.FRAGMENTED, Reason.NO_FREE_CPU, Reason.NO_FREE_MEMORY, Reason.TOO_MANY_REPLICAS),
+            *(Reason.PARTS_OF_ONE_GPU, Reason.BELOW_MINIMUM, Reason.SMALL_DEVICES),
+        )
+    },
+    Reason.REPARTITIONING.name: 4,
+    Reason.UNKNOWN_NODE.name: 4,
+    Reason.NO_SUCH_RESOURCE.name: 5,
+}
+"""Rank of each kind of refusal, the most informative first: the gang does not fit (the pod does), nodes are
+``FULL`` or ``TOO_SMALL`` for the request, ``OTHER`` reasons, and last they have no such resource."""
+
+
+def rank(refusal: Refusal) -> tuple[int, int, int]:
+    """Sort key, the most informative refusal first."""
+    small = too_small(refusal)
+    otherwise = TOO_SMALL if refusal.eviction_helps and small else OTHER
+    is_full = refusal.eviction_helps and refusal.can_host
+    return FULL if is_full else RANKS.get(refusal.kind, otherwise), len(small), -refusal.nodes
+
+
+def too_small(refusal: Refusal) -> list[Need]:
+    """Needs that the node cannot meet even without pods, except for devices that it does not have at all."""
+    return [
+        need
+        for need in refusal.lacks
+        if need.total < need.asked and (need.total or need.kind not in (NeedKind.DEVICES, NeedKind.COUNT))
+    ]
+
+
+def by_forecast(evaluation: Evaluation) -> tuple[Flags, Flags, Flags]:
+    """Nodes that fit, nodes that lack devices for the claims, and nodes with unknown devices: (N,) each.
+
+    Nodes that Stowage refuses for any other reason are in none of them.
+    """
+    fits: Flags = evaluation.codes == Reason.FITS
+    if not evaluation.forecasts:
+        return fits, np.zeros_like(fits), np.zeros_like(fits)
+    refused = np.array([forecast.refused for forecast in evaluation.forecasts], bool)
+    known = np.array([not forecast.problem for forecast in evaluation.forecasts], bool)
+    return fits & known & ~refused, fits & refused, fits & ~known & ~refused
+
+
+def refusals_of(state: State, fleet: Fleet, names: NodeNames, evaluation: Evaluation) -> list[Refusal]:
+    """One for each reason."""
+    hosts, refused = hosts_when_empty(state, fleet, evaluation), by_forecast(evaluation)[1]
+    codes = np.flatnonzero(np.bincount(evaluation.codes)).tolist()
+    found = [_refusal(state, fleet, names, evaluation, Reason(code), hosts) for code in codes if code]
+    return [*found, *_by_claims(names, evaluation, refused)] if refused.any() else found
+
+
+def _refusal(
+    state: State, fleet: Fleet, names: NodeNames, evaluation: Evaluation, reason: Reason, hosts: Flags
+) -> Refusal:
+    refused = np.flatnonzero(evaluation.codes == reason)
+    nearest = int(refused[np.argmin(shortfall(fleet, evaluation.rows[refused], evaluation.request))])
+    about_size = reason.eviction_helps or RANKS.get(reason.name) == TOO_SMALL
+    needs = missing_needs(fleet, int(evaluation.rows[nearest]), evaluation.request) if about_size else ()
+    can_host, advice = int(hosts[refused].sum()), ""
+    if can_host or not reason.eviction_helps:
+        advice = advice_on(state, fleet, evaluation.pod, evaluation.request, names[nearest], reason)
+    near, helps = names[nearest], reason.eviction_helps
+    return Refusal(reason.text, refused.size, helps, near, tuple(needs), advice, can_host, reason.name)
+
+
+def _by_claims(names: NodeNames, evaluation: Evaluation, refused: Flags) -> Iterator[Refusal]:
+    problems = [forecast.problem for forecast in evaluation.forecasts]
+    elsewhere = refused & np.array([problem == NoDevices.ELSEWHERE for problem in problems], bool)
+    here = refused & ~elsewhere
+    why = {problems[i] for i in np.flatnonzero(here).tolist()}
+    reason, word = str(Word.NO_DEVICES()), Word.NO_DEVICES
+    if len(why) == 1 and NoDevices.NOTHING_FITS not in why:
+        reason, word = why.pop(), Word.BY_CLAIMS
+    texts = (reason, word, here), (str(Word.CLAIM_ELSEWHERE()), Word.CLAIM_ELSEWHERE, elsewhere)
+    for text, word, where in texts:
+        if count := int(where.sum()):
+            helps, near = word is Word.NO_DEVICES, names[int(where.argmax())]
+            yield Refusal(text, count, helps, near, can_host=count, kind=word.name)
+
+
+def lacking(lacks: Iterable[tuple[str, Lack]]) -> Iterator[Refusal]:
+    """Nodes that have too little of what Stowage does not place by: one for each reason, with the first node
+    as the nearest."""
+    by_reason: dict[str, list[tuple[str, Lack]]] = {}
+    for name, lack in lacks:
+        by_reason.setdefault(lack.reason, []).append((name, lack))
+    for reason, some in by_reason.items():
+        nearest, lack = some[0]
+        kind = NeedKind.COUNT if "/" in lack.name or lack.name == PODS else NeedKind.BYTES
+        need = Need(shorten(lack.name, KEY), lack.asked, lack.left, lack.total, lack.text, kind)
+        can_host, kind_of = sum(lack.asked <= lack.total for _, lack in some), Word.LACKS.name
+        yield Refusal(reason, len(some), True, nearest, (need,), can_host=can_host, kind=kind_of)
+
+
+def advice_on(state: State, fleet: Fleet, pod: Pod, request: Request, node: str, reason: Reason) -> str:
+    """Advice for this node: specific if possible, or else the general advice."""
+    known, problem = "", state.nodes.problems.get(node, "")
+    not_counted = reason is Reason.NO_SUCH_RESOURCE and any(name in problem for name, _ in request.devices)
+    if reason is Reason.UNREADABLE or not_counted:
+        known = problem
+    elif reason is Reason.MISALIGNED and (free := state.numa.free(pod, node)):
+        known = str(Word.FREE_NUMA_ADVICE(free=free, advice=ADVICE[reason]))
+    elif reason is Reason.NO_SUCH_RESOURCE and (spec := fleet.spec_of(node)) and spec.sharing_resource:
+        known = str(Word.ONLY_FRACTIONS(resource=spec.sharing_resource))
+    elif reason is Reason.NO_ASSIGNER and state.binds:
+        known = assignment_problem(state, fleet, pod, request, fleet.rows[node])
+    return known or ADVICE.get(reason, "")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 from bench.monitoring.prometheus import MISSING as PROMETHEUS_MISSING
-from extender.cli.kernel_cache import choose_cache
+from extender.cli.precompile import choose_cache
 from tests.examples import NIGHTLY, USUAL
 
 choose_cache()  # before numba is imported

@@ -11,7 +11,7 @@ import argparse
 import sys
 from functools import partial
 
-from extender.cli.kernel_cache import choose_cache
+from extender.cli.precompile import choose_cache
 
 if __name__ == "__main__":
     choose_cache()  # before the imports that load kernels

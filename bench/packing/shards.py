@@ -14,7 +14,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from extender.cli.kernel_cache import choose_cache
+from extender.cli.precompile import choose_cache
 
 if __name__ == "__main__":
     choose_cache()  # before the imports that load kernels

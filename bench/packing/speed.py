@@ -18,7 +18,7 @@ from typing import cast
 
 import numpy as np
 
-from extender.cli.kernel_cache import choose_cache
+from extender.cli.precompile import choose_cache
 
 if __name__ == "__main__":
     choose_cache()  # before the imports that load kernels

@@ -1,38 +1,49 @@
-"""Compiles kernels into the cache from which later runs load them.
+"""Compiles kernels into a directory from which later runs load them, and chooses that directory.
 
-The service compiles in a child process, which frees the compiler's memory (100 MiB) when it ends; in the
-meantime the service can list the cluster. A command that places many pods compiles one half itself and the
-other in a child. A command that evaluates nodes only once does not wait for the compiler.
+Child processes compile, because the compiler's memory (100 MiB) is freed when they end: one for the service,
+which lists the cluster in the meantime, and two for a command that places many pods. A command that evaluates
+nodes only once does not wait for them.
+
+numba reads the variable ``NUMBA_CACHE_DIR`` when it is imported, so a command calls ``choose_cache`` before
+it imports kernels. numba runs the machine code in this directory, so a default directory that belongs to
+another user is not used.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
+import hashlib
 import logging
 import os
+import platform
 import re
+import shutil
 import subprocess
 import sys
-import threading
+import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from extender.cli.kernel_cache import (
-    VARIABLE,
-    choose_cache,
-    compiled,
-    kernel_modules,
-    not_compiled,
-    sources_key,
-)
+import packing
 from extender.untrusted.terminal import show_line, show_progress
 
+VARIABLE = "NUMBA_CACHE_DIR"
+SHIPPED = Path(sys.prefix) / "kernels"
+"""Compiled kernels that are part of an image. numba needs a writable directory even to read kernels, so they
+are copied into one."""
+KEPT = 8
+"""Directories in the user's cache, one for each installation and each state of the sources: 2 MB each."""
+_SIZE = 4 << 20
+"""Free disk space in bytes that they require."""
+
+_ROOTS = (Path(packing.__path__[0]), Path(__file__).parents[1])
 _POLL = 0.2  # seconds
 _LONGEST = "packing.cost.inventory_kernels"
 """Takes as long to compile as all others that commands need."""
@@ -122,15 +133,31 @@ def _cache() -> Path | None:
 
 
 def _compile(directory: Path, modules: list[str]) -> None:
-    """Compile the longest module in a child, the others here."""
-    here = [name for name in modules if name != _LONGEST]
-    with _shown(directory, modules):
-        if _LONGEST not in modules:
-            main(here)
-            return
-        child = _child([_LONGEST])
-        main(here, ahead=True)
-        _succeeds(child)
+    """Compile in two children, and show the fraction of compiled functions: a bar on a terminal, otherwise a
+    line for each fifth."""
+    parts = ([name for name in modules if (name == _LONGEST) is longest] for longest in (True, False))
+    children = [_child(part) for part in parts if part]
+    expected = sum(map(_functions, modules))
+    there, said = _compiled_functions(directory), -1
+    while any(child.poll() is None for child in children):
+        part = min((_compiled_functions(directory) - there) / expected, 0.99)
+        show_progress(_WHAT, part)
+        if int(part * 5) > said and not sys.stderr.isatty():
+            said = int(part * 5)
+            print(f"{_WHAT}: {part:.0%}", file=sys.stderr, flush=True)
+        time.sleep(_POLL)
+    show_line("")
+    all(map(_succeeds, children))
+
+
+def _compiled_functions(directory: Path) -> int:
+    return sum(1 for _ in directory.glob("*/*.nbi"))
+
+
+def _functions(module: str) -> int:
+    """Number of functions in a module that are compiled."""
+    spec = find_spec(module)
+    return len(_FUNCTION.findall(Path(spec.origin).read_text())) if spec and spec.origin else 0
 
 
 def _child(modules: Sequence[str], *, start_new_session: bool = False) -> subprocess.Popen[bytes]:
@@ -154,53 +181,129 @@ def _succeeds(child: subprocess.Popen[bytes]) -> bool:
     return not code
 
 
-@contextmanager
-def _shown(directory: Path, modules: Sequence[str]) -> Iterator[None]:
-    """Show the fraction of compiled functions: a bar on a terminal, otherwise a line for each fifth."""
-    expected = {module.rpartition(".")[2]: _functions(module) for module in modules}
-    ended = threading.Event()
+def choose_cache(*, lasting: bool = False) -> Path | None:
+    """Set ``NUMBA_CACHE_DIR`` to a directory that is writable for this process, and return it.
 
-    def watch() -> None:
-        said = -1
-        while not ended.wait(_POLL if said >= 0 else 0):
-            found = Counter(file.name.partition(".")[0] for file in directory.glob("*/*.nbi"))
-            done = sum(min(found[name], most) for name, most in expected.items())
-            part = min(done / max(1, sum(expected.values())), 0.99)
-            show_progress(_WHAT, part)
-            if int(part * 5) > said and not sys.stderr.isatty():
-                print(f"{_WHAT}: {part:.0%}", file=sys.stderr, flush=True)
-            said = max(said, int(part * 5))
+    Tries the value set by the user, the user's cache directory (``$XDG_CACHE_HOME`` or ``~/.cache``), and,
+    unless ``lasting``, a temporary directory that is deleted at exit. If all fail, removes the variable and
+    returns None. Copies ``SHIPPED`` kernels into the directory.
+    """
+    given = os.environ.pop(VARIABLE, "")
+    if given and not _is_usable(Path(given)):
+        _log.warning("%s=%s is not writable, so it is not used", VARIABLE, given)
+        given = ""
+    directory = Path(given) if given else _in_user_cache() or (None if lasting else _temporary())
+    if directory is not None:
+        os.environ[VARIABLE] = str(directory)
+        _copy_shipped(directory)
+    return directory
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
+
+def kernel_modules() -> list[str]:
+    """Modules that are compiled on import: by convention their names end in ``kernels``."""
+    names = (
+        ".".join(file.relative_to(root.parent).with_suffix("").parts)
+        for root in _ROOTS
+        for file in root.rglob("*kernels.py")
+    )
+    return sorted(names)
+
+
+def not_compiled(directory: Path, modules: Iterable[str]) -> list[str]:
+    """Those of the modules that are missing in a cache."""
+    key = sources_key()
+    return [module for module in modules if not _marker(directory, key, module).exists()]
+
+
+def compiled(directory: Path, module: str, key: str) -> None:
+    """Record that a cache has a module. ``key``: ``sources_key`` before the module was compiled."""
+    _marker(directory, key, module).touch()
+
+
+def _marker(directory: Path, key: str, module: str) -> Path:
+    return directory / f"{key}.{module}"
+
+
+def sources_key() -> str:
+    """Key of compiled kernels. It changes with the sources, their path, numba, Python and the processor in
+    ``NUMBA_CPU_NAME``.
+
+    numba itself compares the processor, and the path and content of a kernel's own file, but not of its
+    imports.
+    """
+    machine = (platform.machine(), os.environ.get("NUMBA_CPU_NAME", ""))
+    digest = hashlib.sha256(repr((version("numba"), platform.python_version(), machine)).encode())
+    for file in sorted([*_ROOTS[0].rglob("*.py"), *_ROOTS[1].rglob("*kernels.py")]):
+        digest.update(repr((str(file), file.read_bytes())).encode())
+    return digest.hexdigest()[:16]
+
+
+def _copy_shipped(directory: Path) -> None:
+    if not SHIPPED.is_dir():  # the code below reads all sources
+        return
+    modules, key = kernel_modules(), sources_key()
+    if not not_compiled(directory, modules) or not_compiled(SHIPPED, modules):
+        return
     try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        show_line("")
+        for source in filter(Path.is_dir, SHIPPED.iterdir()):  # the directory itself may belong to root
+            shutil.copytree(source, directory / source.name, dirs_exist_ok=True)
+        for module in modules:
+            compiled(directory, module, key)
+    except OSError as error:  # kernels are compiled instead
+        _log.warning("the compiled kernels in %s cannot be copied to %s: %s", SHIPPED, directory, error)
+        for source in SHIPPED.iterdir():  # partial files would be unreadable
+            shutil.rmtree(directory / source.name, ignore_errors=True)
 
 
-def _functions(module: str) -> int:
-    """Number of functions in a module that are compiled."""
-    spec = find_spec(module)
-    return len(_FUNCTION.findall(Path(spec.origin).read_text())) if spec and spec.origin else 0
+def _in_user_cache() -> Path | None:
+    try:
+        configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        base = configured if configured.is_absolute() else Path.home() / ".cache"
+    except RuntimeError:  # there is no home directory
+        return None
+    directory = base / "stowage" / "kernels" / sources_key()
+    if not _is_usable(directory) or directory.stat().st_uid != os.geteuid():
+        return None
+    os.utime(directory)  # _remove_oldest sorts by this time
+    _remove_oldest(directory.parent)
+    return directory
 
 
-def main(modules: Sequence[str], *, ahead: bool = False) -> None:
-    """Compile these modules by importing them; ``ahead``: first a quarter of the longest module."""
+def _temporary() -> Path | None:
+    try:
+        directory = Path(tempfile.mkdtemp(prefix="stowage-kernels-"))
+    except OSError:
+        return None
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory if _is_usable(directory) else None
+
+
+def _is_usable(directory: Path) -> bool:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(bytes(_SIZE))
+            return True
+    except OSError:
+        return False
+
+
+def _remove_oldest(parent: Path) -> None:
+    try:
+        by_use = sorted(parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    except OSError:  # another process removes the same ones
+        return
+    for old in by_use[KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def main(modules: Sequence[str]) -> None:
+    """Compile these modules by importing them."""
     directory, key = Path(os.environ[VARIABLE]), sources_key()  # before the sources are read
     gc.disable()  # collection would take a quarter of the time
-    try:
-        if ahead:
-            from packing.cost.island_kernels import compile_ahead
-
-            compile_ahead()
-        for name in modules:
-            import_module(name)
-            compiled(directory, name, key)
-    finally:
-        gc.enable()
+    for name in modules:
+        import_module(name)
+        compiled(directory, name, key)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ compiled into the kernel of ``inventory_kernels``; after an edit here, clear its
 
 import numpy as np
 
-from packing.cost.kernel_args import APART, PEER_SLOTS, PEERS, MixTypes, Nodes, RequestArgs, SlotCounts
+from packing.cost.kernel_args import APART, PEER_SLOTS, PEERS
 from packing.cost.node_kernels import ELIGIBLE, FREE, GROUP, TAKES, UNTOUCHED, tightest_gpus
 from packing.fleet.arrays import MIXED_GROUPS, NVLINK_UNKNOWN, ONE_ISLAND, SEVERAL_GROUPS
-from packing.jit import F4, F8, I8, inlined, record_type, write
+from packing.jit import inlined
 
 _WHOLE = np.float32(0.999)
 
@@ -208,13 +208,3 @@ def islands_cost(n, nodes, chosen, request, types, counts, prices, limits, gpu):
         taken = chosen if chosen != 0 else next_gpus(gpu, whole)
         cost += PEER_SLOTS * _correction(n, taken, types, counts, prices, limits, gpu)
     return cost
-
-
-def compile_ahead() -> None:
-    """Compile these functions of ``inventory_kernels`` into the cache, for a process that compiles the
-    rest."""
-    nodes, request, types, counts = map(record_type, (Nodes, RequestArgs, MixTypes, SlotCounts))
-    by_type, gpu = write(F4, 1), write(F4, 2)
-    costs = I8, nodes, I8, request, types, counts, by_type, by_type, gpu
-    for part, arguments in ((islands_cost, costs), (tie_break, (I8, nodes, I8, F8, request, gpu))):
-        part.compile(arguments)  # type: ignore[attr-defined]

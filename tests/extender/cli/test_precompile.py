@@ -16,8 +16,7 @@ import pytest
 
 from extender.cli import main as cli
 from extender.cli import precompile
-from extender.cli.kernel_cache import kernel_modules, not_compiled
-from extender.cli.precompile import loading_kernels, prepare_kernels
+from extender.cli.precompile import kernel_modules, loading_kernels, not_compiled, prepare_kernels
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from extender.cli import kernel_cache
-from extender.cli.kernel_cache import (
+from extender.cli import precompile
+from extender.cli.precompile import (
     KEPT,
     choose_cache,
     compiled,
@@ -90,7 +90,7 @@ def test_a_cache_of_another_user_is_not_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache_home: Path
 ) -> None:
     """numba would run the machine code that it finds there."""
-    monkeypatch.setattr(kernel_cache.os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(precompile.os, "geteuid", lambda: os.getuid() + 1)
     directory = choose_cache()
     assert directory is not None
     assert directory.parent == tmp_path / "tmp"
@@ -121,7 +121,7 @@ def test_the_key_changes_with_the_sources_and_with_numba(
     for directory in sources:
         directory.mkdir()
         (directory / "some_kernels.py").write_text("a")
-    monkeypatch.setattr(kernel_cache, "_ROOTS", sources)
+    monkeypatch.setattr(precompile, "_ROOTS", sources)
     keys = [sources_key(), sources_key()]
     assert keys[0] == keys[1]
     for directory in sources:
@@ -129,7 +129,7 @@ def test_the_key_changes_with_the_sources_and_with_numba(
         keys.append(sources_key())
     (sources[0] / "imported_by_kernels.py").touch()
     keys.append(sources_key())
-    monkeypatch.setattr(kernel_cache, "version", lambda name: "another")
+    monkeypatch.setattr(precompile, "version", lambda name: "another")
     keys.append(sources_key())
     monkeypatch.setenv("NUMBA_CPU_NAME", "another")
     keys.append(sources_key())
@@ -140,7 +140,7 @@ def test_the_key_does_not_depend_on_file_times(monkeypatch: pytest.MonkeyPatch, 
     """The layers of an image round them to seconds."""
     kernels = tmp_path / "some_kernels.py"
     kernels.write_text("a")
-    monkeypatch.setattr(kernel_cache, "_ROOTS", (tmp_path, tmp_path))
+    monkeypatch.setattr(precompile, "_ROOTS", (tmp_path, tmp_path))
     key = sources_key()
     os.utime(kernels, (1, 1))
     assert sources_key() == key
@@ -154,7 +154,7 @@ def shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (directory / "packing" / "some_kernels.nbi").write_text("compiled")
     for module in kernel_modules():
         compiled(directory, module, sources_key())
-    monkeypatch.setattr(kernel_cache, "SHIPPED", directory)
+    monkeypatch.setattr(precompile, "SHIPPED", directory)
     return directory
 
 
@@ -174,7 +174,7 @@ def test_kernels_are_copied_once(shipped: Path) -> None:
 
 
 def test_kernels_of_other_sources_are_not_copied(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_cache, "version", lambda name: "another")
+    monkeypatch.setattr(precompile, "version", lambda name: "another")
     directory = choose_cache()
     assert directory is not None
     assert list(directory.iterdir()) == []
@@ -183,7 +183,7 @@ def test_kernels_of_other_sources_are_not_copied(shipped: Path, monkeypatch: pyt
 def test_kernels_that_cannot_be_copied_are_compiled(
     shipped: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(kernel_cache.shutil, "copytree", lambda *_, **__: os.stat("/missing"))
+    monkeypatch.setattr(precompile.shutil, "copytree", lambda *_, **__: os.stat("/missing"))
     directory = choose_cache()
     assert directory is not None
     assert not_compiled(directory, kernel_modules()) == kernel_modules()
@@ -194,7 +194,7 @@ def test_every_module_with_kernels_is_known() -> None:
     found = kernel_modules()
     assert "extender.protocol.node_name_kernels" in found
     assert "packing.fleet.feasibility_kernels" in found
-    root = Path(kernel_cache.__file__).parents[2]
+    root = Path(precompile.__file__).parents[2]
     with_kernels = {
         path.relative_to(root).with_suffix("").as_posix().replace("/", ".")
         for package in ("packing", "extender")

@@ -1,8 +1,7 @@
-"""Parses requests of kube-scheduler (``extender/v1``) and encodes replies.
+"""Parses requests of kube-scheduler (``messages.py``) and encodes replies.
 
-The Go types have no JSON tags (kube-scheduler, ``extender/v1/types.go``), so keys are the capitalized Go
-names. Pods and nodes in a message are ordinary camelCase objects. Replies contain all fields, with ``null``
-for unused ones.
+Pods and nodes in a message are ordinary camelCase objects. Replies contain all fields, with ``null`` for
+unused ones.
 
 Only the parts of a message that the verbs read are decoded: 60 MiB of JSON may contain millions of other
 values.
@@ -21,11 +20,22 @@ from msgspec import Meta, Raw, Struct
 from msgspec.json import encode
 
 from extender.k8s.objects import Pod
-from extender.protocol.messages import BadMessage, decode_message, decode_pod, filter_error
+from extender.protocol.messages import (
+    BadMessage,
+    ExtenderArgs,
+    ExtenderBindingArgs,
+    ExtenderPreemptionArgs,
+    ExtenderPreemptionResult,
+    MetaPod,
+    MetaVictims,
+    Victims,
+    decode_message,
+    decode_pod,
+    filter_error,
+)
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
 from extender.untrusted.limits import KEY, MESSAGE_NAMES, MESSAGE_POD, MESSAGE_VICTIMS, NODE_VICTIMS
 
-_Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KEY)]
 _NULL = Raw(b"null")
 _T = TypeVar("_T")
 
@@ -57,30 +67,6 @@ class _Nodes(Struct):
 
 class _WholeNodes(Struct):
     items: list[Raw] | None = None
-
-
-class _FilterMessage(Struct):
-    Pod: Raw = _NULL
-    NodeNames: Raw = _NULL
-    Nodes: Raw = _NULL
-
-
-class _MetaPod(Struct, gc=False):
-    UID: str
-
-
-class _Victims(Struct):
-    Pods: Raw = _NULL
-    NumPDBViolations: int = 0
-
-
-_VictimsByNode: TypeAlias = dict[str, _Victims | None]
-
-
-class _PreemptMessage(Struct):
-    Pod: Raw = _NULL
-    NodeNameToMetaVictims: _VictimsByNode | None = None
-    NodeNameToVictims: _VictimsByNode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +119,6 @@ class PreemptResult:
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
 
 
-class BindArgs(
-    Struct,
-    frozen=True,
-    rename={"name": "PodName", "namespace": "PodNamespace", "uid": "PodUID", "node": "Node"},
-):
-    """The pod and its node."""
-
-    name: _Name
-    namespace: _Name
-    uid: _Name
-    node: _Name
-
-
 Watched: TypeAlias = Callable[[str], Pod | None]
 """Maps a UID to the pod as observed by the watch, None if it has not been observed."""
 
@@ -155,7 +128,7 @@ def parse_filter(body: bytes, watched: Watched = lambda uid: None) -> FilterArgs
     names, head, rest = _split_names(body)
     if names is not None and (known := watched_pod(rest, watched)) is not None:
         return FilterArgs(known, names, head=head)
-    message = decode_message(rest, _FilterMessage)
+    message = decode_message(rest, ExtenderArgs)
     pod = _pod(message.Pod)
     if names is not None:
         return FilterArgs(pod, names, head=head)
@@ -225,7 +198,7 @@ def has_names(body: bytes, head: bytes, names: NodeNames) -> bool:
 
 def parse_preempt(body: bytes) -> PreemptArgs:
     """Arguments of preempt, with victims in either form. Raises ``BadMessage``."""
-    message = decode_message(body, _PreemptMessage)
+    message = decode_message(body, ExtenderPreemptionArgs)
     found = _candidates(message.NodeNameToMetaVictims or {}, _uids)
     found |= _candidates(message.NodeNameToVictims or {}, _uids_of_whole_pods)
     if len(found) > MESSAGE_NAMES or any(len(node) > KEY for node in found):
@@ -235,7 +208,9 @@ def parse_preempt(body: bytes) -> PreemptArgs:
     return PreemptArgs(_pod(message.Pod), found)
 
 
-def _candidates(by_node: _VictimsByNode, uids_of: Callable[[bytes], list[str]]) -> dict[str, Candidate]:
+def _candidates(
+    by_node: Mapping[str, Victims | None], uids_of: Callable[[bytes], list[str]]
+) -> dict[str, Candidate]:
     return {
         node: Candidate(uids_of(bytes(victims.Pods)), victims.NumPDBViolations) if victims else Candidate([])
         for node, victims in by_node.items()
@@ -243,7 +218,7 @@ def _candidates(by_node: _VictimsByNode, uids_of: Callable[[bytes], list[str]]) 
 
 
 def _uids(pods: bytes) -> list[str]:
-    return [pod.UID for pod in _victims(pods, b'"UID"', list[_MetaPod])]
+    return [pod.UID for pod in _victims(pods, b'"UID"', list[MetaPod])]
 
 
 def _uids_of_whole_pods(pods: bytes) -> list[str]:
@@ -257,9 +232,9 @@ def _victims(pods: bytes, key: bytes, kind: type[list[_T]]) -> list[_T]:
     return decode_message(pods, kind) if pods != b"null" else []
 
 
-def parse_bind(body: bytes) -> BindArgs:
+def parse_bind(body: bytes) -> ExtenderBindingArgs:
     """Arguments of bind, none of them empty. Raises ``BadMessage``."""
-    return decode_message(body, BindArgs)
+    return decode_message(body, ExtenderBindingArgs)
 
 
 def encode_filter(result: FilterResult, nodes: Sequence[Raw] | None = None) -> bytes:
@@ -290,17 +265,13 @@ def encode_priorities(names: NodeNames, scores: Bytes) -> bytes:
 def encode_preempt(result: PreemptResult) -> bytes:
     """A preempt reply, with victims in the short form."""
     victims = {
-        name: {"Pods": [{"UID": uid} for uid in kept.victims], "NumPDBViolations": kept.pdb_violations}
+        name: MetaVictims([*map(MetaPod, kept.victims)], kept.pdb_violations)
         for name, kept in result.candidates.items()
     }
-    return _dump({"NodeNameToMetaVictims": victims})
+    return encode(ExtenderPreemptionResult(victims))
 
 
 def _reasons(refused: Mapping[str, NodeNames]) -> bytes:
     """A JSON object from node name to reason."""
-    members = [names.interleave((b'":%b,"' % _dump(reason),)) for reason, names in refused.items() if names]
+    members = [names.interleave((b'":%b,"' % encode(reason),)) for reason, names in refused.items() if names]
     return b'{"' + b"".join(members)[:-2] + b"}" if members else b"null"
-
-
-def _dump(value: object) -> bytes:
-    return encode(value)

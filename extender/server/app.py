@@ -13,18 +13,18 @@ import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from msgspec.json import schema_components
 from pydantic_core import to_json
 
 from extender.background import with_turns
 from extender.k8s.objects import REQUIRED_KINDS
 from extender.logs import level_of, set_level
-from extender.protocol.shapes import SHAPES
+from extender.protocol.messages import MESSAGES
 from extender.server.body import BodyBudget, BodyRefused
 from extender.server.guard import Guard
 from extender.server.metrics import CONTENT_TYPE
@@ -60,16 +60,17 @@ Listed = Annotated[int, Query(ge=0, le=DECISIONS_LISTED)]
 Problems = Annotated[int, Query(ge=0, le=PROBLEMS_LISTED)]
 
 
+_OF_VERBS, _SCHEMAS = schema_components(
+    chain.from_iterable(MESSAGES.values()), ref_template="#/components/schemas/{name}"
+)
+
+
 class _App(FastAPI):
-    """An application whose ``/openapi.json`` also has the schemas of the bodies that the verbs parse."""
+    """An application whose ``/openapi.json`` also has the messages of the verbs."""
 
     def openapi(self) -> dict[str, Any]:
         schema = super().openapi()
-        bodies: list[tuple[type[BaseModel], JsonSchemaMode]] = [
-            (args, "validation") for args, _ in SHAPES.values()
-        ]
-        _, more = models_json_schema(bodies, ref_template="#/components/schemas/{model}")
-        schema["components"]["schemas"].update(more["$defs"])
+        schema["components"]["schemas"] |= _SCHEMAS
         return schema
 
 
@@ -123,12 +124,13 @@ def create_app(
 
 def _add_verb(app: FastAPI, endpoint: VerbEndpoint) -> str:
     """Add the route of a verb. Returns its path."""
-    verb, shapes = endpoint.verb, SHAPES.get(endpoint.verb)
-    path, more = f"/scheduler/{verb}" if shapes else f"/{verb}", dict[str, Any]()
-    if shapes is not None:
-        schema = {"$ref": f"#/components/schemas/{shapes[0].__name__}"}
-        body = {"required": True, "content": {"application/json": {"schema": schema}}}
-        more = {"openapi_extra": {"requestBody": body}, "responses": {200: {"model": shapes[1]}}}
+    verb, more = endpoint.verb, dict[str, Any]()
+    path = f"/scheduler/{verb}" if verb in MESSAGES else f"/{verb}"
+    if verb in MESSAGES:
+        number = 2 * list(MESSAGES).index(verb)
+        args, result = ({"application/json": {"schema": schema}} for schema in _OF_VERBS[number : number + 2])
+        more["openapi_extra"] = {"requestBody": {"required": True, "content": args}}
+        more["responses"] = {200: {"content": result}}
     app.add_api_route(path, endpoint, methods=["POST"], name=verb, **more)
     return path
 

@@ -24,7 +24,7 @@ from extender.cluster.assumed_pods import AssumedPod
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
-from extender.protocol.codec import BindArgs
+from extender.protocol.messages import ExtenderBindingArgs
 from extender.settings import Settings
 from extender.source.errors import BindConflict, BindError, Unreachable
 from extender.source.interface import Source
@@ -106,7 +106,7 @@ class Binder:
         self._node_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._takeover = Takeover()
 
-    async def bind(self, pod: Pod | None, args: BindArgs) -> str:
+    async def bind(self, pod: Pod | None, args: ExtenderBindingArgs) -> str:
         """Bind the pod; "" means success, otherwise the reason. Binding again to the same node succeeds."""
         asked_at = time.monotonic()
         self._takeover.asked(asked_at)

@@ -6,11 +6,10 @@ import json
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
-from pydantic import TypeAdapter
 
-from extender.protocol.messages import VERBS
-from extender.protocol.shapes import SHAPES
+from extender.protocol.messages import MESSAGES, VERBS
 from extender.server.app import create_app
 from extender.server.service import Service
 from extender.settings import Settings
@@ -102,7 +101,7 @@ async def test_replies_have_the_shapes_that_openapi_gives(start: Start) -> None:
         "bind": {"PodName": "urgent", "PodNamespace": "default", "PodUID": "u", "Node": "a"},
     }
     for verb, message in messages.items():
-        TypeAdapter(SHAPES[verb][0]).validate_python(message)
+        msgspec.json.decode(json.dumps(message), type=MESSAGES[verb][0])
         reply = await stowage.post(verb, message)
         assert reply.status_code == 200
-        TypeAdapter(SHAPES[verb][1]).validate_json(json.dumps(reply.json()), strict=True)
+        msgspec.json.decode(reply.content, type=MESSAGES[verb][1])

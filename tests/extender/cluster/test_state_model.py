@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from extender.cluster.assumed_pods import TIME_TO_LIVE
 from extender.cluster.state import State
 from extender.k8s.objects import Container, Deleted, Event, Pod, PodSpec, Upserted
-from extender.protocol.codec import BindArgs
+from extender.protocol.messages import ExtenderBindingArgs
 from extender.settings import Settings
 from extender.source.errors import BindError, Unreachable
 from extender.verbs.bind import Binder, expire_assumed
@@ -223,7 +223,7 @@ class StateModel(RuleBasedStateMachine):
             pod = self.truth.pods.get(f"d/{name}")  # kube-scheduler may know it before Stowage does
             if pod and pod.uid not in self.bound_with:  # else it has been bound for long
                 known = self.state.pods.by_uid(pod.uid) or replace(self.as_bound(pod), node_name="")
-                args = BindArgs(pod.namespace, pod.name, pod.uid, node)
+                args = ExtenderBindingArgs(pod.namespace, pod.name, pod.uid, node)
                 self.binds.append(self.loop().create_task(self.binder.bind(known, args)))
         self.turn()
 

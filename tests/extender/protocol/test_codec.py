@@ -85,7 +85,7 @@ def test_victims_are_read_in_either_form() -> None:
 
 
 def test_bind_arguments() -> None:
-    assert wire.parse_bind(dump(BIND)) == wire.BindArgs("train", "team", "u1", "node-1")
+    assert wire.parse_bind(dump(BIND)) == wire.ExtenderBindingArgs("train", "team", "u1", "node-1")
 
 
 def test_missing_fields_are_null() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from extender.cluster.state import State
 from extender.k8s.objects import Node, Pod, Upserted
-from extender.protocol.codec import BindArgs
+from extender.protocol.messages import ExtenderBindingArgs
 from extender.settings import Settings
 from extender.source.errors import BindError, Unreachable
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -72,7 +72,7 @@ class Cluster:
         self.binder = Binder(self.state, self.api, Settings(bind=True))
 
     async def bind(self, pod: Pod, node: str) -> str:
-        return await self.binder.bind(pod, BindArgs(pod.name, pod.namespace, pod.uid, node))
+        return await self.binder.bind(pod, ExtenderBindingArgs(pod.name, pod.namespace, pod.uid, node))
 
     def tell(self, *keys: str) -> None:
         """The watch shows these pods as they are."""

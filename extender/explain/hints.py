@@ -37,7 +37,6 @@ from extender.explain.fixes import Finding, Fix, Rank
 from extender.explain.words import GATES, Said, Word
 from extender.inventory.mig_layouts import placement_on
 from extender.inventory.node_inventory import STOWAGE_SHARING
-from extender.k8s.affinity import OPERATORS
 from extender.k8s.manifest import is_extended
 from extender.k8s.objects import Container, Node, Pod
 from extender.k8s.quantity import QuantityError, exact, whole
@@ -204,17 +203,7 @@ def _units(pod: Pod) -> Iterator[Finding]:
 
 def admission_problem(pod: Pod) -> Said | None:
     """Why the API server would reject the pod, None for no known reason."""
-    problems = (problem for container in pod.spec.all_containers for problem in _problems(container))
-    return next(chain(problems, _unknown_operators(pod)), None)
-
-
-def _unknown_operators(pod: Pod) -> Iterator[Said]:
-    for term in pod.scheduling_constraints.node_affinity or ():
-        for requirement in (*term.labels, *term.fields):
-            if (operator := requirement.operator) not in OPERATORS:
-                known = {name.lower(): name for name in OPERATORS}
-                near = known.get(shorten(operator, KEY).lower()) or nearest_name(operator, OPERATORS)
-                yield Word.NO_OPERATOR(operator=quoted(operator), meant=meant(near))
+    return next((problem for c in pod.spec.all_containers for problem in _problems(c)), None)
 
 
 def _problems(container: Container) -> Iterator[Said]:

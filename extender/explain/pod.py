@@ -47,8 +47,8 @@ from extender.k8s.objects import Pod, Unchecked
 from extender.protocol.node_names import Bytes, NodeNames
 from extender.queues.gang_words import GANG, GANG_MIN, words_of
 from extender.settings import Settings
-from extender.source.workloads import CONTAINER_FIELDS, Template
-from extender.untrusted.limits import GANG_READ, KEY, LISTED_NAMES, quoted, shorten
+from extender.source.workloads import Template
+from extender.untrusted.limits import GANG_READ, KEY, LISTED_NAMES, shorten
 from extender.untrusted.visible import listed, many
 from extender.verbs.evaluate import Evaluation, codes_for, evaluate, fitting_scores, form_on
 from extender.verbs.gang_fit import Supposed, gang_would_fit, wants_dra, with_gang_check
@@ -107,17 +107,31 @@ def explain_template(
     new = [copy for copy in islice(copies, GANG_READ) if copy.key not in state.pods]
     with state.gangs.supposing(new):
         found = explain(state, pod, candidates, now, settings)
-        if (field := template.unknown_field) and (near := nearest_name(field, CONTAINER_FIELDS)):
-            said = Word.UNKNOWN_FIELD(field=quoted(field), meant=meant(near))
+        if found.error:
+            return found
+        if said := _mistake_of(template, Word.REJECTED):
             verdict = Finding(said, Rank.NODES).verdict()
             return replace(found, error=str(said), fits=0, best=(), verdict=verdict, plain=False)
+        if said := _mistake_of(template, Word.REJECTED_EXCERPT):
+            found = _with_hint(found, Finding(said))
         if not found.fits:
             return found
         together, all_fit = _together(state, state.admission.as_created(pod)[0], template.copies)
         if together is None:
             return replace(found, plain=found.plain and all_fit)
-        texts, kinds = (together.text, *found.hints), (together.said.word.name, *found.hint_kinds)
-        return replace(found, hints=texts, hint_kinds=kinds, plain=found.plain and all_fit)
+        return replace(_with_hint(found, together), plain=found.plain and all_fit)
+
+
+def _with_hint(found: Explanation, first: Finding) -> Explanation:
+    texts, kinds = (first.text, *found.hints), (first.said.word.name, *found.hint_kinds)
+    return replace(found, hints=texts, hint_kinds=kinds)
+
+
+def _mistake_of(template: Template, word: Word) -> Said | None:
+    """Why the API server would reject the template, or an excerpt of it if that is the ``word``."""
+    wanted = (m for m in template.mistakes if m.excerpt == (word is Word.REJECTED_EXCERPT))
+    near = ((mistake, nearest_name(mistake.wrong, mistake.known)) for mistake in wanted)
+    return next((word(why=f"{m.text}{meant(name)}") for m, name in near if name or m.certain), None)
 
 
 def _together(state: State, pod: Pod, copies: int) -> tuple[Finding | None, bool]:

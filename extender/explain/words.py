@@ -59,9 +59,6 @@ class Word(Enum):
         "the API server rejects it: the request of {name} is {request}, its limit {limit}; both must be equal"
     )
 
-    NO_OPERATOR = "the API server rejects it: {operator} is not an operator of node affinity{meant}"
-    UNKNOWN_FIELD = "the API server rejects it: {field} is no field of a container{meant}"
-
     # Mistakes in requests and rules
     NOT_OFFERED = "No node offers {name}"
     OFFERED_INSTEAD = "Did you mean {near}?{offered}"
@@ -123,6 +120,7 @@ class Word(Enum):
     NO_DRY_RUN = "Without a server-side dry run, by the defaults that are known: {why}"
     OVER_QUOTA = "the API server rejects it: ResourceQuota {quota}: {used} of {hard} {name} are used"
     REJECTED = "the API server rejects it: {why}"
+    REJECTED_EXCERPT = "The API server rejects the manifest as it is written here: {why}"
     ADDED = "On creation, the API server adds {what}"
     SHARE_INSTEAD = (
         "On {node} it is allocated {share}; whole GPUs are free elsewhere. For a whole GPU set {annotation}"

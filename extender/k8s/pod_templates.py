@@ -91,3 +91,10 @@ def as_text(value: object) -> str:
 
 def as_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def parts_of(value: object) -> Iterator[object]:
+    """The value and everything in it."""
+    yield value
+    for part in value.values() if isinstance(value, dict) else as_list(value):
+        yield from parts_of(part)

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from extender.k8s.pod_templates import as_list, as_map, as_text, pod_templates
+from extender.k8s.pod_templates import as_list, as_map, as_text, parts_of, pod_templates
 from extender.source.rest import NO_ANSWER, Refused, RestClient
 from extender.source.workloads import merged
 from extender.untrusted.limits import DRY_RUN_SECONDS, SNAPSHOT_OBJECT, shorten
@@ -60,7 +60,7 @@ def _complete(server: _ApiServer, obj: dict[str, Any]) -> Iterator[Outcome]:
     mounted: list[object] = [
         {"name": as_map(as_map(claim).get("metadata")).get("name"), "emptyDir": {}} for claim in claims
     ]
-    parts = {id(part) for part in _parts(obj)}
+    parts = {id(part) for part in parts_of(obj)}
     for _, template, _ in pod_templates(obj, (), 1):
         if id(template) not in parts:
             yield Outcome(unknown="its pods are not made from a pod template")
@@ -70,13 +70,6 @@ def _complete(server: _ApiServer, obj: dict[str, Any]) -> Iterator[Outcome]:
         of_pod = {"name": metadata.get("name"), "namespace": metadata.get("namespace")}
         of_pod["ownerReferences"] = [owner | {"controller": True}]
         yield server.complete(template, "v1", "Pod", {**as_map(template.get("metadata")), **of_pod})[1]
-
-
-def _parts(value: object) -> Iterator[object]:
-    """The value and everything in it."""
-    yield value
-    for part in value.values() if isinstance(value, dict) else as_list(value):
-        yield from _parts(part)
 
 
 class _ApiServer:

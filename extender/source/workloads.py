@@ -7,6 +7,7 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 from extender.k8s.job_kinds import JOB_KINDS
@@ -15,9 +16,10 @@ from extender.k8s.objects import Event, Node, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.k8s.pod_templates import as_map, as_text, count_of, pod_templates
 from extender.k8s.resource_claims import DeviceClaim, ResourceClaimTemplate, ResourceClaimTemplateManifest
+from extender.k8s.validation import Mistake, mistakes
 from extender.source.errors import Unavailable
 from extender.source.object_texts import Broken, documents, objects_of_manifest
-from extender.untrusted.limits import KEY, YAML_NODES, quoted, shorten
+from extender.untrusted.limits import KEY, LISTED_NAMES, YAML_NODES, quoted, shorten
 
 SUSPENDED = "spec.suspend: true"
 """Added to the gates of a pod whose workload is suspended."""
@@ -25,18 +27,6 @@ _RAY_CLUSTERS = ("rayClusterSpec", "rayClusterConfig")
 """Fields of a RayJob and a RayService with a RayCluster's spec."""
 _KUEUE_QUEUE, _KUEUE_GATE = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/admission"
 """Kueue holds objects with this label until admission (kubernetes-sigs/kueue, pkg/controller/constants)."""
-
-
-CONTAINER_FIELDS = frozenset(
-    {
-        *("args", "command", "env", "envFrom", "image", "imagePullPolicy", "lifecycle", "livenessProbe"),
-        *("name", "ports", "readinessProbe", "resizePolicy", "resources", "restartPolicy"),
-        *("restartPolicyRules", "securityContext", "startupProbe", "stdin", "stdinOnce", "tty"),
-        *("terminationMessagePath", "terminationMessagePolicy", "volumeDevices", "volumeMounts"),
-        "workingDir",
-    }
-)
-"""Fields of a Container (k8s.io/api core/v1, v1.37)."""
 _BETWEEN = {"deployment": "replicaset", "cronjob": "job"}
 """Kinds whose pods belong to intermediate objects, whose names begin with the name of their owner."""
 
@@ -44,13 +34,13 @@ _BETWEEN = {"deployment": "replicaset", "cronjob": "job"}
 class Template(NamedTuple):
     """A pod, and the workload that creates ``copies`` of it ("Job train"; "" for a bare pod).
     ``together``: number of pods of all its templates that must start together, 0 if not specified.
-    ``unknown_field``: of a container, which the API server would reject; "" for none."""
+    ``mistakes``: why the API server would reject the object."""
 
     pod: Pod
     workload: str = ""
     copies: int = 1
     together: int = 0
-    unknown_field: str = ""
+    mistakes: tuple[Mistake, ...] = ()
 
 
 def parse_pod(text: str, name: str) -> Pod:
@@ -150,8 +140,9 @@ def _of_object(obj: dict[str, Any], file: str) -> Iterator[Template]:
     metadata = as_map(obj.get("metadata"))
     kind = as_text(obj.get("kind"))
     name = as_text(metadata.get("name")) or as_text(metadata.get("generateName"))
+    wrong = tuple(islice(mistakes(obj), LISTED_NAMES))
     if kind == "Pod":
-        yield Template(_held(_pod(obj, file), obj), unknown_field=_unknown_field(as_map(obj.get("spec"))))
+        yield Template(_held(_pod(obj, file), obj), mistakes=wrong)
         return
     templates = [*pod_templates(obj, (), 1)]
     templates = [template for template in templates if template[-1]] or templates  # no roles with 0 replicas
@@ -165,15 +156,7 @@ def _of_object(obj: dict[str, Any], file: str) -> Iterator[Template]:
         pod = _pod({"metadata": named, "spec": template["spec"]}, file)
         workload = " ".join(filter(None, (kind, name, part)))
         together = _together(obj, *path[-1:])
-        unknown = _unknown_field(as_map(template["spec"]))
-        yield Template(_held(pod, obj), shorten(workload, KEY), max(count, 1), together, unknown)
-
-
-def _unknown_field(spec: dict[str, Any]) -> str:
-    """The first field of a container that Kubernetes does not have, "" for none."""
-    containers = spec.get("containers")
-    fields = (key for c in (containers if isinstance(containers, list) else ()) for key in as_map(c))
-    return next((shorten(key, KEY) for key in fields if key not in CONTAINER_FIELDS), "")
+        yield Template(_held(pod, obj), shorten(workload, KEY), max(count, 1), together, wrong)
 
 
 def _held(pod: Pod, obj: dict[str, Any]) -> Pod:

@@ -81,6 +81,31 @@ RIGHT: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
         (),
     ),
     (
+        "onprem-toleration-operator",
+        "onprem",
+        ("rejects it: spec.tolerations[0].operator 'exists' is not supported (did you mean Exists?)",),
+        ("It fits on",),
+    ),
+    (
+        "gke-field-typo",
+        "gke",
+        ("'nodeSelectors' is no field of spec.template.spec (did you mean",),
+        ("It fits",),
+    ),
+    ("gke-field-elsewhere", "gke", ("is no field of spec: it belongs to the pod's spec",), ("It fits on",)),
+    (
+        "onprem-dra-unknown-claim",
+        "onprem",
+        ("rejects it: 'gpus' is not among the resourceClaims of the pod (did you mean gpu?)",),
+        ("It fits on",),
+    ),
+    (
+        "onprem-job-restarts",
+        "onprem",
+        ("It fits on 5 of 12 nodes", "spec.template.spec.restartPolicy must be OnFailure or Never"),
+        (),
+    ),
+    (
         "onprem-dra-template-typo",
         "onprem",
         ("no ResourceClaimTemplate 'two-gpu'", "(did you mean two-gpus?)"),

@@ -11,6 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.rejected import ACCEPTED, REJECTED
+
 from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
@@ -126,6 +128,24 @@ def test_what_the_api_server_rejects_is_the_reason_in_its_words(
     assert "cannot run on any node: the API server rejects it: " in said
     assert reason in said
     assert ASKED in said
+
+
+@pytest.mark.parametrize(
+    ("manifest", "is_accepted"),
+    [*((manifest, False) for manifest, _ in REJECTED), *((manifest, True) for manifest in ACCEPTED)],
+)
+def test_what_is_known_to_be_a_mistake_is_one_for_the_api_server(
+    api: Api, manifest: Object, is_accepted: bool
+) -> None:
+    version, kind = manifest["apiVersion"], manifest["kind"].lower()
+    path = f"/{'apis' if '/' in version else 'api'}/{version}/namespaces/{TEAM}/{kind}s"
+    strictly = "dryRun=All&fieldValidation=Strict"
+    if is_accepted:
+        api.request("POST", f"{path}?{strictly}", manifest)
+        return
+    with pytest.raises(httpx.HTTPStatusError) as refused:
+        api.request("POST", f"{path}?{strictly}", manifest)
+    assert refused.value.response.status_code in (400, 403, 404, 422)
 
 
 def test_of_each_node_the_rejection_is_the_reason(cluster: ControlPlane) -> None:

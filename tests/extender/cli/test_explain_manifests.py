@@ -144,7 +144,10 @@ def annotated(name: str, text: str) -> str:
         ),
         # What is not checked or not known yet
         (
-            pod(spec=", topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone}]"),
+            pod(
+                spec=", topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, "
+                "whenUnsatisfiable: DoNotSchedule}]"
+            ),
             [FITS, "(without checking its topology spread)"],
         ),
         (

@@ -37,14 +37,19 @@ from packing.model.reasons import Reason
 _OWN_TAINTS = "node.kubernetes.io/"
 """Kubernetes sets these on nodes that are not ready or under pressure: tolerating them does not help."""
 _STARTING = re.compile(
-    "not-?ready|uninitiali[sz]ed|unregistered|startup|ignore-taint|^readiness.k8s.io/|runtime-required|queued",
+    "not-?ready|uninitiali[sz]ed|unregistered|startup|ignore-taint|^readiness.k8s.io/|runtime-required|queued|"
+    "^amd-dcm=",
     re.IGNORECASE,
 )
 """In taints that agents of a node and cloud providers remove once they are up: CSI and CNI drivers,
-cloud-provider, Karpenter, the cluster autoscaler, node-readiness-controller, Skyhook, queued provisioning."""
-_TAS = "kueue.x-k8s.io/tas"
-"""Label of the pods that Kueue assigns to nodes itself (topology-aware scheduling, kubernetes-sigs/kueue,
-apis/kueue/v1beta2/topology_types.go)."""
+cloud-provider, Karpenter, the cluster autoscaler, node-readiness-controller, Skyhook, queued provisioning,
+and AMD's Device Config Manager once the GPUs are partitioned."""
+_TAS = re.compile(
+    r"kueue\.x-k8s\.io/(tas|podset-(required|preferred|unconstrained|slice-required)-topology(-\w+)?)"
+)
+"""Labels (up to Kueue 0.13) and annotations of the pods that Kueue assigns to nodes itself, of which each has
+one (topology-aware scheduling; kubernetes-sigs/kueue, apis/kueue/v1beta2/topology_types.go, and
+``FromAssignment`` in pkg/podset/podset.go)."""
 _NAMED = 3
 _GROUPS = 16
 """Maximum number of groups of nodes behind the same rules that are tried, the fewest rules first."""
@@ -215,11 +220,16 @@ def _change_for(state: State, pod: Pod, node: Node, rejection: Rejection) -> Fix
             return Fix(Word.UNCORDON(node=node.name), pod)
         case Rule.NOT_TOLERATED:
             return _tolerating(state, pod, node)
-        case Rule.OTHER_SELECTOR if _TAS in pod.labels and HOSTNAME in dict(pod.spec.node_selector):
+        case Rule.OTHER_SELECTOR if _assigned_by_kueue(pod):
             return Fix(Word.BY_KUEUE(node=shorten(dict(pod.spec.node_selector)[HOSTNAME], KEY)))
         case Rule.OTHER_SELECTOR:
             return _with_selector_of(state, pod, node)
     return _with_affinity_of(pod, node)
+
+
+def _assigned_by_kueue(pod: Pod) -> bool:
+    names = (*pod.labels, *pod.annotations)
+    return HOSTNAME in dict(pod.spec.node_selector) and any(map(_TAS.fullmatch, names))
 
 
 def _tolerating(state: State, pod: Pod, node: Node) -> Fix:

@@ -363,6 +363,7 @@ class PodGroup(Namespaced):
     be evicted all together. ``templates``: pods that it creates. ``in_composite``: it is part of a
     CompositePodGroup. ``problem``: its unreadable part, "" for none. ``longest``: maximum seconds that its
     pods run. ``priority``: that of all its pods, of Kubernetes' own from 1.37 on; None if any is possible.
+    ``never_preempts``: by its ``preemptionPolicy`` (1.37).
     """
 
     kind: PodGroupKind
@@ -378,6 +379,7 @@ class PodGroup(Namespaced):
     templates: tuple[JobTemplate, ...] = ()
     longest: float = math.inf
     priority: int | None = None
+    never_preempts: bool = False
 
 
 def is_pod_group(kind: str) -> TypeGuard[PodGroupKind]:

@@ -46,6 +46,7 @@ class _Spec(Struct, frozen=True, gc=False):
     minTaskMember: dict[str, Int] = {}
     subGroups: tuple[Any, ...] = ()
     priority: Int | None = None
+    preemptionPolicy: Any = None
 
 
 class PodGroupManifest(Manifest, frozen=True, gc=False):
@@ -65,7 +66,9 @@ class PodGroupManifest(Manifest, frozen=True, gc=False):
         in_composite = is_native and bool(self.spec.parentCompositePodGroupName)
         namespace, name = self.metadata.namespace_or_default, self.metadata.name
         priority = self.spec.priority if kind in NATIVE[:2] and not in_composite else None
-        return PodGroup(kind, namespace, name, minimum, whole, in_composite, priority=priority)
+        never = is_native and self.spec.preemptionPolicy == "Never"
+        more = minimum, whole, in_composite
+        return PodGroup(kind, namespace, name, *more, priority=priority, never_preempts=never)
 
 
 def _native(spec: _Spec) -> tuple[int | None, bool]:

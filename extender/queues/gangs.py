@@ -212,6 +212,11 @@ class GangTable:
         other = next(others, None)
         return f"{other.name} of its PodGroup has another schedulerName" if other else ""
 
+    def never_preempts(self, pod: Pod) -> bool:
+        """Whether the ``preemptionPolicy`` of the pod, or of its native PodGroup, is Never."""
+        group = self._native_group(pod) if pod.pod_group else None
+        return pod.never_preempts or bool(group and group.never_preempts)
+
     def _native_group(self, pod: Pod) -> PodGroup | None:
         name = f"{pod.namespace}/{pod.pod_group}"
         return next(filter(None, (self._pod_groups.get((kind, name)) for kind in NATIVE)), None)

@@ -41,6 +41,7 @@ reserved."""
 _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 _DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 _PREEMPTIBILITY = "kai.scheduler/preemptibility"
+_SAFE_TO_CONSOLIDATE = "kai.scheduler/safe-to-consolidate"
 _PREEMPTABLE = "volcano.sh/preemptable"
 _COOLDOWN = "volcano.sh/cooldown-time"
 _QUOTA_PREEMPTIBLE = "quota.scheduling.koordinator.sh/preemptible"
@@ -57,7 +58,7 @@ class WhyNot(StrEnum):
     """Why a pod may not be evicted for another one. Explanations are grouped by these texts. Each ``Verdict``
     except ``FORBIDDEN``, which has many reasons, has a member with its name."""
 
-    NEVER = "the pod's preemptionPolicy is Never"
+    NEVER = "the preemptionPolicy of the pod or its PodGroup is Never"
     PRIORITY = "not of lower priority"
     QUEUE = "its queue may not be preempted by the pod's queue"
     MIN_RUNTIME = "below its minimum runtime"
@@ -210,7 +211,7 @@ class EvictionRules:
             numbers[:, column] = self._standing_now(victims.pods[column], ever=ever)
             same_gang[column] |= self._in_own_gang(victims.pods[column])
         relations = self._relations(victims.queues, same_gang, ever=ever)
-        never, priority = self.preemptor.never_preempts, self.preemptor.priority
+        never, priority = self._gangs.never_preempts(self.preemptor), self.preemptor.priority
         if self._moved_within is not None:
             relations = relations._replace(lower=np.ones(len(victims.queues), np.bool_))
             priority += 1
@@ -369,6 +370,12 @@ def _safe_to_evict(pod: Pod) -> Protection:
 def declares_movable(pod: Pod) -> bool:
     """Whether the pod declares that it may be evicted although it has local data or volumes (as above)."""
     return pod.annotations.get(_SAFE_TO_EVICT) in _TRUE
+
+
+def declares_consolidation(pod: Pod) -> bool:
+    """Whether the pod may be evicted to run elsewhere (KAI, docs/safe-to-consolidate); others may still
+    preempt it."""
+    return pod.annotations.get(_SAFE_TO_CONSOLIDATE, "true") in _TRUE
 
 
 def _do_not_disrupt(pod: Pod) -> Protection:

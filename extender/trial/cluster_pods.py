@@ -20,7 +20,7 @@ from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS
 from extender.dialects.pod_resources import RequestError
 from extender.inventory.node_state import must_stay
 from extender.k8s.objects import Pod
-from extender.queues.rights import WhyNot, declares_movable, protection_of
+from extender.queues.rights import WhyNot, declares_consolidation, declares_movable, protection_of
 from extender.source.snapshot import moment_of
 from extender.trial.trial import FROM_SLICES, Item, Staying, Trial
 from packing.fleet.node_usage import Allocation
@@ -38,6 +38,7 @@ class Stays(StrEnum):
     RESERVATION = "it only reserves a GPU (placeholder or reservation pod)"
     CLAIMS = "it has ResourceClaims"
     LOCAL_DATA = "it has data on its node (hostPath or emptyDir)"
+    NOT_CONSOLIDATED = "kai.scheduler/safe-to-consolidate forbids it"
     UNREADABLE = "its request cannot be read"
     NO_CONTROLLER = "no controller would recreate it"
 
@@ -62,6 +63,8 @@ def why_it_stays(pod: Pod, now: float, *, must_be_created_again: bool = False) -
     protection = protection_of(pod)
     if protection.reason and now < protection.until:
         return protection.reason
+    if not declares_consolidation(pod):
+        return Stays.NOT_CONSOLIDATED
     if pod.has_local_data and not declares_movable(pod):
         return Stays.LOCAL_DATA
     return Stays.NO_CONTROLLER if must_be_created_again and pod.owner is None else None

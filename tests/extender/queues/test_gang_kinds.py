@@ -276,6 +276,15 @@ def test_a_group_may_be_part_of_a_composite_group() -> None:
     assert table(group).cycle_of(member) == "train/"
 
 
+@pytest.mark.parametrize(("kind", "never"), [("PodGroup", True), ("VolcanoPodGroup", False)])
+def test_a_native_group_may_never_preempt(kind: PodGroupKind, never: bool) -> None:
+    spec = {"schedulingPolicy": {"gang": {"minCount": 2}}, "preemptionPolicy": "Never"}
+    manifest = {"metadata": {"namespace": "train", "name": "g"}, "spec": spec}
+    gangs = table(PodGroupManifest.from_value(manifest).record(kind))
+    assert gangs.never_preempts(pod(schedulingGroup={"podGroupName": "g"})) == never
+    assert not gangs.never_preempts(pod(schedulingGroup={"podGroupName": "other"}))
+
+
 @pytest.mark.parametrize("prefix", ["stowage.dev/gang", "scheduling.x-k8s.io/pod-group", "ray.io/cluster"])
 @pytest.mark.parametrize("name", ["", "x" * (OBJECT_NAME + 1)])
 def test_a_name_that_no_object_can_have_is_no_gang(prefix: str, name: str) -> None:
@@ -321,6 +330,7 @@ FIELDS = st.sampled_from(
         "basic",
         "minCount",
         "disruptionMode",
+        "preemptionPolicy",
         "parentCompositePodGroupName",
         "minMember",
         "minTaskMember",

@@ -172,9 +172,11 @@ def test_pods_that_stay_in_the_snapshot_count(protected: dict[str, int]) -> None
     assert best(state, pods[0], ["a"]) == ""
 
 
-def test_a_gang_that_never_preempts_gets_no_full_node() -> None:
-    pods = [member(n, never_preempts=True) for n in range(2)]
+@pytest.mark.parametrize("of_group", [False, True])
+def test_a_gang_that_never_preempts_gets_no_full_node(of_group: bool) -> None:
+    pods = [member(n, never_preempts=not of_group) for n in range(2)]
     state = state_with(make_node("a"), make_node("b"), *full("a", 8), *full("b", 8), *pods)
+    state.apply([Upserted(PodGroup("PodGroup", "default", "g", 2, never_preempts=of_group))])
     assert best(state, pods[0]) == ""
 
 

@@ -50,9 +50,11 @@ A node with a register counts as HAMi's, because otherwise its GPUs might be all
 no longer manages the GPUs (see ``_leftover_problem``), the pods there keep their allocations, and the node
 accepts no new pods until the annotation is removed.
 
-AMD. From 2.10 on ``hami.io/node-amd-register`` lists AMD GPUs in the same format, with ``devcore`` in compute
-units, and ``hami.io/amd-devices-allocated`` what a pod was allocated. Containers request ``amd.com/gpu`` with
-``amd.com/gpumem``, ``gpumem-percentage`` and ``gpucores`` (percent; ``pkg/device/amd``, pull request 2290).
+AMD (``pkg/device/amd/device.go``). From 2.10 on ``hami.io/node-amd-register`` lists AMD GPUs in the same
+format, with ``devcore`` in compute units, and ``hami.io/amd-devices-allocated`` what a pod was allocated.
+Containers request ``amd.com/gpu`` with ``amd.com/gpumem`` (MiB) and ``gpucores`` (percent); without cores
+they have all compute units (GenerateResourceRequests). ``bind`` assigns none: HAMi's repository contains the
+scheduler's half of the protocol only (``docs/develop/amd-vgpu.md``), no plugin that reads the annotations.
 
 All GPUs of a node are in one mode. In MIG mode each lists ``migProfiles``: name, memoryMB, core (percent),
 sliceCount, and placements with start and size in memory slices (``pkg/device/devices.go``: MigProfile). HAMi
@@ -79,6 +81,7 @@ from extender.dialects.pod_resources import Amounts, RequestError, parse_quantit
 from extender.dialects.shared_gpus import (
     AMD_GPU,
     InventoryError,
+    ListedGpu,
     Parser,
     SharedGpus,
     advertises_nvidia,
@@ -99,65 +102,40 @@ _FIELDS = ("id", "count", "devmem", "devcore", "type", "numa", "health", "index"
 
 
 def shared_gpus(node: Node) -> SharedGpus | None:
-    """The node's GPUs if HAMi shares them. Raises InventoryError."""
-    text = node.annotations.get(REGISTER)
-    if not text:
-        return _amd_gpus(node)
-    entries = sorted(_entries(text), key=lambda entry: _PARSER.number(entry.get("index", 0)))
-    unhealthy = sum(not _healthy(entry) for entry in entries)
-    renamed = "" if advertises_nvidia(node) else _renamed(node, entries)
-    if not (renamed or advertises_nvidia(node)) and unhealthy < len(entries):  # no device plugin runs
-        return None
-    cordoned = {uuid.strip() for uuid in node.annotations.get(CORDON, "").split(",")}
-    mode = MIG if all(entry.get("mode") == MIG for entry in entries) else CORE
-    gpus = _PARSER.checked(_gpu(entry, mode, cordoned) for entry in entries)
-    return SharedGpus(
-        RESOURCE,
-        REGISTER,
-        _PARSER.with_products(gpus, (entry.get("type", "") for entry in entries)),
-        _PARSER.products(entry.get("type", "") for entry in entries),
-        whole_gpu=RESOURCE,
-        replaced=frozenset({RESOURCE}),
-        mode=mode,
-        problem=_renamed_problem(renamed) if renamed else _leftover_problem(node, entries),
-        unhealthy=unhealthy,
-    )
+    """The node's NVIDIA GPUs if HAMi shares them. Raises InventoryError."""
+    return _shared_gpus(node, RESOURCE, _PARSER, advertises_nvidia(node))
 
 
-def _amd_gpus(node: Node) -> SharedGpus | None:
+def amd_gpus(node: Node) -> SharedGpus | None:
     """The node's AMD GPUs if HAMi shares them. Raises InventoryError."""
-    parser, text = Parser(AMD_REGISTER), node.annotations.get(AMD_REGISTER)
+    return _shared_gpus(node, AMD_GPU, Parser(AMD_REGISTER), whole(node.allocatable.get(AMD_GPU, "0")) > 0)
+
+
+def _shared_gpus(node: Node, resource: str, parser: Parser, is_advertised: bool) -> SharedGpus | None:
+    text = node.annotations.get(parser.name)
     if not text:
         return None
     entries = sorted(_entries(text, parser), key=lambda entry: parser.number(entry.get("index", 0)))
-    healthy, advertised = [*filter(_healthy, entries)], whole(node.allocatable.get(AMD_GPU, "0"))
-    if healthy and not advertised:  # no device plugin runs
+    renamed = "" if is_advertised else _renamed(node, entries)
+    if not (renamed or is_advertised) and any(map(_healthy, entries)):  # no device plugin runs
         return None
-    shares = sum(map(_shares, healthy))
-    is_leftover = shares != advertised <= len(entries)
-    gpus = (
-        Gpu(
-            parser.number(entry.get("devmem", 0), GPU_MIB),
-            _healthy(entry) and entry.get("mode", CORE) in (CORE, ""),
-            slots=_shares(entry),
-            uuid=parser.text(entry.get("id", "")),
-        )
+    cordoned = {uuid.strip() for uuid in node.annotations.get(CORDON, "").split(",")}
+    mode = MIG if all(entry.get("mode") == MIG for entry in entries) else CORE
+    listed = (
+        ListedGpu(_gpu(entry, parser, mode, cordoned), entry.get("type", ""), _healthy(entry))
         for entry in entries
     )
-    return SharedGpus(
-        AMD_GPU,
-        AMD_REGISTER,
-        parser.with_products(parser.checked(gpus), (entry.get("type", "") for entry in entries)),
-        parser.products(entry.get("type", "") for entry in entries),
-        whole_gpu=AMD_GPU,
-        replaced=frozenset({AMD_GPU}),
-        problem=parser.leftover_problem(f"HAMi's {shares} {AMD_GPU}") if is_leftover else "",
-        unhealthy=len(entries) - len(healthy),
+    return replace(
+        parser.shared(resource, listed),
+        whole_gpu=resource,
+        replaced=frozenset({resource}),
+        mode=mode,
+        problem=(renamed and _renamed_problem(renamed)) or _leftover_problem(node, entries, resource, parser),
     )
 
 
 def _renamed(node: Node, entries: Iterable[Mapping[str, object]]) -> str:
-    """The resource by which HAMi appears to count its shares here instead of ``RESOURCE``, "" if there is
+    """The resource by which HAMi appears to count its shares here instead of its default, "" if there is
     none."""
     shares = sum(map(_shares, filter(_healthy, entries)))
     others = (name for name in sorted(node.allocatable) if "/" in name and not name.startswith("hugepages"))
@@ -165,7 +143,7 @@ def _renamed(node: Node, entries: Iterable[Mapping[str, object]]) -> str:
 
 
 def _renamed_problem(resource: str) -> str:
-    return f"HAMi counts its shares as {quoted(resource)} here, but Stowage reads only {RESOURCE}"
+    return f"HAMi counts its shares as {quoted(resource)} here, but Stowage reads only HAMi's default names"
 
 
 def is_renamed(problem: str, resource: str) -> bool:
@@ -173,24 +151,24 @@ def is_renamed(problem: str, resource: str) -> bool:
     return _renamed_problem(resource) in problem
 
 
-def _leftover_problem(node: Node, entries: list[Mapping[str, object]]) -> str:
+def _leftover_problem(node: Node, entries: list[Mapping[str, object]], resource: str, parser: Parser) -> str:
     """The problem if HAMi possibly no longer manages the GPUs, "" if it certainly does.
 
     HAMi advertises more devices than GPUs, or as many as its healthy GPUs have shares. Fewer devices may be
-    from NVIDIA's plugin, and then the annotation is a leftover.
+    from the vendor's plugin, and then the annotation is a leftover.
     """
-    remedy = f"remove annotation {REGISTER} if HAMi no longer runs here"
+    remedy = f"remove annotation {parser.name} if HAMi no longer runs here"
     if node.annotations.get(HANDSHAKE, "").startswith("Deleted"):
         return (
             f"annotation {HANDSHAKE} is Deleted, which HAMi up to 2.8 never undoes: "
             f"remove it if HAMi runs here; {remedy}"
         )
-    advertised = whole(node.allocatable.get(RESOURCE, "0"))
+    advertised = whole(node.allocatable.get(resource, "0"))
     shares = sum(_shares(entry) for entry in entries)
     healthy = sum(_shares(entry) for entry in entries if _healthy(entry))
     if advertised > len(entries) or advertised == healthy or (advertised and shares <= len(entries)):
         return ""
-    return f"{advertised} {RESOURCE} are advertised, and HAMi's healthy GPUs have {healthy}: {remedy}"
+    return f"{advertised} {resource} are advertised, and HAMi's healthy GPUs have {healthy}: {remedy}"
 
 
 def _shares(entry: Mapping[str, object]) -> int:
@@ -201,14 +179,16 @@ def _healthy(entry: Mapping[str, object]) -> bool:
     return entry.get("health") in (True, "true")
 
 
-def _gpu(entry: Mapping[str, object], mode: str, cordoned: set[str]) -> Gpu:
-    uuid = _PARSER.text(entry.get("id", ""))
+def _gpu(entry: Mapping[str, object], parser: Parser, mode: str, cordoned: set[str]) -> Gpu:
+    uuid = parser.text(entry.get("id", ""))
     instances = _instances(entry.get("migProfiles") or []) if mode == MIG else ()
     divisible = bool(instances) if mode == MIG else entry.get("mode", CORE) in (CORE, "")
+    cores = parser.number(entry.get("devcore", 0))
+    compute_milli = cores * PERCENT if parser is _PARSER else WHOLE * (cores > 0)  # AMD: compute units
     return Gpu(
-        instances[-1].memory_mib if instances else _PARSER.number(entry.get("devmem", 0), GPU_MIB),
+        instances[-1].memory_mib if instances else parser.number(entry.get("devmem", 0), GPU_MIB),
         divisible and _healthy(entry) and uuid not in cordoned,
-        instances[-1].compute_milli if instances else _PARSER.number(entry.get("devcore", 0)) * 10,
+        instances[-1].compute_milli if instances else compute_milli,
         _shares(entry),
         uuid,
         instances,
@@ -248,7 +228,7 @@ def _placement(placement: Mapping[str, object], profile: str) -> tuple[int, int]
     raise InventoryError(f"{REGISTER}: the placements of MIG profile {quoted(profile)} are impossible")
 
 
-def _entries(text: str, parser: Parser = _PARSER) -> list[Mapping[str, object]]:
+def _entries(text: str, parser: Parser) -> list[Mapping[str, object]]:
     if not text.lstrip().startswith("["):
         rows = parser.rows(text)
         if not all(len(row) in (7, 9) for row in rows):
@@ -262,8 +242,13 @@ def _entries(text: str, parser: Parser = _PARSER) -> list[Mapping[str, object]]:
 
 USE_UUID, DENY_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 USE_TYPE, DENY_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
+AMD_USE_UUID, AMD_DENY_UUID = "amd.com/use-gpu-uuid", "amd.com/nouse-gpu-uuid"
+AMD_USE_TYPE, AMD_DENY_TYPE = "amd.com/use-gputype", "amd.com/nouse-gputype"
 MODE, NUMA, POLICY = "nvidia.com/vgpu-mode", "nvidia.com/numa-bind", "hami.io/gpu-scheduler-policy"
-REQUEST_ANNOTATIONS = frozenset({USE_UUID, DENY_UUID, USE_TYPE, DENY_TYPE, MODE, NUMA, POLICY})
+REQUEST_ANNOTATIONS = frozenset(
+    {USE_UUID, DENY_UUID, USE_TYPE, DENY_TYPE, MODE, NUMA, POLICY}
+    | {AMD_USE_UUID, AMD_DENY_UUID, AMD_USE_TYPE, AMD_DENY_TYPE}
+)
 ALLOCATED, NODE, MIG_ALLOCATIONS = (
     "hami.io/vgpu-devices-allocated",
     "hami.io/vgpu-node",
@@ -281,7 +266,7 @@ ASSIGNMENT_ANNOTATIONS = frozenset(
 _RESOURCES = PerDeviceResources(
     RESOURCE, "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
 )
-_AMD = PerDeviceResources(AMD_GPU, "amd.com/gpumem", "amd.com/gpumem-percentage", "amd.com/gpucores")
+_AMD = PerDeviceResources(AMD_GPU, "amd.com/gpumem", "", "amd.com/gpucores", all_cores=True)
 _Staged: TypeAlias = tuple[Container | None, int]
 """A container and its stage."""
 _UNKNOWN: _Staged = None, 0
@@ -290,18 +275,20 @@ _Placed: TypeAlias = tuple[Instance, int]
 
 
 def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
-    if _AMD.uses(spec):
-        return _AMD.of_pod(spec)
+    names_amd_gpus = metadata.get(AMD_USE_UUID) or metadata.get(AMD_DENY_UUID)
     names_gpus = metadata.get(USE_UUID) or metadata.get(DENY_UUID)
-    if not (_RESOURCES.uses(spec) or names_gpus or MODE in metadata):
+    if _AMD.uses(spec) or names_amd_gpus:
+        shares = _AMD.of_pod(spec)
+    elif _RESOURCES.uses(spec) or names_gpus or MODE in metadata:
+        shares = _RESOURCES.of_pod(spec)
+    else:
         return None
-    shares = _RESOURCES.of_pod(spec)
     if shares and not any(mode in metadata.get(MODE, CORE) for mode in (CORE, MIG)):
         raise RequestError(f"{MODE}: {quoted(metadata[MODE])} is not supported, use 'hami-core' or 'mig'")
     if shares and shares.count > 1 and metadata.get(NUMA, "").lower() in ("true", "1", "t"):
         raise RequestError(f"{NUMA} is not supported for several GPUs: Stowage does not choose by NUMA node")
     if shares and "mutex" in map(str.strip, metadata.get(POLICY, "").split(",")):
-        return whole_gpus(shares.count, RESOURCE)
+        return whole_gpus(shares.count, shares.resource)
     return shares
 
 

@@ -37,6 +37,7 @@ class PerDeviceResources:
 
     ``count`` is the number of devices. ``memory`` (MiB), ``memory_percent`` and ``cores`` (percent) are
     amounts of each device. ``memory_implies_one``: memory without a count requests one device.
+    ``all_cores``: a container that does not request cores has all of them, also if it requests memory.
     """
 
     count: str
@@ -44,6 +45,7 @@ class PerDeviceResources:
     memory_percent: str
     cores: str
     memory_implies_one: bool = False
+    all_cores: bool = False
 
     def uses(self, spec: PodSpec) -> bool:
         """Whether any container requests memory or cores of its devices."""
@@ -99,6 +101,7 @@ class PerDeviceResources:
         for name in (self.memory_percent, self.cores):
             if amounts[name] > 100:
                 raise RequestError(f"{name}: {amounts[name]} is more than 100 % of a GPU")
+        cores = cores or 100 * self.all_cores
         if memory or percent:
             return Shares(count, cores * PERCENT, memory, percent * PERCENT, self.count)
         return Shares(count, cores * PERCENT if cores else WHOLE, 0, WHOLE, self.count)

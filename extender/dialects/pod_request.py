@@ -59,10 +59,12 @@ _CONSTRAINTS = frozenset({MODELS, NOT_MODELS, CUDA, NVLINK, SEPARATE, DEVICE_MEM
 
 _SEPARATE: Mapping[str, SeparateGpus] = {"required": "require", "preferred": "prefer", "none": "ignore"}
 
-_USE_TYPE = (hami.USE_TYPE, vgpu_manager.USE_TYPE, MODELS)
-_DENY_TYPE = (hami.DENY_TYPE, vgpu_manager.DENY_TYPE, NOT_MODELS)
-_USE_UUID = (hami.USE_UUID, vgpu_manager.USE_UUID, volcano.USE_UUID)
-_DENY_UUID = (hami.DENY_UUID, vgpu_manager.DENY_UUID, volcano.DENY_UUID)
+_USE_TYPE = (hami.USE_TYPE, hami.AMD_USE_TYPE, vgpu_manager.USE_TYPE, MODELS)
+_DENY_TYPE = (hami.DENY_TYPE, hami.AMD_DENY_TYPE, vgpu_manager.DENY_TYPE, NOT_MODELS)
+MODEL_LISTS = (*_USE_TYPE, *_DENY_TYPE)
+"""Annotations that allow or exclude models of GPUs."""
+_USE_UUID = (hami.USE_UUID, hami.AMD_USE_UUID, vgpu_manager.USE_UUID, volcano.USE_UUID)
+_DENY_UUID = (hami.DENY_UUID, hami.AMD_DENY_UUID, vgpu_manager.DENY_UUID, volcano.DENY_UUID)
 
 
 DIALECTS: tuple[Dialect, ...] = (hami, vgpu_manager, volcano, koordinator, gpushare, kai, stowage)

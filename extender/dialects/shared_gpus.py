@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
@@ -55,6 +56,14 @@ class SharedGpus:
     problem: str = ""
     reason: Reason = Reason.UNREADABLE
     unhealthy: int = 0
+
+
+class ListedGpu(NamedTuple):
+    """An entry of a register: the GPU, the name of its model, and whether it is healthy."""
+
+    gpu: Gpu
+    model: object
+    healthy: bool
 
 
 def is_nvidia(resource: str) -> bool:
@@ -103,13 +112,20 @@ class Parser:
     def products(self, names: Iterable[object]) -> frozenset[str]:
         return frozenset(_product_label(self.text(name)) for name in names)
 
-    def with_products(self, gpus: Iterable[Gpu], names: Iterable[object]) -> tuple[Gpu, ...]:
-        """The GPUs, each with its product if there are several products; "-" if unknown."""
-        labels = [_product_label(self.text(name)) or "-" for name in names]
-        several = len(set(labels)) > 1
-        return tuple(
-            replace(gpu, product=label) if several else gpu for gpu, label in zip(gpus, labels, strict=True)
-        )
+    def shared(self, resource: str, listed: Iterable[ListedGpu]) -> SharedGpus:
+        """The GPUs that a register lists, by index. Each has its product if there are several products; "-"
+        if unknown."""
+        listed = tuple(listed)
+        gpus = tuple(gpu for gpu, *_ in listed)
+        if len({gpu.uuid for gpu in gpus}) < len(gpus):
+            raise InventoryError(f"{self.name} names a GPU twice")
+        if any(gpu.divisible and gpu.memory_mib < 1 for gpu in gpus):
+            raise InventoryError(f"{self.name} names a GPU without memory")
+        products = [_product_label(self.text(model)) for _, model, _ in listed]
+        if len(set(products)) > 1:
+            gpus = tuple(replace(gpu, product=name or "-") for gpu, name in zip(gpus, products, strict=True))
+        unhealthy = sum(not healthy for *_, healthy in listed)
+        return SharedGpus(resource, self.name, gpus, frozenset(products), unhealthy=unhealthy)
 
     def objects(self, value: object, most: int = GPUS_PER_NODE) -> list[Mapping[str, object]]:
         """A list of at most ``most`` JSON objects."""
@@ -127,15 +143,6 @@ class Parser:
         if len(rows) > GPUS_PER_NODE:
             raise InventoryError(f"{self.name} has {len(rows)} GPUs: at most {GPUS_PER_NODE} are read")
         return rows
-
-    def checked(self, gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
-        """The GPUs, if their UUIDs differ and their memory is known."""
-        gpus = tuple(gpus)
-        if len({gpu.uuid for gpu in gpus}) < len(gpus):
-            raise InventoryError(f"{self.name} names a GPU twice")
-        if any(gpu.divisible and gpu.memory_mib < 1 for gpu in gpus):
-            raise InventoryError(f"{self.name} names a GPU without memory")
-        return gpus
 
     def leftover_problem(self, resource: str) -> str:
         """The problem if only NVIDIA's device plugin advertises the GPUs that are listed here."""

@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pydantic_core import from_json
 
 from extender.dialects.dialect import Claim, Claims, check_limits, container_stages, parse_number
 from extender.dialects.per_device import PERCENT, PerDeviceResources
 from extender.dialects.pod_resources import Amounts
-from extender.dialects.shared_gpus import InventoryError, Parser, SharedGpus, advertises_nvidia
+from extender.dialects.shared_gpus import InventoryError, ListedGpu, Parser, SharedGpus, advertises_nvidia
 from extender.k8s.objects import Node, Pod, PodSpec
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPU_MIB, quoted
@@ -60,25 +61,19 @@ def shared_gpus(node: Node) -> SharedGpus | None:
         return None  # all of them belong to NVIDIA's plugin
     scaling, config_problem = _read_config(config)
     entries.sort(key=lambda entry: _PARSER.number(entry.get("id")))
-    gpus = [
-        Gpu(
-            _PARSER.number(entry.get("memory"), GPU_MIB),
-            entry.get("healthy") is True and entry.get("mig") is not True,
-            _PARSER.number(entry.get("core")) * 10,
-            _PARSER.number(entry.get("number")),
-            _PARSER.text(entry.get("uuid", "")),
-        )
-        for entry in entries
-    ]
-    return SharedGpus(
-        RESOURCE,
-        REGISTER,
-        _PARSER.with_products(_PARSER.checked(gpus), (entry.get("type", "") for entry in entries)),
-        _PARSER.products(entry.get("type", "") for entry in entries),
+    return replace(
+        _PARSER.shared(RESOURCE, map(_listed, entries)),
         mode=VIRTUAL if scaling > 1 else PHYSICAL,
         problem=_PARSER.leftover_problem(RESOURCE) if leftover else config_problem,
-        unhealthy=unhealthy,
     )
+
+
+def _listed(entry: Mapping[str, object]) -> ListedGpu:
+    healthy = entry.get("healthy") is True
+    memory_mib, shares = _PARSER.number(entry.get("memory"), GPU_MIB), _PARSER.number(entry.get("number"))
+    compute, uuid = _PARSER.number(entry.get("core")) * 10, _PARSER.text(entry.get("uuid", ""))
+    gpu = Gpu(memory_mib, healthy and entry.get("mig") is not True, compute, shares, uuid)
+    return ListedGpu(gpu, entry.get("type", ""), healthy)
 
 
 def _read_config(config: object) -> tuple[float, str]:

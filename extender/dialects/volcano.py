@@ -23,7 +23,7 @@ from itertools import zip_longest
 from extender.dialects.dialect import Claims
 from extender.dialects.per_device import PerDeviceResources, parse_devices
 from extender.dialects.pod_resources import Amounts, RequestError
-from extender.dialects.shared_gpus import InventoryError, Parser, SharedGpus, advertises_nvidia
+from extender.dialects.shared_gpus import InventoryError, ListedGpu, Parser, SharedGpus, advertises_nvidia
 from extender.k8s.objects import Node, Pod, PodSpec
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPU_MIB, quoted
@@ -47,21 +47,15 @@ def shared_gpus(node: Node) -> SharedGpus | None:
     leftover = not whole(node.allocatable.get(RESOURCE, "0")) and unhealthy < len(entries)
     if leftover and not advertises_nvidia(node):
         return None
-    return SharedGpus(
-        RESOURCE,
-        REGISTER,
-        _PARSER.with_products(_PARSER.checked(map(_gpu, entries)), (entry[3] for entry in entries)),
-        _PARSER.products(entry[3] for entry in entries),
-        problem=_PARSER.leftover_problem(RESOURCE) if leftover else "",
-        unhealthy=unhealthy,
-    )
+    problem = _PARSER.leftover_problem(RESOURCE) if leftover else ""
+    return replace(_PARSER.shared(RESOURCE, map(_listed, entries)), problem=problem)
 
 
-def _gpu(entry: list[str]) -> Gpu:
-    uuid, slots, memory, _, health, *mode = (field.strip() for field in entry)
+def _listed(entry: list[str]) -> ListedGpu:
+    uuid, slots, memory, model, health, *mode = (field.strip() for field in entry)
     divisible = health == "true" and mode in ([], [""], ["hami-core"])
     memory_mib, shares = _PARSER.number(memory, GPU_MIB), _PARSER.number(slots)
-    return Gpu(memory_mib, divisible, WHOLE, shares, _PARSER.text(uuid))
+    return ListedGpu(Gpu(memory_mib, divisible, WHOLE, shares, _PARSER.text(uuid)), model, health == "true")
 
 
 USE_UUID, DENY_UUID = "volcano.sh/vgpu-use-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid"

@@ -14,7 +14,7 @@ from itertools import chain, islice
 
 from extender.cluster.other_resources import OF_SHARING_SYSTEMS, asked_by, wants_devices
 from extender.cluster.state import State
-from extender.dialects import hami, kai, koordinator, pod_request, stowage
+from extender.dialects import kai, koordinator, pod_request, stowage
 from extender.dialects.pod_request import (
     ASSIGNMENT_ANNOTATIONS,
     DEVICE_MEMORY,
@@ -87,8 +87,6 @@ _OF_PROVIDERS = re.compile(
     r"|oraclecloud\.com|coreweave\.(com|cloud)|(node|topology)\.kubernetes\.io)$"
 )
 """Domains of the labels with which providers and autoscalers create nodes."""
-_MODELS = (pod_request.MODELS, hami.USE_TYPE, pod_request.NOT_MODELS, hami.DENY_TYPE)
-"""Annotations that allow or exclude models of GPUs."""
 _GPU = "nvidia.com/gpu"
 
 
@@ -558,7 +556,7 @@ def _models(state: State, pod: Pod, request: Request | None) -> Iterator[Finding
     products = Counter(spec.product or spec.model or "" for spec in state.fleet.specs if spec and spec.gpus)
     products.pop("", None)
     if products and not any(request.products.permits(name) for name in products):
-        key = next((key for key in _MODELS if key in pod.annotations), "")
+        key = next((key for key in pod_request.MODEL_LISTS if key in pod.annotations), "")
         asked = Word.MODELS_ASKED(key=key, value=shorten(pod.annotations[key], KEY)) if key else ""
         fix = mend(pod, "annotations", {}, key) if key else None
         yield _mistake(Word.NO_MODEL(asked=asked), Rank.RULE, Word.NODES_HAVE(names=_listed(products)), fix)

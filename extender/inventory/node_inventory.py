@@ -244,7 +244,7 @@ def _unknown_memory(
 def _shared_gpus(node: Node, labels: GpuLabels, device: KoordinatorDevice | None) -> SharedGpus | None:
     """The GPUs that a sharing system divides, None without a sharing system. Two on one node are an error."""
     of_systems = [system.shared_gpus(node) for system in (hami, vgpu_manager, volcano, gpushare)]
-    of_systems += [koordinator.shared_gpus(node, device), _stowage_gpus(node, labels)]
+    of_systems += [hami.amd_gpus(node), koordinator.shared_gpus(node, device), _stowage_gpus(node, labels)]
     found = [shared for shared in of_systems if shared]
     if len(found) > 1:
         raise InventoryError(f"GPUs are shared as {' and as '.join(shared.resource for shared in found)}")

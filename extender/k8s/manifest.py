@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 # preemption. All others are dropped: on most pods they exceed the rest of the record.
 _DOMAINS = (
     *(".stowage.dev", ".nvidia.com", ".hami.io", ".koordinator.sh", ".volcano.sh", ".scheduling.k8s.io"),
-    *(".kai.scheduler", ".run.ai", ".kueue.x-k8s.io", ".kwok.x-k8s.io", ".aliyun.com"),
+    *(".kai.scheduler", ".run.ai", ".kueue.x-k8s.io", ".kwok.x-k8s.io", ".aliyun.com", ".amd.com"),
     *(".scheduling.x-k8s.io", ".jobset.sigs.k8s.io", ".leaderworkerset.sigs.k8s.io", ".ray.io"),
     *(".cluster-autoscaler.kubernetes.io", ".karpenter.sh"),
 )

@@ -12,6 +12,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Literal, TypeAlias
@@ -21,12 +22,15 @@ from extender.cluster.node_sets import NodeSets
 from extender.dialects.pod_request import WRITERS
 from extender.dialects.shared_gpus import InventoryError
 from extender.inventory.devices import LAYOUT_LABEL, STATE_LABEL, applied_layout
+from extender.inventory.gfd_labels import PRODUCT, reconfiguring
+from extender.inventory.gpu_labels import AMD_PRODUCT, INTEL_COUNT
 from extender.inventory.node_inventory import Sources, inventory_of, known_gpus
 from extender.inventory.node_state import closed_because
 from extender.inventory.nvlink import domains_of
 from extender.k8s.mig_change import mig_change_of
 from extender.k8s.objects import KoordinatorDevice, MigLayout, MigLayouts, Node, Pod
 from extender.k8s.quantity import QuantityError
+from extender.untrusted.visible import listed
 from packing.fleet.fleet import Fleet
 from packing.fleet.names import TooMany
 from packing.model.node_spec import NodeSpec
@@ -34,6 +38,8 @@ from packing.model.reasons import Reason
 
 _log = logging.getLogger(__name__)
 NodeKind: TypeAlias = Literal["Node", "Device", "ConfigMap"]
+_LOST_FOR = 600
+"""Seconds for which the last known labels of a node count after they have vanished."""
 _STARTS_FOR = 900
 """Seconds from the creation of a node until its MIG manager must have started."""
 _RETRIED = 8
@@ -95,6 +101,59 @@ def _layouts_of(node: str) -> str:
     return f"MIG layouts of {node or 'all nodes'}"
 
 
+class LostLabels:
+    """Labels of GPUs that have vanished from nodes since Stowage runs. An agent that restarts removes its
+    labels and writes them again minutes later, and without them replicas would count as whole GPUs. So the
+    last known ones count for ``_LOST_FOR`` seconds, unless the node's MIG layout changes.
+
+    All labels of an agent vanish together: if the one that it always writes is gone, those of the same domain
+    are (GFD removes its file when it ends, cmd/gpu-feature-discovery/main.go of NVIDIA/k8s-device-plugin, and
+    node-feature-discovery then removes the labels; AMD's node labeler removes its own when it starts).
+    """
+
+    def __init__(self) -> None:
+        self._lost: dict[str, tuple[Mapping[str, str], float]] = {}
+
+    def __contains__(self, node: str) -> bool:
+        return node in self._lost
+
+    def update(self, before: Node | None, node: Node) -> None:
+        """Compare a node with what was known of it before."""
+        now = time.time()
+        lost, since = self._lost.pop(node.name, ({}, now))
+        if before is None or before.uid != node.uid or now >= since + _LOST_FOR:
+            return
+        changes = any(before.labels.get(key) != node.labels.get(key) for key in (LAYOUT_LABEL, STATE_LABEL))
+        if changes or reconfiguring(node.labels):
+            return
+        known = {**before.labels, **lost}
+        gone = [_domain(key) for key in _ALWAYS_WRITTEN if key in known and key not in node.labels]
+        if still := {key: known[key] for key in known if _domain(key) in gone and key not in node.labels}:
+            self._lost[node.name] = still, since
+
+    def forget(self, node: str) -> None:
+        self._lost.pop(node, None)
+
+    def restored(self, node: Node) -> Node:
+        """The node with its last known labels, and a problem that says so."""
+        if node.name not in self._lost:
+            return node
+        lost, since = self._lost[node.name]
+        start, end = (time.strftime("%H:%M UTC", time.gmtime(at)) for at in (since, since + _LOST_FOR))
+        names = listed(sorted(lost), 1)
+        text = f"labels missing since {start} ({names}): the last known ones count until {end}"
+        problem = "; ".join(filter(None, (text, node.problem)))
+        return replace(node, labels={**node.labels, **lost}, problem=problem)
+
+
+def _domain(label: str) -> str:
+    return label.partition("/")[0]
+
+
+_ALWAYS_WRITTEN = (PRODUCT, AMD_PRODUCT, INTEL_COUNT)
+"""The label by which it is known whether an agent's labels are there."""
+
+
 class NodeTable(Mapping[str, Node]):
     """Nodes by name. Writes their resources into ``allocations``; the methods return the nodes that changed
     there.
@@ -117,6 +176,7 @@ class NodeTable(Mapping[str, Node]):
         self.unhealthy: dict[str, int] = {}
         self.network = fleet.network
         self.layouts = MigLayoutTable()
+        self._lost_labels = LostLabels()
         self._koordinator_devices: dict[str, KoordinatorDevice] = {}
         self._nodes: dict[str, Node] = {}
         self._too_many: dict[str, None] = {}  # most recently retried last
@@ -135,13 +195,15 @@ class NodeTable(Mapping[str, Node]):
         match record:
             case Node():
                 known = self._nodes.get(record.name)
+                reread = record.name in self._lost_labels or self._waits_for_layout(record)
+                self._lost_labels.update(known, record)
                 self._nodes[record.name] = record
                 self.changes += known != record
                 self._note_closed(record)
-                if known is None or known.labels != record.labels:
-                    self.network.put(record.name, domains_of(record.labels))
+                if reread or known is None or known.labels != record.labels:
+                    self.network.put(record.name, domains_of(self._lost_labels.restored(record).labels))
                 if known is not None and _inventory_fields(known) == _inventory_fields(record):
-                    return self._read_inventories([record.name] if self._waits_for_layout(record) else ())
+                    return self._read_inventories([record.name] if reread else ())
                 self.sets.put(record)
                 return self._read_inventories([record.name])
             case KoordinatorDevice():
@@ -154,6 +216,7 @@ class NodeTable(Mapping[str, Node]):
         match kind:
             case "Node":
                 self._nodes.pop(key, None)
+                self._lost_labels.forget(key)
                 self.sets.remove(key)
                 self.sources.pop(key, None)
                 self.unhealthy.pop(key, None)
@@ -241,7 +304,7 @@ class NodeTable(Mapping[str, Node]):
             self._too_many.pop(name, None)
             try:
                 devices, layouts = self._koordinator_devices.get(name), self.layouts.on(name)
-                node, now = self._nodes[name], time.time()
+                node, now = self._lost_labels.restored(self._nodes[name]), time.time()
                 change = mig_change_of(node.annotations)
                 inventory = inventory_of(
                     node,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -62,16 +62,23 @@ class WaitingMembers:
 
 
 def waiting_members(
-    pods: Iterable[Pod], most: int, asked_by: Callable[[Pod], Request] = request_of
+    pods: Iterable[Pod],
+    most: int,
+    asked_by: Callable[[Pod], Request] = request_of,
+    first: Container[str] = (),
 ) -> list[WaitingMembers]:
-    """The ``most`` smallest of these pods. A pod with an unreadable request is omitted: it is rejected on its
-    own."""
+    """The first ``most`` of these pods: those with a key in ``first``, then the smallest. A pod with an
+    unreadable request is omitted: it is rejected on its own."""
     members = []
     for pod in pods:
         with suppress(RequestError):
             members.append(WaitingMembers(pod, asked_by(pod)))
-    members.sort(key=lambda member: (member.request.gpus, member.request.cpu_milli, member.pod.key))
-    return grouped(members[:most])
+
+    def order(member: WaitingMembers) -> tuple[bool, int, int, str]:
+        pod, request = member.pod, member.request
+        return pod.key not in first, request.gpus, request.cpu_milli, pod.key
+
+    return grouped(sorted(members, key=order)[:most])
 
 
 def grouped(members: Iterable[WaitingMembers]) -> list[WaitingMembers]:
@@ -315,7 +322,7 @@ class GangHolds:
         waiting = [pod for pod in (*members.free, *members.gated) if pod.scheduler_name in served]
         unpromised = [pod for pod in waiting if not pod.nominated_node]  # the others have room already
         missing = members.missing - (len(waiting) - len(unpromised))
-        wanted = waiting_members(unpromised, max(missing, 0))
+        wanted = waiting_members(unpromised, max(missing, 0), first=gang.indispensable)
         counts: Counter[Request] = Counter()
         for member in wanted:
             counts[member.request] += member.count

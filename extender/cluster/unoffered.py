@@ -29,7 +29,7 @@ from packing.model.reasons import Reason
 _UNREAD_CLAIM = "an unreadable claim may hold any of them"
 _INCOMPLETE = "ResourceSlices are missing or unreadable"
 _NAMED = 4
-ONLY_CLAIMS = "its GPUs are for claims only"
+_ONLY_CLAIMS, _BY_CLASS = "its GPUs are for claims only", "its GPUs come from ResourceSlices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Unoffered:
     """``gpus``: their number, 0 if unknown. ``used``: number held by pods or claims, ``held``: by pod, parts
     of GPUs rounded up. ``free``: number that can be allocated to claims, without tainted GPUs, of them
     ``whole`` as a whole. ``used`` and ``free`` may be fractional. ``note``: why the node does not offer them.
-    ``claims``: whether they can be allocated to claims."""
+    ``claims``: whether they can be allocated to claims. ``memory_mib``: of all of them, 0 if unknown."""
 
     gpus: int
     model: str
@@ -47,6 +47,8 @@ class Unoffered:
     whole: int
     note: str
     claims: bool = False
+    memory_mib: int = 0
+    free_mib: int = 0
 
 
 def closed_text(state: State, name: str) -> str:
@@ -178,8 +180,9 @@ def in_slices(state: State, name: str, on_node: NodeDevices) -> Unoffered | None
     """The GPUs among a node's DRA devices."""
     gpus, taken = dict[str, list[str]](), set[str]()
     used, left = defaultdict[str, float](float), defaultdict[str, float](float)
-    product = ""
+    product, mib = "", defaultdict[str, int](int)
     for index, (gpu, fraction, facts) in on_node.gpus().items():
+        mib[gpu] = max(mib[gpu], int(facts.memory_mib / fraction) if fraction else 0)
         product = product or facts.product
         holders = [state.devices.claims[key] for key in state.devices.holders(on_node.device_id(index))]
         pods = [f"{claim.namespace}/{pod}" for claim in holders for pod in claim.reserved_for]
@@ -194,10 +197,15 @@ def in_slices(state: State, name: str, on_node: NodeDevices) -> Unoffered | None
     if not gpus and not incomplete:
         return None
     by_pod = Counter(pod for pods in gpus.values() for pod in dict.fromkeys(pods))
-    notes = ONLY_CLAIMS, _INCOMPLETE * incomplete, _UNREAD_CLAIM * _may_be_held(state, on_node)
-    note, free = "; ".join(filter(None, notes)), sum(min(left[gpu], 1 - used[gpu]) for gpu in gpus)
+    offered = _BY_CLASS if state.devices.extended_resources else _ONLY_CLAIMS
+    notes = offered, _INCOMPLETE * incomplete, _UNREAD_CLAIM * _may_be_held(state, on_node)
+    note, free = "; ".join(filter(None, notes)), {gpu: min(left[gpu], 1 - used[gpu]) for gpu in gpus}
     if len(gpus) < (count := state.nodes.unoffered.get(name, 0)):
         note = f"{note}; ResourceSlices have {len(gpus)} of its {count} GPUs"
     count = max(len(gpus), count)
     in_use, held_by, whole = round(sum(used.values()), 3), tuple(by_pod.items()), len(gpus) - len(taken)
-    return Unoffered(count, _model(product), in_use, held_by, round(free, 3), whole, note, claims=True)
+    free_mib = sum(mib[gpu] * part for gpu, part in free.items())
+    memory = sum(mib.values()), int(free_mib)
+    return Unoffered(
+        count, _model(product), in_use, held_by, round(sum(free.values()), 3), whole, note, True, *memory
+    )

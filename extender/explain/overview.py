@@ -73,10 +73,9 @@ def node_lines(state: State, census: CensusTaker, names: Iterable[str]) -> Itera
             used_gpus=count.used,
             free_gpus=count.free,
             on_offer=count.on_offer,
-            free_memory_mib=int(
-                np.maximum(arrays.memory[:gpus, row], 0)[arrays.offered[:gpus, row] > 0].sum()
-            ),
-            memory_mib=sum(gpu.memory_mib for gpu in spec.gpus),
+            free_memory_mib=(hidden.free_mib if hidden else 0)
+            + int(np.maximum(arrays.memory[:gpus, row], 0)[arrays.offered[:gpus, row] > 0].sum()),
+            memory_mib=sum(gpu.memory_mib for gpu in spec.gpus) or (hidden.memory_mib if hidden else 0),
             free_cpu_milli=int(arrays.free_cpu[row]),
             free_host_memory_mib=int(arrays.free_memory[row]) >> 20,
             pods=len(state.allocations.pods_on(name)),

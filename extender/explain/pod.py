@@ -36,9 +36,9 @@ from extender.explain.hints import (
     of_classes,
     uncounted_resources,
 )
-from extender.explain.needs import asked_text, asks, missing_needs
+from extender.explain.needs import asked_text, asks
 from extender.explain.options import Placement, compared, option_on
-from extender.explain.refusals import advice_on, by_forecast, lacking, refusals_of
+from extender.explain.refusals import advice_on, by_forecast, lacking, needs_on, refusals_of
 from extender.explain.room import evictions_for, layout_change_for
 from extender.explain.verdict import and_then, decide
 from extender.explain.what_if import Question, fit_at_once, missing_members
@@ -408,13 +408,13 @@ def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
     evaluation = with_gang_check(state, evaluate(state, pod, request, NodeNames.of(nodes)))
     with state.fleet_view_for(pod) as fleet:
         for index, name in enumerate(nodes):
-            row, reason = int(evaluation.rows[index]), Reason(int(evaluation.codes[index]))
+            reason = Reason(int(evaluation.codes[index]))
             node = state.nodes.get(name)
             forecast = evaluation.forecasts[index] if evaluation.forecasts else None
             if node is not None and (rejection := candidates.rejection(node)):
                 yield NodeAnswer(name, fits=False, reason=str(rejection.said))
             elif reason is not Reason.FITS:
-                needs = [need.text for need in missing_needs(fleet, row, request)]
+                needs = [need.text for need in needs_on(state, fleet, evaluation, index, name)]
                 lacks = *needs, *filter(None, [shorten(unoffered_note(state, name))])
                 advice = advice_on(state, fleet, pod, request, name, reason)
                 yield NodeAnswer(name, fits=False, reason=reason.text, lacks=lacks, advice=advice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import KEY, shorten
 from extender.verbs.assignment import assignment_problem
-from extender.verbs.evaluate import Evaluation, Flags, hosts_when_empty
+from extender.verbs.evaluate import Evaluation, Flags, dra_resources, hosts_when_empty, without_resources
 from extender.verbs.eviction.promising import shortfall
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
@@ -79,13 +80,21 @@ def refusals_of(state: State, fleet: Fleet, names: NodeNames, evaluation: Evalua
     return [*found, *_by_claims(names, evaluation, refused)] if refused.any() else found
 
 
+def needs_on(state: State, fleet: Fleet, evaluation: Evaluation, index: int, name: str) -> Iterator[Need]:
+    """What the node has too little of; devices of its ResourceSlices are not counted there."""
+    request = evaluation.request
+    if (dra := dra_resources(state, evaluation.pod, request, [name])) and dra[0]:
+        request = replace(without_resources(request, dra[0]), device_mib=0)
+    return missing_needs(fleet, int(evaluation.rows[index]), request)
+
+
 def _refusal(
     state: State, fleet: Fleet, names: NodeNames, evaluation: Evaluation, reason: Reason, hosts: Flags
 ) -> Refusal:
     refused = np.flatnonzero(evaluation.codes == reason)
     nearest = int(refused[np.argmin(shortfall(fleet, evaluation.rows[refused], evaluation.request))])
     about_size = reason.eviction_helps or RANKS.get(reason.name) == TOO_SMALL
-    needs = missing_needs(fleet, int(evaluation.rows[nearest]), evaluation.request) if about_size else ()
+    needs = needs_on(state, fleet, evaluation, nearest, names[nearest]) if about_size else ()
     can_host, advice = int(hosts[refused].sum()), ""
     if can_host or not reason.eviction_helps:
         advice = advice_on(state, fleet, evaluation.pod, evaluation.request, names[nearest], reason)

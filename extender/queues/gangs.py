@@ -246,10 +246,11 @@ class GangTable:
     def still_to_start(
         self, gang: Gang, needed: int, has_room: Callable[[str], bool], *, but: str = ""
     ) -> StillToStart:
-        """The members of a gang that must still start until ``needed`` of them have room. ``has_room``:
-        whether the pod with this UID does. ``but``: key of a member that is not counted."""
+        """The members of a gang that must still start until ``needed`` of them have room, indispensable ones
+        first. ``has_room``: whether the pod with this UID does. ``but``: key of a member that is not
+        counted."""
         room, free, gated = list[Pod](), list[Pod](), list[Pod]()
-        for member in self.members(gang.key):
+        for member in sorted(self.members(gang.key), key=lambda pod: pod.key not in gang.indispensable):
             if member.key != but and not member.deleting:
                 (room if has_room(member.uid) else gated if member.gates else free).append(member)
         return StillToStart(room, free, gated, needed - len(room))

@@ -255,11 +255,10 @@ def _members_to_place(
     """The pod itself and as many others as must run with it, indispensable members first, then the smallest.
     After these, members that are not created yet: ``unseen``, or copies of the pod if these have the same
     requests."""
-    needed = [other for other in others if other.key in gang.indispensable]
-    members = [asking, *waiting_members(needed, max(wanted - 1, 0), state.request_of)]
-    for some in ([other for other in others if other not in needed], unseen):
-        left = wanted - sum(member.count for member in members)
-        members += waiting_members(islice(some, GANG_READ), max(left, 0), state.request_of)
+    members = [asking]
+    for some in (others, unseen):
+        left = max(wanted - sum(member.count for member in members), 0)
+        members += waiting_members(islice(some, GANG_READ), left, state.request_of, gang.indispensable)
     members = grouped(members)
     missing = wanted - sum(member.count for member in members)
     alike = all(member.request == asking.request for member in members)

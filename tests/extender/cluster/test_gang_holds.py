@@ -18,7 +18,7 @@ from extender.cluster.allocations import Placement
 from extender.cluster.gang_placement import GangHolds, WaitingMembers
 from extender.cluster.state import State
 from extender.explain.pod import explain
-from extender.k8s.objects import Deleted, Node, Pod, Upserted
+from extender.k8s.objects import Deleted, Node, Owner, Pod, PodGroup, Upserted
 from packing.model.reasons import Reason
 from tests.examples import examples
 from tests.extender.builders import make_node, make_pod, make_state, why
@@ -203,6 +203,20 @@ def test_a_namespace_gives_up_places_that_others_want(monkeypatch: pytest.Monkey
     start("y", 1)
     start("x", 3)
     assert places() == {"x": 3, "y": 3}
+
+
+def test_the_room_is_held_for_the_master_not_for_the_smallest_member() -> None:
+    job = Owner("PyTorchJob", "el", "uid-el")
+    names = {"training.kubeflow.org/job-name": "el"}
+    worker, spare, master = (
+        make_pod(name, gpus, owner=job, labels=names | {"training.kubeflow.org/replica-type": role})
+        for name, gpus, role in (("w0", 1, "worker"), ("w1", 1, "worker"), ("m", 8, "master"))
+    )
+    state, _ = holding_state(*NODES[:2], worker, spare, master)
+    state.apply([Upserted(PodGroup("PyTorchJob", "default", "el", 2))])
+    bind(state, worker, "a")
+    assert free_for(state) == ["a"]
+    assert free_for(state, master) == ["b"]
 
 
 def test_nothing_is_held_for_members_of_another_scheduler() -> None:

@@ -36,7 +36,15 @@ from extender.dialects.pod_resources import RequestError
 from extender.dra.node_devices import NodeDevices
 from extender.k8s.objects import Pod
 from packing.fleet.mig_slices import MigStock, ProfileSlices
-from packing.fleet.stranded import NOTHING, Beside, Fragmentation, fragmentation, on_offer, whole_gpus
+from packing.fleet.stranded import (
+    NOTHING,
+    Beside,
+    Fragmentation,
+    fragmentation,
+    free_compute,
+    on_offer,
+    whole_gpus,
+)
 from packing.model.gpu_catalog import named_model
 from packing.model.request import WHOLE
 
@@ -209,15 +217,17 @@ class CensusTaker:
     def _unoffered(self, name: str) -> Unoffered | None:
         """As ``unoffered``; the devices of a node are examined again only after a change."""
         state = self._state
-        if not _has_no_gpus(state, name):
-            return of_virtual_node(state, name)
         devices = state.devices.on_node(name, state.nodes.labels_of(name))
+        beside = not _has_no_gpus(state, name)
+        if beside and (not devices.has_pools or name in state.devices.two_ways):
+            return of_virtual_node(state, name)
         if not devices.has_pools:
             return unoffered(state, name) if name in state.nodes.unoffered else None
         rules = state.devices.any_device_may_be_held, state.devices.rules_version
         seen = self._in_slices.get(name)
         if seen is None or seen[0] is not devices or seen[1] != rules:
-            seen = self._in_slices[name] = devices, rules, in_slices(state, name, devices)
+            found = in_slices(state, name, devices)
+            seen = self._in_slices[name] = devices, rules, found and replace(found, beside=beside)
         return seen[2] or unoffered(state, name)
 
     def _with_pod(self, waiting: Waiting, pod: Pod) -> Waiting:
@@ -234,8 +244,8 @@ class CensusTaker:
         self._columns = columns = _columns(state, hidden)
         self._rows = {name: row for name, row in state.fleet.rows.items() if columns.counted[row]}
         in_arrays = columns.on_offer.copy()
-        in_arrays[[self._rows[name] for name in hidden]] = False
-        fleet, by_model = fragmentation(state.fleet, in_arrays, beside)
+        in_arrays[[self._rows[name] for name, node in hidden.items() if not node.beside]] = False
+        fleet, by_model = fragmentation(state.fleet, in_arrays, beside, _rows_in_units(state))
         models = {name or UNKNOWN: sums for name, sums in by_model.items()}
         for name, node in hidden.items():
             if columns.on_offer[self._rows[name]]:
@@ -293,6 +303,10 @@ def closed_rows(state: State) -> list[int]:
     return [state.fleet.rows[name] for name in state.nodes.closed if name in state.fleet.rows]
 
 
+def _rows_in_units(state: State) -> list[int]:
+    return [row for name, row in state.fleet.rows.items() if counts_units(state, name)]
+
+
 def counts_units(state: State, name: str) -> bool:
     """Whether pods request memory of the node's GPUs in units of gpushare's plugin, and no compute."""
     spec = state.fleet.spec_of(name)
@@ -301,10 +315,7 @@ def counts_units(state: State, name: str) -> bool:
 
 def _columns(state: State, hidden: Mapping[str, Unoffered]) -> _Columns:
     rows, arrays = state.fleet.rows, state.fleet.arrays
-    left = np.maximum(arrays.compute, 0)
-    in_units = [row for name, row in rows.items() if counts_units(state, name)]
-    share = arrays.memory[:, in_units] / np.maximum(arrays.memory_capacity[:, in_units], 1)
-    left[:, in_units] = np.clip(share, 0, 1) * arrays.compute_capacity[:, in_units]
+    left = free_compute(arrays, _rows_in_units(state))
     gpus = (arrays.compute_capacity > 0).sum(axis=0)
     used = (arrays.compute_capacity - left).sum(axis=0, dtype=np.float64) / WHOLE
     free = np.where(arrays.offered > 0, left, 0).sum(axis=0, dtype=np.float64) / WHOLE
@@ -316,7 +327,8 @@ def _columns(state: State, hidden: Mapping[str, Unoffered]) -> _Columns:
             gpus[rows[name]] += not_offered[rows[name]]
     for name, node in hidden.items():
         row = rows[name]
-        gpus[row], used[row], free[row], whole[row] = node.gpus, node.used, node.free, node.whole
+        for column, amount in ((gpus, node.gpus), (used, node.used), (free, node.free), (whole, node.whole)):
+            column[row] = amount + (column[row] if node.beside else 0)
         not_offered[row] = 0 if node.claims else node.gpus
         counted[row], open[row] = True, open[row] and node.claims
     return _Columns(gpus, not_offered, used, free, whole, open, counted)
@@ -326,11 +338,11 @@ def with_node(sums: Fragmentation, node: Unoffered) -> Fragmentation:
     """The sums with a node on offer whose GPUs are devices of DRA. Whether they are peers is unknown."""
     return replace(
         sums,
-        nodes=sums.nodes + bool(node.gpus),
+        nodes=sums.nodes + bool(node.gpus and not node.beside),
         gpus=sums.gpus + node.gpus,
         free=sums.free + node.free,
         whole=sums.whole + node.whole,
-        whole_nodes=sums.whole_nodes + (0 < node.gpus == node.whole),
+        whole_nodes=sums.whole_nodes + (0 < node.gpus == node.whole and not node.beside),
         largest_request=max(sums.largest_request, node.whole),
         largest_island=max(sums.largest_island, min(node.whole, 1)),
         largest_node=max(sums.largest_node, node.gpus),

@@ -37,7 +37,8 @@ class Unoffered:
     """``gpus``: their number, 0 if unknown. ``used``: number held by pods or claims, ``held``: by pod, parts
     of GPUs rounded up. ``free``: number that can be allocated to claims, without tainted GPUs, of them
     ``whole`` as a whole. ``used`` and ``free`` may be fractional. ``note``: why the node does not offer them.
-    ``claims``: whether they can be allocated to claims. ``memory_mib``: of all of them, 0 if unknown."""
+    ``claims``: whether they can be allocated to claims. ``memory_mib``: of all of them, 0 if unknown.
+    ``beside``: the node has these in addition to those that it offers."""
 
     gpus: int
     model: str
@@ -49,6 +50,7 @@ class Unoffered:
     claims: bool = False
     memory_mib: int = 0
     free_mib: int = 0
+    beside: bool = False
 
 
 def closed_text(state: State, name: str) -> str:

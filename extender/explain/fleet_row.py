@@ -16,7 +16,7 @@ from typing import NamedTuple
 from extender.cluster.census import NodeCount
 from extender.cluster.permitted_rows import ZONE
 from extender.cluster.state import State
-from extender.cluster.unoffered import Unoffered, missing_gpus
+from extender.cluster.unoffered import Unoffered
 from extender.dialects.shared_gpus import MIG_PREFIX
 from extender.explain.node import DeviceView, HolderView, view_node
 from extender.untrusted.limits import GPUS_PER_NODE, KEY, LISTED_NAMES, PAGE_LABELS, PAGE_PARTS, shorten
@@ -110,12 +110,13 @@ def fleet_row(state: State, name: str, count: NodeCount | None, now: float) -> F
         cells.gpus.append(GpuCell("", gpu.memory_mib, memory_slices(spec, index), takes))
     for part in parts[:PAGE_PARTS]:
         cells.add_part(part, view.holders[part.pod] if part.pod != FREE else None)
-    cells.add_devices(view.devices)
+    if name not in state.devices.two_ways:
+        cells.add_devices(view.devices)
     hidden = view.unoffered if not cells.gpus else None
     if hidden:
         cells.add_hidden(hidden)
-    elif view.not_offered:
-        cells.gpus += [_TAKES_NONE] * missing_gpus(state, name)
+    elif count and not any(pool.is_many_gpus for pool in spec.pools):
+        cells.gpus += [_TAKES_NONE] * (count.gpus - len(cells.gpus))
     note, labels = hidden.note if hidden else "", state.nodes.labels_of(name)
     return FleetRow(
         name=shorten(name, KEY),
@@ -160,13 +161,17 @@ class _RowLists:
         self.parts.append((part.gpu, pod, self._resource(part.resource), *part[3:]))
 
     def add_devices(self, devices: Sequence[DeviceView]) -> None:
-        """A cell for each GPU of DRA: of devices that claims hold, and of free ones without a MIG profile."""
-        cell_of = dict[str, int]()
-        whole = [d for d in devices if d.claims or (d.free and not parse_profile(d.what))]  # no MIG profile
-        for device in whole[:GPUS_PER_NODE]:
-            index = cell_of.setdefault(device.gpu or device.device, len(self.gpus))
-            if index == len(self.gpus):
-                self.gpus.append(GpuCell(shorten(device.device, KEY), 0, 0, not device.problem))
+        """A cell for each GPU of DRA, with the devices that claims hold, and free ones without a MIG
+        profile."""
+        names = {d.gpu: d.device for d in reversed(devices) if d.gpu}
+        takes = {d.gpu for d in devices if not d.problem}
+        shown = list(islice(reversed(names), GPUS_PER_NODE))
+        cell_of = {gpu: len(self.gpus) + i for i, gpu in enumerate(shown)}
+        self.gpus += [GpuCell(shorten(names[gpu], KEY), 0, 0, gpu in takes) for gpu in shown]
+        whole = (d for d in devices if d.claims or (d.free and not parse_profile(d.what)))
+        for device in whole:
+            if (index := cell_of.get(device.gpu)) is None:
+                continue
             pods = [self._pod(pod, True, None) for pod in device.pods[:LISTED_NAMES]]
             resource, left = self._resource(shorten(device.what, KEY)), device.total_milli - device.used_milli
             for pod in pods:

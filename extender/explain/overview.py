@@ -129,6 +129,9 @@ def waiting_line(
     if pod.nominated_node and not explanation.error:
         why = Word.RESERVED(node=pod.nominated_node)
         verdict = Verdict(str(why), kind=why.word.name)
+    elif explanation.held:
+        why = Word.NEVER_TRIED(why=explanation.held)
+        verdict = Verdict(str(why), kind=why.word.name)
     return WaitingLine(
         pod=shorten(pod.key, KEY),
         queue=state.rights.queues.name_of(pod),

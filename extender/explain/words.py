@@ -31,6 +31,7 @@ class Word(Enum):
     AND_STILL = "{why}; and without that rule, {reason} ({nodes})"
     NEAREST = "{node}: {needs}"
     RESERVED = "waits for room on {node}"
+    NEVER_TRIED = "kube-scheduler does not try it: {why}"
     ALSO_LACKS = "{why} ({lacks})"
 
     # Mistakes in names, labels and annotations

@@ -13,7 +13,7 @@ instances is never a whole GPU. Stranded are:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.arrays import ALMOST_WHOLE, WHOLE_GPU, Doubles, NodeArrays
+from packing.fleet.arrays import ALMOST_WHOLE, WHOLE_GPU, Doubles, Floats, NodeArrays
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import WHOLE
@@ -109,12 +109,22 @@ def idle_nodes(arrays: NodeArrays) -> Bools:
     return found
 
 
+def free_compute(arrays: NodeArrays, by_memory: Sequence[int]) -> Floats:
+    """(G, N) compute left of each GPU in milli, in proportion to the free memory on the rows ``by_memory``,
+    whose pods request memory only."""
+    left, rows = np.maximum(arrays.compute, 0), list(by_memory)
+    share = arrays.memory[:, rows] / np.maximum(arrays.memory_capacity[:, rows], 1)
+    left[:, rows] = np.clip(share, 0, 1) * arrays.compute_capacity[:, rows]
+    return left
+
+
 def fragmentation(
-    fleet: Fleet, offered: Bools, beside: Beside
+    fleet: Fleet, offered: Bools, beside: Beside, by_memory: Sequence[int] = ()
 ) -> tuple[Fragmentation, dict[str, Fragmentation]]:
-    """The figures of all ``offered`` nodes (N,), and those by GPU model ("" for unknown ones)."""
+    """The figures of all ``offered`` nodes (N,), and those by GPU model ("" for unknown ones).
+    ``by_memory``: as for ``free_compute``."""
     names, model = _models(fleet)
-    sums, largest = _by_node(fleet, offered, beside)
+    sums, largest = _by_node(fleet, offered, beside, by_memory)
 
     def figures(nodes: Bools) -> Fragmentation:
         summed = {name: figure[nodes].sum().item() for name, figure in sums.items()}
@@ -135,12 +145,14 @@ def _models(fleet: Fleet) -> tuple[list[str], npt.NDArray[np.int64]]:
     return names.tolist(), of_node
 
 
-def _by_node(fleet: Fleet, offered: Bools, beside: Beside) -> tuple[_Figures, _Figures]:
+def _by_node(
+    fleet: Fleet, offered: Bools, beside: Beside, by_memory: Sequence[int]
+) -> tuple[_Figures, _Figures]:
     """Figures of ``Fragmentation``, (N,) each: those that are summed over nodes, and those of which the
     maximum counts."""
     arrays = fleet.arrays
     in_use = (arrays.offered > 0) & offered  # (G, N)
-    compute, memory = np.maximum(arrays.compute, 0), np.maximum(arrays.memory, 0)
+    compute, memory = free_compute(arrays, by_memory), np.maximum(arrays.memory, 0)
     whole = whole_gpus(arrays) & offered
     gpus, whole_count = in_use.sum(axis=0), whole.sum(axis=0)
     free = np.where(in_use, compute, 0).sum(axis=0, dtype=np.float64) / WHOLE

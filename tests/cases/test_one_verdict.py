@@ -70,12 +70,12 @@ def case(folder: Path) -> tuple[State, Settings]:
 
 
 def waiting(folder: Path, state: State) -> list[Pod]:
-    """Without gates, and as they are once they are created; kube-scheduler never asks about some."""
+    """Without gates, and as they are once they are created."""
     pods = [state.pods[key] for key in state.pods.waiting]
     if (folder / "pod.json").exists():
         written = parse_templates((folder / "pod.json").read_text(), "pod.json")[0].pod
         pods += [state.admission.as_created(written)[0]] if written.key not in state.pods else []
-    return [replace(pod, gates=()) for pod in pods if not state.gangs.never_tried(pod)]
+    return [replace(pod, gates=()) for pod in pods]
 
 
 def changes(rng: random.Random, state: State) -> Iterator[Event]:
@@ -135,6 +135,11 @@ def check(state: State, settings: Settings, pod: Pod):
     result = filtered(state, pod, settings)
     if found.error:
         assert result.error
+        return
+    if never := state.gangs.never_tried(pod):  # kube-scheduler asks about none of its nodes
+        assert found.held == never
+        assert result.error == never or not (found.fits and request_of(pod).wants_gpu)
+        assert waiting_line(state, pod).why.endswith(never)
         return
     fits = set() if result.error else set(result.names)
     answers = explain_each(state, pod, list(state.nodes))

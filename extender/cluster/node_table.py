@@ -40,6 +40,8 @@ _log = logging.getLogger(__name__)
 NodeKind: TypeAlias = Literal["Node", "Device", "ConfigMap"]
 _LOST_FOR = 600
 """Seconds for which the last known labels of a node count after they have vanished."""
+_ALWAYS_WRITTEN = PRODUCT, AMD_PRODUCT, INTEL_COUNT
+"""A label that each agent for GPUs always writes."""
 _STARTS_FOR = 900
 """Seconds from the creation of a node until its MIG manager must have started."""
 _RETRIED = 8
@@ -101,59 +103,6 @@ def _layouts_of(node: str) -> str:
     return f"MIG layouts of {node or 'all nodes'}"
 
 
-class LostLabels:
-    """Labels of GPUs that have vanished from nodes since Stowage runs. An agent that restarts removes its
-    labels and writes them again minutes later, and without them replicas would count as whole GPUs. So the
-    last known ones count for ``_LOST_FOR`` seconds, unless the node's MIG layout changes.
-
-    All labels of an agent vanish together: if the one that it always writes is gone, those of the same domain
-    are (GFD removes its file when it ends, cmd/gpu-feature-discovery/main.go of NVIDIA/k8s-device-plugin, and
-    node-feature-discovery then removes the labels; AMD's node labeler removes its own when it starts).
-    """
-
-    def __init__(self) -> None:
-        self._lost: dict[str, tuple[Mapping[str, str], float]] = {}
-
-    def __contains__(self, node: str) -> bool:
-        return node in self._lost
-
-    def update(self, before: Node | None, node: Node) -> None:
-        """Compare a node with what was known of it before."""
-        now = time.time()
-        lost, since = self._lost.pop(node.name, ({}, now))
-        if before is None or before.uid != node.uid or now >= since + _LOST_FOR:
-            return
-        changes = any(before.labels.get(key) != node.labels.get(key) for key in (LAYOUT_LABEL, STATE_LABEL))
-        if changes or reconfiguring(node.labels):
-            return
-        known = {**before.labels, **lost}
-        gone = [_domain(key) for key in _ALWAYS_WRITTEN if key in known and key not in node.labels]
-        if still := {key: known[key] for key in known if _domain(key) in gone and key not in node.labels}:
-            self._lost[node.name] = still, since
-
-    def forget(self, node: str) -> None:
-        self._lost.pop(node, None)
-
-    def restored(self, node: Node) -> Node:
-        """The node with its last known labels, and a problem that says so."""
-        if node.name not in self._lost:
-            return node
-        lost, since = self._lost[node.name]
-        start, end = (time.strftime("%H:%M UTC", time.gmtime(at)) for at in (since, since + _LOST_FOR))
-        names = listed(sorted(lost), 1)
-        text = f"labels missing since {start} ({names}): the last known ones count until {end}"
-        problem = "; ".join(filter(None, (text, node.problem)))
-        return replace(node, labels={**node.labels, **lost}, problem=problem)
-
-
-def _domain(label: str) -> str:
-    return label.partition("/")[0]
-
-
-_ALWAYS_WRITTEN = (PRODUCT, AMD_PRODUCT, INTEL_COUNT)
-"""The label by which it is known whether an agent's labels are there."""
-
-
 class NodeTable(Mapping[str, Node]):
     """Nodes by name. Writes their resources into ``allocations``; the methods return the nodes that changed
     there.
@@ -176,7 +125,7 @@ class NodeTable(Mapping[str, Node]):
         self.unhealthy: dict[str, int] = {}
         self.network = fleet.network
         self.layouts = MigLayoutTable()
-        self._lost_labels = LostLabels()
+        self._lost_labels: dict[str, tuple[Mapping[str, str], float]] = {}  # with the time of the loss
         self._koordinator_devices: dict[str, KoordinatorDevice] = {}
         self._nodes: dict[str, Node] = {}
         self._too_many: dict[str, None] = {}  # most recently retried last
@@ -196,12 +145,12 @@ class NodeTable(Mapping[str, Node]):
             case Node():
                 known = self._nodes.get(record.name)
                 reread = record.name in self._lost_labels or self._waits_for_layout(record)
-                self._lost_labels.update(known, record)
+                self._note_lost_labels(known, record)
                 self._nodes[record.name] = record
                 self.changes += known != record
                 self._note_closed(record)
                 if reread or known is None or known.labels != record.labels:
-                    self.network.put(record.name, domains_of(self._lost_labels.restored(record).labels))
+                    self.network.put(record.name, domains_of(self._described(record).labels))
                 if known is not None and _inventory_fields(known) == _inventory_fields(record):
                     return self._read_inventories([record.name] if reread else ())
                 self.sets.put(record)
@@ -216,7 +165,7 @@ class NodeTable(Mapping[str, Node]):
         match kind:
             case "Node":
                 self._nodes.pop(key, None)
-                self._lost_labels.forget(key)
+                self._lost_labels.pop(key, None)
                 self.sets.remove(key)
                 self.sources.pop(key, None)
                 self.unhealthy.pop(key, None)
@@ -252,6 +201,33 @@ class NodeTable(Mapping[str, Node]):
         """The labels of a node; none if it is unknown."""
         known = self._nodes.get(node)
         return known.labels if known else {}
+
+    def _note_lost_labels(self, before: Node | None, node: Node) -> None:
+        """Remember the labels of GPUs that have vanished since the last update of the node, and for how long.
+
+        All labels of an agent vanish together: if the one that it always writes is gone, those of its domain
+        are (GFD removes its file when it ends, cmd/gpu-feature-discovery/main.go of NVIDIA/k8s-device-plugin;
+        AMD's labeler removes its labels when it starts). If the MIG layout changes, they no longer hold.
+        """
+        lost, since = self._lost_labels.pop(node.name, ({}, time.time()))
+        known = {**before.labels, **lost} if before and before.uid == node.uid else {}
+        gone = {_domain(key) for key in _ALWAYS_WRITTEN if key in known and key not in node.labels}
+        changes = any(known.get(key) != node.labels.get(key) for key in (LAYOUT_LABEL, STATE_LABEL))
+        if not gone or changes or reconfiguring(node.labels) or time.time() >= since + _LOST_FOR:
+            return
+        lost = {key: text for key, text in known.items() if _domain(key) in gone and key not in node.labels}
+        self._lost_labels[node.name] = lost, since
+
+    def _described(self, node: Node) -> Node:
+        """The node with the labels that it has lost, and a problem that says so."""
+        if (known := self._lost_labels.get(node.name)) is None:
+            return node
+        lost, since = known
+        start, end = (time.strftime("%H:%M UTC", time.gmtime(at)) for at in (since, since + _LOST_FOR))
+        names = listed(sorted(lost), 1)
+        text = f"labels missing since {start} ({names}): the last known ones count until {end}"
+        problem = "; ".join(filter(None, (text, node.problem)))
+        return replace(node, labels={**node.labels, **lost}, problem=problem)
 
     def _note_closed(self, node: Node) -> None:
         if why := closed_because(node):
@@ -304,7 +280,7 @@ class NodeTable(Mapping[str, Node]):
             self._too_many.pop(name, None)
             try:
                 devices, layouts = self._koordinator_devices.get(name), self.layouts.on(name)
-                node, now = self._lost_labels.restored(self._nodes[name]), time.time()
+                node, now = self._described(self._nodes[name]), time.time()
                 change = mig_change_of(node.annotations)
                 inventory = inventory_of(
                     node,
@@ -332,6 +308,10 @@ class NodeTable(Mapping[str, Node]):
 
 _LAYOUT = "MIG layout"
 """Contained in texts of ``inventory/devices.py``."""
+
+
+def _domain(label: str) -> str:
+    return label.partition("/")[0]
 
 
 _inventory_fields = attrgetter(

@@ -293,50 +293,34 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
 
 
 def claims(pod: Pod) -> Claims | None:
-    text = pod.annotations.get(ALLOCATED)
-    if text is None:
-        return _amd_claims(pod)
-    node = pod.annotations.get(NODE, "")
-    try:
-        per_container = parse_devices(text)
-    except ValueError as error:
-        return Claims(RESOURCE, problem=f"{ALLOCATED} cannot be read: {error}", node=node)
-    try:
-        reserved = _parse_reservations(pod.annotations.get(MIG_ALLOCATIONS, "[]"))
-    except (ValueError, TypeError, KeyError):
-        return Claims(RESOURCE, problem=f"{MIG_ALLOCATIONS} cannot be read", node=node)
-    if reserved:
-        per_container = [
-            [replace(c, slices=reserved.pop((i, j, c.device), 0)) for j, c in enumerate(devices)]
-            for i, devices in enumerate(per_container)
-        ]
-    containers = _containers_of_claims(pod.spec, list(map(len, per_container)))
-    claimed = [(*(c or _UNKNOWN), devices or []) for c, devices in zip_longest(containers, per_container)]
-    claimed += [(*_UNKNOWN, [Claim(uuid, slices=mask)]) for (_, _, uuid), mask in reserved.items()]
-    return _RESOURCES.claims(claimed, node=node, exact=MIG_ALLOCATIONS not in pod.annotations)
-
-
-def _amd_claims(pod: Pod) -> Claims | None:
-    """The claims on AMD GPUs. Their cores are compute units of the GPU, so what the container requests
-    counts, and the whole GPU if that is unknown."""
-    text, node = pod.annotations.get(AMD_ALLOCATED), pod.annotations.get(NODE, "")
+    of = _RESOURCES if ALLOCATED in pod.annotations else _AMD
+    name = ALLOCATED if of is _RESOURCES else AMD_ALLOCATED
+    text, node = pod.annotations.get(name), pod.annotations.get(NODE, "")
     if text is None:
         return None
     try:
         per_container = parse_devices(text)
     except ValueError as error:
-        return Claims(AMD_GPU, problem=f"{AMD_ALLOCATED} cannot be read: {error}", node=node)
-    containers = _containers_of_claims(pod.spec, list(map(len, per_container)), _AMD)
-    claimed = []
-    for container, devices in zip_longest(containers, per_container):
-        compute = 0 if container and _count_or_0(container[0], _AMD) else WHOLE
-        claimed.append((*(container or _UNKNOWN), [replace(c, compute_milli=compute) for c in devices or []]))
-    return _AMD.claims(claimed, node=node)
+        return Claims(of.count, problem=f"{name} cannot be read: {error}", node=node)
+    try:
+        reserved = _parse_reservations(pod.annotations.get(MIG_ALLOCATIONS, "[]"))
+    except (ValueError, TypeError, KeyError):
+        return Claims(of.count, problem=f"{MIG_ALLOCATIONS} cannot be read", node=node)
+    if reserved:
+        per_container = [
+            [replace(c, slices=reserved.pop((i, j, c.device), 0)) for j, c in enumerate(devices)]
+            for i, devices in enumerate(per_container)
+        ]
+    containers = _containers_of_claims(pod.spec, list(map(len, per_container)), of)
+    claimed = [(*(c or _UNKNOWN), devices or []) for c, devices in zip_longest(containers, per_container)]
+    claimed += [(*_UNKNOWN, [Claim(uuid, slices=mask)]) for (_, _, uuid), mask in reserved.items()]
+    for container, _, devices in claimed if of is _AMD else ():  # in compute units: the request counts
+        compute = 0 if _count_or_0(container, of) else WHOLE
+        devices[:] = [replace(device, compute_milli=compute) for device in devices]
+    return of.claims(claimed, node=node, exact=MIG_ALLOCATIONS not in pod.annotations)
 
 
-def _containers_of_claims(
-    spec: PodSpec, counts: list[int], of: PerDeviceResources = _RESOURCES
-) -> list[_Staged]:
+def _containers_of_claims(spec: PodSpec, counts: list[int], of: PerDeviceResources) -> list[_Staged]:
     """The containers, with their stages, for the entries of the annotation; ``counts``: the devices of each
     entry.
 

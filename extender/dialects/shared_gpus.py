@@ -144,12 +144,15 @@ class Parser:
             raise InventoryError(f"{self.name} has {len(rows)} GPUs: at most {GPUS_PER_NODE} are read")
         return rows
 
-    def leftover_problem(self, resource: str) -> str:
-        """The problem if only NVIDIA's device plugin advertises the GPUs that are listed here."""
-        return (
-            f"{self.name} lists GPUs that are advertised, but not as {resource}: "
+    def unless_gone(self, shared: SharedGpus, node: Node) -> SharedGpus | None:
+        """The same, None if no device plugin advertises the GPUs; with a problem if only NVIDIA's does."""
+        if whole(node.allocatable.get(shared.resource, "0")) or shared.unhealthy == len(shared.gpus):
+            return shared
+        problem = (
+            f"{self.name} lists GPUs that are advertised, but not as {shared.resource}: "
             "remove the annotation if its device plugin no longer runs here"
         )
+        return replace(shared, problem=problem) if advertises_nvidia(node) else None
 
 
 def _product_label(name: str) -> str:

@@ -30,9 +30,8 @@ from pydantic_core import from_json
 from extender.dialects.dialect import Claim, Claims, check_limits, container_stages, parse_number
 from extender.dialects.per_device import PERCENT, PerDeviceResources
 from extender.dialects.pod_resources import Amounts
-from extender.dialects.shared_gpus import InventoryError, ListedGpu, Parser, SharedGpus, advertises_nvidia
+from extender.dialects.shared_gpus import InventoryError, ListedGpu, Parser, SharedGpus
 from extender.k8s.objects import Node, Pod, PodSpec
-from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPU_MIB, quoted
 from packing.model.node_spec import Gpu
 from packing.model.request import Shares
@@ -53,19 +52,12 @@ def shared_gpus(node: Node) -> SharedGpus | None:
         config = from_json(node.annotations.get(CONFIG) or "null")
     except ValueError as error:
         raise InventoryError(f"{REGISTER} or {CONFIG} cannot be read: {error}") from error
-    unhealthy = sum(entry.get("healthy") is not True for entry in entries)
-    leftover = not whole(node.allocatable.get(RESOURCE, "0")) and unhealthy < len(entries)
-    if leftover and not advertises_nvidia(node):
-        return None
-    if leftover and all(entry.get("mig") is True for entry in entries):
-        return None  # all of them belong to NVIDIA's plugin
-    scaling, config_problem = _read_config(config)
     entries.sort(key=lambda entry: _PARSER.number(entry.get("id")))
-    return replace(
-        _PARSER.shared(RESOURCE, map(_listed, entries)),
-        mode=VIRTUAL if scaling > 1 else PHYSICAL,
-        problem=_PARSER.leftover_problem(RESOURCE) if leftover else config_problem,
-    )
+    shared = _PARSER.unless_gone(_PARSER.shared(RESOURCE, map(_listed, entries)), node)
+    if shared is None or (shared.problem and all(entry.get("mig") is True for entry in entries)):
+        return None  # all of them belong to NVIDIA's plugin
+    scaling, problem = _read_config(config)
+    return replace(shared, mode=VIRTUAL if scaling > 1 else PHYSICAL, problem=shared.problem or problem)
 
 
 def _listed(entry: Mapping[str, object]) -> ListedGpu:

@@ -23,9 +23,8 @@ from itertools import zip_longest
 from extender.dialects.dialect import Claims
 from extender.dialects.per_device import PerDeviceResources, parse_devices
 from extender.dialects.pod_resources import Amounts, RequestError
-from extender.dialects.shared_gpus import InventoryError, ListedGpu, Parser, SharedGpus, advertises_nvidia
+from extender.dialects.shared_gpus import InventoryError, ListedGpu, Parser, SharedGpus
 from extender.k8s.objects import Node, Pod, PodSpec
-from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPU_MIB, quoted
 from packing.model.node_spec import Gpu
 from packing.model.request import WHOLE, Shares
@@ -43,12 +42,7 @@ def shared_gpus(node: Node) -> SharedGpus | None:
     entries = _PARSER.rows(text)
     if not all(len(entry) in (5, 6) for entry in entries):
         raise InventoryError(f"{REGISTER} cannot be read")
-    unhealthy = sum(entry[4].strip() != "true" for entry in entries)
-    leftover = not whole(node.allocatable.get(RESOURCE, "0")) and unhealthy < len(entries)
-    if leftover and not advertises_nvidia(node):
-        return None
-    problem = _PARSER.leftover_problem(RESOURCE) if leftover else ""
-    return replace(_PARSER.shared(RESOURCE, map(_listed, entries)), problem=problem)
+    return _PARSER.unless_gone(_PARSER.shared(RESOURCE, map(_listed, entries)), node)
 
 
 def _listed(entry: list[str]) -> ListedGpu:

@@ -8,6 +8,8 @@ for pods that fit nowhere, as recommended by ``consolidation: recommend``, simul
     python -m bench.packing.mixed_fleets static [--seeds 0-19] [--allow-downgrade] [--program]
     python -m bench.packing.mixed_fleets moves [--seeds 0-19]
     python -m bench.packing.mixed_fleets departures [--seeds 0-9] [--loads 0.8,0.95,1.1] [--select 0.3]
+
+``--separate-gpus``: the setting, as in the service ``prefer`` by default.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -45,6 +48,7 @@ from packing.fleet.arrays import WHOLE_GPU
 from packing.fleet.downgrade import device_on
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
+from packing.model.request import SeparateGpus
 from packing.plan.move_rule import MoveRule
 from packing.policies.upkeep import Arrivals
 
@@ -124,11 +128,12 @@ KINDS = {
 
 
 class MixedFleet:
-    """A fleet, and an endless stream of pods. ``select``: the fraction of the pods that name a product."""
+    """A fleet, and an endless stream of pods. ``select``: the fraction of the pods that name a product.
+    ``separate``: the setting ``separate_gpus``."""
 
-    def __init__(self, seed: int, select: float = 0.0) -> None:
+    def __init__(self, seed: int, select: float = 0.0, separate: SeparateGpus = "prefer") -> None:
         self._rng = rng = np.random.default_rng(seed)
-        self._select = select
+        self._select, self._separate = select, separate
         kinds = {name: kind for name, kind in KINDS.items() if name == "h100" or rng.random() < 0.5}
         self.nodes = [
             kind.node(f"{name}-{n}")
@@ -145,7 +150,7 @@ class MixedFleet:
 
     def state(self) -> State:
         """The nodes, without pods."""
-        state = state_of(Settings(separate_gpus="require"))
+        state = state_of(Settings(separate_gpus=self._separate))
         for events in SnapshotSource(_snapshot(self.nodes), "").list_once():
             state.apply(events)
         return state
@@ -213,13 +218,15 @@ def scattered(fleet: MixedFleet, load: float, seed: int) -> State:
     return state
 
 
-def static(seed: int, *, allow_downgrade: bool, program: bool) -> dict[str, tuple[int, int]]:
+def static(
+    seed: int, *, allow_downgrade: bool, program: bool, separate: SeparateGpus = "prefer"
+) -> dict[str, tuple[int, int]]:
     """Free whole GPUs and free nodes, by policy."""
-    state = scattered(MixedFleet(seed), 0.45, seed)
+    state = scattered(MixedFleet(seed, separate=separate), 0.45, seed)
     replay = SnapshotReplay(state, str(seed), allow_downgrade=allow_downgrade)
     rows = [replay.row("today")]
     for name in ("inventory", *RIVALS):
-        rows.append(replay.repacked(name, POLICIES[name], lambda part: None))
+        rows.append(replay.repacked(name, partial(POLICIES[name], filling=True), lambda part: None))
     found = {row["policy"]: (row["whole_gpus_free"], row["whole_nodes_free"]) for row in rows}
     if program:
         found["program"] = most_whole_gpus_free(replay, by_node=True), 0
@@ -238,9 +245,9 @@ class Carried:
     problems: list[str] = field(default_factory=list)
 
 
-def moves(seed: int, load: float, arrivals: int = 100) -> Carried:
+def moves(seed: int, load: float, arrivals: int = 100, separate: SeparateGpus = "prefer") -> Carried:
     """The moves for the next pods, on the fleet with pods on random nodes."""
-    fleet = MixedFleet(seed)
+    fleet = MixedFleet(seed, separate=separate)
     return moves_for(scattered(fleet, load, seed), (item.pod for item in fleet.pods(arrivals)))
 
 
@@ -292,9 +299,11 @@ class Placed:
     large_dropped: float
 
 
-def departures(seed: int, policy: str, load: float, select: float) -> Placed:
+def departures(
+    seed: int, policy: str, load: float, select: float, separate: SeparateGpus = "prefer"
+) -> Placed:
     """Pods arrive and end under a policy, the same for every policy."""
-    fleet = MixedFleet(seed, select)
+    fleet = MixedFleet(seed, select, separate)
     state = fleet.state()
     items = fleet.pods(PODS)
     sim, permitted = trial_of(state), PermittedRows(state)
@@ -359,6 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--loads", type=lambda text: [float(load) for load in text.split(",")], default=[0.8, 0.95, 1.1])
     add("--select", type=float, default=0.0, help="fraction of the pods that name a product")
     add("--allow-downgrade", action="store_true")
+    add("--separate-gpus", choices=get_args(SeparateGpus), default="prefer")
     add("--program", action="store_true", help="static: also the integer program that knows all pods")
     args = parser.parse_args(arguments)
     lines = {"static": _static_lines, "moves": _move_lines, "departures": _departure_lines}[args.way]
@@ -368,17 +378,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _static_lines(args: argparse.Namespace) -> Iterator[str]:
     found = [
-        static(seed, allow_downgrade=args.allow_downgrade, program=args.program)
+        static(
+            seed,
+            allow_downgrade=args.allow_downgrade,
+            program=args.program,
+            separate=args.separate_gpus,
+        )
         for seed in args.seeds or range(20)
     ]
     yield "| policy | whole GPUs free | whole nodes free | below the best other by more than 1 |"
     yield "|---|--:|--:|--:|"
     for policy in found[0]:
         gpus, nodes = (fmean(one[policy][i] for one in found) for i in range(2))
-        others = [
-            max(gpus for name, (gpus, _) in one.items() if name not in (policy, "program")) for one in found
-        ]
-        below = sum(one[policy][0] < best - 1 for one, best in zip(found, others, strict=True))
+        below = sum(one[policy][0] < _best_other(one, policy) - 1 for one in found)
         yield f"| {policy} | {gpus:.1f} | {nodes:.1f} | {below} of {len(found)} |"
 
 
@@ -386,12 +398,12 @@ def _move_lines(args: argparse.Namespace) -> Iterator[str]:
     yield "| seed | pods that fit nowhere | helped by moves | moves | failed moves | weaker device |"
     yield "|--:|--:|--:|--:|--:|--:|"
     for seed in args.seeds or range(20):
-        one = moves(seed, 0.7)
+        one = moves(seed, 0.7, separate=args.separate_gpus)
         yield f"| {seed} | {one.waiting} | {one.helped} | {one.moves} | {len(one.problems)} | {one.weaker} |"
 
 
 def _best_other(found: Mapping[str, tuple[int, int]], policy: str) -> int:
-    return max(gpus for name, (gpus, _) in found.items() if name not in (policy, "program"))
+    return max(gpus for name, (gpus, _) in found.items() if name not in (policy, "program", "today"))
 
 
 def _departure_lines(args: argparse.Namespace) -> Iterator[str]:
@@ -399,7 +411,10 @@ def _departure_lines(args: argparse.Namespace) -> Iterator[str]:
     yield "|--:|---|--:|--:|--:|"
     for load in args.loads:
         for policy in ("inventory", *RIVALS):
-            runs = [departures(seed, policy, load, args.select) for seed in args.seeds or range(10)]
+            runs = [
+                departures(seed, policy, load, args.select, args.separate_gpus)
+                for seed in args.seeds or range(10)
+            ]
             cells = [[run.gpu_hours for run in runs], [run.worth for run in runs]]
             cells.append([run.large_dropped for run in runs])
             yield f"| {load} | {policy} | {' | '.join(map(_mean_and_error, cells))} |"

@@ -102,16 +102,20 @@ class GuardedPolicy:
             adopt()
 
 
-def state_of(settings: Settings, dump: Header | None = None) -> State:
+def state_of(settings: Settings, dump: Header | None = None, *, live: bool = False) -> State:
     """A state without nodes or pods, with these settings. Raises ``SettingsError``.
 
     ``dump``: what a service has learned and remembers. Nothing is then learned from the pods of the dump,
     which the service already knew.
+
+    ``live``: pods arrive and end, as in the service. Otherwise, pods are only placed, and the policy assumes
+    no turnover, except that of the dump.
     """
     prior = _learned(dump) if dump else prior_of(settings.demand)
     check_policy(settings.policy)
     minimum, arrived = settings.minimum_slice_milli, dump.arrived if dump else 0
-    chosen = POLICIES[settings.policy](prior=prior, arrived=arrived, minimum_milli=minimum)
+    filling = dump is None and not live
+    chosen = POLICIES[settings.policy](prior=prior, arrived=arrived, minimum_milli=minimum, filling=filling)
     policy = GuardedPolicy(chosen, fallback=POLICIES["best-fit"]())
     rights = Rights(Queues(settings.queues), settings.evict_kueue_pods)
     state = State(policy, rights, DisruptionLog(settings.shield_seconds))

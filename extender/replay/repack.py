@@ -70,7 +70,7 @@ def replay_cluster(
     yield today | {"totals": asdict(totals)}
     prior, minimum = prior_of(settings.demand), settings.minimum_slice_milli
     for policy in policies:
-        new_policy = partial(POLICIES[policy], prior=prior, minimum_milli=minimum)
+        new_policy = partial(POLICIES[policy], prior=prior, minimum_milli=minimum, filling=True)
         yield replay.repacked(policy, new_policy, partial(progress, f"{name} {policy}"))
 
 

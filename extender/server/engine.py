@@ -70,7 +70,7 @@ class Engine:
     """The state and the verbs. Each verb returns the reply and a result for the metric."""
 
     def __init__(self, source: Source, settings: Settings, metrics: Metrics) -> None:
-        self.state = state_of(settings)
+        self.state = state_of(settings, live=True)
         self.state.allocations.deferred = True  # until the first lists are complete; until then no verb runs
         self.state.simulator.at_once = STEPS_AT_ONCE
         self.source, self._settings, self._metrics = source, settings, metrics

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.cost.device_costs import device_costs
+from packing.cost.device_costs import device_costs, size_weight
 from packing.cost.kernel_args import CachedCost, Nodes, RequestArgs, nodes_of, request_args
 from packing.fleet.fleet import Fleet
 from packing.jit import checked
@@ -22,10 +22,12 @@ _MOST_REQUESTS = 1_000
 
 class CostCache:
     """The costs of the last few hundred distinct requests on one fleet, each with the value of
-    ``Fleet.replaced`` at which its ``device`` was last updated."""
+    ``Fleet.replaced`` and the weight of sizes for which its ``device`` was computed
+    (``device_costs``)."""
 
     def __init__(self) -> None:
-        self._costs: dict[Request, tuple[CachedCost, RequestArgs, int]] = {}
+        self._costs: dict[Request, tuple[CachedCost, RequestArgs, tuple[int, float] | None]] = {}
+        self._size_weight = size_weight(0)
         self._layout = 0, 0, 0
         self._nodes: Nodes | None = None
         self._last: tuple[Request | None, int, CachedCost | None] = None, -1, None
@@ -48,16 +50,18 @@ class CostCache:
         if found is None:
             if len(self._costs) >= min(_MOST_REQUESTS, _MOST_CELLS // fleet.arrays.capacity):
                 self._costs.pop(next(iter(self._costs)), None)
-            found = _unknown_cost(fleet.arrays.capacity), request_args(fleet, request), -1
-        cached, args, replaced = found
-        if replaced != fleet.replaced:
-            _update_devices(cached, fleet, request)
-            self._costs[request] = cached, args, fleet.replaced
+            found = _unknown_cost(fleet.arrays.capacity), request_args(fleet, request), None
+        cached, args, computed_for = found
+        if computed_for != (current := (fleet.replaced, self._size_weight)):
+            _update_devices(cached, fleet, request, self._size_weight)
+            self._costs[request] = cached, args, current
         self._last = request, fleet.changes, cached
         return cached, self._nodes, args
 
-    def forget(self) -> None:
-        """Mark all costs as outdated, because prices or tables changed."""
+    def forget(self, size_weight: float | None = None) -> None:
+        """Mark all costs as outdated, because prices, tables or the weight of sizes changed."""
+        if size_weight is not None:
+            self._size_weight = size_weight
         for cached, *_ in self._costs.values():
             cached.seen.fill(-1)
         self._last = None, -1, None
@@ -71,15 +75,15 @@ def gpus_in(mask: int) -> tuple[int, ...]:
 
 
 def _unknown_cost(nodes: int) -> CachedCost:
-    cost, terms = np.full(nodes, np.inf, np.float32), np.zeros((5, nodes), np.float32)
+    cost, terms = np.full(nodes, np.inf, np.float32), np.zeros((4, nodes), np.float32)
     seen, gpus = np.full(nodes, -1, np.int64), np.zeros(nodes, np.int64)
     return checked(CachedCost(seen, cost, gpus, terms, np.zeros(nodes, np.float32)))
 
 
-def _update_devices(cached: CachedCost, fleet: Fleet, request: Request) -> None:
-    """Update the device costs after nodes were added or removed: they depend on the cheapest device of any
-    node."""
-    device = device_costs(fleet, request)
+def _update_devices(cached: CachedCost, fleet: Fleet, request: Request, weight: float) -> None:
+    """Update the device costs for another weight, or after nodes were added or removed: they depend on the
+    cheapest device of any node."""
+    device = device_costs(fleet, request, weight)
     if not np.array_equal(device, cached.device):
         cached.device[:] = device
         cached.seen.fill(-1)

@@ -120,8 +120,8 @@ def _take(n, chosen, gpu, share, nodes, asked, devices):
 @record_kernel(CachedCost, Nodes, RequestArgs, MixTypes, SlotCounts, ValueTables, Scratch)
 def inventory_cost(cached, nodes, request, types, counts, values, scratch):
     """Bring ``cached`` up to date: the cost in GPUs, infinite where the request does not fit, and the terms
-    slots, fill, stranding, islands and device, which add up to the unrounded cost. ``counts`` must be up to
-    date."""
+    slots, fill, stranding and islands, which add up to the unrounded cost with ``device``. ``counts`` must be
+    up to date."""
     asked, gpu, devices, limits = request.amounts, scratch.gpu, scratch.devices, scratch.limits
     for n in range(cached.seen.size):
         if cached.seen[n] == nodes.generation[n]:
@@ -155,7 +155,6 @@ def inventory_cost(cached, nodes, request, types, counts, values, scratch):
                 least, cached.gpus[n] = cost, chosen
                 cached.terms[0, n], cached.terms[1, n] = slots, fill
                 cached.terms[2, n], cached.terms[3, n] = stranding, islands
-                cached.terms[4, n] = cached.device[n]
         rest = unused + nodes.cpu[n] / values.cpu_per_gpu
         tie = tie_break(n, nodes, cached.gpus[n], rest, request, gpu)
         cached.cost[n] = (np.ceil(least / STEP) + tie) * STEP

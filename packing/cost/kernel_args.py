@@ -141,7 +141,7 @@ class Scratch(NamedTuple):
 
 class CachedCost(NamedTuple):
     """Costs of one request on each node: ``cost`` (N,), its GPUs as bit masks ``gpus`` (N,), the parts of the
-    cost ``terms`` (5, N), and the generation ``seen`` (N,) of the node. ``device`` (N,) is the part of the
+    cost ``terms`` (4, N), and the generation ``seen`` (N,) of the node. ``device`` (N,) is the part of the
     cost that depends only on the kind of node."""
 
     seen: Int64Array

@@ -35,6 +35,7 @@ import numpy as np
 
 from packing.cost.cost_cache import CostCache, gpus_in
 from packing.cost.demand import Demand, Mix
+from packing.cost.device_costs import size_weight
 from packing.cost.domains import idle_parts
 from packing.cost.fill_tables import NO_GPUS, FreeGpus, Tables, build_tables
 from packing.cost.inventory_kernels import inventory_cost
@@ -62,15 +63,21 @@ _NO_CPU_COUNTS = 1e9
 
 class InventoryPolicy:
     """The policy of the module's docstring. If no ``mix`` is given, ``demand`` learns it. The rest of a GPU
-    below ``minimum_milli`` of compute or memory counts as waste. The attribute ``tables`` contains the
-    current ones."""
+    below ``minimum_milli`` of compute or memory counts as waste. ``filling``: pods are placed, and none ends
+    (turnover 0). The attribute ``tables`` contains the current ones."""
 
     name = "inventory"
 
     def __init__(
-        self, mix: Mix | None = None, demand: Demand | None = None, *, minimum_milli: int = 0
+        self,
+        mix: Mix | None = None,
+        demand: Demand | None = None,
+        *,
+        minimum_milli: int = 0,
+        filling: bool = False,
     ) -> None:
         self._mix, self._demand, self._minimum = mix, demand or Demand(), minimum_milli
+        self._filling = filling
         self.tables = build_tables(Mix((), ()), NO_GPUS)
         self._cache, self._sizes = CostCache(), Sizes()
         self._priced: _PricedSlots | None = None
@@ -92,8 +99,7 @@ class InventoryPolicy:
     def _price(self, fleet: Fleet) -> None:
         """Update the prices for the present state of the fleet."""
         if self._priced is not None and self._priced.has_nodes_of(fleet):
-            self._priced.price(fleet, self._demand.seen)
-            self._cache.forget()
+            self._price_slots(self._priced, fleet)
         elif self._priced is not None:
             self._adopt(fleet, self.tables)
         else:  # requests arrived before the first tables
@@ -105,10 +111,14 @@ class InventoryPolicy:
             self._priced.values = checked(self._priced.values._replace(fill=tables.fill))
         else:
             priced = _PricedSlots(fleet, tables, self._sizes)
-            priced.price(fleet, self._demand.seen)
+            self._price_slots(priced, fleet)
             self._priced = priced  # if anything raised, the old ones are kept
         self.tables = tables
         self._cache.forget()
+
+    def _price_slots(self, priced: _PricedSlots, fleet: Fleet) -> None:
+        turnover = priced.price(fleet, 0 if self._filling else self._demand.seen)
+        self._cache.forget(size_weight(turnover))
 
     def _known_mix(self, fleet: Fleet) -> Mix:
         return self._mix or self._demand.mix(known_set=fleet.names.known_set)
@@ -124,8 +134,9 @@ class InventoryPolicy:
         return cheapest if permitted else tightest(fleet, request, row)
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
-        values = self._costs(fleet, request).terms[:, row].tolist()
-        terms = dict(zip(("slots", "fill", "stranding", "islands", "device"), values, strict=True))
+        costs = self._costs(fleet, request)
+        names, values = ("slots", "fill", "stranding", "islands"), costs.terms[:, row].tolist()
+        terms = {**dict(zip(names, values, strict=True)), "device": float(costs.device[row])}
         idle = idle_parts(fleet)
         return terms if idle is None else {**terms, "domains": STEP * float(idle[row])}
 
@@ -164,10 +175,12 @@ class _PricedSlots:
         """Whether the fleet still has the nodes for which this was built; their free resources may differ."""
         return self.layout == fleet.layout and self._replaced == fleet.replaced
 
-    def price(self, fleet: Fleet, arrived: int) -> None:
-        """Recount the slots and update their prices; ``arrived`` is the number of pods so far."""
+    def price(self, fleet: Fleet, arrived: int) -> float:
+        """Recount the slots and update their prices; ``arrived`` is the number of pods so far. Returns the
+        turnover."""
         self.slots.recount(self._nodes)
         free, has_arrived = fleet.arrays.free_gpu(), arrived * self._gpu_per_pod
         used = float(fleet.arrays.whole_parts().sum()) - free
         turnover = max(0.0, 1 - used / has_arrived) if has_arrived else 0.0
         self.values.prices[:] = self.slots.prices(free, turnover)
+        return turnover

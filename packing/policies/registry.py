@@ -13,12 +13,18 @@ if TYPE_CHECKING:
 
 
 def _inventory(
-    mix: Mix | None = None, *, prior: Mix | None = None, arrived: int = 0, minimum_milli: int = 0
+    mix: Mix | None = None,
+    *,
+    prior: Mix | None = None,
+    arrived: int = 0,
+    minimum_milli: int = 0,
+    filling: bool = False,
 ) -> Policy:
     from packing.cost.demand import Demand
     from packing.policies.inventory import InventoryPolicy
 
-    return InventoryPolicy(mix, Demand(prior=prior, seen=arrived), minimum_milli=minimum_milli)
+    demand = Demand(prior=prior, seen=arrived)
+    return InventoryPolicy(mix, demand, minimum_milli=minimum_milli, filling=filling)
 
 
 def _baseline(name: str, *_: object, **__: object) -> Policy:
@@ -34,6 +40,6 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 """Name in the settings and on the command line -> function that creates the policy; the first is the default.
 
 Its arguments, which policies without a demand mix ignore: a known ``mix`` (None: learn it), the ``prior`` to
-learn from, the number of pods that have ``arrived`` before, and ``minimum_milli``: the rest of a GPU below it
-counts as waste.
+learn from, the number of pods that have ``arrived`` before, ``minimum_milli``: the rest of a GPU below it
+counts as waste, and ``filling``: pods are placed, and none ends.
 """

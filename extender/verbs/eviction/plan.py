@@ -27,7 +27,6 @@ from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.eviction.node_pods import Bound, NodeCandidates, candidates_on, work_lost
 from extender.verbs.eviction.node_victims import NodeVictims, VictimChooser
 from extender.verbs.eviction.promising import MOST_NODES_WITH_CLAIMS, PromisingNode, promising_nodes
-from packing.cost.device_costs import SIZE, device_costs
 from packing.model.request import Request
 from packing.victims.rights import ROOM_SECONDS
 from packing.victims.search import VictimSearch, cheapest_by_trial
@@ -248,12 +247,11 @@ class _Planner:
         return plans, failed
 
     def _room(self, evaluation: Evaluation) -> list[float]:
-        """The costs of the placements, in GPUs. Without ``SIZE``, which prefers fractions of GPUs to whole
+        """The costs of the placements, in GPUs. Without ``device``, which prefers fractions of GPUs to whole
         ones at any cost: it decides between free nodes, but does not justify the loss of work."""
-        cost = evaluation.cost
-        if self._state.policy.name == "inventory":
-            cost = cost - (1 - 1 / SIZE) * device_costs(self._state.fleet, self._request)[evaluation.rows]
-        return [float(price) for price in cost]
+        policy, fleet, rows = self._state.policy, self._state.fleet, evaluation.rows.tolist()
+        devices = (policy.terms(fleet, self._request, row).get("device", 0.0) for row in rows)
+        return [cost - device for cost, device in zip(evaluation.cost.tolist(), devices, strict=True)]
 
     def _within_limits(self, found: NodeVictims) -> bool:
         """Whether the node can run one more pod afterward, and no queue loses too many at once."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cluster.factory import GuardedPolicy
-from extender.cluster.policy_refresh import PolicyRefresher
+from extender.cluster.factory import GuardedPolicy, state_of
+from extender.cluster.policy_refresh import PolicyRefresher, plan_now
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
@@ -17,7 +17,7 @@ from packing.model.request import Request
 from packing.policies import upkeep
 from packing.policies.interface import Due
 from packing.policies.registry import POLICIES
-from tests.extender.builders import make_node, make_pod
+from tests.extender.builders import make_node, make_pod, make_settings
 from tests.extender.engines import DEVICES, make_engine
 
 
@@ -150,3 +150,24 @@ async def fitting(engine: Engine) -> list[str]:
 def listed_with(pods: list[Pod]) -> list[Event]:
     listed = [Listed("Node", frozenset("a")), Listed("Pod", frozenset(pod.key for pod in pods))]
     return [*listed, *DEVICES]
+
+
+def test_a_fraction_is_preferred_at_any_price_until_pods_have_ended_and_always_in_a_snapshot():
+    sliced = {"nvidia.com/gpu.product": "NVIDIA-L40S-SHARED", "nvidia.com/gpu.memory": "46068"}
+    sliced |= {"nvidia.com/gpu.count": "2", "nvidia.com/gpu.replicas": "4"}
+    nodes = [make_node("h100", 2), make_node("l40s", 8, labels=sliced)]
+    running = [make_pod(f"runs-{n}", 1, node_name=node.name) for n, node in enumerate(nodes)]
+    ended = [make_pod(f"ended-{n}", 1, node_name="l40s") for n in range(20)]
+    listed: list[Event] = [*map(Upserted, nodes), Listed("Node", frozenset({"h100", "l40s"}))]
+
+    def cost_of_a_whole_gpu(state: State, events: list[Event]) -> float:
+        state.apply(events)
+        plan_now(state)
+        return state.policy.terms(state.fleet, request_of(make_pod("p")), state.fleet.rows["h100"])["device"]
+
+    service, snapshot = (state_of(make_settings(), live=live) for live in (True, False))
+    first = [cost_of_a_whole_gpu(state, [*listed, *map(Upserted, running)]) for state in (service, snapshot)]
+    turned_over = [event for pod in ended for event in (Upserted(pod), Deleted("Pod", pod.key))]
+    later = [cost_of_a_whole_gpu(state, turned_over) for state in (service, snapshot)]
+    assert first[0] == first[1] == later[1] > 4
+    assert later[0] < 1

@@ -27,7 +27,7 @@ from tests.packing.fleet.builders import GIB, GPU, MIG
 MIB = 40_960
 FILL, STRANDING, MARGIN = 8, 1.1, 0.77
 SCARCITY, NEARLY, FEWEST = 1.9, 0.3, 0.3
-SIZE, VALUE = 0.5, 0.2
+FILLING, TURNING_OVER, HIGH_TURNOVER, VALUE = 8, 0.5, 0.6, 0.2
 APART, PEER_SLOTS = 0.11, 0.4
 STEP = 0.055
 
@@ -177,6 +177,7 @@ class Formula:
         gpus = sum(x * size_of(nodes, request) for request, x in mix)
         used = sum(len(node.gpus) - node.free for node in nodes)
         turnover = max(1 - used / (arrived * gpus), 0) if arrived * gpus else 0
+        self.size_weight = FILLING if turnover < HIGH_TURNOVER else TURNING_OVER
         raw, worth = [], 0.0
         for request, x in self.types:
             size, in_all = size_of(nodes, request), sum(slots(node, request) for node in nodes)
@@ -226,7 +227,7 @@ class Formula:
         """More than the least that any node could give."""
 
         def cost(node: Node) -> float:
-            worth = (SIZE if request.devices else 0) + VALUE * node.value / (1 + node.value)
+            worth = (self.size_weight if request.devices else 0) + VALUE * node.value / (1 + node.value)
             return size_on(node.spec, request) * worth
 
         able = [

@@ -81,10 +81,10 @@ def test_pods_go_where_they_always_went() -> None:
 
 
 EXPECTED = (
-    "sabcbbssbttubudvjddwvvdxxmdedexmexedexmmxemafmfdeedfpfggtmpnfnggdegubvnhebxnbhsggroxdrugeflumoexbbhi"
-    "emngbbbgaaogetbggxwwwecbffanmcneafquucmppmhvbffcjqcbqmcfashbdtk-g-um-neofdpabqbcwlqcorocufcpmccpbo-c"
-    "hvh-b-gabgffc--bpaoxgmoant-nbteabebescspdp-sj-jjjfjgccwesjg-xbbaju-udeiqiegedbbdat-tgwfsw-p--xxe-pe-"
-    "isndbugql-sx-blgbtuwmo-ndciex-qcccadnbm-e-rv-ievnsfgjbbc-a-tu-pjmmbeaetibdnvhcvccoabmbceunagmaajnemd"
-    "dgrdfrd-cwmnaehcbrhhthnfsrffmgf-qnrsbagxmashsgdmtodfbfkeubfgqovfp-towoodejedami-bgfeo-nab-benex-cefh"
-    "v-nseefgtpvkchbbrcda-asrrhthsvnmotocefieevdkqmgldd-gbukaeehuw-rbaeofrdrhmjfm-oojqiqfk-sb-----wnwe--x"
+    "sabcbbssbttubudvjddwvvdxxmdedexmexedexmmxemafmfdeedfpfggtmpnfnggdegubvnhebxnbhsggrrxdougeflumoexbbhi"
+    "emngbbbgaaqgetbggxwwwecbffanmcneafmuucpomqhvbffcjpcbomcfashbdtk-g-up-oerfdoabqbcwlncoqocufcpocc-bvxb"
+    "hnppbfabggfb-cpccmagombejmatbabeaatcsjd-css-oopfpcg-h-ewsb-saa-xpdu-b-inibcabdbeeu-xgsfsx-l--ttce-e-"
+    "jswgdsbqj-tw-aleguxoop-ncgqdx-mgdeacnbm-b-qvibpfd-egsedc-a-vt--s-upbbdauoaamnhgogbpfbfbgfswafmaauofp"
+    "dafna-aaccxnncghddphhuhm-jsmapheknmqxgbbmeatmufdmxjbgfaravegdomtel-ufxmmegpgdexnfj-fbobap---ahe-t-cb"
+    "fmv-qmabecxmvkahdgqeae-htqphxavmqjnvpfeblaftbroxekgb-ddxrffghun-qcagnbqapfopbmh-qpqriej-wbg---qni--g"
 )

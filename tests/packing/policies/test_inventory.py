@@ -208,6 +208,39 @@ def test_cached_costs_equal_those_computed_for_every_node(steps, adopted):
         assert np.array_equal(one.terms[:, fits], other.terms[:, fits])
 
 
+@settings(max_examples=examples(30))
+@given(st.lists(requests, max_size=60), requests)
+def test_a_fleet_that_is_only_filled_has_no_turnover_however_many_pods_have_arrived(arrived, request):
+    fleet, first, later = fleet_of(node("a"), node("b")), *(InventoryPolicy(MIX, filling=True) for _ in "ab")
+    for earlier in arrived:
+        later.observe(earlier)
+    for policy in (first, later):
+        update_now(policy, fleet)
+    place(fleet, first, share(250, 1000), 0)
+    for policy in (first, later):
+        update_now(policy, fleet, Due.PRICES)
+    assert first.cost(fleet, request).tolist() == later.cost(fleet, request).tolist()
+
+
+def test_known_costs_follow_when_most_of_the_pods_have_ended():
+    """A fraction is preferred at any price while the fleet fills up, and then where slots cost the same."""
+    fleet = Fleet(nodes=2, gpus=2)
+    for name, parts in (("whole", 1), ("parts", 4)):
+        pool = Pool("gpu", 2 * parts, (0, 1), 1000 // parts, MIB // parts, separate=2)
+        fleet.put(NodeSpec(name, 64_000, 262_144, (Gpu(MIB),) * 2, (pool,)))
+    request = Request(devices=(("gpu", 1),))
+    policy, again = (InventoryPolicy(Mix.of({request: 1})) for _ in range(2))
+    update_now(policy, fleet)
+    before = policy.terms(fleet, request, fleet.rows["whole"])["device"]
+    for _ in range(20):
+        policy.observe(request)
+        again.observe(request)
+    update_now(policy, fleet, Due.PRICES)
+    update_now(again, fleet)
+    assert policy.terms(fleet, request, fleet.rows["whole"])["device"] < before / 4
+    assert policy.cost(fleet, request).tolist() == again.cost(fleet, request).tolist()
+
+
 def test_a_refresh_solves_again_when_enough_gpus_are_in_another_state():
     fleet = fleet_of(*(node(f"n{i}") for i in range(5)))
     policy = ready(fleet)

@@ -27,6 +27,7 @@ from tests.extender.apiserver import ApiServer, source_of
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/architecture.md").read_text()
 HOP = re.compile(r"^\d+\. `(\S+\.py)` `(\S+)`", re.MULTILINE)
+CHANGE = re.compile(r"`([\w./-]+\.\w+)`(?: `(\w+)`)?")
 NODE = {
     "metadata": {
         "name": "a",
@@ -57,6 +58,17 @@ def hops(walk: str) -> list[str]:
     found = [" ".join(hop) for hop in HOP.findall(section)]
     assert len(found) == len(re.findall(r"^\d+\. ", section, re.MULTILINE)), "a hop without file and function"
     return found
+
+
+def test_where_to_change_what_names_at_most_four_files_that_exist() -> None:
+    section = PAGE.split("\n## Where to change what\n")[1].split("\n## ")[0]
+    rows = [line.split("|")[1:4] for line in section.splitlines() if line.startswith("| a")]
+    assert len(rows) > 10
+    for what, change, example in rows:
+        for path, name in CHANGE.findall(change + example):
+            assert (ROOT / path).is_file(), what
+            assert name in (ROOT / path).read_text(), what
+        assert len({path for path, _ in CHANGE.findall(change)}) <= 4, what
 
 
 @contextmanager

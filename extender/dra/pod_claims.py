@@ -47,8 +47,6 @@ def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = 
             raise _missing(cache, f"claim {quoted(name)}")
         _check_usable(claim, pod)
         if claim.allocation is None:
-            if claim.devices.problem:
-                raise Unsupported(f"claim {quoted(name)}: {claim.devices.problem}")
             found.append(claim.devices)
         elif claim.available_on is None:
             raise Unsupported(f"claim {quoted(name)}: {claim.problem}")
@@ -56,6 +54,8 @@ def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = 
         classes = {name: _class_for(cache, name) for name in resources}
         found.append(DeviceClaim(requests_for(pod.spec, classes)).interned())
     for devices in found:
+        if devices.problem:
+            raise Unsupported(f"a claim of the pod: {devices.problem}")
         _validate(cache, devices)
     return tuple(found)
 
@@ -65,7 +65,7 @@ def to_be_made(cache: DeviceCache, pod: Pod) -> list[DeviceClaim]:
     made, found = dict(pod.claims), list[DeviceClaim]()
     for entry in pod.spec.claims:
         template = cache.templates.get(f"{pod.namespace}/{entry.template}")
-        devices = entry.devices or (template.devices if template and not template.problem else None)
+        devices = entry.devices or (template.devices if template else None)
         if devices and not (entry.claim or made.get(entry.name)):
             found.append(devices)
     return found

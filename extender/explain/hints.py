@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
@@ -22,7 +22,10 @@ from extender.dialects.pod_request import (
     REQUEST_LABELS,
 )
 from extender.dialects.shared_gpus import MIG_PREFIX, is_gpu_resource
+from extender.dra.cel.program import EvaluationFailed, Meter, Unsupported
+from extender.dra.cel.selector import Selector, compile_selector
 from extender.dra.pod_claims import class_resources, to_be_made
+from extender.dra.pools import DevicePool
 from extender.explain.corrections import (
     did_you_mean,
     is_manifest,
@@ -41,6 +44,7 @@ from extender.k8s.manifest import is_extended
 from extender.k8s.objects import Container, Node, Pod
 from extender.k8s.quantity import QuantityError, exact, whole
 from extender.k8s.resource_claims import DeviceSubRequest
+from extender.k8s.resource_slices import Device
 from extender.queues.disruptions import CHECKPOINT_INTERVAL, CHECKPOINTED_AT
 from extender.queues.gang_words import GANG, GANG_MIN
 from extender.queues.queue import QUEUE_LABEL, RESTARTABLE, SYSTEM_CLASSES
@@ -428,53 +432,70 @@ def _devices_asked(state: State, pod: Pod) -> Iterator[Finding]:
                 yield _mistake(
                     said, Rank.NEVER, fix=Fix(Word.WRITE(line=f"resourceClaimTemplateName: {near}"))
                 )
-        asked = [sub for request in (devices.requests if devices else ()) for sub in request.subrequests]
-        asked = asked[:_NAMED] if classes else []
-        least = [_least_amounts(sub) for sub in asked]
-        largest = _largest_capacities(state, {what for amounts in least for what, _ in amounts})
-        for sub, amounts in zip(asked, least, strict=True):
+        asked = [(sub, r) for r in (devices.requests if devices else ()) for sub in r.subrequests]
+        for sub, request in asked[:_NAMED] if classes else ():
             if (name := sub.device_class) not in classes:
                 near = nearest_name(name, classes)
                 said = Word.NO_CLASS_OF_DEVICES(name=quoted(name), claim=claim, meant=meant(near))
                 fix = Fix(Word.WRITE(line=f"deviceClassName: {near}")) if near else None
                 yield _mistake(said, Rank.NEVER, fix=fix)
-            yield from islice(_too_large(amounts, largest, claim), 1)
+            elif len(request.subrequests) == 1 and (unmet := _unmet(state, sub, claim)):
+                yield _mistake(unmet, Rank.NEVER)
 
 
 _AT_LEAST = re.compile(r"\.(\w+)\.compareTo\(quantity\(['\"](\w+)['\"]\)\) *>=? *0")
 """A capacity in a CEL selector, and the least amount of it."""
+_ATTRIBUTE = re.compile(r"device\.attributes\[['\"][\w.-]+['\"]\]\.(\w+)")
 
 
-def _least_amounts(asked: DeviceSubRequest) -> list[tuple[str, str]]:
-    """The capacities in the selectors of a request, each with the least amount."""
-    texts = (shorten(text) for text in asked.expressions[:_NAMED])
-    return [found for text in texts for found in _AT_LEAST.findall(text)[:_NAMED]]
+def _unmet(state: State, asked: DeviceSubRequest, claim: str) -> Said | None:
+    """What of a request no device meets, even if all are free: the class, a selector, or the number on one
+    node; None if they meet it, or that is not known."""
+    of_class = state.devices.classes[asked.device_class].selectors
+    texts, meter, most, is_shared = (*of_class, *asked.expressions), Meter(), 0, False
+    failed: dict[int, list[Device]] = {}
+    try:
+        selectors = [compile_selector(text, meter) for text in texts]
+        for node in state.nodes:
+            on_node, here = state.devices.on_node(node, state.nodes.labels_of(node)), 0
+            for pool, index in on_node.devices:
+                meter.spend()
+                passed = _passed(pool, index, selectors, len(of_class), meter)
+                failed.setdefault(passed, []).append(pool.devices[index])
+                here += passed == len(selectors)
+                is_shared |= pool.devices[index].allow_multiple_allocations
+            most = max(most, here)
+    except Unsupported:
+        return None
+    first, name = max(failed, default=0), quoted(asked.device_class)
+    if most:
+        too_many = asked.count is not None and asked.count > most and not is_shared
+        return Word.MORE_THAN_ANY(asked=asked.count, name=name, claim=claim, most=most) if too_many else None
+    if first < len(of_class) or not texts:
+        return Word.NO_DEVICE_OF_CLASS(name=name, claim=claim) if failed else None
+    devices, text = failed[first], texts[first]
+    if (least := _AT_LEAST.search(text)) and (largest := _largest(devices, least[1])):
+        return Word.LARGER_THAN_ANY(what=least[1], asked=least[2], claim=claim, largest=largest)
+    values = {key: {d.attribute_text(key) for d in devices} for key in _ATTRIBUTE.findall(text)[:_NAMED]}
+    have = [f"{key} {quoted(v)}" if v else f"no {key}" for key, some in values.items() for v in sorted(some)]
+    has = f": they have {listed(have, _NAMED)}" if have else ""
+    return Word.NO_DEVICE_MATCHES(selector=shorten(text), claim=claim, has=has)
 
 
-def _too_large(
-    least: Sequence[tuple[str, str]], largest: Mapping[str, float], claim: str
-) -> Iterator[Finding]:
-    for what, amount in least:
-        most = largest.get(what, 0.0)
+def _passed(pool: DevicePool, index: int, selectors: Sequence[Selector], of_class: int, meter: Meter) -> int:
+    """Number of selectors, in order, that match a device; the first ones are ``of_class``."""
+    for number, selector in enumerate(selectors):
         try:
-            if 0 < most < exact(amount):
-                size = f"{most / (1 << 30):.4g}Gi"
-                said = Word.LARGER_THAN_ANY(what=what, asked=amount, claim=claim, largest=size)
-                yield _mistake(said, Rank.NEVER)
-        except QuantityError:
-            continue
+            if not pool.matches(index, selector, meter, of_class=number < of_class):
+                return number
+        except EvaluationFailed:
+            return number
+    return len(selectors)
 
 
-def _largest_capacities(state: State, names: Set[str]) -> dict[str, float]:
-    """The largest capacity of each of these names of any device, in one pass over all devices."""
-    found: dict[str, float] = {}
-    for node in state.nodes if names else ():
-        on_node = state.devices.on_node(node, state.nodes.labels_of(node))
-        for index in range(len(on_node.devices)):
-            for capacity in on_node.device(index).capacity.values():
-                for name in names & capacity.keys():
-                    found[name] = max(found.get(name, 0.0), float(capacity[name].number))
-    return found
+def _largest(devices: Sequence[Device], name: str) -> str:
+    amounts = (of[name].number for device in devices for of in device.capacity.values() if name in of)
+    return f"{float(max(amounts, default=0)) / (1 << 30):.4g}Gi".removeprefix("0Gi")
 
 
 def _volumes(state: State, pod: Pod) -> Iterator[Finding]:

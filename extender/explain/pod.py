@@ -198,7 +198,7 @@ def explained(
             found = _with_next(asked, found, mends)
         layouts = layout_change_for(asked, now) if now is not None else ()
         found = found._replace(fixes=(*layouts, *found.fixes))
-        evictions = None if found.said.word is Word.TOO_LARGE else evictions
+        evictions = None if found.rank is Rank.NEVER else evictions
         notes += _gang_fits(state, pod, request) if now is not None else ()
     notes += [finding for finding in findings if finding.said is not found.said]
     notes += _share_instead(state, pod, request, candidates, explanation)

@@ -16,12 +16,13 @@ from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
 from extender.dialects.pod_resources import RequestError
 from extender.explain.answers import Evictions, Refusal
-from extender.explain.candidates import Candidates
+from extender.explain.candidates import Candidates, all_candidates
 from extender.explain.fixes import Change, Fix
+from extender.explain.refusals import by_forecast
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
-from extender.untrusted.limits import GANG_PLACED, GANG_READ
+from extender.untrusted.limits import GANG_PLACED, GANG_READ, POD_CLAIMS
 from extender.verbs.evaluate import evaluate
 from extender.verbs.gang_fit import Supposed, fit_together, gang_would_fit, wants_dra
 from packing.fleet.node_usage import Allocation
@@ -131,6 +132,8 @@ def fit_at_once(
     state: State, pod: Pod, request: Request, count: int, left: tuple[Allocation, ...] = ()
 ) -> int:
     """Number of ``count`` such pods that fit now, or ``left`` these allocations, 0 if unknown."""
+    if pod.spec.claims and not (left or request.wants_gpu):
+        return _fit_by_claims(state, pod, request, count)
     waiting = WaitingMembers(pod, request)
     least, most = 0, 0 if wants_dra(state, waiting) else min(count, GANG_PLACED)
     with state.fleet_view_for(pod) as fleet:
@@ -139,6 +142,21 @@ def fit_at_once(
             fits = fit_together(state, fleet, [replace(waiting, count=half)], Supposed(state.nodes, left))
             least, most = (half, most) if fits else (least, half - 1)
     return least
+
+
+def _fit_by_claims(state: State, pod: Pod, request: Request, count: int) -> int:
+    """The same for a pod whose claims are made from templates: how many nodes fit one of them, two, ..."""
+    made = tuple(claim for claim in pod.spec.claims if claim.template)
+    names, fit = NodeNames.of(all_candidates(state, pod).names), 0
+    for more in range(min(count, POD_CLAIMS // len(made)) if made else 0):
+        spec = replace(pod.spec, claims=(*pod.spec.claims, *made * more))
+        cpu_milli, memory_bytes = (n * (more + 1) for n in (request.cpu_milli, request.memory_bytes))
+        asked = replace(request, cpu_milli=cpu_milli, memory_bytes=memory_bytes)
+        nodes = int(by_forecast(evaluate(state, replace(pod, spec=spec), asked, names))[0].sum())
+        fit += nodes
+        if not nodes or fit >= count:
+            return min(fit, count)
+    return 0
 
 
 def missing_members(state: State, pod: Pod) -> int:

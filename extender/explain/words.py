@@ -92,6 +92,12 @@ class Word(Enum):
     LARGER_THAN_ANY = (
         "No device has a {what} of {asked}, as its claim {claim} requests: the largest has {largest}"
     )
+    MORE_THAN_ANY = (
+        "No node has {asked} devices as its claim {claim} requests them, of the class {name}: the most is "
+        "{most}"
+    )
+    NO_DEVICE_OF_CLASS = "No device is of the class {name}, which its claim {claim} requests"
+    NO_DEVICE_MATCHES = "No device matches {selector}, as its claim {claim} requests{has}"
     NO_VOLUME_CLAIM = (
         "There is no PersistentVolumeClaim {name} in the namespace {namespace}{meant}: kube-scheduler waits "
         "for it"

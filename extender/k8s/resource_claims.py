@@ -21,6 +21,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from extender.k8s.affinity import NodeSelectorManifest, Toleration
 from extender.k8s.manifest import Manifest, Named, Namespaced, Unreadable, read_value
+from extender.k8s.pod_templates import as_list, as_map
 from extender.k8s.resource_slices import (
     ALL_NODES,
     INT64_MAX,
@@ -217,13 +218,26 @@ class _ClaimSpec(Struct):
     devices: DeviceClaim = NOTHING_ASKED
 
 
-def _device_claim(spec: object) -> DeviceClaim:
+def _device_claim(spec: object, version: str = "") -> DeviceClaim:
     try:
+        spec = _as_in_v1(spec) if version.endswith("/v1beta1") else spec
         devices = read_part(spec, _ClaimSpec).devices
         _check_length(sub for request in devices.requests for sub in request.subrequests)
         return devices.interned()
     except Unreadable as error:
         return DeviceClaim(problem=shorten(str(error))).interned()
+
+
+def _as_in_v1(spec: object) -> object:
+    """The spec in the form that it has since v1beta2, where ``exactly`` holds what a request without
+    alternatives asks for."""
+    devices = as_map(as_map(spec).get("devices"))
+    requests = [
+        request if "firstAvailable" in as_map(request) else {"name": name, "exactly": rest}
+        for request in as_list(devices.get("requests"))
+        for name, rest in [(as_map(request).get("name", ""), {**as_map(request), "name": ""})]
+    ]
+    return {"devices": {**devices, "requests": requests}}
 
 
 # Claims and their allocations (``status``).
@@ -269,6 +283,7 @@ class ResourceClaim(Namespaced):
 
 
 class ResourceClaimManifest(Manifest, frozen=True, gc=False):
+    apiVersion: str = ""
     spec: Any = None
     status: Any = None
 
@@ -282,6 +297,7 @@ class ResourceClaimManifest(Manifest, frozen=True, gc=False):
             self.status,
             made_for=owner.uid if owner and owner.kind == "Pod" else "",
             deleting=metadata.deletionTimestamp is not None,
+            version=self.apiVersion,
         )
 
 
@@ -306,11 +322,12 @@ class _ClaimOfTemplate(Struct, frozen=True):
 
 
 class ResourceClaimTemplateManifest(Manifest, frozen=True, gc=False):
+    apiVersion: str = ""
     spec: _ClaimOfTemplate = _ClaimOfTemplate()
 
     def record(self) -> ResourceClaimTemplate:
         metadata = self.metadata
-        devices = _device_claim(self.spec.spec)
+        devices = _device_claim(self.spec.spec, self.apiVersion)
         return ResourceClaimTemplate(metadata.namespace_or_default, metadata.name, devices, devices.problem)
 
 
@@ -325,10 +342,16 @@ class _Users(Struct):
 
 
 def parse_claim(
-    namespace: str, name: str, spec: object, status: object, made_for: str = "", deleting: bool = False
+    namespace: str,
+    name: str,
+    spec: object,
+    status: object,
+    made_for: str = "",
+    deleting: bool = False,
+    version: str = "",
 ) -> ResourceClaim:
     """Each part is read separately: allocated devices are known even if the spec or consumers are not."""
-    devices = _device_claim(spec)
+    devices = _device_claim(spec, version)
     problems = [devices.problem] if devices.problem else []
     allocation, unreadable_pools, available_on = _allocation(status)
     if unreadable_pools:

@@ -51,6 +51,23 @@ RIGHT: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
         ("no DeviceClass 'gpu.nvidia.co'", "(did you mean gpu.nvidia.com?)"),
         (),
     ),
+    ("onprem-dra-count", "onprem", ("No node has 9 devices", "the most is 8"), ("evict",)),
+    (
+        "onprem-dra-product",
+        "onprem",
+        ("No device matches", ".productName == 'NVIDIA H100'", "they have productName 'NVIDIA H200'"),
+        ("evict",),
+    ),
+    ("onprem-dra-attribute", "onprem", ("No device matches", "they have no model"), ("evict",)),
+    ("onprem-dra-class-without-devices", "onprem", ("No device is of the class 'mig.nvidia.com'",), ()),
+    ("onprem-dra-v1beta1", "onprem", ("It fits on 2 of 12 nodes",), ()),
+    (
+        "onprem-dra-old-form",
+        "onprem",
+        ("unknown for 12", "unknown field deviceClassName"),
+        ("It fits on 12",),
+    ),
+    ("onprem-dra-replicas", "onprem", ("Of the 3 such pods of its workload 2 fit at once",), ()),
     ("onprem-spread", "onprem", ("topology spread is not checked", "at most 4 fit"), ()),
     ("onprem-anti", "onprem", ("Of the 8 such pods of its workload 5 fit at once",), ()),
     (

@@ -130,7 +130,7 @@ def tokenize(text: str) -> list[Token]:
     while position < end:
         match = _TOKEN.match(text, position)
         if match is None:
-            raise Unsupported(quoted(text[position : position + 10]))
+            raise Unsupported(f"a selector that is not CEL, from {quoted(text[position : position + 10])} on")
         tokens.append((match.lastgroup or "", match[match.lastgroup] if match.lastgroup else ""))
         if len(tokens) > SELECTOR_TOKENS:
             raise Unsupported(f"a selector of more than {SELECTOR_TOKENS} words and signs")

@@ -207,6 +207,13 @@ def test_a_pod_with_a_volume_claim_stays_in_its_zone(replayed) -> None:
     assert free(replayed(*nodes, first, pod("disk", "n2"))["best-fit"]) == (8, 2)
 
 
+def test_pods_with_data_on_their_node_stay(replayed) -> None:
+    disk = pod("disk", "n1", volumes=[{"name": "scratch", "emptyDir": {}}])
+    memory = pod("memory", "n1", volumes=[{"name": "shm", "emptyDir": {"medium": "Memory"}}])
+    row = replayed(node("n1"), disk, memory)["today"]
+    assert (row["pods"], row["pinned"]) == (1, {Stays.LOCAL_DATA: 1})
+
+
 def test_pinned_pods_are_counted_with_the_reason(replayed) -> None:
     pods = [pod("a", "n1"), pod("b", "n1", owner="DaemonSet"), pod("c", "n2"), pod("d", "n1", 0)]
     row = replayed(node("n1"), node("n2", unschedulable=True), *pods)["today"]

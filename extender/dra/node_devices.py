@@ -53,7 +53,8 @@ def is_gpu(driver: str, device: Device) -> bool:
 
 
 def _facts(device: Device, *, whole: bool) -> GpuFacts:
-    shared, product = device.allow_multiple_allocations, device.attribute_text("productName")
+    shared = device.allow_multiple_allocations
+    product = device.attribute_text("productName") or device.attribute_text("model")  # Intel's
     values = (of_domain.get("cudaDriverVersion") for of_domain in device.attributes.values())
     cuda = next((v.key[0] * 1000 + v.key[1] for v in values if isinstance(v, Version)), 0)
     return GpuFacts(product.replace(" ", "-"), int(device.memory) >> 20, cuda, whole and not shared)

@@ -53,6 +53,7 @@ from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
 from extender.untrusted.visible import listed
 from extender.verbs.gang_fit import must_wait
 from packing.model.gpu_catalog import Profile, named_model, parse_profile
+from packing.model.reasons import Reason
 from packing.model.request import Request
 
 _DOMAIN = "stowage.dev/"
@@ -377,7 +378,8 @@ def _sharing(state: State, pod: Pod, request: Request | None) -> Iterator[Findin
     if request is None or (shares := request.shares) is None:
         return
     shared = Counter(spec.sharing_resource for spec in state.fleet.specs if spec and spec.sharing_resource)
-    if shares.resource in shared:
+    unread = any(spec.blocked is Reason.UNREADABLE for spec in state.fleet.specs if spec)
+    if shares.resource in shared or unread:  # a register that cannot be read may be that of the system
         return
     if shares.resource == stowage.RESOURCE:
         label = f"{STOWAGE_SHARING}=true"

@@ -246,6 +246,8 @@ def _shared_gpus(node: Node, labels: GpuLabels, device: KoordinatorDevice | None
     of_systems = [system.shared_gpus(node) for system in (hami, vgpu_manager, volcano, gpushare)]
     of_systems += [hami.amd_gpus(node), koordinator.shared_gpus(node, device), _stowage_gpus(node, labels)]
     found = [shared for shared in of_systems if shared]
+    for empty in (shared for shared in found if not shared.gpus):
+        raise InventoryError(f"{empty.source} lists no GPU")
     if len(found) > 1:
         raise InventoryError(f"GPUs are shared as {' and as '.join(shared.resource for shared in found)}")
     return found[0] if found else None

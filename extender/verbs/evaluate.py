@@ -154,7 +154,7 @@ def evaluate(
         counted.codes[there], counted.cost[there] = others.codes, others.cost
         counted = _Counted(counted.codes, counted.cost)
     forecasts = _forecast(state, pod, names, dra, simulator or state.simulator)
-    if forecasts and _has_words(request):
+    if forecasts and has_words(request):
         counted = _refuse_by_words(state, pod, request, names, dra, forecasts, counted)
     if forecasts and state.devices.two_ways:
         counted = _refuse_given_out(state, names, forecasts, counted)
@@ -333,7 +333,7 @@ def wants_only_dra(pod: Pod, request: Request, dra: tuple[str, ...]) -> bool:
     return bool(dra or pod.spec.claims) and not without_resources(request, dra).wants_gpu
 
 
-def _has_words(request: Request) -> bool:
+def has_words(request: Request) -> bool:
     """Whether the request depends on facts of GPUs that kube-scheduler ignores when it chooses devices."""
     named = request.models is not None or request.products != ANY_MODEL
     return bool(named or request.cuda or request.whole or request.device_mib or request.island)
@@ -344,7 +344,7 @@ def _reason_of_dra(state: State, request: Request, node: str, devices: Collectio
     choose must be permitted; if it would choose none now, any GPU of the node."""
     if request.island and request.gpus > 1:
         return Reason.ISLAND_TOO_SMALL
-    if not _has_words(request):
+    if not has_words(request):
         return Reason.FITS
     on_node = state.devices.on_node(node, state.nodes.labels_of(node))
     parts, spec = on_node.gpus(), state.fleet.spec_of(node)

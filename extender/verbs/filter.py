@@ -17,7 +17,7 @@ from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import shorten
 from extender.verbs.assignment import renaming_nodes
-from extender.verbs.evaluate import Evaluation, shortlist, when_idle
+from extender.verbs.evaluate import Evaluation, has_words, shortlist, when_idle
 from extender.verbs.gang_fit import evaluate_in_cycle, must_wait, with_gang_check
 from packing.model.reasons import Reason
 
@@ -30,8 +30,8 @@ def filter_nodes(
         request = state.request_of(args.pod)
     except RequestError as error:
         return FilterResult(error=shorten(str(error))), None
-    may_collide = state.devices.two_ways and wants_devices(state, args.pod, request)
-    if not (request.wants_gpu or may_collide):
+    chooses = state.devices.two_ways or has_words(request)  # so that not all devices of DRA are right
+    if not (request.wants_gpu or (chooses and wants_devices(state, args.pod, request))):
         return _without_renamed(state, args), None
     if cycle := state.gangs.cycle_of(args.pod):
         state.reservations.asked_in_cycle(args.pod.uid, cycle)

@@ -36,6 +36,11 @@ from .answers import cluster, filtered
 
 FOLDERS = sorted(path.parent for path in Path(__file__).parent.glob("*/cluster.json"))
 CPU_AND_MEMORY = {Reason.NO_FREE_CPU.text, Reason.NO_FREE_MEMORY.text}
+OF_WORDS = {
+    reason.text
+    for reason in (Reason.WRONG_MODEL, Reason.OLD_DRIVER, Reason.PART_OF_A_GPU, Reason.SMALL_DEVICES)
+}
+"""Reasons from annotations about devices, which kube-scheduler does not read."""
 ONLY_WHILE_PODS_START = {Reason.NO_ASSIGNER, Reason.MISALIGNED, Reason.PLUGIN_BUSY}
 PLAN_KNOWS_NOTHING_OF = {*ONLY_WHILE_PODS_START, Reason.GANG_DOES_NOT_FIT}
 
@@ -150,6 +155,7 @@ def check(state: State, settings: Settings, pod: Pod):
     fits -= {one.node for one in answers if one.reason.startswith("node does not offer koordinator.sh/")}
     if wants_slices(state, pod):  # filter leaves their devices to kube-scheduler
         assert each <= fits
+        assert not fits & {one.node for one in answers if one.reason in OF_WORDS}, (pod, answers)
     else:
         assert each == fits, (pod, answers)
     assert found.fits == len(each), (found, each)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from packing.fleet.arrays import Flags
 from packing.fleet.feasibility import reason_on_row
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
@@ -17,7 +18,6 @@ from packing.model.request import Request
 from packing.victims.amounts import Holdings
 from packing.victims.rights import (
     ROOM_SECONDS,
-    Flags,
     Relations,
     Standing,
     Verdict,

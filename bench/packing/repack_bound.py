@@ -13,8 +13,7 @@ from bench.packing.bounds import Classes, Groups, fewest_nodes, fewest_whole
 from extender.cluster.other_resources import PODS
 from extender.replay.repack import SnapshotReplay
 from extender.trial.trial import Item, Trial
-from extender.verbs.evaluate import Flags
-from packing.fleet.arrays import ALMOST_WHOLE, Doubles, Longs
+from packing.fleet.arrays import ALMOST_WHOLE, Doubles, Flags, Longs
 from packing.fleet.feasibility import separation
 from packing.fleet.stranded import whole_gpus
 from packing.model.node_spec import resolve_on

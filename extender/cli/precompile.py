@@ -46,9 +46,7 @@ _SIZE = 4 << 20
 _ROOTS = (Path(packing.__path__[0]), Path(__file__).parents[1])
 _POLL = 0.2  # seconds
 _LONGEST = "packing.cost.inventory_kernels"
-"""Takes as long to compile as all others that commands need."""
-_OF_SERVICE = "extender.protocol.node_name_kernels"
-"""Not needed by commands."""
+"""Takes as long to compile as all others."""
 _WHAT = "Compiling kernels, only once"
 _FUNCTION = re.compile(r"^@(?:inlined|kernel|record_kernel)\b", re.MULTILINE)
 _INTERPRET = "NUMBA_DISABLE_JIT"
@@ -76,8 +74,7 @@ def prepare_kernels() -> None:
 def loading_kernels() -> Iterator[None]:
     """Load the kernels that commands need. A terminal shows ``Loading ...`` until the block ends, and the
     progress of compilation."""
-    modules, directory = _of_commands(), _cache()
-    if directory is not None and (missing := not_compiled(directory, modules)):
+    if (directory := _cache()) and (missing := not_compiled(directory, kernel_modules())):
         _compile(directory, missing)
     with _saying_so():
         yield
@@ -90,7 +87,7 @@ def kernels_for_question(objects: int) -> Iterator[None]:
     kernels for later commands."""
     if "numba" not in sys.modules:
         directory = choose_cache(lasting=True) if objects > _FEW else None
-        missing = not_compiled(directory, _of_commands()) if directory else []
+        missing = not_compiled(directory, kernel_modules()) if directory else []
         if directory is None or missing:
             os.environ[_INTERPRET] = "1"
         if directory and missing:
@@ -106,10 +103,6 @@ def _saying_so() -> Iterator[None]:
         yield
     finally:
         show_line("")
-
-
-def _of_commands() -> list[str]:
-    return [name for name in kernel_modules() if name != _OF_SERVICE]
 
 
 def _compile_for_later(directory: Path, modules: list[str]) -> None:

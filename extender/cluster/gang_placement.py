@@ -37,7 +37,7 @@ from extender.k8s.node_filter import HOSTNAME, NodeFilter
 from extender.k8s.objects import Node, Pod, Unchecked
 from extender.queues.gangs import Gang, GangTable
 from extender.untrusted.limits import GANG_HELD, GANG_PLACED, GANG_READ
-from packing.fleet.arrays import Floats
+from packing.fleet.arrays import Flags, Floats
 from packing.fleet.feasibility import copies_that_fit, fits_with_idle_plugin, gpu_sizes
 from packing.fleet.fleet import Fleet
 from packing.fleet.network import DomainIds, Network
@@ -47,7 +47,6 @@ from packing.model.request import Request
 from packing.policies.interface import Policy
 
 FarCosts: TypeAlias = Callable[[Request], Floats | None]
-Flags: TypeAlias = npt.NDArray[np.bool_]
 _PAUSE = 1.0
 """Seconds between two searches for room for one gang: users can change a gang at any rate."""
 

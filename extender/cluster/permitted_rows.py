@@ -4,15 +4,14 @@ volume claims, only its own zone."""
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from extender.cluster.census import closed_rows
 from extender.cluster.state import State
 from extender.k8s.objects import Pod
+from packing.fleet.arrays import Flags
 from packing.model.reasons import Reason
 
 ZONE = "topology.kubernetes.io/zone"
-Flags = npt.NDArray[np.bool_]
 
 
 class PermittedRows:

@@ -17,8 +17,9 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import KEY, shorten
 from extender.verbs.assignment import assignment_problem
-from extender.verbs.evaluate import Evaluation, Flags, dra_resources, hosts_when_empty, without_resources
+from extender.verbs.evaluate import Evaluation, dra_resources, hosts_when_empty, without_resources
 from extender.verbs.eviction.promising import shortfall
+from packing.fleet.arrays import Flags
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request

@@ -31,7 +31,8 @@ from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import many
-from extender.verbs.evaluate import Evaluation, Flags, evaluate, hosts_when_empty
+from extender.verbs.evaluate import Evaluation, evaluate, hosts_when_empty
+from packing.fleet.arrays import Flags
 from packing.model.reasons import Reason
 
 _OWN_TAINTS = "node.kubernetes.io/"

@@ -31,8 +31,7 @@ from extender.replay.steps import Outcome, Step, carry_out, largest_that_holds
 from extender.source.prometheus import Use
 from extender.trial.trial import Item, Trial
 from extender.untrusted.visible import many
-from extender.verbs.evaluate import Flags
-from packing.fleet.arrays import ALMOST_WHOLE
+from packing.fleet.arrays import ALMOST_WHOLE, Flags
 from packing.model.gpu_catalog import named_model
 from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE

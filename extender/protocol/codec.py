@@ -97,7 +97,7 @@ class FilterResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ProposedVictims:
     """A node on which pods may be preempted: UIDs of the victims, highest priority first."""
 
     victims: list[str]
@@ -109,14 +109,14 @@ class PreemptArgs:
     """The pod that may preempt others, and the candidates by node name."""
 
     pod: Pod
-    candidates: dict[str, Candidate]
+    candidates: dict[str, ProposedVictims]
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptResult:
     """The remaining candidates by node name. Without any, there is no preemption."""
 
-    candidates: Mapping[str, Candidate] = field(default_factory=dict)
+    candidates: Mapping[str, ProposedVictims] = field(default_factory=dict)
 
 
 Watched: TypeAlias = Callable[[str], Pod | None]
@@ -210,9 +210,11 @@ def parse_preempt(body: bytes) -> PreemptArgs:
 
 def _candidates(
     by_node: Mapping[str, Victims | None], uids_of: Callable[[bytes], list[str]]
-) -> dict[str, Candidate]:
+) -> dict[str, ProposedVictims]:
     return {
-        node: Candidate(uids_of(bytes(victims.Pods)), victims.NumPDBViolations) if victims else Candidate([])
+        node: ProposedVictims(uids_of(bytes(victims.Pods)), victims.NumPDBViolations)
+        if victims
+        else ProposedVictims([])
         for node, victims in by_node.items()
     }
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic_core import from_json, to_json
 
-from extender.protocol.name_table_kernels import build_table, look_up
+from extender.protocol.node_name_kernels import build_table, interleave, look_up, scan
 from extender.untrusted.limits import MESSAGE_NAMES
 
 Bytes = npt.NDArray[np.uint8]
@@ -54,8 +54,6 @@ class NodeNames:
         None if the array may contain anything else, names with escapes, or too many names: then a JSON parser
         is needed.
         """
-        from extender.protocol.node_name_kernels import scan
-
         limit = min((len(message) - start) // 3, MESSAGE_NAMES) + 1  # each name has two quotes and a comma
         starts, lengths = np.empty((2, limit), np.uint32)
         count = scan(np.frombuffer(message, np.uint8), start, starts, lengths)
@@ -85,8 +83,6 @@ class NodeNames:
     ) -> bytes:
         """``head``, then each name, followed by one of up to 256 texts: the one with its index in ``which``
         (count,), or by default the first. The last ``cut`` bytes are omitted."""
-        from extender.protocol.node_name_kernels import interleave
-
         which = np.zeros(len(self), np.uint8) if which is None else which
         after, starts, lengths = _texts(texts)
         size = int(np.add.reduce(self._lengths)) + int(np.add.reduce(lengths[which]))

@@ -22,9 +22,8 @@ from extender.queues.queue import NO_QUEUE, Queues
 from extender.settings import Queue
 from extender.untrusted.duration import DurationError, seconds
 from extender.untrusted.limits import KEY, shorten
-from packing.fleet.arrays import Doubles
+from packing.fleet.arrays import Doubles, Flags
 from packing.victims.rights import (
-    Flags,
     Relations,
     Standing,
     Verdict,

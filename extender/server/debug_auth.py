@@ -40,17 +40,17 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Denial:
     status: int
     text: str
 
 
-_NO_TOKEN = Refusal(401, "a bearer token is needed, and it is missing or invalid")
-_FOR_OTHERS = Refusal(
+_NO_TOKEN = Denial(401, "a bearer token is needed, and it is missing or invalid")
+_FOR_OTHERS = Denial(
     401, f"a token for the audience {AUDIENCE} is needed: kubectl create token ACCOUNT --audience {AUDIENCE}"
 )
-_FORBIDDEN = Refusal(403, "the user of this token is not allowed to read this path")
-_BUSY = Refusal(503, "too many token reviews in progress, retry later")
+_FORBIDDEN = Denial(403, "the user of this token is not allowed to read this path")
+_BUSY = Denial(503, "too many token reviews in progress, retry later")
 
 
 class TokenFile:
@@ -100,7 +100,7 @@ class DebugAuth:
         self.problem = ""
         """Why the last check of a token failed; "" if it succeeded."""
 
-    async def refusal(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Refusal | None:
+    async def refusal(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Denial | None:
         """Why this request is refused; None if it is allowed. Never raises."""
         token = _bearer_token(headers)
         if not token or len(path) > DEBUG_PATH:
@@ -109,12 +109,12 @@ class DebugAuth:
             refusal = await self._check(token, method.lower(), path)
         except (ReviewError, TimeoutError) as error:
             self._note(str(error) or "the API server did not answer")
-            return Refusal(503, f"tokens cannot be checked: {self.problem}")
+            return Denial(503, f"tokens cannot be checked: {self.problem}")
         if refusal is not _BUSY:
             self._note("")
         return refusal
 
-    async def _check(self, token: bytes, verb: str, path: str) -> Refusal | None:
+    async def _check(self, token: bytes, verb: str, path: str) -> Denial | None:
         digest = hashlib.sha256(token).digest()
         if self._file is not None and self._file.matches(digest):
             return None
@@ -131,7 +131,7 @@ class DebugAuth:
 
     async def _review(
         self, reviews: AccessReviews, digest: bytes, token: bytes, verb: str, path: str
-    ) -> Refusal | None:
+    ) -> Denial | None:
         now, loop = self._clock(), asyncio.get_running_loop()
         found = self._users.get(digest)
         if found is None or found[0] <= now:

@@ -91,8 +91,7 @@ class LeaderElector:
         """Await ``until_ready``, then take part in the election until cancelled."""
         await until_ready()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._elect_forever())
-            tasks.create_task(self._list_each_term())
+            await self._elect_forever(tasks)
 
     async def resign(self) -> None:
         """Stop leading immediately, and release the Lease after the last running write."""
@@ -104,15 +103,21 @@ class LeaderElector:
         except LeaseError as error:
             _log.warning("the Lease was not released, so others must wait until it expires: %s", error)
 
-    async def _elect_forever(self) -> None:
+    async def _elect_forever(self, tasks: asyncio.TaskGroup) -> None:
         while True:
+            term = self._election.term
             try:
                 await self._acquire_or_renew()
                 self.problem = ""
             except LeaseError as error:  # retried; without renewal, leadership expires
                 self._wrote_last, self.problem = False, str(error)
                 _log.warning("Lease: %s", error)
-            self._log_change()
+            if term != self._election.term:
+                tasks.create_task(self._list_pods(self._election.term))
+            leads = self._election.holds_lease(time.monotonic())
+            if leads != self._was_leading:
+                _log.info("acquired the Lease" if leads else "no longer the leader")
+            self._was_leading = leads
             await asyncio.sleep(self._election.retry_seconds * (1 + _JITTER * _RANDOM.random()))
 
     async def _acquire_or_renew(self) -> None:
@@ -126,21 +131,11 @@ class LeaderElector:
             election.written(new, sent_at, time.monotonic())
             self._wrote_last = True
 
-    async def _list_each_term(self) -> None:
-        """At the start of each term, list the pods: the watch may not have shown the last binds yet."""
-        while True:
-            term = self._election.term
-            if self._election.holds_lease(time.monotonic()) and self._listed_in_term != term:
-                await self._source.relist()
-                self._listed_in_term = term
-                _log.info("is the leader and may write")
-            await asyncio.sleep(_POLL)
-
-    def _log_change(self) -> None:
-        leads = self._election.holds_lease(time.monotonic())
-        if leads != self._was_leading:
-            _log.info("acquired the Lease" if leads else "no longer the leader")
-        self._was_leading = leads
+    async def _list_pods(self, term: int) -> None:
+        """At the start of a term: the watch may not have shown the last binds yet."""
+        await self._source.relist()
+        self._listed_in_term = max(term, self._listed_in_term)  # an earlier term may end its list later
+        _log.info("is the leader and may write")
 
     def _release(self) -> None:
         record = self._lease.read()

@@ -38,7 +38,7 @@ from extender.untrusted.visible import listed, many
 from extender.verbs.evaluate import evaluate
 from extender.verbs.eviction.node_pods import gpus_held
 from extender.verbs.eviction.promising import promising_nodes
-from packing.fleet.arrays import Floats
+from packing.fleet.arrays import Flags, Floats
 from packing.fleet.downgrade import device_on, weaker_rows
 from packing.fleet.node_usage import Allocation
 from packing.fleet.stranded import idle_nodes
@@ -47,7 +47,6 @@ from packing.model.request import WHOLE, Request, Shares
 from packing.plan.move_rule import MoveRule
 from packing.plan.room_by_moves import (
     MOST_QUESTIONS,
-    Flags,
     Movable,
     Waiting,
     cheapest_moves,

@@ -28,9 +28,9 @@ from extender.k8s.node_filter import Rule
 from extender.k8s.objects import Deleted, Pod, Upserted
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import annotations_for
-from extender.verbs.evaluate import Codes, Flags, evaluate, form_on
+from extender.verbs.evaluate import Codes, evaluate, form_on
 from extender.verbs.gang_fit import Supposed, gang_would_fit, wants_gpu
-from packing.fleet.arrays import Floats
+from packing.fleet.arrays import Flags, Floats
 from packing.fleet.downgrade import Device, device_on, weaker_rows
 from packing.fleet.feasibility import eviction_may_help, fits_when_empty
 from packing.fleet.fleet import Fleet

@@ -35,7 +35,7 @@ from extender.queues.queue import is_restartable
 from extender.untrusted.limits import MOST_STEPS
 from extender.verbs import evaluation_kernels as kernels
 from extender.verbs.assignment import refuse_unassignable, renaming_nodes
-from packing.fleet.arrays import Floats
+from packing.fleet.arrays import Flags, Floats
 from packing.fleet.feasibility import (
     any_doubtful,
     eviction_may_help,
@@ -56,7 +56,6 @@ from packing.model.request import ANY_MODEL, Request
 
 Keys = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int8]
-Flags = npt.NDArray[np.bool_]
 
 MAX_SCORE = 10
 """kube-scheduler's maximum score of an extender (``MaxExtenderPriority``)."""

@@ -39,8 +39,9 @@ from extender.protocol.node_names import NodeNames
 from extender.queues.gangs import Gang
 from extender.queues.rights import EvictionRules
 from extender.untrusted.limits import GANG_READ, GANG_VICTIMS, KEY, shorten
-from extender.verbs.evaluate import Evaluation, Flags, codes_for, evaluate, rank_keys
+from extender.verbs.evaluate import Evaluation, codes_for, evaluate, rank_keys
 from extender.verbs.eviction.plan import plan_evictions
+from packing.fleet.arrays import Flags
 from packing.fleet.feasibility import fits_when_empty, gpu_sizes
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation

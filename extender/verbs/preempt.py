@@ -18,7 +18,7 @@ from extender.cluster.pod_table import PodTable
 from extender.cluster.state import State
 from extender.k8s.node_filter import has_unknown_filters
 from extender.k8s.objects import Pod
-from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
+from extender.protocol.codec import PreemptArgs, PreemptResult, ProposedVictims
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import LISTED_NAMES
@@ -90,7 +90,7 @@ def preempt(state: State, args: PreemptArgs, now: float, *, most: int = 1) -> Pr
         return Preemption(others | {node: _ordered(args, node, proposed[node]) for node in by_claims})
     # A reply needs a victim. Deleting pods that are already terminating has no effect.
     candidates = {
-        plan.node: Candidate([pod.uid for pod in plan.to_evict or plan.victims], plan.pdb_violations)
+        plan.node: ProposedVictims([pod.uid for pod in plan.to_evict or plan.victims], plan.pdb_violations)
         for plan in chosen
     }
     return Preemption(others | candidates, tuple(chosen))
@@ -141,21 +141,21 @@ def _by_claims(state: State, pod: Pod, request: Request, nodes: Sequence[str]) -
 
 def _left_to_others(
     state: State, pod: Pod, request: Request, proposed: Mapping[str, Sequence[Pod]]
-) -> dict[str, Candidate]:
+) -> dict[str, ProposedVictims]:
     """The nodes proposed without victims where, as far as Stowage knows, the pod fits: another extender has
     refused them."""
     names = NodeNames.of([node for node, victims in proposed.items() if not victims])
     if not names:
         return {}
     fits = evaluate(state, pod, request, names).codes == Reason.FITS
-    return {node: Candidate([]) for node in names.where(fits)}
+    return {node: ProposedVictims([]) for node in names.where(fits)}
 
 
-def _ordered(args: PreemptArgs, node: str, victims: Sequence[Pod]) -> Candidate:
-    return Candidate([pod.uid for pod in victims], args.candidates[node].pdb_violations)
+def _ordered(args: PreemptArgs, node: str, victims: Sequence[Pod]) -> ProposedVictims:
+    return ProposedVictims([pod.uid for pod in victims], args.candidates[node].pdb_violations)
 
 
-def _victims(state: State, node: str, candidate: Candidate) -> list[Pod] | None:
+def _victims(state: State, node: str, candidate: ProposedVictims) -> list[Pod] | None:
     """The proposed victims, highest priority first; None if one is not known to run on the node."""
     if node not in state.nodes:
         return None
@@ -221,7 +221,7 @@ class NamedVictims:
         self._named: BoundedMap[str, tuple[list[list[str]], float]] = BoundedMap(_KEPT)
         self._named_for: BoundedMap[str, tuple[str, float]] = BoundedMap(_KEPT)
 
-    def remember_named(self, uid: str, candidates: Mapping[str, Candidate], now: float) -> None:
+    def remember_named(self, uid: str, candidates: Mapping[str, ProposedVictims], now: float) -> None:
         """Remember preempt's answer for the pod of this UID: nodes and victims. ``now`` in seconds."""
         victims = [candidate.victims for candidate in candidates.values()]
         if victims:
@@ -234,7 +234,7 @@ class NamedVictims:
             self._named_for.put(victim, (uid, now), 64 + len(victim) + len(uid))
 
     def go_for_another(
-        self, uid: str, candidates: Mapping[str, Candidate], pods: PodTable, now: float
+        self, uid: str, candidates: Mapping[str, ProposedVictims], pods: PodTable, now: float
     ) -> bool:
         """Whether all these victims have just been named for another pod, which is nominated, and their
         deletion has not been observed yet. Their end wakes this pod, too."""

@@ -13,8 +13,9 @@ from extender.cluster.other_resources import wants_devices
 from extender.cluster.state import State
 from extender.protocol.codec import FilterArgs, FilterResult, encode_priorities, has_names
 from extender.protocol.node_names import Bytes
-from extender.verbs.evaluate import MAX_SCORE, Evaluation, Flags, fitting_scores
+from extender.verbs.evaluate import MAX_SCORE, Evaluation, fitting_scores
 from extender.verbs.gang_fit import evaluate_in_cycle
+from packing.fleet.arrays import Flags
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from packing.model.request import MOST, MOST_DEVICES, WHOLE
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]
 LARGEST = (1 << 24) - 1
 """Largest integer up to which float32 represents every integer."""

@@ -17,9 +17,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from packing.fleet.arrays import Floats
+from packing.fleet.arrays import Flags, Floats
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of, freest_gpus
@@ -28,7 +27,6 @@ from packing.victims.amounts import Holdings
 from packing.victims.search import VictimSearch
 from packing.victims.victims import GangCost, Victims
 
-Flags = npt.NDArray[np.bool_]
 Costs = Callable[[str], Floats]
 """(N,) cost of placing a pod (by key) on each node of the fleet in its state at the time of the call,
 infinite where the pod does not fit or is not allowed."""

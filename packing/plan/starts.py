@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from packing.fleet.arrays import Doubles
+from packing.fleet.arrays import Doubles, Flags
 from packing.fleet.feasibility import fits_when_empty, reason_on_row
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
@@ -28,7 +28,6 @@ from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.victims.amounts import Holdings, demand_of
 from packing.victims.reprieve_kernels import reprieve
-from packing.victims.rights import Flags
 
 PARTS = (0.5, 0.9)
 """The probabilities with which a request starts by the forecast times."""

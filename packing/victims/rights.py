@@ -6,14 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.arrays import Doubles
+from packing.fleet.arrays import Doubles, Flags
 
-Flags: TypeAlias = npt.NDArray[np.bool_]
 _Numbers = TypeVar("_Numbers", float, Doubles)
 
 RESTART = 300.0

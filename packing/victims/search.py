@@ -18,14 +18,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from packing.fleet.arrays import Longs
+from packing.fleet.arrays import Flags, Longs
 from packing.fleet.feasibility import fits_when_empty, reason_on_row
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.victims.amounts import Holdings, demand_of
 from packing.victims.reprieve_kernels import reprieve
-from packing.victims.rights import Flags
 from packing.victims.victims import Cost, Recount, Units, Victims, VictimSet
 
 Reprieve: TypeAlias = Callable[[Longs, Flags], Flags]

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.arrays import Doubles, Longs
-from packing.victims.rights import Flags
+from packing.fleet.arrays import Doubles, Flags, Longs
 
 Cost = tuple[float, ...]
 

@@ -11,7 +11,7 @@ from extender.cluster.pod_conflicts import PodConflicts
 from extender.cluster.policy_refresh import plan_now
 from extender.cluster.state import State
 from extender.k8s.objects import Node, Pod
-from extender.protocol.codec import Candidate, FilterArgs, FilterResult, PreemptArgs
+from extender.protocol.codec import FilterArgs, FilterResult, PreemptArgs, ProposedVictims
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.source.snapshot import SnapshotSource, read
@@ -48,7 +48,7 @@ def victims(state: State, pod: Pod) -> set[str]:
     candidates = {}
     for node in state.nodes:
         lower = [one for one in state.pods.on_node(node) if one.priority < pod.priority]
-        candidates[node] = Candidate([one.uid for one in lower], 0)
+        candidates[node] = ProposedVictims([one.uid for one in lower], 0)
     answer = preempt(state, PreemptArgs(pod, candidates), now=time.time())
     uids = {uid for candidate in answer.candidates.values() for uid in candidate.victims}
     return {one.key for one in state.pods.values() if one.uid in uids}

@@ -21,14 +21,14 @@ from extender.cluster.state import State
 from extender.k8s.objects import Pod
 from extender.queues.disruptions import DisruptionLog, lost_by_each, lost_seconds, progress_of
 from extender.queues.rights import EvictionRules, Standings, standings_of
-from packing.fleet.arrays import Doubles
+from packing.fleet.arrays import Doubles, Flags
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.model.mig_instances import every_slice
 from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE
 from packing.victims.amounts import Holdings
-from packing.victims.rights import Flags, Verdict, gpu_seconds
+from packing.victims.rights import Verdict, gpu_seconds
 
 MOST_KEPT = 1024
 """Maximum number of nodes whose pods are kept, about 30 KB each for 60 pods. A plan searches 100 nodes."""

@@ -15,8 +15,7 @@ from extender.queues.disruption_budgets import Selecting
 from extender.queues.gangs import Gang
 from extender.queues.rights import EvictionRules
 from extender.verbs.eviction.node_pods import Bound, NodeCandidates, Prices, bound_of, joined, work_of
-from packing.fleet.arrays import Doubles
-from packing.victims.rights import Flags
+from packing.fleet.arrays import Doubles, Flags
 from packing.victims.victims import Cost, GangCost, Recount, Victims, VictimSet
 
 Search: TypeAlias = Callable[[Victims], VictimSet | None]

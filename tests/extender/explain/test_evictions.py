@@ -11,7 +11,7 @@ from extender.explain.pod import explain
 from extender.explain.words import Word
 from extender.k8s.eviction_objects import PodDisruptionBudget
 from extender.k8s.objects import Upserted
-from extender.protocol.codec import Candidate, PreemptArgs
+from extender.protocol.codec import PreemptArgs, ProposedVictims
 from extender.settings import Settings
 from extender.untrusted.limits import KEY
 from extender.verbs.eviction.plan import plan_evictions
@@ -49,9 +49,9 @@ def test_the_dry_run_says_what_preempt_answers(cluster):
     assert best.loses == "2 pods of queue backfill lose 3.2 GPU-hours"
     assert best.gpu_hours == pytest.approx(3.2)
     assert told.elsewhere == {str(Word.NOT_ENOUGH()): 2}
-    candidates = {name: Candidate([f"uid-{name}0"]) for name in "abcd"}
+    candidates = {name: ProposedVictims([f"uid-{name}0"]) for name in "abcd"}
     answer = preempt(cluster, PreemptArgs(high(2), candidates), NOW)
-    assert answer.candidates == {"a": Candidate(["uid-a0", "uid-a1"])}
+    assert answer.candidates == {"a": ProposedVictims(["uid-a0", "uid-a1"])}
 
 
 def test_reasons_that_protect_pods_are_counted(cluster):

@@ -76,7 +76,7 @@ PREEMPT_WHOLE = {
     "NodeNameToMetaVictims": None,
 }
 BIND = {"PodName": "train", "PodNamespace": "team", "PodUID": "u1", "Node": "node-1"}
-CANDIDATES = {"node-1": wire.Candidate(["u2", "u3"], 1), "node-2": wire.Candidate([])}
+CANDIDATES = {"node-1": wire.ProposedVictims(["u2", "u3"], 1), "node-2": wire.ProposedVictims([])}
 
 
 def test_victims_are_read_in_either_form() -> None:
@@ -217,7 +217,7 @@ def test_reasons_are_equal_to_plain_json(reasons: dict[str, str]) -> None:
 
 
 def test_a_preempt_reply_is_always_the_short_form() -> None:
-    assert wire.encode_preempt(wire.PreemptResult({"n1": wire.Candidate(["u3", "u2"], 1)})) == (
+    assert wire.encode_preempt(wire.PreemptResult({"n1": wire.ProposedVictims(["u3", "u2"], 1)})) == (
         b'{"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"u3"},{"UID":"u2"}],"NumPDBViolations":1}}}'
     )
     assert wire.encode_preempt(wire.PreemptResult()) == b'{"NodeNameToMetaVictims":{}}'

@@ -16,7 +16,7 @@ from extender.explain.words import Word
 from extender.k8s.objects import Deleted, Listed, PodClaim, PodSpec, Upserted
 from extender.k8s.resource_claims import parse_claim, parse_class
 from extender.k8s.resource_slices import parse_slice
-from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
+from extender.protocol.codec import FilterArgs, PreemptArgs, ProposedVictims
 from extender.protocol.node_names import NodeNames
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.source.workloads import parse_pod
@@ -175,7 +175,7 @@ def test_many_different_reasons_why_nothing_is_known_stay_a_short_list(state, mo
 
 def test_preemption_for_a_claim_is_left_to_kube_scheduler(state):
     state.apply([Upserted(make_pod("victim", 0, node_name="used", uid="v"))])
-    arguments = PreemptArgs(claiming("p"), {"used": Candidate(["v"], 0)})
+    arguments = PreemptArgs(claiming("p"), {"used": ProposedVictims(["v"], 0)})
     assert preempt(state, arguments, NOW).candidates.keys() == {"used"}
 
 

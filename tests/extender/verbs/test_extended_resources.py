@@ -15,7 +15,7 @@ from extender.explain.words import Word
 from extender.k8s.objects import Container, PodClaim, PodSpec, Upserted
 from extender.k8s.resource_claims import parse_claim, parse_class
 from extender.k8s.resource_slices import parse_slice
-from extender.protocol.codec import Candidate, PreemptArgs
+from extender.protocol.codec import PreemptArgs, ProposedVictims
 from extender.trial.trial import Item, Trial
 from extender.verbs.evaluate import reason_on
 from extender.verbs.preempt import preempt
@@ -97,7 +97,9 @@ def test_a_node_that_gives_gpus_as_devices_is_not_refused_for_anything_else(serv
 
 def test_preemption_does_not_miss_gpus_that_are_devices(served):
     served.apply([Upserted(make_pod("victim", 0, node_name="full", uid="v"))])
-    arguments = PreemptArgs(make_pod("p", 2), {"full": Candidate(["v"], 0), "bare": Candidate(["v"], 0)})
+    arguments = PreemptArgs(
+        make_pod("p", 2), {"full": ProposedVictims(["v"], 0), "bare": ProposedVictims(["v"], 0)}
+    )
     assert preempt(served, arguments, NOW).candidates.keys() == {"full"}
 
 

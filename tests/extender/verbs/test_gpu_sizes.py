@@ -17,7 +17,7 @@ from extender.explain.pod import explain
 from extender.inventory.node_inventory import STOWAGE_SHARING
 from extender.k8s.objects import Listed, Node, Pod, Upserted
 from extender.k8s.resource_claims import DeviceClass
-from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
+from extender.protocol.codec import FilterArgs, PreemptArgs, ProposedVictims
 from extender.protocol.node_names import NodeNames
 from extender.queues.gang_words import GANG, GANG_MIN
 from extender.queues.queue import QUEUE_LABEL
@@ -169,7 +169,7 @@ def test_nobody_is_evicted_where_only_parts_would_be_free():
     for pod in (says(whole="true"), says("40Gi")):
         asked = replace(pod, priority=100)
         candidates = {
-            name: Candidate([f"uid-{victim}"]) for name, victim in (("whole", "a"), ("sliced", "b"))
+            name: ProposedVictims([f"uid-{victim}"]) for name, victim in (("whole", "a"), ("sliced", "b"))
         }
         found = preempt(state, PreemptArgs(asked, candidates), NOW, most=2).candidates
         assert list(found) == ["whole"]

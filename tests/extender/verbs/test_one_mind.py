@@ -13,7 +13,7 @@ from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.explain.pod import explain
 from extender.k8s.objects import Container, Pod, PodSpec, Upserted
-from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
+from extender.protocol.codec import FilterArgs, PreemptArgs, ProposedVictims
 from extender.protocol.node_names import NodeNames
 from extender.verbs.bind import Refusal, assign
 from extender.verbs.evaluate import evaluate
@@ -99,7 +99,7 @@ def test_filter_explain_and_preempt_say_the_same() -> None:
     assert NOBODY.text in {refusal.reason for refusal in explain(state, own("p")).refusals}
     others = [own(f"other-{gpu}", **{"stowage.dev/gpu-indices": gpu}) for gpu in "123"]
     state.apply([Upserted(replace(other, node_name="stowage")) for other in others])  # now it is full
-    asked = PreemptArgs(urgent("p"), {"stowage": Candidate(["uid-runs"])})
+    asked = PreemptArgs(urgent("p"), {"stowage": ProposedVictims(["uid-runs"])})
     assert not preempt(state, asked, NOW).candidates
     state.binds = True
     assert preempt(state, asked, NOW).candidates

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from extender.k8s.objects import Container, Deleted, PodSpec, Upserted
-from extender.protocol.codec import Candidate, PreemptArgs
+from extender.protocol.codec import PreemptArgs, ProposedVictims
 from extender.verbs.eviction.plan import plan_evictions
 from extender.verbs.preempt import preempt, required_victims
 from tests.extender.builders import GPU, GUARDED, NOW, guard, make_node, make_pod, make_state
@@ -22,7 +22,7 @@ def high(gpus: int = 1, **more):
 def answer(state, pod, candidates: dict[str, list[str]], most: int = 1) -> dict[str, list[str]]:
     """The names of the victims by node, in the order of the reply."""
     args = PreemptArgs(
-        pod, {node: Candidate([f"uid-{v}" for v in names]) for node, names in candidates.items()}
+        pod, {node: ProposedVictims([f"uid-{v}" for v in names]) for node, names in candidates.items()}
     )
     found = preempt(state, args, NOW, most=most).candidates
     assert all(one.victims or not candidates[node] for node, one in found.items())
@@ -116,8 +116,8 @@ def test_a_candidate_that_violates_a_budget_only_if_there_is_no_other(two):
     two.apply([Upserted(replace(pod, labels=GUARDED)) for pod in pods])
     guard(two, 0)
     assert answer(two, high(1), {"a": ["a-new"], "b": ["b-0"]}, most=5).keys() == {"b"}
-    args = PreemptArgs(high(1), {"a": Candidate(["uid-a-new"], 7)})
-    assert preempt(two, args, NOW).candidates == {"a": Candidate(["uid-a-new"], 1)}  # counted again
+    args = PreemptArgs(high(1), {"a": ProposedVictims(["uid-a-new"], 7)})
+    assert preempt(two, args, NOW).candidates == {"a": ProposedVictims(["uid-a-new"], 1)}  # counted again
 
 
 def test_pods_that_terminate_are_named_only_if_nobody_else_has_to_leave(two):
@@ -203,7 +203,7 @@ def test_pods_that_end_all_the_time_keep_nobody_waiting_for_ever(coming):
     for second in range(0, 90, 3):
         coming.pods.now = lambda at=second: NOW + at
         coming.apply([Upserted(make_pod("short", 1, node_name="a")), Deleted("Pod", "default/short")])
-        found = preempt(coming, PreemptArgs(waits, {"b": Candidate(["uid-innocent"])}), NOW + second)
+        found = preempt(coming, PreemptArgs(waits, {"b": ProposedVictims(["uid-innocent"])}), NOW + second)
         answers.append(bool(found.candidates))
     assert answers == [False] * 20 + [True] * 10
     assert waits.uid in coming.pods.expects

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from extender.k8s.objects import Container, Deleted, PodSpec, Upserted
-from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
+from extender.protocol.codec import FilterArgs, PreemptArgs, ProposedVictims
 from extender.protocol.node_names import NodeNames
 from extender.untrusted.limits import PROBLEM
 from extender.verbs.filter import filter_nodes
@@ -85,7 +85,7 @@ def test_an_impossible_request_is_an_error(three):
     broken = make_pod("p", spec=PodSpec((Container(requests=((GPU, "-1"),)),)))
     assert "nvidia.com/gpu" in ask(three, broken, "a").error
     assert prioritize(three, FilterArgs(broken, NodeNames.of(["a"])))[0].tolist() == [0]
-    assert preempt(three, PreemptArgs(broken, {"c": Candidate(["uid-on-c"])}), NOW).candidates == {}
+    assert preempt(three, PreemptArgs(broken, {"c": ProposedVictims(["uid-on-c"])}), NOW).candidates == {}
 
 
 @pytest.mark.parametrize("said", ["x" * 200_000, "1" * 200_000])
@@ -141,7 +141,7 @@ def full():
 
 
 def victims(full, gpus: int, node: str, *uids: str) -> list[str] | None:
-    args = PreemptArgs(make_pod("p", gpus, priority=10), {node: Candidate(list(uids), 1)})
+    args = PreemptArgs(make_pod("p", gpus, priority=10), {node: ProposedVictims(list(uids), 1)})
     kept = preempt(full, args, NOW).candidates
     return kept[node].victims if kept else None
 
@@ -189,7 +189,7 @@ def test_a_pod_is_evaluated_without_its_own_allocation():
 
 
 def proposed(state, pod, *uids, node="n"):
-    kept = preempt(state, PreemptArgs(pod, {node: Candidate(list(uids), 2)}), NOW).candidates
+    kept = preempt(state, PreemptArgs(pod, {node: ProposedVictims(list(uids), 2)}), NOW).candidates
     return kept[node] if kept else None
 
 
@@ -209,8 +209,8 @@ def test_candidates_for_a_pod_without_gpu_are_returned_unchanged(labels):
     )
     # More than the node has free in the fleet: for such pods only kube-scheduler checks that.
     waits = make_pod("p", 0, cpu="64001m", priority=10)
-    assert proposed(state, waits, "uid-low", "uid-high") == Candidate(["uid-low", "uid-high"], 2)
-    assert proposed(state, waits) == Candidate([], 2)
+    assert proposed(state, waits, "uid-low", "uid-high") == ProposedVictims(["uid-low", "uid-high"], 2)
+    assert proposed(state, waits) == ProposedVictims([], 2)
     assert proposed(state, waits, "uid-low", "uid-elsewhere") is None
 
 
@@ -232,10 +232,10 @@ def test_a_device_plugin_that_is_busy_is_no_reason_against_preemption():
     assert proposed(state, waits, "uid-starts", node="hami") is None  # it need not go for that
     runs = starting("runs", phase="Running", device="GPU-bbbb")
     state.apply([Upserted(runs)])
-    assert proposed(state, waits, "uid-runs", node="hami") == Candidate(["uid-runs"], 0)
-    assert proposed(state, waits, "uid-starts", node="hami") == Candidate(["uid-runs"], 0)
+    assert proposed(state, waits, "uid-runs", node="hami") == ProposedVictims(["uid-runs"], 0)
+    assert proposed(state, waits, "uid-starts", node="hami") == ProposedVictims(["uid-runs"], 0)
     large = make_pod("large", 2, priority=10)
-    assert proposed(state, large, "uid-starts", node="hami") == Candidate(["uid-starts", "uid-runs"], 0)
+    assert proposed(state, large, "uid-starts", node="hami") == ProposedVictims(["uid-starts", "uid-runs"], 0)
     state.apply([Deleted("Pod", runs.key)])
     assert why(state, waits, "hami") is Reason.PLUGIN_BUSY  # and all is as before
 
@@ -244,7 +244,7 @@ def test_a_victim_whose_binding_the_watch_has_not_shown_is_known():
     state = make_state(make_node("n"), make_pod("victim", 8), binds=True)
     state.assume(state.pods["default/victim"], "n", {}, 0.0)
     waits = make_pod("p", 8, priority=10)
-    assert proposed(state, waits, "uid-victim") == Candidate(["uid-victim"], 0)
+    assert proposed(state, waits, "uid-victim") == ProposedVictims(["uid-victim"], 0)
     assert why(state, waits, "n") is Reason.NO_FREE_GPUS
 
 

@@ -14,7 +14,7 @@ from extender.server.tls import Tls
 from extender.server.tls_files import TlsFiles
 from extender.settings import Settings
 from extender.source.interface import WatchStatus
-from extender.source.leader_election import LeaseRecord
+from extender.source.rest import Refused
 from extender.source.snapshot import Snapshot, SnapshotSource
 from tests.certificates import Authority, Secret
 from tests.extender.builders import make_node, make_pod
@@ -29,15 +29,15 @@ class Live(SnapshotSource):
     def watches(self):
         return {"Node": WatchStatus("nodes", silent=1.0, ends={"in_time": 2}), "Pod": WatchStatus("pods")}
 
-    def lease(self, namespace, name, seconds):
-        class Held:
-            def read(self) -> LeaseRecord:
-                return LeaseRecord()
+    def api_client(self, needed_by):
+        class Written:
+            def exchange(self, method, path, within, body=None):
+                """The Lease does not exist, and can be created."""
+                if method == "GET":
+                    raise Refused(404, "")
+                return body
 
-            def write(self, record: LeaseRecord) -> None:
-                """Always succeeds."""
-
-        return Held()
+        return Written()
 
 
 async def busy_service() -> Service:

@@ -152,7 +152,6 @@ class EvictionArgs:
 
 _NAME = rb'([^"\\\x00-\x1f]{1,253})"'
 _NODE = re.compile(rb',"node":\{"Name":"' + _NAME)
-_NODES = re.compile(rb',"nodes":(?:null\}|\[(?=\{"Name":"' + _NAME + rb"|\]))")
 _NAMES = re.compile(rb'\{"Name":"' + _NAME + rb',"Node":')
 _NODES_KEY = b',"nodes":['
 _FIRST_NODE = _NODES_KEY + b'{"Name":"'
@@ -169,10 +168,7 @@ def parse_predicate(body: bytes) -> NodeArgs:
 
 
 def parse_prioritize(body: bytes) -> NodesArgs:
-    """Arguments of prioritize. Raises ``BadMessage``."""
-    if (cut := _NODES.search(body)) and (task := _task_before(body, cut.start())):
-        names = dict.fromkeys(_NAMES.findall(body, cut.end()))
-        return NodesArgs(task, [name.decode(errors="replace") for name in names], body[: cut.start()] + b"}")
+    """Arguments of prioritize, reduced by ``NamesOnly`` or whole. Raises ``BadMessage``."""
     message = decode_message(body, _ManyNodes)
     return NodesArgs(message.task, [*dict.fromkeys(node.Name for node in message.nodes or ())], body)
 

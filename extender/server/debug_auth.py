@@ -176,7 +176,9 @@ def auth_of(settings: Settings, source: Source) -> DebugAuth | None:
             file.matches(b"")
         except ReviewError as error:
             raise SettingsError(f"debug_token_file {file.path}: {error}") from None
-    return DebugAuth(file, source.access_reviews() if settings.debug_token_review else None)
+    if not settings.debug_token_review:
+        return DebugAuth(file, None)
+    return DebugAuth(file, AccessReviews(source.api_client("debug_token_review")))
 
 
 def _bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -154,4 +154,5 @@ def elector_of(
         return None
     namespace, _, name = lease.partition("/")
     seconds = settings.lease_seconds
-    return LeaderElector(source, source.lease(namespace, name, seconds), seconds, limits_binds=limits_binds)
+    api_lease = Lease(source.api_client("leader_election"), namespace, name, seconds / 3)
+    return LeaderElector(source, api_lease, seconds, limits_binds=limits_binds)

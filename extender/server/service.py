@@ -42,6 +42,7 @@ from extender.server.gauges import counter, gauge
 from extender.server.leader_elector import LeaderElector, elector_of
 from extender.server.metrics import Metrics
 from extender.settings import Settings, SettingsError
+from extender.source.evictor_api import EvictorApi
 from extender.source.interface import Source
 from extender.untrusted.visible import visible
 
@@ -85,7 +86,9 @@ class Service:
             own = elector_of(settings.evictor_lease, settings, source, limits_binds=False)
             self._evictor_elector = own or self._elector
         if self._evictor_elector is not None:
-            self._evictor_api = source.evictor_api(self._evictor_elector.write_deadline)
+            self._evictor_api = EvictorApi(
+                source.api_client("evictor, shield_configmap"), self._evictor_elector.write_deadline
+            )
         self.debug_auth = auth_of(settings, source)
         self.tracing = _tracing(version) if settings.tracing else None
         if settings.node_selector is not None:

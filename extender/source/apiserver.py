@@ -17,11 +17,8 @@ from pathlib import Path
 from extender.background import Background
 from extender.k8s.manifest import Unreadable
 from extender.k8s.objects import REQUIRED_KINDS, Event, Kind, Pod, Unlisted, Upserted
-from extender.source.access_reviews import AccessReviews
 from extender.source.errors import BindConflict, BindError, PodNotFound, Unavailable, Unreachable
-from extender.source.evictor_api import EvictorApi
 from extender.source.interface import NO_BACKLOG, Apply, Backlog, Interruption, Source, WatchStatus
-from extender.source.leader_election import Lease
 from extender.source.list_watch import ListWatch, ProtocolError
 from extender.source.reflector import Freshness, Reflector
 from extender.source.rest import (
@@ -203,17 +200,11 @@ class KubeSource(Source):
             await asyncio.sleep(_POLL)
         await self._backlog.applied()
 
-    def lease(self, namespace: str, name: str, seconds: int) -> Lease:
-        return Lease(self.rest, namespace, name, seconds / 3)
+    def api_client(self, needed_by: str) -> RestClient:
+        return self.rest
 
     def limit_binds(self, write_deadline: Callable[[], float]) -> None:
         self._write_deadline = write_deadline
-
-    def evictor_api(self, write_deadline: Callable[[], float]) -> EvictorApi:
-        return EvictorApi(self.rest, write_deadline)
-
-    def access_reviews(self) -> AccessReviews:
-        return AccessReviews(self.rest)
 
     def watches(self) -> Mapping[Kind, WatchStatus]:
         return {kind: reflector.status() for kind, reflector in self._reflectors.items()}

@@ -12,10 +12,8 @@ from extender.background import Background
 from extender.k8s.objects import Event, Kind, Pod
 from extender.source.errors import Unavailable
 
-if TYPE_CHECKING:  # they load urllib3, which snapshots do not need
-    from extender.source.access_reviews import AccessReviews
-    from extender.source.evictor_api import EvictorApi
-    from extender.source.leader_election import Lease
+if TYPE_CHECKING:  # it loads urllib3, which snapshots do not need
+    from extender.source.rest import RestClient
 
 Apply: TypeAlias = Callable[[Sequence[Event]], None]
 """Applies events in the order in which they happened. It must not block, and several threads may call it
@@ -157,15 +155,7 @@ class Source(Protocol):
         """Call ``write_deadline`` before each bind, from any thread, for its time limit in seconds, or 0."""
         return
 
-    def lease(self, namespace: str, name: str, seconds: int) -> Lease:
-        """A Lease with this duration. Raises ``Unavailable`` if the source has no Leases."""
-        raise Unavailable("leader_election: a snapshot has no Lease")
-
-    def evictor_api(self, write_deadline: Callable[[], float]) -> EvictorApi:
-        """The evictor's writes. ``write_deadline`` is called before each, see ``limit_binds``. Raises
-        ``Unavailable`` if the source is read-only."""
-        raise Unavailable("evictor, shield_configmap: a snapshot cannot be written to")
-
-    def access_reviews(self) -> AccessReviews:
-        """Raises ``Unavailable`` if the source has no API server."""
-        raise Unavailable("debug_token_review: a snapshot has no API server that could review tokens")
+    def api_client(self, needed_by: str) -> RestClient:
+        """The API server. ``needed_by``: the settings that need it. Raises ``Unavailable`` if there is
+        none."""
+        raise Unavailable(f"{needed_by}: a snapshot has no API server")

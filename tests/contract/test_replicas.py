@@ -179,5 +179,5 @@ async def test_a_caller_that_hangs_up_gets_no_binding() -> None:
 
 
 def test_a_snapshot_has_no_lease() -> None:
-    with pytest.raises(Unavailable, match="leader_election: a snapshot has no Lease"):
+    with pytest.raises(Unavailable, match="leader_election: a snapshot has no API server"):
         Service(Settings(leader_election="gpu/stowage"), SnapshotSource(Snapshot(), "test"), "1.2.3")

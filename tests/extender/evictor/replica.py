@@ -23,6 +23,7 @@ from extender.k8s.pod_manifest import PodManifest
 from extender.queues.queue import Queues
 from extender.queues.rights import Rights
 from extender.settings import Queue, Settings
+from extender.source.evictor_api import EvictorApi
 from packing.policies.registry import POLICIES
 from tests.extender.apiserver import PATIENT, ApiServer, source_of
 from tests.extender.apistore import Manifest
@@ -83,7 +84,7 @@ class Replica:
         queues = Queues({"low": replace_queue(queue)})
         self.state = State(POLICIES["best-fit"](), Rights(queues))
         self.source = source_of(api, directory, timeouts=UNHURRIED)
-        writes = self.source.evictor_api(self.leader.write_deadline)
+        writes = EvictorApi(self.source.rest, self.leader.write_deadline)
         self.registry = CollectorRegistry()
         given = Settings(
             **{"evictor_lease": "gpu/stowage", "evictor": "on", "scale_up_wait_seconds": 0} | settings

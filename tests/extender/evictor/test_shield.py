@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from extender.evictor.shield import KEY, ShieldKeeper
+from extender.source.evictor_api import EvictorApi
 from extender.untrusted.limits import SHIELD_SIZE
 from tests.extender.apiserver import ApiServer, source_of
 from tests.extender.evictor.replica import UNHURRIED
@@ -48,7 +49,7 @@ def keeper(api: ApiServer, directory: Path, log: Log, *, leads: bool) -> tuple[S
     leader = Leader(leads)
     return ShieldKeeper(
         log,
-        source_of(api, directory, timeouts=UNHURRIED).evictor_api(lambda: math.inf),
+        EvictorApi(source_of(api, directory, timeouts=UNHURRIED).rest, lambda: math.inf),
         leader,
         "gpu",
         "shield",

@@ -15,6 +15,7 @@ from extender.k8s.objects import Event, Pod, Upserted
 from extender.server.leader_elector import LeaderElector
 from extender.source.apiserver import KubeSource
 from extender.source.errors import BindError
+from extender.source.leader_election import Lease
 from tests.examples import some
 from tests.extender.apiserver import LEASES, PATIENT, ApiServer, pod, source_of
 
@@ -53,7 +54,9 @@ async def start(api: ApiServer, tmp_path: Path) -> AsyncIterator[Start]:
         def starting(token: str = "secret") -> Replica:
             source = source_of(api, tmp_path, {"token": token}, timeouts=replace(PATIENT, bind=10))
             replica = Replica(
-                source, LeaderElector(source, source.lease("gpu", "stowage", SECONDS), SECONDS), set()
+                source,
+                LeaderElector(source, Lease(source.rest, "gpu", "stowage", SECONDS / 3), SECONDS),
+                set(),
             )
             loop = asyncio.get_running_loop()
 

@@ -27,7 +27,7 @@ def api(api: ApiServer) -> ApiServer:
 
 @pytest.fixture
 def writes(api: ApiServer, tmp_path: Path) -> EvictorApi:
-    return source_of(api, tmp_path, timeouts=UNHURRIED).evictor_api(lambda: math.inf)
+    return EvictorApi(source_of(api, tmp_path, timeouts=UNHURRIED).rest, lambda: math.inf)
 
 
 def nominated(api: ApiServer) -> object:
@@ -86,7 +86,7 @@ async def test_a_write_without_an_answer_may_have_happened(
 
 
 async def test_nothing_is_written_after_the_lead_is_lost(api: ApiServer, tmp_path: Path) -> None:
-    writes = source_of(api, tmp_path).evictor_api(lambda: 0.0)
+    writes = EvictorApi(source_of(api, tmp_path).rest, lambda: 0.0)
     event = ObjectEvent(VICTIM, "Preempted", "Preempting", "why", WAITING)
     for write in (
         writes.nominate(WAITING, "n1"),

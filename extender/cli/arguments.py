@@ -179,9 +179,9 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     cluster_args.add_config(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     text = "port to listen on, 0 for any free port (8080)"
-    parser.add_argument("--port", type=_port, default=8080, help=text)
+    parser.add_argument("--port", type=cluster_args.port, default=8080, help=text)
     text = "serve /debug and /metrics on this port instead"
-    parser.add_argument("--debug-port", type=_port, metavar="PORT", help=text)
+    parser.add_argument("--debug-port", type=cluster_args.port, metavar="PORT", help=text)
     text = "log format (text on a terminal, otherwise json)"
     parser.add_argument("--log-format", choices=("text", "json"), help=text)
     text = "verbosity: 2 logs each decision, 4 is for debugging (default: log_level)"
@@ -200,12 +200,6 @@ def _add_tls(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--client-ca", type=Path, metavar="FILE", help=text)
     text = "accept only clients with this common name or alternative name (repeatable)"
     group.add_argument("--client-name", action="append", default=[], metavar="NAME", help=text)
-
-
-def _port(text: str) -> int:
-    if text.isdecimal() and int(text) < 1 << 16:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
 
 
 def _print_version(args: argparse.Namespace | None = None) -> int:

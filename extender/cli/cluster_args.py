@@ -73,6 +73,9 @@ def whole_number(least: int, most: int, expected: str) -> Callable[[str], int]:
     return read
 
 
+port = whole_number(0, 65535, "a port (0 to 65535)")
+
+
 def add_source(parser: argparse.ArgumentParser, *, url: bool = False) -> None:
     """Add ``--snapshot``, ``--kubeconfig``, ``--context`` and ``--example``; if ``url``, also that."""
     chosen = parser.add_mutually_exclusive_group()

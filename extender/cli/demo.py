@@ -9,7 +9,7 @@ import socket
 import textwrap
 from typing import TYPE_CHECKING
 
-from extender.cli.cluster_args import UsageError, whole_number
+from extender.cli.cluster_args import UsageError, port
 from extender.untrusted.terminal import show_progress
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from extender.source.snapshot import Snapshot
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
-_port = whole_number(0, 65535, "a port (0 to 65535)")
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -31,7 +29,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--exit", action="store_true", help="exit at the end instead of serving until Ctrl-C")
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
     text = "port to serve on, or any free port if it is in use (%(default)s)"
-    parser.add_argument("--port", type=_port, default=8080, help=text)
+    parser.add_argument("--port", type=port, default=8080, help=text)
     text = "random seed for the order of the pods (%(default)s)"
     parser.add_argument("--seed", type=int, default=1, help=text)
 

@@ -82,7 +82,8 @@ class PodManifest(Manifest, frozen=True, gc=False):
         parsed_spec, problem = parse_spec(spec)
         resources = [r for container in status.containerStatuses for r in container.allocatedResourcesStatus]
         devices = tuple([(r.name, device.resourceID) for r in resources for device in r.resources])
-        depends_on_pods = _depends_on_pods(spec)
+        affine, unchecked = spec.affinity.podAffinity or spec.affinity.podAntiAffinity, _unchecked(spec)
+        depends_on_pods = bool(affine or unchecked)
         name = metadata.name or metadata.generateName
         volumes = [v for v in spec.volumes if v.persistentVolumeClaim or v.ephemeral]
         volume_claims = tuple([_claim_name(volume, name) for volume in volumes])
@@ -141,7 +142,7 @@ class PodManifest(Manifest, frozen=True, gc=False):
             has_local_data=any([_holds_data_of_the_node(v, metadata.annotations) for v in spec.volumes]),
             volume_claims=volume_claims[: limits.POD_CLAIMS],
             ephemeral_claims=tuple([f"{name}-{v.name}" for v in volumes if not v.persistentVolumeClaim]),
-            unchecked=_unchecked(spec),
+            unchecked=unchecked,
             runtime_class=sys.intern(spec.runtimeClassName),
             depends_on_pods=depends_on_pods,
             only_pauses=bool(spec.containers) and all(_is_pause(c.image) for c in spec.containers),
@@ -211,15 +212,6 @@ def _finished(status: _Status) -> float:
             if condition.type == "Ready"
         ],
         default=0.0,
-    )
-
-
-def _depends_on_pods(spec: PodSpecManifest) -> bool:
-    return bool(
-        spec.affinity.podAffinity
-        or spec.affinity.podAntiAffinity
-        or spec.topologySpreadConstraints
-        or _has_host_ports(spec)
     )
 
 

@@ -18,7 +18,6 @@ from extender.k8s.objects import (
     Pod,
     PodGroup,
     PodGroupKind,
-    Stage,
     Upserted,
     is_pod_group,
 )
@@ -382,7 +381,9 @@ class GangTable:
         groups = (self._pod_groups.get((kind, name)) for kind in words.pod_groups)
         group = next(filter(None, groups), None)
         minimum, together = max(members.declared, default=None), None
-        stage = _last_stage(group, members) if group else None
+        # Members start stage by stage, and those of earlier stages have ended.
+        stages = [known for role, known in group.stages.items() if members.stages[role]] if group else []
+        stage = stages[-1] if stages else None
         if group is not None and (minimum is None or not words.object):  # a replica keeps its declared size
             minimum, together = group.minimum, group.together
             if stage is not None:
@@ -391,6 +392,7 @@ class GangTable:
                 minimum = together = group.by_role.get(words.role)
         key = _key(pod, words)
         roles = stage.roles if stage else ("",)
+        created = group.templates if group and not words.role else ()
         succeeded = sum(self._succeeded.get(_in_stage(key, role), 0) for role in roles)
         everybody = len(members.pods) + succeeded
         if group is not None and minimum == 0 and not group.whole:
@@ -405,22 +407,9 @@ class GangTable:
             words=words,
             together=(minimum or 0) if together is None else together,
             succeeded=succeeded,
-            templates=tuple(_created(group, stage)) if group and not words.role else (),
+            templates=tuple((t.pod, t.copies) for t in created if stage is None or t.role in stage.roles),
             uncounted=f"{words.pod_groups[0]} {words.object or words.name}" if awaits_job else "",
         )
-
-
-def _last_stage(group: PodGroup, members: _Members) -> Stage | None:
-    """The stage of the members that start last, None if all start together. Those before them have ended."""
-    known = [stage for role, stage in group.stages.items() if members.stages[role]]
-    return known[-1] if known else None
-
-
-def _created(group: PodGroup, stage: Stage | None) -> Iterator[tuple[Pod, int]]:
-    """The pods that a job creates in a stage."""
-    for template in group.templates:
-        if stage is None or template.role in stage.roles:
-            yield template.pod, template.copies
 
 
 def _in_stage(gang: str, role: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -52,28 +53,18 @@ _LACKING: dict[str, Callable[[Fragmentation], float]] = {
 }
 
 
-def gauge(name: str, text: str, values: Values, *labels: str) -> Metric:
-    """A gauge ``stowage_``... with these labels."""
-    family = GaugeMetricFamily(f"stowage_{name}", text, labels=labels)
-    for key, value in _series(values):
-        family.add_metric(key, value)
+def _family(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, text: str, values: Values, *labels: str
+) -> Metric:
+    """A metric ``stowage_``... with these labels."""
+    family = kind(f"stowage_{name}", text, labels=labels)
+    for key, value in values.items() if isinstance(values, Mapping) else [((), values)]:
+        family.add_metric((key,) if isinstance(key, str) else key, value)
     return family
 
 
-def counter(name: str, text: str, values: Values, *labels: str) -> Metric:
-    """A counter since the start, with these labels."""
-    family = CounterMetricFamily(f"stowage_{name}", text, labels=labels)
-    for key, value in _series(values):
-        family.add_metric(key, value)
-    return family
-
-
-def _series(values: Values) -> Iterator[tuple[tuple[str, ...], float]]:
-    if not isinstance(values, Mapping):
-        yield (), values
-        return
-    for key, value in values.items():
-        yield (key,) if isinstance(key, str) else key, value
+gauge = partial(_family, GaugeMetricFamily)
+counter = partial(_family, CounterMetricFamily)
 
 
 class Gauges:

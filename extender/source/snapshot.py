@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from extender.k8s.objects import REQUIRED_KINDS, Event, KubernetesObject, Listed, Node, Pod, Upserted
 from extender.source.errors import BindConflict, BindError, Unavailable
@@ -49,24 +50,21 @@ class Snapshot:
     def add(self, text: str | bytes, file: str) -> None:
         """Add the objects of a text; the last of several with the same name wins. Raises ``Unavailable``."""
         for index, item in enumerate(self._objects(text.encode() if isinstance(text, str) else text, file)):
-            match item:
-                case None:
-                    pass  # of another kind
-                case Broken(reason):
-                    self._report(file, index, reason)
-                    continue
-                case Node():
-                    self._report_duplicate(item.key in self.nodes, file, index, f"Node {item.key}")
-                    self.nodes[item.key] = item
-                case Pod():
-                    self._report_duplicate(item.key in self.pods, file, index, f"Pod {item.key}")
-                    self.pods[item.key] = item if item.uid else replace(item, uid=item.key)
-                case _:
-                    is_known = (item.kind, item.key) in self.others
-                    self._report_duplicate(is_known, file, index, item.key)
-                    self.others[item.kind, item.key] = item
-            if item is not None and item.problem:  # it counts as the larger use, as from a watch
-                self._report(file, index, shorten(f"{item.kind} {item.key}: {item.problem}"))
+            if isinstance(item, Broken):
+                self._report(file, index, item.reason)
+            elif item is not None:
+                self._put(item, file, index)
+
+    def _put(self, item: KubernetesObject, file: str, index: int) -> None:
+        known: dict[Any, Any] = self.others
+        if item.kind in ("Node", "Pod"):
+            known = self.nodes if item.kind == "Node" else self.pods
+        key, name = (item.kind, item.key) if known is self.others else item.key, f"{item.kind} {item.key}"
+        if key in known:
+            self._report(file, index, f"{name} is a duplicate and replaces the earlier one")
+        known[key] = replace(item, uid=item.key) if isinstance(item, Pod) and not item.uid else item
+        if item.problem:  # it counts as the larger use, as from a watch
+            self._report(file, index, shorten(f"{name}: {item.problem}"))
 
     def _objects(self, text: bytes, file: str) -> Iterable[Item]:
         if not is_dump(text):
@@ -79,10 +77,6 @@ class Snapshot:
             self.problems.append(Problem(file, index, reason))
         else:
             self.more_problems += 1
-
-    def _report_duplicate(self, is_known: bool, file: str, index: int, name: str) -> None:
-        if is_known:
-            self._report(file, index, f"{name} is a duplicate and replaces the earlier one")
 
 
 def read(paths: Iterable[Path]) -> Snapshot:

@@ -131,8 +131,8 @@ def test_a_service_listens_before_it_loads_the_compiler() -> None:
     [
         ([], "the following arguments are required: COMMAND"),
         (["fly"], "invalid choice: 'fly'"),
-        (["serve", "--port", "65536"], "'65536' is not a port (0 to 65535)"),
-        (["serve", "--debug-port", "http"], "'http' is not a port (0 to 65535)"),
+        (["serve", "--port", "65536"], "invalid number '65536'; expected a port (0 to 65535)"),
+        (["serve", "--debug-port", "http"], "invalid number 'http'; expected a port (0 to 65535)"),
         (["serve", "--debug-host", "0.0.0.0"], "--debug-host requires --debug-port"),
         (["serve", "--tls-cert", "a"], "--tls-cert and --tls-key require each other"),
         (["serve", "--tls-key", "a"], "--tls-cert and --tls-key require each other"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from bench.monitoring.queries import Panel, Query
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
 PAGE = ROOT / "docs" / "metrics.md"
+RUNBOOKS = ROOT / "docs" / "runbooks.md"
 
 
 def groups() -> list[dict[str, Any]]:
@@ -81,9 +83,18 @@ def test_queries_name_only_metrics_that_the_page_lists() -> None:
         assert metrics_in(expr) <= listed, expr
 
 
-def test_every_alert_is_explained() -> None:
-    rows = re.findall(r"^\| `(Stowage\w+)` \| (\w+) \| .+ \| .+ \|$", PAGE.read_text(), re.MULTILINE)
-    assert rows == [(rule["alert"], rule["labels"]["severity"]) for rule in rules()]
+def test_every_alert_names_a_section_of_its_own() -> None:
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    address = f"{source}/blob/main/docs/{RUNBOOKS.name}#"
+    assert [rule["annotations"]["runbook_url"] for rule in rules()] == [
+        address + rule["alert"].lower() for rule in rules()
+    ]
+    sections = re.findall(
+        r"^### (\w+)\n(\w+)\. .+?\n\n- See: .+?\n- Do: .+?\n$", RUNBOOKS.read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert [(name, severity.lower()) for name, severity in sections] == [
+        (rule["alert"], rule["labels"]["severity"]) for rule in rules()
+    ]
 
 
 def test_every_alert_is_tested_to_fire_and_to_be_silent() -> None:

@@ -40,7 +40,9 @@ def test_krew_finds_the_archive_that_belongs_to_the_manifest(plugin: Path) -> No
     assert manifest["spec"]["version"] == f"v{VERSION}"
     assert len(manifest["spec"]["shortDescription"]) <= KREW_NAME
     with tarfile.open(archive) as tar:
-        assert {entry.name for entry in tar} == {platform["bin"], "LICENSE"}
+        programs = {platform["bin"], "kubectl_complete-stowage"}
+        assert {entry.name for entry in tar} == programs | {"LICENSE"}
+    assert programs == PROJECT["scripts"].keys() - {"stowage"}
 
 
 def test_the_plugin_says_what_it_needs(plugin: Path, tmp_path: Path) -> None:

@@ -16,7 +16,12 @@ from deploy.release import oci
 
 _SCRIPT = """#!/bin/sh
 command -v uvx >/dev/null || {{ echo "kubectl stowage needs uv: https://docs.astral.sh/uv/" >&2; exit 2; }}
-exec uvx --quiet --from "${{KUBECTL_STOWAGE_WHEEL:-{wheel}}}" kubectl-stowage "$@"
+exec uvx --quiet --from "${{KUBECTL_STOWAGE_WHEEL:-{wheel}}}" {program} "$@"
+"""
+_PROGRAMS = "kubectl-stowage", "kubectl_complete-stowage"
+_CAVEATS = """Needs uv (https://docs.astral.sh/uv/).
+krew links one program. For completion, link the other one:
+  ln -s "$(dirname "$(readlink -f "$(command -v kubectl-stowage)")")/kubectl_complete-stowage" ~/.krew/bin/
 """
 _ABOUT = "Explain where GPU pods fit, and why not elsewhere"
 _DESCRIPTION = """Shows where a GPU pod fits and why it is pending, the free GPUs of each node, and plans
@@ -27,8 +32,9 @@ for fewer, more or other nodes. It reads the cluster, or asks a running Stowage,
 def write(directory: Path, version: str, source: str, files: str) -> None:
     """Write both. ``source``: where the sources are, ``files``: where the files of this release are."""
     archive = directory / f"stowage-krew-{version}.tar.gz"
-    script = _SCRIPT.format(wheel=f"{files}/kube_stowage-{version}-py3-none-any.whl")
-    archive.write_bytes(_packed({"kubectl-stowage": script, "LICENSE": Path("LICENSE").read_text()}))
+    wheel = f"{files}/kube_stowage-{version}-py3-none-any.whl"
+    scripts = {program: _SCRIPT.format(wheel=wheel, program=program) for program in _PROGRAMS}
+    archive.write_bytes(_packed(scripts | {"LICENSE": Path("LICENSE").read_text()}))
     os = {"key": "os", "operator": "In", "values": ["darwin", "linux"]}
     platform = {
         "selector": {"matchExpressions": [os]},
@@ -45,7 +51,7 @@ def write(directory: Path, version: str, source: str, files: str) -> None:
             "homepage": source,
             "shortDescription": _ABOUT,
             "description": _DESCRIPTION,
-            "caveats": "Needs uv (https://docs.astral.sh/uv/).\n",
+            "caveats": _CAVEATS,
             "platforms": [platform],
         },
     }

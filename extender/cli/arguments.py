@@ -57,8 +57,11 @@ def _conflict(args: argparse.Namespace) -> str:
     """Why arguments cannot be combined; "" if they can."""
     has = {name: bool(value) for name, value in vars(args).items()}
     debug_port = getattr(args, "debug_port", None) is not None
-    if "filename" in has and not (has["pod"] or has["filename"] or len(args.snapshot or ()) > 1):
-        return "nothing to explain: expected -f FILE, NAMESPACE/POD or KIND/NAME"
+    names_pods = has.get("pod") or has.get("filename") or len(getattr(args, "snapshot", None) or ()) > 1
+    if "filename" in has and not (names_pods or has["all_namespaces"] or has["namespace"]):
+        return "nothing to explain: expected -f FILE, NAMESPACE/POD, KIND/NAME, or -A for all pending pods"
+    if "filename" in has and names_pods and args.output == "csv":
+        return "-o csv is for all pending pods: -A or -n NAMESPACE"
     if has.get("context") and (has["snapshot"] or has["example"]):
         return "--context selects a cluster: it cannot be combined with --snapshot or --example"
     if has.get("debug_host") and not debug_port:
@@ -106,6 +109,14 @@ class _PrintVersion(argparse.Action):
         parser.exit(_print_version())
 
 
+_NEAR = {
+    **dict.fromkeys(("queue", "squeue", "pending", "pods", "why"), "explain -A"),
+    **dict.fromkeys(("describe", "debug"), "explain NAMESPACE/POD"),
+    **dict.fromkeys(("get", "nodes", "sinfo", "status"), "top"),
+}
+"""Words of other tools, and the command that does nearly that."""
+
+
 class _Parser(argparse.ArgumentParser):
     """Suggests the most similar name for an unknown name."""
 
@@ -119,8 +130,11 @@ class _Parser(argparse.ArgumentParser):
         mistaken = re.search(r"invalid choice: '([^']*)'|unrecognized arguments: (-[^ =]+)", message)
         if mistaken:
             choices = (str(choice) for action in self._actions for choice in action.choices or ())
-            known = [*self._option_string_actions, *choices]
-            message += did_you_mean(mistaken[1] or mistaken[2], known)
+            known, word = [*self._option_string_actions, *choices], mistaken[1] or mistaken[2]
+            near = _NEAR.get(word) if "explain" in known else None
+            message += f"; see {_PROGRAM} {near}" if near else did_you_mean(word, known)
+        if message.endswith("required: COMMAND"):
+            message += f"; see {_PROGRAM} explain -A (pending pods), {_PROGRAM} top (GPUs), {_PROGRAM} --help"
         super().error(message)
 
 

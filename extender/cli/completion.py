@@ -6,6 +6,7 @@ They call ``stowage completion words`` for the words that can follow a line, and
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,16 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     print(_SCRIPTS.get(args.shell) or "\n".join(_offered(args.line)))
+    return 0
+
+
+def complete() -> int:
+    """The program ``kubectl_complete-stowage``, which kubectl runs with the words after ``kubectl stowage``,
+    the last one incomplete. It prints the words that fit and a directive of cobra: 4, no files, or 0
+    (ShellCompDirective in github.com/spf13/cobra; kubectl's plugin_completion.go)."""
+    *line, word = sys.argv[1:] or [""]
+    words = [offered for offered in _offered(line) if offered.startswith(word)]
+    print(*words, ":4" if words else ":0", sep="\n")
     return 0
 
 

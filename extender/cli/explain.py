@@ -37,8 +37,8 @@ def add_parser(subparsers: Subparsers) -> None:
     """Add ``explain`` to the command line."""
     parser = subparsers.add_parser(
         "explain",
-        usage="%(prog)s [OPTION ...] [-f FILE | NAMESPACE/POD | KIND/NAME ...]",
-        description="Show where a pod fits, where it does not, and what is missing. Changes nothing.",
+        usage="%(prog)s [OPTION ...] [-f FILE | NAMESPACE/POD | KIND/NAME ... | -A]",
+        description="Show where a pod fits and what is missing, or all pending pods (-A, -n).",
     )
     text = "manifest, NAMESPACE/POD, or KIND/NAME such as job/train"
     parser.add_argument("pod", nargs="*", help=text)
@@ -58,7 +58,8 @@ def add_parser(subparsers: Subparsers) -> None:
     text = "exit with 0: all pods fit, 1: not all, 2: error"
     parser.add_argument("--exit-code", action="store_true", help=text)
     names = "nodes that fit best"
-    cluster_args.add_output(parser, "text", "wide", "json", "yaml", "name", wide="any width", name=names)
+    formats = "text", "wide", "json", "yaml", "csv", "name"
+    cluster_args.add_output(parser, *formats, wide="any width", name=names)
 
 
 def _moment(text: str) -> datetime:
@@ -84,14 +85,24 @@ class _Answer(NamedTuple):
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. The exit code is 0 whether or not the pods fit, unless ``--exit-code`` is set."""
+    if not (args.pod or args.filename or args.all_namespaces) and len(args.snapshot or ()) > 1:
+        args.pod = [str(args.snapshot.pop())]  # argparse takes all words after --snapshot
+    if args.pod or args.filename:
+        return _explain(args)
+    from extender.cli.top import show_pending
+
+    if args.node or args.all or args.before:
+        raise cluster_args.UsageError("--node, --all and --before require a pod or manifest")
+    return show_pending(args)
+
+
+def _explain(args: argparse.Namespace) -> int:
     from pydantic_core import to_json
 
     from extender import logs
     from extender.settings_file import load
     from extender.source.workloads import parse_templates
 
-    if not (args.pod or args.filename) and len(args.snapshot or ()) > 1:
-        args.pod = [str(args.snapshot.pop())]  # argparse takes all words after --snapshot
     words = args.pod
     if len(words) > 1 and _kind(words[0]):  # job train
         words = [f"{words[0]}/{name}" for name in words[1:]]

@@ -1,4 +1,4 @@
-"""``stowage top``: the nodes with their GPUs, and the pods pending for GPUs."""
+"""``stowage top``: the nodes with their GPUs, the pods that hold these, and the pods pending for GPUs."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ import os
 import queue
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from extender.cli import cluster_args
 from extender.cli.cluster_args import whole_number
-from extender.explain.answers import NodeLine, Overview, WaitingLine
+from extender.explain.answers import HolderLine, NodeLine, Overview, WaitingLine
 from extender.untrusted.terminal import clear_screen, line_width
 from extender.untrusted.visible import columns, csv_text, joined, listed, visible, wrapped
 
 if TYPE_CHECKING:
+    from extender.cluster.census import CensusTaker
     from extender.cluster.state import State
-    from extender.explain.answers import Overview
     from extender.k8s.objects import Event
     from extender.settings import Settings
     from extender.source.interface import Source
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-
+T = TypeVar("T")
 _WAITING = 20
 """Pending pods shown by default."""
 _MOST = 1_000_000
@@ -44,18 +45,24 @@ Sort: TypeAlias = Literal["name", "model", "zone", "gpus", "whole", "free", "use
 _HEAD = ("MODEL", "GPUS", "WHOLE", "FREE", "GIB FREE", "PODS", "NOTE")
 _WIDE_HEAD = ("ZONE", "GPU USE %", "ISLANDS", "MIG FREE", "CPU FREE", "HOST GIB FREE")
 _PROBLEMS, _NAMED = 10, 3
-_WAITING_HEAD = ("PENDING", "QUEUE", "PRIORITY", "AGE", "STARTS", "REQUESTS", "WHY")
+_WAITING_HEAD = ("PENDING", "POSITION", "QUEUE", "PRIORITY", "AGE", "STARTS", "REQUESTS", "WHY")
+_HOLDER_HEAD = ("POD", "NODE", "GPUS", "HOLDS", "DEVICES", "QUEUE", "PRIORITY", "SINCE", "UNTIL", "JOB")
+_PODS = "po", "pod", "pods"
 
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "top",
-        usage="%(prog)s [OPTION ...] [NODE ...]",
-        description="Show the free GPUs of each node, and the pods pending for GPUs.",
+        usage="%(prog)s [OPTION ...] [NODE ... | pods]",
+        description="Show the free GPUs and the pending pods, or the pods that hold GPUs.",
     )
-    parser.add_argument("node", nargs="*", help="only these nodes (all)")
+    parser.add_argument("node", nargs="*", help="only these nodes (all); pods: the pods with GPUs")
     cluster_args.add_running(parser)
-    cluster_args.add_namespace(parser, "show the pending pods of this namespace")
+    cluster_args.add_namespace(parser, "the pods of this namespace (all)")
+    text = "with pods: those of this node (repeatable)"
+    parser.add_argument("--node", action="append", default=[], dest="on", metavar="NAME", help=text)
+    text = "with pods: those with these labels, such as app=train"
+    parser.add_argument("-l", "--selector", default="", metavar="LABELS", help=text)
     more = "any width, with each GPU, zone, islands, MIG, CPU, memory"
     cluster_args.add_output(
         parser, "table", "wide", "json", "yaml", "csv", "name", wide=more, csv="the nodes"
@@ -82,22 +89,55 @@ def run(args: argparse.Namespace) -> int:
     settings = load(args.config, os.environ)
     logs.configure("warning")
     cluster_args.say_source(args, "top")
-    for found, now in _overviews(args, settings):
+    if args.node[:1] and args.node[0] in _PODS:
+        if args.node[1:] or args.by != "node" or args.sort != "name":
+            raise cluster_args.UsageError("top pods has no names, --by or --sort: see --node, -n and -l")
+        show: Callable[[Any, float, argparse.Namespace], str] = _holders_shown
+        answers: Iterator[tuple[Any, float]] = _answers(args, settings, "top", _holders_asked, _holders)
+    elif args.on or args.selector:
+        raise cluster_args.UsageError("--node and -l select pods: stowage top pods")
+    else:
+        show, answers = _shown, _answers(args, settings, "top", _asked, _overview)
+    for found, now in answers:
         if args.watch and args.output in ("table", "wide"):
             clear_screen()
-        print(_shown(found, now, args), flush=True)
+        print(show(found, now, args), flush=True)
     return 0
 
 
-def _overviews(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[Overview, float]]:
-    """The fleet and the time in Unix seconds, once or every 2 s: from the running Stowage, or else from the
-    source."""
-    if first := cluster_args.ask(args, "top", lambda stowage: (stowage, _asked(args, stowage))):
+def show_pending(args: argparse.Namespace) -> int:
+    """``stowage explain`` without a pod: the pending pods, and when they are expected to start. The exit code
+    is 0 whether or not they fit, unless ``--exit-code`` is set."""
+    from extender import logs
+    from extender.settings_file import load
+
+    args.waiting, args.watch, args.no_headers, args.forecast = _MOST, False, False, True
+    settings = load(args.config, os.environ)
+    logs.configure("warning")
+    cluster_args.say_source(args, "explain")
+    [(found, now)] = _answers(args, settings, "explain", _asked, _overview)
+    lines, width = found.waiting, line_width(wide=args.output == "wide")
+    nothing = f"No pods pending for GPUs{f' in {args.namespace}' * bool(args.namespace)}"
+    names = [f"pod/{line.pod}" for line in lines]
+    print(_formatted(args, names, lines, lines, lambda: joined(_pending(found, now, width) or [nothing])))
+    return int(args.exit_code and any(line.kind != "FITS" for line in lines))
+
+
+def _answers(
+    args: argparse.Namespace,
+    settings: Settings,
+    command: str,
+    asked: Callable[[argparse.Namespace, StowageService], T],
+    worked_out: Callable[[argparse.Namespace, State, CensusTaker, float], T],
+) -> Iterator[tuple[T, float]]:
+    """An answer and the time in Unix seconds, once or every 2 s: ``asked`` from the running Stowage, or else
+    ``worked_out`` from the source."""
+    if first := cluster_args.ask(args, command, lambda stowage: (stowage, asked(args, stowage))):
         stowage, found = first
         yield found, time.time()
         while args.watch:
             time.sleep(_PAUSE)
-            yield _asked(args, stowage), time.time()
+            yield asked(args, stowage), time.time()
         return
     from extender.cli.precompile import kernels_for_question
 
@@ -106,14 +146,34 @@ def _overviews(args: argparse.Namespace, settings: Settings) -> Iterator[tuple[O
     with kernels_for_question(nodes + pods):
         from extender.cluster.census import CensusTaker
         from extender.cluster.factory import check_policy, state_of
-        from extender.explain.overview import overview
     check_policy(settings.policy)
     state = state_of(settings.model_copy(update={"policy": _POLICY}), dump)
     state.learner.stopped = True  # nothing is placed, so no demand matters
     census = CensusTaker(state)
     for _ in _states(state, source, batches, watch=args.watch):
-        found = asyncio.run(overview(state, census, args.waiting, args.namespace))
-        yield found, cluster_args.moment(source, state.pods.values(), dump)
+        now = cluster_args.moment(source, state.pods.values(), dump)
+        yield worked_out(args, state, census, now), now
+
+
+def _overview(args: argparse.Namespace, state: State, census: CensusTaker, now: float) -> Overview:
+    from extender.explain.overview import overview
+    from extender.explain.start_forecast import forecasts_at
+
+    starts = forecasts_at(state, now).of if "forecast" in args else lambda pod: None
+    return asyncio.run(overview(state, census, args.waiting, args.namespace, starts))
+
+
+def _holders(args: argparse.Namespace, state: State, census: CensusTaker, now: float) -> list[HolderLine]:
+    from extender.explain.holders import holder_lines
+
+    return asyncio.run(holder_lines(state, args.on, args.namespace or "", args.selector))
+
+
+def _holders_asked(args: argparse.Namespace, stowage: StowageService) -> list[HolderLine]:
+    query = [("node", name) for name in args.on]
+    query += [("namespace", args.namespace or ""), ("selector", args.selector)]
+    found = stowage.get("/debug/pods", query)
+    return cluster_args.read_answer(list[HolderLine], found, stowage, "holders")
 
 
 def _asked(args: argparse.Namespace, stowage: StowageService) -> Overview:
@@ -126,7 +186,7 @@ def _asked(args: argparse.Namespace, stowage: StowageService) -> Overview:
 
 
 def _shown(found: Overview, now: float, args: argparse.Namespace) -> str:
-    from pydantic_core import to_json, to_jsonable_python
+    from pydantic_core import to_jsonable_python
 
     names = args.node[args.node[0] in ("no", "node", "nodes") :] if args.node else []  # as kubectl top node
     names = [name.rpartition("/")[2] for name in names]  # node/NAME
@@ -138,18 +198,58 @@ def _shown(found: Overview, now: float, args: argparse.Namespace) -> str:
         nodes = tuple(line for line in found.nodes if line.node in names)
         found = replace(found, nodes=nodes, waiting=(), more_waiting=0)
     lines = in_order(found.nodes if args.by == "node" else groups(found.nodes, args.by), args.sort)
+    names = [f"node/{line.node}" if isinstance(line, NodeLine) else line.name for line in lines]
+    names += [f"pod/{pod.pod}" for pod in found.waiting]
+    wide, headers = args.output == "wide", not args.no_headers
+    text = partial(render, found, lines, args.by, now, wide=wide, headers=headers)
+    return _formatted(args, names, lines, to_jsonable_python(found) | {f"{args.by}s": lines}, text)
+
+
+def _holders_shown(found: Sequence[HolderLine], now: float, args: argparse.Namespace) -> str:
+    def text() -> str:
+        rows, width = [_holder_row(line, now) for line in found], line_width(wide=args.output == "wide")
+        return joined(_table(_HOLDER_HEAD, rows, width, headers=not args.no_headers) or ["No pod has GPUs"])
+
+    return _formatted(args, [f"pod/{line.pod}" for line in found], found, found, text)
+
+
+def _formatted(
+    args: argparse.Namespace,
+    names: Sequence[str],
+    lines: Sequence[object],
+    value: object,
+    text: Callable[[], str],
+) -> str:
+    """An answer in the format of ``-o``: its ``names``, its ``lines`` as CSV, its ``value``, or its text."""
+    from pydantic_core import to_json, to_jsonable_python
+
     if args.output == "name":
-        names = [f"node/{line.node}" if isinstance(line, NodeLine) else line.name for line in lines]
-        return joined([*names, *(f"pod/{pod.pod}" for pod in found.waiting)])
+        return joined(names)
     if args.output == "csv":
         values = to_jsonable_python(lines)
         cells = [[_cell(value) for value in line.values()] for line in values]
         return csv_text([*([] if args.no_headers else map(list, values[:1])), *cells])
     if args.output in ("json", "yaml"):
-        shown = to_jsonable_python(found) | {f"{args.by}s": lines}
-        text = to_json(shown, indent=None if args.watch else 2).decode()
-        return cluster_args.structured(text, args.output)
-    return render(found, lines, args.by, now, wide=args.output == "wide", headers=not args.no_headers)
+        shown = to_json(value, indent=None if args.watch else 2).decode()
+        return cluster_args.structured(shown, args.output)
+    return text()
+
+
+def _holder_row(line: HolderLine, now: float) -> tuple[str, ...]:
+    holds = ", ".join(f"{count} {name}" for name, count in line.resources.items())
+    since = _age(now - line.since) if line.since else "unknown"
+    until = f"{_age(line.until - now)} ({line.limit})" if line.until else ""
+    texts = holds, ", ".join(line.devices), line.queue, str(line.priority), since, until, line.job
+    return line.pod, line.node, f"{line.gpus:g}", *texts
+
+
+def _table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, headers: bool = True
+) -> list[str]:
+    """The columns with any text, and their titles; [] without rows."""
+    used = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    shown = [[row[i] for i in used] for row in ([head] * headers + [*rows] if rows else ())]
+    return columns(shown, width=width) if shown else []
 
 
 def _cell(value: object) -> object:
@@ -256,14 +356,14 @@ def render(
     texts = columns([head, *rows], width=width)
     sentences = [found.totals.text, *_late(found, now), *_mig(found.nodes), *_problems(found), *found.unread]
     texts += ["", *(line for text in sentences for line in wrapped(visible(text), width))]
-    if found.waiting:
-        waiting = [_waiting_row(line, now) for line in found.waiting]
-        used = [i for i in range(len(_WAITING_HEAD)) if any(row[i] for row in waiting)]
-        table = [[row[i] for i in used] for row in (_WAITING_HEAD, *waiting)]
-        texts += ["", *columns(table, width=width)]
-    if found.more_waiting:
-        texts.append(f"and {found.more_waiting} more pending")
-    return joined(texts)
+    waiting = _pending(found, now, width)
+    return joined([*texts, *([""] if found.waiting else []), *waiting])
+
+
+def _pending(found: Overview, now: float, width: int) -> list[str]:
+    """The pending pods as a table, and the number of others."""
+    table = _table(_WAITING_HEAD, [_waiting_row(line, now) for line in found.waiting], width)
+    return [*table, *([f"and {found.more_waiting} more pending"] if found.more_waiting else [])]
 
 
 def _late(found: Overview, now: float) -> Iterator[str]:
@@ -326,7 +426,8 @@ def _problems(found: Overview) -> Iterator[str]:
 
 def _waiting_row(line: WaitingLine, now: float) -> tuple[str, ...]:
     age = _age(now - line.created) if line.created else "unknown"
-    return line.pod, line.queue, str(line.priority), age, _starts(line, now), line.asked, line.why
+    place, texts = str(line.position or "held"), (_starts(line, now), line.asked, line.why)
+    return line.pod, place, line.queue, str(line.priority), age, *texts
 
 
 def _starts(line: WaitingLine, now: float) -> str:

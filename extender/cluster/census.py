@@ -119,10 +119,10 @@ class Census:
     beside_one_gpu: Beside = field(default_factory=Beside)
 
 
-def waits_for_devices(state: State, pod: Pod) -> bool:
-    """Whether the pod is pending without scheduling gates, and requests a GPU or DRA devices or its request
-    is unreadable. Pods of a scheduler that calls no extender are not Stowage's."""
-    if pod.scheduler_name in CALL_NO_EXTENDER or pod.deleting or pod.gates or state.pods.is_bound(pod.uid):
+def _pends_for_devices(state: State, pod: Pod) -> bool:
+    """Whether the pod is pending, with or without scheduling gates, and requests a GPU or DRA devices or its
+    request is unreadable. Pods of a scheduler that calls no extender are not Stowage's."""
+    if pod.scheduler_name in CALL_NO_EXTENDER or pod.deleting or state.pods.is_bound(pod.uid):
         return False
     try:
         return wants_devices(state, pod, request_of(pod))
@@ -130,9 +130,10 @@ def waits_for_devices(state: State, pod: Pod) -> bool:
         return True
 
 
-def pods_waiting_for_devices(state: State) -> list[Pod]:
-    """The pending pods, the highest priority first."""
-    found = [pod for key in state.pods.waiting if waits_for_devices(state, pod := state.pods[key])]
+def pods_waiting_for_devices(state: State, *, gated: bool = False) -> list[Pod]:
+    """The pending pods, the highest priority first; or instead those with scheduling gates."""
+    waiting = (state.pods[key] for key in state.pods.waiting)
+    found = [pod for pod in waiting if bool(pod.gates) is gated and _pends_for_devices(state, pod)]
     return sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
 
 
@@ -195,12 +196,18 @@ class CensusTaker:
             if found := self._unoffered(name):
                 hidden[name] = found
         waiting: dict[str, Waiting] = dict.fromkeys((*state.rights.queues.by_name, ""), Waiting())
+        gated = 0
         async for key in with_turns(list(state.pods.waiting), _PODS):
-            if (pod := state.pods.get(key)) and waits_for_devices(state, pod):
+            if (pod := state.pods.get(key)) and _pends_for_devices(state, pod):
+                if pod.gates:
+                    gated += 1
+                    continue
                 queue = state.rights.queues.name_of(pod)
                 waiting[queue] = self._with_pod(waiting.get(queue, Waiting()), pod)
         self._in_slices = {name: seen for name, seen in self._in_slices.items() if name in state.fleet.rows}
-        return self._count({name: n for name, n in hidden.items() if name in state.fleet.rows}, waiting)
+        return self._count(
+            {name: n for name, n in hidden.items() if name in state.fleet.rows}, waiting, gated
+        )
 
     def node(self, name: str) -> NodeCount | None:
         """A node in the last census, None if it has no GPUs."""
@@ -238,7 +245,7 @@ class CensusTaker:
         oldest = pod.created if waiting.oldest is None else min(waiting.oldest, pod.created)
         return Waiting(waiting.pods + 1, waiting.gpus + gpus, oldest)
 
-    def _count(self, hidden: Mapping[str, Unoffered], waiting: dict[str, Waiting]) -> Census:
+    def _count(self, hidden: Mapping[str, Unoffered], waiting: dict[str, Waiting], gated: int) -> Census:
         """``hidden``: GPUs of nodes without GPUs in the arrays of the fleet."""
         state, beside = self._state, self._state.learner.monitor.beside()
         self._columns = columns = _columns(state, hidden)
@@ -268,6 +275,7 @@ class CensusTaker:
                 missing=int(columns.not_offered[columns.on_offer].sum()),
                 uncounted=int((columns.counted & (columns.gpus == 0)).sum()),
                 waiting=sum(of_queue.pods for of_queue in waiting.values()),
+                gated=gated,
                 objectives={
                     name: (of_queue.oldest, objective)
                     for name, of_queue in waiting.items()

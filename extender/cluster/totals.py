@@ -13,8 +13,8 @@ class Totals:
     """Sums over all nodes with GPUs. ``closed_nodes`` accept no pods; they have ``closed_gpus``.
     ``not_offered``: GPUs that cannot be allocated, ``missing`` those of them on nodes on offer. ``uncounted``
     nodes have an unknown number of GPUs. ``free``, ``whole`` and ``whole_nodes`` are on offer. ``waiting``:
-    pending pods. ``objectives``: for each queue with a wait objective, the creation time of its oldest
-    pending pod (Unix seconds), and the objective in seconds."""
+    pending pods, without those ``gated`` by scheduling gates. ``objectives``: for each queue with a wait
+    objective, the creation time of its oldest pending pod (Unix seconds), and the objective in seconds."""
 
     nodes: int
     gpus: int
@@ -28,6 +28,7 @@ class Totals:
     missing: int = 0
     uncounted: int = 0
     waiting: int = 0
+    gated: int = 0
     objectives: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
@@ -41,7 +42,8 @@ class Totals:
             f"{many(self.uncounted, 'node')} whose GPUs cannot be counted" * bool(self.uncounted),
         ]
         nodes = f"{many(self.nodes, 'node')} with {many(self.gpus, 'GPU')}: {in_use}, {free}"
-        return "; ".join([nodes, *filter(None, apart), waits(self.waiting)])
+        gated = f", {many(self.gated, 'pod')} held by scheduling gates" * bool(self.gated)
+        return "; ".join([nodes, *filter(None, apart), waits(self.waiting) + gated])
 
 
 def waits(pods: int) -> str:

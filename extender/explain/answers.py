@@ -349,9 +349,11 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True)
 class WaitingLine:
-    """A pod pending for a GPU. ``created`` in Unix seconds; ``why``, ``lacks`` and the first of its ways
-    (``advice``) are those of the ``Verdict``. ``asked``: ``asks`` in one line, ``labels``: the labels for
-    filters on the page, ``job``: its controller, such as ``Job train``. ``starts``: None for no forecast."""
+    """A pod pending for a GPU. ``created`` in Unix seconds; ``why``, ``kind``, ``lacks`` and the first of its
+    ways (``advice``) are those of the ``Verdict``. ``position``: its place in kube-scheduler's queue by
+    priority and age, from 1; 0 for a pod that scheduling gates keep out of it. ``asked``: ``asks`` in one
+    line, ``labels``: the labels for filters on the page, ``job``: its controller, such as ``Job train``.
+    ``starts``: None for no forecast."""
 
     pod: str
     queue: str
@@ -364,6 +366,27 @@ class WaitingLine:
     asked: str = ""
     labels: tuple[str, ...] = ()
     starts: StartForecast | None = None
+    job: str = ""
+    position: int = 0
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HolderLine:
+    """A pod with GPUs of a node. ``gpus``: how much, in GPUs; ``resources``: its devices by resource,
+    ``devices``: which ones, as far as known. Unix seconds, None where unknown: ``since`` it was started or
+    created, ``until`` it has ended at the latest, because of the field ``limit``."""
+
+    pod: str
+    node: str
+    gpus: float
+    resources: dict[str, int]
+    devices: tuple[str, ...]
+    queue: str
+    priority: int
+    since: float | None
+    until: float | None = None
+    limit: str = ""
     job: str = ""
 
 

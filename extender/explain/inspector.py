@@ -20,6 +20,7 @@ from extender.cluster.team_use import TeamUse
 from extender.explain.answers import (
     Decision,
     Explanation,
+    HolderLine,
     NodeAnswer,
     Overview,
     PodAnswer,
@@ -31,6 +32,7 @@ from extender.explain.decision_log import Decisions
 from extender.explain.fleet_feed import INTERVAL, PAST, FleetFeed, FleetHistory
 from extender.explain.hints import describe_gang, gates_said
 from extender.explain.history import History
+from extender.explain.holders import holder_lines
 from extender.explain.job_runs import RUN, JobRuns
 from extender.explain.needs import asked_text
 from extender.explain.node import NodeView, view_node
@@ -172,6 +174,9 @@ class Inspector:
 
     async def overview(self, most_waiting: int, namespace: str = "") -> Overview:
         return await overview(self._state, self.census, most_waiting, namespace, self.starts.of)
+
+    async def holders(self, nodes: Sequence[str], namespace: str, selector: str) -> list[HolderLine]:
+        return await holder_lines(self._state, nodes, namespace, selector)
 
     async def explain(self, manifest: str) -> Explanation:
         """A pod that need not exist. Raises ``ValueError`` where the manifest is not that of one pod."""

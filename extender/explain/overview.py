@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from extender.cluster.unoffered import closed_text, not_offered, rejections, uno
 from extender.explain.answers import NodeLine, Overview, StartForecast, Verdict, WaitingLine
 from extender.explain.candidates import Candidates, candidates_of
 from extender.explain.fleet_row import labels_of
+from extender.explain.holders import check_namespace
 from extender.explain.job_runs import controller_text
 from extender.explain.pod import explain
 from extender.explain.room import held_without_gpus
@@ -37,15 +39,19 @@ async def overview(
     namespace: str | None = None,
     starts: Starts = lambda pod: None,
 ) -> Overview:
-    """All nodes with GPUs by name, and at most ``most_waiting`` pending pods, the highest priority first, of
-    all namespaces or one. Other tasks run in between, so each line shows the state at its own time."""
+    """All nodes with GPUs by name, and at most ``most_waiting`` pending pods, the highest priority first and
+    those with scheduling gates last, of all namespaces or one. Other tasks run in between, so each line shows
+    the state at its own time. Raises ``ValueError`` for a namespace without pods."""
+    check_namespace(state, namespace)
     totals = (await census.take()).totals
     lines = node_lines(state, census, sorted(state.fleet.rows))
     nodes = [line async for line in with_turns(lines, _LINES_AT_ONCE)]
-    waiting = [pod for pod in pods_waiting_for_devices(state) if namespace in (None, "", pod.namespace)]
+    in_order = enumerate(pods_waiting_for_devices(state), 1)
+    pending = *in_order, *((0, pod) for pod in pods_waiting_for_devices(state, gated=True))
+    waiting = [(place, pod) for place, pod in pending if namespace in (None, "", pod.namespace)]
     shown = [
-        waiting_line(state, pod, await candidates_of(state, pod), starts(pod))
-        for pod in waiting[:most_waiting]
+        waiting_line(state, pod, await candidates_of(state, pod), starts(pod), place)
+        for place, pod in waiting[:most_waiting]
     ]
     problems = [*sorted(state.pods.problems.items()), *sorted(state.object_problems.items())]
     unread = [f"{shorten(name, KEY)}: {shorten(text)}" for name, text in problems[:_UNREAD]]
@@ -121,11 +127,18 @@ def _used_percent(state: State, row: int, gpus: int) -> tuple[int, ...]:
 
 
 def waiting_line(
-    state: State, pod: Pod, candidates: Candidates | None = None, starts: StartForecast | None = None
+    state: State,
+    pod: Pod,
+    candidates: Candidates | None = None,
+    starts: StartForecast | None = None,
+    position: int = 0,
 ) -> WaitingLine:
     """Where the pod fits now, or why not. ``candidates``: as for ``explain``."""
     explanation = explain(state, pod, candidates)
     verdict = explanation.verdict
+    if explanation.held:
+        held = Word.HELD(held=explanation.held, why=verdict.why)
+        verdict = replace(verdict, why=str(held), kind=held.word.name)
     if pod.nominated_node and not explanation.error:
         why = Word.RESERVED(node=pod.nominated_node)
         verdict = Verdict(str(why), kind=why.word.name)
@@ -145,4 +158,6 @@ def waiting_line(
         labels=labels_of(pod.labels),
         starts=starts,
         job=controller_text(pod),
+        position=position,
+        kind=verdict.kind,
     )

@@ -36,6 +36,7 @@ from extender.explain.hints import (
     of_classes,
     uncounted_resources,
 )
+from extender.explain.holders import holders_on
 from extender.explain.needs import asked_text, asks
 from extender.explain.options import Placement, compared, option_on
 from extender.explain.refusals import advice_on, by_forecast, lacking, needs_on, refusals_of
@@ -199,7 +200,8 @@ def explained(
         layouts = layout_change_for(asked, now) if now is not None else ()
         found = found._replace(fixes=(*layouts, *found.fixes))
         evictions = None if found.rank is Rank.NEVER else evictions
-        notes += _gang_fits(state, pod, request) if now is not None else ()
+        if now is not None:
+            notes += *_gang_fits(state, pod, request), *_held_by(state, found)
     notes += [finding for finding in findings if finding.said is not found.said]
     notes += _share_instead(state, pod, request, candidates, explanation)
     if request.wants_gpu or pod.spec.claims:
@@ -232,6 +234,16 @@ def _gang_fits(state: State, pod: Pod, request: Request) -> Iterator[Finding]:
     if gang and (missing := missing_members(state, pod)) > 1:
         fit = fit_at_once(state, pod, request, missing)
         yield Finding(Word.GANG_FITS(missing=missing, fit=fit or "none", s="s" * (fit < 2)))
+
+
+def _held_by(state: State, found: Finding) -> Iterator[Finding]:
+    """Who holds the GPUs of the nearest node, if it could host the pod without them."""
+    near = found.refusal
+    if near and near.can_host and any(need.kind not in _WITHOUT_GPUS for need in near.lacks):
+        lines = holders_on(state, near.nearest)
+        held = [f"{line.pod} ({line.gpus:g} GPU{'s' * (line.gpus != 1)})" for line in lines]
+        if held:
+            yield Finding(Word.HELD_BY(node=near.nearest, pods=listed(held, _NAMED, " pods")))
 
 
 def _shown(findings: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:

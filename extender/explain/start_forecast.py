@@ -132,6 +132,14 @@ async def forecast_new(state: State, pod: Pod, now: float) -> StartForecast | No
     return forecast if forecast and forecast.half is not None else None
 
 
+def forecasts_at(state: State, now: float) -> StartForecasts:
+    """Of the pending pods at the time of a file, which becomes that of the state."""
+    state.end_costs.clock = lambda: now
+    forecasts = StartForecasts(state, state.end_costs.clock)
+    asyncio.run(forecasts.refresh())
+    return forecasts
+
+
 def forecast_at(state: State, pod: Pod, now: float) -> StartForecast | None:
     """``forecast_new`` at the time of a file, which becomes that of the state. If the pod would have started
     since then, the times count from today."""

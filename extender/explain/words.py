@@ -137,6 +137,7 @@ class Word(Enum):
     REJECTS = "It may fail on {node}: {why}"
     UNLISTED = "{text}"
     HIDDEN_GPUS = "Nodes have GPUs that they do not offer: {nodes}. See stowage top and /debug/problems"
+    HELD_BY = "The GPUs of {node} are held by {pods}"
     FIT_AT_ONCE = "Of the {copies} such pods of its workload {fit} fit at once"
     FIT_AT_MOST = (
         "Of the {copies} such pods of its workload at most {fit} fit at once: their topology spread is not "
@@ -154,6 +155,7 @@ class Word(Enum):
     FREE_BY_NUMA = ": free by NUMA node {free}"
     SUSPENDED = "its workload is suspended ({gate})"
     GATED = "held by the scheduling gate{s} {gates}"
+    HELD = "{held}; once released: {why}"
     NO_CALL = "no call for it: the pod is {gates}"
     NEVER_ASKED = (
         "kube-scheduler has not called Stowage for this pod: it has another scheduler, or no node passed "

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from extender.k8s.manifest import Labels
 from extender.untrusted.bounded_cache import bounded_cache
-from extender.untrusted.limits import BUDGET_SELECTOR, KEY, LABEL, SELECTOR_ITEMS
+from extender.untrusted.limits import BUDGET_SELECTOR, KEY, LABEL, LABEL_SELECTOR, SELECTOR_ITEMS, quoted
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,63}")
 """Operands of a selector's ``Gt`` and ``Lt``, in the syntax of Go's ``ParseInt``; a label has at most 63
@@ -54,6 +54,29 @@ class NodeSelectorRequirement:
             case "Gt" | "Lt":
                 return len(self.values) == 1 and _compares(value or "", self.operator, self.values[0])
         return False
+
+
+_REQUIREMENT = re.compile(r"(!?)([\w./-]+)(?:\s*(==?|!=)\s*([\w.-]*)|\s+(in|notin)\s*\(([^()]*)\))?")
+_MANY = re.compile(r",(?![^(]*\))")
+
+
+def label_requirements(text: str) -> tuple[NodeSelectorRequirement, ...]:
+    """A selector as after ``kubectl -l``: ``a=b,c!=d,e in (f,g),!h`` (``Parse`` of k8s.io/apimachinery,
+    pkg/labels). Raises ``ValueError``."""
+    requirements = []
+    for part in _MANY.split(text) if len(text) <= LABEL_SELECTOR else ("",):
+        if not (match := _REQUIREMENT.fullmatch(part.strip())) or (match[1] and (match[3] or match[5])):
+            raise ValueError(
+                f"invalid label selector {quoted(text)}; expected one such as app=train,tier!=dev"
+            )
+        absent, key, equals, value, among, values = match.groups()
+        if equals or among:
+            operator = "NotIn" if (equals or among) in ("!=", "notin") else "In"
+            listed = [value] if equals else [word.strip() for word in values.split(",")]
+        else:
+            operator, listed = "DoesNotExist" if absent else "Exists", []
+        requirements.append(NodeSelectorRequirement(key, operator, tuple(listed)))
+    return tuple(requirements)
 
 
 def _compares(value: str, operator: str, bound: str) -> bool:

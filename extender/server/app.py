@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # they load kernels
     from extender.explain.inspector import Inspector
     from extender.server.engine import Engine
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _BATCH = 5
 """Nodes or decisions that are rendered before other tasks run: about a millisecond."""
@@ -205,8 +206,21 @@ class _DebugRoutes:
     async def fragmentation(self) -> Response:
         return _json(await self._inspector().census.take())
 
-    async def pods(self, name: str, kind: str = "pod") -> Response:
-        return _json({"pods": self._inspector().pods_named(name, kind)})
+    async def pods(
+        self,
+        name: str = "",
+        kind: str = "pod",
+        node: Nodes = None,
+        namespace: str = "",
+        selector: str = "",
+    ) -> Response:
+        """The keys of the pods of this name; without it the pods with GPUs."""
+        inspector = self._inspector()
+        if name:
+            return _json({"pods": inspector.pods_named(name, kind)})
+        found = await _valid(inspector.holders(node or (), namespace, selector))
+        lines = [to_json(line) async for line in with_turns(found, _LINES)]
+        return _listed(b"{", "holders", lines, b"}\n")
 
     async def pod(
         self, namespace: str, name: str, explained: bool = False, before: datetime | None = None
@@ -217,10 +231,7 @@ class _DebugRoutes:
 
     async def pod_nodes(self, namespace: str, name: str, node: Nodes = None) -> Response:
         inspector, key = self._inspector(), f"{namespace}/{name}"
-        try:
-            answer = await inspector.nodes_for(key, node or inspector.node_names())
-        except ValueError as error:
-            raise HTTPException(400, shorten(str(error))) from None
+        answer = await _valid(inspector.nodes_for(key, node or inspector.node_names()))
         return self._found(answer, f"pod {shorten(key, KEY)}")
 
     async def explain(self, request: Request) -> Response:
@@ -265,7 +276,7 @@ class _DebugRoutes:
     async def overview(self, waiting: Listed = 20, namespace: str = "") -> Response:
         """Nodes with GPUs, and the pending pods of one namespace or all."""
         inspector = self._inspector()
-        found = await inspector.overview(waiting, namespace)
+        found = await _valid(inspector.overview(waiting, namespace))
         nodes = [to_json(line) async for line in with_turns(found.nodes, _LINES)]
         rest = asdict(replace(found, nodes=()))
         del rest["nodes"]
@@ -353,9 +364,7 @@ class _DebugRoutes:
         """The answer about the manifest in the body."""
         body = await self._body(request, EXPLAIN_BODY)
         try:
-            return _json(await answer(body.decode()))
-        except ValueError as error:
-            raise HTTPException(400, shorten(str(error))) from None
+            return _json(await _valid(answer(body.decode(errors="replace"))))
         finally:
             self._bodies.release(body)
 
@@ -366,6 +375,14 @@ class _DebugRoutes:
             return await self._bodies.take(request, declared, most)
         except BodyRefused as refused:
             raise HTTPException(refused.status, str(refused), {"connection": "close"}) from None
+
+
+async def _valid(answer: Awaitable[T]) -> T:
+    """The answer; its ``ValueError`` is the client's mistake."""
+    try:
+        return await answer
+    except ValueError as error:
+        raise HTTPException(400, shorten(str(error))) from None
 
 
 def _moment(before: datetime | None) -> float:

@@ -184,6 +184,7 @@ REVIEWS_PENDING = 32  # requests that wait for a review at the same time
 REVIEW_SECONDS = 5  # seconds for the reviews of one request
 DRY_RUN_SECONDS = 10  # seconds for all dry runs of one manifest
 
+LABEL_SELECTOR = 1024  # characters of the selector of a question
 EXPLAIN_PODS = 16  # pods and pod templates in one manifest of a request
 DECISIONS_LISTED = 200
 """Decisions in one answer of ``/debug/decisions``, and pending pods in one of ``/debug/overview``."""

@@ -104,7 +104,7 @@ def test_the_usage_beside_the_list_of_pages_names_what_there_is(capsys: pytest.C
         with pytest.raises(SystemExit):
             cli.main([name, "--help"])
         assert set(flags(re.sub(r"[][|]", " ", line.partition("#")[0]).split())) <= set(
-            re.findall(r"(?<![\w-])--?[a-z][\w-]*", capsys.readouterr().out)
+            re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", capsys.readouterr().out)
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .tools import ROOT
+from .tools import ROOT, program
 
 NO_UV = "NO UV: `uv tool install .` is not tested (`make setup` brings uv)"
 UV = shutil.which("uv") or shutil.which(ROOT / ".uv" / "bin" / "uv")
@@ -60,6 +60,12 @@ def run(path: Path, directory: Path, *command: str) -> str:
 def test_it_is_installed_from_the_clone(path: Path, tmp_path: Path) -> None:
     assert run(path, tmp_path, "stowage version") == f"stowage {VERSION}\n"
     assert run(path, tmp_path, "kubectl-stowage version") == f"stowage {VERSION}\n"
+
+
+def test_kubectl_completes_it(path: Path, tmp_path: Path) -> None:
+    """The real kubectl finds the program on the PATH, and reads what it prints."""
+    words = run(path, tmp_path, f"{program('kubectl')} __complete stowage top --so").splitlines()
+    assert words == ["--sort", "--sort-by", ":4"]
 
 
 def test_it_has_its_data(path: Path, clone: Path) -> None:

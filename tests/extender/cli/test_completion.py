@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from extender.cli import completion
 from extender.cli import main as cli
 
 CASES = [
@@ -76,3 +77,22 @@ emulate sh -c _stowage 2>&1
 print $_comps[stowage]"""
     words = {"table", "wide", "json", "yaml", "csv", "name", "_bash_complete -o default -F _stowage"}
     assert said(["zsh", "-f", "-c"], text, tmp_path) == words
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["top", "-o", ""], [*CASES[2][1], ":4"]),
+        (["to"], ["top", ":4"]),
+        (["top", "--so"], ["--sort", "--sort-by", ":4"]),
+        (["explain", "po"], [":0"]),
+        ([], ["top", "explain", ":4"]),
+    ],
+)
+def test_kubectl(words, offered, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["kubectl_complete-stowage", *words])
+    assert completion.complete() == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == offered[-1]
+    assert {*offered} <= {*said}
+    assert all(word.startswith(words[-1] if words else "") for word in said[:-1])

@@ -99,3 +99,28 @@ def test_a_nominated_pod_waits_for_its_room() -> None:
 def test_how_many_more_wait() -> None:
     state = make_state(make_node("a", 1), *(make_pod(f"p{number}", 2) for number in range(5)))
     assert overview_of(state, 2).more_waiting == 3
+
+
+def test_pods_are_in_the_order_of_the_queue_and_those_with_gates_come_last() -> None:
+    pods = [
+        replace(make_pod("gated", 1, priority=9), gates=("example.com/quota",)),
+        *(make_pod("late", 1, created=2.0), make_pod("early", 1, created=1.0)),
+        make_pod("urgent", 9, priority=5),
+    ]
+    other = replace(make_pod("other", 1, created=3.0), namespace="ml")
+    state = make_state(make_node("a", 8), *pods, other)
+    found = overview_of(state, 10)
+    assert [(line.pod, line.position, line.kind) for line in found.waiting] == [
+        ("default/urgent", 1, "TOO_LARGE"),
+        ("default/early", 2, "FITS"),
+        ("default/late", 3, "FITS"),
+        ("ml/other", 4, "FITS"),
+        ("default/gated", 0, "HELD"),
+    ]
+    assert (found.totals.waiting, found.totals.gated) == (4, 1)
+    text = "held by the scheduling gate example.com/quota; once released: fits on 1 node"
+    assert found.waiting[-1].why == text
+    [line] = asyncio.run(overview(state, CensusTaker(state), 10, "ml")).waiting
+    assert (line.pod, line.position) == ("ml/other", 4)
+    with pytest.raises(ValueError, match="there are no pods in the namespace 'nope'"):
+        asyncio.run(overview(state, CensusTaker(state), 10, "nope"))

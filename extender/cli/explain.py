@@ -37,7 +37,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Add ``explain`` to the command line."""
     parser = subparsers.add_parser(
         "explain",
-        usage="%(prog)s [OPTION ...] [-f FILE | NAMESPACE/POD | KIND/NAME ... | -A]",
+        usage="%(prog)s [OPTION ...] [-f FILE | NAMESPACE/POD | KIND/NAME | -A]",
         description="Show where a pod fits and what is missing, or all pending pods (-A, -n).",
     )
     text = "manifest, NAMESPACE/POD, or KIND/NAME such as job/train"

@@ -364,7 +364,9 @@ class _DebugRoutes:
         """The answer about the manifest in the body."""
         body = await self._body(request, EXPLAIN_BODY)
         try:
-            return _json(await _valid(answer(body.decode(errors="replace"))))
+            return _json(await answer(body.decode()))
+        except ValueError as error:
+            raise HTTPException(400, shorten(str(error))) from None
         finally:
             self._bodies.release(body)
 

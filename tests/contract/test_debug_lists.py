@@ -193,3 +193,12 @@ async def test_a_report_has_the_gang_its_members_and_what_is_asked_for(start: St
         assert "default/train: 1 of 2 members run" in report["gang"]
         assert report["members"] == [["default/first", "b"], ["default/second", ""]]
     assert report["asked"] == "1 CPU, 1 GiB of memory, 9 nvidia.com/gpu"
+
+
+async def test_the_pods_with_gpus_of_some_nodes_and_what_matches_nothing(start: Start) -> None:
+    bound = replace(make_pod("holder", 2, node_name="a", labels={"app": "train"}), namespace="team")
+    stowage = await start(*CLUSTER, bound)
+    [line] = (await get(stowage, "/debug/pods?node=a&selector=app=train&namespace=team"))["holders"]
+    assert (line["pod"], line["node"], line["gpus"]) == ("team/holder", "a", 2.0)
+    for query in ("/debug/pods?node=nope", "/debug/pods?selector=app=nope", "/debug/overview?namespace=nope"):
+        assert "nope" in (await get(stowage, query, 400))["detail"]

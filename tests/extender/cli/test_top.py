@@ -162,5 +162,5 @@ def test_the_age_of_a_pod_whose_creation_is_not_known(
     path.write_text(json.dumps(pod | {"spec": {"containers": [{"resources": limits}]}}))
     assert cli.main(["top", "--snapshot", str(path)]) == 0
     assert capsys.readouterr().out.splitlines()[-1].split() == [
-        *("default/p", "0", age, "1", "nvidia.com/gpu", "there", "is", "no", "node"),
+        *("default/p", "1", "0", age, "1", "nvidia.com/gpu", "there", "is", "no", "node"),
     ]

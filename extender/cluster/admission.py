@@ -101,8 +101,9 @@ class Admission:
         users = (self._pods.get(key) for key in keys if key != pod.key)
         return [user for user in users if user and user.node_name]
 
-    def exceeded(self, pod: Pod) -> tuple[ResourceQuota, str] | None:
-        """The ResourceQuota that a new pod would exceed, and the resource. Raises ``RequestError``."""
+    def exceeded(self, pod: Pod) -> tuple[ResourceQuota, str, str] | None:
+        """The ResourceQuota that a new pod would exceed, the resource, and how much the pod requests. Raises
+        ``RequestError``."""
         requests = effective_requests(pod.spec).items()
         asked = {name: Fraction(amount, 1000 if name == "cpu" else 1) for name, amount in requests}
         own = (q for q in self._by_kind["ResourceQuota"].values() if q.namespace == pod.namespace)
@@ -110,7 +111,7 @@ class Admission:
             more = 1 if name in ("pods", "count/pods") else asked.get(name.removeprefix("requests."), 0)
             with suppress(QuantityError):
                 if more and exact(dict(quota.used).get(name, "0")) + more > exact(hard):
-                    return quota, name
+                    return quota, name, f"{float(more):g}"
         return None
 
     def as_created(self, pod: Pod) -> tuple[Pod, str]:

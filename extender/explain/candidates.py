@@ -95,7 +95,7 @@ class Candidates:
         """All rules of the pod that keep it off the node; none where anything does that cannot be changed."""
         rules: list[Rejection] = []
         while rule := self._without(tuple(lifted.rule for lifted in rules)).rejection(node):
-            if rule not in _LIFTED or len(rules) == len(_LIFTED):
+            if rule not in LIFTED or len(rules) == len(LIFTED):
                 return ()
             rules.append(Rejection(rule, _detail(self._pod, node, rule)))
             node = uncordoned(node) if rule is Rule.CORDONED else node
@@ -124,7 +124,7 @@ class Candidates:
         return self._filters[lifted]
 
 
-_LIFTED = Rule.CORDONED, Rule.OTHER_SELECTOR, Rule.OTHER_AFFINITY, Rule.NOT_TOLERATED
+LIFTED = Rule.CORDONED, Rule.OTHER_SELECTOR, Rule.OTHER_AFFINITY, Rule.NOT_TOLERATED
 _BY_PODS = Rule.ANTI_AFFINITY, Rule.CLAIM_IN_USE
 _ANY_TAINT = Toleration(operator="Exists")
 
@@ -174,6 +174,8 @@ def _detail(pod: Pod, node: Node, rule: Rule) -> str:
         return ", ".join(f"{t.key}{f'={t.value}' if t.value else ''}:{t.effect}" for t in taints)
     if rule is Rule.OTHER_AFFINITY:
         return written(unmet(pod, node))
+    if rule is Rule.NO_DOMAIN:
+        return next(key for key in pod.scheduling_constraints.spread_keys if key not in node.labels)
     return pod.scheduling_constraints.problem if rule is Rule.TOO_LONG else ""
 
 

@@ -301,7 +301,8 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
             near = near or (_GPU if _is_offered(state, _GPU) else "")
             more = Word.OFFERED_PROFILE(divided=_divided_so(state, profile), offered=shown)
         else:
-            near = nearest_name(name, frequent)
+            of_systems = [] if is_gpu_resource(name) else sorted(OF_SHARING_SYSTEMS)
+            near = nearest_name(name, frequent) or nearest_name(name, of_systems, 0.9)
             more = (Word.OFFERED_INSTEAD if near else Word.NEEDS_PLUGIN)(near=near, offered=shown)
         fix = mend(pod, "limits", {near: asked.get(name, "1")} if near else {}, name)
         yield _mistake(Word.NOT_OFFERED(name=shorten(name, KEY)), Rank.WORD, more, fix)

@@ -270,9 +270,9 @@ def _request_problem(state: State, pod: Pod) -> Said | None:
     except RequestError as error:
         return Word.INVALID(problem=shorten(str(error)))
     if is_manifest(pod) and (over := state.admission.exceeded(pod)):
-        quota, name = over
+        quota, name, more = over
         used, hard = (shorten(dict(amounts).get(name, "0"), KEY) for amounts in (quota.used, quota.hard))
-        return Word.OVER_QUOTA(quota=quota.name, used=used, hard=hard, name=shorten(name, KEY))
+        return Word.OVER_QUOTA(quota=quota.name, used=used, hard=hard, name=shorten(name, KEY), more=more)
     return admission_problem(pod) if is_manifest(pod) else None
 
 

@@ -18,17 +18,24 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import DEVICE_MEMORY
 from extender.dialects.shared_gpus import is_gpu_resource
 from extender.explain.answers import EvictionOption, Evictions, Need, NeedKind, Refusal
-from extender.explain.candidates import Rejection
+from extender.explain.candidates import LIFTED, Rejection
 from extender.explain.corrections import asking_instead
 from extender.explain.fixes import Change, Finding, Fix, Rank
 from extender.explain.needs import cpus_said, memory_said, reduced
 from extender.explain.refusals import OTHER, TOO_SMALL, rank, too_small
 from extender.explain.room import added_nodes, ends, held_without_gpus, pods_without_gpus, room_by_others
 from extender.explain.rule_changes import Opening, openings
-from extender.explain.what_if import Question, fitting_after, gang_fits_when_empty, kept
+from extender.explain.what_if import (
+    Question,
+    fitting_after,
+    gang_fits_when_empty,
+    kept,
+    unplaceable_member,
+)
 from extender.explain.words import ADVICE, Said, Word
 from extender.k8s.node_filter import Rule
 from extender.protocol.node_names import NodeNames
+from extender.untrusted.limits import KEY, shorten
 from extender.untrusted.visible import listed, many
 from extender.verbs.evaluate import evaluate, hosts_when_empty, reason_on
 from packing.fleet.feasibility import eviction_may_help, reason_on_row
@@ -102,7 +109,8 @@ def _without_room_anywhere(asked: Question, first: Refusal | None, refused: Open
         fixes = fixes or ((Fix(Word.ADVICE(advice=first.advice)),) if first.advice else ())
         return Finding(_refused(asked, first), Rank.NODES, None, fixes, first)
     rules = asked.candidates.passed_over
-    return Finding(_rule(asked, max(rules, key=lambda rule: len(rules[rule]))), Rank.NODES)
+    most = max(rules, key=lambda rule: (rule.rule not in LIFTED, len(rules[rule])))
+    return Finding(_rule(asked, most), Rank.NODES)
 
 
 def _refused(asked: Question, first: Refusal) -> Said:
@@ -139,7 +147,9 @@ def _smaller(asked: Question, refusal: Refusal) -> Iterator[Fix]:
     if less := [_at_most(need) for need in needs if need.total]:
         then = _then(asked, reduced(asked.request, needs), refusal.nearest)
         amounts = " and ".join(map(str, less))
-        yield Fix(Word.REQUEST_LESS(amounts=amounts, node=refusal.nearest), then=then)
+        free = [_at_most(replace(need, total=need.free)) for need in needs if 0 < need.free < need.total]
+        now = Word.FREE_NOW(amounts=" and ".join(map(str, free))) if free else ""
+        yield Fix(Word.REQUEST_LESS(amounts=amounts, node=refusal.nearest, now=now), then=then)
     elif refusal.advice and not needs:
         yield Fix(Word.ADVICE(advice=refusal.advice))
     for need in needs:
@@ -234,7 +244,9 @@ def _ways_when_full(asked: Question, first: Refusal, helping: Sequence[Opening])
     for fix in _room(asked, first, helping):
         nothing = False
         yield fix
-    if nothing and asked.is_gang:
+    if nothing and asked.is_gang and (blocked := unplaceable_member(asked.state, asked.pod)):
+        yield Fix(Word.OTHER_MEMBER(pod=shorten(blocked.key, KEY)))
+    elif nothing and asked.is_gang:
         too_large = asked.now is not None and not gang_fits_when_empty(asked.state, asked.pod, asked.request)
         advice = Word.ADVICE(advice=ADVICE[Reason.GANG_DOES_NOT_FIT])
         yield Fix(Word.SMALLER_GANG() if too_large else advice)

@@ -23,9 +23,10 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import GANG_PLACED, GANG_READ, POD_CLAIMS
-from extender.verbs.evaluate import evaluate
+from extender.verbs.evaluate import evaluate, hosts_when_empty
 from extender.verbs.gang_fit import Supposed, fit_together, gang_would_fit, wants_dra
 from packing.fleet.node_usage import Allocation
+from packing.model.reasons import Reason
 from packing.model.request import Request
 
 _TRIED = 48
@@ -169,6 +170,21 @@ def missing_members(state: State, pod: Pod) -> int:
     kinds = {state.request_or_none(member) for member in (pod, *others.free[:GANG_READ])}
     too_few = others.gated and 1 + len(others.free) < others.missing
     return max(others.missing, 1) if len(kinds) == 1 and not too_few else 0
+
+
+def unplaceable_member(state: State, pod: Pod) -> Pod | None:
+    """Another member of the pod's gang that no node would accept, even without other pods."""
+    gang, tried = state.gangs.gang_of(pod), {pod.spec}
+    for member in islice(state.gangs.members(gang.key) if gang else (), GANG_READ):
+        request = state.request_or_none(member)
+        if request is None or member.spec in tried or member.node_name:
+            continue
+        tried.add(member.spec)
+        names = NodeNames.of(all_candidates(state, member).names)
+        evaluation = evaluate(state, member, request, names)
+        if not (hosts_when_empty(state, state.fleet, evaluation) | (evaluation.codes == Reason.FITS)).any():
+            return member
+    return None
 
 
 def gang_fits_when_empty(state: State, pod: Pod, request: Request) -> bool:

@@ -125,7 +125,10 @@ class Word(Enum):
     # What else is known of the pod
     DRY_RUN = "By a server-side dry run as your user, which created nothing."
     NO_DRY_RUN = "Without a server-side dry run, by the defaults that are known: {why}"
-    OVER_QUOTA = "the API server rejects it: ResourceQuota {quota}: {used} of {hard} {name} are used"
+    OVER_QUOTA = (
+        "the API server rejects it: ResourceQuota {quota}: {used} of {hard} {name} are used, and it requests "
+        "{more}"
+    )
     REJECTED = "the API server rejects it: {why}"
     REJECTED_EXCERPT = "The API server rejects the manifest as it is written here: {why}"
     ADDED = "On creation, the API server adds {what}"
@@ -233,7 +236,9 @@ class Word(Enum):
         "spec.affinity.nodeAffinity"
     )
     LEAVE_OUT_AFFINITY = "leave out {asked} of spec.affinity.nodeAffinity"
-    REQUEST_LESS = "request at most {amounts} per pod, as {node} has"
+    REQUEST_LESS = "request at most {amounts} per pod, as {node} has{now}"
+    FREE_NOW = "; {amounts} are free now"
+    OTHER_MEMBER = "change {pod} of its gang first: no node accepts it, even without other pods"
     GIB_OF_A_GPU = "{count} GiB of a GPU's memory"
     GIB_OF = "{count} GiB of {what}"
     MIB_IN = "{count}Mi in {annotation}"

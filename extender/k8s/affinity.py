@@ -192,7 +192,8 @@ class SchedulingConstraints:
     """Nodes on which kube-scheduler may run a pod, apart from the pod's node selector.
 
     ``node_affinity``: one of the terms must match; None means no affinity. ``anti_affinity`` and
-    ``affinity``: the supported terms to other pods. ``owner_kind`` is the kind of the pod's controller, ""
+    ``affinity``: the supported terms to other pods. ``spread_keys``: labels that a node must have because
+    the pod's topology spread requires it. ``owner_kind`` is the kind of the pod's controller, ""
     for none. ``problem`` names the part that is too large to read, in which case no node is accepted; ""
     for none.
     """
@@ -203,6 +204,7 @@ class SchedulingConstraints:
     problem: str = ""
     anti_affinity: tuple[PodTerm, ...] = ()
     affinity: tuple[PodTerm, ...] = ()
+    spread_keys: tuple[str, ...] = ()
 
     @property
     def pinned_to_node(self) -> bool:
@@ -338,6 +340,7 @@ def parse_constraints(
     tolerations: _Tolerations,
     owner_kind: str,
     namespace: str,
+    spread_keys: tuple[str, ...] = (),
 ) -> SchedulingConstraints:
     """The constraints of a pod; equal ones are one object. If they exceed a limit of ``limits.py``, they have
     only a problem."""
@@ -348,7 +351,7 @@ def parse_constraints(
         return _too_large(required, owner_kind)  # too large even for the key of a cache
     kinds = (affinity.podAntiAffinity, affinity.podAffinity)
     anti, near = (kind.terms(namespace) if kind else () for kind in kinds)
-    return _constraints(required, tolerations, owner_kind, anti, near)
+    return _constraints(required, tolerations, owner_kind, anti, near, spread_keys)
 
 
 def _too_large(required: NodeSelectorManifest | None, owner: str) -> SchedulingConstraints:
@@ -365,12 +368,14 @@ def _size(
     owner: str,
     anti: _PodTerms,
     near: _PodTerms,
+    spread_keys: tuple[str, ...],
 ) -> int:
     """Total characters of all texts, plus 16 for each text and term."""
     selector = required or _EMPTY
     texts = [*selector.texts(), *(text for toleration in tolerations for text in toleration.texts)]
     texts += [text for term in anti + near for r in term.selector for text in (term.key, r.key, *r.values)]
     texts += [name for term in anti + near for name in term.namespaces]
+    texts += spread_keys
     return 16 + sum(map(len, texts)) + 16 * (len(texts) + len(selector.nodeSelectorTerms))
 
 
@@ -381,12 +386,13 @@ def _constraints(
     owner: str,
     anti: _PodTerms,
     near: _PodTerms,
+    spread_keys: tuple[str, ...],
 ) -> SchedulingConstraints:
     # Cached because a cluster with 30,000 pods has a few hundred templates.
     if (required or _EMPTY).is_too_large or longest_text(tolerations) > KEY:
         return _too_large(required, owner)
     terms = required.terms() if required else None
-    constraints = SchedulingConstraints(terms, tolerations, owner, "", anti, near)
+    constraints = SchedulingConstraints(terms, tolerations, owner, "", anti, near, spread_keys)
     return NO_CONSTRAINTS if constraints == NO_CONSTRAINTS else constraints
 
 

@@ -26,6 +26,7 @@ class Rule(StrEnum):
     CORDONED = "node is cordoned"
     OTHER_SELECTOR = "node selector does not match"
     OTHER_AFFINITY = "node affinity does not match"
+    NO_DOMAIN = "node lacks the label of the pod's topology spread"
     OTHER_VOLUME = "a volume of the pod is on other nodes"
     NOT_TOLERATED = "node has a taint that the pod does not tolerate"
     TOO_LONG = "the pod's rules are too large to be read"
@@ -93,6 +94,8 @@ class NodeFilter:
             return Rule.OTHER_AFFINITY
         if not self._tolerates(node.taints):
             return Rule.NOT_TOLERATED
+        if any(key not in node.labels for key in self._constraints.spread_keys):
+            return Rule.NO_DOMAIN
         for volume in self._volumes:
             if isinstance(volume, UnusableClaim):
                 return volume.rule

@@ -32,6 +32,7 @@ from extender.k8s.pod_spec import (
     held_spec,
     parse_spec,
 )
+from extender.k8s.pod_templates import as_map, as_text
 from extender.k8s.quantity import QuantityError
 from extender.untrusted import limits
 
@@ -129,6 +130,7 @@ class PodManifest(Manifest, frozen=True, gc=False):
                 spec.tolerations,
                 _owner_kind(metadata.ownerReferences),
                 metadata.namespace_or_default,
+                _spread_keys(spec),
             ),
             owner=_owner_of(owner.kind[: limits.KEY], owner.name, owner.uid) if owner else None,
             pod_group=sys.intern(spec.schedulingGroup.podGroupName),
@@ -226,10 +228,18 @@ def _unchecked(spec: PodSpecManifest) -> tuple[Unchecked, ...]:
     unread = sum(len(kind.required) - len(kind.terms("")) for kind in (affinity, anti) if kind)
     found = {
         Unchecked.HOST_PORTS: _has_host_ports(spec),
-        Unchecked.SPREAD: bool(spec.topologySpreadConstraints),
+        Unchecked.SPREAD: bool(_spread_keys(spec)),
         Unchecked.AFFINITY: bool(unread),
     }
     return tuple([what for what, is_there in found.items() if is_there])
+
+
+def _spread_keys(spec: PodSpecManifest) -> tuple[str, ...]:
+    """The keys of the constraints by which kube-scheduler rejects nodes."""
+    if not (spread := spec.topologySpreadConstraints):
+        return ()
+    hard = [c for c in map(as_map, spread) if c.get("whenUnsatisfiable") == "DoNotSchedule"]
+    return tuple([as_text(c.get("topologyKey"))[: limits.KEY] for c in hard[: limits.SELECTOR_ITEMS]])
 
 
 def _claim_name(volume: VolumeManifest, pod: str) -> str:

@@ -68,6 +68,36 @@ RIGHT: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
         ("It fits on 12",),
     ),
     ("onprem-dra-replicas", "onprem", ("Of the 3 such pods of its workload 2 fit at once",), ()),
+    (
+        "aks-launcher-kept-out",
+        "aks",
+        ("change default/nccl-test-Launcher of its gang first: no node accepts it",),
+        ("make the gang smaller",),
+    ),
+    (
+        "gke-gpus-of-two-nodes",
+        "gke",
+        ("request at most 4 nvidia.com/gpu", "; 3 nvidia.com/gpu are free now"),
+        (),
+    ),
+    (
+        "onprem-hami-resource-typo",
+        "onprem",
+        ("Did you mean nvidia.com/gpumem-percentage?", 'limits: {nvidia.com/gpumem-percentage: "50"}'),
+        ("leave out",),
+    ),
+    (
+        "onprem-quota-of-the-file",
+        "onprem",
+        ("gpus: 0 of 4 requests.nvidia.com/gpu are used", "requests 8"),
+        (),
+    ),
+    (
+        "gke-spread-without-label",
+        "gke",
+        ("It fits on none of 20 nodes", "topology spread: topology.kubernetes.io/rack (4 of 20 nodes)"),
+        (),
+    ),
     ("onprem-spread", "onprem", ("topology spread is not checked", "at most 4 fit"), ()),
     ("onprem-anti", "onprem", ("Of the 8 such pods of its workload 5 fit at once",), ()),
     (

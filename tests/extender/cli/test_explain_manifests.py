@@ -145,7 +145,7 @@ def annotated(name: str, text: str) -> str:
         # What is not checked or not known yet
         (
             pod(
-                spec=", topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, "
+                spec=", topologySpreadConstraints: [{maxSkew: 1, topologyKey: kubernetes.io/hostname, "
                 "whenUnsatisfiable: DoNotSchedule}]"
             ),
             [FITS, "(without checking its topology spread)"],

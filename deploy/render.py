@@ -4,6 +4,7 @@
 - `chart/files`: copies of the manifests and scheduler configurations that the chart reads;
 - the settings in `chart/values.schema.json`;
 - the version, from `pyproject.toml`, in the chart, the manifests and the pages;
+- `../docs/answers.schema.json`: the JSON of `stowage explain` and `stowage top`, from their types;
 - `kustomize/*`: the chart, rendered with the `values.yaml` beside it. In a directory that builds on
   another one, `added.yaml` has the objects that are new, and `changed.yaml` patches for those that differ.
 
@@ -18,20 +19,25 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from extender.cli.top import Group  # noqa: E402
+from extender.explain import answers  # noqa: E402
 from extender.settings import json_schema  # noqa: E402
 from packing.model.gpu_catalog import models, profile_names  # noqa: E402
 from tests.e2e.controlplane.build import COMPONENTS, binary, kubernetes_version, releases  # noqa: E402
 
 CHART = ROOT / "deploy" / "chart"
 SCHEMA = CHART / "values.schema.json"
+ANSWERS_SCHEMA = ROOT / "docs" / "answers.schema.json"
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
 BUILDS_ON = {"beside": None, "separate": None, "bind": "beside", "evictor": "beside", "metrics": "beside"}
 OF_HELM = ("app.kubernetes.io/managed-by", "helm.sh/chart", "app.kubernetes.io/instance")
@@ -109,6 +115,35 @@ def schema() -> str:
     # Short lists and objects on one line.
     return (
         re.sub(r"[\[{][^\[\]{}]{0,100}[\]}]", lambda found: re.sub(r"\s*\n\s*", " ", found[0]), text) + "\n"
+    )
+
+
+@dataclass(frozen=True)
+class Grouped(answers.Overview):
+    """The answer of `stowage top --by`."""
+
+    models: list[Group] = field(default_factory=list)
+    zones: list[Group] = field(default_factory=list)
+
+
+ANSWERS: dict[str, Any] = {
+    "explain": answers.Reported | list[answers.NodeAnswer | answers.Reported | list[answers.NodeAnswer]],
+    "explain -A": list[answers.WaitingLine],
+    "top": answers.Overview | Grouped,
+    "top pods": list[answers.HolderLine],
+}
+"""The types of what each command prints with `-o json`."""
+
+
+def answers_schema() -> str:
+    """The schema of `ANSWERS`, one definition for each command."""
+    config = answers.JSON
+    adapters = [(name, "serialization", TypeAdapter(kind, config=config)) for name, kind in ANSWERS.items()]
+    schemas, document = TypeAdapter.json_schemas(adapters)
+    named = {command: part for (command, _), part in schemas.items()}
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return (
+        json.dumps({"$schema": dialect, "$defs": document["$defs"] | named}, indent=1, sort_keys=True) + "\n"
     )
 
 
@@ -195,7 +230,13 @@ def _dump(objects: Iterable[Object]) -> str:
 
 def generated() -> dict[Path, str]:
     """Every generated file, with the text that it must have."""
-    return versioned() | with_mig_profiles() | copies() | {SCHEMA: schema()} | overlays()
+    return (
+        versioned()
+        | with_mig_profiles()
+        | copies()
+        | {SCHEMA: schema(), ANSWERS_SCHEMA: answers_schema()}
+        | overlays()
+    )
 
 
 if __name__ == "__main__":

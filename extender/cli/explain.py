@@ -100,6 +100,7 @@ def _explain(args: argparse.Namespace) -> int:
     from pydantic_core import to_json
 
     from extender import logs
+    from extender.explain.answers import plain
     from extender.settings_file import load
     from extender.source.workloads import parse_templates
 
@@ -127,7 +128,7 @@ def _explain(args: argparse.Namespace) -> int:
         answers, warnings = _worked_out(args, text, name, templates, outcomes, pods, settings)
     if args.output in ("json", "yaml"):
         values = [answer.value for answer in answers]
-        shown = to_json(values[0] if len(values) == 1 else values, indent=2)
+        shown = to_json(plain(values[0] if len(values) == 1 else values), indent=2)
         print(cluster_args.structured(shown.decode(), args.output))
     elif args.output == "name":
         for name in dict.fromkeys(name for answer in answers for name in answer.nodes):
@@ -221,11 +222,11 @@ def _only(
 def _reported(args: argparse.Namespace, found: dict[str, Any], stowage: StowageService) -> _Answer:
     """The answer for a pod in the cluster: where it fits now, and the decisions of the service about it."""
     from extender.cli.explain_text import render, render_decisions
-    from extender.explain.answers import PodReport
+    from extender.explain.answers import PodReport, plain
 
     report = cluster_args.read_answer(PodReport, found, stowage)
-    more = {key: found[key] for key in ("note", "decisions", "replica")}
-    value = {**(found["now"] or {"pod": report.pod, "node": report.node}), **more}
+    more = {"note": report.note, "decisions": report.decisions, "replica": report.replica}
+    value = (plain(report.now) if report.now else {"pod": report.pod, "node": report.node}) | more
     text = f"{report.pod} runs on {report.node}" if report.node else ""
     text = render(report.now, **_look(args)) if report.now and not args.before else text
     decisions = render_decisions(report.decisions, report.replica.name, report.note)

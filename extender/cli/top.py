@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from extender.cli import cluster_args
 from extender.cli.cluster_args import whole_number
-from extender.explain.answers import HolderLine, NodeLine, Overview, WaitingLine
+from extender.explain.answers import HolderLine, NodeLine, Overview, WaitingLine, plain
 from extender.untrusted.terminal import clear_screen, line_width
 from extender.untrusted.visible import columns, csv_text, joined, listed, visible, wrapped
 
@@ -186,8 +186,6 @@ def _asked(args: argparse.Namespace, stowage: StowageService) -> Overview:
 
 
 def _shown(found: Overview, now: float, args: argparse.Namespace) -> str:
-    from pydantic_core import to_jsonable_python
-
     names = args.node[args.node[0] in ("no", "node", "nodes") :] if args.node else []  # as kubectl top node
     names = [name.rpartition("/")[2] for name in names]  # node/NAME
     if unknown := [name for name in names if name not in {line.node for line in found.nodes}]:
@@ -202,7 +200,7 @@ def _shown(found: Overview, now: float, args: argparse.Namespace) -> str:
     names += [f"pod/{pod.pod}" for pod in found.waiting]
     wide, headers = args.output == "wide", not args.no_headers
     text = partial(render, found, lines, args.by, now, wide=wide, headers=headers)
-    return _formatted(args, names, lines, to_jsonable_python(found) | {f"{args.by}s": lines}, text)
+    return _formatted(args, names, lines, plain(found) | {f"{args.by}s": lines}, text)
 
 
 def _holders_shown(found: Sequence[HolderLine], now: float, args: argparse.Namespace) -> str:
@@ -221,16 +219,16 @@ def _formatted(
     text: Callable[[], str],
 ) -> str:
     """An answer in the format of ``-o``: its ``names``, its ``lines`` as CSV, its ``value``, or its text."""
-    from pydantic_core import to_json, to_jsonable_python
+    from pydantic_core import to_json
 
     if args.output == "name":
         return joined(names)
     if args.output == "csv":
-        values = to_jsonable_python(lines)
+        values = plain(lines)
         cells = [[_cell(value) for value in line.values()] for line in values]
         return csv_text([*([] if args.no_headers else map(list, values[:1])), *cells])
     if args.output in ("json", "yaml"):
-        shown = to_json(value, indent=None if args.watch else 2).decode()
+        shown = to_json(plain(value), indent=None if args.watch else 2).decode()
         return cluster_args.structured(shown, args.output)
     return text()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from pydantic import AwareDatetime, FiniteFloat
+from pydantic import AwareDatetime, ConfigDict, FiniteFloat
+from pydantic.alias_generators import to_camel
 
 from extender.cluster.totals import Totals
 from extender.explain.words import Word
@@ -14,7 +15,18 @@ from extender.explain.words import Word
 Actor: TypeAlias = Literal["kube-scheduler", "evictor"]
 EvictorMode: TypeAlias = Literal["off", "recommend", "on", "unknown"]
 """The setting ``evictor`` of the service; unknown on the command line without a service."""
+JSON = ConfigDict(alias_generator=to_camel)
+"""The spelling of ``plain``."""
 _OWN_DECISIONS = "Each replica keeps its own decisions"
+
+
+def plain(value: object) -> Any:  # noqa: ANN401 (any JSON)
+    """An answer as commands print it as JSON: fields in camel case, as in Kubernetes' own objects."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {to_camel(field.name): plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 class NeedKind(StrEnum):
@@ -400,3 +412,12 @@ class Overview:
     waiting: tuple[WaitingLine, ...]
     more_waiting: int
     unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reported(Explanation):
+    """What ``explain`` prints of a pod that a running Stowage knows: also its last decisions about it."""
+
+    note: str = ""
+    decisions: tuple[Decision, ...] = ()
+    replica: Replica | None = None

@@ -24,20 +24,20 @@ _TENTH_OF_A_GIB = 103  # MiB
 
 def asks(request: Request) -> dict[str, int | str]:
     """A pod's request, by resource and unit."""
-    asked: dict[str, int | str] = {"cpu (milli)": request.cpu_milli, "memory (MiB)": request.memory_mib}
+    asked: dict[str, int | str] = {"cpuMilli": request.cpu_milli, "memoryMib": request.memory_mib}
     asked |= {shorten(name, KEY): count for name, count in request.devices[:LISTED_NAMES]}
     if part := request.shares:
-        asked["GPUs"] = part.count
-        asked |= {"of each: compute (milli)": part.compute_milli} if part.compute_milli else {}
-        unit = gpushare.RESOURCE if part.resource == gpushare.RESOURCE else "memory (MiB)"
-        asked |= {f"of each: {unit}": part.memory_mib} if part.memory_mib else {}
-        asked |= {"of each: memory (milli)": part.memory_milli} if part.memory_milli else {}
+        asked["gpus"] = part.count
+        asked |= {"eachComputeMilli": part.compute_milli} if part.compute_milli else {}
+        unit = "eachMemoryUnits" if part.resource == gpushare.RESOURCE else "eachMemoryMib"
+        asked |= {unit: part.memory_mib} if part.memory_mib else {}
+        asked |= {"eachMemoryMilli": part.memory_milli} if part.memory_milli else {}
     if request.models is not None:
         asked["models"] = shorten(", ".join(sorted(request.models)))
     if request.device_mib:
-        asked["GiB on each GPU at least"] = f"{request.device_mib / 1024:g}"
-    asked |= {"only": "whole GPUs"} if request.whole else {}
-    return asked | ({"NVLink island": "required"} if request.island else {})
+        asked["gpuMinMib"] = request.device_mib
+    asked |= {"wholeGpus": "required"} if request.whole else {}
+    return asked | ({"nvlinkIsland": "required"} if request.island else {})
 
 
 def asked_text(request: Request, others: Mapping[str, str]) -> str:
@@ -101,11 +101,11 @@ def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
     if cpu < request.cpu_milli:
         asked, free, total = (f"{milli / 1000:g}" for milli in (request.cpu_milli, cpu, spec.cpu_milli))
         text = str(Word.NEEDS_CPU(asked=asked, free=free, total=total))
-        yield Need("cpu (milli)", request.cpu_milli, cpu, spec.cpu_milli, text, NeedKind.CPU)
+        yield Need("cpuMilli", request.cpu_milli, cpu, spec.cpu_milli, text, NeedKind.CPU)
     if memory_mib < request.memory_mib:
         asked, free, total = _gib(request.memory_mib, memory_mib, spec.memory_mib)
         text = str(Word.NEEDS_MEMORY(asked=asked, free=free, total=total))
-        yield Need("memory (MiB)", request.memory_mib, memory_mib, spec.memory_mib, text, NeedKind.MEMORY)
+        yield Need("memoryMib", request.memory_mib, memory_mib, spec.memory_mib, text, NeedKind.MEMORY)
     for name, count in request.devices[:LISTED_NAMES]:
         resource, name = fleet.names.resources.get(name), shorten(name, KEY)
         devices = 0 if resource is None else int(fleet.arrays.free_devices[resource, row])
@@ -129,7 +129,7 @@ def _missing_memory(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
         asked, has = _gib(request.device_mib, largest)
         said = Word.LARGEST_HERE(size=has) if largest else Word.SIZE_UNKNOWN()
         text, kind = str(Word.NEEDS_EACH(asked=asked, has=said)), NeedKind.EACH_GPU
-        yield Need("memory of each GPU (MiB)", request.device_mib, largest, largest, text, kind)
+        yield Need("gpuMinMib", request.device_mib, largest, largest, text, kind)
 
 
 def _missing_peers(fleet: Fleet, row: int, request: Request, spec: NodeSpec) -> Iterator[Need]:
@@ -178,7 +178,7 @@ def _missing_gpus(fleet: Fleet, row: int, request: Request, part: Shares) -> Nee
         return None
     largest = max((spec.gpus[gpu].memory_mib for gpu in gpus if fleet.arrays.shareable[gpu, row]), default=0)
     if 0 < largest < mib:
-        what, kind = "memory of a GPU (MiB)", NeedKind.GPU_MEMORY
+        what, kind = "gpuMemoryMib", NeedKind.GPU_MEMORY
         asked, has = f"{_gib(mib)[0]} GiB", f"{largest >> 10} GiB"
         if part.resource == gpushare.RESOURCE:  # it counts units
             what, kind, asked, has = (

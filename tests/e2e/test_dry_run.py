@@ -165,7 +165,7 @@ def test_what_the_api_server_adds_counts(cluster: ControlPlane, api: Api) -> Non
 
     def is_complete() -> bool:
         found.update(json.loads(explain(cluster.kubeconfig, pod(runtimeClassName="kata"), "-o", "json")))
-        return bool(found["asks"].get("cpu (milli)") == 9000)
+        return bool(found["asks"].get("cpuMilli") == 9000)
 
     with (
         made(api, f"/api/v1/namespaces/{TEAM}/limitranges", limits),

@@ -69,7 +69,7 @@ def test_a_line_for_each_zone_in_json(capsys: pytest.CaptureFixture[str], tmp_pa
     assert [(one["name"], one["nodes"]) for one in found["zones"]] == [("a", 18), ("b", 18)]
     for key in ("gpus", "whole"):
         assert sum(one[key] for one in found["zones"]) == found["totals"][key]
-    assert sum(one["free_gpus"] for one in found["zones"]) == pytest.approx(found["totals"]["free"], abs=0.01)
+    assert sum(one["freeGpus"] for one in found["zones"]) == pytest.approx(found["totals"]["free"], abs=0.01)
 
 
 @pytest.mark.parametrize(

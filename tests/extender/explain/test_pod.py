@@ -55,7 +55,7 @@ def test_everything_that_is_short_is_named():
     state = make_state(make_node("a", cpu="4"), make_pod("p", 6, cpu="2", node_name="a"))
     explanation = explain(state, make_pod("new", 4, cpu="3"))
     [refusal] = explanation.refusals
-    cpu = Need("cpu (milli)", 3000, 2000, 4000, "needs 3 CPUs, 2 of 4 are free", NeedKind.CPU)
+    cpu = Need("cpuMilli", 3000, 2000, 4000, "needs 3 CPUs, 2 of 4 are free", NeedKind.CPU)
     assert refusal.lacks == (cpu, missing(GPU, 4, 2, 8))
 
 
@@ -147,13 +147,13 @@ def test_requests_in_words():
         4000, 1 << 30, shares=Shares(2, 500, memory_mib=8192), models=frozenset({"T4", "L4"}), island=True
     )
     assert asks(request) == {
-        "cpu (milli)": 4000,
-        "memory (MiB)": 1024,
-        "GPUs": 2,
-        "of each: compute (milli)": 500,
-        "of each: memory (MiB)": 8192,
+        "cpuMilli": 4000,
+        "memoryMib": 1024,
+        "gpus": 2,
+        "eachComputeMilli": 500,
+        "eachMemoryMib": 8192,
         "models": "L4, T4",
-        "NVLink island": "required",
+        "nvlinkIsland": "required",
     }
 
 

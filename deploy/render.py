@@ -119,6 +119,15 @@ def schema() -> str:
 
 
 @dataclass(frozen=True)
+class Reported(answers.Explanation):
+    """What `stowage explain` prints of a pod that a running Stowage knows: also its last decisions about it."""
+
+    note: str = ""
+    decisions: tuple[answers.Decision, ...] = ()
+    replica: answers.Replica | None = None
+
+
+@dataclass(frozen=True)
 class Grouped(answers.Overview):
     """The answer of `stowage top --by`."""
 
@@ -127,7 +136,7 @@ class Grouped(answers.Overview):
 
 
 ANSWERS: dict[str, Any] = {
-    "explain": answers.Reported | list[answers.NodeAnswer | answers.Reported | list[answers.NodeAnswer]],
+    "explain": Reported | list[answers.NodeAnswer | Reported | list[answers.NodeAnswer]],
     "explain -A": list[answers.WaitingLine],
     "top": answers.Overview | Grouped,
     "top pods": list[answers.HolderLine],

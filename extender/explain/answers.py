@@ -412,12 +412,3 @@ class Overview:
     waiting: tuple[WaitingLine, ...]
     more_waiting: int
     unread: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Reported(Explanation):
-    """What ``explain`` prints of a pod that a running Stowage knows: also its last decisions about it."""
-
-    note: str = ""
-    decisions: tuple[Decision, ...] = ()
-    replica: Replica | None = None

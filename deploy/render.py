@@ -120,7 +120,7 @@ def schema() -> str:
 
 @dataclass(frozen=True)
 class Reported(answers.Explanation):
-    """What `stowage explain` prints of a pod that a running Stowage knows: also its last decisions about it."""
+    """What `stowage explain` prints of a pod that a running Stowage knows: also the last decisions."""
 
     note: str = ""
     decisions: tuple[answers.Decision, ...] = ()
